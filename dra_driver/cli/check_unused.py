@@ -6,11 +6,11 @@ import argparse
 from typing import TYPE_CHECKING
 
 from dra_driver.cli import daemon, vocabulary
-from dra_driver.names import DRIVER_NAME
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.text import first_of
 
 if TYPE_CHECKING:
-    from dra_driver.kube.types import ResourceClaim
+    from dra_driver.kube.api.objects import ResourceClaim
 
 MAX_LISTED = 10
 """Claims that are named, and pods of one."""
@@ -35,8 +35,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the claims in use; raises ApiError if they cannot be read."""
-    from dra_driver.kube.api import Collection
-    from dra_driver.kube.types import RESOURCE_CLAIMS
+    from dra_driver.kube.api.objects import RESOURCE_CLAIMS
+    from dra_driver.kube.api.resources import Collection
 
     claims, _ = Collection(daemon.transport(args.kubeconfig), RESOURCE_CLAIMS).list_all()
     found = sorted(text for claim in claims if (text := _use(claim)))

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.terminal import Progress
-from dra_driver.names import VIEWER_ROLE
+from dra_driver.neuron.names import VIEWER_ROLE
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import first_of
 
 if TYPE_CHECKING:
-    from dra_driver.kube.api import ResourceApi
-    from dra_driver.kube.client import Transport
-    from dra_driver.manifests import Manifests
-    from dra_driver.manifests.objects import DeviceClass
-    from dra_driver.overview.view import Frame
+    from dra_driver.kube.api.client import Transport
+    from dra_driver.kube.api.resources import ResourceApi
+    from dra_driver.operations.overview.view import Frame
+    from dra_driver.simulator.manifests import Manifests
+    from dra_driver.simulator.manifests.objects import DeviceClass
 
 
 MAX_OBJECT_BYTES = 4 << 20
@@ -80,8 +80,8 @@ def asking(args: argparse.Namespace) -> Iterator[Transport]:
         UsageError: the kubeconfig or its context cannot be used, or the server does not answer. Exit status 1 is
             reserved for results about devices.
     """
-    from dra_driver.kube.client import Transport
-    from dra_driver.kube.errors import ApiError
+    from dra_driver.kube.api.client import Transport
+    from dra_driver.kube.api.errors import ApiError
 
     try:
         transport = Transport.from_kubeconfig(args.kubeconfig, args.context)
@@ -107,7 +107,7 @@ def namespace(args: argparse.Namespace) -> str:
         return str(args.namespace)
     if not vocabulary.from_cluster(args):
         return "default"
-    from dra_driver.kube.client import context_namespace
+    from dra_driver.kube.api.client import context_namespace
 
     try:
         return context_namespace(args.kubeconfig, args.context)
@@ -121,9 +121,9 @@ def read_cluster(args: argparse.Namespace) -> tuple[Manifests, str]:
     Raises:
         UsageError: see ``asking``. ManifestError: an object of the cluster cannot be decoded.
     """
-    from dra_driver.kube.api import ResourceApi
-    from dra_driver.manifests import Manifests, read_stored
+    from dra_driver.kube.api.resources import ResourceApi
     from dra_driver.simulator.cluster import merge
+    from dra_driver.simulator.manifests import Manifests, read_stored
 
     with asking(args) as transport:
         rules, notes = _taint_rules(transport)
@@ -134,7 +134,7 @@ def read_cluster(args: argparse.Namespace) -> tuple[Manifests, str]:
 
 def _taint_rules(transport: Transport) -> tuple[list[Listed], tuple[str, ...]]:
     """Empty where they are not served; if they may not be listed, a note says so."""
-    from dra_driver.kube.errors import ApiError
+    from dra_driver.kube.api.errors import ApiError
 
     try:
         return [_listed(transport, *TAINT_RULES)], ()
@@ -146,7 +146,7 @@ def _taint_rules(transport: Transport) -> tuple[list[Listed], tuple[str, ...]]:
 
 def read_classes(transport: Transport) -> tuple[DeviceClass, ...]:
     """The DeviceClasses of a cluster; errors as for ``read_cluster``."""
-    from dra_driver.manifests import read_stored
+    from dra_driver.simulator.manifests import read_stored
 
     return read_stored([_listed(transport, *CLASSES)]).classes
 
@@ -156,7 +156,7 @@ def read_devices(transport: Transport) -> Manifests:
 
     What the user may not list is told by a warning.
     """
-    from dra_driver.manifests import read_stored
+    from dra_driver.simulator.manifests import read_stored
 
     wanted = [entry for entry in WANTED if entry[0] in ("ResourceSlice", "ResourceClaim")]
     rules, notes = _taint_rules(transport)
@@ -167,8 +167,8 @@ def read_devices(transport: Transport) -> Manifests:
 
 def _listed(transport: Transport, kind: str, plural: str, versions: tuple[str, ...]) -> Listed:
     """The newest served version, the kind, and its objects."""
-    from dra_driver.kube.api import Collection
-    from dra_driver.kube.types import Resource
+    from dra_driver.kube.api.objects import Resource
+    from dra_driver.kube.api.resources import Collection
 
     collection = Collection(transport, Resource(dict, kind, plural, versions))
     items, _ = collection.list_all()
@@ -241,11 +241,11 @@ def read_input(args: argparse.Namespace, files: Sequence[str], *, named: bool = 
         UsageError: the arguments are inconsistent, or a file cannot be read. ManifestError: a file's content is
             invalid.
     """
-    from dra_driver.cel import RELEASES, nearest
-    from dra_driver.manifests import Manifests, left_out, of_templates, read_manifests
     from dra_driver.simulator.allocator.release import release
+    from dra_driver.simulator.cel import RELEASES, nearest
     from dra_driver.simulator.cluster import merge, waiting_left_out
     from dra_driver.simulator.emulated_nodes import efa_of
+    from dra_driver.simulator.manifests import Manifests, left_out, of_templates, read_manifests
 
     live = vocabulary.from_cluster(args)
     _check(args, files, live=live)

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _add_values(parser: argparse.ArgumentParser, places: Mapping[str, object]) -> None:
     """Tell shtab what the values of arguments are, by the words that the help has for them."""
-    from dra_driver.topology.instance_types import INSTANCE_TYPES
+    from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 
     for action in parser._actions:  # noqa: SLF001 - argparse has no public way to list them
         words = (action.metavar if isinstance(action.metavar, str) else "").split("|")

@@ -17,8 +17,8 @@ from dra_driver.cli import vocabulary
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.emulation.running import EmulatedHost
-    from dra_driver.kube.client import Transport
+    from dra_driver.kube.api.client import Transport
+    from dra_driver.neuron.emulation.running import EmulatedHost
 
 Option = tuple[str, str, str | None, str]
 """Option, environment variable, default, help."""
@@ -94,7 +94,7 @@ def number(option: str, text: str, least: float, most: float) -> float:
 
 def transport(kubeconfig: str) -> Transport:
     """Access to the API server, with a kubeconfig (UsageError if unusable) or, if "", the pod's service account."""
-    from dra_driver.kube.client import Transport
+    from dra_driver.kube.api.client import Transport
 
     if not kubeconfig:
         return Transport.in_cluster()
@@ -126,10 +126,10 @@ def emulation(values: dict[str, Any]) -> Iterator[None]:
 
 def emulated_host(values: Mapping[str, Any]) -> EmulatedHost:
     """The emulated host that the options describe, written; UsageError if there can be no such host."""
-    from dra_driver.emulation.options import EmulationOptions
-    from dra_driver.emulation.running import EmulatedHost
-    from dra_driver.emulation.ultraservers import Servers, node_number
-    from dra_driver.topology.instance_types import resolve_emulation
+    from dra_driver.neuron.emulation.options import EmulationOptions
+    from dra_driver.neuron.emulation.running import EmulatedHost
+    from dra_driver.neuron.emulation.ultraservers import Servers, node_number
+    from dra_driver.neuron.topology.instance_types import resolve_emulation
 
     servers = values.get("emulated_ultraservers")
     try:

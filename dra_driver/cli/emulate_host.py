@@ -13,9 +13,9 @@ from dra_driver.cli import vocabulary
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.emulation.writer import EmulationOptions
-    from dra_driver.host.inventory import Membership
-    from dra_driver.topology.instance_types import InstanceType
+    from dra_driver.neuron.emulation.writer import EmulationOptions
+    from dra_driver.neuron.host.inventory import Membership
+    from dra_driver.neuron.topology.instance_types import InstanceType
 
 MAX_LIST_LENGTH = 256
 """Maximum length of an option's value; far more than any host needs."""
@@ -102,9 +102,9 @@ def _add_ultraserver(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the host, and print what was written and what to try next."""
-    from dra_driver.emulation.running import EmulatedHost
-    from dra_driver.host.discover import discover
-    from dra_driver.topology.instance_types import resolve_emulation
+    from dra_driver.neuron.emulation.running import EmulatedHost
+    from dra_driver.neuron.host.discover import discover
+    from dra_driver.neuron.topology.instance_types import resolve_emulation
 
     if args.from_report is not None:
         return _from_report(args)
@@ -130,11 +130,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _from_report(args: argparse.Namespace) -> int:
     """Write the host of a report."""
-    from dra_driver.emulation.writer import host_writer
-    from dra_driver.host.discover import discover
-    from dra_driver.verification.collect import read_input
-    from dra_driver.verification.replay import files_of
-    from dra_driver.verification.report import read
+    from dra_driver.neuron.emulation.writer import host_writer
+    from dra_driver.neuron.host.discover import discover
+    from dra_driver.operations.verification.collect import read_input
+    from dra_driver.operations.verification.replay import files_of
+    from dra_driver.operations.verification.report import read
 
     given = [name for name in _OPTIONS if getattr(args, name)]
     if given:
@@ -171,8 +171,8 @@ _OPTIONS = (
 
 def options(args: argparse.Namespace) -> EmulationOptions:
     """The emulation options that the arguments select; raises UsageError for an invalid one."""
-    from dra_driver.emulation.writer import EmulationOptions
-    from dra_driver.topology.ultraserver import parse_modes
+    from dra_driver.neuron.emulation.writer import EmulationOptions
+    from dra_driver.neuron.topology.ultraserver import parse_modes
 
     modes = args.ultraserver_modes
     return EmulationOptions(
@@ -191,7 +191,7 @@ def options(args: argparse.Namespace) -> EmulationOptions:
 
 def _placed(kind: InstanceType, args: argparse.Namespace, chosen: EmulationOptions) -> EmulationOptions:
     """The options with the UltraServer position given by ``--ultraservers`` and ``--node-number``, if they are used."""
-    from dra_driver.emulation.ultraservers import Servers
+    from dra_driver.neuron.emulation.ultraservers import Servers
 
     if args.ultraservers is None and args.node_number is None:
         return chosen

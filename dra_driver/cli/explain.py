@@ -17,8 +17,8 @@ from dra_driver.util.text import first_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dra_driver.manifests import Manifests
     from dra_driver.simulator.explain import Explanation, Target
+    from dra_driver.simulator.manifests import Manifests
 
 EXAMPLES: Final = (
     "explain examples/specs/1x4-connected-devices.yaml --instance-type trn2.48xlarge=2",
@@ -60,8 +60,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the explanations; returns 0 if everything fits."""
-    from dra_driver.manifests import ManifestError
     from dra_driver.simulator.explain import explanations
+    from dra_driver.simulator.manifests import ManifestError
 
     target, files = _items(args)
     if target is not None and not (files or args.objects or vocabulary.from_cluster(args)):

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from dra_driver.cli import vocabulary
 from dra_driver.cli.hostinput import HostHealth, found_state_dir, read_health, state_dirs
 from dra_driver.cli.terminal import columns, print_object, show
-from dra_driver.topology.cuts import device_name
+from dra_driver.neuron.topology.cuts import device_name
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import first_of, printable
 
 if TYPE_CHECKING:
-    from dra_driver.health.policy import HealthPolicy
+    from dra_driver.neuron.health.policy import HealthPolicy
 
 MAX_REASON_LENGTH: Final = 1000
 """Characters."""
@@ -80,8 +80,8 @@ def _add_state_dir(parser: argparse.ArgumentParser, default: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table; raises DriverError for a host without devices."""
-    from dra_driver.emulation.faults import FAULTS_FILE
-    from dra_driver.health.policy import HealthPolicy
+    from dra_driver.neuron.emulation.faults import FAULTS_FILE
+    from dra_driver.neuron.health.policy import HealthPolicy
 
     if vocabulary.from_cluster(args):
         return _of_cluster(args)
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _refused_faults(root: Path) -> str:
     """Why an emulated host does not show what its file of faults says, or ""."""
-    from dra_driver.emulation.faults import REFUSED_FILE
+    from dra_driver.neuron.emulation.faults import REFUSED_FILE
 
     try:
         with (root / REFUSED_FILE).open(encoding="utf-8", errors="replace") as file:
@@ -118,8 +118,8 @@ def _refused_faults(root: Path) -> str:
 
 def _of_cluster(args: argparse.Namespace) -> int:
     from dra_driver.cli.clusterinput import asking, check_nodes
-    from dra_driver.overview.following import listed, readable
-    from dra_driver.overview.view import node_document, view
+    from dra_driver.operations.overview.following import listed, readable
+    from dra_driver.operations.overview.view import node_document, view
 
     with asking(args) as transport:
         scope = readable(transport)
@@ -194,7 +194,7 @@ def table(said: HostHealth, policy: HealthPolicy) -> str:
 
 def run_clear(args: argparse.Namespace) -> int:
     """Ask the driver; status 1 when the host still reports a fault."""
-    from dra_driver.health.clearing import ask
+    from dra_driver.neuron.health.clearing import ask
 
     found = _DEVICE.fullmatch(args.device)
     if found is None:

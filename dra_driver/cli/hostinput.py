@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dra_driver.cli import vocabulary
-from dra_driver.names import DRIVER_NAME
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.health.faults import NodeHealth
-    from dra_driver.host.inventory import NodeInventory
+    from dra_driver.neuron.health.faults import NodeHealth
+    from dra_driver.neuron.host.inventory import NodeInventory
 
 EXAMPLE_NODE_UID = "00000000-0000-0000-0000-000000000000"
 """Placeholder for the Node object's UID, which only the API server knows."""
@@ -41,7 +41,7 @@ def read_host(args: argparse.Namespace) -> NodeInventory:
 
     Warnings about the host go to standard error.
     """
-    from dra_driver.host.discover import discover
+    from dra_driver.neuron.host.discover import discover
 
     if args.host_root is not None:
         if not args.host_root.is_dir():
@@ -54,8 +54,8 @@ def read_host(args: argparse.Namespace) -> NodeInventory:
             print(f"warning: {finding.text}", file=sys.stderr)
         return inventory
 
-    from dra_driver.emulation.writer import EmulationOptions, write_host
-    from dra_driver.topology.instance_types import resolve_emulation
+    from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
+    from dra_driver.neuron.topology.instance_types import resolve_emulation
 
     try:
         instance_type = resolve_emulation(args.instance_type)
@@ -93,11 +93,11 @@ class HostHealth(NamedTuple):
 
 def read_health(root: Path, state_dir: Path) -> HostHealth:
     """The health of a host as two readings and the driver's record say; writes nothing."""
-    from dra_driver.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, assess
-    from dra_driver.health.memory import MemoryFile
-    from dra_driver.health.watch import AGAIN_SECONDS
-    from dra_driver.host.discover import discover
-    from dra_driver.host.signals import SignalReader
+    from dra_driver.neuron.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, assess
+    from dra_driver.neuron.health.memory import MemoryFile
+    from dra_driver.neuron.health.watch import AGAIN_SECONDS
+    from dra_driver.neuron.host.discover import discover
+    from dra_driver.neuron.host.signals import SignalReader
     from dra_driver.util.worker import bounded
 
     reader = SignalReader(root, HARDWARE_COUNTERS, CORE_COUNTERS)

@@ -177,7 +177,7 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
 def settings(values: Mapping[str, Any]) -> Settings:
     """The agent's settings."""
     from dra_driver.driver.settings import Settings
-    from dra_driver.health.policy import HealthPolicy
+    from dra_driver.neuron.health.policy import HealthPolicy
 
     return Settings(
         node_name=values["node_name"],

@@ -75,7 +75,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print the objects; warnings go to standard error."""
     from dra_driver.legacy.migration import Wishes, migrate, unchanged
-    from dra_driver.manifests import ManifestError
+    from dra_driver.simulator.manifests import ManifestError
 
     files = vocabulary.files(args)
     if not files and not args.extended_resources:
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _nodes(args: argparse.Namespace) -> Nodes:
     from dra_driver.legacy.migration import Nodes
-    from dra_driver.topology.instance_types import resolve_emulation
+    from dra_driver.neuron.topology.instance_types import resolve_emulation
 
     if args.instance_type is None:
         return Nodes(None, args.logical_core_size)

@@ -12,7 +12,7 @@ from dra_driver.cli import daemon, vocabulary
 from dra_driver.util.errors import DriverError
 
 if TYPE_CHECKING:
-    from dra_driver.health.detector import Detector
+    from dra_driver.neuron.health.detector import Detector
 
 OPTIONS: tuple[daemon.Option, ...] = (
     # Options that `kubelet-plugin` has too have the same names.
@@ -94,7 +94,7 @@ def detector(values: Mapping[str, Any]) -> Detector:
     """The detector that the options describe; raises DriverError when the boot has no id."""
     from functools import partial
 
-    from dra_driver.health.detector import Detector, read_log_file, read_system_log
+    from dra_driver.neuron.health.detector import Detector, read_log_file, read_system_log
 
     lookback = values["lookback_seconds"]
     return Detector(
@@ -108,7 +108,7 @@ def detector(values: Mapping[str, Any]) -> Detector:
 
 def boot_id(root: Path) -> str:
     """Identity of the boot of the host with that root directory; raises DriverError."""
-    from dra_driver.host.discover import BOOT_ID
+    from dra_driver.neuron.host.discover import BOOT_ID
     from dra_driver.util.files import read_file
 
     path = root / BOOT_ID
@@ -129,7 +129,7 @@ class _Program:
     """The detector with its health service and metrics."""
 
     def __init__(self, running: Detector, values: Mapping[str, Any]) -> None:
-        from dra_driver.kubelet.health import HealthServer
+        from dra_driver.kube.kubelet.health import HealthServer
 
         self._detector = running
         self._metrics: tuple[str, int] = (values["metrics_address"], values["metrics_port"])

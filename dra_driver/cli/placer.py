@@ -55,7 +55,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
-    from dra_driver.kubelet.health import HealthServer
+    from dra_driver.kube.kubelet.health import HealthServer
     from dra_driver.ultraserver.placer.controller import Service
     from dra_driver.ultraserver.placer.values import Rules
     from dra_driver.util.logs import configure

@@ -16,10 +16,10 @@ from dra_driver.util.errors import UsageError
 from dra_driver.util.text import quoted, ranges
 
 if TYPE_CHECKING:
-    from dra_driver.host.inventory import NodeInventory
-    from dra_driver.kube.types import ClaimPod, ResourceClaim
+    from dra_driver.kube.api.objects import ClaimPod, ResourceClaim
+    from dra_driver.neuron.host.inventory import NodeInventory
+    from dra_driver.neuron.topology.cuts import Cuts
     from dra_driver.simulator.preparation import Prepared
-    from dra_driver.topology.cuts import Cuts
 
 EXAMPLES = (
     "kubectl get resourceclaim NAME -o yaml | {} plan --instance-type trn2.48xlarge -f -",
@@ -200,11 +200,11 @@ def _read(files: Sequence[str]) -> tuple[list[ResourceClaim], list[ClaimPod], Co
     import msgspec
 
     from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
-    from dra_driver.kube.types import ClaimPod, ResourceClaim
-    from dra_driver.manifests import NAMESPACE, ManifestError
-    from dra_driver.manifests.documents import documents, items_of
-    from dra_driver.manifests.fields import DRA, KINDS
-    from dra_driver.manifests.read import read_object
+    from dra_driver.kube.api.objects import ClaimPod, ResourceClaim
+    from dra_driver.kube.documents import documents, items_of
+    from dra_driver.simulator.manifests import NAMESPACE, ManifestError
+    from dra_driver.simulator.manifests.fields import DRA, KINDS
+    from dra_driver.simulator.manifests.read import read_object
 
     claims: list[ResourceClaim] = []
     pods: list[ClaimPod] = []

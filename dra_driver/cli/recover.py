@@ -14,8 +14,8 @@ from dra_driver.cli import daemon, vocabulary
 from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.recovery.controller import Settings
-    from dra_driver.recovery.policy import Policy
+    from dra_driver.operations.recovery.controller import Settings
+    from dra_driver.operations.recovery.policy import Policy
 
 OPTIONS: tuple[daemon.Option, ...] = (
     ("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)"),
@@ -70,8 +70,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
-    from dra_driver.kubelet.health import HealthServer
-    from dra_driver.recovery.controller import Service
+    from dra_driver.kube.kubelet.health import HealthServer
+    from dra_driver.operations.recovery.controller import Service
     from dra_driver.util.logs import configure
     from dra_driver.util.metrics import Collector, serve
 
@@ -105,9 +105,9 @@ def run(args: argparse.Namespace) -> int:
 
 def read_settings(values: dict[str, Any], *, act: bool, cloudwatch: bool) -> Settings:
     """The settings; raises UsageError for an invalid policy, a program that is not there, or a missing package."""
-    from dra_driver.recovery.aws import check_installed
-    from dra_driver.recovery.controller import Settings
-    from dra_driver.recovery.hook import Hook
+    from dra_driver.operations.recovery.aws import check_installed
+    from dra_driver.operations.recovery.controller import Settings
+    from dra_driver.operations.recovery.hook import Hook
 
     policy = _policy(values["policy"])
     timeout = daemon.number("--hook-timeout", values["hook_timeout"], 0.1, MAX_HOOK_SECONDS)
@@ -121,7 +121,7 @@ def read_settings(values: dict[str, Any], *, act: bool, cloudwatch: bool) -> Set
 
 
 def _policy(file: str) -> Policy:
-    from dra_driver.recovery.policy import MAX_POLICY_BYTES, Policy, decode_policy
+    from dra_driver.operations.recovery.policy import MAX_POLICY_BYTES, Policy, decode_policy
 
     if not file:
         return Policy()

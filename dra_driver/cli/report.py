@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import vocabulary
-from dra_driver.names import DRIVER_NAME
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import printable
 
 if TYPE_CHECKING:
-    from dra_driver.report.archive import Collected
-    from dra_driver.report.cluster import Settings
+    from dra_driver.operations.report.archive import Collected
+    from dra_driver.operations.report.cluster import Settings
 
 STDOUT: Final = "-"
 OWN_NAMESPACES: Final = ("neuron-dra-driver", "neuron-healthcheck-system")
@@ -59,7 +59,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Write the archive; what was collected is told on standard error."""
-    from dra_driver.report.archive import Collected, archive
+    from dra_driver.operations.report.archive import Collected, archive
 
     if args.host_root is not None and not args.host_root.is_dir():
         raise UsageError(f"--host-root {args.host_root} is not a directory", remedy="on a node, give --host-root /")
@@ -102,7 +102,7 @@ def _write(path: Path, data: bytes) -> None:
 
 def _of_node(root: Path) -> Collected:
     from dra_driver.cli.hostinput import found_state_dir
-    from dra_driver.report.node import read
+    from dra_driver.operations.report.node import read
 
     plugins = os.environ.get("KUBELET_PLUGINS_DIRECTORY_PATH") or "/var/lib/kubelet/plugins"
     return read(root, root / plugins.lstrip("/") / DRIVER_NAME, found_state_dir(root))
@@ -110,7 +110,7 @@ def _of_node(root: Path) -> Collected:
 
 def _of_cluster(args: argparse.Namespace) -> Collected:
     from dra_driver.cli.clusterinput import asking
-    from dra_driver.report.cluster import read
+    from dra_driver.operations.report.cluster import read
 
     with asking(args) as transport:
         return read(transport, _settings(), args.node_name)
@@ -119,7 +119,7 @@ def _of_cluster(args: argparse.Namespace) -> Collected:
 def _settings() -> Settings:
     """The options of the daemons, and the variables that stand for them."""
     from dra_driver.cli.main import DAEMONS
-    from dra_driver.report.cluster import Settings
+    from dra_driver.operations.report.cluster import Settings
 
     tables = [getattr(import_module(f"dra_driver.cli.{name}"), "OPTIONS", ()) for name in DAEMONS]
     rows = [row for table in tables for row in table]

@@ -14,9 +14,9 @@ from dra_driver.cli.terminal import columns, print_object, show
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.cel import CelError, Program
-    from dra_driver.kube import types as published
-    from dra_driver.manifests import objects
+    from dra_driver.kube.api import objects as published
+    from dra_driver.simulator.cel import CelError, Program
+    from dra_driver.simulator.manifests import objects
 
     Slice = published.ResourceSlice | objects.ResourceSlice
     Device = published.Device | objects.Device
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _selectors(resource: str, source: Source) -> list[str]:
     """The expressions of the class that provides the extended resource."""
-    from dra_driver.manifests import offering
+    from dra_driver.simulator.manifests import offering
 
     name = offering(source.classes).get(resource)
     if name is None:
@@ -112,7 +112,7 @@ def _selectors(resource: str, source: Source) -> list[str]:
 
 def compiled(expression: str, release: str) -> Program:
     """The compiled selector; UsageError if Kubernetes refuses it, DriverError if its result cannot be simulated."""
-    from dra_driver.cel import CelError, UnsupportedError, compile_for
+    from dra_driver.simulator.cel import CelError, UnsupportedError, compile_for
 
     try:
         return compile_for(release)(expression)
@@ -124,7 +124,7 @@ def compiled(expression: str, release: str) -> Program:
 
 def row(programs: Sequence[Program], item: Slice, device: Device) -> Row:
     """The result of the selectors for one device; evaluation ends with the first one that is false or fails."""
-    from dra_driver.cel import CelDevice, CelError
+    from dra_driver.simulator.cel import CelDevice, CelError
 
     try:
         matches = all(program.matches(CelDevice.of(item.spec.driver, device)) for program in programs)
@@ -173,9 +173,9 @@ def _source(args: argparse.Namespace) -> Source:
 
 
 def _of_cluster(args: argparse.Namespace) -> Source:
-    from dra_driver.cel import nearest
     from dra_driver.cli.clusterinput import asking, read_classes, released
-    from dra_driver.kube.api import ResourceApi
+    from dra_driver.kube.api.resources import ResourceApi
+    from dra_driver.simulator.cel import nearest
 
     with asking(args) as transport:
         api = ResourceApi(transport)
@@ -185,7 +185,7 @@ def _of_cluster(args: argparse.Namespace) -> Source:
 def _of_files(files: Sequence[str]) -> Source:
     """Read files, which may contain other objects too; raises UsageError with the place and the reason."""
     from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
-    from dra_driver.manifests import ManifestError, read_manifests
+    from dra_driver.simulator.manifests import ManifestError, read_manifests
 
     try:
         found = read_manifests([(name, read_text(name, MAX_MANIFEST_BYTES)) for name in files])

@@ -46,7 +46,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Place everything and print the result; returns 1 if something has to wait, or a driver would refuse it."""
     from dra_driver.cli.simulateoutput import show
-    from dra_driver.manifests import ManifestError
+    from dra_driver.simulator.manifests import ManifestError
     from dra_driver.simulator.placement import simulate
 
     try:

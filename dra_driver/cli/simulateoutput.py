@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cli import terminal
-from dra_driver.names import DRIVER_NAME
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.text import first_of, shorten
 
 if TYPE_CHECKING:
@@ -280,8 +280,8 @@ def _environment(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _drawing(simulation: Simulation, drivers: NodeDrivers, node: str, names: Sequence[str], *, svg: bool) -> str:
     """A node with these devices marked; "" if its hardware is not known, or is not what they are made of."""
+    from dra_driver.neuron.topology import drawing
     from dra_driver.simulator.taints import sick
-    from dra_driver.topology import drawing
 
     hardware = drivers.hardware(node)
     marks = hardware.marks(names)

@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
     """Print one List of slices; raises DriverError for a host without devices."""
     from dra_driver.driver.resourceslices.devices import effective_cuts, offer
     from dra_driver.driver.resourceslices.pool import pool
-    from dra_driver.health.faults import NodeHealth
-    from dra_driver.health.policy import HealthPolicy
+    from dra_driver.neuron.health.faults import NodeHealth
+    from dra_driver.neuron.health.policy import HealthPolicy
 
     cuts = vocabulary.cuts_option("--devices", args.devices)
     policy = HealthPolicy.default() if args.health_policy is None else HealthPolicy.load(args.health_policy)

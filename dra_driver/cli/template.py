@@ -28,7 +28,7 @@ from dra_driver.util.text import quoted
 
 if TYPE_CHECKING:
     from dra_driver.driver.resourceslices.devices import Layout
-    from dra_driver.topology.cuts import Cuts
+    from dra_driver.neuron.topology.cuts import Cuts
 
 CONSUMERS: Final = ("karpenter", "cluster-autoscaler", "kwok")
 TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
@@ -130,8 +130,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _resources(texts: Sequence[str]) -> dict[str, str]:
-    from dra_driver import quantity
-    from dra_driver.kube import formats
+    from dra_driver.kube import formats, quantity
 
     found = {}
     for text in texts:
@@ -161,7 +160,7 @@ def node_template(
 
     Args:
         instance_type: EC2 type, with or without HyperPod's prefix.
-        cuts: what the node offers (``topology.cuts.Cuts``); None: nothing in particular is set.
+        cuts: what the node offers (``neuron.topology.cuts.Cuts``); None: nothing in particular is set.
         layout: what a node of an UltraServer offers then.
         driver_version: of the kernel driver; None for the newest known.
         resources: what else pods can request, by name; these win over what EC2 documents of the type.
@@ -173,7 +172,7 @@ def node_template(
     """
     import msgspec
 
-    from dra_driver.health.node_status import PRESENT
+    from dra_driver.neuron.health.node_status import PRESENT
     from dra_driver.simulator.emulated_nodes import emulated
 
     try:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from dra_driver.overview.following import Followed
-    from dra_driver.overview.view import Chip, Frame, NodeRow
+    from dra_driver.operations.overview.following import Followed
+    from dra_driver.operations.overview.view import Chip, Frame, NodeRow
 
 MIN_PAUSE: Final = 0.5
 """Seconds between two frames, at least; a frame of a large cluster takes part of a second itself."""
@@ -82,8 +82,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Show the cluster once, or until Ctrl-C."""
-    from dra_driver.overview.following import Followed, listed, readable
-    from dra_driver.overview.view import view
+    from dra_driver.operations.overview.following import Followed, listed, readable
+    from dra_driver.operations.overview.view import view
 
     if find_spec("rich") is None:
         raise DriverError(
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(followed: Followed, shown: Shown, server: str) -> None:
     """Print a frame whenever what is shown has changed."""
-    from dra_driver.overview.view import view
+    from dra_driver.operations.overview.view import view
 
     last = ""
     while True:
@@ -137,7 +137,7 @@ def _draw(followed: Followed, shown: Shown, server: str, notes: Sequence[str]) -
     from rich.console import Console
     from rich.live import Live
 
-    from dra_driver.overview.view import view
+    from dra_driver.operations.overview.view import view
 
     console = Console(highlight=False)
     with Live(console=console, screen=True, auto_refresh=False) as live:
@@ -329,7 +329,7 @@ def _node_row(row: NodeRow, *, wide: bool) -> tuple[Cell, ...]:
 
 
 def _sign(chip: Chip) -> str:
-    from dra_driver.topology.drawing import SIGNS
+    from dra_driver.neuron.topology.drawing import SIGNS
 
     if chip.held:
         return HELD if chip.held >= chip.cores else PARTLY

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.terminal import print_object, show
-from dra_driver.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
+from dra_driver.neuron.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import first_of, shorten
 
 if TYPE_CHECKING:
-    from dra_driver.manifests import Manifests
-    from dra_driver.manifests.objects import ResourceClaim
+    from dra_driver.neuron.topology.cuts import CutDevice, Cuts, ResourceType
+    from dra_driver.neuron.topology.drawing import Marks, Sickness
+    from dra_driver.neuron.topology.groups import Selection
+    from dra_driver.neuron.topology.instance_types import InstanceType
     from dra_driver.simulator.hardware import Hardware
-    from dra_driver.topology.cuts import CutDevice, Cuts, ResourceType
-    from dra_driver.topology.drawing import Marks, Sickness
-    from dra_driver.topology.groups import Selection
-    from dra_driver.topology.instance_types import InstanceType
+    from dra_driver.simulator.manifests import Manifests
+    from dra_driver.simulator.manifests.objects import ResourceClaim
 
 MAX_DEVICE_LIST = 4096
 """Maximum length of ``--devices``; more than the names of all cores of any host need."""
@@ -85,8 +85,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the facts, the picture, and the description of the chosen devices."""
-    from dra_driver.topology.drawing import svg
-    from dra_driver.topology.instance_types import of_family, resolve
+    from dra_driver.neuron.topology.drawing import svg
+    from dra_driver.neuron.topology.instance_types import of_family, resolve
 
     asked = parse_asked(args.devices)
     try:
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_text(asked: _Asked, drawn: _Drawn, instance_type: InstanceType, view: _View) -> None:
-    from dra_driver.topology.drawing import text
+    from dra_driver.neuron.topology.drawing import text
 
     print(instance_type.name)
     print_table(facts(instance_type))
@@ -162,9 +162,9 @@ class _View(NamedTuple):
 
 def _view(asked: _Asked, drawn: _Drawn, instance_type: InstanceType) -> _View:
     """Raises DriverError for devices that the type does not have."""
+    from dra_driver.neuron.topology.cuts import Cuts, device_name, devices
+    from dra_driver.neuron.topology.groups import select
     from dra_driver.simulator.hardware import Hardware
-    from dra_driver.topology.cuts import Cuts, device_name, devices
-    from dra_driver.topology.groups import select
 
     hardware = drawn.hardware or Hardware((), instance_type, drawn.core_size)
     chips = range(instance_type.devices or 0)
@@ -212,9 +212,9 @@ def _view(asked: _Asked, drawn: _Drawn, instance_type: InstanceType) -> _View:
 
 def offered_rows(offered: Sequence[CutDevice]) -> Iterator[tuple[str, str]]:
     """What a node offers, one row for each kind of device."""
+    from dra_driver.neuron.topology.cuts import overlap
     from dra_driver.simulator.explain.findings import named
     from dra_driver.simulator.hardware import MEANINGS
-    from dra_driver.topology.cuts import overlap
 
     kinds: dict[tuple[ResourceType, int], list[CutDevice]] = {}
     for device in offered:
@@ -279,7 +279,7 @@ def _drawn(args: argparse.Namespace) -> _Drawn:
 
 def _of_host(root: Path) -> _Drawn:
     from dra_driver.cli.hostinput import found_state_dir, read_health
-    from dra_driver.host.discover import discover
+    from dra_driver.neuron.host.discover import discover
 
     inventory = discover(root)
     if inventory.instance_type is None:
@@ -291,9 +291,9 @@ def _of_host(root: Path) -> _Drawn:
 
 
 def _of_slices(files: Sequence[str], node: str | None) -> _Drawn:
-    from dra_driver.cel import RELEASES
     from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
-    from dra_driver.manifests import read_manifests
+    from dra_driver.simulator.cel import RELEASES
+    from dra_driver.simulator.manifests import read_manifests
 
     found = read_manifests([(file, read_text(file, MAX_MANIFEST_BYTES)) for file in files], RELEASES[-1])
     return _of_objects(found, ", ".join(files), "--node-name", node)
@@ -308,12 +308,12 @@ def _of_cluster(args: argparse.Namespace) -> _Drawn:
 
 
 def _of_objects(found: Manifests, name: str, option: str, node: str | None) -> _Drawn:
+    from dra_driver.neuron.topology.instance_types import resolve
     from dra_driver.simulator.allocator.candidates import tainted
     from dra_driver.simulator.explain.findings import named
     from dra_driver.simulator.hardware import Hardware, text_of
     from dra_driver.simulator.taints import listed as taints
     from dra_driver.simulator.taints import sick
-    from dra_driver.topology.instance_types import resolve
 
     own = [item for item in tainted(found.slices, found.taint_rules) if item.spec.driver == DRIVER_NAME]
     names = sorted({item.spec.node_name for item in own if item.spec.node_name})
@@ -449,7 +449,7 @@ def _connected_sets(instance_type: InstanceType) -> str:
 
 
 def _groups(instance_type: InstanceType) -> Iterator[tuple[str, str]]:
-    from dra_driver.topology.groups import groups
+    from dra_driver.neuron.topology.groups import groups
 
     found = groups(instance_type)
     if not found:
@@ -502,7 +502,7 @@ def listed(indexes: tuple[int, ...]) -> str:
 
 def document(instance_type: InstanceType, selection: Selection | None) -> dict[str, Any]:
     """Everything as one JSON object; values that are not publicly known are null."""
-    from dra_driver.topology.groups import groups
+    from dra_driver.neuron.topology.groups import groups
 
     fabric, shape = instance_type.fabric, instance_type.ultraserver
     return {

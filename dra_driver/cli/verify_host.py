@@ -14,7 +14,7 @@ from dra_driver.util.errors import DriverError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dra_driver.verification.evidence import Evidence
+    from dra_driver.operations.verification.evidence import Evidence
 
 EXAMPLES = (
     "verify-host",
@@ -73,8 +73,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print every line and the summary; status 1 if a line differs."""
-    from dra_driver.verification.assumptions import judge
-    from dra_driver.verification.report import document, written
+    from dra_driver.operations.verification.assumptions import judge
+    from dra_driver.operations.verification.report import document, written
 
     host = _evidence(args)
     if args.report is not None:
@@ -91,9 +91,9 @@ def run(args: argparse.Namespace) -> int:
 def _evidence(args: argparse.Namespace) -> Evidence:
     import msgspec
 
-    from dra_driver.verification.collect import beat_again, collect, lines_of, listing, read_input
-    from dra_driver.verification.evidence import Evidence
-    from dra_driver.verification.report import read
+    from dra_driver.operations.verification.collect import beat_again, collect, lines_of, listing, read_input
+    from dra_driver.operations.verification.evidence import Evidence
+    from dra_driver.operations.verification.report import read
 
     if args.from_report is not None:
         _refuse_more(args)
@@ -109,7 +109,7 @@ def _evidence(args: argparse.Namespace) -> Evidence:
     if args.kernel_log is not None:
         added["kernel_log"] = lines_of(read_input(args.kernel_log))
     if args.probe is not None:
-        from dra_driver.verification.probes import probe_container, probe_host
+        from dra_driver.operations.verification.probes import probe_container, probe_host
 
         if args.probe == "host":
             added["opened"] = probe_host(args.host_root, host)
@@ -138,8 +138,8 @@ def _refuse_more(args: argparse.Namespace) -> None:
 
 def text(host: Evidence) -> Iterator[str]:
     """The lines for people."""
-    from dra_driver.verification.assumptions import judge, trust
-    from dra_driver.verification.verdicts import State
+    from dra_driver.operations.verification.assumptions import judge, trust
+    from dra_driver.operations.verification.verdicts import State
 
     lines = judge(host)
     kind = host.instance_type or "unknown type"

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.topology.cuts import Cuts
+    from dra_driver.neuron.topology.cuts import Cuts
 
 Options = argparse.ArgumentParser | argparse._ArgumentGroup  # noqa: SLF001 - argparse has no public name for it
 Format = Literal["text", "wide", "json", "yaml", "svg"]
@@ -309,7 +309,7 @@ def add_watch(parser: Options) -> None:
 
 def cuts_option(option: str, text: str | None) -> Cuts | None:
     """What an option such as ``--devices`` says; None when it is not given. UsageError for anything illegal."""
-    from dra_driver.topology.cuts import Cuts
+    from dra_driver.neuron.topology.cuts import Cuts
 
     if not text:
         return None

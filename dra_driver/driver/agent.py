@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from dra_driver.cdi import SpecDirectory
 from dra_driver.driver.allocations import ContainerWatch, allocation_samples, allocations, claims_in_use
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.metadata import MetadataDirectory
@@ -40,25 +39,26 @@ from dra_driver.driver.resourceslices.pool import incomplete
 from dra_driver.driver.resourceslices.reconcile import Instance
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS, allocated
 from dra_driver.driver.settings import DEVICES_LABEL, Settings
-from dra_driver.exclusion import HeldBack, held_back, plugin_offers
-from dra_driver.health.condition import DEVICE_PLUGIN, KUBELET
-from dra_driver.health.faults import ActiveFault, NodeHealth
-from dra_driver.health.node_status import NodeStatusWriter, chips_present
-from dra_driver.health.watch import HealthWatch
-from dra_driver.host.discover import boot_id
-from dra_driver.host.inventory import NodeInventory
-from dra_driver.host.watch import HostWatch
-from dra_driver.kube.api import ResourceApi, WatchEvent
-from dra_driver.kube.client import Transport
-from dra_driver.kube.errors import ApiError
-from dra_driver.kube.types import Device, Node, ResourceSlice
-from dra_driver.kube.watch import Reflector
-from dra_driver.kubelet.devicehealth import DeviceHealth, HealthStream
-from dra_driver.kubelet.health import HealthServer
-from dra_driver.kubelet.server import KubeletPlugin
-from dra_driver.kubelet.versions import kubelet_problem
-from dra_driver.names import CDI_KIND, DRIVER_NAME
-from dra_driver.topology.cuts import NODE_DEVICE, Cuts
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.errors import ApiError
+from dra_driver.kube.api.objects import Device, Node, ResourceSlice
+from dra_driver.kube.api.resources import ResourceApi, WatchEvent
+from dra_driver.kube.api.watch import Reflector
+from dra_driver.kube.cdi import SpecDirectory
+from dra_driver.kube.kubelet.devicehealth import DeviceHealth, HealthStream
+from dra_driver.kube.kubelet.health import HealthServer
+from dra_driver.kube.kubelet.server import KubeletPlugin
+from dra_driver.kube.kubelet.versions import kubelet_problem
+from dra_driver.neuron.exclusion import HeldBack, held_back, plugin_offers
+from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KUBELET
+from dra_driver.neuron.health.faults import ActiveFault, NodeHealth
+from dra_driver.neuron.health.node_status import NodeStatusWriter, chips_present
+from dra_driver.neuron.health.watch import HealthWatch
+from dra_driver.neuron.host.discover import boot_id
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.host.watch import HostWatch
+from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
+from dra_driver.neuron.topology.cuts import NODE_DEVICE, Cuts
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from dra_driver.driver.claims.model import Plan
-from dra_driver.exclusion import pods_of_plugins
-from dra_driver.kubelet.client import SOCKET, CallError, PodDevices, list_pods
-from dra_driver.names import CDI_KIND, DRIVER_NAME
+from dra_driver.kube.kubelet.client import SOCKET, CallError, PodDevices, list_pods
+from dra_driver.neuron.exclusion import pods_of_plugins
+from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
 from dra_driver.util.files import UUID_LENGTH
 from dra_driver.util.metrics import Sample
 from dra_driver.util.worker import Worker

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from dra_driver.health.faults import SEVERITIES, ChipHealth, NodeHealth, State
-from dra_driver.host.inventory import chips_of
-from dra_driver.kubelet.devicehealth import DeviceHealth, Health
-from dra_driver.topology.cuts import device_name
+from dra_driver.kube.kubelet.devicehealth import DeviceHealth, Health
+from dra_driver.neuron.health.faults import SEVERITIES, ChipHealth, NodeHealth, State
+from dra_driver.neuron.host.inventory import chips_of
+from dra_driver.neuron.topology.cuts import device_name
 
 TOLD_AS: Final[Mapping[State, Health]] = MappingProxyType(
     {"healthy": "healthy", "degraded": "healthy", "unknown": "unknown", "unhealthy": "unhealthy"}

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dra_driver.names import DRIVER_NAME
-from dra_driver.topology.cuts import ResourceType
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.cuts import ResourceType
 
 
 @dataclass(frozen=True, slots=True)

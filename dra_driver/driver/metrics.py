@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from dra_driver.driver.resourceslices.controller import SliceStatus
 from dra_driver.driver.resourceslices.devices import Offer
-from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.types import Device
-from dra_driver.kubelet.registration import Registration
+from dra_driver.kube.api.objects import Device
+from dra_driver.kube.kubelet.registration import Registration
+from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.util.metrics import Sample
 from dra_driver.version import VERSION
 

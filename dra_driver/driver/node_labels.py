@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dra_driver.host.inventory import Membership
-from dra_driver.kube.own_node import OwnLabels
-from dra_driver.names import NODES_OF, PLACE_OF, SERVER_MODE
+from dra_driver.kube.api.own_node import OwnLabels
+from dra_driver.neuron.host.inventory import Membership
+from dra_driver.neuron.names import NODES_OF, PLACE_OF, SERVER_MODE
 
 MODE: Final = SERVER_MODE
 SERVER_ID: Final = {size: label for label, size in NODES_OF.items()}

@@ -8,9 +8,9 @@ from typing import Final, Literal
 
 from dra_driver.driver.resourceslices.devices import Layout
 from dra_driver.driver.resourceslices.pool import SharedCounters
-from dra_driver.health.policy import HealthPolicy
-from dra_driver.names import DRIVER_NAME
-from dra_driver.topology.cuts import Cuts
+from dra_driver.neuron.health.policy import HealthPolicy
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.cuts import Cuts
 
 DEVICES_LABEL: Final = "neuron.aws.com/devices"
 """Label of a Node with which an administrator sets ``devices`` for it alone; its value has dots instead of commas."""

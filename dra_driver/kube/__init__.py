@@ -1,1 +1,5 @@
-"""Access to the Kubernetes API. A library: contains nothing specific to Neuron."""
+"""What speaks Kubernetes and knows no word of Neuron: a library for any DRA driver.
+
+``api`` asks the API server, ``kubelet`` serves kubelet, ``cdi`` writes what container runtimes read. ``documents`` and
+``decoding`` read people's YAML as Kubernetes reads it; ``quantity`` and ``formats`` know its numbers and names.
+"""

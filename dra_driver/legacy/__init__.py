@@ -1,1 +1,1 @@
-"""The pair for clusters without Dynamic Resource Allocation: a scheduler extender and a device plugin."""
+"""Clusters without Dynamic Resource Allocation: a scheduler extender, a device plugin, and the way from them to DRA."""

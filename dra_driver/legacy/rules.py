@@ -3,7 +3,7 @@
 The vendor's rules (aws-neuron-sdk ``deploy/infrastructure/scheduler.rst``): the devices of one container are directly
 connected, that is, any run of a ring or chain, and on a torus the aligned sets of 1, 4, 8 and 16. One device and all
 devices are always possible. Cores are one run of core ids whose devices form such a set. A run across the end of a ring
-is connected, but the runtime cannot use it (see ``dra_driver.topology.fabric``), so it is never handed out.
+is connected, but the runtime cannot use it (see ``dra_driver.neuron.topology.fabric``), so it is never handed out.
 
 The best set leaves the most larger sets unbroken: afterwards the node has the most free sets of the largest size, then
 of the next size, and so on.
@@ -20,8 +20,8 @@ from enum import Enum
 from functools import cache, lru_cache
 from typing import Final
 
-from dra_driver.topology.fabric import Fabric, IndexSet, Unknown
-from dra_driver.topology.instance_types import HYPERPOD_PREFIX, lookup
+from dra_driver.neuron.topology.fabric import Fabric, IndexSet, Unknown
+from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
 from dra_driver.util.errors import DriverError
 
 

@@ -8,15 +8,15 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dra_driver.cel import CelDevice, compile_for
-from dra_driver.health.condition import DEVICE_PLUGIN, told
-from dra_driver.kubelet.versions import kubelet_problem
-from dra_driver.manifests.documents import ManifestError
-from dra_driver.manifests.model import Manifests, PodWithClaims
-from dra_driver.manifests.objects import Device, NodeSelector, ResourceClaim
-from dra_driver.manifests.workloads import Node, Taint, Toleration
+from dra_driver.kube.documents import ManifestError
+from dra_driver.kube.kubelet.versions import kubelet_problem
+from dra_driver.neuron.health.condition import DEVICE_PLUGIN, told
 from dra_driver.simulator.allocator import NodeView, Selectors, Usage, World
 from dra_driver.simulator.allocator.nodes import matches
+from dra_driver.simulator.cel import CelDevice, compile_for
+from dra_driver.simulator.manifests.model import Manifests, PodWithClaims
+from dra_driver.simulator.manifests.objects import Device, NodeSelector, ResourceClaim
+from dra_driver.simulator.manifests.workloads import Node, Taint, Toleration
 
 T = TypeVar("T")
 

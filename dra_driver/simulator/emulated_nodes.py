@@ -11,20 +11,20 @@ from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from dra_driver.driver.node_labels import labels as ultraserver_labels
 from dra_driver.driver.resourceslices.devices import Layout, Offer, effective_cuts, offer
 from dra_driver.driver.resourceslices.pool import pool
-from dra_driver.emulation import efa
-from dra_driver.emulation.memory import emulated_inventory
-from dra_driver.emulation.options import EmulationOptions
-from dra_driver.emulation.ultraservers import Servers
-from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.types import Device as PublishedDevice
-from dra_driver.kube.types import ObjectMeta
-from dra_driver.manifests import objects
-from dra_driver.manifests.documents import ManifestError
-from dra_driver.manifests.model import Manifests
-from dra_driver.manifests.names import suffix, uid
-from dra_driver.manifests.workloads import Node, NodeStatus
-from dra_driver.topology.cuts import Cuts
-from dra_driver.topology.instance_types import resolve_emulation
+from dra_driver.kube.api.objects import Device as PublishedDevice
+from dra_driver.kube.api.objects import ObjectMeta
+from dra_driver.kube.documents import ManifestError
+from dra_driver.neuron.emulation import efa
+from dra_driver.neuron.emulation.memory import emulated_inventory
+from dra_driver.neuron.emulation.options import EmulationOptions
+from dra_driver.neuron.emulation.ultraservers import Servers
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.topology.cuts import Cuts
+from dra_driver.neuron.topology.instance_types import resolve_emulation
+from dra_driver.simulator.manifests import objects
+from dra_driver.simulator.manifests.model import Manifests
+from dra_driver.simulator.manifests.names import suffix, uid
+from dra_driver.simulator.manifests.workloads import Node, NodeStatus
 from dra_driver.util.errors import DriverError
 
 T = TypeVar("T")

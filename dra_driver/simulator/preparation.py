@@ -10,23 +10,23 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.cdi import Device as CdiDevice
-from dra_driver.cdi import Spec
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
 from dra_driver.driver.claims.cores import claims_of_containers
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PlanSettings, PreparedClaims
 from dra_driver.driver.claims.planner import planned, users
-from dra_driver.emulation.memory import emulated_inventory
-from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
-from dra_driver.kube import types as published
-from dra_driver.manifests import Manifests
-from dra_driver.manifests.objects import Device, ResourceSlice
-from dra_driver.names import CDI_KIND, DRIVER_NAME
+from dra_driver.kube.api import objects as published
+from dra_driver.kube.cdi import Device as CdiDevice
+from dra_driver.kube.cdi import Spec
+from dra_driver.neuron.emulation.memory import emulated_inventory
+from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSet
+from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
+from dra_driver.neuron.topology.instance_types import InstanceType, lookup
+from dra_driver.neuron.topology.ultraserver import parse_modes
 from dra_driver.simulator.hardware import Hardware
+from dra_driver.simulator.manifests import Manifests
+from dra_driver.simulator.manifests.objects import Device, ResourceSlice
 from dra_driver.simulator.objects import key, objects
 from dra_driver.simulator.placement import Outcome
-from dra_driver.topology.instance_types import InstanceType, lookup
-from dra_driver.topology.ultraserver import parse_modes
 from dra_driver.util.errors import DriverError
 
 
@@ -207,7 +207,7 @@ def prepared_on_nodes(
 
 def _illegal_parameters(claim: published.ResourceClaim) -> str:
     """Why a driver would refuse the claim's parameters on any hardware; "" if it would not."""
-    from dra_driver.opaque_config import effective  # pydantic
+    from dra_driver.neuron.opaque_config import effective  # pydantic
 
     try:
         effective(claim.status.allocation.devices.config if claim.status.allocation else (), (), DRIVER_NAME)

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dra_driver.manifests import PodWithClaims
-from dra_driver.manifests.model import SCORED, of_pod
-from dra_driver.manifests.objects import AllocationResult, NodeSelector, ResourceClaim
-from dra_driver.manifests.workloads import LabelSelector, Node, SpreadConstraint
-from dra_driver.quantity import UNIT, nanos
+from dra_driver.kube.quantity import UNIT, nanos
 from dra_driver.simulator.allocator import Allocation
 from dra_driver.simulator.cluster import selects, tolerates
+from dra_driver.simulator.manifests import PodWithClaims
+from dra_driver.simulator.manifests.model import SCORED, of_pod
+from dra_driver.simulator.manifests.objects import AllocationResult, NodeSelector, ResourceClaim
+from dra_driver.simulator.manifests.workloads import LabelSelector, Node, SpreadConstraint
 
 MAX_SCORE: Final = 100
 """The maximum score of a node, before weighting."""

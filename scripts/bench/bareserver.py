@@ -18,8 +18,8 @@ import grpc
 import msgspec
 from google.protobuf.message import Message
 
-from dra_driver.kube.client import Transport
-from dra_driver.kubelet.api import dra_v1_pb2 as api
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.kubelet.api import dra_v1_pb2 as api
 from dra_driver.util.files import replace_file
 
 _SERVICE = api.DESCRIPTOR.services_by_name["DRAPlugin"].full_name

@@ -14,7 +14,7 @@ from lab.errors import LabError
 from bench import objects
 from bench.drivers import Driver
 from bench.figures import Round
-from dra_driver.kube.client import Transport
+from dra_driver.kube.api.client import Transport
 
 CLAIMS_PATH = f"/apis/resource.k8s.io/v1/namespaces/{objects.NAMESPACE}/resourceclaims"
 AT_ONCE = 8

@@ -23,7 +23,7 @@ from lab.spec import DEFAULT_KUBERNETES
 from bench import calls, drivers, extender, machine, objects, report, rest, start
 from bench.drivers import Driver, Running
 from bench.figures import CallFigures, call_figures
-from dra_driver.kube.client import Transport
+from dra_driver.kube.api.client import Transport
 
 _READY_SECONDS = 30.0
 # No component of the cluster must be busy while calls are measured, nor act on pods that exist in name only.

@@ -36,10 +36,10 @@ from bench.schedulingrows import World, node, node_name
 from bench.schedulingslices import offered
 from dra_driver.driver.resourceslices.controller import SliceController
 from dra_driver.driver.resourceslices.reconcile import Instance
-from dra_driver.kube.api import ResourceApi
-from dra_driver.kube.client import Transport
-from dra_driver.kube.errors import ApiError
-from dra_driver.names import DRIVER_NAME
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.errors import ApiError
+from dra_driver.kube.api.resources import ResourceApi
+from dra_driver.neuron.names import DRIVER_NAME
 
 PUBLISH_SECONDS = 900.0
 STARTS = 20.0

@@ -21,7 +21,7 @@ from lab.spec import ClusterSpec
 
 from bench import objects, procfs
 from bench.drivers import INSTANCE_TYPE, emulate_host
-from dra_driver.kube.client import Transport
+from dra_driver.kube.api.client import Transport
 
 IMAGE = "neuron-dra-driver:benchmark"
 HARDWARE = "/opt/aws/neuron"

@@ -34,7 +34,7 @@ from bench.schedulingrows import (
     scheduler_configuration,
 )
 from bench.schedulingslices import slices
-from dra_driver.kube.client import Stream, Transport
+from dra_driver.kube.api.client import Stream, Transport
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 import yaml
 
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
-from dra_driver.emulation.efa import EFA_CLASS, EFA_SELECTOR
-from dra_driver.names import DRIVER_NAME
-from dra_driver.topology.instance_types import resolve_emulation
+from dra_driver.neuron.emulation.efa import EFA_CLASS, EFA_SELECTOR
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.instance_types import resolve_emulation
 
 Object = dict[str, Any]
 

@@ -11,13 +11,13 @@ import msgspec
 from bench.schedulingrows import Object, World
 from dra_driver.driver.resourceslices.devices import Offer, offer
 from dra_driver.driver.resourceslices.pool import pool
-from dra_driver.emulation.efa import EFA_DRIVER_NAME, published
-from dra_driver.emulation.options import EmulationOptions
-from dra_driver.emulation.writer import write_host
-from dra_driver.host.discover import discover
-from dra_driver.host.inventory import NodeInventory
-from dra_driver.topology.cuts import Cuts
-from dra_driver.topology.instance_types import resolve_emulation
+from dra_driver.neuron.emulation.efa import EFA_DRIVER_NAME, published
+from dra_driver.neuron.emulation.options import EmulationOptions
+from dra_driver.neuron.emulation.writer import write_host
+from dra_driver.neuron.host.discover import discover
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.topology.cuts import Cuts
+from dra_driver.neuron.topology.instance_types import resolve_emulation
 
 
 @cache

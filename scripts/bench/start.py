@@ -10,7 +10,7 @@ import time
 from lab.errors import LabError
 
 from bench.drivers import Driver, Running
-from dra_driver.kube.client import Transport
+from dra_driver.kube.api.client import Transport
 
 SLICES_PATH = "/apis/resource.k8s.io/v1/resourceslices"
 _PATIENCE = 60.0

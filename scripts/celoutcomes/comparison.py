@@ -8,7 +8,7 @@ from typing import Any
 
 from celoutcomes.recorder import Recorder
 from celoutcomes.table import minor
-from dra_driver.cel import Kubernetes
+from dra_driver.simulator.cel import Kubernetes
 from tests.generators.cel_expressions import KUBERNETES, expression
 from tests.oracles.cel_outcomes import devices_of, outcome, panicked, quantity_outcome, shape
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dashboard.drawing import Series, dashboard, legend
-from dra_driver.emulation.faults import FAULTS_FILE
-from dra_driver.names import DRIVER_NAME
+from dra_driver.neuron.emulation.faults import FAULTS_FILE
+from dra_driver.neuron.names import DRIVER_NAME
 from tests.builders.agent import NODE, World, agent, free_port, node
 from tests.builders.prometheus import NEURON_MONITOR, PROMETHEUS, Server, asked, prometheus, served
 from tests.doubles.device_manager import Container, DeviceManager, KnownPod

@@ -10,10 +10,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dra_driver.cdi import SpecDirectory
 from dra_driver.cli.daemon import run_until, stopped_by_signals
 from dra_driver.driver.resourceslices.controller import SliceController
-from dra_driver.emulation.efa import (
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.errors import ApiError
+from dra_driver.kube.api.objects import RESOURCE_CLAIMS, Resource
+from dra_driver.kube.api.resources import Collection, ResourceApi
+from dra_driver.kube.cdi import SpecDirectory
+from dra_driver.kube.kubelet.dra import ClaimRef, PreparedDevice
+from dra_driver.kube.kubelet.server import KubeletPlugin
+from dra_driver.neuron.emulation.efa import (
     EFA_CDI_KIND,
     EFA_CLASS,
     EFA_DRIVER_NAME,
@@ -22,13 +28,7 @@ from dra_driver.emulation.efa import (
     efa_devices,
     published,
 )
-from dra_driver.kube.api import Collection, ResourceApi
-from dra_driver.kube.client import Transport
-from dra_driver.kube.errors import ApiError
-from dra_driver.kube.types import RESOURCE_CLAIMS, Resource
-from dra_driver.kubelet.dra import ClaimRef, PreparedDevice
-from dra_driver.kubelet.server import KubeletPlugin
-from dra_driver.topology.instance_types import InstanceType, resolve_emulation
+from dra_driver.neuron.topology.instance_types import InstanceType, resolve_emulation
 from dra_driver.util.errors import DriverError
 from dra_driver.util.logs import configure
 

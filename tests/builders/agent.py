@@ -20,11 +20,11 @@ import grpc
 
 from dra_driver.cli import kubelet_plugin
 from dra_driver.driver.agent import NodeAgent
-from dra_driver.emulation.ultraservers import Servers
-from dra_driver.emulation.writer import EmulationOptions, write_host
-from dra_driver.kubelet.api import health_v1_pb2
-from dra_driver.names import DRIVER_NAME
-from dra_driver.topology.instance_types import resolve_emulation
+from dra_driver.kube.kubelet.api import health_v1_pb2
+from dra_driver.neuron.emulation.ultraservers import Servers
+from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.instance_types import resolve_emulation
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.kubelet import Claim, Kubelet
 from tests.eventually import eventually

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dra_driver.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, Hint
-from dra_driver.host.signals import (
+from dra_driver.neuron.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, Hint
+from dra_driver.neuron.host.signals import (
     COMPONENTS,
     CONNECTED,
     ERROR_EVENT,

@@ -8,15 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dra_driver.cdi import Spec, SpecDirectory
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.planner import Plan, PlanSettings, planned
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
-from dra_driver.host.discover import chip_of
-from dra_driver.host.inventory import NeuronDevice, NodeInventory
-from dra_driver.kube.errors import ApiError
-from dra_driver.kube.types import (
+from dra_driver.kube.api.errors import ApiError
+from dra_driver.kube.api.objects import (
     AllocationResult,
     ClaimContainer,
     ClaimOfPod,
@@ -37,9 +34,12 @@ from dra_driver.kube.types import (
     ResourceClaimConsumerReference,
     ResourceClaimStatus,
 )
-from dra_driver.kubelet.dra import ClaimRef
-from dra_driver.names import CDI_KIND, DRIVER_NAME
-from dra_driver.topology.instance_types import lookup
+from dra_driver.kube.cdi import Spec, SpecDirectory
+from dra_driver.kube.kubelet.dra import ClaimRef
+from dra_driver.neuron.host.discover import chip_of
+from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
+from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
+from dra_driver.neuron.topology.instance_types import lookup
 from dra_driver.util.errors import DriverError
 
 NODE = "node-1"

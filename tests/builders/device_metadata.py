@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from dra_driver.driver.claims.metadata import POD_CLAIM, Attributes, described, files
 from dra_driver.driver.claims.model import Plan, PreparedClaims
 from dra_driver.driver.resourceslices.devices import offer
-from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.types import ResourceClaim
-from dra_driver.topology.cuts import Cuts
+from dra_driver.kube.api.objects import ResourceClaim
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.topology.cuts import Cuts
 from tests.builders.claims import SETTINGS, claim, host, plan, result
 
 DIRECTORY = Path("/var/lib/kubelet/plugins/neuron.aws.com/metadata")

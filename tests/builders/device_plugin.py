@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dra_driver.emulation.tree import DEVICES
-from dra_driver.emulation.writer import EmulationOptions, write_host
 from dra_driver.legacy.annotations import Share, write
 from dra_driver.legacy.device_plugin.agent import DevicePluginAgent, DevicePluginSettings
 from dra_driver.legacy.device_plugin.devices import AnswerSettings
 from dra_driver.legacy.rules import Hardware, Resource
-from dra_driver.topology.instance_types import resolve_emulation
+from dra_driver.neuron.emulation.tree import DEVICES
+from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
+from dra_driver.neuron.topology.instance_types import resolve_emulation
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.device_manager import Container, DeviceManager, KnownPod
 from tests.doubles.sample_driver import node_directory

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from dra_driver.kube.election import Times
+from dra_driver.kube.api.election import Times
 from dra_driver.legacy.extender.server import Tls
 from dra_driver.legacy.extender.service import Service, Settings
-from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from tests.builders.agent import free_port
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object

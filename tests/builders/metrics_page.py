@@ -14,8 +14,8 @@ from typing import Final
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from dra_driver.emulation.writer import write_host
-from dra_driver.names import DRIVER_NAME
+from dra_driver.neuron.emulation.writer import write_host
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.metrics import PREFIX
 from tests.builders.agent import NODE, THIRD, TRN2U, agent_on_host, free_port, scraped, third_of_four
 from tests.doubles.kubelet import Claim

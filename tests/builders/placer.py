@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from dra_driver.names import SERVER_2, SERVER_4
+from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.values import (
     Action,

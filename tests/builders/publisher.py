@@ -8,10 +8,10 @@ from typing import Any
 
 from dra_driver.driver.resourceslices.controller import SliceController
 from dra_driver.driver.resourceslices.reconcile import Instance
-from dra_driver.kube.api import ResourceApi
-from dra_driver.kube.types import Device, DeviceAttribute
-from dra_driver.names import DRIVER_NAME
-from dra_driver.topology.cuts import device_name
+from dra_driver.kube.api.objects import Device, DeviceAttribute
+from dra_driver.kube.api.resources import ResourceApi
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.cuts import device_name
 from dra_driver.util.worker import Backoff
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually

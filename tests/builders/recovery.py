@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_driver.kube.types import timestamp
-from dra_driver.names import SERVER_4, SERVER_MODE
+from dra_driver.kube.api.objects import timestamp
+from dra_driver.neuron.names import SERVER_4, SERVER_MODE
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 
@@ -55,7 +55,7 @@ def set_conditions(server: ApiServer, name: str, found: list[Object]) -> None:
 
 def sicken(server: ApiServer, name: str, code: str = "heartbeat-stalled", chip: int = 3) -> None:
     """A chip of the node has had a fault for years."""
-    from dra_driver.health.faults import FAULTS
+    from dra_driver.neuron.health.faults import FAULTS
 
     set_conditions(server, name, conditions(FAULTS[code].reason, f"neuron{chip}: {code}"))
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.emulation.running import EmulatedHost
-from dra_driver.emulation.writer import EmulationOptions
-from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
-from dra_driver.verification.collect import collect
-from dra_driver.verification.evidence import ContainerView, Evidence, Opened, SeenFile
+from dra_driver.neuron.emulation.running import EmulatedHost
+from dra_driver.neuron.emulation.writer import EmulationOptions
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES, InstanceType
+from dra_driver.operations.verification.collect import collect
+from dra_driver.operations.verification.evidence import ContainerView, Evidence, Opened, SeenFile
 
 LOG_LINE = "NEURON_HW_ERR=DMA_ERROR instance-id=redacted hostname=redacted nd-id=0 nc-id=1 serial-num=0000000000000001"
 KUBELET = "var/lib/kubelet"

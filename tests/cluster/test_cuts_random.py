@@ -26,8 +26,8 @@ from random import Random
 import pytest
 from lab.cluster import Cluster
 
-from dra_driver.kube.client import Transport
-from dra_driver.kube.errors import ApiError
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.errors import ApiError
 from tests.cluster.lib.following import Followed
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.lightnodes import LightNodes

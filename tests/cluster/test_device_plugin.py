@@ -19,7 +19,7 @@ from lab.node import Node
 from dra_driver.legacy.annotations import ALLOCATED, IDS, OF, Share, write
 from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
 from dra_driver.legacy.rules import Hardware, Resource
-from dra_driver.topology.instance_types import resolve
+from dra_driver.neuron.topology.instance_types import resolve
 from tests.cluster.lib.health import SickHost, condition
 from tests.cluster.lib.installation import Installation
 from tests.cluster.lib.kube import Kube, Object, eventually

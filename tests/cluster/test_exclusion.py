@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 from lab.cluster import Cluster
 
-from dra_driver.health.condition import DEVICE_PLUGIN
-from dra_driver.kubelet.deviceplugin import ContainerDevices, DevicePlugin, PluginDevice
+from dra_driver.kube.kubelet.deviceplugin import ContainerDevices, DevicePlugin, PluginDevice
+from dra_driver.neuron.health.condition import DEVICE_PLUGIN
 from tests.cluster.lib.installation import EMULATED, Installation
 from tests.cluster.lib.installation import NAMESPACE as DRIVER_NAMESPACE
 from tests.cluster.lib.kube import Kube, eventually

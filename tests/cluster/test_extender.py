@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from lab.cluster import Cluster
 
-from dra_driver.kube.client import Transport
-from dra_driver.kube.errors import ApiError
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.errors import ApiError
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.legacy.abuse import Abuse
 from tests.cluster.lib.legacy.extender import DEVICE_PLUGIN, WHOLE_NODES, ExtenderLab, extender_lab

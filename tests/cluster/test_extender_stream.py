@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from lab.cluster import Cluster
 
-from dra_driver.kube.client import Transport
+from dra_driver.kube.api.client import Transport
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.legacy.extender import DEVICE_PLUGIN, ExtenderLab, extender_lab
 from tests.cluster.lib.legacy.ledger import Ledger

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from lab.cluster import Cluster
 
-from dra_driver.kube.client import Transport
+from dra_driver.kube.api.client import Transport
 from tests.cluster.lib.kube import Object
 
 pytestmark = [

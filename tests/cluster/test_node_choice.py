@@ -18,8 +18,8 @@ import pytest
 from lab.cluster import Cluster
 
 from dra_driver.cli.main import main
-from dra_driver.kube.client import Transport
-from dra_driver.kube.errors import ApiError
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.errors import ApiError
 from tests.cluster.lib.kube import Object
 from tests.generators.effort import SEED
 

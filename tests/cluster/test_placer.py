@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from lab.cluster import Cluster
 
-from dra_driver.names import SERVER_2, SERVER_4
+from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION
 from tests.cluster.lib.controllers import leaderworkerset_controller
 from tests.cluster.lib.groupstream import Stream, complete, lws, one_node, servers

@@ -20,8 +20,8 @@ import pytest
 from lab.cluster import Cluster
 from moto.server import ThreadedMotoServer
 
-from dra_driver.recovery.controller import NAME
-from dra_driver.recovery.nodes import MARK, REQUEST
+from dra_driver.operations.recovery.controller import NAME
+from dra_driver.operations.recovery.nodes import MARK, REQUEST
 from tests.cluster.lib.installation import Installation
 from tests.cluster.lib.kube import Kube, Object, eventually, steadily
 from tests.cluster.lib.lifecycle import emulated_root, wait_driver_ready

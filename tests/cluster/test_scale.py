@@ -23,8 +23,8 @@ import pytest
 
 from dra_driver.driver.node_labels import KEYS
 from dra_driver.driver.resourceslices.taints import SPACING_SECONDS
-from dra_driver.health.faults import FAULTS, TAINT_DOMAIN
-from dra_driver.health.node_events import BURST
+from dra_driver.neuron.health.faults import FAULTS, TAINT_DOMAIN
+from dra_driver.neuron.health.node_events import BURST
 from tests.cluster.lib.groupstream import Stream, servers
 from tests.cluster.lib.health import SickHost
 from tests.cluster.lib.installation import DAEMONSET, EMULATED, EMULATED_ULTRASERVER, NAMESPACE, Installation

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from lab.errors import LabError
 
-from dra_driver.kube.client import Transport
-from dra_driver.kube.errors import ApiError
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.errors import ApiError
 from tests.cluster.lib.installation import NAMESPACE, SERVICE_ACCOUNT, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
 

@@ -17,7 +17,7 @@ from random import Random
 import pytest
 from lab.cluster import Cluster
 
-from dra_driver.kube.client import Transport
+from dra_driver.kube.api.client import Transport
 from tests.builders.refused_objects import refused, taken
 from tests.cluster.lib.scheduling import Bench, Played
 from tests.generators.cel_expressions import DOMAIN, KUBERNETES, expression
@@ -94,7 +94,7 @@ def test_random_expressions_are_refused_as_the_simulator_says(bench: Bench, figu
 
 
 def test_the_api_server_refuses_and_takes_what_is_refused_and_taken_on_reading(bench: Bench) -> None:
-    """``tests/unit/manifests/test_refused_objects.py`` asks the simulator."""
+    """``tests/unit/simulator/manifests/test_refused_objects.py`` asks the simulator."""
     wrong = [f"taken: {name}" for name, item in _served(refused(), bench) if not bench.refusals(item)]
     for name, item in _served(taken(), bench):
         if text := bench.refusals(item):

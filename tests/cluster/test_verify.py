@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
-from dra_driver.emulation.writer import host_writer
-from dra_driver.host.discover import discover
-from dra_driver.verification.collect import collect
-from dra_driver.verification.replay import files_of
-from dra_driver.verification.report import document, read
+from dra_driver.neuron.emulation.writer import host_writer
+from dra_driver.neuron.host.discover import discover
+from dra_driver.operations.verification.collect import collect
+from dra_driver.operations.verification.replay import files_of
+from dra_driver.operations.verification.report import document, read
 from tests.cluster.lib.installation import EMULATED, INSTALLER, NAMESPACE, Installation
 from tests.cluster.lib.kube import Object, eventually
 from tests.cluster.lib.namespace import Namespace

@@ -21,8 +21,8 @@ from typing import Any, Self, cast
 
 import grpc
 
-from dra_driver.kubelet.api import deviceplugin_v1beta1_pb2 as api
-from dra_driver.kubelet.api import podresources_v1_pb2 as resources_api
+from dra_driver.kube.kubelet.api import deviceplugin_v1beta1_pb2 as api
+from dra_driver.kube.kubelet.api import podresources_v1_pb2 as resources_api
 from tests.doubles.kubelet_connection import OPTIONS, KubeletError, unary
 
 PLUGIN = "/v1beta1.DevicePlugin"

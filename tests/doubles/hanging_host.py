@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from dra_driver.cli.main import main
-from dra_driver.host import sysfs
+from dra_driver.neuron.host import sysfs
 
 
 def hang_when(hanging: Path) -> None:

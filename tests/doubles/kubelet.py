@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import grpc
 
-from dra_driver.kubelet.api import pluginregistration_v1_pb2
+from dra_driver.kube.kubelet.api import pluginregistration_v1_pb2
 from tests.doubles.kubelet_connection import MESSAGES, OPTIONS, Claim, DirectoryWatch, Instance, KubeletError, unary
 from tests.doubles.kubelet_health import REDIAL_SECONDS, HealthInfo
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import grpc
 
-from dra_driver.kubelet.api import dra_v1_pb2, dra_v1beta1_pb2
+from dra_driver.kube.kubelet.api import dra_v1_pb2, dra_v1beta1_pb2
 
 MESSAGES = {"v1.DRAPlugin": dra_v1_pb2, "v1beta1.DRAPlugin": dra_v1beta1_pb2}
 OPTIONS = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))

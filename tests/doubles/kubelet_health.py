@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import grpc
 
-from dra_driver.kubelet.api import dra_health_v1_pb2, dra_health_v1alpha1_pb2
+from dra_driver.kube.kubelet.api import dra_health_v1_pb2, dra_health_v1alpha1_pb2
 from tests.doubles.kubelet_connection import Instance
 
 MESSAGES: dict[str, ModuleType] = {

@@ -12,8 +12,8 @@ from typing import Any
 
 import grpc
 
-from dra_driver.kubelet.dra import ClaimRef, PreparedDevice
-from dra_driver.kubelet.server import KubeletPlugin
+from dra_driver.kube.kubelet.dra import ClaimRef, PreparedDevice
+from dra_driver.kube.kubelet.server import KubeletPlugin
 from tests.doubles.kubelet import Claim, Kubelet
 from tests.doubles.kubelet_connection import OPTIONS, unary
 

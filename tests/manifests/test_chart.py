@@ -17,10 +17,6 @@ import yaml
 
 from dra_driver.cli import device_plugin, extender, kubelet_plugin, node_problem_detector, placer, recover
 from dra_driver.cli.daemon import Option
-from dra_driver.health.faults import FAULTS, SEVERITIES
-from dra_driver.health.hints import DIRECTORY
-from dra_driver.health.node_status import PRESENT
-from dra_driver.health.policy import EFFECTS, MAX_GRACE_SECONDS, MAX_RULES, HealthPolicy, Prepare, Rule
 from dra_driver.legacy.annotations import (
     ALLOC_TIME,
     ALLOCATED,
@@ -36,7 +32,11 @@ from dra_driver.legacy.annotations import (
 )
 from dra_driver.legacy.device_plugin.recording import FAILED
 from dra_driver.legacy.device_plugin.snapshot import CHOSEN_BY
-from dra_driver.topology.cuts import Cuts
+from dra_driver.neuron.health.faults import FAULTS, SEVERITIES
+from dra_driver.neuron.health.hints import DIRECTORY
+from dra_driver.neuron.health.node_status import PRESENT
+from dra_driver.neuron.health.policy import EFFECTS, MAX_GRACE_SECONDS, MAX_RULES, HealthPolicy, Prepare, Rule
+from dra_driver.neuron.topology.cuts import Cuts
 from dra_driver.version import VERSION
 from tests.golden import golden
 from tests.manifests.chart import (

@@ -13,7 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from tests.golden import golden
 from tests.manifests.chart import (
     CHART,

@@ -8,9 +8,9 @@ import pytest
 from lab import components
 
 from dra_driver.driver.resourceslices.devices import devices, effective_cuts
-from dra_driver.emulation.memory import emulated_inventory
-from dra_driver.topology.fabric import Chain, Ring, Single, Switched, Torus2D, Unknown
-from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.neuron.emulation.memory import emulated_inventory
+from dra_driver.neuron.topology.fabric import Chain, Ring, Single, Switched, Torus2D, Unknown
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from tests.paths import DOCS, ROOT
 
 PAGE = (DOCS / "compatibility.md").read_text()

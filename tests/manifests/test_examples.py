@@ -138,7 +138,7 @@ def test_constraints_and_configuration_name_requests_of_the_claim(path: Path) ->
 
 @pytest.mark.parametrize("path", ALL, ids=name_of)
 def test_opaque_parameters_are_what_the_driver_accepts(path: Path) -> None:
-    from dra_driver.opaque_config import decode
+    from dra_driver.neuron.opaque_config import decode
 
     for item in read(path):
         spec = item["spec"].get("spec", item["spec"])
@@ -170,7 +170,7 @@ def chips_of(request: Object) -> int:
 
 def efa_devices_of(requests: list[Object], chips: int) -> int:
     """EFA devices of a block of so many chips, on the type that the requests select, or a trn2.48xlarge."""
-    from dra_driver.topology.instance_types import INSTANCE_TYPES
+    from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 
     named = [match[1] for request in requests for text in expressions(request) if (match := TYPE.search(text))]
     kind = INSTANCE_TYPES[named[0] if named else "trn2.48xlarge"]

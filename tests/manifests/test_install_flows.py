@@ -775,7 +775,7 @@ def test_an_update_that_would_end_the_driver_beside_claims_is_refused(cluster: C
 
 
 def test_a_reset_asks_for_the_nodes_of_the_known_instance_types(cluster: Cluster) -> None:
-    from dra_driver.topology.instance_types import INSTANCE_TYPES
+    from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 
     cluster.installed(emulate="trn2.48xlarge")
     cluster.reply("get nodes -l", "")

@@ -12,10 +12,10 @@ import yaml
 from dra_driver.driver.agent import COMPONENT
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from dra_driver.driver.node_labels import KEYS
-from dra_driver.health.condition import DEVICE_PLUGIN, KUBELET, TYPE
-from dra_driver.health.node_status import PRESENT
-from dra_driver.kube.events import CLUSTER_NAMESPACE
-from dra_driver.topology.cuts import Cuts
+from dra_driver.kube.api.events import CLUSTER_NAMESPACE
+from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KUBELET, TYPE
+from dra_driver.neuron.health.node_status import PRESENT
+from dra_driver.neuron.topology.cuts import Cuts
 from tests.golden import golden
 from tests.manifests.support import (
     IMAGE,
@@ -302,7 +302,7 @@ def test_the_driver_has_memory_bounds_and_no_cpu_limit() -> None:
 
 
 def test_the_driver_runs_on_every_instance_type_it_knows_and_on_hyperpod() -> None:
-    from dra_driver.topology.instance_types import INSTANCE_TYPES
+    from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 
     values = match_expressions()["node.kubernetes.io/instance-type"]["values"]
     assert values == [*INSTANCE_TYPES, *(f"ml.{name}" for name in INSTANCE_TYPES)]

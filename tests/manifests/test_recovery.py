@@ -13,13 +13,13 @@ import pytest
 import yaml
 
 from dra_driver.cli import recover
-from dra_driver.health.faults import FAULTS, REMEDIES
-from dra_driver.kube.events import CLUSTER_NAMESPACE
-from dra_driver.recovery.aws import ACTIONS, SERVICES
-from dra_driver.recovery.controller import EVENTS, NAME
-from dra_driver.recovery.decide import Reason
-from dra_driver.recovery.nodes import MARK, REQUEST, TAINT
-from dra_driver.recovery.policy import STEPS, Policy, decode_policy
+from dra_driver.kube.api.events import CLUSTER_NAMESPACE
+from dra_driver.neuron.health.faults import FAULTS, REMEDIES
+from dra_driver.operations.recovery.aws import ACTIONS, SERVICES
+from dra_driver.operations.recovery.controller import EVENTS, NAME
+from dra_driver.operations.recovery.decide import Reason
+from dra_driver.operations.recovery.nodes import MARK, REQUEST, TAINT
+from dra_driver.operations.recovery.policy import STEPS, Policy, decode_policy
 from tests.manifests.chart import CHART, needs_helm, objects_of, template
 from tests.manifests.support import Object, of_kind, pod_spec
 from tests.paths import DOCS, ROOT

@@ -19,7 +19,7 @@ import yaml
 
 from dra_driver.cli.main import main
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
-from dra_driver.emulation.efa import EFA_CLASS
+from dra_driver.neuron.emulation.efa import EFA_CLASS
 from tests.manifests.support import EXAMPLES, Object, documents, name_of
 from tests.paths import ROOT
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.cel import CelDevice, CelError, Kubernetes, KubernetesRelease, UnsupportedError, compile  # noqa: A004 # the usual word for it
-from dra_driver.kube.types import Device
-from dra_driver.quantity import Quantity, QuantityError, parse, stored
+from dra_driver.kube.api.objects import Device
+from dra_driver.kube.quantity import Quantity, QuantityError, parse, stored
+from dra_driver.simulator.cel import CelDevice, CelError, Kubernetes, KubernetesRelease, UnsupportedError, compile  # noqa: A004 # the usual word for it
 
 Outcome = dict[str, Any]
 """``refused`` and optionally ``position``, or ``cost`` and ``results``: for each device a bool or the error's text.

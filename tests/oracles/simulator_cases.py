@@ -16,8 +16,17 @@ from typing import Any, cast
 
 import msgspec
 
-from dra_driver.cel import CelDevice, CelError, Kubernetes, KubernetesRelease, Program, UnsupportedError, compile  # noqa: A004 # the usual word for it
-from dra_driver.manifests.objects import (
+from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Selectors, World
+from dra_driver.simulator.cel import (
+    CelDevice,
+    CelError,
+    Kubernetes,
+    KubernetesRelease,
+    Program,
+    UnsupportedError,
+    compile,  # noqa: A004 # the usual word for it
+)
+from dra_driver.simulator.manifests.objects import (
     AllocationResult,
     Device,
     DeviceClass,
@@ -25,7 +34,6 @@ from dra_driver.manifests.objects import (
     ResourceClaim,
     ResourceSlice,
 )
-from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Selectors, World
 from tests.generators.simulator_cases import Object
 
 

@@ -40,18 +40,18 @@ import msgspec  # noqa: E402 # what is asked is that of this tree
 from dra_driver.cli.main import main as dra_driver  # noqa: E402
 from dra_driver.driver.resourceslices.devices import effective_cuts, offer  # noqa: E402
 from dra_driver.driver.resourceslices.pool import pool  # noqa: E402
-from dra_driver.emulation.options import EmulationOptions  # noqa: E402
-from dra_driver.emulation.writer import write_host  # noqa: E402
-from dra_driver.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth  # noqa: E402
-from dra_driver.health.policy import HealthPolicy  # noqa: E402
-from dra_driver.host.discover import discover  # noqa: E402
-from dra_driver.host.inventory import NodeInventory  # noqa: E402
-from dra_driver.kube.errors import Unreachable  # noqa: E402
+from dra_driver.kube.api.errors import Unreachable  # noqa: E402
 from dra_driver.legacy.placement import DoesNotFit, place  # noqa: E402
 from dra_driver.legacy.resource_requests import ContainerRequest, Role  # noqa: E402
 from dra_driver.legacy.rules import Resource, hardware  # noqa: E402
-from dra_driver.topology.cuts import NODE_DEVICE, Cuts  # noqa: E402
-from dra_driver.topology.instance_types import INSTANCE_TYPES  # noqa: E402
+from dra_driver.neuron.emulation.options import EmulationOptions  # noqa: E402
+from dra_driver.neuron.emulation.writer import write_host  # noqa: E402
+from dra_driver.neuron.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth  # noqa: E402
+from dra_driver.neuron.health.policy import HealthPolicy  # noqa: E402
+from dra_driver.neuron.host.discover import discover  # noqa: E402
+from dra_driver.neuron.host.inventory import NodeInventory  # noqa: E402
+from dra_driver.neuron.topology.cuts import NODE_DEVICE, Cuts  # noqa: E402
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES  # noqa: E402
 from dra_driver.util.errors import DriverError  # noqa: E402
 from tests.builders.claims import (  # noqa: E402
     ApiServer,

@@ -54,9 +54,9 @@ from pathlib import Path
 
 import msgspec
 
-from dra_driver.cdi import SpecDirectory
 from dra_driver.driver.claims.container_edits import shown_in
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
+from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import (
     is_regular,

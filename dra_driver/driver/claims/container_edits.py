@@ -32,13 +32,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dra_driver.cdi import ContainerEdits, Device, DeviceNode, Mount, Spec, minimum_version
 from dra_driver.driver.claims.model import DEVICE_PATH, ChipNode, Plan, PlannedDevice, PrepareError, Shown
-from dra_driver.host.inventory import Membership, NodeInventory, chips_of
-from dra_driver.kube.types import DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim
-from dra_driver.names import CDI_KIND, DRIVER_NAME, LOGICAL_CORE_VARIABLES
-from dra_driver.topology.cuts import NODE_DEVICE
-from dra_driver.topology.ultraserver import Mode, mode_for
+from dra_driver.kube.api.objects import DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.cdi import ContainerEdits, Device, DeviceNode, Mount, Spec, minimum_version
+from dra_driver.neuron.host.inventory import Membership, NodeInventory, chips_of
+from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME, LOGICAL_CORE_VARIABLES
+from dra_driver.neuron.topology.cuts import NODE_DEVICE
+from dra_driver.neuron.topology.ultraserver import Mode, mode_for
 
 # Variables
 
@@ -214,7 +214,7 @@ def environment(
     sizes: dict[str, int | None] = dict.fromkeys(requests)
     nodes: dict[str, int | None] = dict.fromkeys(requests)
     if _own(_config(claim)):
-        from dra_driver.opaque_config import effective  # pydantic: most claims do not need it
+        from dra_driver.neuron.opaque_config import effective  # pydantic: most claims do not need it
 
         for request, value in effective(_config(claim), requests, DRIVER_NAME).items():
             sizes[request], nodes[request] = value.logical_neuron_core, value.ultraserver_mode

@@ -21,10 +21,15 @@ from typing import Final
 from msgspec.structs import replace
 
 from dra_driver.driver.claims.model import ChipNode, Plan, PlanSettings, Pods, PreparedClaims, PrepareError
-from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.types import ClaimPod, DeviceRequestAllocationResult, ResourceClaim, ResourceClaimConsumerReference
-from dra_driver.names import DRIVER_NAME, VISIBLE_CORES
-from dra_driver.topology.cuts import Part
+from dra_driver.kube.api.objects import (
+    ClaimPod,
+    DeviceRequestAllocationResult,
+    ResourceClaim,
+    ResourceClaimConsumerReference,
+)
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.names import DRIVER_NAME, VISIBLE_CORES
+from dra_driver.neuron.topology.cuts import Part
 from dra_driver.util.text import first_of, ranges, shorten
 
 _NOT_PREPARED: Final = "the claim is not prepared"

@@ -21,8 +21,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dra_driver.driver.claims.model import Plan
-from dra_driver.kube.types import DeviceAttribute, ResourceClaim
-from dra_driver.names import DRIVER_NAME
+from dra_driver.kube.api.objects import DeviceAttribute, ResourceClaim
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import is_uuid, readable_content, remove_file, replace_file
 

@@ -11,10 +11,10 @@ from typing import Literal
 
 import msgspec
 
-from dra_driver.health.policy import Blocking
-from dra_driver.kube.types import ClaimPod, DeviceAttribute
-from dra_driver.names import LOGICAL_CORE_VARIABLES
-from dra_driver.topology.cuts import Part
+from dra_driver.kube.api.objects import ClaimPod, DeviceAttribute
+from dra_driver.neuron.health.policy import Blocking
+from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES
+from dra_driver.neuron.topology.cuts import Part
 from dra_driver.util.errors import DriverError
 
 DEVICE_PATH = "/dev/neuron"
@@ -26,7 +26,7 @@ Pods = Mapping[str, ClaimPod]
 """Pods by UID."""
 
 Unhealthy = Mapping[int, tuple[Blocking, ...]]
-"""What is wrong with chips, by host index (``health.policy.HealthPolicy.blocking``)."""
+"""What is wrong with chips, by host index (``neuron.health.policy.HealthPolicy.blocking``)."""
 
 Shown = frozenset[tuple[int, int]]
 """Pairs of a number in a container and the chip that has it there. Where containers have numbers of their own, a number

@@ -59,11 +59,11 @@ from dra_driver.driver.claims.model import (
     Unhealthy,
     clashing,
 )
-from dra_driver.health.policy import Blocking
-from dra_driver.host.inventory import NodeInventory, chips_of
-from dra_driver.kube.types import DeviceRequestAllocationResult, DeviceTaint, ResourceClaim
-from dra_driver.names import DRIVER_NAME, VISIBLE_CORES
-from dra_driver.topology.cuts import Part, device_name, parts_of
+from dra_driver.kube.api.objects import DeviceRequestAllocationResult, DeviceTaint, ResourceClaim
+from dra_driver.neuron.health.policy import Blocking
+from dra_driver.neuron.host.inventory import NodeInventory, chips_of
+from dra_driver.neuron.names import DRIVER_NAME, VISIBLE_CORES
+from dra_driver.neuron.topology.cuts import Part, device_name, parts_of
 from dra_driver.util.files import is_uuid
 from dra_driver.util.text import shorten
 

@@ -13,7 +13,7 @@ the same way and ends in the same place:
   until the API server answers: nothing has used it since, so it may have been allocated again.
 
 No lock is held while the API server is asked. Calls for one claim UID come one after the other
-(``kubelet.dra.DRAPlugin``).
+(``kube.kubelet.dra.DRAPlugin``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from dra_driver.cdi import SpecDirectory
 from dra_driver.driver.claims.checkpoint import Checkpoint, Staged
 from dra_driver.driver.claims.container_edits import cdi_spec, parameters
 from dra_driver.driver.claims.cores import PodsUnknown
@@ -42,11 +41,12 @@ from dra_driver.driver.claims.planner import (
     refreshed,
     users,
 )
-from dra_driver.exclusion import HeldBack
-from dra_driver.host.inventory import NodeInventory, chips_of
-from dra_driver.kube.errors import ApiError, Unreachable
-from dra_driver.kube.types import ClaimPod, ObjectMeta, ResourceClaim, ResourceClaimConsumerReference
-from dra_driver.kubelet.dra import ClaimRef, PreparedDevice
+from dra_driver.kube.api.errors import ApiError, Unreachable
+from dra_driver.kube.api.objects import ClaimPod, ObjectMeta, ResourceClaim, ResourceClaimConsumerReference
+from dra_driver.kube.cdi import SpecDirectory
+from dra_driver.kube.kubelet.dra import ClaimRef, PreparedDevice
+from dra_driver.neuron.exclusion import HeldBack
+from dra_driver.neuron.host.inventory import NodeInventory, chips_of
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations
 
@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 
 
 class ClaimSource(Protocol):
-    """Where claims are read: ``kube.api.ResourceApi``, the parts in use. Calls raise ApiError."""
+    """Where claims are read: ``kube.api.resources.ResourceApi``, the parts in use. Calls raise ApiError."""
 
     def get_claim(self, namespace: str, name: str, *, timeout: float = _GET_SECONDS) -> ResourceClaim:
         """The claim as stored now. Connecting and the answer may take ``timeout`` seconds each."""
@@ -93,7 +93,7 @@ class _Known:
 
 
 class Preparer:
-    """The driver as kubelet's library sees it (``kubelet.dra.DRAPlugin``).
+    """The driver as kubelet's library sees it (``kube.kubelet.dra.DRAPlugin``).
 
     Args:
         source: the API server.
@@ -160,7 +160,7 @@ class Preparer:
     def _prepared(self, claim: ClaimRef, deadline: float) -> Plan:
         stored, trouble = self._fetch(claim, deadline)
         if stored is not None and stored.status.allocation is not None and stored.status.allocation.devices.config:
-            import dra_driver.opaque_config  # noqa: F401 - so that the first import does not happen under the lock
+            import dra_driver.neuron.opaque_config  # noqa: F401 - so that the first import does not happen under the lock
         inventory = self._inventory(None if stored is None else chips_needed(stored))
         known = _Known({}, {})
         for _ in range(_ROUNDS):

@@ -31,17 +31,17 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-from dra_driver.cdi import SpecDirectory, encode
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.container_edits import cdi_spec, outdated_ultraserver
 from dra_driver.driver.claims.metadata import MetadataDirectory
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError, clashing
 from dra_driver.driver.claims.planner import consumers_of, refreshed, users
 from dra_driver.driver.claims.prepare import ClaimSource
-from dra_driver.host.inventory import NodeInventory, chips_of
-from dra_driver.kube.errors import ApiError, DecodeError
-from dra_driver.kube.types import DeviceRequestAllocationResult, ResourceClaim
-from dra_driver.names import DRIVER_NAME
+from dra_driver.kube.api.errors import ApiError, DecodeError
+from dra_driver.kube.api.objects import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.cdi import SpecDirectory, encode
+from dra_driver.neuron.host.inventory import NodeInventory, chips_of
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Worker
 

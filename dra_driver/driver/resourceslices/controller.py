@@ -55,9 +55,8 @@ from dra_driver.driver.resourceslices.taints import (
     bare,
     is_worse,
 )
-from dra_driver.kube.api import ResourceApi, WatchEvent
-from dra_driver.kube.errors import ApiError
-from dra_driver.kube.types import (
+from dra_driver.kube.api.errors import ApiError
+from dra_driver.kube.api.objects import (
     CounterSet,
     Device,
     Node,
@@ -66,7 +65,8 @@ from dra_driver.kube.types import (
     ResourceSliceSpec,
     ServerVersion,
 )
-from dra_driver.kube.watch import WATCH_SECONDS, Reflector
+from dra_driver.kube.api.resources import ResourceApi, WatchEvent
+from dra_driver.kube.api.watch import WATCH_SECONDS, Reflector
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Backoff, Worker
 

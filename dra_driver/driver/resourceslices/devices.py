@@ -1,8 +1,8 @@
 """From what a node has, and how well it is, to the devices that it offers.
 
-What is offered is a set of cuts (``topology.cuts``): chips, connected groups, the whole node, logical cores. Devices of
-different cuts overlap, and exclude each other by shared counters (``pool``). Where nothing else is set, a host that is
-a node of an UltraServer offers the whole node (what AWS documents), and other hosts their chips.
+What is offered is a set of cuts (``neuron.topology.cuts``): chips, connected groups, the whole node, logical cores.
+Devices of different cuts overlap, and exclude each other by shared counters (``pool``). Where nothing else is set, a
+host that is a node of an UltraServer offers the whole node (what AWS documents), and other hosts their chips.
 
 A device with a faulty chip is offered with taints. So is one whose chip was lost while the driver runs, or has become
 unreadable: a scheduler counts what is allocated by the devices that are offered, so a device that may be in use must
@@ -23,13 +23,22 @@ from typing import Final, Literal
 
 from dra_driver.driver.resourceslices.attributes import ATTRIBUTES, Attribute, AttributeSource, Value
 from dra_driver.driver.resourceslices.pool import MAX_COUNTERS, consuming, counter_set
-from dra_driver.health.faults import ActiveFault, ChipHealth, NodeHealth, in_order
-from dra_driver.health.policy import HealthPolicy
-from dra_driver.host.inventory import NeuronDevice, NodeInventory
-from dra_driver.kube.types import CounterSet, Device, DeviceAttribute, DeviceCapacity, DeviceTaint, timestamp
-from dra_driver.topology.cuts import CHIPS, CHIPS_AND_NODE, NODE, CutDevice, Cuts, device_of, group_sizes, overlap
-from dra_driver.topology.cuts import devices as cut
-from dra_driver.topology.instance_types import InstanceType, lookup
+from dra_driver.kube.api.objects import CounterSet, Device, DeviceAttribute, DeviceCapacity, DeviceTaint, timestamp
+from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth, in_order
+from dra_driver.neuron.health.policy import HealthPolicy
+from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
+from dra_driver.neuron.topology.cuts import (
+    CHIPS,
+    CHIPS_AND_NODE,
+    NODE,
+    CutDevice,
+    Cuts,
+    device_of,
+    group_sizes,
+    overlap,
+)
+from dra_driver.neuron.topology.cuts import devices as cut
+from dra_driver.neuron.topology.instance_types import InstanceType, lookup
 
 Layout = Literal["node", "chips", "both"]
 LAYOUTS: Final[Mapping[Layout, Cuts]] = MappingProxyType({"node": NODE, "chips": CHIPS, "both": CHIPS_AND_NODE})

@@ -22,8 +22,8 @@ from typing import Final
 
 from dra_driver.driver.resourceslices.devices import RETIRED, Kept, shapes
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS
-from dra_driver.kube.types import Device, seconds
-from dra_driver.topology.cuts import device_of
+from dra_driver.kube.api.objects import Device, seconds
+from dra_driver.neuron.topology.cuts import device_of
 
 SETTLE_SECONDS: Final = 5.0
 """Between the taint and the question: schedulers see the one, and what they had allocated before gets written."""

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from dra_driver.kube.types import (
+from dra_driver.kube.api.objects import (
     Counter,
     CounterSet,
     Device,
@@ -28,7 +28,7 @@ from dra_driver.kube.types import (
     ResourceSliceSpec,
     ServerVersion,
 )
-from dra_driver.names import DRIVER_NAME
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 
 SharedCounters = Literal["auto", "force"]

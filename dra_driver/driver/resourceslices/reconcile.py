@@ -26,9 +26,9 @@ from typing import Final, Self
 import msgspec
 
 from dra_driver.driver.resourceslices.pool import dropped_counters
-from dra_driver.kube.api import ResourceApi, Stored
-from dra_driver.kube.errors import ApiError
-from dra_driver.kube.types import ObjectMeta, ResourceSlice, ResourceSliceSpec
+from dra_driver.kube.api.errors import ApiError
+from dra_driver.kube.api.objects import ObjectMeta, ResourceSlice, ResourceSliceSpec
+from dra_driver.kube.api.resources import ResourceApi, Stored
 from dra_driver.util.worker import Backoff
 
 
@@ -256,7 +256,7 @@ class Instance:
         """This process, now.
 
         Args:
-            boot_id: of the host (``host.discover.boot_id``); "" if it is not known, to any instance on this host.
+            boot_id: of the host (``neuron.host.discover.boot_id``); "" if unknown, to any instance on this host.
         """
         return cls(boot_id or "unknown", int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000), os.urandom(4).hex())
 

@@ -24,8 +24,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from dra_driver.driver.resourceslices.reconcile import TAINTS, trial
-from dra_driver.kube.api import ResourceApi
-from dra_driver.kube.types import (
+from dra_driver.kube.api.objects import (
     Device,
     DeviceTaint,
     ResourceClaim,
@@ -33,6 +32,7 @@ from dra_driver.kube.types import (
     ResourceSliceSpec,
     ServerVersion,
 )
+from dra_driver.kube.api.resources import ResourceApi
 
 SPACING_SECONDS: Final = 30.0
 WINDOW_SECONDS: Final = 3600.0

@@ -17,22 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from dra_driver.cdi import SpecDirectory
-from dra_driver.exclusion import Excluded, check_claims, check_slices
-from dra_driver.health.faults import NodeHealth
-from dra_driver.health.node_status import NodeStatusWriter, chips_present
-from dra_driver.health.watch import HealthWatch
-from dra_driver.host.inventory import NodeInventory
-from dra_driver.host.watch import HostWatch
-from dra_driver.kube.api import Collection, ResourceApi, WatchEvent
-from dra_driver.kube.client import Transport
-from dra_driver.kube.errors import ApiError
-from dra_driver.kube.types import Node
-from dra_driver.kube.types import Resource as ApiResource
-from dra_driver.kube.watch import Informer, Reflector
-from dra_driver.kubelet.client import PodDevices, list_pods
-from dra_driver.kubelet.deviceplugin import DevicePlugin
-from dra_driver.kubelet.health import HealthServer
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.errors import ApiError
+from dra_driver.kube.api.objects import Node
+from dra_driver.kube.api.objects import Resource as ApiResource
+from dra_driver.kube.api.resources import Collection, ResourceApi, WatchEvent
+from dra_driver.kube.api.watch import Informer, Reflector
+from dra_driver.kube.cdi import SpecDirectory
+from dra_driver.kube.kubelet.client import PodDevices, list_pods
+from dra_driver.kube.kubelet.deviceplugin import DevicePlugin
+from dra_driver.kube.kubelet.health import HealthServer
 from dra_driver.legacy.device_plugin.allocator import OPERATIONS, Allocator, ResourceAnswers
 from dra_driver.legacy.device_plugin.devices import (
     CDI_KIND,
@@ -47,6 +41,12 @@ from dra_driver.legacy.device_plugin.devices import (
 from dra_driver.legacy.device_plugin.recording import Record, records, unusable_annotations
 from dra_driver.legacy.device_plugin.snapshot import PODS, PartialPod, Snapshot, withheld
 from dra_driver.legacy.rules import Resource
+from dra_driver.neuron.exclusion import Excluded, check_claims, check_slices
+from dra_driver.neuron.health.faults import NodeHealth
+from dra_driver.neuron.health.node_status import NodeStatusWriter, chips_present
+from dra_driver.neuron.health.watch import HealthWatch
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.host.watch import HostWatch
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
-from dra_driver.kube.errors import ApiError
-from dra_driver.kubelet.client import CallError, PodDevices
-from dra_driver.kubelet.deviceplugin import ContainerDevices
+from dra_driver.kube.api.errors import ApiError
+from dra_driver.kube.kubelet.client import CallError, PodDevices
+from dra_driver.kube.kubelet.deviceplugin import ContainerDevices
 from dra_driver.legacy.annotations import Share
 from dra_driver.legacy.device_plugin.choosing import (
     AllocateError,
@@ -308,7 +308,7 @@ def _several(match: Match, resource: Resource, count: int) -> AllocateError:
 
 
 class ResourceAnswers:
-    """The allocator as the plugin of one resource (``kubelet.deviceplugin.ResourcePlugin``), timing its calls.
+    """The allocator as the plugin of one resource (``kube.kubelet.deviceplugin.ResourcePlugin``), timing its calls.
 
     Args:
         allocator: makes the decisions.

@@ -9,14 +9,14 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from dra_driver import cdi
-from dra_driver.health.faults import NodeHealth
-from dra_driver.host.inventory import NeuronDevice, NodeInventory
-from dra_driver.kubelet.deviceplugin import ContainerDevices, DeviceNode, PluginDevice
+from dra_driver.kube import cdi
+from dra_driver.kube.kubelet.deviceplugin import ContainerDevices, DeviceNode, PluginDevice
 from dra_driver.legacy.annotations import Share
 from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, Hardware, Resource, hardware
-from dra_driver.names import LOGICAL_CORE_VARIABLES, VISIBLE_CORES
-from dra_driver.topology.instance_types import lookup
+from dra_driver.neuron.health.faults import NodeHealth
+from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
+from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES, VISIBLE_CORES
+from dra_driver.neuron.topology.instance_types import lookup
 
 BROKEN: Final = frozenset({"device-invalid"})
 """Codes of findings about chips that the kernel driver refuses to open."""

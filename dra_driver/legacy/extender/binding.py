@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from dra_driver.kube.api import Collection
-from dra_driver.kube.client import Transport
-from dra_driver.kube.election import REQUEST_SECONDS
-from dra_driver.kube.errors import ApiError
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.election import REQUEST_SECONDS
+from dra_driver.kube.api.errors import ApiError
+from dra_driver.kube.api.resources import Collection
 from dra_driver.legacy.annotations import ALLOC_TIME, write
 from dra_driver.legacy.extender.cluster import Choice, Chosen, Cluster
 from dra_driver.legacy.extender.wire import PODS, PartialPod, Pod, pod_of, requests_of

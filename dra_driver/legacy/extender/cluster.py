@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from dra_driver.kube.api import Collection, WatchEvent
-from dra_driver.kube.client import Transport
-from dra_driver.kube.election import REQUEST_SECONDS
-from dra_driver.kube.errors import ApiError
-from dra_driver.kube.watch import Reflector
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.election import REQUEST_SECONDS
+from dra_driver.kube.api.errors import ApiError
+from dra_driver.kube.api.resources import Collection, WatchEvent
+from dra_driver.kube.api.watch import Reflector
 from dra_driver.legacy.annotations import CORE_USAGE, DEVICE_USAGE, Allocation, Share, usage_map
 from dra_driver.legacy.extender.preemption import Tenancy, Tenant
 from dra_driver.legacy.extender.wire import NODES, PODS, RUNNING, Node, PartialNode, PartialPod, Pod, node_of, pod_of

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from dra_driver.kube.api import Collection
-from dra_driver.kube.client import Transport
-from dra_driver.kube.election import REQUEST_SECONDS, Election, Times
-from dra_driver.kube.types import LEASES
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.election import REQUEST_SECONDS, Election, Times
+from dra_driver.kube.api.objects import LEASES
+from dra_driver.kube.api.resources import Collection
 from dra_driver.legacy.extender.answers import FitCache
 from dra_driver.legacy.extender.binding import Binder
 from dra_driver.legacy.extender.cluster import Cluster, Followers, UsageMaps

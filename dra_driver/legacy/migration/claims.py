@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dra_driver.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
-from dra_driver.topology.cuts import group_sizes
-from dra_driver.topology.fabric import GROUP_SIZES, SEGMENT_SIZES, Chain, IndexSet, Ring, Torus2D
-from dra_driver.topology.instance_types import INSTANCE_TYPES, InstanceType
+from dra_driver.neuron.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
+from dra_driver.neuron.topology.cuts import group_sizes
+from dra_driver.neuron.topology.fabric import GROUP_SIZES, SEGMENT_SIZES, Chain, IndexSet, Ring, Torus2D
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES, InstanceType
 
 REQUEST: Final = "neurons"
 EFA_REQUEST: Final = "efa"

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dra_driver.kube.documents import documents, items_of
 from dra_driver.legacy.annotations import POD_KEYS
 from dra_driver.legacy.migration.claims import Template, selector
 from dra_driver.legacy.migration.limits import (
@@ -30,13 +31,12 @@ from dra_driver.legacy.migration.limits import (
 )
 from dra_driver.legacy.migration.pods import SECOND_SCHEDULER, migrate_spec
 from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
-from dra_driver.manifests import NAMESPACE, ManifestError, Origin, podtemplates
-from dra_driver.manifests.documents import documents, items_of
-from dra_driver.manifests.fields import BESIDE, KINDS, convert
-from dra_driver.manifests.pods import makes_pods
-from dra_driver.manifests.workloads import PodSpec
-from dra_driver.names import DRIVER_NAME
-from dra_driver.topology.instance_types import lookup
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.instance_types import lookup
+from dra_driver.simulator.manifests import NAMESPACE, ManifestError, Origin, podtemplates
+from dra_driver.simulator.manifests.fields import BESIDE, KINDS, convert
+from dra_driver.simulator.manifests.pods import makes_pods
+from dra_driver.simulator.manifests.workloads import PodSpec
 
 Json = dict[str, Any]
 

@@ -32,8 +32,8 @@ from dra_driver.legacy.migration.limits import (
 from dra_driver.legacy.placement import fits, unsupported
 from dra_driver.legacy.resource_requests import ContainerRequest, Role
 from dra_driver.legacy.rules import Hardware, Resource, candidates, counts
-from dra_driver.manifests import Origin
-from dra_driver.topology.instance_types import InstanceType, lookup
+from dra_driver.neuron.topology.instance_types import InstanceType, lookup
+from dra_driver.simulator.manifests import Origin
 from dra_driver.util.errors import DriverError
 
 SECOND_SCHEDULER: Final = "my-scheduler"

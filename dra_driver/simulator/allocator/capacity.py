@@ -9,10 +9,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dra_driver.manifests.objects import AllocatedDevice, CapacityRange, Device, DeviceCapacity, Quantity, ResourceClaim
-from dra_driver.quantity import MAX_INT64, UNIT, canonical, nanos, stored
+from dra_driver.kube.quantity import MAX_INT64, UNIT, canonical, nanos, stored
 from dra_driver.simulator.allocator.pool_devices import DeviceId, PoolKey
 from dra_driver.simulator.allocator.release import Release
+from dra_driver.simulator.manifests.objects import (
+    AllocatedDevice,
+    CapacityRange,
+    Device,
+    DeviceCapacity,
+    Quantity,
+    ResourceClaim,
+)
 from dra_driver.util.errors import DriverError
 
 _MILLI = UNIT // 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from dra_driver.manifests.objects import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from dra_driver.simulator.manifests.objects import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from dra_driver.util.errors import DriverError
 
 

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dra_driver.kube.types import DeviceAttribute
-from dra_driver.manifests.objects import Device, ResourceSliceSpec
-from dra_driver.quantity import nanos
+from dra_driver.kube.api.objects import DeviceAttribute
+from dra_driver.kube.quantity import nanos
+from dra_driver.simulator.manifests.objects import Device, ResourceSliceSpec
 from dra_driver.util.errors import DriverError
 
 PoolKey = tuple[str, str]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from dra_driver.manifests.objects import (
+from dra_driver.simulator.allocator.pool_devices import BrokenSelector, Selector, Selectors
+from dra_driver.simulator.manifests.objects import (
     DeviceClass,
     DeviceRequest,
     DeviceSelector,
@@ -17,7 +18,6 @@ from dra_driver.manifests.objects import (
     Quantity,
     ResourceClaim,
 )
-from dra_driver.simulator.allocator.pool_devices import BrokenSelector, Selector, Selectors
 from dra_driver.util.errors import DriverError
 
 MAX_RESULTS = 32

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from dra_driver.manifests.objects import AllocatedDevice, ResourceClaim
 from dra_driver.simulator.allocator.nodes import NodeView
 from dra_driver.simulator.allocator.requests import PreparedClaim
 from dra_driver.simulator.allocator.world import NO_SOLUTION, Allocation, Refusal, World
+from dra_driver.simulator.manifests.objects import AllocatedDevice, ResourceClaim
 
 MAX_CHOSEN_FROM = 100
 """Number of feasible nodes after which kube-scheduler stops in small clusters; it evaluates more in large ones."""

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from dra_driver.manifests.objects import (
+from dra_driver.simulator.allocator.candidates import SearchContext, tainted
+from dra_driver.simulator.allocator.capacity import Usage
+from dra_driver.simulator.allocator.nodes import NodeView
+from dra_driver.simulator.allocator.partial_allocation import Pick
+from dra_driver.simulator.allocator.pool_devices import Failure, Selectors, verdict
+from dra_driver.simulator.allocator.pools import PoolIndex
+from dra_driver.simulator.allocator.release import Release, release
+from dra_driver.simulator.allocator.requests import AllocationError, PreparedClaim, RequestAlternative, prepare
+from dra_driver.simulator.allocator.search import Steps, search
+from dra_driver.simulator.manifests.objects import (
     AllocatedConfiguration,
     AllocatedDevice,
     AllocatedDevices,
@@ -21,15 +30,6 @@ from dra_driver.manifests.objects import (
     ResourceClaim,
     ResourceSlice,
 )
-from dra_driver.simulator.allocator.candidates import SearchContext, tainted
-from dra_driver.simulator.allocator.capacity import Usage
-from dra_driver.simulator.allocator.nodes import NodeView
-from dra_driver.simulator.allocator.partial_allocation import Pick
-from dra_driver.simulator.allocator.pool_devices import Failure, Selectors, verdict
-from dra_driver.simulator.allocator.pools import PoolIndex
-from dra_driver.simulator.allocator.release import Release, release
-from dra_driver.simulator.allocator.requests import AllocationError, PreparedClaim, RequestAlternative, prepare
-from dra_driver.simulator.allocator.search import Steps, search
 from dra_driver.util.errors import DriverError
 
 _SHARES = uuid.UUID("6d0cfb5e-9a55-4d0b-8f0c-2f6f7f5f0c1d")

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from dra_driver.manifests.objects import ResourceClaim, ResourceClaimStatus
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.nodes import matches
@@ -29,6 +28,7 @@ from dra_driver.simulator.explain.values import (
     Refused,
     request_view,
 )
+from dra_driver.simulator.manifests.objects import ResourceClaim, ResourceClaimStatus
 from dra_driver.util.errors import DriverError
 
 

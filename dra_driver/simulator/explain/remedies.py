@@ -8,17 +8,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dra_driver.cel import Reference, clauses, references
-from dra_driver.manifests.objects import (
-    CelSelector,
-    DeviceSelector,
-    DeviceTaint,
-    DeviceToleration,
-    ExactDeviceRequest,
-    ResourceClaim,
-)
 from dra_driver.simulator.allocator import NodeView
 from dra_driver.simulator.allocator.candidates import BLOCKING
+from dra_driver.simulator.cel import Reference, clauses, references
 from dra_driver.simulator.explain.diagnosis import Case, attribute, claim_name
 from dra_driver.simulator.explain.findings import counted, listed, named
 from dra_driver.simulator.explain.minimal_conflict import (
@@ -32,6 +24,14 @@ from dra_driver.simulator.explain.minimal_conflict import (
     with_request,
 )
 from dra_driver.simulator.explain.values import DeviceGroup, Diagnosis, clause_text
+from dra_driver.simulator.manifests.objects import (
+    CelSelector,
+    DeviceSelector,
+    DeviceTaint,
+    DeviceToleration,
+    ExactDeviceRequest,
+    ResourceClaim,
+)
 from dra_driver.simulator.taints import retired, way_out
 from dra_driver.util.errors import DriverError
 

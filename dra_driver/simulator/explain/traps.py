@@ -12,8 +12,9 @@ from typing import Final
 
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES, DeviceClassRow
 from dra_driver.driver.resourceslices.attributes import RUN_SIZES
-from dra_driver.manifests.objects import Device
-from dra_driver.names import DRIVER_NAME
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.cuts import ResourceType, group_sizes
+from dra_driver.neuron.topology.instance_types import InstanceType, lookup
 from dra_driver.simulator.allocator import Allocation
 from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.pool_devices import Pool, PoolDevice
@@ -23,8 +24,7 @@ from dra_driver.simulator.explain.shortfall import Pair
 from dra_driver.simulator.explain.trap_inputs import TrapInput
 from dra_driver.simulator.explain.values import Trap, clause_text
 from dra_driver.simulator.hardware import MEANINGS, Hardware, number_of, resource_of, text_of
-from dra_driver.topology.cuts import ResourceType, group_sizes
-from dra_driver.topology.instance_types import InstanceType, lookup
+from dra_driver.simulator.manifests.objects import Device
 from dra_driver.util.errors import DriverError
 
 _UNTOLD = frozenset({"switched", "single", "unknown"})

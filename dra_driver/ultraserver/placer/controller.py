@@ -12,13 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from dra_driver.kube.api import Collection
-from dra_driver.kube.client import Transport
-from dra_driver.kube.election import REQUEST_SECONDS, Times
-from dra_driver.kube.errors import ApiError
-from dra_driver.kube.events import EventRecorder
-from dra_driver.kube.leading import KeptText, Leading, Term
-from dra_driver.kube.types import (
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.election import REQUEST_SECONDS, Times
+from dra_driver.kube.api.errors import ApiError
+from dra_driver.kube.api.events import EventRecorder
+from dra_driver.kube.api.leading import KeptText, Leading, Term
+from dra_driver.kube.api.objects import (
     PARTIAL_NODES,
     PARTIAL_RESOURCE_SLICES,
     PODS,
@@ -26,9 +25,10 @@ from dra_driver.kube.types import (
     ObjectReference,
     timestamp,
 )
-from dra_driver.kube.types import Pod as ApiPod
-from dra_driver.kube.watch import Informer
-from dra_driver.names import DRIVER_NAME
+from dra_driver.kube.api.objects import Pod as ApiPod
+from dra_driver.kube.api.resources import Collection
+from dra_driver.kube.api.watch import Informer
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.snapshot import read_kept, snapshot, write_kept
 from dra_driver.ultraserver.placer.values import (

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.names import NODES_OF, SERVER_4
+from dra_driver.neuron.names import NODES_OF, SERVER_4
 from dra_driver.ultraserver.placer.groups import Group, Shape, groups_of, shape_of
 from dra_driver.ultraserver.placer.servers import (
     Ledger,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dra_driver.names import NODES_OF, SERVER_2, SERVER_4
+from dra_driver.neuron.names import NODES_OF, SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.values import GROUP_LABEL, LWS_TOPOLOGY, NODES_ANNOTATION, Node, Pod
 
 

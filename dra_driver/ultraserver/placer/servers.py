@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dra_driver.names import NODES_OF, PLACE_OF, SERVER_4
+from dra_driver.neuron.names import NODES_OF, PLACE_OF, SERVER_4
 from dra_driver.ultraserver.placer.groups import Group, Shape, admits
 from dra_driver.ultraserver.placer.values import Node, Snapshot
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dra_driver.kube.types import PartialNode, PartialResourceSlice, ResourceClaim, seconds, timestamp
-from dra_driver.kube.types import Pod as ApiPod
-from dra_driver.names import DRIVER_NAME, NODES_OF
-from dra_driver.topology.cuts import NODE_DEVICE
+from dra_driver.kube.api.objects import PartialNode, PartialResourceSlice, ResourceClaim, seconds, timestamp
+from dra_driver.kube.api.objects import Pod as ApiPod
+from dra_driver.neuron.names import DRIVER_NAME, NODES_OF
+from dra_driver.neuron.topology.cuts import NODE_DEVICE
 from dra_driver.ultraserver.placer.values import (
     GATE,
     GROUP_LABEL,

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from dra_driver.topology.ultraserver import Mode
+from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.ultraserver.rendezvous.roster import MAX_GROUP_SIZE, GroupError, Hello, Member, RankTable
 
 

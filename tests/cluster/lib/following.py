@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from dra_driver.kube.client import Stream, Transport
+from dra_driver.kube.api.client import Stream, Transport
 from tests.cluster.lib.kube import Object
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from dra_driver.names import SERVER_4
+from dra_driver.neuron.names import SERVER_4
 from dra_driver.ultraserver.placer.values import GATE, LWS_SIZE, LWS_WORKER_INDEX
 from tests.cluster.lib.kube import Kube, Object
 from tests.cluster.lib.leaderworkerset import LeaderWorkerSets

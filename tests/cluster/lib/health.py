@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dra_driver.health.faults import TAINT_DOMAIN
+from dra_driver.neuron.health.faults import TAINT_DOMAIN
 from tests.cluster.lib.kube import Kube, Object, eventually
 
 SEEN_SECONDS = 45.0

@@ -15,8 +15,8 @@ import yaml
 from lab.cluster import ClusterAccess
 from lab.errors import LabError
 
-from dra_driver.kube.client import Transport
-from dra_driver.kube.errors import ApiError
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.errors import ApiError
 
 Object = dict[str, Any]
 T = TypeVar("T")

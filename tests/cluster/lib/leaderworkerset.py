@@ -27,8 +27,8 @@ from typing import Literal, Protocol, Self
 
 import yaml
 
-from dra_driver.kube.client import Transport
-from dra_driver.kube.errors import ApiError
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.errors import ApiError
 from dra_driver.util.errors import DriverError
 from tests.builders.leaderworkerset import (
     GROUP_INDEX,

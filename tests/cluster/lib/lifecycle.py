@@ -21,7 +21,7 @@ from lab.cluster import Cluster
 from lab.layout import API_ADDRESS
 from lab.node import Node
 
-from dra_driver.kube.client import Transport
+from dra_driver.kube.api.client import Transport
 from dra_driver.util.errors import DriverError
 from tests.cluster.lib.installation import DAEMONSET, NAMESPACE, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually

@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dra_driver.kube.client import JSON, Transport
-from dra_driver.kube.errors import ApiError
-from dra_driver.names import DRIVER_NAME
+from dra_driver.kube.api.client import JSON, Transport
+from dra_driver.kube.api.errors import ApiError
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.doubles.kubelet import Claim, Kubelet, KubeletError

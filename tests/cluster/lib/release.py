@@ -17,7 +17,7 @@ from lab.cluster import Cluster
 from lab.progress import Progress
 from lab.settings import Settings
 
-from dra_driver.kube.client import Transport
+from dra_driver.kube.api.client import Transport
 from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, Resource
 from tests.cluster.lib.installation import EMULATED
 from tests.cluster.lib.installation import NAMESPACE as DRIVER_NAMESPACE

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from dra_driver.cel import Kubernetes
-from dra_driver.kube.client import Stream, Transport
-from dra_driver.kube.errors import ApiError
+from dra_driver.kube.api.client import Stream, Transport
+from dra_driver.kube.api.errors import ApiError
+from dra_driver.simulator.cel import Kubernetes
 from tests.generators.simulator_cases import TOKEN, Object, renamed, token
 from tests.oracles.simulator_cases import Expected, Simulated, accepted, disagreement, unreadable
 

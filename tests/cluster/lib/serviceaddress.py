@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 
-from dra_driver.kube.client import Transport
+from dra_driver.kube.api.client import Transport
 from tests.cluster.lib.forwarding import Endpoint, Forwarder
 from tests.cluster.lib.kube import Kube
 

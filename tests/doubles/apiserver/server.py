@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import yaml
 
-from dra_driver.kube.client import RestConfig, Transport
+from dra_driver.kube.api.client import RestConfig, Transport
 from tests.doubles.apiserver.http import Fault, HttpServer, Request
 from tests.doubles.apiserver.store import Object, Store
 

@@ -14,8 +14,8 @@ import pytest
 from dra_driver.cli.main import main
 from dra_driver.driver.claims import checkpoint
 from dra_driver.driver.claims.model import CheckpointEntry, ChipNode, Plan, PlannedDevice
-from dra_driver.health import memory
-from dra_driver.health.assess import ChipMemory, Memory, Track
+from dra_driver.neuron.health import memory
+from dra_driver.neuron.health.assess import ChipMemory, Memory, Track
 from tests.builders.claims import uid
 from tests.builders.overview import add_holder, add_neuron_node, add_waiting, taint
 from tests.doubles.apiserver.server import ApiServer

@@ -12,8 +12,8 @@ import yaml
 
 from dra_driver.cli.main import main
 from dra_driver.cli.template import SHARED_ATTRIBUTES
-from dra_driver.emulation.writer import EmulationOptions, write_host
-from dra_driver.topology.instance_types import resolve_emulation
+from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
+from dra_driver.neuron.topology.instance_types import resolve_emulation
 from tests.builders.agent import NODE, World, agent_on_host, node
 from tests.eventually import eventually
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.emulation.faults import FAULTS_FILE
-from dra_driver.emulation.tree import DEVICES
-from dra_driver.emulation.writer import EmulationOptions, write_host
-from dra_driver.names import DRIVER_NAME
-from dra_driver.topology.instance_types import resolve_emulation
+from dra_driver.neuron.emulation.faults import FAULTS_FILE
+from dra_driver.neuron.emulation.tree import DEVICES
+from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.instance_types import resolve_emulation
 from tests.builders.agent import NODE, TOKEN, World, agent, free_port, health, node, scraped
 from tests.builders.host import renumber
 from tests.doubles.kubelet import Claim, KubeletError

@@ -8,10 +8,10 @@ import socket
 import pytest
 
 from dra_driver.cli.main import main
-from dra_driver.emulation.tree import DEVICES
-from dra_driver.emulation.writer import EmulationOptions, write_host
-from dra_driver.names import DRIVER_NAME
-from dra_driver.topology.instance_types import resolve_emulation
+from dra_driver.neuron.emulation.tree import DEVICES
+from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.instance_types import resolve_emulation
 from tests.builders.agent import START_SECONDS, World, agent_on_host, free_port, health, scraped
 from tests.eventually import eventually
 from tests.golden import golden

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from dra_driver.driver.node_labels import KEYS, MANAGER
-from dra_driver.emulation.writer import EmulationOptions, write_host
-from dra_driver.topology.cuts import NODE_DEVICE, device_name
+from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
+from dra_driver.neuron.topology.cuts import NODE_DEVICE, device_name
 from tests.builders.agent import (
     NODE,
     START_SECONDS,

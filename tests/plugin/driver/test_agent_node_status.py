@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dra_driver.emulation.tree import DEVICES
-from dra_driver.emulation.writer import EmulationOptions, write_host
-from dra_driver.topology.instance_types import resolve_emulation
+from dra_driver.neuron.emulation.tree import DEVICES
+from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
+from dra_driver.neuron.topology.instance_types import resolve_emulation
 from tests.builders.agent import NODE, World, agent_on_host, free_port, scraped
 from tests.eventually import eventually
 from tests.golden import golden

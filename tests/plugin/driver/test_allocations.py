@@ -6,7 +6,7 @@ import re
 
 import grpc
 
-from dra_driver.names import DRIVER_NAME
+from dra_driver.neuron.names import DRIVER_NAME
 from tests.builders.agent import World, agent, free_port, scraped
 from tests.doubles.device_manager import Container, DeviceManager, KnownPod
 from tests.doubles.kubelet import Claim

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.emulation.tree import DEVICES
-from dra_driver.emulation.writer import write_host
-from dra_driver.names import DRIVER_NAME
+from dra_driver.neuron.emulation.tree import DEVICES
+from dra_driver.neuron.emulation.writer import write_host
+from dra_driver.neuron.names import DRIVER_NAME
 from tests.builders.agent import NODE, THIRD, TRN2U, World, agent, agent_on_host, node
 from tests.eventually import eventually
 from tests.golden import golden

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.names import DRIVER_NAME
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 from tests.builders.agent import agent, free_port, health
 from tests.builders.agent import node as world_at

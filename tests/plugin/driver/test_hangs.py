@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.kube.client import READ_TIMEOUT
-from dra_driver.names import DRIVER_NAME
+from dra_driver.kube.api.client import READ_TIMEOUT
+from dra_driver.neuron.names import DRIVER_NAME
 from tests.builders.agent import NODE, Agent, World, agent, free_port, health
 from tests.doubles import hanging_host
 from tests.doubles.kubelet import Claim, KubeletError

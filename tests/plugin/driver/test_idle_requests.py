@@ -11,8 +11,8 @@ import pytest
 from dra_driver.driver.agent import NodeAgent
 from dra_driver.driver.claims import reconcile
 from dra_driver.driver.resourceslices import controller
-from dra_driver.kube import watch
-from dra_driver.names import DRIVER_NAME
+from dra_driver.kube.api import watch
+from dra_driver.neuron.names import DRIVER_NAME
 from tests.builders.agent import World, agent_here, node
 from tests.eventually import eventually
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.names import DRIVER_NAME
+from dra_driver.neuron.names import DRIVER_NAME
 from tests.builders.agent import NODE, World, agent, free_port, node, scraped
 from tests.builders.prometheus import NEURON_MONITOR, PROMETHEUS, WITHOUT, Server, asked, prometheus, served
 from tests.doubles.device_manager import Container, DeviceManager, KnownPod
@@ -179,6 +179,6 @@ def test_every_metric_of_the_rules_that_is_anothers_is_shown_by_that_program(tmp
 
 
 def test_the_metrics_that_only_events_of_a_cluster_show_are_recoverys() -> None:
-    recovery = (ROOT / "dra_driver/recovery/controller.py").read_text()
+    recovery = (ROOT / "dra_driver/operations/recovery/controller.py").read_text()
     shown = {f"{PREFIX}{name}" for name in re.findall(r'Sample\("(\w+)"', recovery)}
     assert {metric.removesuffix("_total") for metric in EVENTFUL} <= shown

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 import pytest
 
 from dra_driver.driver.node_labels import KEYS, LABELS, MODE, SERVER_ID, labels
-from dra_driver.host.inventory import Membership, ServerSet
-from dra_driver.kube.api import ResourceApi
-from dra_driver.kube.own_node import OwnNodeWriter, PartStatus
-from dra_driver.kube.types import Node
-from dra_driver.kube.watch import Reflector
-from dra_driver.topology.ultraserver import Mode
+from dra_driver.kube.api.objects import Node
+from dra_driver.kube.api.own_node import OwnNodeWriter, PartStatus
+from dra_driver.kube.api.resources import ResourceApi
+from dra_driver.kube.api.watch import Reflector
+from dra_driver.neuron.host.inventory import Membership, ServerSet
+from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.util.worker import Backoff
 from tests.doubles.apiserver.node_fields import set_label
 from tests.doubles.apiserver.server import ApiServer

@@ -12,9 +12,9 @@ from dra_driver.driver.allocations import ContainerWatch
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.model import PreparedClaims
 from dra_driver.driver.device_health import device_health
-from dra_driver.health.faults import NodeHealth
-from dra_driver.kube.api import ResourceApi
-from dra_driver.names import DRIVER_NAME
+from dra_driver.kube.api.resources import ResourceApi
+from dra_driver.neuron.health.faults import NodeHealth
+from dra_driver.neuron.names import DRIVER_NAME
 from tests.builders.agent import NODE, World, agent_here
 from tests.builders.claims import SETTINGS, claim, host, plan
 from tests.eventually import eventually

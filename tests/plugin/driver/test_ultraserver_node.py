@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from dra_driver.emulation.ultraservers import Servers
-from dra_driver.emulation.writer import EmulationOptions, write_host
-from dra_driver.names import DRIVER_NAME
-from dra_driver.topology.cuts import NODE_DEVICE
-from dra_driver.topology.ultraserver import Mode
+from dra_driver.neuron.emulation.ultraservers import Servers
+from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.cuts import NODE_DEVICE
+from dra_driver.neuron.topology.ultraserver import Mode
 from tests.builders.agent import THIRD, TRN2U, Agent, World, agent, agent_on_host, third_of_four
 from tests.doubles.kubelet import Claim, Device, KubeletError
 from tests.eventually import eventually

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from efadriver.main import EmulatedEfaDriver, main
 
-from dra_driver.cdi import SpecDirectory
-from dra_driver.emulation.efa import EFA_CDI_KIND, EFA_CLASS, EFA_DRIVER_NAME, published
-from dra_driver.kube.api import ResourceApi
-from dra_driver.kubelet.dra import ClaimRef
-from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.kube.api.resources import ResourceApi
+from dra_driver.kube.cdi import SpecDirectory
+from dra_driver.kube.kubelet.dra import ClaimRef
+from dra_driver.neuron.emulation.efa import EFA_CDI_KIND, EFA_CLASS, EFA_DRIVER_NAME, published
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import DriverError
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.kubelet import Claim, Kubelet

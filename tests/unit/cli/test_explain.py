@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
-from dra_driver.manifests import read_manifests
 from dra_driver.simulator.cluster import merge
 from dra_driver.simulator.emulated_nodes import efa_of, emulated
+from dra_driver.simulator.manifests import read_manifests
 from dra_driver.simulator.placement import simulate
 from tests.golden import golden
 from tests.paths import SPECS

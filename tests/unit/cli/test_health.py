@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from dra_driver.cli.main import main
-from dra_driver.emulation.writer import EmulationOptions, write_host
-from dra_driver.health.assess import ChipMemory, Memory, Track
-from dra_driver.health.clearing import Answer, answer, take
-from dra_driver.health.memory import MemoryFile
-from dra_driver.host.discover import boot_id
-from dra_driver.names import DRIVER_NAME
-from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
+from dra_driver.neuron.health.assess import ChipMemory, Memory, Track
+from dra_driver.neuron.health.clearing import Answer, answer, take
+from dra_driver.neuron.health.memory import MemoryFile
+from dra_driver.neuron.host.discover import boot_id
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from tests.eventually import eventually
 from tests.golden import golden
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.cli.main import main
-from dra_driver.host.discover import discover
+from dra_driver.neuron.host.discover import discover
 from tests.golden import golden
 
 HARDWARE = "sys/devices/virtual/neuron_device/neuron5/stats/hardware"

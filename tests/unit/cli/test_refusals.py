@@ -15,11 +15,11 @@ from dra_driver.cli import device_plugin, recover
 from dra_driver.cli.clusterinput import MAX_OBJECT_BYTES, read_text
 from dra_driver.cli.hostinput import found_state_dir
 from dra_driver.cli.main import main
-from dra_driver.emulation.writer import EmulationOptions, write_host
-from dra_driver.health.assess import Memory
-from dra_driver.health.clearing import Answer, answer, take
-from dra_driver.health.memory import MemoryFile
-from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
+from dra_driver.neuron.health.assess import Memory
+from dra_driver.neuron.health.clearing import Answer, answer, take
+from dra_driver.neuron.health.memory import MemoryFile
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import UsageError
 from tests.eventually import eventually
 from tests.golden import golden, golden_error

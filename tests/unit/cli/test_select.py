@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dra_driver.cel import nearest
 from dra_driver.cli.main import main
+from dra_driver.simulator.cel import nearest
 from tests.golden import golden
 
 SLICE: dict[str, Any] = {

@@ -12,7 +12,7 @@ import yaml
 from dra_driver.cli.main import main
 from dra_driver.cli.template import SHARED_ATTRIBUTES
 from dra_driver.driver.resourceslices.attributes import ATTRIBUTES
-from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from tests.golden import golden
 
 

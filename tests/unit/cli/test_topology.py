@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dra_driver.cli import topology
 from dra_driver.cli.main import guarded, main
-from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from tests.golden import golden
 
 

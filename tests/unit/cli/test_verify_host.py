@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from dra_driver.cli.main import main
-from dra_driver.host import sysfs
-from dra_driver.topology.instance_types import INSTANCE_TYPES
-from dra_driver.verification.assumptions import TABLE
-from dra_driver.verification.collect import collect
-from dra_driver.verification.probes import probe_container, probe_host
+from dra_driver.neuron.host import sysfs
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
+from dra_driver.operations.verification.assumptions import TABLE
+from dra_driver.operations.verification.collect import collect
+from dra_driver.operations.verification.probes import probe_container, probe_host
 from tests.builders.verification import emulated, furnished, neuron_ls, on_hardware, with_files
 from tests.golden import golden
 
@@ -163,7 +163,7 @@ def test_a_file_that_hangs_in_the_kernel_is_named(
         return read(path)
 
     monkeypatch.setattr(sysfs, "_read_all", read_or_hang)
-    monkeypatch.setattr("dra_driver.verification.collect.READ_SECONDS", 0.5)
+    monkeypatch.setattr("dra_driver.operations.verification.collect.READ_SECONDS", 0.5)
     assert main(["verify-host", "--host-root", str(host)]) == 1
     hangs.set()
     golden(capsys.readouterr().err)

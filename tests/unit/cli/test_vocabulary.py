@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from dra_driver.cel import RELEASES
 from dra_driver.cli import vocabulary
 from dra_driver.cli.main import COMMANDS, DAEMONS, complete_program, kubectl_main, main
-from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
+from dra_driver.simulator.cel import RELEASES
 from dra_driver.version import VERSION
 from tests.golden import golden
 from tests.paths import ROOT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dra_driver.driver.allocations import MOST_SERIES, Allocation, allocation_samples, allocations
 from dra_driver.driver.claims.model import ChipNode, Plan, PlannedDevice
-from dra_driver.kubelet.client import ClaimedDevice, PodDevices
+from dra_driver.kube.kubelet.client import ClaimedDevice, PodDevices
 from tests.builders.claims import uid
 
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.driver.device_health import device_health
-from dra_driver.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth, in_order
-from dra_driver.kubelet.devicehealth import DeviceHealth, fitted
+from dra_driver.kube.kubelet.devicehealth import DeviceHealth, fitted
+from dra_driver.neuron.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth, in_order
 from tests.golden import golden
 
 NODE = "node-a"

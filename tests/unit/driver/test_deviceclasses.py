@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pytest
 import yaml
 
-from dra_driver.cel import RELEASES, CelDevice, compile_for
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES, manifest
+from dra_driver.simulator.cel import RELEASES, CelDevice, compile_for
 from tests.paths import DOCS, ROOT
 
 DRIVER = "neuron.aws.com"

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.driver.node_labels import KEYS, LABELS, MANAGER, labels
-from dra_driver.host.inventory import Membership, ServerSet
-from dra_driver.kube.types import Node
-from dra_driver.topology.ultraserver import Mode
+from dra_driver.kube.api.objects import Node
+from dra_driver.neuron.host.inventory import Membership, ServerSet
+from dra_driver.neuron.topology.ultraserver import Mode
 
 PAIR, FOUR = ServerSet(2, "0123456789abcdef", 1), ServerSet(4, "fedcba9876543210", 3)
 HEALTHY = Membership((Mode.X4, Mode.X2V, Mode.X1), (PAIR, FOUR), elected=True)

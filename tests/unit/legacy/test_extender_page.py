@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dra_driver.legacy.rules import Hardware, Resource, counts
-from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from tests.paths import DOCS
 
 SIXTEEN = tuple(

@@ -18,8 +18,8 @@ from dra_driver.legacy.rules import (
     score,
     unbroken_sets,
 )
-from dra_driver.topology.fabric import is_run
-from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.neuron.topology.fabric import is_run
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import DriverError
 from tests.golden import golden_error
 

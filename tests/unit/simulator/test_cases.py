@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from dra_driver.cel import Kubernetes
+from dra_driver.simulator.cel import Kubernetes
 from tests.generators.effort import examples, short_searches
 from tests.generators.shrinking import shrunk, size
 from tests.generators.simulator_cases import TOKEN, Object, cases, renamed

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
-from dra_driver.emulation.efa import efa_devices
-from dra_driver.topology.groups import device_group_ids
-from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.neuron.emulation.efa import efa_devices
+from dra_driver.neuron.topology.groups import device_group_ids
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 
 NEURON, EFA = "neuron.aws.com", "efa.networking.k8s.aws"
 

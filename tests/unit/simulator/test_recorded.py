@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.manifests import ManifestError, read_manifests
+from dra_driver.simulator.manifests import ManifestError, read_manifests
 from dra_driver.simulator.placement import simulate
 from dra_driver.simulator.report import claims as claims_of
 from tests.generators.simulator_cases import Object

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dra_driver.kube.client import Transport
+from dra_driver.kube.api.client import Transport
 from tests.cluster.lib.kube import Object, eventually
 from tests.cluster.lib.legacy.extender import Program
 from tests.cluster.lib.legacy.pods import Pods, limits_of, node

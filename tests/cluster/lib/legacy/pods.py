@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from dra_driver.kube.client import JSON, Stream, Transport
-from dra_driver.kube.errors import ApiError
+from dra_driver.kube.api.client import JSON, Stream, Transport
+from dra_driver.kube.api.errors import ApiError
 from tests.cluster.lib.kube import Object
 from tests.cluster.lib.legacy.rules import CORE, DEVICE, Kind
 

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from dra_driver.driver.claims.planner import EXTENDED_RESOURCE_CLAIM
-from dra_driver.kube.errors import Unreachable
-from dra_driver.kube.types import ResourceClaim
-from dra_driver.names import DRIVER_NAME
+from dra_driver.kube.api.errors import Unreachable
+from dra_driver.kube.api.objects import ResourceClaim
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 from tests.builders.agent import NODE, World, agent
 from tests.builders.agent import node as bare_node

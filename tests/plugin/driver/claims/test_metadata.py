@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dra_driver.names import DRIVER_NAME
+from dra_driver.neuron.names import DRIVER_NAME
 from tests.builders.agent import START_SECONDS, World, agent
 from tests.doubles.kubelet import Claim
 from tests.eventually import eventually

@@ -11,8 +11,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from dra_driver.kube.errors import ApiError, Unreachable
-from dra_driver.kubelet.dra import PreparedDevice
+from dra_driver.kube.api.errors import ApiError, Unreachable
+from dra_driver.kube.kubelet.dra import PreparedDevice
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (
     LATER,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from dra_driver.driver.resourceslices.taints import WriteBudget
-from dra_driver.kube.types import Device, DeviceTaint
+from dra_driver.kube.api.objects import Device, DeviceTaint
 from tests.builders.publisher import NODE, chips, notes, open_watches, published, publishing
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually

@@ -8,11 +8,11 @@ import time
 import grpc
 import pytest
 
-from dra_driver.exclusion import Excluded
-from dra_driver.host import sysfs, watch
 from dra_driver.legacy.annotations import ALLOCATED, IDS, Share, write
 from dra_driver.legacy.rules import Resource
-from dra_driver.names import DRIVER_NAME
+from dra_driver.neuron.exclusion import Excluded
+from dra_driver.neuron.host import sysfs, watch
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.worker import STOP_SECONDS
 from tests.builders.device_plugin import CORE, NEURON, NODE, MakeNode, PluginNode, admit, chips
 from tests.doubles.device_manager import Container, KnownPod, sockets
@@ -267,7 +267,7 @@ def test_a_pod_that_waits_keeps_nobody_from_a_device_though_its_annotations_cann
 def test_many_pods_at_a_time_from_several_threads_never_share_a_device(make: MakeNode) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    from dra_driver.kubelet.api import deviceplugin_v1beta1_pb2 as api
+    from dra_driver.kube.kubelet.api import deviceplugin_v1beta1_pb2 as api
     from tests.doubles.device_manager import plugin_call
 
     node = make()

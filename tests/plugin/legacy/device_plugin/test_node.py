@@ -8,7 +8,6 @@ import time
 import jsonschema
 import pytest
 
-from dra_driver.health.node_status import PRESENT
 from dra_driver.legacy.annotations import (
     ALLOC_TIME,
     ALLOCATED,
@@ -22,6 +21,7 @@ from dra_driver.legacy.annotations import (
 )
 from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
 from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
+from dra_driver.neuron.health.node_status import PRESENT
 from tests.builders.device_plugin import CORE, NEURON, NODE, MakeNode, admit, chips, cores
 from tests.builders.host import renumber
 from tests.doubles.device_manager import Container

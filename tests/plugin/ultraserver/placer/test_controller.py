@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dra_driver.kube.election import Times
-from dra_driver.kube.leading import RESIGN_SECONDS
-from dra_driver.kube.types import timestamp
-from dra_driver.names import SERVER_2, SERVER_4
+from dra_driver.kube.api.election import Times
+from dra_driver.kube.api.leading import RESIGN_SECONDS
+from dra_driver.kube.api.objects import timestamp
+from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.controller import LEASE_NAME, Service
 from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION, Rules
 from dra_driver.util.worker import STOP_SECONDS

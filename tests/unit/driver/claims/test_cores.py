@@ -15,13 +15,13 @@ from dra_driver.driver.claims.checkpoint import decoded, encoded
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document, shown_in
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
 from dra_driver.driver.claims.planner import EXTENDED_RESOURCE_CLAIM, PodsUnknown, planned, refreshed
-from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.types import ClaimPod, DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.api.objects import ClaimPod, DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.legacy.annotations import Share
 from dra_driver.legacy.device_plugin.devices import AnswerSettings, answer, offer
 from dra_driver.legacy.rules import Resource
-from dra_driver.names import VISIBLE_CORES
-from dra_driver.topology.cuts import Part, core_name, device_name
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.names import VISIBLE_CORES
+from dra_driver.neuron.topology.cuts import Part, core_name, device_name
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (
     SETTINGS,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dra_driver.driver.claims.model import CheckpointEntry, Consumers, PreparedClaims, Quarantined, clashing
 from dra_driver.driver.claims.planner import ConsumersUnknown, Plan, PlanSettings, users
-from dra_driver.kube.types import ResourceClaim, ResourceClaimConsumerReference
+from dra_driver.kube.api.objects import ResourceClaim, ResourceClaimConsumerReference
 from tests.builders.claims import SETTINGS, claim, config, host, neuron_config, plan, result, uid
 from tests.golden import golden
 

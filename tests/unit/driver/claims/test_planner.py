@@ -13,11 +13,11 @@ from msgspec import structs
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
 from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims, Quarantined
 from dra_driver.driver.claims.planner import Plan, PrepareError, refreshed
-from dra_driver.health.policy import Blocking, Taint
-from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.types import DeviceToleration, ObjectMeta, ResourceClaim, ResourceClaimStatus
-from dra_driver.opaque_config import ConfigError
-from dra_driver.topology.cuts import core_name
+from dra_driver.kube.api.objects import DeviceToleration, ObjectMeta, ResourceClaim, ResourceClaimStatus
+from dra_driver.neuron.health.policy import Blocking, Taint
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.opaque_config import ConfigError
+from dra_driver.neuron.topology.cuts import core_name
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (
     NODE,

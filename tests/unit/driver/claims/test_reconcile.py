@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.cdi import encode
 from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims, Quarantined
 from dra_driver.driver.claims.planner import Plan
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS, ClaimObservation, Repair, clashes, diff
-from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.types import ResourceClaim
+from dra_driver.kube.api.objects import ResourceClaim
+from dra_driver.kube.cdi import encode
+from dra_driver.neuron.host.inventory import NodeInventory
 from tests.builders.claims import SETTINGS, claim, host, plan, uid, without
 
 HERE = ClaimObservation(here=True, since=0.0, checked=0.0)

@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dra_driver.cdi import encode
 from dra_driver.driver.claims.checkpoint import StateLock, decoded, encoded
 from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.cores import PodsUnknown
@@ -25,8 +24,9 @@ from dra_driver.driver.claims.reconcile import (
     Reconciler,
     diff,
 )
-from dra_driver.kube.errors import DecodeError, Unreachable
-from dra_driver.kube.types import ResourceClaim, ResourceClaimConsumerReference
+from dra_driver.kube.api.errors import DecodeError, Unreachable
+from dra_driver.kube.api.objects import ResourceClaim, ResourceClaimConsumerReference
+from dra_driver.kube.cdi import encode
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import NODE, SETTINGS, ApiServer, Node, claim, host, plan, ref, result, uid
 from tests.golden import golden, golden_error

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
 from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims
 from dra_driver.driver.claims.planner import Plan
-from dra_driver.host.inventory import Membership, NodeInventory, ServerSet
-from dra_driver.kube.types import DeviceAllocationConfiguration, ResourceClaim
-from dra_driver.opaque_config import API_VERSIONS, ConfigError
-from dra_driver.topology.cuts import NODE_DEVICE
-from dra_driver.topology.ultraserver import PREFERENCE, Mode
+from dra_driver.kube.api.objects import DeviceAllocationConfiguration, ResourceClaim
+from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSet
+from dra_driver.neuron.opaque_config import API_VERSIONS, ConfigError
+from dra_driver.neuron.topology.cuts import NODE_DEVICE
+from dra_driver.neuron.topology.ultraserver import PREFERENCE, Mode
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (
     SETTINGS,

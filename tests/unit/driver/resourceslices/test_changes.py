@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from dra_driver.driver.resourceslices.devices import Kept, Offer, offer
 from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper
-from dra_driver.emulation.memory import emulated_inventory
-from dra_driver.emulation.options import EmulationOptions
-from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.types import Device
-from dra_driver.topology.cuts import CHIPS, Cuts, Part, parts_of
-from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.kube.api.objects import Device
+from dra_driver.neuron.emulation.memory import emulated_inventory
+from dra_driver.neuron.emulation.options import EmulationOptions
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.topology.cuts import CHIPS, Cuts, Part, parts_of
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from tests.generators.effort import examples
 
 HOSTS = {

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from dra_driver.driver.resourceslices.devices import RETIRED, Kept, Offer, offer, shapes
 from dra_driver.driver.resourceslices.pool import incomplete, pool
 from dra_driver.driver.resourceslices.taints import bare
-from dra_driver.emulation.memory import emulated_inventory
-from dra_driver.emulation.options import EmulationOptions
-from dra_driver.host.inventory import NodeInventory
-from dra_driver.kube.types import Device
-from dra_driver.topology.cuts import NODE_DEVICE, Cuts, Part, core_name, device_name, group_sizes, parts_of
-from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.kube.api.objects import Device
+from dra_driver.neuron.emulation.memory import emulated_inventory
+from dra_driver.neuron.emulation.options import EmulationOptions
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.topology.cuts import NODE_DEVICE, Cuts, Part, core_name, device_name, group_sizes, parts_of
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from tests.doubles.apiserver.slice_validation import validate_slice
 
 SINCE = 1_767_225_600

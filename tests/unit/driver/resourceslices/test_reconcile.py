@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.driver.resourceslices.reconcile import Changes, ServerNormalized, decide
-from dra_driver.kube.types import Device, DeviceAttribute, ResourceSlice
+from dra_driver.kube.api.objects import Device, DeviceAttribute, ResourceSlice
 from dra_driver.util.errors import DriverError
 
 DRIVER = "neuron.aws.com"

@@ -22,12 +22,12 @@ from dra_driver.driver.resourceslices.taints import (
     is_worse,
     without_unhealthy,
 )
-from dra_driver.health.assess import Memory, assess
-from dra_driver.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth, in_order
-from dra_driver.health.policy import EFFECTS, HealthPolicy, Rule
-from dra_driver.host.inventory import NeuronDevice, NodeInventory
-from dra_driver.kube.types import Device, DeviceTaint, ResourceClaim, ResourceSlice, ServerVersion, decode
-from dra_driver.topology.cuts import CHIPS, CHIPS_AND_NODE, NODE, NODE_DEVICE, Cuts, device_name
+from dra_driver.kube.api.objects import Device, DeviceTaint, ResourceClaim, ResourceSlice, ServerVersion, decode
+from dra_driver.neuron.health.assess import Memory, assess
+from dra_driver.neuron.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth, in_order
+from dra_driver.neuron.health.policy import EFFECTS, HealthPolicy, Rule
+from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
+from dra_driver.neuron.topology.cuts import CHIPS, CHIPS_AND_NODE, NODE, NODE_DEVICE, Cuts, device_name
 from tests.builders.chips import Host
 from tests.doubles.apiserver.slice_validation import validate_slice
 

@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.health.faults import ActiveFault, ChipHealth, NodeHealth
-from dra_driver.host.inventory import Finding, NeuronDevice, NodeInventory
-from dra_driver.kubelet.client import PodDevices
+from dra_driver.kube.kubelet.client import PodDevices
 from dra_driver.legacy.annotations import (
     ALLOC_TIME,
     ALLOCATED,
@@ -57,7 +55,9 @@ from dra_driver.legacy.placement import DoesNotFit, place
 from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
 from dra_driver.legacy.rules import Resource, candidates, counts
 from dra_driver.legacy.usage import usage
-from dra_driver.topology.instance_types import INSTANCE_TYPES, resolve
+from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth
+from dra_driver.neuron.host.inventory import Finding, NeuronDevice, NodeInventory
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES, resolve
 from dra_driver.util.text import ranges
 from tests.builders.claims import of_type
 from tests.golden import golden, golden_error

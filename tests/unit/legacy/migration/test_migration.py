@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from dra_driver.cli.main import main
 from dra_driver.legacy.migration import Nodes, migrate
 from dra_driver.legacy.rules import Resource, candidates, counts
-from dra_driver.topology.groups import device_group_ids
-from dra_driver.topology.instance_types import INSTANCE_TYPES
+from dra_driver.neuron.topology.groups import device_group_ids
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import DriverError
 from tests.generators.effort import examples
 from tests.golden import golden

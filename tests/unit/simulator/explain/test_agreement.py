@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.cel import clauses
-from dra_driver.manifests.objects import CelSelector, DeviceSelector, ResourceClaim
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler
+from dra_driver.simulator.cel import clauses
 from dra_driver.simulator.explain import Explanation, Question, explain, plain, text
 from dra_driver.simulator.explain.minimal_conflict import Part, Trials, minimal_conflict, only, with_count
 from dra_driver.simulator.explain.values import Diagnosis, NodesAlike
+from dra_driver.simulator.manifests.objects import CelSelector, DeviceSelector, ResourceClaim
 from dra_driver.util.errors import DriverError
 from tests.builders.allocator import (
     ANY,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.cel import CelDevice, clauses, compile, references  # noqa: A004 # the usual word for it
-from dra_driver.kube.types import Device, DeviceAttribute
+from dra_driver.kube.api.objects import Device, DeviceAttribute
+from dra_driver.simulator.cel import CelDevice, clauses, compile, references  # noqa: A004 # the usual word for it
 from dra_driver.util.errors import DriverError
 
 D = 'device.attributes["a.example"]'

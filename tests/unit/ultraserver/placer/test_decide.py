@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.names import PLACE_OF, SERVER_2, SERVER_4
+from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.values import (
     GROUP_LABEL,
     Action,

@@ -1,0 +1,570 @@
+"""HTTP client for one API server: ``RestConfig`` has its address and credentials, ``Transport`` sends requests.
+
+Requests are sent with urllib3 over persistent connections. Only retries that are certain to be harmless are made here:
+a GET that was lost on an idle connection that the server had closed, and, once, any request after a 401, with freshly
+read credentials.
+
+A pod's service account consists of two files and two environment variables, which are read here. A kubeconfig is read,
+its exec plugins are run and its tokens are renewed by the official client. Importing any part of that imports all of
+it, which costs 20 MB and 0.15 s (kubernetes 37.0.2 on CPython 3.11), so it is imported only for a kubeconfig.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+import urllib3
+
+from dra_driver.kube.api.errors import Unreachable, refusal
+from dra_driver.util.errors import DriverError
+from dra_driver.util.text import quoted
+
+CONNECT_TIMEOUT: Final = 5.0
+"""Seconds to open a connection, if the timeout of the response is at least as long."""
+READ_TIMEOUT: Final = 15.0
+"""Seconds without a byte after which a request is given up."""
+POOL_SIZE: Final = 32
+"""Maximum number of idle connections. More may be open at once; the excess is closed after use."""
+JSON: Final = "application/json"
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where kubelet mounts a pod's token and the cluster's CA certificate."""
+TOKEN_SECONDS: Final = 60.0
+"""Seconds after which a token is read again; kubelet renews it at 80 % of its lifetime."""
+
+_NO_RETRIES: Final = urllib3.Retry(total=False, redirect=False)
+_KEEP_ALIVE: Final = (
+    *urllib3.connection.HTTPConnection.default_socket_options,
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 9),
+)
+"""TCP keepalive, to detect a watch whose server is gone; the timings are client-go's (Go's ``net.Dialer``)."""
+
+Query = Sequence[tuple[str, str]]
+
+log = logging.getLogger(__name__)
+
+
+def _no_credentials() -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestConfig:
+    """The address of an API server and how to authenticate (client-go's ``rest.Config``).
+
+    Files are read whenever a connection is opened, so replaced files take effect.
+
+    Attributes:
+        server: URL; may have a path, below which the API is served.
+        authorization: returns the ``Authorization`` header of the next request, "" for none. Called from any thread.
+            Raises DriverError if the credentials cannot be obtained.
+        ca_file: CA certificates with which the server's certificate is verified; None: those of the system.
+        cert_file: client certificate.
+        key_file: its key; None: in the same file.
+        verify: whether the server's certificate is verified.
+        tls_server_name: the name to verify in the certificate, if it is not the host of the URL.
+        proxy: URL of a proxy, or None.
+        no_proxy: comma-separated hosts, domains and networks, optionally with a port, that are reached directly.
+    """
+
+    server: str
+    authorization: Callable[[], str] = _no_credentials
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    verify: bool = True
+    tls_server_name: str | None = None
+    proxy: str | None = None
+    no_proxy: str = ""
+
+
+def in_cluster_config(directory: Path = SERVICE_ACCOUNT) -> RestConfig:
+    """The configuration from the pod's service account; raises DriverError outside a pod."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        raise DriverError("no API server is named in the environment (KUBERNETES_SERVICE_HOST)")
+    _read_text(directory / "ca.crt")
+    token = _TokenFile(directory / "token")
+    token()
+    return RestConfig(
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        authorization=token,
+        ca_file=str(directory / "ca.crt"),
+        proxy=_variable("https_proxy") or _variable("all_proxy"),
+        no_proxy=_variable("no_proxy") or "",
+    )
+
+
+class _TokenFile:
+    """The header for a token file that is replaced from time to time. Thread-safe: at worst the file is read twice."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._header = ""
+        self._read_at = 0.0
+
+    def __call__(self) -> str:
+        if not self._header or time.monotonic() - self._read_at >= TOKEN_SECONDS:
+            self._header = f"Bearer {_read_text(self._file)}"
+            self._read_at = time.monotonic()
+        return self._header
+
+
+def config_from_kubeconfig(path: str | None, context: str | None = None) -> RestConfig:
+    """The configuration from a kubeconfig; raises DriverError if it cannot be used.
+
+    Args:
+        path: file, or several separated by colons; None is ``$KUBECONFIG`` or ``~/.kube/config``.
+        context: name; None is the current context.
+    """
+    from kubernetes.client import Configuration
+    from kubernetes.config import ConfigException, load_kube_config
+
+    found = Configuration(host="")
+    try:
+        # The client ships no types for this function.
+        load_kube_config(_location(path), context, found, persist_config=False)  # type: ignore[no-untyped-call]
+    except ConfigException as error:
+        raise DriverError(str(error)) from error
+    except (TypeError, AttributeError, LookupError) as error:  # the loader does not validate
+        raise DriverError("it is not a kubeconfig") from error
+    if not found.host:
+        raise DriverError("its cluster has no server")
+    lock = threading.Lock()
+
+    def authorization() -> str:
+        try:
+            with lock:  # otherwise each thread would run the exec plugin
+                return found.get_api_key_with_prefix("BearerToken") or ""
+        except ConfigException as error:
+            raise DriverError(str(error)) from error
+
+    return RestConfig(
+        server=found.host,
+        authorization=authorization,
+        ca_file=found.ssl_ca_cert,
+        cert_file=found.cert_file,
+        key_file=found.key_file,
+        verify=found.verify_ssl,
+        tls_server_name=found.tls_server_name,
+        proxy=found.proxy,
+        no_proxy=found.no_proxy or "",
+    )
+
+
+def _location(path: str | None) -> str | None:
+    """The client reads the variable only when it is imported."""
+    return path or os.environ.get("KUBECONFIG") or None
+
+
+def context_namespace(path: str | None, context: str | None = None) -> str:
+    """The namespace of a kubeconfig's context, ``default`` if it names none; arguments and errors as above."""
+    from kubernetes.config import ConfigException, list_kube_config_contexts
+
+    remedy = f"check {path or 'the kubeconfig file'}"
+    try:
+        # The client ships no types for this function.
+        contexts, current = list_kube_config_contexts(_location(path))  # type: ignore[no-untyped-call]
+        named = {item["name"]: item["context"] for item in contexts}
+        found = named[context] if context is not None else current["context"]
+        return str(found.get("namespace") or "default")
+    except Exception as error:  # the loader does not validate; malformed YAML raises exceptions of any type
+        reason = (
+            " ".join(str(error).split())
+            if isinstance(error, ConfigException)
+            else f"it has no context {quoted(context)}"
+            if context
+            else "it has no current context"
+        )
+        raise DriverError(f"no namespace can be read from the kubeconfig: {reason}", remedy=remedy) from error
+
+
+def bypasses_proxy(server: str, no_proxy: str) -> bool:
+    """Whether a server is reached directly, without the proxy.
+
+    Args:
+        server: URL.
+        no_proxy: comma-separated entries as in Go's ``httpproxy``: ``*``, networks such as ``10.0.0.0/8``, addresses,
+            and domains including their subdomains, with or without a port.
+    """
+    parts = urlsplit(server)
+    host = parts.hostname or ""
+    address = _network(host)
+    for entry in (entry.strip().lower() for entry in no_proxy.split(",")):
+        network = _network(entry)
+        if entry == "*" or (address and network and address.version == network.version and address[0] in network):
+            return True
+        name, _, port = entry.rpartition(":") if entry.rpartition(":")[2].isdecimal() else (entry, "", "")
+        name = name.strip("[]").lstrip(".")
+        if name and port in ("", str(parts.port)) and (host == name or host.endswith(f".{name}")):
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A successful response: HTTP status (2xx) and body."""
+
+    status: int
+    body: bytes
+
+
+class Stream:
+    """Lines of a response that the server keeps open. Iterate in one thread; ``abort`` may be called from any."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+        self._aborted = False
+
+    def abort(self) -> None:
+        """End the iteration at once, even if it is blocked in a read. May be called more than once."""
+        self._aborted = True
+        try:
+            self._response.shutdown()
+        except (OSError, RuntimeError, ValueError):
+            log.debug("the stream had ended already")  # no reader is left to wake
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Iterate over complete lines without line ends; raises Unreachable if the connection is lost."""
+        pending = bytearray()
+        try:
+            for chunk in self._response.stream(65536, decode_content=True):
+                pending += chunk
+                *lines, rest = pending.split(b"\n")
+                pending = rest
+                for line in lines:
+                    if line:
+                        yield bytes(line)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            if not self._aborted:
+                raise Unreachable(f"the watch was lost: {_cause(error)}") from error
+
+
+class _Endpoint:
+    """The connections opened with one configuration. Raises DriverError if the configuration cannot be used."""
+
+    def __init__(self, config: RestConfig) -> None:
+        self.config = config
+        self._urlopen: Callable[..., urllib3.BaseHTTPResponse]
+        self.proxy = config.proxy
+        server = config.server.rstrip("/")
+        try:
+            _check_files(config)
+            if not self.proxy or bypasses_proxy(server, config.no_proxy):
+                self.proxy = None
+                self._manager = urllib3.PoolManager(**_pool_options(config))
+                self._urlopen = self._manager.connection_from_url(server).urlopen
+                self._base = urllib3.util.parse_url(server).path or ""
+            else:
+                headers = _proxy_headers(self.proxy)
+                self._manager = urllib3.ProxyManager(self.proxy, proxy_headers=headers, **_pool_options(config))
+                self._manager.connection_from_url(server)  # checks the URL
+                self._urlopen = self._manager.urlopen
+                self._base = server
+        except (urllib3.exceptions.HTTPError, ValueError) as error:
+            raise DriverError(f"{config.server} cannot be asked{self.via}: {error}") from error
+
+    def close(self) -> None:
+        """Close idle connections; no more requests can be sent."""
+        self._manager.clear()
+
+    @property
+    def via(self) -> str:
+        """The proxy in use, for error messages; never includes its credentials."""
+        return f" through proxy {urlsplit(self.proxy).hostname}" if self.proxy else ""
+
+    def send(
+        self, method: str, target: str, headers: dict[str, str], body: bytes | None, timeout: urllib3.Timeout
+    ) -> urllib3.BaseHTTPResponse:
+        """Send a request; returns the response with its body unread."""
+        return self._urlopen(
+            method,
+            self._base + target,
+            body=body,
+            headers=headers,
+            retries=_NO_RETRIES,
+            redirect=False,
+            timeout=timeout,
+            preload_content=False,
+        )
+
+
+class Transport:
+    """Requests to one API server with its credentials. Thread-safe.
+
+    Args:
+        config: address and credentials.
+        reload: returns a new configuration; called once when the server answers 401.
+        user_agent: ``User-Agent`` of every request.
+
+    Raises:
+        DriverError: the URL of the server or of its proxy is invalid.
+    """
+
+    def __init__(
+        self, config: RestConfig, reload: Callable[[], RestConfig] | None = None, user_agent: str = "dra-driver"
+    ) -> None:
+        self._reload = reload
+        self._endpoint = _Endpoint(config)
+        self._lock = threading.Lock()
+        self._user_agent = user_agent
+        self.server = config.server
+
+    @classmethod
+    def in_cluster(cls, user_agent: str = "dra-driver", directory: Path = SERVICE_ACCOUNT) -> Transport:
+        """Use the pod's service account; raises DriverError outside a pod."""
+        remedy = "run inside a pod, or give a kubeconfig"
+        return cls._load(lambda: in_cluster_config(directory), user_agent, remedy)
+
+    @classmethod
+    def from_kubeconfig(cls, path: str | None, context: str | None = None, user_agent: str = "dra-driver") -> Transport:
+        """Use a kubeconfig; None is ``$KUBECONFIG`` or ``~/.kube/config``. Raises DriverError if it is unusable."""
+        remedy = f"check {path or 'the kubeconfig file'} and its {context or 'current'} context"
+        return cls._load(lambda: config_from_kubeconfig(path, context), user_agent, remedy)
+
+    @classmethod
+    def _load(cls, load: Callable[[], RestConfig], user_agent: str, remedy: str) -> Transport:
+        try:
+            return cls(load(), load, user_agent)
+        except Exception as error:  # malformed YAML, TLS files or missing keys raise exceptions of any type
+            reason = " ".join(str(error).split())
+            raise DriverError(f"no access to the API server is configured: {reason}", remedy=remedy) from error
+
+    def close(self) -> None:
+        """Close idle connections."""
+        with self._lock:
+            used, self._endpoint = self._endpoint, _Endpoint(self._endpoint.config)
+        used.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query = (),
+        body: object = None,
+        content_type: str = JSON,
+        timeout: float = READ_TIMEOUT,
+    ) -> Response:
+        """Send a request and read the response.
+
+        Args:
+            method: HTTP method.
+            path: absolute path.
+            query: query parameters.
+            body: plain JSON value (the result of ``msgspec.to_builtins``), or None for a request without a body.
+            content_type: media type of the body: JSON, or a format that includes JSON (YAML, patches).
+            timeout: seconds without a byte after which the request is given up, also while connecting.
+
+        Raises:
+            ApiError: any status other than 2xx.
+            Unreachable: no response.
+        """
+        endpoint, answer = self._open(method, path, query, body, content_type, timeout)
+        data = _read(endpoint, method, path, answer)
+        if not 200 <= answer.status < 300:
+            raise refusal(method, path, answer.status, data, answer.headers.get("Retry-After"))
+        return Response(answer.status, data)
+
+    @contextmanager
+    def stream(self, path: str, *, query: Query = (), timeout: float) -> Iterator[Stream]:
+        """GET a response that stays open, line by line.
+
+        Args:
+            path: absolute path.
+            query: query parameters.
+            timeout: seconds without a byte, once the response has begun, after which the connection counts as lost.
+
+        Raises:
+            ApiError: any status other than 2xx.
+            Unreachable: no response.
+        """
+        endpoint, answer = self._open("GET", path, query, None, JSON, READ_TIMEOUT)
+        try:
+            if not 200 <= answer.status < 300:
+                data = _read(endpoint, "GET", path, answer, 4096)
+                raise refusal("GET", path, answer.status, data, answer.headers.get("Retry-After"))
+            connection = answer.connection
+            if isinstance(connection, urllib3.connection.HTTPConnection) and connection.sock is not None:
+                connection.sock.settimeout(timeout)
+            yield Stream(answer)
+        finally:
+            answer.close()
+
+    def _open(
+        self, method: str, path: str, query: Query, body: object, content_type: str, timeout: float
+    ) -> tuple[_Endpoint, urllib3.BaseHTTPResponse]:
+        """The endpoint that answered and its response, with the body unread, after a retry where that is harmless."""
+        words = "&".join(f"{quote(name)}={quote(value)}" for name, value in query)
+        target = f"{path}?{words}" if words else path
+        headers = {"Accept": JSON, "User-Agent": self._user_agent}
+        data = None
+        if body is not None:
+            headers["Content-Type"] = content_type
+            data = msgspec.json.encode(body)
+        limits = urllib3.Timeout(connect=min(CONNECT_TIMEOUT, timeout), read=timeout)
+        endpoint = self._endpoint
+        try:
+            answer = _send(endpoint, method, target, headers, data, limits)
+        except Unreachable as error:
+            if method != "GET" or not _swallowed_by_idle_connection(error.__cause__):
+                raise
+            answer = _send(endpoint, method, target, headers, data, limits)
+        if answer.status == 401 and self._reload is not None:
+            answer.close()  # its body is not needed
+            endpoint = self._reloaded(endpoint, self._reload, method, path)
+            answer = _send(endpoint, method, target, headers, data, limits)
+        return endpoint, answer
+
+    def _reloaded(self, refused: _Endpoint, reload: Callable[[], RestConfig], method: str, path: str) -> _Endpoint:
+        """An endpoint with fresh credentials: new connections, since a client certificate is tied to its connection."""
+        with self._lock:
+            if self._endpoint is refused:  # no other thread has replaced it yet
+                try:
+                    self._endpoint = _Endpoint(reload())
+                except Exception as error:  # see _load
+                    raise _unreachable(refused, method, path, error) from error
+            return self._endpoint
+
+
+def _send(
+    endpoint: _Endpoint,
+    method: str,
+    target: str,
+    headers: dict[str, str],
+    body: bytes | None,
+    timeout: urllib3.Timeout,
+) -> urllib3.BaseHTTPResponse:
+    path = target.partition("?")[0]
+    try:
+        authorization = endpoint.config.authorization()
+        if authorization:
+            headers = headers | {"Authorization": authorization}
+        answer = endpoint.send(method, target, headers, body, timeout)
+    except (urllib3.exceptions.HTTPError, DriverError, OSError) as error:
+        raise _unreachable(endpoint, method, path, error) from error
+    except ValueError as error:
+        # http.client repeats the header, which may contain the token, in its message.
+        del error
+        raise Unreachable(
+            f"{method} {path} was not sent: the credentials cannot be put into an HTTP header",
+            remedy="check the token file or kubeconfig for line breaks and control characters",
+        ) from None
+    log.debug("%s %s: %d", method, path, answer.status)
+    return answer
+
+
+def _read(
+    endpoint: _Endpoint, method: str, path: str, answer: urllib3.BaseHTTPResponse, most: int | None = None
+) -> bytes:
+    """The body, or at most ``most`` bytes of it."""
+    try:
+        return answer.read(most)
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise _unreachable(endpoint, method, path, error) from error
+
+
+def _unreachable(endpoint: _Endpoint, method: str, path: str, error: BaseException) -> Unreachable:
+    return Unreachable(
+        f"the API server {endpoint.config.server} did not answer {method} {path}{endpoint.via}: {_cause(error)}",
+        remedy="check that the API server is up and reachable from here",
+    )
+
+
+def _swallowed_by_idle_connection(error: BaseException | None) -> bool:
+    """Whether the connection was closed before any byte of an answer (an idle one that the server had closed)."""
+    while error is not None:
+        if isinstance(error, (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _cause(error: BaseException) -> str:
+    """A short description of an error; urllib3's own messages repeat the host."""
+    text = str(error)
+    if isinstance(error, urllib3.exceptions.ProxyError):
+        return f"{error.args[0]}: {_cause(error.original_error)}"
+    if isinstance(error, urllib3.exceptions.NewConnectionError):
+        return text.rpartition(": ")[2]
+    if isinstance(error, urllib3.exceptions.ConnectTimeoutError):
+        return "no connection in time"
+    if isinstance(error, (urllib3.exceptions.ReadTimeoutError, TimeoutError)):
+        return "no answer in time"
+    if isinstance(error, urllib3.exceptions.ProtocolError) and len(error.args) > 1:
+        return str(error.args[1])
+    return text or type(error).__name__
+
+
+def _check_files(config: RestConfig) -> None:
+    """Raise DriverError that names an unusable file, instead of an OpenSSL error code at the first request."""
+    if not config.server.startswith("https:"):
+        return
+    context = urllib3.util.ssl_.create_urllib3_context()
+    try:
+        what = "the certificate of its authority"
+        if config.ca_file:
+            context.load_verify_locations(config.ca_file)
+        what = "the certificate of the client, or its key,"
+        if config.cert_file:
+            context.load_cert_chain(config.cert_file, config.key_file)
+    except (OSError, ValueError) as error:  # OpenSSL's errors are OSErrors
+        raise DriverError(f"{what} cannot be used: {error}") from error
+
+
+def _pool_options(config: RestConfig) -> dict[str, Any]:
+    if not config.verify:
+        # The kubeconfig requests this explicitly; a warning per request would add nothing.
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    return {
+        "maxsize": POOL_SIZE,
+        "socket_options": _KEEP_ALIVE,
+        "cert_reqs": "CERT_REQUIRED" if config.verify else "CERT_NONE",
+        "ca_certs": config.ca_file,
+        "cert_file": config.cert_file,
+        "key_file": config.key_file,
+        **({"server_hostname": config.tls_server_name} if config.tls_server_name else {}),
+    }
+
+
+def _proxy_headers(proxy: str) -> dict[str, str]:
+    """User name and password from a proxy's URL, as a header."""
+    user, at, _ = urlsplit(proxy).netloc.rpartition("@")
+    return urllib3.make_headers(proxy_basic_auth=unquote(user)) if at else {}
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
+def _variable(name: str) -> str | None:
+    """An environment variable in lower case or, the more common form, in upper case."""
+    return os.environ.get(name) or os.environ.get(name.upper()) or None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        text = path.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise DriverError(f"cannot read {path}: {error}") from error
+    if not text:
+        raise DriverError(f"{path} is empty")
+    return text

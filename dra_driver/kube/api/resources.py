@@ -1,0 +1,453 @@
+"""Typed API calls: ``Collection`` for the objects of any kind, ``ResourceApi`` for those that a DRA driver needs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from dra_driver.kube.api.client import JSON, READ_TIMEOUT, Query, Response, Stream, Transport
+from dra_driver.kube.api.errors import ApiError, Status, refusal
+from dra_driver.kube.api.objects import (
+    CLAIM_PODS,
+    EVENTS,
+    NODES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    ClaimPod,
+    Event,
+    JsonObject,
+    ListMeta,
+    Node,
+    ObjectList,
+    RawEvent,
+    Resource,
+    ResourceClaim,
+    ResourceSlice,
+    ServerVersion,
+    decode,
+    missing_fields,
+)
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+WATCH_GRACE: Final = 30.0
+"""Seconds after its agreed end at which a watch that received no byte counts as lost."""
+APPLY: Final = "application/apply-patch+yaml"
+"""Content type of server-side apply; JSON is valid YAML."""
+MERGE_PATCH: Final = "application/merge-patch+json"
+EVENT_SECONDS: Final = 5.0
+"""Timeout of requests about events, which nothing waits for."""
+PAGE: Final = 500
+"""Objects per page of a list."""
+MAX_OBJECTS: Final = 200_000
+"""Maximum length of a list, which bounds memory. Kubernetes supports up to 150,000 pods in a cluster."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent(Generic[T]):
+    """``object`` is None for bookmarks."""
+
+    type: str
+    resource_version: str
+    object: T | None
+
+
+class _Meta(msgspec.Struct):
+    metadata: ListMeta
+
+
+class Watch(Generic[T]):
+    """Events of one watch. Iterate in one thread; ``abort`` may be called from any."""
+
+    def __init__(self, stream: Stream, path: str, read: Callable[[msgspec.Raw], T]) -> None:
+        self._stream = stream
+        self._path = path
+        self._read = read
+
+    def abort(self) -> None:
+        """End the iteration at once."""
+        self._stream.abort()
+
+    def __iter__(self) -> Iterator[WatchEvent[T]]:
+        """Iterate over events until the server ends the watch. Raises ApiError for an error event (410: list again)."""
+        for line in self._stream:
+            event: RawEvent = decode(line, RawEvent, "a watch event")
+            if event.type == "ERROR":
+                status: Status = decode(event.object, Status, "a watch error")
+                raise refusal("WATCH", self._path, status.code or 500, bytes(event.object))
+            meta: _Meta = decode(event.object, _Meta, "a watch event")
+            is_bookmark = event.type == "BOOKMARK"
+            yield WatchEvent(
+                event.type, meta.metadata.resource_version, None if is_bookmark else self._read(event.object)
+            )
+
+
+class ServedVersion:
+    """The API version of some kinds that the server is known to serve. Kinds of one group may share it. Thread-safe.
+
+    If a path is not served, the call tries the other versions, newest first. A list always starts with the newest, so
+    that a server upgrade is noticed.
+    """
+
+    def __init__(self, versions: tuple[str, ...]) -> None:
+        self._versions = versions
+        self.known = versions[0]
+
+    def call(self, send: Callable[[str], U], *, newest_first: bool = False) -> U:
+        """Send the request in the first version that is served; a 404 about an object is raised as it is."""
+        first = self._versions[0] if newest_first else self.known
+        for version in (first, *(version for version in self._versions if version != first)):
+            try:
+                answer = send(version)
+            except ApiError as error:
+                if error.status != 404 or error.object_missing or len(self._versions) == 1:
+                    self._remember(version, served=error.status > 0 and error.object_missing)
+                    raise
+                continue
+            self._remember(version, served=True)
+            return answer
+        raise ApiError(
+            f"the API server serves none of {', '.join(self._versions)}",
+            status=404,
+            reason="NotServed",
+            consequence="no device can be published or prepared",
+            remedy="use Kubernetes 1.34 or later, or enable the API with --runtime-config on older ones",
+        )
+
+    def _remember(self, version: str, *, served: bool) -> None:
+        if served and version != self.known:
+            log.info("the API server serves %s; using it instead of %s", version, self.known)
+            self.known = version
+
+
+class Collection(Generic[T]):
+    """The objects of one kind, or those that ``query`` selects. Thread-safe. Every call may raise ApiError.
+
+    Args:
+        transport: the API server.
+        resource: the kind of objects.
+        query: selectors for list and watch.
+        timeout: seconds without a byte after which a request is given up.
+        served: the API version, if it is shared with other collections.
+        namespace: whose objects are listed and watched; "": those of all namespaces.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        resource: Resource[T],
+        query: Query = (),
+        timeout: float = READ_TIMEOUT,
+        served: ServedVersion | None = None,
+        namespace: str = "",
+    ) -> None:
+        self._transport = transport
+        self._resource = resource
+        self._namespace = namespace
+        self._query = tuple(query)
+        self._timeout = timeout
+        self._served = served or ServedVersion(resource.versions)
+
+    @property
+    def version(self) -> str:
+        """The API version in use, such as ``resource.k8s.io/v1``."""
+        return self._served.known
+
+    def list_all(self) -> tuple[list[T], str]:
+        """List all objects in pages, as stored now; also returns the resource version to watch from."""
+        return self._served.call(self._pages, newest_first=True)
+
+    def probe(self) -> None:
+        """Ask for a list of one object, to see whether a list is refused (403), or not served (404)."""
+        query = [*self._query, ("limit", "1")]
+        self._served.call(
+            lambda version: self._transport.request("GET", self._path(version), query=query, timeout=self._timeout),
+            newest_first=True,
+        )
+
+    @contextmanager
+    def watch(self, resource_version: str, seconds: float) -> Iterator[Watch[T]]:
+        """Watch changes since ``resource_version`` for ``seconds``."""
+        version = self.version
+        path = self._path(version)
+        query = [
+            *self._query,
+            ("watch", "true"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", resource_version),
+            ("timeoutSeconds", str(max(1, int(seconds)))),
+        ]
+        with self._transport.stream(path, query=query, timeout=seconds + WATCH_GRACE) as stream:
+            yield Watch(stream, path, lambda item: self._decode(item, version))
+
+    def get(self, namespace: str, name: str, *, timeout: float | None = None) -> T:
+        """Get one object as stored now; connecting and the response may take ``timeout`` seconds each."""
+        return self._read(self._request("GET", namespace, name, timeout=timeout))
+
+    def create(self, namespace: str, document: T, *, dry_run: bool = False) -> T:
+        """Create an object (409 if one of that name exists); ``dry_run``: answer as if, and store nothing."""
+        query = (("dryRun", "All"),) if dry_run else ()
+        return self._read(
+            self._request("POST", namespace, "", lambda version: self._encode(document, version), query=query)
+        )
+
+    def replace(self, namespace: str, name: str, document: T) -> T:
+        """Replace an object; if ``metadata.resourceVersion`` is set, only that version of it (else 409)."""
+        return self._read(self._request("PUT", namespace, name, lambda version: self._encode(document, version)))
+
+    def patch(self, namespace: str, name: str, change: Mapping[str, Any]) -> T:
+        """Merge-patch an object; UID and resource version in its ``metadata`` are preconditions (else 409)."""
+        return self._read(self._request("PATCH", namespace, name, lambda _: dict(change), MERGE_PATCH))
+
+    def apply(self, namespace: str, name: str, fields: Mapping[str, Any], manager: str, *, subresource: str = "") -> T:
+        """Server-side apply: ``manager`` takes ownership of these fields, even if another manager owned them.
+
+        Of a ``subresource`` such as ``status``, only the fields that belong to it can be applied.
+        """
+        kind, query = self._resource.kind, (("fieldManager", manager), ("force", "true"))
+
+        def body(version: str) -> JsonObject:
+            return {"apiVersion": version, "kind": kind, **fields}
+
+        return self._read(self._request("PATCH", namespace, name, body, APPLY, query, subresource=subresource))
+
+    def delete(
+        self, namespace: str, name: str, uid: str, resource_version: str = "", *, foreground: bool = False
+    ) -> None:
+        """Delete an object if it has this UID and, if given, this resource version (else 409).
+
+        With foreground deletion, it is removed after all of its dependents.
+        """
+        preconditions = {"uid": uid} | ({"resourceVersion": resource_version} if resource_version else {})
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+        body |= {"propagationPolicy": "Foreground"} if foreground else {}
+        self._request("DELETE", namespace, name, lambda _: body)
+
+    def _path(self, version: str) -> str:
+        """Of the list."""
+        return _path(version, self._resource.plural, self._namespace)
+
+    def _pages(self, version: str) -> tuple[list[T], str]:
+        """All pages. The first page's resource version is the one to watch from."""
+        path = self._path(version)
+        convert = self._resource.from_version
+        kind: Any = self._resource.struct if convert is None else self._resource.wire
+        what = f"a list of {self._resource.plural}"
+        items: list[T] = []
+        first, more = "", ""
+        while True:
+            query = [*self._query, ("limit", str(PAGE)), *([("continue", more)] if more else ())]
+            answer = self._transport.request("GET", path, query=query, timeout=self._timeout)
+            page = decode(answer.body, ObjectList[kind], what)
+            found = page.items or ()
+            items += found if convert is None else (convert(item, _short(version)) for item in found)
+            first = first or page.metadata.resource_version
+            more = page.metadata.continue_
+            if not more:
+                return items, first
+            if len(items) >= MAX_OBJECTS:
+                raise ApiError(
+                    f"the API server has more than {MAX_OBJECTS} {self._resource.plural}",
+                    consequence="they are not followed",
+                    remedy="please report this with the size of your cluster",
+                )
+
+    def _request(
+        self,
+        method: str,
+        namespace: str,
+        name: str,
+        body: Callable[[str], object] | None = None,
+        content_type: str = JSON,
+        query: Query = (),
+        timeout: float | None = None,
+        subresource: str = "",
+    ) -> tuple[str, Response]:
+        """Send a request in the served version; returns it and the response. ``body`` makes the body for a version."""
+
+        def send(version: str) -> tuple[str, Response]:
+            return version, self._transport.request(
+                method,
+                _path(version, self._resource.plural, namespace, name, subresource),
+                query=query,
+                body=body(version) if body else None,
+                content_type=content_type,
+                timeout=timeout or self._timeout,
+            )
+
+        return self._served.call(send)
+
+    def _read(self, answered: tuple[str, Response]) -> T:
+        """Decode the object in a response."""
+        version, answer = answered
+        return self._decode(answer.body, version)
+
+    def _decode(self, body: bytes | msgspec.Raw, version: str) -> T:
+        convert, what = self._resource.from_version, f"an object of kind {self._resource.kind}"
+        if convert is not None:
+            return convert(decode(body, self._resource.wire, what), _short(version))
+        found: T = decode(body, self._resource.struct, what)
+        return found
+
+    def _encode(self, document: T, version: str) -> JsonObject:
+        convert = self._resource.to_version
+        fields = msgspec.to_builtins(document) if convert is None else convert(document, _short(version))
+        return {"apiVersion": version, "kind": self._resource.kind, **fields}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Generic[T]):
+    """The object as stored. ``dropped`` names the fields that were sent and did not come back equal."""
+
+    object: T
+    dropped: tuple[str, ...]
+
+
+class ResourceApi:
+    """The API calls of a DRA driver: claims, their pods, slices, its Node, events.
+
+    Thread-safe. Every call may raise ApiError.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._served = ServedVersion(RESOURCE_CLAIMS.versions)
+        self._claims = Collection(transport, RESOURCE_CLAIMS, served=self._served)
+        self._slices = Collection(transport, RESOURCE_SLICES, served=self._served)
+        self._nodes = Collection(transport, NODES)
+        self._pods = Collection(transport, CLAIM_PODS)
+        self._events = Collection(transport, EVENTS, timeout=EVENT_SECONDS)
+
+    @property
+    def version(self) -> str:
+        """The version of ``resource.k8s.io`` that the server is known to serve, such as ``v1``."""
+        return _short(self._served.known)
+
+    def server_version(self) -> ServerVersion:
+        """The API server's version."""
+        body = self._transport.request("GET", "/version").body
+        version: ServerVersion = decode(body, ServerVersion, "its version")
+        return version
+
+    def known_version(self) -> ServerVersion:
+        """The API server's version; without a text where it may not be asked for."""
+        try:
+            return self.server_version()
+        except ApiError as error:
+            if error.status not in (401, 403, 404):
+                raise
+            return ServerVersion()
+
+    # Claims
+
+    def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0) -> ResourceClaim:
+        """Get one claim as stored now. Connecting and the response may take ``timeout`` seconds each."""
+        return self._claims.get(namespace, name, timeout=timeout)
+
+    def list_claims(self) -> list[ResourceClaim]:
+        """List all claims of the cluster, in pages."""
+        return self._claims.list_all()[0]
+
+    def get_pod(self, namespace: str, name: str, *, timeout: float = 10.0) -> ClaimPod:
+        """Get one pod as stored now, with what tells which container uses which claims; timeout as of ``get_claim``."""
+        return self._pods.get(namespace, name, timeout=timeout)
+
+    # Slices
+
+    def list_slices(self, driver: str, node: str) -> tuple[list[ResourceSlice], str]:
+        """List the driver's slices of one node; also returns the resource version to watch from."""
+        return self._slices_of(driver, node).list_all()
+
+    def list_all_slices(self) -> list[ResourceSlice]:
+        """List the slices of all drivers and nodes, in pages."""
+        return self._slices.list_all()[0]
+
+    def watch_slices(
+        self, driver: str, node: str, resource_version: str, seconds: float
+    ) -> AbstractContextManager[Watch[ResourceSlice]]:
+        """Watch the driver's slices of one node since ``resource_version`` for ``seconds``."""
+        return self._slices_of(driver, node).watch(resource_version, seconds)
+
+    def create_slice(self, desired: ResourceSlice, *, dry_run: bool = False) -> Stored[ResourceSlice]:
+        """Create a slice; ``dry_run``: only see what the server would make of it."""
+        return _stored(desired, self._slices.create("", desired, dry_run=dry_run))
+
+    def update_slice(self, desired: ResourceSlice) -> Stored[ResourceSlice]:
+        """Replace a slice; ``metadata`` must have its name, UID and resource version (409 if it has changed)."""
+        return _stored(desired, self._slices.replace("", desired.metadata.name, desired))
+
+    def delete_slice(self, existing: ResourceSlice) -> None:
+        """Delete exactly this version of a slice (409 if it has changed, 404 if it does not exist)."""
+        meta = existing.metadata
+        self._slices.delete("", meta.name, meta.uid, meta.resource_version)
+
+    # Nodes
+
+    def get_node(self, name: str, *, timeout: float = READ_TIMEOUT) -> Node:
+        """Get one Node as stored now."""
+        return self._nodes.get("", name, timeout=timeout)
+
+    def list_nodes(self, name: str) -> tuple[list[Node], str]:
+        """List the Node of that name: one or none, and the resource version to watch from."""
+        return self._nodes_of(name).list_all()
+
+    def watch_nodes(self, name: str, resource_version: str, seconds: float) -> AbstractContextManager[Watch[Node]]:
+        """Watch the Node of that name since ``resource_version`` for ``seconds``."""
+        return self._nodes_of(name).watch(resource_version, seconds)
+
+    def apply_node_labels(self, node: Node, labels: Mapping[str, str], manager: str) -> Node:
+        """Apply labels to the Node with ``manager`` as their owner, whoever owned them before; returns the Node.
+
+        A Node of that name with another UID is not changed (409).
+        """
+        name = node.metadata.name
+        metadata = {"name": name, "uid": node.metadata.uid, "labels": dict(labels)}
+        return self._nodes.apply("", name, {"metadata": metadata}, manager)
+
+    def apply_node_conditions(self, node: Node, conditions: Sequence[JsonObject], manager: str) -> Node:
+        """Apply conditions to the Node's status as ``apply_node_labels`` does; each has all fields of its kind."""
+        name = node.metadata.name
+        fields = {"metadata": {"name": name, "uid": node.metadata.uid}, "status": {"conditions": list(conditions)}}
+        return self._nodes.apply("", name, fields, manager, subresource="status")
+
+    # Events
+
+    def create_event(self, event: Event) -> Event:
+        """Create an event (409 if one of that name exists)."""
+        return self._events.create(event.metadata.namespace, event)
+
+    def patch_event(self, namespace: str, name: str, change: Mapping[str, Any]) -> Event:
+        """Merge-patch an event; an empty change reads it, without the right to read events."""
+        return self._events.patch(namespace, name, change)
+
+    def _slices_of(self, driver: str, node: str) -> Collection[ResourceSlice]:
+        selector = ("fieldSelector", f"spec.driver={driver},spec.nodeName={node}")
+        return Collection(self._transport, RESOURCE_SLICES, [selector], served=self._served)
+
+    def _nodes_of(self, name: str) -> Collection[Node]:
+        return Collection(self._transport, NODES, [("fieldSelector", f"metadata.name={name}")])
+
+
+def _stored(sent: ResourceSlice, stored: ResourceSlice) -> Stored[ResourceSlice]:
+    return Stored(stored, missing_fields(msgspec.to_builtins(sent.spec), msgspec.to_builtins(stored.spec)))
+
+
+def _short(version: str) -> str:
+    """The version without its group."""
+    return version.rpartition("/")[2]
+
+
+def _path(version: str, plural: str, namespace: str = "", name: str = "", subresource: str = "") -> str:
+    parts = ["/apis" if "/" in version else "/api", version]
+    parts += ["namespaces", quote(namespace, safe="")] if namespace else []
+    parts += [plural, *([quote(name, safe="")] if name else []), *([subresource] if subresource else [])]
+    return "/".join(parts)

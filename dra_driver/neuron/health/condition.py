@@ -1,0 +1,134 @@
+"""The Node's conditions. ``NeuronHealth``: what a node's health is in one, and what such a condition says of the chips.
+
+Type and reasons are those of AWS's node problem detector (aws-neuron-sdk, ``src/k8/neuron-problem-detector``), so what
+watches for its conditions finds ours. Two things differ: the condition is cleared when the fault is over, and the
+message names each chip with its faults, as in ``neuron3: sram-uncorrectable; neuron5: heartbeat-stalled``.
+
+The others (``OfferProblem``) say why a node offers less than it has, and are there only while that is true.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dra_driver.kube.api.objects import Condition
+from dra_driver.neuron.health.faults import FAULTS, SEVERITIES, ActiveFault, ChipHealth, NodeHealth, in_order
+
+TYPE: Final = "NeuronHealth"
+HEALTHY_REASON: Final = "NeuronHasNoError"
+"""Of status False, and of the Event about a fault that is over."""
+HEALTHY_MESSAGE: Final = "Neuron has no error"
+MAX_MESSAGE_BYTES: Final = 1024
+"""Room for 16 chips with two faults each."""
+
+_STATUS: Final = {"unhealthy": "True", "unknown": "Unknown"}
+"""Status by the state of the gravest fault; all others are False."""
+_PLACE: Final = {code: place for place, code in enumerate(FAULTS)}
+_CODES: Final = r"[a-z0-9-]+(?:, [a-z0-9-]+)*"
+_CHIP: Final = re.compile(rf"neuron(0|[1-9][0-9]{{0,2}}): ({_CODES})", re.ASCII)
+_MORE: Final = re.compile(r"and [1-9][0-9]{0,2} more", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class OfferProblem:
+    """A reason why a node offers less than it has."""
+
+    type: str
+    """Of its condition, which has status True."""
+    reason: str
+    """Of its condition and of its Event."""
+    subject: str
+    """What is in the way, in the names of the condition's field manager and of the Event."""
+
+
+KUBELET: Final = OfferProblem("NeuronKubeletUnsupported", "KubeletStopsCallingDrivers", "kubelet")
+DEVICE_PLUGIN: Final = OfferProblem("NeuronDevicesHeldBack", "DevicePluginHasDevices", "device-plugin")
+
+
+def told(problem: OfferProblem, conditions: Iterable[Condition]) -> str:
+    """What the Node's conditions say of it, or ""."""
+    return next((item.message for item in conditions if item.type == problem.type and item.status == "True"), "")
+
+
+def condition(health: NodeHealth) -> Condition:
+    """The condition that says so; without times.
+
+    True with the gravest fault's reason while a chip is unhealthy. Otherwise Unknown while the host does not tell the
+    health of a chip, for unknown is not healthy; else False, while chips are degraded too.
+    """
+    sick = _sick(health)
+    gravest = sick[0].faults[0].fault if sick else None
+    status = _STATUS.get(gravest.severity, "False") if gravest else "False"
+    reason = gravest.reason if gravest and status != "False" else HEALTHY_REASON
+    return Condition(TYPE, status, reason, message(health))
+
+
+def message(health: NodeHealth) -> str:
+    """The chips with their faults, the gravest first, in at most ``MAX_MESSAGE_BYTES`` bytes of ASCII.
+
+    What does not fit is left out by whole chips, and ``and N more`` says how many.
+    """
+    parts = [f"neuron{chip.index}: {', '.join(fault.code for fault in chip.faults)}" for chip in _sick(health)]
+    for count in range(len(parts), 0, -1):
+        more = [f"and {len(parts) - count} more"] if count < len(parts) else []
+        text = "; ".join([*parts[:count], *more])
+        if len(text) <= MAX_MESSAGE_BYTES:
+            return text
+    return f"{len(parts)} chips have faults" if parts else HEALTHY_MESSAGE
+
+
+def parse(reason: str, text: str) -> Mapping[int | None, tuple[str, ...]]:
+    """Codes of the faults by chip that a condition of this type names; {} when it names none.
+
+    Whoever may write the Node's status chooses both arguments. Only what ``condition`` writes is taken for a message
+    of this driver. Of any other, such as that of AWS's detector, the reason alone counts, under the key None: the chip
+    is not known. Where several faults have a reason, it is the one that rests on the weakest source, for the detector
+    reads the kernel log. A message that was cut names the chips that it names.
+    """
+    named = dict(_chips(text)) if len(text) <= MAX_MESSAGE_BYTES else {}
+    if named and _agree(reason, named):
+        return named
+    codes = [code for code, row in FAULTS.items() if row.reason == reason]
+    return {None: (min(codes, key=lambda code: FAULTS[code].strongest != "NoSchedule"),)} if codes else {}
+
+
+def told_by(found: Condition | None) -> Mapping[int | None, tuple[str, ...]]:
+    """The same of a Node's condition, or of its absence."""
+    return parse(found.reason, found.message) if found is not None and found.type == TYPE else {}
+
+
+def gravity(fault: ActiveFault) -> tuple[int, int]:
+    """Sorts faults of several chips: the gravest first, then in the order of the table."""
+    return SEVERITIES.index(fault.fault.severity), _PLACE[fault.code]
+
+
+def _sick(health: NodeHealth) -> list[ChipHealth]:
+    """Chips with faults: by their gravest fault, then by index."""
+    chips = [chip for chip in health.chips if chip.faults]
+    return sorted(chips, key=lambda chip: (gravity(chip.faults[0]), chip.index))
+
+
+def _chips(text: str) -> Iterator[tuple[int | None, tuple[str, ...]]]:
+    """Chips and codes of a message as ``message`` writes it; nothing at all of any other."""
+    parts = text.split("; ")
+    if len(parts) > 1 and _MORE.fullmatch(parts[-1]):
+        parts.pop()
+    found: dict[int | None, tuple[str, ...]] = {}
+    for part in parts:
+        match = _CHIP.fullmatch(part)
+        if match is None:
+            return
+        codes = tuple(match[2].split(", "))
+        if int(match[1]) in found or len(set(codes)) < len(codes) or not FAULTS.keys() >= set(codes):
+            return
+        found[int(match[1])] = codes
+    yield from found.items()
+
+
+def _agree(reason: str, named: Mapping[int | None, tuple[str, ...]]) -> bool:
+    """Whether ``condition`` gives this reason to these faults."""
+    chips = tuple(ChipHealth(0, in_order(ActiveFault(code, 0) for code in codes)) for codes in named.values())
+    return condition(NodeHealth(chips)).reason == reason

@@ -1,0 +1,186 @@
+"""All that a driver says on its own Node: the condition ``NeuronHealth``, Events, the label that chips are there.
+
+The condition is true to the present: it is written when status, reason or message change, and not otherwise. There are
+no periodic writes, so ``lastHeartbeatTime`` is the time of the last change; whether the driver lives is what its pod
+and its metrics say. It stays when the driver stops, as slices do. Those of ``condition.OfferProblem`` are there only
+while they are true.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from dra_driver.kube.api.objects import Condition, Node
+from dra_driver.kube.api.own_node import OwnCondition, OwnLabels, OwnNodeWriter, Part, PartStatus
+from dra_driver.neuron.health import condition
+from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KUBELET, OfferProblem
+from dra_driver.neuron.health.faults import NodeHealth
+from dra_driver.neuron.health.node_events import Change, NodeEvents
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.util.metrics import Sample
+from dra_driver.util.worker import Backoff, Worker
+
+if TYPE_CHECKING:
+    from dra_driver.kube.api.resources import ResourceApi
+
+MANAGER: Final = "neuron-health"
+"""Field manager of condition and label, whichever program writes them: a node may go from one to the other."""
+PRESENT: Final = "neuron.amazonaws.com/present"
+"""Label that AWS's monitoring selects its nodes by. AWS's device plugin sets it, its DRA driver does not."""
+
+
+def chips_present(inventory: NodeInventory) -> bool | None:
+    """Whether the node has chips, or should have; None while that is not sure."""
+    return True if inventory.chip_indexes else None if inventory.settling else False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """A snapshot."""
+
+    labels: PartStatus
+    """Of all labels together."""
+    condition: PartStatus
+    events: Mapping[str, int]
+    """How many, by outcome (``node_events.OUTCOMES``)."""
+
+
+class NodeStatusWriter:
+    """Keeps the own Node true to what is known of its chips.
+
+    Args:
+        api: the API server.
+        node_name: name of the Node object.
+        component: source of the Events, such as ``neuron-dra-driver``.
+        present_label: whether nodes with chips get the label ``PRESENT``; otherwise ours is removed.
+        labels: other labels that the program keeps on the Node: say with ``label`` what they should be.
+        backoff: makes the waits after errors.
+        contest: makes the waits before something is written again that somebody else had changed.
+        pace: makes the waits between two writes; see ``OwnNodeWriter``.
+        events: writes the Events.
+    """
+
+    def __init__(
+        self,
+        api: ResourceApi,
+        node_name: str,
+        component: str,
+        *,
+        present_label: bool = True,
+        labels: Sequence[OwnLabels] = (),
+        backoff: Callable[[], Backoff] | None = None,
+        contest: Callable[[], Backoff] | None = None,
+        pace: Callable[[], Backoff] | None = None,
+        events: NodeEvents | None = None,
+    ) -> None:
+        self._condition = OwnCondition(condition.TYPE, MANAGER)
+        self._problems = {
+            problem: OwnCondition(problem.type, f"neuron-{problem.subject}") for problem in (KUBELET, DEVICE_PLUGIN)
+        }
+        self._said: set[OfferProblem] = set()
+        """Those of which an Event has told: all that the Node's conditions said when it was first seen, too."""
+        self._present = OwnLabels(f"labels {PRESENT} of the node", frozenset({PRESENT}), MANAGER)
+        self._labels: tuple[Part[Any], ...] = (*labels, self._present)
+        self._present_label = present_label
+        self._events = events or NodeEvents(api, component)
+        given = {"backoff": backoff, "contest": contest, "pace": pace}
+        waits = {name: made for name, made in given.items() if made is not None}
+        parts = (*self._labels, self._condition, *self._problems.values())
+        self._writer = OwnNodeWriter(api, node_name, parts, chore=self._tell, **waits)
+        self._health: NodeHealth | None = None
+        self._looked: NodeHealth | None = None
+        """Of the worker: the health of which the Events have been told."""
+        self._told: tuple[tuple[int, str], ...] | None = None
+        """The faults that the Node's condition named when it was first seen; None: not seen yet."""
+
+    @property
+    def worker(self) -> Worker:
+        """The one thread."""
+        return self._writer.worker
+
+    def start(self) -> None:
+        """Begin to write as soon as the Node is known, and what is to be said on it."""
+        self._writer.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Write nothing any more, and end; all that was written stays."""
+        self._writer.stop(timeout)
+
+    def saw(self, node: Node) -> None:
+        """The Node as it is now."""
+        if self._told is None:
+            named = condition.told_by(self._condition.of(node))
+            self._told = tuple((index, code) for index, codes in named.items() if index is not None for code in codes)
+            self._said |= {problem for problem, part in self._problems.items() if part.of(node) is not None}
+        self._writer.saw(node)
+
+    def label(self, labels: OwnLabels, wanted: Mapping[str, str] | None) -> None:
+        """What some other labels should be from now on; None: leave them as they are."""
+        self._writer.want(labels, wanted)
+
+    def problem(self, problem: OfferProblem, text: str) -> None:
+        """Why the node offers less than it has, or "" if that is over. The Node was seen before."""
+        # What the condition says, an Event has told; a restart of the driver is no reason for another one.
+        if text and problem not in self._said:
+            self._events.tell(Change(problem.subject, problem.reason, True, time.time(), text))
+        (self._said.add if text else self._said.discard)(problem)
+        wanted = (Condition(problem.type, "True", problem.reason, text),) if text else ()
+        self._writer.want(self._problems[problem], wanted)
+
+    def want(self, health: NodeHealth, present: bool | None) -> None:
+        """What is known now.
+
+        Args:
+            health: of all chips. While there are none in it, nothing is known, and nothing is said.
+            present: see ``chips_present``.
+        """
+        if present is not None:
+            self._writer.want(self._present, {PRESENT: "true"} if present and self._present_label else {})
+        if health.chips:
+            self._writer.want(self._condition, (condition.condition(health),))
+        elif present is False:
+            self._writer.want(self._condition, ())
+        else:
+            return
+        if self._health is None or self._health.chips != health.chips:
+            self._health = health
+            self.worker.wake()
+
+    @property
+    def status(self) -> NodeStatus:
+        """How all of it stands."""
+        labels = [self._writer.status(part) for part in self._labels]
+        wrong = [item.last_error for item in labels if item.last_error]
+        together = PartStatus(
+            all(item.current for item in labels),
+            sum(item.writes for item in labels),
+            sum(item.errors for item in labels),
+            "; ".join(wrong),
+        )
+        return NodeStatus(together, self._writer.status(self._condition), dict(self._events.counts))
+
+    def samples(self) -> Iterator[Sample]:
+        """The same for Prometheus."""
+        status = self.status
+        for name, what, part in (
+            ("label", "labels", status.labels),
+            ("condition", f"the condition {condition.TYPE}", status.condition),
+        ):
+            current = f"1 while the Node has {what} as it should be."
+            yield Sample(f"node_{name}{'s' if name == 'label' else ''}_current", current, float(part.current))
+            yield Sample(f"node_{name}_writes", f"Writes of {what} of the Node.", part.writes, kind="counter")
+            yield Sample(f"node_{name}_errors", f"Failed tries to write {what}.", part.errors, kind="counter")
+        for outcome, count in status.events.items():
+            yield Sample("node_events", "Events on the Node.", count, (("outcome", outcome),), "counter")
+
+    # Worker thread
+
+    def _tell(self, node: Node) -> float:
+        health = self._health
+        if health is not None and health is not self._looked:
+            self._looked = health
+            self._events.look(health, self._told or ())
+        return self._events.write(node)

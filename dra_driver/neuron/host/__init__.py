@@ -1,0 +1,1 @@
+"""What this node has, read from files below one host root."""

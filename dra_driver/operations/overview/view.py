@@ -1,0 +1,632 @@
+"""What an overview shows of a cluster: from what is kept of its objects to rows. Values in, values out."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+from dra_driver.kube.api.objects import DeviceAttribute
+from dra_driver.legacy.annotations import UNUSABLE, parse_ids
+from dra_driver.legacy.rules import Hardware as PluginHardware
+from dra_driver.legacy.rules import Resource
+from dra_driver.legacy.rules import hardware as plugin_hardware
+from dra_driver.legacy.usage import Holding, held_by
+from dra_driver.neuron.health.condition import told_by
+from dra_driver.neuron.health.faults import FAULTS, SEVERITIES, Fault, Severity, State
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.cuts import Part, device_name
+from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
+from dra_driver.operations.overview.objects import Claim, Node, Offered, Pod, Servers, Slice, Taint, TaintRule
+from dra_driver.simulator.allocator.candidates import BLOCKING, selects, taint_of
+from dra_driver.simulator.explain.findings import named
+from dra_driver.simulator.hardware import MEANINGS, Hardware
+from dra_driver.simulator.manifests.objects import Device
+from dra_driver.simulator.taints import fault_of, retired, written
+from dra_driver.util.errors import DriverError
+from dra_driver.util.text import ranges
+
+Sort = Literal["name", "free", "sick"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The objects of a cluster, in any order."""
+
+    nodes: Sequence[Node] = ()
+    slices: Sequence[Slice] = ()
+    claims: Sequence[Claim] = ()
+    pods: Sequence[Pod] = ()
+    taint_rules: Sequence[TaintRule] = ()
+    whole: bool = True
+    """False: claims and pods of one namespace, since the user may not list the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChipFault:
+    """What is wrong with a chip, as a taint of its device or the Node's condition says."""
+
+    code: str
+    """Of the table of faults, or the taint as kubectl writes it."""
+    severity: Severity | Literal["tainted"]
+    effect: str
+    """Of the taint; "" where only the condition says so."""
+    since: str = ""
+    """RFC 3339, or ""."""
+
+    @property
+    def row(self) -> Fault | None:
+        """Its row of the table of faults; None for the taint of somebody else."""
+        return FAULTS.get(self.code)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What one pod, or a claim that no pod uses, has on one node."""
+
+    namespace: str
+    pod: str
+    """"": no pod uses the claim."""
+    claim: str
+    """"": the device plugin's."""
+    node: str
+    devices: str
+    """Such as ``neuron-device-4 to 7``."""
+    chips: tuple[int, ...]
+    phase: str = ""
+    """Of the pod; "" where it is not known."""
+    doubt: str = ""
+    """Why it may have more or less than that, or ""."""
+
+    @property
+    def name(self) -> str:
+        """The pod, or else the claim, without its namespace."""
+        return self.pod or f"claim {self.claim}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A chip of a node."""
+
+    index: int
+    cores: int
+    """Logical cores."""
+    held: int
+    """How many of these some pod or claim has."""
+    blocked: bool
+    """Whether a taint keeps it from pods that do not tolerate that, or kubelet's version from all."""
+    faults: tuple[ChipFault, ...] = ()
+    holders: tuple[str, ...] = ()
+    """``namespace/pod``, or ``namespace/claim NAME``."""
+
+    @property
+    def free(self) -> bool:
+        """Whether all of it can be given away."""
+        return not self.held and not self.blocked
+
+    @property
+    def state(self) -> State | Literal["tainted"]:
+        """That of its gravest fault."""
+        severities = {fault.severity for fault in self.faults}
+        order: tuple[State | Literal["tainted"], ...] = ("unhealthy", "tainted", "unknown", "degraded")
+        return next((state for state in order if state in severities), "healthy")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node with Neuron devices."""
+
+    name: str
+    instance_type: str
+    status: str
+    """As of kubectl: ``Ready``, ``NotReady``, ``Unknown`` (no Node of that name), with ``SchedulingDisabled``."""
+    offers: tuple[tuple[str, int], ...]
+    """Kinds of devices in words, and how many of each; for the device plugin, its extended resources."""
+    taints: tuple[str, ...]
+    servers: Servers
+    condition: str
+    """Reason of the Node's condition ``NeuronHealth`` where its status is not False; "" if all is well or unknown."""
+    chips: tuple[Chip, ...]
+    holders: tuple[Holder, ...]
+    kubelet_problem: str = ""
+    """Why the driver offers nothing anew, or ""."""
+    held_back: str = ""
+    """Why the driver offers some or all chips not anew, or "": a device plugin has them."""
+
+    @property
+    def free(self) -> int:
+        """Chips that can be given away as a whole."""
+        return sum(chip.free for chip in self.chips)
+
+    @property
+    def held(self) -> int:
+        """Chips of which somebody has at least a core."""
+        return sum(chip.held > 0 for chip in self.chips)
+
+    @property
+    def sick(self) -> int:
+        """Chips with a fault or a taint of somebody else."""
+        return sum(bool(chip.faults) for chip in self.chips)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRow:
+    """All nodes of one instance type."""
+
+    instance_type: str
+    nodes: int
+    chips: int
+    free: int
+    held: int
+    sick: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRow:
+    """A pod that wants devices and has no node."""
+
+    namespace: str
+    pod: str
+    asks: str
+    reason: str
+    """One line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What is shown at one time."""
+
+    nodes: tuple[NodeRow, ...]
+    """In the order asked for."""
+    types: tuple[TypeRow, ...]
+    """Of all nodes of the cluster."""
+    holders: tuple[Holder, ...]
+    """On these nodes, of the namespace asked for: by node, namespace and name."""
+    pending: tuple[PendingRow, ...]
+    """Of the namespace asked for, by namespace and name."""
+    whole: bool = True
+    """False: what nodes have is not known, so that there are neither nodes nor types."""
+
+    def document(self) -> dict[str, Any]:
+        """The same as plain values; ``types`` and ``nodes`` are null where they are not known."""
+        types = [{"instanceType": row.instance_type, "nodes": row.nodes, "chips": _counts(row)} for row in self.types]
+        return {
+            "types": types if self.whole else None,
+            "nodes": [node_document(row) for row in self.nodes] if self.whole else None,
+            "holders": [
+                {
+                    "namespace": row.namespace,
+                    "pod": row.pod or None,
+                    "claim": row.claim or None,
+                    "node": row.node,
+                    "devices": row.devices,
+                    "chips": list(row.chips),
+                    "phase": row.phase or None,
+                    "doubt": row.doubt or None,
+                }
+                for row in self.holders
+            ],
+            "pending": [
+                {"namespace": row.namespace, "pod": row.pod, "asks": row.asks, "reason": row.reason}
+                for row in self.pending
+            ],
+        }
+
+
+def node_document(row: NodeRow) -> dict[str, Any]:
+    """A node as plain values."""
+    return {
+        "node": row.name,
+        "instanceType": row.instance_type or None,
+        "status": row.status,
+        "condition": row.condition or None,
+        "kubeletProblem": row.kubelet_problem or None,
+        "devicePluginProblem": row.held_back or None,
+        "taints": list(row.taints),
+        "ultraServers": [{"nodes": size, "id": server} for size, server in row.servers],
+        "offers": dict(row.offers),
+        "chips": _counts(row) | {"total": len(row.chips)},
+        "devices": [
+            {
+                "device": f"neuron{chip.index}",
+                "state": chip.state,
+                "cores": {"total": chip.cores, "allocated": chip.held},
+                "faults": [
+                    {
+                        "code": fault.code,
+                        "severity": fault.severity,
+                        "since": fault.since or None,
+                        "effect": fault.effect or None,
+                        "remedy": fault.row.remedy if fault.row is not None else None,
+                    }
+                    for fault in chip.faults
+                ],
+                "holders": list(chip.holders),
+            }
+            for chip in row.chips
+        ],
+    }
+
+
+def _counts(row: NodeRow | TypeRow) -> dict[str, int]:
+    total = {"total": row.chips} if isinstance(row, TypeRow) else {}
+    return total | {"free": row.free, "allocated": row.held, "sick": row.sick}
+
+
+def view(cluster: Cluster, *, sort: Sort = "name", namespace: str = "", nodes: Collection[str] = ()) -> Frame:
+    """What is shown of the cluster.
+
+    Args:
+        cluster: its objects.
+        sort: order of the nodes: by name, with the most free chips first, or with the most unhealthy chips first.
+        namespace: of the pods that are listed; "": all. What others hold is counted all the same.
+        nodes: names of those that are shown; none: all that have Neuron devices.
+    """
+    rows = _rows(cluster)
+    shown = [row for row in rows if not nodes or row.name in nodes]
+    order: Callable[[NodeRow], Any] = {
+        "name": lambda _: 0,
+        "free": lambda row: -row.free,
+        "sick": lambda row: (-row.sick, not row.condition),
+    }[sort]
+    pods = {(pod.metadata.namespace, pod.metadata.name): pod for pod in cluster.pods}
+    claims = {(claim.metadata.namespace, claim.metadata.name): claim for claim in cluster.claims}
+    pending = (
+        PendingRow(key[0], key[1], _asks(pod, claims), pod.waits)
+        for key, pod in sorted(pods.items())
+        if pod.counts and not pod.node and namespace in ("", key[0])
+    )
+    holders = [holder for row in shown for holder in row.holders if namespace in ("", holder.namespace)]
+    return Frame(
+        tuple(sorted(shown, key=order)) if cluster.whole else (),
+        tuple(_by_type(rows)) if cluster.whole else (),
+        tuple(sorted(holders, key=lambda row: (_natural(row.node), row.namespace, row.pod, row.claim))),
+        tuple(pending),
+        cluster.whole,
+    )
+
+
+def _asks(pod: Pod, claims: Mapping[tuple[str, str], Claim]) -> str:
+    found = [claims.get((pod.metadata.namespace, name)) for name in pod.claims]
+    parts = [claim.asks for claim in found if claim is not None]
+    parts += [f"claim {name}, which does not exist" for name in pod.lacking]
+    parts += [
+        f"claim {name}, which does not exist" for name, claim in zip(pod.claims, found, strict=True) if claim is None
+    ]
+    return ", ".join([*parts, *([pod.asks] if pod.asks else [])])
+
+
+def _by_type(rows: Iterable[NodeRow]) -> Iterator[TypeRow]:
+    found: dict[str, list[NodeRow]] = defaultdict(list)
+    for row in rows:
+        found[row.instance_type].append(row)
+    for name, group in sorted(found.items()):
+        total, free = sum(len(row.chips) for row in group), sum(row.free for row in group)
+        yield TypeRow(name, len(group), total, free, sum(row.held for row in group), sum(row.sick for row in group))
+
+
+def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """Sorts ``node-10`` after ``node-9``."""
+    parts, digits = [], ""
+    for character in (*name, ""):
+        if character and character in "0123456789":
+            digits += character
+            continue
+        parts += [(False, int(digits[:18]), digits)] if digits else []
+        parts += [(True, 0, character)] if character else []
+        digits = ""
+    return tuple(parts)
+
+
+# Nodes
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """Hardware of one node that one holder has."""
+
+    holder: Holder
+    parts: tuple[Part, ...]
+
+
+def _rows(cluster: Cluster) -> list[NodeRow]:
+    nodes = {node.metadata.name: node for node in cluster.nodes}
+    slices: dict[str, list[Slice]] = defaultdict(list)
+    for item in _tainted(cluster.slices, cluster.taint_rules):
+        slices[item.node].append(item)
+    held: dict[str, list[tuple[Claim, list[str]]]] = defaultdict(list)
+    node_of = {item.pool: item.node for item in cluster.slices}
+    for claim in cluster.claims:
+        by_node: dict[str, list[str]] = defaultdict(list)
+        for pool, device in claim.held:
+            by_node[node_of.get(pool, pool)].append(device)
+        for name, devices in by_node.items():
+            held[name].append((claim, devices))
+    pods = {(pod.metadata.namespace, pod.metadata.name): pod for pod in cluster.pods}
+    plugin: dict[str, list[Pod]] = defaultdict(list)
+    for pod in cluster.pods:
+        if pod.holding is not None and pod.counts:
+            plugin[pod.node].append(pod)
+    offering = {name for name, node in nodes.items() if node.plugin is not None}
+    return [
+        _row(name, nodes.get(name), slices.get(name, ()), held.get(name, ()), plugin.get(name, ()), pods)
+        for name in sorted({*slices, *held, *offering, *plugin} - {""}, key=_natural)
+    ]
+
+
+def _row(
+    name: str,
+    node: Node | None,
+    slices: Sequence[Slice],
+    held: Sequence[tuple[Claim, list[str]]],
+    plugin: Sequence[Pod],
+    pods: Mapping[tuple[str, str], Pod],
+) -> NodeRow:
+    newest = max((item.generation for item in slices), default=0)
+    current = [item for item in slices if item.generation == newest]
+    devices = tuple(device for item in current for device in item.devices)
+    label = node.instance_type.removeprefix(HYPERPOD_PREFIX) if node is not None else ""
+    kind = next((item.instance_type for item in current if item.instance_type), "") or label
+    servers = (node.servers if node is not None else ()) or next((item.servers for item in current), ())
+    # Which devices there are is said by one of the two at a time. Claims outlast the slices of a driver that is gone,
+    # and pods of a device plugin that is gone keep their chips.
+    by_plugin = node.plugin if node is not None and not devices else None
+    hardware = _hardware(devices, kind)
+    uses = [use for claim, names in held for use in _of_claim(claim, names, name, hardware, pods)]
+    physical = _physical(kind)
+    if by_plugin is None:
+        offers = _offers(devices)
+        # Without slices and a known type, there is at least what somebody has.
+        former = _former_plugin(kind, len(hardware.chips))
+        uses += [_of_plugin(pod, pod.holding, former, physical) for pod in plugin if pod.holding is not None]
+        indexes = hardware.chips or tuple(sorted({chip for use in uses for chip in use.holder.chips}))
+        cores = {index: _cores(hardware, index, physical) for index in indexes}
+    else:
+        uses += [_of_plugin(pod, pod.holding, by_plugin) for pod in plugin if pod.holding is not None]
+        offers = ((Resource.DEVICE.value, by_plugin.devices), (Resource.CORE.value, by_plugin.cores))
+        indexes = tuple(range(by_plugin.devices))
+        cores = dict.fromkeys(indexes, (by_plugin.cores_per_device, 1))
+    faults, blocked = _faults(devices, kind) if devices else _told(node, indexes)
+    problem = node.kubelet_problem if node is not None and by_plugin is None else ""
+    held_back = node.held_back if node is not None else ""
+    if problem:
+        blocked = frozenset(indexes)
+    elif held_back and by_plugin is None:
+        open_ = (device for device in devices if not any(retired(taint) for taint, _ in device.taints))
+        blocked |= frozenset(indexes) - {part.chip for device in open_ for part in hardware.parts(device.name)}
+    users: dict[int, list[tuple[str, tuple[int, ...]]]] = defaultdict(list)
+    for use in uses:
+        for part in use.parts:
+            users[part.chip].append((f"{use.holder.namespace}/{use.holder.name}", part.cores))
+    chips = tuple(
+        _chip(index, users.get(index, ()), faults.get(index, ()), index in blocked, *cores[index]) for index in indexes
+    )
+    return NodeRow(
+        name,
+        kind,
+        _status(node),
+        offers,
+        node.taints if node is not None else (),
+        servers,
+        _condition(node),
+        chips,
+        tuple(use.holder for use in uses),
+        problem,
+        held_back,
+    )
+
+
+def _status(node: Node | None) -> str:
+    if node is None:
+        return "Unknown"
+    return ("Ready" if node.ready else "NotReady") + (",SchedulingDisabled" if node.cordoned else "")
+
+
+def _condition(node: Node | None) -> str:
+    found = node.health if node is not None else None
+    return found.reason if found is not None and found.status != "False" else ""
+
+
+@lru_cache(maxsize=4096)
+def _hardware(devices: tuple[Offered, ...], instance_type: str) -> Hardware:
+    """Cached, since nodes of one type offer the same."""
+    return Hardware.of(map(_device, devices), instance_type)
+
+
+def _device(offered: Offered) -> Device:
+    numbers = (("deviceId", offered.chip), ("logicalCoreSize", offered.core_size))
+    return Device(
+        offered.name,
+        {name: DeviceAttribute(int_=value) for name, value in numbers if value is not None},
+        taints=tuple(taint for taint, _ in offered.taints),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _offers(devices: tuple[Offered, ...]) -> tuple[tuple[str, int], ...]:
+    kinds = Counter(device.resource for device in devices)
+    return tuple((words[count > 1], count) for kind, words in MEANINGS.items() if (count := kinds.get(kind, 0)))
+
+
+def _physical(kind: str) -> int:
+    row = lookup(kind)
+    return row.cores_per_device if row is not None else 1
+
+
+def _cores(hardware: Hardware, chip: int, physical: int) -> tuple[int, int]:
+    """Logical cores of a chip, and physical cores in each."""
+    size = max(1, min(hardware.core_size(chip), physical))
+    return physical // size, size
+
+
+def _chip(
+    index: int,
+    users: Sequence[tuple[str, tuple[int, ...]]],
+    faults: tuple[ChipFault, ...],
+    blocked: bool,
+    cores: int,
+    size: int,
+) -> Chip:
+    held: set[int] = set()
+    for _, physical in users:
+        held.update({core // size for core in physical} if physical else range(cores))
+    # A claim may name cores that the chip is not known to have: its node is gone, or says less of its type.
+    return Chip(index, cores, min(len(held), cores), blocked, faults, tuple(dict.fromkeys(name for name, _ in users)))
+
+
+# Who has what
+
+
+@lru_cache(maxsize=4096)
+def _named(devices: tuple[str, ...]) -> str:
+    return named(devices)
+
+
+def _of_claim(
+    claim: Claim, devices: Sequence[str], node: str, hardware: Hardware, pods: Mapping[tuple[str, str], Pod]
+) -> Iterator[_Use]:
+    namespace = claim.metadata.namespace
+    parts = tuple(part for device in devices for part in hardware.parts(device))
+    chips = tuple(sorted({part.chip for part in parts}))
+    for name in claim.pods or ("",):
+        phase = _phase(pods.get((namespace, name)))
+        yield _Use(Holder(namespace, name, claim.metadata.name, node, _named(tuple(devices)), chips, phase), parts)
+
+
+def _former_plugin(kind: str, chips: int) -> PluginHardware | None:
+    """What a device plugin that is gone offered of a node; None if that is not known."""
+    try:
+        return plugin_hardware(kind, chips, 0)
+    except DriverError:
+        return None
+
+
+def _of_plugin(pod: Pod, holding: Holding, hardware: PluginHardware | None, physical: int = 0) -> _Use:
+    """What a pod has of a device plugin.
+
+    Args:
+        pod: the pod.
+        holding: what its annotations record.
+        hardware: of the node, as the plugin counts it; None: not known.
+        physical: cores of a chip where those are counted; 0: logical ones are.
+    """
+    if hardware is None:
+        return _Use(_as_annotated(pod, holding), ())
+    size = max(1, physical // hardware.cores_per_device)
+    mask, doubt = held_by(hardware, holding)
+    cores = hardware.ids(Resource.CORE, mask)
+    by_chip: dict[int, list[int]] = defaultdict(list)
+    for core in cores:
+        first = core % hardware.cores_per_device * size
+        by_chip[core // hardware.cores_per_device] += range(first, first + size)
+    every = hardware.cores_per_device * size
+    parts = tuple(Part(chip, () if len(found) == every else tuple(found)) for chip, found in by_chip.items())
+    whole = all(not part.cores for part in parts)
+    said = named(map(device_name, by_chip)) if whole else f"neuroncore {ranges(cores)}"
+    meta = pod.metadata
+    devices, phase = said if parts else "not known", _phase(pod)
+    return _Use(Holder(meta.namespace, meta.name, "", pod.node, devices, tuple(by_chip), phase, doubt), parts)
+
+
+def _as_annotated(pod: Pod, holding: Holding) -> Holder:
+    """What a pod has of a device plugin, where the node's hardware is not known."""
+    shares = [share for allocation in holding.allocations for share in allocation.shares]
+    chips = sorted({number for share in shares if share.resource is Resource.DEVICE for number in share.ids})
+    cores = sorted({number for share in shares if share.resource is Resource.CORE for number in share.ids})
+    said = [named(map(device_name, chips))] if chips else []
+    said += [f"neuroncore {ranges(cores)}"] if cores else []
+    meta, devices = pod.metadata, ", ".join(said) or "not known"
+    return Holder(meta.namespace, meta.name, "", pod.node, devices, tuple(chips), _phase(pod), holding.trouble)
+
+
+def _phase(pod: Pod | None) -> str:
+    return "" if pod is None else "Terminating" if pod.ending else pod.phase
+
+
+# What is wrong
+
+
+def _tainted(slices: Sequence[Slice], rules: Iterable[TaintRule]) -> Iterator[Slice]:
+    """The slices as the scheduler sees them: with the taints of DeviceTaintRules."""
+    by_pool: dict[str | None, list[TaintRule]] = defaultdict(list)
+    for rule in sorted(rules, key=lambda rule: rule.metadata.name):
+        selector = rule.rule.spec.device_selector
+        by_pool[selector.pool if selector is not None else None].append(rule)
+    for item in slices:
+        near = (*by_pool.get(None, ()), *by_pool.get(item.pool, ()))
+        yield replace(item, devices=_with_taints(item.devices, item.pool, near)) if near else item
+
+
+def _with_taints(devices: tuple[Offered, ...], pool: str, rules: Sequence[TaintRule]) -> tuple[Offered, ...]:
+    added = [
+        tuple(
+            Taint(taint_of(rule.rule), rule.since)
+            for rule in rules
+            if selects(rule.rule, DRIVER_NAME, pool, device.name)
+        )
+        for device in devices
+    ]
+    return tuple(
+        device._replace(taints=(*device.taints, *more)) if more else device
+        for device, more in zip(devices, added, strict=True)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _faults(
+    devices: tuple[Offered, ...], instance_type: str
+) -> tuple[Mapping[int, tuple[ChipFault, ...]], frozenset[int]]:
+    """Faults by chip, and the chips that a taint keeps from pods.
+
+    A device of several chips does not tell which of them is sick, so its taints say nothing of chips that are offered
+    on their own or as cores (``simulator.taints.sick``).
+    """
+    hardware = _hardware(devices, instance_type)
+    on = {device.name: sorted({part.chip for part in hardware.parts(device.name)}) for device in devices}
+    alone = {chips[0] for chips in on.values() if len(chips) == 1}
+    faults: dict[int, dict[str, ChipFault]] = defaultdict(dict)
+    blocked = set()
+    for device in devices:
+        for index in on[device.name]:
+            if len(on[device.name]) > 1 and index in alone:
+                continue
+            for taint in device.taints:
+                if taint.taint.effect in BLOCKING:
+                    blocked.add(index)
+                fault = _fault(taint)
+                if fault is not None:
+                    faults[index].setdefault(fault.code, fault)
+    return {index: tuple(found.values()) for index, found in faults.items()}, frozenset(blocked)
+
+
+def _fault(given: Taint) -> ChipFault | None:
+    taint, since = given
+    found = fault_of(taint)
+    if found is not None:
+        severity = next(severity for severity in SEVERITIES if severity == taint.value)
+        return ChipFault(found.code, severity, taint.effect, since)
+    if retired(taint) or taint.effect not in BLOCKING:
+        return None
+    return ChipFault(written(taint), "tainted", taint.effect, since)
+
+
+def _told(node: Node | None, indexes: Collection[int]) -> tuple[Mapping[int, tuple[ChipFault, ...]], frozenset[int]]:
+    """The same where no slice says it: by the Node's condition, and by the device plugin's annotation."""
+    if node is None:
+        return {}, frozenset()
+    since = (node.health.last_transition_time if node.health is not None else None) or ""
+    faults = {
+        index: tuple(ChipFault(code, FAULTS[code].severity, "", since) for code in codes)
+        for index, codes in told_by(node.health).items()
+        if index is not None and index in indexes
+    }
+    try:
+        unusable = parse_ids(UNUSABLE, node.unusable) if node.unusable else ()
+    except DriverError:
+        unusable = tuple(indexes)  # the extender gives nothing away then
+    for index in unusable:
+        if index in indexes:
+            faults[index] = faults.get(index) or (ChipFault(UNUSABLE, "tainted", "", ""),)
+    return faults, frozenset(unusable)

@@ -1,0 +1,379 @@
+"""Watches the Nodes, decides, and carries out the decisions; a candidate in an election that acts while it leads.
+
+All state is on the Nodes. Each write of a Node names the version that it rests on; before a pod is evicted, a program
+called or an instance replaced, the Node is read again, and if it has changed, the decision is made anew. So nothing
+rests on old information, and a successor goes on where this one was killed. What is not on the Nodes (since when a
+fault or health has been seen, when a node was last finished) counts from the beginning of a term: that delays, and
+never hastens.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.election import REQUEST_SECONDS, Times
+from dra_driver.kube.api.errors import ApiError
+from dra_driver.kube.api.events import EventRecorder
+from dra_driver.kube.api.leading import Leading, Term
+from dra_driver.kube.api.objects import PARTIAL_NODES, ObjectReference, PartialNode
+from dra_driver.kube.api.resources import Collection
+from dra_driver.kube.api.watch import Informer
+from dra_driver.neuron.health.faults import FAULTS
+from dra_driver.operations.recovery.aws import Aws, instance_of
+from dra_driver.operations.recovery.decide import (
+    Action,
+    Decision,
+    Kind,
+    Wait,
+    after_hook,
+    decide,
+)
+from dra_driver.operations.recovery.drain import Evictor
+from dra_driver.operations.recovery.hook import Hook
+from dra_driver.operations.recovery.nodes import NodeView, Sightings, clearing, marking, request_text, view
+from dra_driver.operations.recovery.policy import Policy
+from dra_driver.util.errors import DriverError
+from dra_driver.util.metrics import Operations, Sample
+from dra_driver.util.text import first_of
+from dra_driver.util.worker import MAX_ROUND_SECONDS
+
+NAME: Final = "neuron-dra-driver-recovery"
+"""Of the lease, and of who reports the events."""
+LOOK_SECONDS: Final = 5.0
+"""Longest time between two decisions: times pass, and pods end, without a change of a Node."""
+SAID_PODS: Final = 5
+
+EVENTS: Final[Mapping[Kind, tuple[str, bool]]] = {
+    "begin": ("NeuronRecoveryBegan", True),
+    "drain": ("NeuronRecoveryDrains", False),
+    "request": ("NeuronRecoveryRequested", True),
+    "hook": ("NeuronRecoveryHook", False),
+    "replace": ("NeuronRecoveryReplaces", True),
+    "undo": ("NeuronRecoveryEnded", False),
+}
+"""Kind of action to the reason of its Event, and whether that is a warning."""
+OPERATIONS: Final = tuple(EVENTS)
+_NO_ANSWER: Final = frozenset({0, 401, 429})
+"""HTTP statuses, besides 500 and above, that do not say whether the change was made."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How recovery acts."""
+
+    policy: Policy = field(default_factory=Policy)
+    act: bool = False
+    """False: a dry run, which says what it would do."""
+    hook: Hook | None = None
+    cloudwatch: bool = False
+    """Whether each node that is begun is counted in CloudWatch."""
+
+
+@dataclass(slots=True)
+class Numbers:
+    """What the metrics show; outlives terms."""
+
+    done: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Actions by kind and result."""
+    waits: Counter[str] = field(default_factory=Counter)
+    nodes: Counter[str] = field(default_factory=Counter)
+    operations: Operations = field(default_factory=lambda: Operations(OPERATIONS))
+
+
+class Recovery(Term):
+    """One term of a leader.
+
+    Args:
+        transport: the API server.
+        settings: what it may do.
+        numbers: for the metrics.
+        aws: the edge to AWS.
+        may_act: see ``Term``.
+        well: see ``Term``.
+        clock: Unix time. It is read once, and from then on the time is counted by ``steady``: the clock of a machine
+            may be set, and no fault gets older by that.
+        steady: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        settings: Settings,
+        numbers: Numbers,
+        aws: Aws,
+        may_act: Callable[[], bool],
+        well: Callable[[float], None],
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(may_act, well, LOOK_SECONDS)
+        self._settings = settings
+        self._numbers = numbers
+        self._aws = aws
+        start = clock() - steady()
+        self._clock: Callable[[], float] = lambda: start + steady()
+        self._informer = Informer("nodes", Collection(transport, PARTIAL_NODES), self._wake.set)
+        self._nodes = Collection(transport, PARTIAL_NODES, timeout=REQUEST_SECONDS)
+        self._evictor = Evictor(transport, may_act)
+        self._recorder = EventRecorder(transport, NAME)
+        self._sightings = Sightings()
+        self._seen: dict[str, PartialNode] = {}
+        """The Nodes of the current decision."""
+        self._unanswered: tuple[str, Mapping[str, object]] | None = None
+        """Node and patch without an answer: repeated before anything else is decided, as it may still be applied."""
+        self._failure: DriverError | None = None
+        self._last = self._clock()
+        """When a node was last begun or finished; a leader before this one may have finished one just before."""
+        self._under_way: set[str] = set()
+        """UIDs of the nodes with a mark, as last seen."""
+
+    def informers(self) -> Sequence[Informer[Any]]:
+        """What is watched."""
+        return (self._informer,)
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether a write got no answer."""
+        return self._unanswered is not None
+
+    def look(self) -> None:
+        """One decision and its actions."""
+        if self._unanswered is not None:
+            self._patch(*self._unanswered)
+        now = self._clock()
+        self._seen = {node.metadata.name: node for node in self._informer.objects()}
+        views = [found for node in self._seen.values() if (found := view(node, self._sightings, now)) is not None]
+        known = {found.uid for found in views}
+        self._sightings.looked(known)
+        self._recorder.forget_all_but(known)
+        under_way = {found.uid for found in views if found.mark}
+        if self._under_way - under_way:
+            self._last = now
+        self._under_way = under_way
+        decision = decide(views, self._last, self._settings.policy, now, hook=self._settings.hook is not None)
+        self._tell(decision, views)
+        self._carry_out(decision.actions)
+
+    def _tell(self, decision: Decision, views: Sequence[NodeView]) -> None:
+        self._numbers.waits = Counter(wait.reason for wait in decision.waits)
+        self._numbers.nodes = Counter(found.verdict for found in views) + Counter(
+            {"acted-on": sum(found.mark is not None for found in views)}
+        )
+        for wait in decision.waits:
+            self._tell_wait(wait)
+
+    def _tell_wait(self, wait: Wait) -> None:
+        # A fault that has just come often goes again, and "remedy" only says that there is nothing left to do.
+        if wait.reason not in ("persist", "remedy"):
+            self._say(wait.node, "NeuronRecoveryWaits", f"nothing is done now: {wait.text}")
+
+    def _carry_out(self, actions: Iterable[Action]) -> None:
+        """What fails for one node does not keep the others waiting."""
+        self._failure = None
+        for action in actions:
+            if not self._may_act():
+                return
+            if not self._settings.act:
+                self._rehearse(action)
+                continue
+            self._well(MAX_ROUND_SECONDS)  # each hook of an UltraServer's nodes takes its time
+            started = time.perf_counter()
+            try:
+                done = self._do(action)
+            except DriverError as error:
+                self._numbers.done[action.kind, "error"] += 1
+                self._numbers.operations.observe(action.kind, time.perf_counter() - started, ok=False)
+                self._say(action.node, "NeuronRecoveryFailed", f"{action.kind}: {error}", wrong=True)
+                self._failure = self._failure or error
+                if self._unanswered is not None:
+                    break
+                continue
+            if done:
+                self._numbers.done[action.kind, "done"] += 1
+                self._numbers.operations.observe(action.kind, time.perf_counter() - started, ok=True)
+        if self._failure is not None:
+            raise self._failure
+
+    def _rehearse(self, action: Action) -> None:
+        text = f"dry run, nothing was done; it would: {action.text}"
+        if self._say(action.node, "NeuronRecoveryDryRun", text):
+            self._numbers.done[action.kind, "dry-run"] += 1
+
+    def _do(self, action: Action) -> bool:
+        """One action; returns whether it is done."""
+        node = self._seen[action.node.name]
+        match action.kind:
+            case "begin":
+                return self._begin(action, node)
+            case "drain":
+                return self._unchanged(node) and self._drain(action, node)
+            case "request":
+                return self._request(action, node)
+            case "hook":
+                return self._unchanged(node) and self._call_hook(action, node)
+            case "replace":
+                return self._unchanged(node) and self._replace(action, node)
+            case "undo":
+                return self._write(action, node, clearing(node, action.mark))
+
+    def _begin(self, action: Action, node: PartialNode) -> bool:
+        if not self._write(action, node, marking(node, action.mark)):
+            return False
+        self._last = self._clock()
+        if self._settings.cloudwatch and action.mark.node == action.node.name:
+            try:
+                self._aws.count(instance_of(action.node.provider_id), FAULTS[action.mark.fault].reason)
+            except DriverError as error:
+                # A number that is missing is no reason not to act.
+                log.warning("node %s is not counted in CloudWatch: %s", action.node.name, error)
+        return True
+
+    def _drain(self, action: Action, node: PartialNode) -> bool:
+        left = self._evictor.evict(action.node.name)
+        if left:
+            self._surprised = True
+            pods = first_of([f"{pod.name} ({pod.why})" for pod in left], SAID_PODS)
+            self._say(action.node, EVENTS["drain"][0], f"{len(left)} pods are still there: {pods}")
+            return False
+        return self._write(action, node, marking(node, action.mark))
+
+    def _request(self, action: Action, node: PartialNode) -> bool:
+        mark = action.mark
+        text = request_text(mark.action or "nothing", mark.fault, mark.node, mark.requested)
+        return self._write(action, node, marking(node, mark, request=text))
+
+    def _call_hook(self, action: Action, node: PartialNode) -> bool:
+        hook = self._settings.hook
+        if hook is None:
+            return False
+        failure: DriverError | None = None
+        try:
+            hook.call(action.node, action.mark)
+        except DriverError as error:
+            failure = error
+        mark = after_hook(action.mark, succeeded=failure is None, now=self._clock())
+        patch = marking(node, mark)
+        # A call that is not recorded is repeated.
+        done = self._patch(action.node.name, patch)
+        if failure is not None:
+            raise failure
+        if done:
+            self._say_done(action)
+        return done
+
+    def _replace(self, action: Action, node: PartialNode) -> bool:
+        instance = instance_of(action.node.provider_id)
+        text = self._aws.replace(instance, respect_grace_period=self._settings.policy.respect_grace_period)
+        log.info("node %s: %s", action.node.name, text)
+        return self._write(action, node, marking(node, action.mark))
+
+    def _write(self, action: Action, node: PartialNode, patch: Mapping[str, object]) -> bool:
+        done = self._patch(node.metadata.name, patch)
+        if done:
+            self._say_done(action)
+        return done
+
+    def _patch(self, name: str, patch: Mapping[str, object]) -> bool:
+        """Patch a Node; False if it has changed or is gone. Raises ApiError for no answer or a refusal."""
+        self._unanswered = name, patch
+        try:
+            self._informer.wrote(self._nodes.patch("", name, patch))
+        except ApiError as error:
+            if error.status in _NO_ANSWER or error.status >= 500:
+                raise
+            self._unanswered = None
+            if error.status not in (404, 409):
+                raise
+            self._renew(name)
+            return False
+        self._unanswered = None
+        self._surprised = True  # the next step may be due at once
+        return True
+
+    def _unchanged(self, node: PartialNode) -> bool:
+        """Whether the Node, as stored now, is the one that the decision rests on."""
+        found = self._renew(node.metadata.name)
+        if found is None or found.metadata.uid != node.metadata.uid:
+            return False
+        return found.metadata.resource_version == node.metadata.resource_version
+
+    def _renew(self, name: str) -> PartialNode | None:
+        """Read a Node, so that the next decision rests on its current state."""
+        try:
+            found = self._nodes.get("", name)
+        except ApiError as error:
+            if not error.object_missing:
+                raise
+            self._informer.gone("", name, self._seen[name].metadata.uid if name in self._seen else "")
+            self._surprised = True
+            return None
+        known = self._seen.get(name)
+        if known is None or known.metadata.resource_version != found.metadata.resource_version:
+            self._surprised = True
+        self._informer.wrote(found)
+        return found
+
+    def _say_done(self, action: Action) -> None:
+        reason, wrong = EVENTS[action.kind]
+        self._say(action.node, reason, action.text, wrong=wrong)
+
+    def _say(self, node: NodeView, reason: str, text: str, *, wrong: bool = False) -> bool:
+        """An Event on the Node, and the log; returns whether it is new."""
+        new = self._recorder.record(ObjectReference("Node", "", node.name, node.uid), reason, text, wrong=wrong)
+        if new:
+            log.log(logging.WARNING if wrong else logging.INFO, "node %s: %s: %s", node.name, reason, text)
+        return new
+
+
+class Service(Leading):
+    """Runs in threads of its own.
+
+    Args:
+        transport: the API server.
+        namespace: of the lease.
+        identity: in the lease; unique to this process.
+        settings: what it may do.
+        times: of the election.
+    """
+
+    def __init__(
+        self, transport: Transport, namespace: str, identity: str, settings: Settings, times: Times | None = None
+    ) -> None:
+        if settings.hook is not None:
+            settings = replace(settings, hook=replace(settings.hook, stopping=lambda: self.stopping))
+        self._settings = settings
+        self.numbers = Numbers()
+        """What the metrics show."""
+        aws = Aws()
+        super().__init__(
+            "recovery",
+            transport,
+            namespace,
+            NAME,
+            identity,
+            lambda may_act, well: Recovery(transport, settings, self.numbers, aws, may_act, well),
+            times,
+        )
+
+    def samples(self) -> Iterable[Sample]:
+        """The metrics beside the durations."""
+        # What was last seen by one that does not lead any more is old.
+        numbers = self.numbers if self.leads else Numbers(done=self.numbers.done)
+        yield Sample("recovery_leads", "1 while this replica decides.", float(self.leads))
+        yield Sample("recovery_acts", "1 unless it is a dry run.", float(self._settings.act))
+        for state in ("sick", "well", "unknown", "acted-on"):
+            value = float(numbers.nodes[state])
+            yield Sample("recovery_nodes", "Nodes with Neuron devices by state.", value, (("state", state),))
+        for reason, count in sorted(numbers.waits.items()):
+            yield Sample("recovery_waiting_nodes", "Nodes that wait, by reason.", float(count), (("reason", reason),))
+        for (kind, result), count in sorted(dict(numbers.done).items()):
+            labels = (("action", kind), ("result", result))
+            yield Sample("recovery_actions", "Actions by kind and result.", float(count), labels, "counter")

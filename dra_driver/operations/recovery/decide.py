@@ -1,0 +1,418 @@
+"""The decision: what is done next to which node, and why the others wait. Values in, values out.
+
+Nodes of one UltraServer are one unit, acted on together or not at all, if each of them says so; any other node is a
+unit by itself. A unit that has begun goes on whatever the budgets say, step by step, and all of its nodes finish a step
+before any takes the next one. Nodes that have not begun need room: in the cluster, in their node groups, and in time.
+
+What a node says of itself, true or not, has consequences for that node alone, and for the other nodes of its server
+only if each of them has named that server since before the fault, and says that it is linked with all of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from dra_driver.kube.api.objects import timestamp
+from dra_driver.neuron.health.faults import FAULTS, REMEDIES
+from dra_driver.neuron.names import NODES_OF
+from dra_driver.operations.recovery.nodes import MARK, Mark, NodeView
+from dra_driver.operations.recovery.policy import STEPS, Policy, Step
+from dra_driver.util.text import first_of
+
+Kind = Literal["begin", "drain", "request", "hook", "replace", "undo"]
+Reason = Literal[
+    "persist", "unknown", "budget", "pause", "not-ready", "deleting", "cordoned", "others", "aws", "mark",
+    "handed-back", "server", "remedy",
+]  # fmt: skip
+"""Why a node waits; also a label of the metric."""
+
+HOOK_PAUSE: Final = 30
+"""Seconds after the first failure of the hook; doubles with each one."""
+HOOK_PAUSE_MOST: Final = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One step for one node."""
+
+    kind: Kind
+    node: NodeView
+    mark: Mark
+    """As it is written when the step is done (undo: as it is on the node)."""
+    text: str
+    """What is done and why, for an Event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A node for which nothing is done now, though there would be something to do."""
+
+    node: NodeView
+    reason: Reason
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Actions in the order in which they are carried out, and who waits for what."""
+
+    actions: tuple[Action, ...] = ()
+    waits: tuple[Wait, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """The fault that decides what is done to a unit."""
+
+    code: str
+    node: NodeView
+    steps: tuple[Step, ...]
+    since: float
+
+    @property
+    def text(self) -> str:
+        """Fault and place; the same for as long as it lasts."""
+        chips = ", ".join(f"neuron{chip}" for chip in self.node.chips.get(self.code, ()))
+        where = " of ".join(part for part in (chips, self.node.name) if part)
+        return f"{self.code} on {where}, seen since {timestamp(self.since)}: {FAULTS[self.code].text}"
+
+
+def decide(nodes: Sequence[NodeView], last: float, policy: Policy, now: float, *, hook: bool = False) -> Decision:
+    """What is to be done now. Times are of one clock that never jumps.
+
+    Args:
+        nodes: all nodes with Neuron devices, as they are now.
+        last: when a node was last begun or finished, or the leader's term began.
+        policy: the settings.
+        now: the time.
+        hook: whether there is a hook.
+    """
+    room = Room(nodes, policy)
+    actions: list[Action] = []
+    waits: list[Wait] = []
+    candidates: list[tuple[tuple[NodeView, ...], Lead]] = []
+    for unit in units(nodes, policy):
+        if any(node.mark for node in unit):
+            _go_on(unit, room, policy, now, hook, actions, waits)
+        elif lead := lead_of(unit, policy, now):
+            candidates.append((unit, lead))
+        else:
+            waits += _not_yet(unit, policy)
+    candidates.sort(key=lambda item: (*(-rank for rank in _strength(item[1])), item[1].since, item[1].node.name))
+    _begin(candidates, room, last, policy, now, actions, waits)
+    return Decision(tuple(actions), tuple(waits))
+
+
+def units(nodes: Iterable[NodeView], policy: Policy) -> Iterator[tuple[NodeView, ...]]:
+    """The nodes that are acted on together: those that were begun so, those of a server that all agree on, or one."""
+    found: dict[str, list[NodeView]] = {}
+    for node in sorted(nodes, key=lambda node: node.name):
+        unit = node.mark.unit if node.mark else node.unit
+        found.setdefault(unit if _size(unit) else node.name, []).append(node)
+    for name, group in sorted(found.items()):
+        if _agreed(name, group, policy):
+            yield tuple(group)
+            continue
+        begun = tuple(node for node in group if node.mark)
+        together = 0 < len(begun) <= _size(name)
+        if together:
+            yield begun
+        dispute = _dispute(name, group)
+        for node in group:
+            if not (together and node.mark):
+                yield (replace(node, dispute=dispute),)
+
+
+def _size(unit: str) -> int:
+    """How many nodes an UltraServer has; 0 for what names none."""
+    return NODES_OF.get(unit.partition("=")[0], 0)
+
+
+def _dispute(unit: str, group: Sequence[NodeView]) -> str:
+    label, _, server = unit.partition("=")
+    if not server.strip("0"):
+        return f"its label {label} is {server}, which is the id of no server"
+    if len(group) > _size(unit):
+        names = first_of([node.name for node in group], NODES_OF[label] + 1)
+        return f"{len(group)} nodes have the label {unit}, which {_size(unit)} share at most: {names}"
+    return ""
+
+
+def _agreed(unit: str, group: Sequence[NodeView], policy: Policy) -> bool:
+    """Whether the nodes are a unit: each had named the same, whole server before one of them had a fault."""
+    if not _size(unit):
+        return True
+    if _dispute(unit, group) or len(group) < _size(unit):
+        return False
+    first = min((lead.since for lead in _wanted(group, policy)), default=float("inf"))
+    return all(node.linked and node.joined <= first for node in group)
+
+
+def lead_of(unit: Sequence[NodeView], policy: Policy, now: float) -> Lead | None:
+    """The fault of the unit that has lasted long enough and has the strongest steps."""
+    lasting = [lead for lead in _wanted(unit, policy) if now - lead.since >= policy.persist_seconds]
+    order = {code: place for place, code in enumerate(FAULTS)}
+    return max(lasting, key=lambda lead: (*_strength(lead), -order[lead.code]), default=None)
+
+
+def out_of_use(node: NodeView, policy: Policy) -> bool:
+    """Whether the node counts against the budgets: acted on, or not available for another reason."""
+    return _foreign(node, policy) is not None or (node.mark is not None and not _handed_back(node))
+
+
+def group_limits(nodes: Iterable[NodeView], policy: Policy) -> Mapping[str, int]:
+    """Node group to the nodes of it that may be out of use at once."""
+    sizes = Counter(node.group for node in nodes)
+    return {group: max(1, size * policy.max_percent_of_group // 100) for group, size in sizes.items()}
+
+
+class Room:
+    """How many more nodes may be taken out of use; each node counts, also where several are one unit."""
+
+    def __init__(self, nodes: Sequence[NodeView], policy: Policy) -> None:
+        self._policy = policy
+        self._limits = group_limits(nodes, policy)
+        self._busy = {node.name: node.group for node in nodes if out_of_use(node, policy)}
+
+    def take(self, unit: Iterable[NodeView]) -> None:
+        """Count these as out of use."""
+        self._busy |= {node.name: node.group for node in unit}
+
+    def lacks(self, unit: Sequence[NodeView]) -> str:
+        """Why not all of these may be out of use now, or ""."""
+        if text := _exceeded(unit, self._busy, self._policy.max_at_once, "", "maxAtOnce"):
+            return text
+        for group in sorted({node.group for node in unit}):
+            part = [node for node in unit if node.group == group]
+            here = [name for name, its in self._busy.items() if its == group]
+            whose = f" of the node group {group or 'without a name'} ({self._policy.max_percent_of_group} %)"
+            if text := _exceeded(part, here, self._limits[group], whose, "maxPercentOfGroup"):
+                return text
+        return ""
+
+
+def _exceeded(unit: Sequence[NodeView], busy: Iterable[str], most: int, whose: str, setting: str) -> str:
+    names = {node.name for node in unit}
+    others = sorted(set(busy) - names)
+    if len(names) + len(others) <= most:
+        return ""
+    parts = [f"its UltraServer has {len(names)} nodes"] if len(names) > 1 else []
+    parts += [f"{first_of(others, 4)} {'is' if len(others) == 1 else 'are'} out of use"] if others else []
+    return f"{'; '.join(parts)}, and at most {most}{whose} may be out of use at once ({setting})"
+
+
+def _wanted(unit: Sequence[NodeView], policy: Policy) -> Iterator[Lead]:
+    """The faults about which the policy says something. What a node says that is not Ready is old."""
+    for node in unit:
+        for code, since in node.faults.items():
+            if node.ready and (steps := policy.steps(code)):
+                yield Lead(code, node, steps, since)
+
+
+def _strength(lead: Lead) -> tuple[int, int]:
+    return tuple(STEPS).index(lead.steps[-1]), tuple(REMEDIES).index(FAULTS[lead.code].remedy)
+
+
+# Units that have not begun
+
+
+def _not_yet(unit: Sequence[NodeView], policy: Policy) -> Iterator[Wait]:
+    for node in unit:
+        soonest = min((lead.since for lead in _wanted([node], policy)), default=None)
+        if soonest is not None:
+            due = timestamp(soonest + policy.persist_seconds)
+            yield Wait(node, "persist", f"it has been unhealthy for a short time; if it stays so, it is due at {due}")
+
+
+def _begin(
+    candidates: Sequence[tuple[tuple[NodeView, ...], Lead]],
+    room: Room,
+    last: float,
+    policy: Policy,
+    now: float,
+    actions: list[Action],
+    waits: list[Wait],
+) -> None:
+    for unit, lead in candidates:
+        if blocked := next(_obstacles(unit, policy), None):
+            waits.append(Wait(lead.node, *blocked))
+        elif trouble := room.lacks(unit):
+            waits.append(Wait(lead.node, "budget", trouble))
+        elif now - last < policy.pause_seconds:
+            due = timestamp(last + policy.pause_seconds)
+            text = f"a node was acted on, or this replica took over, a short time ago; it is due at {due}"
+            waits.append(Wait(lead.node, "pause", text))
+        else:
+            actions += (_first(node, unit, lead, now) for node in unit)
+            room.take(unit)
+            last = now
+
+
+def _first(node: NodeView, unit: Sequence[NodeView], lead: Lead, now: float) -> Action:
+    # Marked even if nothing is cordoned or tainted: the mark is what a successor goes on from.
+    did = tuple(step for step in lead.steps if step in ("taint", "cordon"))
+    server = lead.node.unit if len(unit) > 1 else ""
+    mark = Mark(lead.code, lead.node.name, int(now), did, since=int(lead.since), unit=server)
+    return Action("begin", node, mark, f"{plan(lead)} ({lead.text})")
+
+
+def plan(lead: Lead) -> str:
+    """All steps for a fault in one clause, for people."""
+    words = {"request": f"request {FAULTS[lead.code].remedy}", "replace": "replace the instance"}
+    return ", ".join(words.get(step, step) for step in lead.steps)
+
+
+def _obstacles(unit: Sequence[NodeView], policy: Policy) -> Iterator[tuple[Reason, str]]:
+    """Why nothing may be done to the unit, whatever the budgets say."""
+    for node in unit:
+        if found := _foreign(node, policy):
+            reason, text = found
+            yield reason, f"{node.name} {text}"
+        if node.dispute:
+            yield "server", f"{node.name} is left alone until its labels are right: {node.dispute}"
+
+
+def _foreign(node: NodeView, policy: Policy) -> tuple[Reason, str] | None:
+    """Why a node is none of our business now."""
+    ours = node.mark is not None and "cordon" in node.mark.did
+    rows: tuple[tuple[bool, Reason, str], ...] = (
+        (node.illegible, "mark", f"has an annotation {MARK} that cannot be read; it is left alone until you remove it"),
+        (node.deleting, "deleting", "is being deleted"),
+        (bool(node.others), "others", f"is left alone: {node.others}"),
+        (policy.leave_to_aws and node.agent, "aws", "is left to EKS: its node monitoring agent reports it too"),
+        (node.cordoned and not ours, "cordoned", "was cordoned by someone else; it is left alone until uncordoned"),
+        (not node.ready, "not-ready", "is not Ready, so what is known of its chips is old"),
+    )
+    return next(((reason, text) for is_so, reason, text in rows if is_so), None)
+
+
+# Units that have begun
+
+
+def _go_on(
+    unit: Sequence[NodeView],
+    room: Room,
+    policy: Policy,
+    now: float,
+    hook: bool,
+    actions: list[Action],
+    waits: list[Wait],
+) -> None:
+    marked = [(node, node.mark) for node in unit if node.mark]
+    if _is_over(unit, policy, now):
+        text = "what was done to the node is undone: its fault is over"
+        actions += (Action("undo", node, mark, text) for node, mark in marked)
+        return
+    held = _held(unit, room, policy)
+    lead = lead_of(unit, policy, now)
+    if held is None and lead is None:
+        held = "unknown", "nothing more is done until the node says whether its fault is over for good, or goes on"
+    if held is not None or lead is None:
+        waits += (Wait(node, *held) for node, _ in marked if held)
+        return
+    steps = list(_next_steps(unit, lead, now, hook))
+    actions += steps
+    if not steps:
+        waits += (Wait(node, "remedy", f"all steps are done; it is undone when the fault is over ({lead.text})")
+                  for node, _ in marked)  # fmt: skip
+
+
+def _is_over(unit: Sequence[NodeView], policy: Policy, now: float) -> bool:
+    """Whether no node of the unit has a fault any more about which the policy says something."""
+    for node in unit:
+        if node.verdict == "unknown" or not node.ready or node.deleting or node.others or node.illegible:
+            return False
+        if node.verdict == "well" and now - node.since < policy.healthy_seconds:
+            return False
+    return not any(_wanted(unit, policy))
+
+
+def _held(unit: Sequence[NodeView], room: Room, policy: Policy) -> tuple[Reason, str] | None:
+    for node in unit:
+        if _handed_back(node):
+            return "handed-back", f"{node.name} was uncordoned or untainted by somebody else; it is left alone"
+    if blocked := next(_obstacles(unit, policy), None):
+        return blocked
+    # Nodes that a leader has not come to mark; whoever forges a mark does not get around the budgets with it.
+    trouble = room.lacks(unit) if any(node.mark is None for node in unit) else ""
+    return ("budget", trouble) if trouble else None
+
+
+def _handed_back(node: NodeView) -> bool:
+    did = node.mark.did if node.mark else ()
+    return ("cordon" in did and not node.cordoned) or ("taint" in did and not node.tainted)
+
+
+def _next_steps(unit: Sequence[NodeView], lead: Lead, now: float, hook: bool) -> Sequence[Action]:
+    """The steps that are due, all of one kind: no node is ahead of the others of its unit."""
+    stages = (
+        [_catch_up(node, unit, lead, now) for node in unit],
+        [_drain(node, lead, now) for node in unit],
+        [_request(node, lead, now) for node in unit],
+        [_hook(node, lead, now, hook) for node in unit],
+        [_replace(node, lead, now) for node in unit],
+    )
+    for number, stage in enumerate(stages):
+        if number == len(stages) - 1 and hook and "request" in lead.steps and not _all_told(unit):
+            return ()  # a hook that fails can keep an instance from being replaced
+        if due := [action for action in stage if action is not None]:
+            return due
+    return ()
+
+
+def _all_told(unit: Sequence[NodeView]) -> bool:
+    return all(node.mark is not None and node.mark.hook_done for node in unit)
+
+
+def _catch_up(node: NodeView, unit: Sequence[NodeView], lead: Lead, now: float) -> Action | None:
+    """For nodes of a unit that a leader has begun and not finished marking, or whose fault got worse."""
+    first = _first(node, unit, lead, now)
+    if node.mark is None:
+        return first
+    missing = tuple(step for step in first.mark.did if step not in node.mark.did)
+    if not missing:
+        return None
+    did = tuple(step for step in STEPS if step in (*node.mark.did, *missing))
+    return Action("begin", node, replace(node.mark, did=did), first.text)
+
+
+def _drain(node: NodeView, lead: Lead, now: float) -> Action | None:
+    if "drain" not in lead.steps or node.mark is None or node.mark.drained:
+        return None
+    return Action("drain", node, replace(node.mark, drained=int(now)), f"its pods are evicted ({lead.text})")
+
+
+def _request(node: NodeView, lead: Lead, now: float) -> Action | None:
+    action = FAULTS[lead.code].remedy
+    if "request" not in lead.steps or node.mark is None or (node.mark.requested and node.mark.action == action):
+        return None
+    mark = replace(
+        node.mark, fault=lead.code, node=lead.node.name, since=int(lead.since), requested=int(now), action=action,
+        hook_done=0, hook_tries=0, hook_next=0,
+    )  # fmt: skip
+    return Action("request", node, mark, f"{action} is requested: {REMEDIES[action]} ({lead.text})")
+
+
+def _hook(node: NodeView, lead: Lead, now: float, hook: bool) -> Action | None:
+    if not hook or "request" not in lead.steps or node.mark is None or node.mark.hook_done:
+        return None
+    if now < node.mark.hook_next <= now + HOOK_PAUSE_MOST:
+        return None
+    return Action("hook", node, node.mark, f"the hook is told to {node.mark.action} ({lead.text})")
+
+
+def _replace(node: NodeView, lead: Lead, now: float) -> Action | None:
+    if "replace" not in lead.steps or node.mark is None or node.mark.replaced:
+        return None
+    return Action("replace", node, replace(node.mark, replaced=int(now)), f"the instance is replaced ({lead.text})")
+
+
+def after_hook(mark: Mark, *, succeeded: bool, now: float) -> Mark:
+    """The mark after a call of the hook."""
+    if succeeded:
+        return replace(mark, hook_done=int(now))
+    pause = min(HOOK_PAUSE * 2 ** min(mark.hook_tries, 10), HOOK_PAUSE_MOST)
+    return replace(mark, hook_tries=min(mark.hook_tries + 1, 1000), hook_next=int(now) + pause)

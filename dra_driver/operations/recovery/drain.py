@@ -1,0 +1,100 @@
+"""Empties a node as ``kubectl drain`` does: evictions, which respect disruption budgets, and never a deletion.
+
+Stay: pods of DaemonSets (they would come back at once, and the DRA driver is needed to end pods with claims), mirror
+pods, and pods that have ended. Evicted: all others, also those with emptyDir volumes and those without a controller,
+each with its own grace period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.election import REQUEST_SECONDS
+from dra_driver.kube.api.errors import ApiError
+from dra_driver.kube.api.objects import PODS, Pod
+from dra_driver.kube.api.resources import Collection
+from dra_driver.util.text import one_line
+
+MIRROR: Final = "kubernetes.io/config.mirror"
+"""Annotation of the pods that stand for kubelet's static pods."""
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A pod that is still on the node."""
+
+    name: str
+    """``namespace/name``"""
+    why: str
+    """What it waits for: a disruption budget, its own end."""
+
+
+def to_leave(pods: Iterable[Pod]) -> list[Pod]:
+    """The pods that must leave a node, by namespace and name."""
+    found = [pod for pod in pods if not _stays(pod)]
+    return sorted(found, key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
+
+
+def _stays(pod: Pod) -> bool:
+    of_daemonset = any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references)
+    return of_daemonset or MIRROR in pod.metadata.annotations or pod.status.phase in _ENDED
+
+
+class Evictor:
+    """Evicts the pods of nodes.
+
+    Args:
+        transport: the API server.
+        may_act: asked before each eviction.
+    """
+
+    def __init__(self, transport: Transport, may_act: Callable[[], bool]) -> None:
+        self._transport = transport
+        self._may_act = may_act
+
+    def evict(self, node: str) -> list[Left]:
+        """Ask once for the eviction of each pod that must leave; returns those that are still there.
+
+        Raises:
+            ApiError: the pods cannot be listed, or the server has trouble.
+        """
+        selector = (("fieldSelector", f"spec.nodeName={node}"),)
+        pods = Collection(self._transport, PODS, selector, timeout=REQUEST_SECONDS).list_all()[0]
+        left = []
+        for pod in to_leave(pods):
+            why = "it is ending"
+            if pod.metadata.deletion_timestamp is None:
+                why = self._evict(pod) if self._may_act() else "this replica no longer leads"
+            left.append(Left(f"{pod.metadata.namespace}/{pod.metadata.name}", why))
+        return left
+
+    def _evict(self, pod: Pod) -> str:
+        """Ask for one eviction; why the pod is still there."""
+        meta = pod.metadata
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": meta.name, "namespace": meta.namespace},
+            "deleteOptions": {"preconditions": {"uid": meta.uid}},
+        }
+        path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}/eviction"
+        try:
+            self._transport.request("POST", path, body=body, timeout=REQUEST_SECONDS)
+        except ApiError as error:
+            if error.status in (404, 409):  # gone, or another pod of that name by now: seen at the next look
+                return "it has just changed"
+            if not _refused(error):
+                raise
+            return one_line(error.message or str(error), 300)
+        return "it is ending"
+
+
+def _refused(error: ApiError) -> bool:
+    """Whether the answer is about this pod. A budget is a 429, as is an overloaded server; two budgets are a 500."""
+    text = error.message.lower()
+    about_budget = "disruption budget" in text or "poddisruptionbudget" in text
+    return about_budget or error.status in (400, 403, 422)

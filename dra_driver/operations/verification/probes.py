@@ -1,0 +1,190 @@
+"""Opens chips, to see that they can be opened and by whom. Only where the user asks for it (``--probe``).
+
+Nodes are opened for writing only, and nothing is written: the Neuron kernel driver then attaches nothing to the chip
+and waits for no reset, so that programs which look do not disturb those which work (aws-neuron-driver, the way its own
+tools open a chip). Nobody has run this on hardware, so a chip that any process has open is left alone all the same.
+Each opening is a process of its own with a limit of time, since an opening may hang in the kernel.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from dra_driver.operations.verification.evidence import ContainerView, Evidence, Opened
+from dra_driver.operations.verification.hostfiles import FILES, PLACES, form_of
+from dra_driver.util.errors import UsageError
+
+SECONDS: Final = 5.0
+"""An opening takes microseconds; one that takes so long hangs."""
+INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC
+"""Inode of the namespace that shows all processes of the host (Linux, ``include/linux/proc_ns.h``)."""
+LEFT_ALONE: Final = "left alone"
+
+_OPEN: Final = """
+import os, sys
+try:
+    descriptor = os.open(sys.argv[1], os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+except OSError as error:
+    print(os.strerror(error.errno), flush=True)
+else:
+    print("ok", flush=True)
+    sys.stdin.read()
+    os.close(descriptor)
+"""
+
+
+def probe_host(root: Path, evidence: Evidence) -> Opened:
+    """Open the node of each chip that nobody uses: once, and once more while the first process has it open.
+
+    Args:
+        root: of the host; its ``/dev`` must be the host's.
+        evidence: of this host: whether it is emulated, and which device number each chip has.
+    """
+    once: dict[int, str] = {}
+    twice: dict[int, str] = {}
+    used = {} if evidence.emulated else _used_numbers()
+    for chip in evidence.chips:
+        path, node = root / f"dev/neuron{chip}", evidence.of_chip("node", chip)
+        if node is None:
+            continue
+        reason = used if isinstance(used, str) else used.get(node.number, "")
+        dev = evidence.of_chip("dev", chip)
+        if not reason and (dev is None or dev.text != node.number) and not evidence.emulated:
+            reason = "its number is not that of sysfs"
+        once[chip], twice[chip] = (f"{LEFT_ALONE}: {reason}",) * 2 if reason else _open_both(path)
+    return Opened(once, twice)
+
+
+def _used_numbers() -> dict[str, str] | str:
+    """Device numbers that some process has open, and why they are left alone; a text: why that cannot be told."""
+    try:
+        if os.stat("/proc/self/ns/pid").st_ino != INITIAL_PID_NAMESPACE:  # noqa: PTH116 # as the others here
+            return "a container does not see who uses it"
+        if os.geteuid() != 0:
+            return "only root sees who uses it"
+        found = {}
+        for process in Path("/proc").iterdir():
+            if process.name.isdecimal():
+                found.update(dict.fromkeys(_open_devices(process), "in use"))
+    except OSError as error:
+        return f"who uses it cannot be determined ({error.strerror})"
+    return found
+
+
+def _open_devices(process: Path) -> set[str]:
+    numbers = set()
+    try:
+        for descriptor in (process / "fd").iterdir():
+            try:
+                status = descriptor.stat()
+            except FileNotFoundError:
+                continue
+            if stat.S_ISCHR(status.st_mode):
+                numbers.add(f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}")
+    except (FileNotFoundError, ProcessLookupError):
+        return numbers  # it has ended
+    return numbers
+
+
+def _open_both(path: Path) -> tuple[str, str]:
+    first = _process(path)
+    try:
+        said = _said(first)
+        if said != "ok":
+            return said, f"{LEFT_ALONE}: it could not be opened once"
+        second = _process(path)
+        try:
+            return said, _said(second)
+        finally:
+            _end(second)
+    finally:
+        _end(first)
+
+
+def _process(path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(  # noqa: S603 # this interpreter, with a program of our own
+        [sys.executable, "-I", "-S", "-c", _OPEN, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def _said(process: subprocess.Popen[str]) -> str:
+    import select
+
+    assert process.stdout is not None  # noqa: S101 # a pipe, see above
+    if not select.select([process.stdout], [], [], SECONDS)[0]:
+        return f"it hangs for {SECONDS:.0f} s"
+    return process.stdout.readline().strip()[:64] or "the process that was to open it ended"
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Close the pipe, which ends it; a process that hangs in the kernel is left behind, as nothing can end it."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+    try:
+        process.wait(1.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def probe_container(evidence: Evidence, dev: Path = Path("/dev")) -> ContainerView:
+    """What this container can open: its own chips by their nodes, others by nodes that it tries to make.
+
+    Args:
+        evidence: of the host as the container's /sys shows it: the device numbers of the chips.
+        dev: the container's.
+
+    Raises:
+        UsageError: there is no node of a chip and none in sysfs, so this is no container with chips.
+    """
+    nodes = {int(path.name.removeprefix("neuron")): _number(path) for path in _nodes(dev)}
+    if not nodes and not evidence.chips:
+        raise UsageError(
+            f"there is no chip in {dev}, and none in /sys",
+            remedy="run --probe container in a pod whose claim was given chips",
+        )
+    opened = {index: _open_both(dev / f"neuron{index}")[0] for index in sorted(nodes)}
+    numbers = {chip: seen.text for chip in evidence.chips if (seen := evidence.of_chip("dev", chip)) and seen.text}
+    shared = len({*numbers.values()}) < len(numbers)
+    others = {
+        chip: text
+        for chip, text in numbers.items()
+        if not shared and text not in nodes.values() and form_of(FILES["dev"]).fullmatch(text)
+    }
+    return ContainerView(nodes, opened, _open_others(others))
+
+
+def _nodes(dev: Path) -> list[Path]:
+    return sorted(path for path in dev.glob("neuron*") if re.fullmatch(PLACES["chip"], path.name))[:64]
+
+
+def _number(path: Path) -> str:
+    status = path.stat()
+    return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if stat.S_ISCHR(status.st_mode) else ""
+
+
+def _open_others(numbers: Mapping[int, str]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        for chip, number in numbers.items():
+            path = Path(directory) / f"neuron{chip}"
+            try:
+                os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(*map(int, number.split(":"))))
+            except OSError as error:
+                found[chip] = f"no node can be made: {errno.errorcode.get(error.errno or 0, 'unknown')}"
+            else:
+                found[chip] = _open_both(path)[0]
+    return found

@@ -1,0 +1,598 @@
+"""The cost of an expression as the API server estimates it, with a limit, before it stores the expression.
+
+Kubernetes also counts the actual cost during evaluation, with the same limit. That is not simulated: admitted
+expressions stay below the limit, except for the few units by which the estimate of some expressions (``device ==
+null``) is too low.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dra_driver.simulator.cel.checker import Checked
+from dra_driver.simulator.cel.syntax import Bind, Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select
+from dra_driver.simulator.cel.types import BYTES, QUANTITY, SEMVER, STRING, Type
+
+UNLIMITED = (1 << 64) - 1
+
+Size = tuple[int, int]
+"""Minimum and maximum size: characters of a string, bytes, elements or entries; a scalar has 1."""
+
+ONE: Size = (1, 1)
+SIZE_UNKNOWN: Size = (0, UNLIMITED)
+SCALARS = frozenset({"bool", "double", "int", "uint", "google.protobuf.Timestamp", "google.protobuf.Duration"})
+
+
+class EntrySize(NamedTuple):
+    """Sizes of the keys (or indices) and of the values of a container."""
+
+    container: str
+    key: Size
+    value: Size
+
+
+MAP_ENTRIES, DOMAIN_LENGTH, ID_LENGTH, VALUE_LENGTH = 32, 63, 32, 64
+
+_ATTRIBUTES = "attributes"
+_PARTS: dict[tuple[str, ...], int] = {
+    (): 0,
+    ("driver",): DOMAIN_LENGTH,
+    ("allowMultipleAllocations",): 1,
+    **{
+        (field, *part): size
+        for field in (_ATTRIBUTES, "capacity")
+        for part, size in (
+            ((), MAP_ENTRIES),
+            (("@keys",), DOMAIN_LENGTH),
+            (("@values",), MAP_ENTRIES),
+            (("@values", "@keys"), ID_LENGTH),
+        )
+    },
+    (_ATTRIBUTES, "@values", "@values"): VALUE_LENGTH,
+    ("capacity", "@values", "@values"): 0,
+}
+"""Maximum size of each part of the device, from the limits of the ResourceSlice API."""
+
+
+def size_at(path: tuple[str, ...]) -> Size | None:
+    """The size of a part of the device; None for anything else."""
+    if not path or path[0] != "device":
+        return None
+    part = path[1:]
+    if (
+        len(part) == 3 and part[:2] == (_ATTRIBUTES, "@values") and not part[2].startswith("@")
+    ):  # attributes, domain, name
+        return (0, VALUE_LENGTH)
+    found = _PARTS.get(part)
+    return None if found is None else (0, found)
+
+
+def literal_size(node: Node) -> Size | None:
+    """The exact size of a literal."""
+    if isinstance(node, Literal):
+        length = len(node.value) if isinstance(node.value, str | bytes) else 1
+    elif isinstance(node, ListLiteral):
+        length = len(node.elements)
+    elif isinstance(node, MapLiteral):
+        length = len(node.entries)
+    else:
+        return None
+    return (length, length)
+
+
+def add(left: int, right: int) -> int:
+    """Saturating addition."""
+    return min(left + right, UNLIMITED)
+
+
+def times(left: int, right: int) -> int:
+    """Saturating multiplication."""
+    return min(left * right, UNLIMITED)
+
+
+def scaled(value: int, factor: float) -> int:
+    """Saturating multiplication by a factor, rounded up."""
+    product = float(value) * factor
+    return UNLIMITED if product >= 2.0**64 else math.ceil(product)
+
+
+def union(left: Size, right: Size) -> Size:
+    """The smallest range that covers both."""
+    return min(left[0], right[0]), max(left[1], right[1])
+
+
+def sum_of(left: Size, right: Size) -> Size:
+    """The sum of two ranges."""
+    return add(left[0], right[0]), add(left[1], right[1])
+
+
+def product_of(left: Size, right: Size) -> Size:
+    """The product of two ranges."""
+    return times(left[0], right[0]), times(left[1], right[1])
+
+
+Cost = tuple[int, Size | None]
+"""Cost excluding the arguments, and the size of the result if it is known."""
+Rule = Callable[["Operand | None", "list[Operand]"], Cost | None]
+
+
+def listed(factor: float, size: Size) -> Cost:
+    """A call that creates a list: its elements, the call and the list itself."""
+    return add(scaled(size[1], factor), 11), size
+
+
+def _literal_int(operand: Operand, default: int) -> int:
+    if isinstance(operand.node, Literal) and type(operand.node.value) is int:
+        return max(operand.node.value, 0)
+    return default
+
+
+def slice_cost(target: Operand | None, args: list[Operand]) -> Cost | None:
+    """``slice()``."""
+    if target is None:
+        return None
+    start, end = _literal_int(args[0], 0), _literal_int(args[1], target.size[1])
+    count = (end - start) & UNLIMITED
+    return listed(1, (count, count))
+
+
+def range_cost(_: Operand | None, args: list[Operand]) -> Cost:
+    """``lists.range()``."""
+    count = _literal_int(args[0], UNLIMITED)
+    return listed(1, (count, count))
+
+
+def flatten(target: Operand | None, args: list[Operand]) -> Cost | None:
+    """``flatten()``."""
+    depth = _literal_int(args[0], UNLIMITED) if args else 1
+    return listed(float(depth), target.size) if target else None
+
+
+def squared(factor: float, *, of_argument: bool = False) -> Rule:
+    """Each element is compared with each element of the target, or of the argument."""
+
+    def rule(target: Operand | None, args: list[Operand]) -> Cost | None:
+        operand = args[0] if of_argument else target
+        return listed(factor, product_of(operand.size, operand.size)) if operand else None
+
+    return rule
+
+
+def sets(factor: float) -> Rule:
+    """Each element of one list is compared with each element of the other."""
+    return lambda _, args: (add(scaled(product_of(args[0].size, args[1].size)[1], factor), 1), None)
+
+
+TRAVERSAL, PATTERN = 0.1, 0.25
+"""Cost per character of a string, and per character of a pattern."""
+
+
+def call_cost(estimator: Estimator, node: Call, overload: str, target: Operand | None, args: list[Operand]) -> Cost:
+    """Cost of a call by one overload, including the arguments but not the target, and the size of its result."""
+    inside = 0
+    for arg in args:
+        inside = add(inside, arg.cost)
+    if overload == "conditional":
+        estimator.set_entries(node, _joined(estimator, node.args[1], node.args[2]))
+        return add(args[0].cost, max(args[1].cost, args[2].cost)), union(
+            args[1].known_size or SIZE_UNKNOWN, args[2].known_size or SIZE_UNKNOWN
+        )
+    if overload in {"logical_and", "logical_or"}:
+        return inside, None
+    if overload in {"add_list", "add_string", "add_bytes"}:
+        estimator.set_entries(node, _joined(estimator, node.args[0], node.args[1]))
+    rule = OVERLOADS.get(overload) or FUNCTIONS.get(node.function)
+    found = rule(target, args) if rule is not None else None
+    cost, size = found or (1, None)
+    return add(cost, inside), size
+
+
+def _joined(estimator: Estimator, left: Node, right: Node) -> EntrySize | None:
+    """Sizes of the entries of a value that is either of two nodes, or their concatenation."""
+    first, second = estimator.entries(left), estimator.entries(right)
+    if first is None or second is None:
+        return None
+    return EntrySize(first.container, union(first.key, second.key), union(first.value, second.value))
+
+
+def _known(operand: Operand) -> Size:
+    return operand.known_size or SIZE_UNKNOWN
+
+
+def _compared(_: Operand | None, args: list[Operand]) -> Cost:
+    return scaled(min(_known(args[0])[1], _known(args[1])[1]), TRAVERSAL), None
+
+
+def _equal(target: Operand | None, args: list[Operand]) -> Cost:
+    left, right = args
+    if left.type == right.type and left.type in (QUANTITY, SEMVER):
+        return 1, None
+    return _compared(target, args)
+
+
+def _argument(_: Operand | None, args: list[Operand]) -> Cost:
+    """Proportional to the size of the first argument."""
+    return scaled(args[0].size[1], TRAVERSAL), None
+
+
+def _whole_target(factor: float) -> Rule:
+    """Proportional to the size of the target, which is also the size of the result."""
+    return lambda target, _: (scaled(target.size[1], factor), target.size) if target else None
+
+
+def _over_list(target: Operand | None, _: list[Operand]) -> Cost | None:
+    """Each element is visited; strings are compared."""
+    if target is None:
+        return None
+    element = target.element
+    if element is None:
+        return scaled(target.size[1], TRAVERSAL), None
+    kind, size = element
+    each = 1 + scaled(size[1], TRAVERSAL) if kind in (STRING, BYTES) else 1
+    return times(target.size[1], min(each, UNLIMITED)), None
+
+
+def _prefix(_: Operand | None, args: list[Operand]) -> Cost:
+    return scaled(_known(args[0])[1], TRAVERSAL), None
+
+
+def _in_list(_: Operand | None, args: list[Operand]) -> Cost:
+    return scaled(_known(args[1])[1], 1), None
+
+
+def _within(target: Operand | None, args: list[Operand]) -> Cost | None:
+    if target is None:
+        return None
+    return times(scaled(_known(target)[1], TRAVERSAL), scaled(_known(args[0])[1], TRAVERSAL)), None
+
+
+def _pattern_cost(text: Size, pattern: Size) -> int:
+    return times(scaled(add(text[1], 1), TRAVERSAL), scaled(pattern[1], PATTERN))
+
+
+def _matches(target: Operand | None, args: list[Operand]) -> Cost | None:
+    return (_pattern_cost(_known(target), _known(args[0])), None) if target else None
+
+
+def _find(target: Operand | None, args: list[Operand]) -> Cost | None:
+    return (_pattern_cost(target.size, args[0].size), (0, target.size[1])) if target else None
+
+
+def _replace(target: Operand | None, args: list[Operand]) -> Cost | None:
+    if target is None:
+        return None
+    text, old, new = target.size, args[0].size, args[1].size
+    if old[0] == 0:
+        most, kept = min(text[1] + 1, UNLIMITED), text[1]
+    elif new[1] <= old[0]:
+        most, kept = 0, text[1]
+    else:
+        most, kept = math.ceil(text[1] / old[0]), 0
+    if old[1] == 0:
+        least, kept_least = min(text[0] + 1, UNLIMITED), text[0]
+    elif old[1] <= new[0]:
+        least, kept_least = 0, text[0]
+    else:
+        least, kept_least = math.ceil(text[0] / old[1]), 0
+    size = sum_of(product_of((least, most), new), (kept_least, kept))
+    return scaled(text[1], 2 * TRAVERSAL), size
+
+
+def _split(target: Operand | None, args: list[Operand]) -> Cost | None:
+    if target is None:
+        return None
+    most = target.size[1]
+    if len(args) > 1 and isinstance(args[1].node, Literal) and type(args[1].node.value) is int:
+        most = args[1].node.value & UNLIMITED
+    return scaled(target.size[1], 2 * TRAVERSAL), (0, most)
+
+
+def _join(target: Operand | None, args: list[Operand]) -> Cost | None:
+    if target is None:
+        return None
+    count, element = target.size, target.element
+    size: Size = product_of(count, element[1]) if element else (0, 0)
+    if args:
+        between = (max(count[0] - 1, 0), max(count[1] - 1, 0))
+        size = sum_of(size, product_of(args[0].size, between))
+    return scaled(size[1], TRAVERSAL), size
+
+
+def _added(factor: float) -> Rule:
+    """Strings are copied, lists are not."""
+
+    def rule(_: Operand | None, args: list[Operand]) -> Cost:
+        size = sum_of(_known(args[0]), _known(args[1]))
+        return (scaled(size[1], factor) if factor else 1), size
+
+    return rule
+
+
+def _to_bytes(_: Operand | None, args: list[Operand]) -> Cost:
+    least, most = _known(args[0])
+    return scaled(most, TRAVERSAL), (least, most * 4 & UNLIMITED)
+
+
+def _to_text(_: Operand | None, args: list[Operand]) -> Cost:
+    least, most = _known(args[0])
+    return scaled(most, TRAVERSAL), (least // 4, most)
+
+
+def _quoted(_: Operand | None, args: list[Operand]) -> Cost:
+    least, most = _known(args[0])
+    return scaled(most, TRAVERSAL), (least + 2, most * 2 + 2 & UNLIMITED)
+
+
+_SORTED = ("int", "uint", "double", "bool", "string", "bytes")
+_TEXT_FACTOR = 2 + TRAVERSAL
+
+OVERLOADS: dict[str, Rule] = {
+    **dict.fromkeys(
+        (
+            f"{word}_{kind}"
+            for word in ("less", "less_equals", "greater", "greater_equals")
+            for kind in ("string", "bytes")
+        ),
+        _compared,
+    ),
+    "equals": _equal,
+    "not_equals": _compared,
+    "in_list": _in_list,
+    "starts_with_string": _prefix,
+    "ends_with_string": _prefix,
+    "contains_string": _within,
+    "matches_string": _matches,
+    "strings_quote": _quoted,
+    "string_to_bytes": _to_bytes,
+    "bytes_to_string": _to_text,
+    "add_string": _added(TRAVERSAL),
+    "add_bytes": _added(TRAVERSAL),
+    "add_list": _added(0),
+    "list_slice": slice_cost,
+    "list_flatten": flatten,
+    "list_flatten_int": flatten,
+    "lists_range": range_cost,
+    "list_reverse": lambda target, _: listed(1, target.size) if target else None,
+    "list_distinct": squared(2),
+    **{f"list_{kind}_sort": squared(_TEXT_FACTOR if kind in {"string", "bytes"} else 2) for kind in _SORTED},
+    **{
+        f"list_{kind}_sortByAssociatedKeys": squared(
+            _TEXT_FACTOR if kind in {"string", "bytes"} else 2, of_argument=True
+        )
+        for kind in _SORTED
+    },
+    "list_sets_contains_list": sets(1),
+    "list_sets_intersects_list": sets(1),
+    "list_sets_equivalent_list": sets(2),
+}
+"""Costs by overload; these take precedence."""
+
+FUNCTIONS: dict[str, Rule] = {
+    **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _over_list),
+    **dict.fromkeys(("lowerAscii", "upperAscii", "substring", "trim"), _whole_target(TRAVERSAL)),
+    "replace": _replace,
+    "split": _split,
+    "join": _join,
+    **dict.fromkeys(("find", "findAll"), _find),
+    **dict.fromkeys(("quantity", "isQuantity", "semver", "isSemver"), _argument),
+}
+"""Costs by function name. A function in neither table costs 1."""
+
+
+Path = tuple[str, ...]
+LIST_COST, MAP_COST, BIND_COST = 10, 30, 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Local:
+    path: Path
+    size: Size | None
+    entries: EntrySize | None
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """What the cost of a call needs to know about a target or argument; ``cost`` is the cost of evaluating it."""
+
+    node: Node
+    path: Path
+    type: Type
+    known_size: Size | None
+    cost: int = 0
+
+    @property
+    def size(self) -> Size:
+        """The size; (0, unlimited) if nothing is known."""
+        return self.known_size or size_at(self.path) or SIZE_UNKNOWN
+
+    @property
+    def element(self) -> tuple[Type, Size] | None:
+        """Type and size of the elements of a list."""
+        if not self.type.params:
+            return None
+        return self.type.params[0], (size_at((*self.path, "@items")) if self.path else None) or SIZE_UNKNOWN
+
+
+def estimate(root: Node, checked: Checked) -> int:
+    """The maximum cost, in Kubernetes' units; UNLIMITED if there is no bound."""
+    return Estimator(checked).cost(root)
+
+
+class Estimator:
+    """Walks an expression once. Known sizes and device paths of nodes are kept for the nodes that use them."""
+
+    def __init__(self, checked: Checked) -> None:
+        self.checked = checked
+        self._locals: dict[str, list[_Local]] = {}
+        self._paths: dict[Node, Path] = {}
+        self._sizes: dict[Node, Size] = {}
+        self._entries: dict[Node, EntrySize] = {}
+        self._costs: dict[Node, int] = {}
+
+    def cost(self, node: Node) -> int:
+        """The maximum cost of a node."""
+        if node not in self._costs:
+            # Macro expansion may use a node twice, at the same cost.
+            self._costs[node] = _COSTS[type(node)](self, node)
+        return self._costs[node]
+
+    def operand(self, node: Node, cost: int = 0) -> Operand:
+        """A node as the target or an argument of a call."""
+        return Operand(node, self.path(node), self.checked.types[node], self.size(node), cost)
+
+    def path(self, node: Node) -> Path:
+        """The part of the device that a node denotes, or ()."""
+        if isinstance(node, Ident) and self._locals.get(node.name):
+            return self._locals[node.name][-1].path
+        return self._paths.get(node, ())
+
+    def size(self, node: Node) -> Size | None:
+        """The size of a node, as far as it is known."""
+        known = self._sizes.get(node) or literal_size(node)
+        if known is not None:
+            return known
+        known = size_at(self.path(node))
+        if known is not None:
+            self._sizes[node] = known
+            return known
+        kind = self.checked.types[node]
+        if kind.kind in SCALARS or (kind.kind == "optional_type" and kind.params[0].kind in SCALARS):
+            return ONE
+        if isinstance(node, Ident) and self._locals.get(node.name):
+            return self._locals[node.name][-1].size
+        return None
+
+    def entries(self, node: Node) -> EntrySize | None:
+        """The sizes of the entries of a list or map, as far as they are known."""
+        if node in self._entries:
+            return self._entries[node]
+        if isinstance(node, Ident) and self._locals.get(node.name):
+            return self._locals[node.name][-1].entries
+        return None
+
+    def set_entries(self, node: Node, entries: EntrySize | None) -> None:
+        """Record the sizes of a node's entries."""
+        if entries is not None:
+            self._entries[node] = entries
+
+    def _push(self, name: str, local: _Local) -> None:
+        self._locals.setdefault(name, []).append(local)
+
+    def _literal(self, _: Literal) -> int:
+        return 0
+
+    def _ident(self, node: Ident) -> int:
+        found = self._locals.get(node.name)
+        self._paths[node] = found[-1].path if found else (node.name,)
+        return 1
+
+    def _select(self, node: Select) -> int:
+        if node in self.checked.named_types:
+            return 1
+        cost = self.cost(node.operand)
+        if node.test:
+            return cost
+        self._paths[node] = (*self.path(node.operand), node.field)
+        kind = self.checked.types[node.operand].kind
+        return add(cost, 1) if kind in {"map", "kubernetes.DRADevice"} else cost
+
+    def _call(self, node: Call) -> int:
+        if node.function == "dyn":
+            (arg,) = node.args
+            cost = add(self.cost(arg), 1)
+            size = self.size(arg)
+            if size is not None:
+                self._sizes[node] = size
+            self.set_entries(node, self.entries(arg))
+            return cost
+        args = []
+        for arg in node.args:
+            cost = self.cost(arg)
+            args.append(self.operand(arg, cost))
+        target_cost = self.cost(node.target) if node.target is not None else 0
+        target = self.operand(node.target) if node.target is not None else None
+        highest, size = 0, None
+        for overload in self.checked.overloads[node]:
+            cost, result = call_cost(self, node, overload.id, target, args)
+            highest = max(highest, cost)
+            if result is not None:
+                size = result if size is None else union(size, result)
+            if overload.id in {"index_list", "index_map"}:
+                entries = self.entries(node.args[0])
+                size = entries.value if entries is not None else None
+                part = "@items" if overload.id == "index_list" else "@values"
+                self._paths[node] = (*self.path(node.args[0]), part)
+            if size is None:
+                size = self.size(node)
+        if size is not None:
+            self._sizes[node] = size
+        return add(target_cost, highest)
+
+    def _list(self, node: ListLiteral) -> int:
+        cost = 0
+        value: Size = (UNLIMITED if node.elements else 0, 0)
+        for element in node.elements:
+            cost = add(cost, self.cost(element))
+            value = union(value, self.size(element) or SIZE_UNKNOWN)
+        self._entries[node] = EntrySize("list", ONE, value)
+        return add(cost, LIST_COST)
+
+    def _map(self, node: MapLiteral) -> int:
+        cost = 0
+        key_size: Size = (UNLIMITED if node.entries else 0, 0)
+        value_size = key_size
+        for key, value, _ in node.entries:
+            cost = add(add(cost, self.cost(key)), self.cost(value))
+            key_size = union(key_size, self.size(key) or SIZE_UNKNOWN)
+            value_size = union(value_size, self.size(value) or SIZE_UNKNOWN)
+        self._entries[node] = EntrySize("map", key_size, value_size)
+        return add(cost, MAP_COST)
+
+    def _bind(self, node: Bind) -> int:
+        cost = add(self.cost(node.value), BIND_COST)
+        self._push(node.name, _Local(self.path(node.value), self.size(node.value), self.entries(node.value)))
+        cost = add(cost, self.cost(node.body))
+        self._locals[node.name].pop()
+        size = self.size(node.body)
+        if size is not None:
+            self._sizes[node] = size
+        self.set_entries(node, self.entries(node.body))
+        return cost
+
+    def _fold(self, node: Fold) -> int:
+        cost = add(self.cost(node.range), self.cost(node.initial))
+        initial = _Local(self.path(node.initial), self.size(node.initial), self.entries(node.initial))
+        self._push(node.accumulator, initial)
+        variables = self._loop_variables(node)
+        for name, local in variables:
+            self._push(name, local)
+        loop = add(self.cost(node.condition), self.cost(node.step))
+        for name, _ in variables:
+            self._locals[name].pop()
+        cost = add(cost, self.cost(node.result))
+        self._locals[node.accumulator].pop()
+        count = self.size(node.range) or SIZE_UNKNOWN
+        if isinstance(node.initial, Literal):
+            self._sizes[node] = self.size(node.initial) or SIZE_UNKNOWN
+        else:
+            self._sizes[node] = count
+            self.set_entries(node, self.entries(node.step))
+        return add(cost, times(count[1], loop))
+
+    def _loop_variables(self, node: Fold) -> list[tuple[str, _Local]]:
+        entries, path = self.entries(node.range), self.path(node.range)
+        is_list = (entries.container if entries is not None else self.checked.types[node.range].kind) == "list"
+        key = _Local((*path, "@indices" if is_list else "@keys"), entries.key if entries else None, None)
+        value = _Local((*path, "@items" if is_list else "@values"), entries.value if entries else None, None)
+        if node.variable2 is not None:
+            return [(node.variable, key), (node.variable2, value)]
+        return [(node.variable, value if is_list else key)]
+
+
+_COSTS: dict[type, Callable[[Estimator, Any], int]] = {
+    Literal: Estimator._literal, Ident: Estimator._ident, Select: Estimator._select, Call: Estimator._call,  # noqa: SLF001 # one table of this module's own methods
+    ListLiteral: Estimator._list, MapLiteral: Estimator._map, Bind: Estimator._bind, Fold: Estimator._fold,  # noqa: SLF001
+}  # fmt: skip

@@ -1,0 +1,38 @@
+"""Reads the objects of users and clusters: from YAML or JSON to typed objects, and to the pods and claims to allocate.
+
+``read_manifests`` returns ``Manifests``; ``attempts`` returns the claims to allocate, pod by pod.
+"""
+
+from dra_driver.kube.documents import ManifestError, Origin
+from dra_driver.simulator.manifests.attempts import (
+    NEURON_RESOURCES,
+    Attempt,
+    attempts,
+    left_out,
+    of_templates,
+    offering,
+    special_claim,
+    with_uid,
+)
+from dra_driver.simulator.manifests.model import ClaimReference, ExclusiveGroup, Manifests, PodWithClaims
+from dra_driver.simulator.manifests.read import NAMESPACE, read_manifests, read_stored
+
+__all__ = [
+    "NAMESPACE",
+    "NEURON_RESOURCES",
+    "Attempt",
+    "ClaimReference",
+    "ExclusiveGroup",
+    "ManifestError",
+    "Manifests",
+    "Origin",
+    "PodWithClaims",
+    "attempts",
+    "left_out",
+    "of_templates",
+    "offering",
+    "read_manifests",
+    "read_stored",
+    "special_claim",
+    "with_uid",
+]

@@ -1,0 +1,255 @@
+"""The allocations to attempt: for each pod its claims, and the claims that no pod uses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from dra_driver.kube.api.objects import ObjectMeta, OwnerReference
+from dra_driver.kube.documents import ManifestError, Origin
+from dra_driver.kube.quantity import UNIT
+from dra_driver.simulator.manifests.model import IMPLICIT, ClaimReference, Key, Manifests, PodWithClaims, of_container
+from dra_driver.simulator.manifests.names import MAX_NAMES, generated, uid
+from dra_driver.simulator.manifests.objects import (
+    DeviceClaim,
+    DeviceClass,
+    DeviceRequest,
+    ExactDeviceRequest,
+    ResourceClaim,
+    ResourceClaimSpec,
+)
+from dra_driver.simulator.manifests.workloads import Container, ResourceClaimTemplate
+from dra_driver.util.text import first_of
+
+NEURON_RESOURCES = "aws.amazon.com/neuron"
+"""Common prefix of the resources of Neuron's device plugin: this one, ``neurondevice`` and ``neuroncore``."""
+_NOT_YET = "9999"
+"""Later than any timestamp: used for classes that have no creation time because they are only about to be applied."""
+
+
+def offering(classes: Iterable[DeviceClass]) -> dict[str, str]:
+    """The class behind each extended resource; of several the newest, then the first by name."""
+    found: dict[str, str] = {}
+    by_name = sorted(classes, key=lambda item: item.metadata.name)
+    for item in sorted(by_name, key=lambda item: item.metadata.creation_timestamp or _NOT_YET, reverse=True):
+        found[IMPLICIT + item.metadata.name] = item.metadata.name
+        if item.spec.extended_resource_name is not None:
+            found.setdefault(item.spec.extended_resource_name, item.metadata.name)
+    return found
+
+
+def special_claim(pod: PodWithClaims, wanted: Collection[str], classes: Mapping[str, str]) -> ResourceClaim:
+    """The claim that kube-scheduler creates for the pod on a node.
+
+    Args:
+        pod: a pod that requests extended resources.
+        wanted: those that a class offers and that the node itself does not.
+        classes: the result of ``offering``.
+    """
+    prefix = f"{pod.name}-extended-resources-"
+    owner = OwnerReference("v1", "Pod", pod.name, pod.uid, controller=True)
+    name = generated(prefix, pod.namespace)
+    meta = ObjectMeta(
+        name=name,
+        namespace=pod.namespace,
+        uid=uid(f"ResourceClaim {pod.namespace}/{name}"),
+        annotations={"resource.kubernetes.io/extended-resource-claim": "true"},
+        owner_references=(owner,),
+    )
+    found = (
+        DeviceRequest(name, ExactDeviceRequest(device_class_name=classes[resource], count=count))
+        for resource in wanted
+        for name, count in _requests(pod, resource)
+    )
+    requests = tuple(sorted(found, key=lambda item: item.name))
+    return ResourceClaim(meta, ResourceClaimSpec(DeviceClaim(requests)))
+
+
+def _requests(pod: PodWithClaims, resource: str) -> Iterator[tuple[str, int]]:
+    """One per long-running container, and one for what init containers need beyond the share of later containers."""
+    init = pod.spec.init_containers
+    containers = (*init, *pod.spec.containers)
+    lasting = [
+        0 if place < len(init) and item.restart_policy != "Always" else requested(item, resource)
+        for place, item in enumerate(containers)
+    ]
+    beside = [
+        (max(requested(item, resource) - sum(lasting[place:]), 0), place)
+        for place, item in enumerate(init)
+        if item.restart_policy != "Always"
+    ]
+    most, place = max(beside, key=lambda pair: pair[0], default=(0, 0))
+    if most:
+        yield _name(place, containers[place], resource), most
+    for place, count in enumerate(lasting):
+        if count:
+            yield _name(place, containers[place], resource), count
+
+
+def requested(container: Container, resource: str) -> int:
+    """The requested amount; zero if it is not an integer."""
+    amount = of_container(container).get(resource, 0)
+    return 0 if amount % UNIT else amount // UNIT
+
+
+def _name(place: int, container: Container, resource: str) -> str:
+    return f"container-{place}-request-{sorted(of_container(container)).index(resource)}"
+
+
+_NO_ORIGIN = Origin("(no file)", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Claims that are allocated together on one node; some may be allocated already, possibly by an earlier attempt."""
+
+    pod: PodWithClaims | None
+    """None for a claim that no pod uses."""
+    claims: tuple[ResourceClaim, ...]
+    """In the order of the pod's spec."""
+    extended: Mapping[str, int] = field(default_factory=dict)
+    """Requested amounts of the extended resources that a DeviceClass offers, or that are Neuron's."""
+
+
+def left_out(manifests: Manifests) -> tuple[str, ...]:
+    """Requested extended resources neither offered by a class nor Neuron's, as lines for ``not_considered``."""
+    offered = offering(manifests.classes)
+    found: dict[str, list[str]] = {}
+    for pod in manifests.pods:
+        others = set(pod.extended_resources) - set(_extended(pod, offered))
+        for name in () if pod.node_name else sorted(others):
+            found.setdefault(name, []).append(f"{pod.namespace}/{pod.name}")
+    return tuple(f"resources: {name}: {first_of(pods, MAX_NAMES)}" for name, pods in found.items())
+
+
+def _extended(pod: PodWithClaims, offered: Collection[str]) -> dict[str, int]:
+    """Empty for a pod that is on a node already, or whose claim for extended resources exists already."""
+    if pod.node_name or any(not reference.name for reference in pod.claims):
+        return {}
+    return {
+        name: count
+        for name, count in pod.extended_resources.items()
+        if name in offered or name.startswith(NEURON_RESOURCES)
+    }
+
+
+def attempts(manifests: Manifests) -> tuple[Attempt, ...]:
+    """The pods in their order, then the claims that no pod uses. Pods that need no devices are omitted.
+
+    Raises ManifestError if a pod refers to a missing claim or template, or a claim to a missing class.
+    """
+    return tuple(_Resolver(manifests).attempts())
+
+
+class _Resolver:
+    def __init__(self, manifests: Manifests) -> None:
+        self._manifests = manifests
+        self._origins: Mapping[Key, Origin] = manifests.origins
+        self._claims = {(item.metadata.namespace, item.metadata.name): item for item in manifests.claims}
+        self._templates = {(item.metadata.namespace, item.metadata.name): item for item in manifests.templates}
+        self._classes = {item.metadata.name for item in manifests.classes}
+
+    def attempts(self) -> Iterator[Attempt]:
+        used: set[tuple[str, str]] = set()
+        offered = offering(self._manifests.classes)
+        for pod in self._manifests.pods:
+            # The claim for extended resources is deleted together with its pod, which may be terminating.
+            there = (item for item in pod.claims if item.name or (pod.namespace, item.claim) in self._claims)
+            claims = tuple(self._claim(pod, reference) for reference in there)
+            used |= {(item.metadata.namespace, item.metadata.name) for item in claims}
+            extended = _extended(pod, offered)
+            if claims or extended:
+                yield Attempt(pod, claims, extended)
+        for (namespace, name), claim in self._claims.items():
+            if (namespace, name) not in used | self._manifests.standby:
+                self._check_classes(claim.spec.devices, self._origin("ResourceClaim", namespace, name), ("spec",))
+                yield Attempt(None, (claim,))
+
+    def _claim(self, pod: PodWithClaims, reference: ClaimReference) -> ResourceClaim:
+        known = self._claims.get((pod.namespace, reference.claim))
+        if known is not None:
+            origin = self._origin("ResourceClaim", pod.namespace, reference.claim)
+            self._check_classes(known.spec.devices, origin, ("spec",))
+            return known
+        if not reference.template:
+            raise self._missing(pod, reference, "ResourceClaim", reference.claim)
+        template = self._templates.get((pod.namespace, reference.template))
+        if template is None:
+            raise self._missing(pod, reference, "ResourceClaimTemplate", reference.template)
+        origin = self._origin("ResourceClaimTemplate", pod.namespace, reference.template)
+        self._check_classes(template.spec.spec.devices, origin, ("spec", "spec"))
+        return _made(pod, reference, template)
+
+    def _missing(self, pod: PodWithClaims, reference: ClaimReference, kind: str, name: str) -> ManifestError:
+        elsewhere = self._claims if kind == "ResourceClaim" else self._templates
+        others = sorted(namespace for namespace, other in elsewhere if other == name)
+        where = f"; there is one in namespace {others[0]}" if others else ""
+        field = "resourceClaimName" if kind == "ResourceClaim" else "resourceClaimTemplateName"
+        return (pod.origin or _NO_ORIGIN).error(
+            (*reference.path, field),
+            f"pod {pod.namespace}/{pod.name} needs the {kind} {pod.namespace}/{name}, which is not there{where}",
+            remedy="give the file that has it too, or correct the name",
+        )
+
+    def _origin(self, kind: str, namespace: str, name: str) -> Origin:
+        origin = self._origins.get((kind, namespace, name))
+        return origin if origin is not None else Origin("the cluster", "", subject=f"{kind} {namespace}/{name}")
+
+    def _check_classes(self, devices: DeviceClaim, origin: Origin, path: tuple[str | int, ...]) -> None:
+        for place, request in enumerate(devices.requests):
+            wanted: list[tuple[tuple[str | int, ...], str]] = [
+                (("firstAvailable", number), sub.device_class_name)
+                for number, sub in enumerate(request.first_available)
+            ]
+            if request.exactly is not None:
+                wanted.append((("exactly",), request.exactly.device_class_name))
+            for below, name in wanted:
+                if name not in self._classes:
+                    known = ", ".join(sorted(self._classes)[:8]) or "none"
+                    raise origin.error(
+                        (*path, "devices", "requests", place, *below, "deviceClassName"),
+                        f"there is no DeviceClass {name} (there are: {known})",
+                        remedy="give the file that has it too, or correct the name",
+                    )
+
+
+def _made(pod: PodWithClaims, reference: ClaimReference, template: ResourceClaimTemplate) -> ResourceClaim:
+    """The claim as the resource claim controller creates it for the pod."""
+    owner = OwnerReference("v1", "Pod", pod.name, pod.uid, controller=True)
+    meta = ObjectMeta(
+        name=reference.claim,
+        namespace=pod.namespace,
+        uid=uid(f"ResourceClaim {pod.namespace}/{reference.claim}"),
+        labels=template.spec.metadata.labels,
+        annotations={**template.spec.metadata.annotations, "resource.kubernetes.io/pod-claim-name": reference.name},
+        owner_references=(owner,),
+    )
+    return ResourceClaim(meta, template.spec.spec)
+
+
+def of_templates(manifests: Manifests) -> Manifests:
+    """With a claim of each template where there is no pod; that it was assumed is among what is not considered."""
+    if manifests.pods or manifests.running or not manifests.templates:
+        return manifests
+    claims, origins = list(manifests.claims), dict(manifests.origins)
+    for template in manifests.templates:
+        meta = template.metadata
+        name = generated(f"{meta.name}-", meta.namespace)
+        origin = origins["ResourceClaimTemplate", meta.namespace, meta.name]
+        origins["ResourceClaim", meta.namespace, name] = origin.at((*origin.path, "spec"), origin.subject)
+        of_claim = msgspec.structs.replace(template.spec.metadata, name=name, namespace=meta.namespace)
+        claims.append(ResourceClaim(of_claim, template.spec.spec))
+    names = [f"{template.metadata.namespace}/{template.metadata.name}" for template in manifests.templates]
+    note = f"how many pods use a ResourceClaimTemplate (one claim is taken of each): {first_of(names, MAX_NAMES)}"
+    return replace(manifests, claims=tuple(claims), origins=origins, not_considered=(*manifests.not_considered, note))
+
+
+def with_uid(claim: ResourceClaim) -> ResourceClaim:
+    """The claim with a UID, for code that needs one."""
+    meta = claim.metadata
+    if meta.uid:
+        return claim
+    made = uid(f"ResourceClaim {meta.namespace}/{meta.name}")
+    return msgspec.structs.replace(claim, metadata=msgspec.structs.replace(meta, uid=made))

@@ -1,0 +1,168 @@
+"""The result of reading: the objects of a cluster and of a user, and where each was defined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dra_driver.kube.documents import Origin
+from dra_driver.kube.quantity import UNIT, nanos
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.simulator.manifests.names import uid
+from dra_driver.simulator.manifests.objects import (
+    DeviceClass,
+    DeviceTaintRule,
+    NodeSelector,
+    ResourceClaim,
+    ResourceSlice,
+)
+from dra_driver.simulator.manifests.workloads import Container, Node, PodSpec, ResourceClaimTemplate, Toleration
+
+SCORED: Final = ("cpu", "memory")
+"""The resources that kube-scheduler's default profile scores."""
+IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
+"""Prefix of a DeviceClass's name in the extended resource that every class offers."""
+
+Amounts = dict[str, int]
+"""Amounts by resource name, in units of 10^-9."""
+
+
+def is_extended(name: str) -> bool:
+    """Whether a resource is extended: neither native nor quota-related, or implicitly offered by a DeviceClass."""
+    own = "/" not in name or "kubernetes.io/" in name or name.startswith("requests.")
+    return not own or name.startswith(IMPLICIT)
+
+
+def of_container(container: Container) -> Amounts:
+    """The requests of a container."""
+    return {
+        name: nanos(amount) for name, amount in {**container.resources.limits, **container.resources.requests}.items()
+    }
+
+
+def of_pod(spec: PodSpec, missing: Mapping[str, int] | None = None) -> Amounts:
+    """The effective requests of a pod: of the containers that run together, or of an init container if that is more.
+
+    Args:
+        spec: of the pod.
+        missing: the amounts to assume for a container that does not request a resource.
+    """
+    beside: Amounts = {}
+    most: Amounts = {}
+    for container in spec.init_containers:
+        wanted = {**(missing or {}), **of_container(container)}
+        if container.restart_policy == "Always":
+            beside = _sum((beside, wanted))
+            wanted = beside
+        else:
+            wanted = _sum((beside, wanted))
+        most = _most(most, wanted)
+    running = _sum((beside, *({**(missing or {}), **of_container(item)} for item in spec.containers)))
+    of_whole_pod = {
+        name: nanos(amount) for name, amount in {**spec.resources.limits, **spec.resources.requests}.items()
+    }
+    overhead = {name: nanos(amount) for name, amount in spec.overhead.items()}
+    return _sum(({**_most(most, running), **of_whole_pod}, overhead))
+
+
+def _sum(amounts: Iterable[Mapping[str, int]]) -> Amounts:
+    total: Amounts = {}
+    for item in amounts:
+        for name, amount in item.items():
+            total[name] = total.get(name, 0) + amount
+    return total
+
+
+def _most(one: Mapping[str, int], other: Mapping[str, int]) -> Amounts:
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in (*one, *other)}
+
+
+Key = tuple[str, str, str]
+"""Kind, namespace ("" for cluster-scoped kinds) and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimReference:
+    """One entry of a pod's ``resourceClaims``: an existing ``claim``, or one created from ``template``."""
+
+    name: str
+    """The entry's name within the pod."""
+    claim: str
+    """The name of the ResourceClaim; for one created from a template, the name that it will have."""
+    template: str = ""
+    path: tuple[str | int, ...] = ()
+    """Path to the entry, relative to ``PodWithClaims.origin``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExclusiveGroup:
+    """A group of a LeaderWorkerSet that has a topology domain, such as an UltraServer, to itself.
+
+    Source: LeaderWorkerSet, annotation ``leaderworkerset.sigs.k8s.io/exclusive-topology``.
+    """
+
+    leader: str
+    """The name of the leader pod, which is placed first."""
+    topology: str
+    """The node label whose value identifies the domain."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodWithClaims:
+    """A pod, its claims if it has any, and the nodes on which it may run."""
+
+    namespace: str
+    name: str
+    claims: tuple[ClaimReference, ...]
+    """In the order of the pod's spec, in which they are allocated."""
+    node_name: str = ""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    node_affinity: NodeSelector | None = None
+    """The required node affinity."""
+    tolerations: tuple[Toleration, ...] = ()
+    group: ExclusiveGroup | None = None
+    controller: str = ""
+    """The pod's controller, such as ``Deployment default/web``; "" for a pod without one."""
+    spread_with: str = ""
+    """Equal for pods that kube-scheduler spreads over nodes by default: those of one ReplicaSet or StatefulSet."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    spec: PodSpec = field(default=PodSpec(), compare=False, repr=False)
+    written: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """The pod or the pod template as it was read, with all its fields."""
+    origin: Origin | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def uid(self) -> str:
+        """Its own, which only a pod of a cluster has, or a placeholder."""
+        own: str = (self.written.get("metadata") or {}).get("uid") or ""
+        return own or uid(f"Pod {self.namespace}/{self.name}")
+
+    @property
+    def extended_resources(self) -> dict[str, int]:
+        """The amounts of extended resources that its containers request together."""
+        return {name: amount // UNIT for name, amount in of_pod(self.spec).items() if amount and is_extended(name)}
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """Objects by kind, each kind in the order in which they were read."""
+
+    nodes: tuple[Node, ...] = ()
+    slices: tuple[ResourceSlice, ...] = ()
+    taint_rules: tuple[DeviceTaintRule, ...] = ()
+    classes: tuple[DeviceClass, ...] = ()
+    templates: tuple[ResourceClaimTemplate, ...] = ()
+    claims: tuple[ResourceClaim, ...] = ()
+    pods: tuple[PodWithClaims, ...] = ()
+    """Pods with claims, and pending pods that request extended resources, which a DeviceClass may offer."""
+    running: tuple[PodWithClaims, ...] = ()
+    """Other pods that are on nodes: the requests of their containers are in use there."""
+    not_considered: tuple[str, ...] = ()
+    """Descriptions of input that has no influence on the result."""
+    standby: frozenset[tuple[str, str]] = frozenset()
+    """Claims, by namespace and name, that exist for pods to use, and are not to be allocated by themselves."""
+    inventories: Mapping[str, NodeInventory] = field(default_factory=dict)
+    """Inventories of emulated nodes, by node."""
+    origins: Mapping[Key, Origin] = field(default_factory=dict, compare=False, repr=False)
+    """Origins of the objects that were read from files."""

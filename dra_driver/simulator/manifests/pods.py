@@ -1,0 +1,374 @@
+"""From a pod's spec to its claims and eligible nodes, and the parts that are not considered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dra_driver.kube.documents import Origin
+from dra_driver.simulator.manifests.model import ClaimReference, ExclusiveGroup, PodWithClaims, is_extended
+from dra_driver.simulator.manifests.names import generated, suffix
+from dra_driver.simulator.manifests.objects import Quantity
+from dra_driver.simulator.manifests.workloads import (
+    CronJob,
+    CustomWorkload,
+    DaemonSet,
+    Deployment,
+    ExtendedClaimStatus,
+    Job,
+    JobSpec,
+    LeaderWorkerSet,
+    Pod,
+    PodClaimStatus,
+    PodResourceClaim,
+    PodSpec,
+    PodTemplate,
+    ReplicaSet,
+    ReplicationController,
+    Resources,
+    StatefulSet,
+)
+
+_OVER: Final = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A pod to be created, directly or by a controller. ``path`` leads from the origin to the spec."""
+
+    namespace: str
+    name: str
+    spec: PodSpec
+    origin: Origin
+    path: tuple[str | int, ...] = ("spec",)
+    controller: str = ""
+    spread_with: str = ""
+    """As in ``PodWithClaims``."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    statuses: tuple[PodClaimStatus, ...] = ()
+    extended: ExtendedClaimStatus | None = None
+    phase: str = ""
+    group: ExclusiveGroup | None = None
+    leaving: bool = False
+    """Whether it is being deleted."""
+    assumed: str = ""
+    """What is not known of the number of such pods, as a part that is not considered; "": nothing."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has terminated and needs nothing any more."""
+        return self.phase in _OVER or (self.leaving and not self.spec.node_name)
+
+
+def with_claims(pod: Described, value: Any) -> PodWithClaims:
+    """The pod of an object that was read as ``value``.
+
+    Raises ManifestError for an entry with no claim or with two, a duplicate name, or an undefined one.
+    """
+    entries, names = pod.spec.resource_claims, [entry.name for entry in pod.spec.resource_claims]
+    for place, entry in enumerate(entries):
+        path = (*pod.path, "resourceClaims", place)
+        if (entry.resource_claim_name is None) == (entry.resource_claim_template_name is None):
+            raise pod.origin.error(path, "exactly one of resourceClaimName and resourceClaimTemplateName is needed")
+        if entry.name in names[:place]:
+            raise pod.origin.error((*path, "name"), f"the name {entry.name} comes twice")
+    for kind in ("containers", "initContainers"):
+        containers = pod.spec.containers if kind == "containers" else pod.spec.init_containers
+        for number, container in enumerate(containers):
+            for place, use in enumerate(container.resources.claims):
+                if use.name not in names:
+                    path = (*pod.path, kind, number, "resources", "claims", place, "name")
+                    raise pod.origin.error(
+                        path, f"the pod has no claim {use.name}", remedy="add it to the pod's resourceClaims"
+                    )
+    affinity = pod.spec.affinity.node_affinity
+    known = {status.name: status.resource_claim_name for status in pod.statuses}
+    claims = tuple(
+        _reference(pod, entry, (*pod.path, "resourceClaims", place), known)
+        for place, entry in enumerate(entries)
+        # Kubernetes records here that no claim was needed for a template.
+        if not (entry.name in known and known[entry.name] is None)
+    )
+    if pod.extended is not None:
+        claims += (
+            ClaimReference("", pod.extended.resource_claim_name, path=("status", "extendedResourceClaimStatus")),
+        )
+    return PodWithClaims(
+        namespace=pod.namespace,
+        name=pod.name,
+        claims=claims,
+        node_name=pod.spec.node_name,
+        node_selector=pod.spec.node_selector,
+        node_affinity=affinity.required_during_scheduling_ignored_during_execution if affinity else None,
+        tolerations=pod.spec.tolerations,
+        group=pod.group,
+        controller=pod.controller,
+        spread_with=pod.spread_with,
+        labels=pod.labels,
+        spec=pod.spec,
+        written=_written(value, pod.path),
+        origin=pod.origin,
+    )
+
+
+def _written(value: Any, path: Sequence[str | int]) -> Mapping[str, Any]:
+    """What stands around the pod spec at ``path``: metadata and, of a Pod, status."""
+    *above, name = path
+    for step in above:
+        value = value[int(step)] if isinstance(value, list) else (value or {}).get(step)
+    around = value or {}
+    return {**(around if name == "spec" else {}), "spec": around.get(name)}
+
+
+def _reference(
+    pod: Described, entry: PodResourceClaim, path: tuple[str | int, ...], known: dict[str, str | None]
+) -> ClaimReference:
+    if entry.resource_claim_name is not None:
+        return ClaimReference(entry.name, entry.resource_claim_name, path=path)
+    existing = known.get(entry.name)
+    if existing is not None:
+        return ClaimReference(entry.name, existing, path=path)
+    prefix = f"{pod.name}-{entry.name}-"
+    return ClaimReference(
+        entry.name, generated(prefix, pod.namespace), entry.resource_claim_template_name or "", path=path
+    )
+
+
+def _amounts(spec: PodSpec) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, Quantity]]]:
+    """All quantities that the pod requests of a node, with their paths in the spec."""
+    holders: list[tuple[tuple[str | int, ...], Resources]] = [
+        *((("containers", place, "resources"), item.resources) for place, item in enumerate(spec.containers)),
+        *((("initContainers", place, "resources"), item.resources) for place, item in enumerate(spec.init_containers)),
+        (("resources",), spec.resources),
+    ]
+    for path, resources in holders:
+        yield (*path, "requests"), resources.requests
+        yield (*path, "limits"), resources.limits
+    yield ("overhead",), spec.overhead
+
+
+def _resources(spec: PodSpec) -> Iterator[str]:
+    """Without extended resources: whether those are considered depends on the DeviceClasses."""
+    for path, amounts in _amounts(spec):
+        kind = "overhead" if path == ("overhead",) else "resources"
+        yield from (f"{kind}: {name}" for name in amounts if not is_extended(name))
+
+
+_UNCONSIDERED: Final[tuple[tuple[str, Callable[[PodSpec], object]], ...]] = (
+    ("affinity: podAffinity", lambda spec: spec.affinity.pod_affinity),
+    ("affinity: podAntiAffinity", lambda spec: spec.affinity.pod_anti_affinity),
+    (
+        "topologySpreadConstraints with DoNotSchedule",
+        lambda spec: any(item.when_unsatisfiable != "ScheduleAnyway" for item in spec.topology_spread_constraints),
+    ),
+    ("schedulingGates (taken as removed)", lambda spec: spec.scheduling_gates),
+    ("schedulingGroup", lambda spec: spec.scheduling_group),
+    ("hostPort", lambda spec: any("hostPort" in port for item in spec.containers for port in item.ports)),
+    (
+        "volumes that only some nodes can reach",
+        lambda spec: any({"persistentVolumeClaim", "ephemeral", "csi"} & set(item) for item in spec.volumes),
+    ),
+    ("runtimeClassName", lambda spec: spec.runtime_class_name),
+    ("schedulerName", lambda spec: spec.scheduler_name not in ("", "default-scheduler")),
+)
+
+
+def unconsidered(pod: Described) -> Iterable[str]:
+    """The parts of the pod that a scheduler would evaluate and the simulator does not, each once."""
+    found = [text for text, says in _UNCONSIDERED if says(pod.spec)]
+    return dict.fromkeys((*_resources(pod.spec), *found, *filter(None, (pod.assumed,))))
+
+
+MAX_PODS: Final = 150_000
+"""Maximum number of pods in total: the size that Kubernetes is tested for."""
+_MINUTES: Final = 8
+"""Length of the time that a CronJob appends to its own name for each Job."""
+_HASH: Final = 10
+"""Length of the hash that a Deployment puts between its own name and the suffix of the pod's."""
+
+_EXCLUSIVE: Final = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+
+_SPREADING: Final = ("ReplicationController", "ReplicaSet", "StatefulSet")
+"""Controllers whose pods kube-scheduler spreads by default."""
+
+_TEMPLATE: Final = ("spec", "template", "spec")
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    owner: Any
+    namespace: str
+    origin: Origin
+
+    def pod(
+        self,
+        name: str,
+        template: PodTemplate,
+        path: tuple[str | int, ...] = _TEMPLATE,
+        group: ExclusiveGroup | None = None,
+        spread_with: str = "",
+        assumed: str = "",
+    ) -> Described:
+        return Described(
+            self.namespace,
+            name,
+            template.spec,
+            self.origin,
+            path,
+            self.origin.subject,
+            group=group,
+            spread_with=spread_with,
+            labels=template.metadata.labels,
+            assumed=assumed,
+        )
+
+    def spread(self, kind: str, name: str) -> str:
+        """The value of ``spread_with``, as derived from the pods' owner reference."""
+        return f"{kind} {self.namespace}/{name}"
+
+    def count(self, number: int, *path: str) -> int:
+        if not 0 <= number <= MAX_PODS:
+            raise self.origin.error(path, f"{number} is not a number from 0 to {MAX_PODS}")
+        return number
+
+
+def _of_pod(maker: _Maker) -> Iterator[Described]:
+    pod: Pod = maker.owner
+    yield Described(
+        maker.namespace,
+        pod.metadata.name,
+        pod.spec,
+        maker.origin,
+        statuses=pod.status.resource_claim_statuses,
+        extended=pod.status.extended_resource_claim_status,
+        spread_with=next(
+            (
+                maker.spread(owner.kind, owner.name)
+                for owner in pod.metadata.owner_references
+                if owner.controller and owner.kind in _SPREADING
+            ),
+            "",
+        ),
+        labels=pod.metadata.labels,
+        phase=pod.status.phase,
+        leaving=pod.metadata.deletion_timestamp is not None,
+    )
+
+
+def _of_deployment(maker: _Maker) -> Iterator[Described]:
+    owner: Deployment = maker.owner
+    name = f"{owner.metadata.name}-{suffix(owner.metadata.name, _HASH)}"
+    together = maker.spread("ReplicaSet", name)
+    for place in range(maker.count(owner.spec.replicas, "spec", "replicas")):
+        yield maker.pod(generated(f"{name}-", str(place)), owner.spec.template, spread_with=together)
+
+
+def _of_replica_set(maker: _Maker) -> Iterator[Described]:
+    owner: ReplicaSet | ReplicationController = maker.owner
+    together = maker.spread(type(owner).__name__, owner.metadata.name)
+    for place in range(maker.count(owner.spec.replicas, "spec", "replicas")):
+        yield maker.pod(generated(f"{owner.metadata.name}-", str(place)), owner.spec.template, spread_with=together)
+
+
+def _of_stateful_set(maker: _Maker) -> Iterator[Described]:
+    owner: StatefulSet = maker.owner
+    first = maker.count(owner.spec.ordinals.start, "spec", "ordinals", "start")
+    together = maker.spread("StatefulSet", owner.metadata.name)
+    for place in range(maker.count(owner.spec.replicas, "spec", "replicas")):
+        yield maker.pod(f"{owner.metadata.name}-{first + place}", owner.spec.template, spread_with=together)
+
+
+def _of_job(maker: _Maker) -> Iterator[Described]:
+    owner: Job = maker.owner
+    yield from _of_job_spec(maker, owner.spec, owner.metadata.name, ("spec",))
+
+
+def _of_cron_job(maker: _Maker) -> Iterator[Described]:
+    """The pods of one run."""
+    owner: CronJob = maker.owner
+    if not owner.spec.suspend:
+        name = f"{owner.metadata.name}-{suffix(owner.metadata.name, _MINUTES)}"
+        yield from _of_job_spec(maker, owner.spec.job_template.spec, name, ("spec", "jobTemplate", "spec"))
+
+
+def _of_job_spec(maker: _Maker, spec: JobSpec, name: str, path: tuple[str, ...]) -> Iterator[Described]:
+    count = 0 if spec.suspend else maker.count(spec.parallelism, *path, "parallelism")
+    if spec.completions is not None:
+        count = min(count, maker.count(spec.completions, *path, "completions"))
+    for place in range(count):
+        indexed = f"{place}-" if spec.completion_mode == "Indexed" else ""
+        yield maker.pod(generated(f"{name}-{indexed}", str(place)), spec.template, (*path, "template", "spec"))
+
+
+def _of_daemon_set(maker: _Maker) -> Iterator[Described]:
+    owner: DaemonSet = maker.owner
+    assumed = "how many pods a DaemonSet makes (one is taken, not one for each node)"
+    yield maker.pod(generated(f"{owner.metadata.name}-", "0"), owner.spec.template, assumed=assumed)
+
+
+def _of_custom_workload(maker: _Maker) -> Iterator[Described]:
+    owner: CustomWorkload = maker.owner
+    for item in owner.sets:
+        name = "-".join(filter(None, (owner.metadata.name, item.role)))
+        for place in range(maker.count(item.count)):
+            yield maker.pod(f"{name}-{place}", item.template, item.path, assumed=item.assumed)
+
+
+def _of_leader_worker_set(maker: _Maker) -> Iterator[Described]:
+    owner: LeaderWorkerSet = maker.owner
+    group = owner.spec.leader_worker_template
+    path = ("spec", "leaderWorkerTemplate")
+    of_workers = (*path, "workerTemplate", "spec")
+    of_leader = (*path, "leaderTemplate", "spec") if group.leader_template is not None else of_workers
+    topology = owner.metadata.annotations.get(_EXCLUSIVE, "")
+    size = maker.count(group.size, *path, "size")
+    maker.count(owner.spec.replicas * max(size, 1), "spec", "replicas")
+    for place in range(owner.spec.replicas):
+        leader = f"{owner.metadata.name}-{place}"
+        together = ExclusiveGroup(leader, topology) if topology else None
+        leaders, workers = (maker.spread("StatefulSet", name) for name in (owner.metadata.name, leader))
+        yield maker.pod(leader, group.leader_template or group.worker_template, of_leader, together, leaders)
+        for worker in range(1, size):
+            yield maker.pod(f"{leader}-{worker}", group.worker_template, of_workers, together, workers)
+
+
+_MAKERS: Final[Mapping[type, Callable[[_Maker], Iterator[Described]]]] = {
+    Pod: _of_pod,
+    Deployment: _of_deployment,
+    ReplicaSet: _of_replica_set,
+    StatefulSet: _of_stateful_set,
+    Job: _of_job,
+    CronJob: _of_cron_job,
+    DaemonSet: _of_daemon_set,
+    ReplicationController: _of_replica_set,
+    CustomWorkload: _of_custom_workload,
+    LeaderWorkerSet: _of_leader_worker_set,
+}
+
+
+def makes_pods(kind: type) -> bool:
+    """Whether objects of this kind are pods or create pods."""
+    return kind in _MAKERS
+
+
+def pod_specs(owner: Any) -> Iterator[tuple[tuple[str | int, ...], PodSpec]]:
+    """Paths and ``spec`` of the pod templates of an object; empty if it creates no pods."""
+    if isinstance(owner, Pod):
+        yield ("spec",), owner.spec
+    elif isinstance(owner, LeaderWorkerSet):
+        group = owner.spec.leader_worker_template
+        for name, template in (("leaderTemplate", group.leader_template), ("workerTemplate", group.worker_template)):
+            if template is not None:
+                yield ("spec", "leaderWorkerTemplate", name, "spec"), template.spec
+    elif isinstance(owner, CronJob):
+        yield ("spec", "jobTemplate", *_TEMPLATE), owner.spec.job_template.spec.template.spec
+    elif isinstance(owner, CustomWorkload):
+        yield from ((item.path, item.template.spec) for item in owner.sets)
+    elif makes_pods(type(owner)):
+        yield _TEMPLATE, owner.spec.template.spec
+
+
+def pods(owner: Any, namespace: str, origin: Origin) -> Iterator[Described]:
+    """The pods of an object that is a pod or creates pods. Raises ManifestError for an excessive number of them."""
+    return _MAKERS[type(owner)](_Maker(owner, namespace, origin))

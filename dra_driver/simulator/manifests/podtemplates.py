@@ -1,0 +1,269 @@
+"""Pod templates of job kinds: found by their shape in an object of any kind, and for how many pods each stands.
+
+Operators put pod templates at places of their own (``spec.pytorchReplicaSpecs.Worker.template``,
+``spec.workerGroupSpecs[0].template``), and new kinds appear all the time. So a template is recognized by what it is: an
+object with ``spec.containers`` below a key that ends in ``template``, a Pod within another object, or a ``podSpec``.
+How many pods an operator makes of it is known for the kinds of a table; of others, one pod stands for each template.
+
+Sources of the table: the CRDs of Kubeflow's training operator and MPI operator, KubeRay, JobSet, Volcano, Argo Rollouts
+and OpenKruise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dra_driver.kube.api.objects import ObjectMeta
+from dra_driver.kube.documents import Origin
+from dra_driver.simulator.manifests.fields import convert
+from dra_driver.simulator.manifests.pods import MAX_PODS
+from dra_driver.simulator.manifests.workloads import CustomWorkload, PodSet, PodSpec, PodTemplate
+
+Path = tuple[str | int, ...]
+
+MAX_LEVELS: Final = 64
+"""Depth to which templates are searched; the deepest known one is at ten."""
+MAX_TEMPLATES: Final = 1_000
+"""Maximum number of pod templates in one object."""
+_NOT_SEARCHED: Final = frozenset({("metadata",), ("status",)})
+_SCHEMA: Final = "openAPIV3Schema"
+"""Its examples and defaults may look like objects."""
+
+
+def find(item: Any, origin: Origin) -> tuple[Path, ...]:
+    """Paths of the pod specs (not of the templates around them) in an object, in the order of the text.
+
+    Raises ManifestError for more than ``MAX_TEMPLATES``.
+    """
+    found: list[Path] = []
+    waiting: list[tuple[Path, Any]] = [((), item)]
+    while waiting:
+        path, value = waiting.pop()
+        spec = _spec_path(path, value)
+        if spec is not None:
+            found.append(spec)
+            if len(found) > MAX_TEMPLATES:
+                raise origin.error(path, f"this is more than {MAX_TEMPLATES} pod templates in one object")
+        elif len(path) < MAX_LEVELS and path not in _NOT_SEARCHED and path[-1:] != (_SCHEMA,):
+            waiting += reversed([((*path, step), below) for step, below in _children(value)])
+    return tuple(found)
+
+
+def _children(value: Any) -> Iterator[tuple[str | int, Any]]:
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return ((step, below) for step, below in pairs if isinstance(below, dict | list) and isinstance(step, str | int))
+
+
+def _spec_path(path: Path, value: Any) -> Path | None:
+    """Path of the pod spec if the value at ``path`` is a pod template, a Pod or a pod spec; else None."""
+    if not isinstance(value, dict):
+        return None
+    key = path[-1].lower() if path and isinstance(path[-1], str) else ""
+    if key == "podspec":
+        return path if _is_pod_spec(value) else None
+    is_pod = value.get("kind") == "Pod" and value.get("apiVersion") == "v1"
+    return (*path, "spec") if (is_pod or key.endswith("template")) and _is_pod_spec(value.get("spec")) else None
+
+
+def _is_pod_spec(value: Any) -> bool:
+    containers = value.get("containers") if isinstance(value, dict) else None
+    return (
+        isinstance(containers, list)
+        and bool(containers)
+        and all(isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in containers)
+    )
+
+
+def at(item: Any, path: Path) -> Any:
+    """The value at a path; None if there is none."""
+    found = item
+    for step in path:
+        if isinstance(found, dict):
+            found = found.get(step)
+        elif isinstance(found, list) and isinstance(step, int) and step < len(found):
+            found = found[step]
+        else:
+            return None
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """An object within an object, read without a schema."""
+
+    value: Any
+    origin: Origin
+
+    def below(self, *steps: str | int) -> _Part:
+        """The value at a path; an absent one has no fields."""
+        return _Part(at(self.value, steps), self.origin.at((*self.origin.path, *steps), self.origin.subject))
+
+    def number(self, name: str, default: int) -> int:
+        """A number of pods. Raises ManifestError for anything else."""
+        value = self.value.get(name) if isinstance(self.value, dict) else None
+        if value is None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_PODS:
+            raise self.origin.error((name,), f"{str(value)[:40]} is not a number from 0 to {MAX_PODS}")
+        return value
+
+    def is_set(self, name: str) -> bool:
+        """Whether a field is true."""
+        return isinstance(self.value, dict) and self.value.get(name) is True
+
+
+def _one(_: _Part) -> int:
+    return 1
+
+
+def _replicas(part: _Part) -> int:
+    return part.number("replicas", 1)
+
+
+def _ray_workers(part: _Part) -> int:
+    if part.is_set("suspend"):
+        return 0
+    return max(part.number("minReplicas", 0), part.number("replicas", 0)) * part.number("numOfHosts", 1)
+
+
+def _replicated_job(part: _Part) -> int:
+    job = part.below("template", "spec")
+    parallel = job.number("parallelism", 1)
+    return part.number("replicas", 1) * min(parallel, job.number("completions", parallel))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """The templates at one place of a known kind."""
+
+    holder: tuple[str, ...]
+    """Path of what says the number of pods; ``*`` is each key of an object or each item of a list."""
+    template: tuple[str, ...]
+    """Path from the holder to the pod template."""
+    count: Callable[[_Part], int]
+    role: str = ""
+    """Part of the pods' names; for ``*``, that is the key, or the item's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _JobKind:
+    rules: tuple[_Rule, ...]
+    switch: tuple[str, ...] = ()
+    """Path of the field that, when true, suspends the whole: there are no pods."""
+
+
+def _kubeflow(field: str) -> _JobKind:
+    return _JobKind((_Rule(("spec", field, "*"), ("template",), _replicas),), ("spec", "runPolicy", "suspend"))
+
+
+def _ray(*cluster: str) -> tuple[_Rule, ...]:
+    return (
+        _Rule((*cluster, "headGroupSpec"), ("template",), _one, "head"),
+        _Rule((*cluster, "workerGroupSpecs", "*"), ("template",), _ray_workers),
+    )
+
+
+_SUSPEND: Final = ("spec", "suspend")
+_PLAIN: Final = _JobKind((_Rule(("spec",), ("template",), _replicas),))
+KNOWN: Final[Mapping[tuple[str, str], _JobKind]] = {
+    ("kubeflow.org", "MPIJob"): _kubeflow("mpiReplicaSpecs"),
+    ("kubeflow.org", "PyTorchJob"): _kubeflow("pytorchReplicaSpecs"),
+    ("kubeflow.org", "TFJob"): _kubeflow("tfReplicaSpecs"),
+    ("kubeflow.org", "JAXJob"): _kubeflow("jaxReplicaSpecs"),
+    ("kubeflow.org", "PaddleJob"): _kubeflow("paddleReplicaSpecs"),
+    ("kubeflow.org", "XGBoostJob"): _kubeflow("xgbReplicaSpecs"),
+    ("ray.io", "RayCluster"): _JobKind(_ray("spec"), _SUSPEND),
+    ("ray.io", "RayService"): _JobKind(_ray("spec", "rayClusterConfig")),
+    ("ray.io", "RayJob"): _JobKind(
+        (*_ray("spec", "rayClusterSpec"), _Rule(("spec",), ("submitterPodTemplate",), _one, "submitter")), _SUSPEND
+    ),
+    ("jobset.x-k8s.io", "JobSet"): _JobKind(
+        (_Rule(("spec", "replicatedJobs", "*"), ("template", "spec", "template"), _replicated_job),), _SUSPEND
+    ),
+    ("batch.volcano.sh", "Job"): _JobKind((_Rule(("spec", "tasks", "*"), ("template",), _replicas),)),
+    ("argoproj.io", "Rollout"): _PLAIN,
+    ("apps.kruise.io", "CloneSet"): _PLAIN,
+    ("apps.kruise.io", "StatefulSet"): _PLAIN,
+}
+"""Group and kind -> how many pods each of its templates stands for, whatever the version."""
+
+
+def read(
+    item: dict[str, Any], group: str, kind: str, origin: Origin, unknown: dict[str, None]
+) -> CustomWorkload | None:
+    """An object of a kind that is no part of Kubernetes, with its pod templates; None if it has none.
+
+    Args:
+        item: the object.
+        group: of its API.
+        kind: its kind.
+        origin: of the object.
+        unknown: records the unknown fields of pods of kinds that are not in the table, whose pod specs may have more
+            fields than Kubernetes'. In those of the table they are errors.
+
+    Raises:
+        ManifestError: an invalid field, or a number of pods that no cluster has.
+    """
+    paths = find(item, origin)
+    if not paths:
+        return None
+    known = KNOWN.get((group, kind))
+    lenient = None if known is not None else unknown
+    meta = _converted(item, ("metadata",), ObjectMeta, origin, None)
+    root = _Part(item, origin)
+    unsaid = f"how many pods {kind[:60]} of {group[:60]} makes (one for each pod template is taken)"
+    sets: list[PodSet] = []
+    for number, path in enumerate(paths):
+        counted = _counted(known, root, path)
+        count, role = counted if counted is not None else (1, _written(path))
+        if any(role == other.role for other in sets):
+            role = f"{role}-{number}"
+        spec: PodSpec = _converted(item, path, PodSpec, origin, lenient)
+        around = (*path[:-1], "metadata") if path[-1] == "spec" else None
+        labels: ObjectMeta = _converted(item, around, ObjectMeta, origin, lenient) if around else ObjectMeta()
+        sets.append(PodSet(PodTemplate(spec, labels), path, count, role, "" if counted else unsaid))
+    return CustomWorkload(meta, tuple(sets))
+
+
+def _converted(item: Any, path: Path, kind: type[Any], origin: Origin, unknown: dict[str, None] | None) -> Any:
+    return convert(at(item, path) or {}, kind, origin.at((*origin.path, *path), origin.subject), unknown)
+
+
+def _counted(known: _JobKind | None, root: _Part, path: Path) -> tuple[int, str] | None:
+    """Number and role of the pods of the template with the pod spec at ``path``; None if the table does not say."""
+    found = _rule(known, path)
+    if known is None or found is None:
+        return None
+    rule, place = found
+    is_off = bool(known.switch) and root.below(*known.switch[:-1]).is_set(known.switch[-1])
+    count = 0 if is_off else rule.count(root.below(*place))
+    if count > MAX_PODS:
+        raise root.origin.error(place, f"{count} is not a number from 0 to {MAX_PODS}")
+    return count, rule.role or _role(root, place)
+
+
+def _rule(known: _JobKind | None, path: Path) -> tuple[_Rule, Path] | None:
+    """The rule for the pod spec at ``path``, and the path of what holds its number."""
+    for rule in known.rules if known is not None else ():
+        pattern = (*rule.holder, *rule.template, "spec")
+        if len(pattern) == len(path) and all(wanted in ("*", step) for wanted, step in zip(pattern, path, strict=True)):
+            return rule, path[: len(rule.holder)]
+    return None
+
+
+def _role(root: _Part, place: Path) -> str:
+    """What distinguishes the pods of this template in their names; "" for the only one."""
+    last = place[-1]
+    if isinstance(last, str):
+        return "" if place == ("spec",) else last.lower()[:63]
+    entry = at(root.value, place)
+    names = (entry.get(field) for field in ("name", "groupName")) if isinstance(entry, dict) else ()
+    return next((name.lower()[:63] for name in names if isinstance(name, str) and name), str(last))
+
+
+def _written(path: Path) -> str:
+    """A role for a template at a place that is not known: the keys that are not in every path."""
+    common = {"spec", "template", "containers", "podspec"}
+    return "-".join(str(step).lower() for step in path if str(step).lower() not in common)[:120]

@@ -1,0 +1,255 @@
+"""From the texts of files to typed objects."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dra_driver.kube.api.objects import ObjectMeta
+from dra_driver.kube.documents import ManifestError, Origin, documents, items_of
+from dra_driver.simulator.cel import compile_for
+from dra_driver.simulator.manifests import objects, podtemplates, workloads
+from dra_driver.simulator.manifests import pods as pods_of
+from dra_driver.simulator.manifests.corevalidation import check_metadata, check_node, check_pod
+from dra_driver.simulator.manifests.fields import BESIDE, KINDS, Kind, convert, upgraded
+from dra_driver.simulator.manifests.model import Key, Manifests, PodWithClaims
+from dra_driver.simulator.manifests.names import MAX_NAMES, generated
+from dra_driver.simulator.manifests.pods import MAX_PODS, unconsidered, with_claims
+from dra_driver.simulator.manifests.slicevalidation import check_slice, check_taint_rule
+from dra_driver.simulator.manifests.validation import Compile, check_claim, check_class
+from dra_driver.util.text import first_of
+
+NAMESPACE: Final = "default"
+"""Namespace of objects that do not specify one."""
+
+
+def read_manifests(
+    sources: Sequence[tuple[str, str]],
+    kubernetes: str = "1.37",
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    namespace: str = NAMESPACE,
+) -> Manifests:
+    """Read the objects of YAML or JSON texts, each of which may have several documents or Lists.
+
+    Objects that refer to each other (templates, classes, claims) may be in different texts, so references are checked
+    by ``attempts``. Everything else is validated here as the API server does.
+
+    Args:
+        sources: name (for errors) and text of each file.
+        kubernetes: the release whose CEL is used.
+        progress: called for each object with the number read so far and the total of its document.
+        namespace: that of objects that do not specify one.
+
+    Raises:
+        ManifestError: invalid input, with file, line and path. DriverError: CEL's parser is not installed.
+    """
+    reader = _Reader(kubernetes, namespace)
+    for file, text in sources:
+        found = False
+        for origin, document in documents(file, text):
+            found = True
+            items = list(items_of(document, origin))
+            for done, (item, at) in enumerate(items, 1):
+                reader.add(item, at)
+                progress(done, len(items))
+        if not found:
+            raise ManifestError(f"{file}: there is no Kubernetes object in it")
+    return reader.manifests()
+
+
+def read_stored(lists: Sequence[tuple[str, str, Sequence[dict[str, Any]]]]) -> Manifests:
+    """Convert the objects of a cluster, which the API server has validated.
+
+    Fields of newer releases that the simulator does not know are ignored and named in ``not_considered``.
+
+    Args:
+        lists: API version, kind, and the objects of that kind as plain values.
+
+    Raises:
+        ManifestError: an object that cannot be converted.
+    """
+    reader = _Reader("", stored=True)
+    for version, kind, items in lists:
+        for item in items:
+            reader.add({"apiVersion": version, "kind": kind, **item}, Origin("the cluster", ""))
+    return reader.manifests()
+
+
+def read_object(
+    value: dict[str, Any], kind: Kind, origin: Origin, unknown: dict[str, None] | None = None
+) -> tuple[Any, Origin]:
+    """Convert an object in one of its kind's versions to the kind's struct; also returns its origin with its name.
+
+    With ``unknown``, unknown fields are ignored and recorded there; without it they raise ManifestError, as wrong types
+    and other versions do.
+    """
+    group, _, version = str(value.get("apiVersion")).rpartition("/")
+    if group != kind.group or version not in kind.versions:
+        raise origin.error(
+            ("apiVersion",),
+            f"{kind.name} of {value.get('apiVersion')!r} is not known",
+            remedy=f"write {'/'.join(part for part in (kind.group, kind.versions[0]) if part)}",
+        )
+    origin = _named(value, kind.name, origin)
+    return convert(upgraded(value, kind, version), kind.struct, origin, unknown), origin
+
+
+def _named(value: dict[str, Any], kind: str, origin: Origin) -> Origin:
+    """The origin of an object with kind and name, as far as it has one, as its subject."""
+    metadata = value.get("metadata")
+    name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
+    return origin.at(origin.path, f"{kind} {name}" if isinstance(name, str) else kind)
+
+
+class _Reader:
+    def __init__(self, kubernetes: str, namespace: str = NAMESPACE, *, stored: bool = False) -> None:
+        self._namespace = namespace
+        self._kubernetes = kubernetes
+        self._stored = stored
+        self._unknown: dict[str, None] = {}
+        self._compile: Compile | None = None
+        self._found: dict[type, list[Any]] = {kind.struct: [] for kind in KINDS.values()}
+        self._pods: list[PodWithClaims] = []
+        self._running: list[PodWithClaims] = []
+        self._origins: dict[Key, Origin] = {}
+        self._items: dict[Key, Any] = {}
+        self._again: list[str] = []
+        self._count = 0
+        self._beside: Counter[str] = Counter()
+        self._unconsidered: dict[str, list[str]] = {}
+
+    def manifests(self) -> Manifests:
+        found = self._found
+        beside = [f"{kind}: {count}" for kind, count in sorted(self._beside.items())]
+        parts = [f"{text}: {first_of(names, MAX_NAMES)}" for text, names in self._unconsidered.items()]
+        if self._again:
+            parts.append(f"given again, with the same content: {first_of(self._again, MAX_NAMES)}")
+        return Manifests(
+            nodes=tuple(found[workloads.Node]),
+            slices=tuple(found[objects.ResourceSlice]),
+            taint_rules=tuple(found[objects.DeviceTaintRule]),
+            classes=tuple(found[objects.DeviceClass]),
+            templates=tuple(found[workloads.ResourceClaimTemplate]),
+            claims=tuple(found[objects.ResourceClaim]),
+            pods=tuple(self._pods),
+            running=tuple(self._running),
+            not_considered=(*parts, *beside, *(f"field {name}" for name in self._unknown)),
+            origins=self._origins,
+        )
+
+    def add(self, value: dict[str, Any], origin: Origin) -> None:
+        version, name = self._type(value, origin)
+        group = version.rpartition("/")[0]
+        if (group, name) in BESIDE:
+            self._beside[name] += 1
+            return
+        kind = KINDS.get((group, name))
+        if kind is None:
+            kind, item, origin = self._custom(value, group, name, origin)
+        else:
+            item, origin = read_object(value, kind, origin, self._unknown if self._stored else None)
+        named = self._named(item, kind, origin)
+        if named is not None:
+            self._keep(named, kind, value)
+
+    def _custom(self, value: dict[str, Any], group: str, name: str, origin: Origin) -> tuple[Kind, Any, Origin]:
+        """An object of a kind that is known by its pod templates alone."""
+        shown = name[:60]
+        named = _named(value, shown, origin)
+        item = podtemplates.read(value, group, name, named, self._unknown)
+        if item is None:
+            raise origin.error(
+                ("kind",),
+                f"kind {shown!r} of {value['apiVersion'][:60]!r} is not one that the simulator knows, and it has no "
+                "pod template",
+                remedy="leave it out, or give the pods that it makes",
+            )
+        return Kind(shown, group, (), workloads.CustomWorkload), item, named
+
+    def _type(self, value: dict[str, Any], origin: Origin) -> tuple[str, str]:
+        """API version and kind."""
+        version, name = value.get("apiVersion"), value.get("kind")
+        if not isinstance(version, str) or not isinstance(name, str):
+            missing = "apiVersion" if not isinstance(version, str) else "kind"
+            raise origin.error((), f"{missing} is missing, so this is no Kubernetes object")
+        return version, name
+
+    def _named(self, item: Any, kind: Kind, origin: Origin) -> Any:
+        """The object with its name and namespace; None if it was read before, in whatever version.
+
+        Raises ManifestError if it has no name, or if another object has its name.
+        """
+        meta: ObjectMeta = item.metadata
+        name, namespace = meta.name, (meta.namespace or self._namespace) if kind.namespaced else ""
+        if not name:
+            if not meta.generate_name:
+                raise origin.error(("metadata",), "there is no name")
+            name = generated(meta.generate_name, str(len(self._origins)))
+        key = (kind.name, namespace, name)
+        named = msgspec.structs.replace(item, metadata=msgspec.structs.replace(meta, name=name, namespace=namespace))
+        if key in self._origins:
+            if named == self._items[key]:
+                self._again.append(f"{kind.name} {name} ({origin.file})")
+                return None
+            before = self._origins[key]
+            raise origin.error(
+                ("metadata", "name"), f"{kind.name} {name} is there twice, before and differently in {before.file}"
+            )
+        subject = f"{kind.name} {namespace}/{name}" if namespace else f"{kind.name} {name}"
+        self._origins[key] = origin.at(origin.path, subject)
+        self._items[key] = named
+        return named
+
+    def _keep(self, item: Any, kind: Kind, value: dict[str, Any]) -> None:
+        key = (kind.name, item.metadata.namespace, item.metadata.name)
+        origin = self._origins[key]
+        if not self._stored:
+            self._check(item, origin)
+        if pods_of.makes_pods(kind.struct):
+            self._add_pods(item, origin, value)
+        else:
+            self._found[kind.struct].append(item)
+
+    def _check(self, item: Any, origin: Origin) -> None:
+        check_metadata(item.metadata, origin)
+        for path, spec in pods_of.pod_specs(item):
+            check_pod(spec, origin, path)
+        if isinstance(item, objects.DeviceClass):
+            check_class(item, origin, self._compiler())
+        elif isinstance(item, objects.ResourceClaim):
+            check_claim(item.spec.devices, origin, ("spec",), self._compiler())
+        elif isinstance(item, workloads.ResourceClaimTemplate):
+            check_claim(item.spec.spec.devices, origin, ("spec", "spec"), self._compiler())
+        elif isinstance(item, objects.ResourceSlice):
+            check_slice(item, origin)
+        elif isinstance(item, objects.DeviceTaintRule):
+            check_taint_rule(item, origin)
+        elif isinstance(item, workloads.Node):
+            check_node(item, origin)
+
+    def _compiler(self) -> Compile:
+        if self._compile is None:
+            self._compile = compile_for(self._kubernetes)
+        return self._compile
+
+    def _add_pods(self, owner: Any, origin: Origin, value: dict[str, Any]) -> None:
+        for pod in pods_of.pods(owner, owner.metadata.namespace, origin):
+            name = f"{pod.namespace}/{pod.name}"
+            if pod.ended:
+                self._unconsidered.setdefault("Pod that has ended", []).append(name)
+                continue
+            self._count += 1
+            if self._count > MAX_PODS:
+                raise origin.error((), f"this and what was read before make more than {MAX_PODS} pods")
+            made = with_claims(pod, value)
+            if not made.claims and (made.node_name or not made.extended_resources):
+                self._unconsidered.setdefault("Pod without resource claims", []).append(name)
+                if made.node_name:
+                    self._running.append(made)
+                continue
+            self._pods.append(made)
+            for text in unconsidered(pod):
+                self._unconsidered.setdefault(text, []).append(name)

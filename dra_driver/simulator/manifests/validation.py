@@ -1,0 +1,227 @@
+"""The API server's validation of claims and classes.
+
+Source: ``pkg/apis/resource/validation`` of Kubernetes 1.37.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dra_driver.kube import formats
+from dra_driver.kube.documents import Origin
+from dra_driver.kube.quantity import QuantityError, stored
+from dra_driver.simulator.manifests.objects import (
+    CapacityRequirements,
+    ClaimConfiguration,
+    ClassConfiguration,
+    DeviceClaim,
+    DeviceClass,
+    DeviceConstraint,
+    DeviceRequest,
+    DeviceSelector,
+    DeviceSubRequest,
+    DeviceToleration,
+    ExactDeviceRequest,
+)
+from dra_driver.util.errors import DriverError
+
+Path = tuple[str | int, ...]
+Problem = tuple[Path, str]
+"""Path and message."""
+Compile = Callable[[str], object]
+"""Raises a DriverError for an invalid expression."""
+
+MAX_ITEMS: Final = 32
+"""Maximum number of requests, constraints, selectors and configurations, each."""
+MAX_SUBREQUESTS: Final = 8
+MAX_TOLERATIONS: Final = 16
+EFFECTS: Final = ("None", "NoSchedule", "NoExecute")
+"""Effects of a device taint."""
+_OF_QUOTA: Final = "requests."
+MAX_PARAMETERS: Final = 10 << 10
+"""Maximum size in bytes of one opaque configuration."""
+
+
+def check_claim(claim: DeviceClaim, origin: Origin, path: tuple[str | int, ...], compile_: Compile) -> None:
+    """Raise ManifestError for the first problem in ``spec.devices`` of a claim."""
+    raise_first(_claim(claim, compile_), origin, (*path, "devices"))
+
+
+def check_class(device_class: DeviceClass, origin: Origin, compile_: Compile) -> None:
+    """Raise ManifestError for the first problem in a class."""
+    spec = device_class.spec
+    found = below(("selectors",), _selectors(spec.selectors, compile_))
+    raise_first(found, origin, ("spec",))
+    raise_first(many("config", spec.config), origin, ("spec",))
+    raise_first(_configs(spec.config, ()), origin, ("spec", "config"))
+    if spec.extended_resource_name is not None:
+        raise_first(_extended_resource(spec.extended_resource_name), origin, ("spec",))
+
+
+def raise_first(problems: Iterator[Problem], origin: Origin, path: Path) -> None:
+    """Raise ManifestError for the first problem, with its path below ``path``."""
+    for place, what in problems:
+        raise origin.error((*path, *place), what)
+
+
+def below(path: Path, problems: Iterator[Problem]) -> Iterator[Problem]:
+    """The problems of a part, with ``path`` prepended to their paths."""
+    return (((*path, *place), what) for place, what in problems)
+
+
+def _claim(claim: DeviceClaim, compile_: Compile) -> Iterator[Problem]:
+    yield from many("requests", claim.requests)
+    yield from many("constraints", claim.constraints)
+    yield from many("config", claim.config)
+    yield from twice([request.name for request in claim.requests], "requests")
+    for place, request in enumerate(claim.requests):
+        yield from wrong(formats.label(request.name), "requests", place, "name")
+        yield from below(("requests", place), _request(request, compile_))
+    known = {
+        name
+        for request in claim.requests
+        for name in (request.name, *(f"{request.name}/{sub.name}" for sub in request.first_available))
+    }
+    for place, constraint in enumerate(claim.constraints):
+        yield from below(("constraints", place), _constraint(constraint, known))
+    yield from below(("config",), _configs(claim.config, known))
+
+
+def many(name: str, items: Collection[object], most: int = MAX_ITEMS) -> Iterator[Problem]:
+    """A problem if there are more items than Kubernetes allows."""
+    if len(items) > most:
+        yield (name,) if name else (), f"{len(items)} are more than the {most} that Kubernetes allows"
+
+
+def wrong(problem: str, *path: str | int) -> Iterator[Problem]:
+    """The result of a check of ``formats`` as a problem; none for ""."""
+    if problem:
+        yield path, problem
+
+
+def twice(names: Sequence[str], *path: str | int, field: str = "name") -> Iterator[Problem]:
+    """Duplicate names in a list of objects, or of strings if ``field`` is ""."""
+    seen: set[str] = set()
+    for place, name in enumerate(names):
+        if name in seen:
+            yield (*path, place, *((field,) if field else ())), f"{formats.shown(name)} comes twice"
+        seen.add(name)
+
+
+def _request(request: DeviceRequest, compile_: Compile) -> Iterator[Problem]:
+    if (request.exactly is None) == (not request.first_available):
+        yield (), "exactly one of exactly and firstAvailable is needed"
+    if request.exactly is not None:
+        yield from below(("exactly",), _wanted(request.exactly, compile_))
+    yield from many("firstAvailable", request.first_available, MAX_SUBREQUESTS)
+    yield from twice([sub.name for sub in request.first_available], "firstAvailable")
+    for place, sub in enumerate(request.first_available):
+        yield from wrong(formats.label(sub.name), "firstAvailable", place, "name")
+        yield from below(("firstAvailable", place), _wanted(sub, compile_))
+
+
+def _wanted(item: ExactDeviceRequest | DeviceSubRequest, compile_: Compile) -> Iterator[Problem]:
+    yield from wrong(formats.subdomain(item.device_class_name), "deviceClassName")
+    if item.allocation_mode not in ("ExactCount", "All"):
+        yield ("allocationMode",), f"{item.allocation_mode[:80]!r} is neither ExactCount nor All"
+    if item.allocation_mode == "ExactCount" and item.count < 0:
+        yield ("count",), f"{item.count} is less than 1"
+    if item.allocation_mode == "All" and item.count:
+        yield ("count",), "goes with allocationMode ExactCount only"
+    yield from below(("selectors",), _selectors(item.selectors, compile_))
+    yield from many("tolerations", item.tolerations, MAX_TOLERATIONS)
+    for place, toleration in enumerate(item.tolerations):
+        yield from below(("tolerations", place), _toleration(toleration))
+    yield from below(("capacity", "requests"), _capacity(item.capacity))
+
+
+def _selectors(selectors: Sequence[DeviceSelector], compile_: Compile) -> Iterator[Problem]:
+    yield from many("", selectors)
+    for place, selector in enumerate(selectors):
+        if selector.cel is None:
+            yield (place,), "cel is needed"
+            continue
+        try:
+            compile_(selector.cel.expression)
+        except DriverError as error:
+            yield (place, "cel", "expression"), f"the expression is refused: {error}"
+
+
+def _toleration(toleration: DeviceToleration) -> Iterator[Problem]:
+    if toleration.key:
+        yield from wrong(formats.label_key(toleration.key), "key")
+    yield from wrong(formats.label_value(toleration.value), "value")
+    if toleration.operator not in ("", "Equal", "Exists"):
+        yield ("operator",), f"{toleration.operator[:80]!r} is neither Equal nor Exists"
+    if toleration.operator == "Exists" and toleration.value:
+        yield ("value",), "goes with operator Equal only"
+    if not toleration.key and toleration.operator != "Exists":
+        yield ("operator",), "must be Exists when there is no key"
+    if toleration.effect not in ("", *EFFECTS):
+        yield ("effect",), f"{toleration.effect[:80]!r} is no effect of a device taint"
+
+
+def _capacity(capacity: CapacityRequirements | None) -> Iterator[Problem]:
+    for name, value in (capacity.requests if capacity is not None else {}).items():
+        yield from amount(value, name)
+
+
+def amount(value: object, *path: str | int) -> Iterator[Problem]:
+    """A problem if the value is not a quantity."""
+    try:
+        stored(value if isinstance(value, str | float) else str(value))
+    except QuantityError as error:
+        yield path, str(error)
+
+
+def _constraint(constraint: DeviceConstraint, known: set[str]) -> Iterator[Problem]:
+    yield from _requests_exist(constraint.requests, known)
+    given = [
+        (name, value)
+        for name, value in (
+            ("matchAttribute", constraint.match_attribute),
+            ("distinctAttribute", constraint.distinct_attribute),
+        )
+        if value is not None
+    ]
+    if len(given) != 1:
+        yield (), "exactly one of matchAttribute and distinctAttribute is needed"
+    for name, value in given:
+        yield from wrong(formats.full_attribute(value), name)
+
+
+def _requests_exist(requests: Sequence[str], known: set[str]) -> Iterator[Problem]:
+    yield from many("requests", requests)
+    yield from twice(requests, "requests", field="")
+    for place, name in enumerate(requests):
+        if name not in known:
+            yield ("requests", place), f"the claim has no request {name[:80]}"
+
+
+def _extended_resource(name: str) -> Iterator[Problem]:
+    own = "/" in name and "kubernetes.io/" not in name and not name.startswith(_OF_QUOTA)
+    if not own or formats.label_key(f"{_OF_QUOTA}{name}"):
+        yield ("extendedResourceName",), f"{formats.shown(name)} is no extended resource, such as aws.amazon.com/neuron"
+
+
+def _configs(
+    entries: Sequence[ClaimConfiguration | ClassConfiguration], known: set[str] | tuple[()]
+) -> Iterator[Problem]:
+    for place, entry in enumerate(entries):
+        if isinstance(entry, ClaimConfiguration):
+            yield from below((place,), _requests_exist(entry.requests, set(known)))
+        yield from below((place,), _opaque(entry.opaque))
+
+
+def _opaque(opaque: Any) -> Iterator[Problem]:
+    if opaque is None:
+        yield (), "opaque is needed"
+        return
+    yield from wrong(formats.driver(opaque.driver), "opaque", "driver")
+    if not isinstance(opaque.parameters, dict):
+        yield ("opaque", "parameters"), "an object is needed"
+    elif len(msgspec.json.encode(opaque.parameters)) > MAX_PARAMETERS:
+        yield ("opaque", "parameters"), f"they are longer than {MAX_PARAMETERS} bytes"

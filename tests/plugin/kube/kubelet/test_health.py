@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from dra_driver.kube.kubelet.api import dra_v1_pb2, health_v1_pb2, pluginregistration_v1_pb2
+from dra_driver.kube.kubelet.health import HealthServer
+from dra_driver.util.errors import DriverError
+from tests.doubles.sample_driver import rpc
+from tests.golden import golden, golden_error
+
+SERVING = health_v1_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_v1_pb2.HealthCheckResponse.NOT_SERVING
+SERVICE_UNKNOWN = health_v1_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+
+
+@contextmanager
+def probed(check: Callable[[], list[str]], host: str = "127.0.0.1", **options: Any) -> Iterator[grpc.Channel]:
+    server = HealthServer(0, host, {"liveness": check, "": check}, **options)
+    server.start()
+    address = f"[{host}]:{server.port}" if ":" in host else f"{host}:{server.port}"
+    try:
+        with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+            yield channel
+    finally:
+        server.stop(0)
+
+
+def status(channel: grpc.Channel, service: str = "liveness") -> Any:
+    request = health_v1_pb2.HealthCheckRequest(service=service)
+    return rpc(channel, health_v1_pb2, "Health", "Check", request).status
+
+
+def watch(channel: grpc.Channel, service: str) -> Any:
+    call: Callable[..., Any] = channel.unary_stream(
+        "/grpc.health.v1.Health/Watch",
+        lambda m: m.SerializeToString(),
+        health_v1_pb2.HealthCheckResponse.FromString,
+    )
+    return call(health_v1_pb2.HealthCheckRequest(service=service), timeout=10)
+
+
+@pytest.mark.parametrize("service", ["liveness", ""])
+def test_serving_means_that_there_is_no_problem(service: str) -> None:
+    problems: list[str] = []
+    with probed(lambda: problems) as channel:
+        assert status(channel, service) == SERVING
+        problems.append("kubelet refused to register the driver: no")
+        assert status(channel, service) == NOT_SERVING
+        problems.clear()
+        assert status(channel, service) == SERVING
+
+
+def test_each_service_has_a_check_of_its_own() -> None:
+    server = HealthServer(0, "127.0.0.1", {"liveness": list, "readiness": lambda: ["slices are not published"]})
+    server.start()
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            assert status(channel, "liveness") == SERVING
+            assert status(channel, "readiness") == NOT_SERVING
+    finally:
+        server.stop(0)
+
+
+def test_problems_are_logged_when_they_change_and_not_at_every_probe(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    problems = ["the checkpoint cannot be\nwritten"]
+    with probed(lambda: list(problems)) as channel:
+        for _ in range(5):
+            status(channel)
+        problems.clear()
+        for _ in range(5):
+            status(channel)
+    texts = [record.getMessage() for record in caplog.records]
+    golden(texts)
+
+
+def test_an_unknown_service_is_not_found() -> None:
+    with probed(list) as channel:
+        with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
+            status(channel, "readiness")
+        assert next(watch(channel, "readiness")).status == SERVICE_UNKNOWN
+
+
+def test_watch_sends_the_status_and_then_its_changes() -> None:
+    problems: list[str] = []
+    with probed(lambda: problems, watch_seconds=0.02) as channel:
+        stream = watch(channel, "liveness")
+        assert next(stream).status == SERVING
+        problems.append("bad")
+        assert next(stream).status == NOT_SERVING
+        problems.clear()
+        assert next(stream).status == SERVING
+        stream.cancel()
+
+
+def test_watches_cannot_take_all_workers_from_probes() -> None:
+    with probed(list, watch_seconds=0.02) as channel:
+        streams = [watch(channel, "liveness") for _ in range(2)]
+        assert [next(stream).status for stream in streams] == [SERVING, SERVING]
+        for _ in range(10):
+            with pytest.raises(grpc.RpcError, match="RESOURCE_EXHAUSTED"):
+                next(watch(channel, "liveness"))
+        assert status(channel) == SERVING
+        for stream in streams:
+            stream.cancel()
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            try:
+                assert next(watch(channel, "liveness")).status == SERVING
+                break
+            except grpc.RpcError:
+                time.sleep(0.02)
+        else:
+            pytest.fail("a closed watch keeps its place")
+
+
+def test_a_hanging_check_is_answered_in_time_and_begun_once() -> None:
+    go = threading.Event()
+    begun: list[int] = []
+
+    def check() -> list[str]:
+        begun.append(1)
+        go.wait(20)
+        return []
+
+    with probed(check, check_seconds=0.3) as channel:
+        for _ in range(3):
+            started = time.monotonic()
+            assert status(channel) == NOT_SERVING
+            assert time.monotonic() - started < 1
+        assert len(begun) == 1
+        go.set()
+        end = time.monotonic() + 5
+        while status(channel) != SERVING:
+            assert time.monotonic() < end
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit(1)])
+def test_a_check_that_fails_is_a_problem(error: BaseException) -> None:
+    def check() -> list[str]:
+        raise error
+
+    with probed(check) as channel:
+        assert status(channel) == NOT_SERVING
+
+
+def test_the_network_reaches_health_only() -> None:
+    with probed(list) as channel:
+        for messages, service, method, request in (
+            (dra_v1_pb2, "DRAPlugin", "NodePrepareResources", dra_v1_pb2.NodePrepareResourcesRequest()),
+            (pluginregistration_v1_pb2, "Registration", "GetInfo", pluginregistration_v1_pb2.InfoRequest()),
+        ):
+            with pytest.raises(grpc.RpcError, match="UNIMPLEMENTED"):
+                rpc(channel, messages, service, method, request)
+
+
+def test_a_port_in_use_is_explained() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with golden_error(DriverError):
+            HealthServer(port, "127.0.0.1", {}).start()
+
+
+def test_two_servers_do_not_share_a_port() -> None:
+    first = HealthServer(0, "127.0.0.1", {})
+    first.start()
+    try:
+        with pytest.raises(DriverError):
+            HealthServer(first.port, "127.0.0.1", {}).start()
+    finally:
+        first.stop(0)
+
+
+def test_ipv6_addresses_are_bound() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with probed(list, host="::1") as channel:
+        assert status(channel) == SERVING
+
+
+def test_a_negative_port_means_no_server() -> None:
+    server = HealthServer(-1, "127.0.0.1", {})
+    server.start()
+    assert server.port == -1
+    server.stop()

@@ -1,0 +1,446 @@
+"""Recovery against an API server: what it writes and evicts, also in outages and when it is replaced."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dra_driver.kube.api.election import Times
+from dra_driver.operations.recovery import controller
+from dra_driver.operations.recovery.aws import Aws
+from dra_driver.operations.recovery.controller import NAME, Service, Settings
+from dra_driver.operations.recovery.hook import Hook
+from dra_driver.operations.recovery.nodes import MARK, REQUEST, TAINT
+from dra_driver.operations.recovery.policy import Policy
+from tests.builders.recovery import add_budget, add_node, add_pod, add_server, cure, set_conditions, sicken
+from tests.builders.recovery import conditions as conditions_of
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.apiserver.store import Object
+from tests.eventually import eventually
+from tests.golden import golden
+
+pytestmark = pytest.mark.slow
+
+SYSTEM = "neuron-healthcheck-system"
+FAST = Times(lease=2, act=1.0, renew=0.1)
+AT_ONCE = Policy(persist_seconds=0, healthy_seconds=0, pause_seconds=0)
+FOUR = Policy(persist_seconds=0, healthy_seconds=0, pause_seconds=0, max_at_once=4, max_percent_of_group=50)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look more often, so that tests are short."""
+    monkeypatch.setattr(controller, "LOOK_SECONDS", 0.5)
+
+
+@contextmanager
+def recovering(
+    server: ApiServer, policy: Policy = AT_ONCE, *, act: bool = True, hook: Hook | None = None, identity: str = "one"
+) -> Iterator[Service]:
+    settings = Settings(policy=policy, act=act, hook=hook)
+    service = Service(server.transport(), SYSTEM, identity, settings, FAST)
+    service.start()
+    try:
+        yield service
+    finally:
+        service.stop()
+
+
+def node(server: ApiServer, name: str) -> Object:
+    return server.store.get("nodes", name)
+
+
+def cordoned(server: ApiServer, name: str) -> bool:
+    return bool(node(server, name)["spec"].get("unschedulable"))
+
+
+def notes(server: ApiServer, name: str) -> dict[str, str]:
+    found: dict[str, str] = node(server, name)["metadata"].get("annotations") or {}
+    return found
+
+
+def requested(server: ApiServer, name: str) -> Object:
+    found: Object = json.loads(notes(server, name).get(REQUEST, "{}"))
+    return found
+
+
+def said(server: ApiServer, name: str, reason: str = "") -> list[str]:
+    """Messages of the events about a node."""
+    events = server.store.list("events", lambda item: item["involvedObject"]["name"] == name)[0]
+    return [str(event["message"]) for event in events if event["reason"].endswith(reason)]
+
+
+def pods(server: ApiServer) -> set[str]:
+    return {item["metadata"]["name"] for item in server.store.list("pods")[0]}
+
+
+def test_a_sick_node_is_cordoned_drained_and_a_reboot_is_requested(server: ApiServer) -> None:
+    add_node(server, "a")
+    add_node(server, "b")
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "driver", "uid": "1", "controller": True}
+    add_pod(server, "driver", "a", metadata={"ownerReferences": [owner]})
+    add_pod(server, "static", "a", metadata={"annotations": {"kubernetes.io/config.mirror": "x"}})
+    add_pod(server, "done", "a", status={"phase": "Succeeded"})
+    add_pod(server, "training", "a", spec={"volumes": [{"name": "scratch", "emptyDir": {}}]})
+    add_pod(server, "elsewhere", "b")
+    sicken(server, "a")
+    with recovering(server):
+        eventually(lambda: requested(server, "a"))
+    assert cordoned(server, "a")
+    assert not cordoned(server, "b")
+    assert pods(server) == {"driver", "static", "done", "elsewhere"}
+    found = requested(server, "a")
+    assert {key: found[key] for key in ("action", "fault", "node")} == {
+        "action": "reboot",
+        "fault": "heartbeat-stalled",
+        "node": "a",
+    }
+    assert found["at"].endswith("Z")
+    (text,) = said(server, "a", "Began")
+    golden(text)
+    events = server.store.list("events")[0]
+    assert {event["involvedObject"]["kind"] for event in events} == {"Node"}
+    assert {event["metadata"]["namespace"] for event in events} == {"default"}
+
+
+def test_the_end_of_the_fault_undoes_what_was_done_and_nothing_else(server: ApiServer) -> None:
+    add_node(server, "a")
+    theirs = {"key": "example.com/theirs", "value": "x", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
+    with server.store.changed:
+        found = node(server, "a")
+        found["spec"]["taints"] = [theirs]
+        found["metadata"]["annotations"] = {"example.com/note": "y"}
+        server.store.update("nodes", "a", found)
+    before = node(server, "a")
+    sicken(server, "a")
+    policy = Policy(0, 0, 0, remedies={"reboot": ("taint", "cordon", "request")})
+    with recovering(server, policy):
+        eventually(lambda: requested(server, "a"))
+        assert node(server, "a")["spec"]["taints"] == [
+            theirs,
+            {"key": TAINT, "value": "heartbeat-stalled", "effect": "NoSchedule"},
+        ]
+        cure(server, "a")
+        eventually(lambda: MARK not in notes(server, "a"))
+        after = node(server, "a")
+        assert after["spec"] == before["spec"]
+        assert after["metadata"]["annotations"] == before["metadata"]["annotations"]
+        eventually(lambda: said(server, "a", "Ended"))
+
+
+def test_a_node_that_somebody_else_cordoned_stays_as_it_is_and_its_state_is_said(server: ApiServer) -> None:
+    add_node(server, "a")
+    with server.store.changed:
+        found = node(server, "a")
+        found["spec"]["unschedulable"] = True
+        server.store.update("nodes", "a", found)
+    sicken(server, "a")
+    with recovering(server):
+        eventually(lambda: said(server, "a", "Waits"))
+        cure(server, "a")
+        time.sleep(0.3)
+    golden(said(server, "a", "Waits")[0])
+    assert cordoned(server, "a")
+    assert server.count("PATCH", "nodes") == 0
+
+
+def test_a_node_that_is_uncordoned_by_hand_is_not_cordoned_again(server: ApiServer) -> None:
+    add_node(server, "a")
+    add_pod(server, "training", "a")
+    add_budget(server, "training", 0)
+    sicken(server, "a")
+    with recovering(server):
+        eventually(lambda: cordoned(server, "a"))
+        with server.store.changed:
+            found = node(server, "a")
+            del found["spec"]["unschedulable"]
+            server.store.update("nodes", "a", found)
+        eventually(lambda: any("uncordoned" in text for text in said(server, "a", "Waits")))
+        assert not cordoned(server, "a")
+        cure(server, "a")
+        eventually(lambda: MARK not in notes(server, "a"))
+
+
+def test_a_disruption_budget_is_waited_for_and_named(server: ApiServer) -> None:
+    add_node(server, "a")
+    add_pod(server, "training", "a")
+    add_budget(server, "training", 0)
+    sicken(server, "a")
+    with recovering(server) as service:
+        eventually(lambda: said(server, "a", "Drains"))
+        golden(said(server, "a", "Drains"))
+        assert service.problems() == []
+        assert not requested(server, "a")
+        with server.store.changed:
+            budget = server.store.get("poddisruptionbudgets", "work/training")
+            budget["status"]["disruptionsAllowed"] = 1
+            server.store.update("poddisruptionbudgets", "work/training", budget)
+        eventually(lambda: requested(server, "a"), within=10)
+    assert pods(server) == set()
+
+
+def test_a_pod_that_was_made_again_under_its_name_is_not_evicted(server: ApiServer) -> None:
+    add_node(server, "a")
+    add_pod(server, "p", "a")
+    sicken(server, "a")
+    eviction = server.delay(0.5, method="POST", path="/eviction")
+    with recovering(server):
+        eventually(lambda: not eviction.times)
+        server.store.delete("pods", "work/p")
+        add_pod(server, "p", "b")
+        eventually(lambda: requested(server, "a"), within=10)
+    assert "p" in pods(server)
+
+
+def test_the_pods_own_grace_period_is_waited_for(server: ApiServer) -> None:
+    add_node(server, "a")
+    add_pod(server, "slow", "a", spec={"terminationGracePeriodSeconds": 300})
+    sicken(server, "a")
+    with recovering(server):
+        eventually(lambda: "work/slow (it is ending)" in " ".join(said(server, "a", "Drains")))
+        evictions = [request for request in server.requests if request.path.endswith("/eviction")]
+        assert all("gracePeriodSeconds" not in request.body["deleteOptions"] for request in evictions)
+        assert len(evictions) == 1
+        server.store.delete("pods", "work/slow")
+        eventually(lambda: requested(server, "a"), within=10)
+
+
+def test_a_dry_run_writes_events_and_its_lease_and_nothing_else(server: ApiServer) -> None:
+    add_node(server, "a")
+    add_pod(server, "training", "a")
+    sicken(server, "a")
+    with recovering(server, act=False) as service:
+        eventually(lambda: said(server, "a", "DryRun"))
+        time.sleep(0.5)
+        text = said(server, "a", "DryRun")[0]
+        golden(text)
+        done = {dict(s.labels)["result"]: s.value for s in service.samples() if s.name == "recovery_actions"}
+        assert done == {"dry-run": 1.0}
+    written = {request.path.split("/")[-1] for request in server.requests if request.method in ("PATCH", "DELETE")}
+    assert written == set()
+    kinds = {request.path for request in server.requests if request.method in ("POST", "PUT")}
+    assert {path.split("/")[-1] for path in kinds} == {"events", "leases", NAME}
+    assert {path for path in kinds if path.endswith(NAME)} == {
+        f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{NAME}"
+    }
+    assert "training" in pods(server)
+
+
+def test_one_node_at_a_time_with_a_pause_in_between_that_outlives_the_process(server: ApiServer) -> None:
+    """The first node is replaced while nobody looks, so that its own mark is gone."""
+    for name in "abc":
+        add_node(server, name)
+        sicken(server, name)
+    with recovering(server, Policy(0, 0, pause_seconds=2)):
+        eventually(lambda: requested(server, "a"))
+        eventually(lambda: said(server, "b", "Waits"))
+        golden(said(server, "b", "Waits")[0])
+    server.store.delete("nodes", "a")
+    with recovering(server, Policy(0, 0, pause_seconds=2), identity="two"):
+        eventually(lambda: any("a short time ago" in text for text in said(server, "b", "Waits")))
+        gone = time.monotonic()
+        assert not cordoned(server, "b")
+        eventually(lambda: cordoned(server, "b"), within=15)
+        assert time.monotonic() - gone > 0.5
+    assert not cordoned(server, "c")
+
+
+def test_an_ultraserver_is_drained_as_a_whole_before_anything_is_requested(server: ApiServer) -> None:
+    names = add_server(server, "s0")
+    others = add_server(server, "s1")
+    for name in names:
+        add_pod(server, f"pod-{name}", name)
+    add_budget(server, f"pod-{names[2]}", 0)
+    sicken(server, names[1], "link-interserver-unhealthy")
+    with recovering(server, FOUR):
+        eventually(lambda: all(cordoned(server, name) for name in names))
+        eventually(lambda: pods(server) == {f"pod-{names[2]}"})
+        time.sleep(0.3)
+        assert not any(requested(server, name) for name in names)
+        server.store.delete("pods", f"work/pod-{names[2]}")
+        eventually(lambda: all(requested(server, name) for name in names), within=10)
+        assert {requested(server, name)["node"] for name in names} == {names[1]}
+        cure(server, names[1])
+        eventually(lambda: not any(cordoned(server, name) for name in names), within=10)
+    assert not any(said(server, name) for name in others)
+
+
+def test_an_ultraserver_of_which_a_node_is_not_ready_is_left_alone(server: ApiServer) -> None:
+    names = add_server(server, "s0")
+    sicken(server, names[1])
+    set_conditions(server, names[3], conditions_of(ready=False))
+    with recovering(server, FOUR):
+        eventually(lambda: said(server, names[1], "Waits"))
+    assert f"{names[3]} is not Ready" in said(server, names[1], "Waits")[0]
+    assert server.count("PATCH", "nodes") == 0
+
+
+def test_a_node_that_eks_repairs_is_left_to_eks(server: ApiServer) -> None:
+    add_node(server, "a")
+    sicken(server, "a")
+    found = node(server, "a")["status"]["conditions"]
+    set_conditions(server, "a", [*found, {"type": "AcceleratedHardwareReady", "status": "False"}])
+    with recovering(server):
+        eventually(lambda: said(server, "a", "Waits"))
+    golden(said(server, "a", "Waits")[0])
+    assert server.count("PATCH", "nodes") == 0
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["carried out", "not carried out"])
+def test_a_lost_answer_begins_no_second_node(server: ApiServer, after: bool) -> None:
+    for name in "ab":
+        add_node(server, name)
+        sicken(server, name)
+    server.drop(2, method="PATCH", path="/nodes/", after=after)
+    with recovering(server):
+        eventually(lambda: requested(server, "a"), within=10)
+        time.sleep(0.3)
+    assert not cordoned(server, "b")
+
+
+def test_an_outage_in_the_middle_of_a_drain_is_said_and_survived(server: ApiServer) -> None:
+    add_node(server, "a")
+    add_pod(server, "training", "a")
+    sicken(server, "a")
+    fault = server.fail(503, 10**6, path="/eviction")
+    with recovering(server) as service:
+        eventually(lambda: any("eviction" in text for text in service.problems()))
+        assert any("503" in text for text in said(server, "a", "Failed"))
+        fault.times = 0
+        server.stop()
+        time.sleep(1.2)
+        server.start()
+        eventually(lambda: requested(server, "a"), within=20)
+        eventually(lambda: not service.problems(), within=10)
+
+
+def test_nothing_is_done_while_the_nodes_cannot_be_followed(server: ApiServer) -> None:
+    add_node(server, "a")
+    add_pod(server, "training", "a")
+    with recovering(server) as service:
+        eventually(lambda: server.count("GET", "nodes", watch=True))
+        fault = server.fail(403, 10**6, path="/nodes")
+        server.close_watches()
+        eventually(service.problems)
+        sicken(server, "a")
+        time.sleep(0.5)
+        assert server.count("PATCH") == 0
+        fault.times = 0
+        eventually(lambda: requested(server, "a"), within=20)
+
+
+def test_a_node_that_changed_since_the_decision_is_looked_at_again_before_pods_are_evicted(server: ApiServer) -> None:
+    """The watch says nothing for a while, and in that time the chip is well again."""
+    add_node(server, "a")
+    add_pod(server, "training", "a")
+    add_budget(server, "training", 0)
+    sicken(server, "a")
+    with recovering(server):
+        eventually(lambda: said(server, "a", "Drains"))
+        evictions = server.count("POST", "/eviction")
+        server.delay(3.0, 10**6, path="/nodes$", watch=True)
+        server.close_watches()
+        time.sleep(0.2)
+        cure(server, "a")
+        eventually(lambda: not cordoned(server, "a"), within=10)
+        assert server.count("POST", "/eviction") - evictions <= 1
+
+
+def test_the_hook_is_called_with_what_it_needs_until_it_succeeds(server: ApiServer, tmp_path: Path) -> None:
+    add_node(server, "a")
+    sicken(server, "a")
+    program = tmp_path / "hook"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'echo "$@" "$NEURON_RECOVERY_NODE" "$NEURON_RECOVERY_REQUESTED_AT" >>{tmp_path}/calls\n'
+        f"test -e {tmp_path}/works\n"
+    )
+    program.chmod(0o755)
+    with recovering(server, hook=Hook(str(program), 5.0)):
+        eventually(lambda: any("it ended with status 1" in text for text in said(server, "a", "Failed")))
+        mark = json.loads(notes(server, "a")[MARK])
+        assert mark["hookTries"] == 1
+        assert mark["hookNext"] - time.time() > 20
+        (tmp_path / "works").touch()
+        with server.store.changed:  # time passes
+            found = node(server, "a")
+            found["metadata"]["annotations"][MARK] = json.dumps(mark | {"hookNext": int(time.time()) - 1})
+            server.store.update("nodes", "a", found)
+        eventually(lambda: "hookDone" in json.loads(notes(server, "a")[MARK]))
+        time.sleep(0.3)
+    provider = node(server, "a")["spec"]["providerID"]
+    line = f"a {provider} reboot heartbeat-stalled a {mark['requested']}"
+    assert (tmp_path / "calls").read_text().splitlines() == [line, line]
+
+
+def test_a_hook_that_hangs_is_killed_with_all_that_it_started(server: ApiServer, tmp_path: Path) -> None:
+    add_node(server, "a")
+    sicken(server, "a")
+    program = tmp_path / "hook"
+    program.write_text(f"#!/bin/sh\nsleep 60 & echo $! >{tmp_path}/child\nyes | head -c 9999999\nwait\n")
+    program.chmod(0o755)
+    with recovering(server, hook=Hook(str(program), 0.5)):
+        eventually(lambda: any("did not end within 0.5 s" in text for text in said(server, "a", "Failed")))
+    child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}")
+    eventually(lambda: not child.exists() or " Z " in (child / "stat").read_text())
+
+
+def test_a_condition_that_says_to_be_well_for_years_undoes_nothing_before_it_was_seen_long_enough(
+    server: ApiServer,
+) -> None:
+    add_node(server, "a")
+    sicken(server, "a")
+    with recovering(server, Policy(0, healthy_seconds=2, pause_seconds=0)):
+        eventually(lambda: requested(server, "a"))
+        began = time.monotonic()
+        cure(server, "a")
+        eventually(lambda: not cordoned(server, "a"), within=10)
+        assert time.monotonic() - began >= 2
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy(3600, 0, 0), Policy(0, 0, pause_seconds=3600)], ids=["a fault of a second", "a pause"]
+)
+def test_a_clock_that_is_set_forward_makes_nothing_older(server: ApiServer, policy: Policy) -> None:
+    add_node(server, "a")
+    sicken(server, "a")
+    wall = [time.time()]
+    term = controller.Recovery(
+        server.transport(),
+        Settings(policy=policy, act=True),
+        controller.Numbers(),
+        Aws(),
+        lambda: True,
+        lambda _: None,
+        clock=lambda: wall[0],
+    )
+    for informer in term.informers():
+        informer.start()
+    try:
+        eventually(lambda: all(informer.current for informer in term.informers()))
+        for _ in range(2):
+            term.look()
+            wall[0] += 3601
+    finally:
+        for informer in term.informers():
+            informer.stop()
+    assert server.count("PATCH", "nodes") == 0
+
+
+def test_a_stranger_that_takes_the_label_of_a_server_moves_none_of_its_nodes(server: ApiServer) -> None:
+    """It is sick by its own word, it names the server of others, and all budgets would allow it."""
+    names = add_server(server, "s0")
+    labels = node(server, names[0])["metadata"]["labels"]
+    add_node(server, "evil", **labels)
+    sicken(server, "evil")
+    with recovering(server, Policy(0, 0, 0, max_at_once=100, max_percent_of_group=100)) as service:
+        eventually(lambda: said(server, "evil", "Waits"))
+        waiting = {dict(s.labels)["reason"]: s.value for s in service.samples() if s.name == "recovery_waiting_nodes"}
+    assert waiting == {"server": 1.0}
+    golden(said(server, "evil", "Waits")[0])
+    assert server.count("PATCH", "nodes") == 0

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from dra_driver.kube.api.errors import refusal
+from tests.golden import golden
+
+
+def test_a_refusal_tells_what_the_server_said_and_what_to_do() -> None:
+    body = b'{"kind":"Status","code":403,"reason":"Forbidden","message":"no","details":{"name":"s"}}'
+    error = refusal("POST", "/apis/x", 403, body)
+    assert (error.status, error.reason, error.message) == (403, "Forbidden", "no")
+    golden(str(error))
+    assert "no" in str(error)
+    assert "permission" in error.remedy
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422, 429, 500])
+def test_what_is_said_of_each_status(status: int) -> None:
+    golden(str(refusal("PUT", "/apis/x", status, b'{"kind":"Status","message":"no"}')))
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "expected"),
+    [
+        ("7", b"", 7.0),
+        (" 7 ", b"", 7.0),
+        ("99999", b"", 300.0),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", b"", None),
+        ("-1", b"", None),
+        (None, b'{"kind":"Status","details":{"retryAfterSeconds":3}}', 3.0),
+        (None, b'{"kind":"Status","details":{"retryAfterSeconds":-3}}', None),
+        ("2", b'{"kind":"Status","details":{"retryAfterSeconds":3}}', 2.0),
+    ],
+)
+def test_how_long_to_wait_comes_from_header_or_body(header: str | None, body: bytes, expected: float | None) -> None:
+    assert refusal("GET", "/", 429, body, header).retry_after == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "missing"),
+    [
+        (b"404 page not found\n", False),
+        (b'{"kind":"Status","reason":"NotFound","details":{}}', False),
+        (b'{"kind":"Status","reason":"NotFound","details":{"name":"c"}}', True),
+        (b'{"kind":"Other","details":{"name":"c"}}', False),
+        (b'{"kind":"Status","details":{"name":7}}', False),
+    ],
+)
+def test_a_missing_object_and_a_missing_api_are_told_apart(body: bytes, missing: bool) -> None:
+    assert refusal("GET", "/", 404, body).object_missing is missing
+
+
+def test_bodies_that_are_no_status_are_quoted_in_part() -> None:
+    error = refusal("GET", "/", 502, b"<html>" + b"x" * 5000 + b"\xff")
+    assert len(str(error)) < 500
+    assert error.status == 502

@@ -1,0 +1,31 @@
+"""docs/health.md: its tables are those of the code, and its examples work."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dra_driver.neuron.health.page import TABLES, page
+from dra_driver.neuron.health.policy import HealthPolicy
+from tests.paths import DOCS
+
+PAGE = DOCS / "health.md"
+
+
+def test_the_tables_of_the_page_are_up_to_date() -> None:
+    assert PAGE.read_text() == page(PAGE.read_text()), (
+        "docs/health.md differs from the tables; to write them: python -m dra_driver.neuron.health.page docs/health.md"
+    )
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_page_has_each_table(table: str) -> None:
+    assert f"<!-- table: {table} -->" in PAGE.read_text()
+
+
+def test_the_policy_on_the_page_is_one() -> None:
+    (example,) = re.findall(r"```yaml\n(keyDomain.*?)```", PAGE.read_text(), re.DOTALL)
+    policy = HealthPolicy.parse(example)
+    assert policy.effect("hbm-uncorrectable", "trn2.48xlarge") == ("NoExecute", 120)
+    assert policy.effect("hbm-corrected-rising", "trn2.48xlarge") == ("NoSchedule", 0)

@@ -1,0 +1,268 @@
+"""What an overview shows: chips are counted by the hardware behind the devices, whatever objects say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dra_driver.cli.top import sections, share
+from dra_driver.kube.api.objects import Resource, decode
+from dra_driver.neuron.health.faults import FAULTS
+from dra_driver.operations.overview.objects import CLAIMS, NODES, PODS, SLICES, TAINT_RULES
+from dra_driver.operations.overview.view import Cluster, Frame, NodeRow, view
+from tests.builders.overview import TYPE_LABEL, published, taint
+from tests.golden import golden
+
+T = TypeVar("T")
+Object = dict[str, Any]
+
+
+def kept(resource: Resource[T], item: Object) -> T:
+    """What is kept of an object as the API server sends it."""
+    assert resource.from_version is not None
+    return resource.from_version(decode(json.dumps(item).encode(), resource.wire, resource.kind), "v1")
+
+
+def claim(name: str, node: str, *devices: str, pods: tuple[str, ...] = (), **more: object) -> Object:
+    results = [
+        {"request": "r", "driver": "neuron.aws.com", "pool": node, "device": device, **more} for device in devices
+    ]
+    users = [{"resource": "pods", "name": pod, "uid": "u"} for pod in pods]
+    status = {"allocation": {"devices": {"results": results}}, "reservedFor": users}
+    return {"metadata": {"namespace": "ml", "name": name}, "status": status}
+
+
+def frame(
+    *claims: Object,
+    cuts: str = "chip",
+    kind: str = "trn2.48xlarge",
+    taints: Mapping[str, list[Object]] | None = None,
+    node: Object | None = None,
+    pods: tuple[Object, ...] = (),
+    generations: tuple[int, ...] = (1,),
+    rules: tuple[Object, ...] = (),
+) -> Frame:
+    slices = []
+    for generation in generations:
+        for item in published("node-1", kind, cuts):
+            item["spec"]["pool"]["generation"] = generation
+            for device in item["spec"].get("devices", ()):
+                device["taints"] = (taints or {}).get(device["name"], [])
+            slices.append(item)
+    found = node or {"metadata": {"name": "node-1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    return view(
+        Cluster(
+            [kept(NODES, found)],
+            [kept(SLICES, item) for item in slices],
+            [kept(CLAIMS, item) for item in claims],
+            [kept(PODS, item) for item in pods],
+            [kept(TAINT_RULES, item) for item in rules],
+        )
+    )
+
+
+def row(*claims: Object, **more: Any) -> NodeRow:
+    (found,) = frame(*claims, **more).nodes
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("devices", "cuts", "held"),
+    [
+        (["neuron-device-3"], "chip", {3: 4}),
+        (["neuron-core-3-1", "neuron-core-3-2"], "chip,core", {3: 2}),
+        (["neuron-group4-1"], "chip,group", {4: 4, 5: 4, 6: 4, 7: 4}),
+        (["neuron-node"], "chip,node", dict.fromkeys(range(16), 4)),
+    ],
+    ids=["chip", "cores", "group", "node"],
+)
+def test_chips_are_held_by_whatever_device_is_made_of_them(devices: list[str], cuts: str, held: dict[int, int]) -> None:
+    found = row(claim("c", "node-1", *devices, pods=("p",)), cuts=cuts)
+    assert {chip.index: chip.held for chip in found.chips if chip.held} == held
+    assert (found.held, found.free) == (len(held), 16 - len(held))
+    assert all(found.chips[index].holders == ("ml/p",) for index in held)
+
+
+def test_who_only_looks_at_a_chip_does_not_hold_it() -> None:
+    assert row(claim("c", "node-1", "neuron-device-3", adminAccess=True)).free == 16
+
+
+def test_a_claim_without_a_pod_still_holds() -> None:
+    found = row(claim("c", "node-1", "neuron-device-3"))
+    assert (found.free, found.chips[3].holders) == (15, ("ml/claim c",))
+
+
+def test_pods_that_share_a_claim_hold_the_chip_once() -> None:
+    found = frame(claim("c", "node-1", "neuron-device-3", pods=("a", "b")))
+    assert [holder.pod for holder in found.holders] == ["a", "b"]
+    assert (found.nodes[0].held, found.nodes[0].chips[3].holders) == (1, ("ml/a", "ml/b"))
+
+
+def test_slices_of_an_older_generation_do_not_count() -> None:
+    assert row(generations=(1, 2)).offers == (("chips", 16),)
+
+
+def test_claims_outlast_the_slices() -> None:
+    cluster = Cluster(claims=[kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",)))])
+    found = view(cluster)
+    assert [(node.name, node.status, node.held) for node in found.nodes] == [("node-1", "Unknown", 1)]
+
+
+@pytest.mark.parametrize(
+    ("taints", "state", "free"),
+    [
+        ([taint("hbm-uncorrectable")], "unhealthy", 15),
+        ([taint("hbm-repairable", "degraded", "None")], "degraded", 16),
+        ([{"key": "team", "value": "a", "effect": "NoExecute"}], "tainted", 15),
+        ([{"key": "neuron.aws.com/retired", "value": "cut", "effect": "NoSchedule"}], "healthy", 15),
+        ([{"key": "note", "effect": "None"}], "healthy", 16),
+    ],
+    ids=["unhealthy", "degraded", "tainted", "retired", "told"],
+)
+def test_taints_say_how_well_a_chip_is_and_whether_it_is_free(taints: list[Object], state: str, free: int) -> None:
+    found = row(taints={"neuron-device-3": taints})
+    assert (found.chips[3].state, found.free) == (state, free)
+
+
+def rule(name: str, selector: Mapping[str, str] | None, taint: Object) -> Object:
+    return {"metadata": {"name": name}, "spec": {"taint": taint, **({"deviceSelector": selector} if selector else {})}}
+
+
+REPAIR = {"key": "example.com/repair", "value": "fan", "effect": "NoExecute"}
+
+
+@pytest.mark.parametrize(
+    ("selector", "free"),
+    [
+        ({"pool": "node-1", "device": "neuron-device-3"}, 15),
+        ({"driver": "neuron.aws.com"}, 0),
+        ({"pool": "node-2"}, 16),
+        ({"driver": "gpu.example.com", "pool": "node-1"}, 16),
+        (None, 16),
+    ],
+    ids=["a device", "a driver", "another pool", "another driver", "nothing"],
+)
+def test_taint_rules_keep_from_pods_what_they_select(selector: Mapping[str, str] | None, free: int) -> None:
+    assert row(rules=(rule("r", selector, REPAIR),)).free == free
+
+
+def test_a_taint_rule_says_nothing_about_the_chip_whatever_its_key() -> None:
+    selector = {"device": "neuron-device-3"}
+    found = row(
+        rules=(rule("b", selector, taint("hbm-uncorrectable")), rule("a", selector, REPAIR)),
+        taints={"neuron-device-3": [taint("hbm-repairable", "degraded", "None")]},
+    )
+    assert [(fault.code, fault.severity) for fault in found.chips[3].faults] == [
+        ("hbm-repairable", "degraded"),
+        ("example.com/repair=fan:NoExecute", "tainted"),
+        ("health.neuron.aws.com/hbm-uncorrectable=unhealthy:NoSchedule", "tainted"),
+    ]
+    assert found.chips[3].state == "tainted"
+
+
+def test_a_group_does_not_tell_which_of_its_chips_is_sick() -> None:
+    found = row(cuts="chip,group", taints={"neuron-group4-0": [taint("hbm-uncorrectable")]})
+    assert (found.sick, found.free) == (0, 16)
+
+
+@pytest.mark.parametrize("offered", [(), ("neuron-device-3",)], ids=["nothing", "what a claim holds"])
+def test_a_node_whose_kubelet_stops_calling_drivers_has_no_free_chips_and_says_why(offered: tuple[str, ...]) -> None:
+    (slice_,) = published("node-1", "trn2.48xlarge", "chip")
+    slice_["spec"]["devices"] = [item for item in slice_["spec"]["devices"] if item["name"] in offered]
+    status = {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.34.1-eks-1"}}
+    node = {"metadata": {"name": "node-1", "labels": {TYPE_LABEL: "trn2.48xlarge"}}, "status": status}
+    holder = claim("c", "node-1", "neuron-device-3", pods=("p",))
+    found = view(Cluster([kept(NODES, node)], [kept(SLICES, slice_)], [kept(CLAIMS, holder)]))
+    (row,) = found.nodes
+    assert (len(row.chips), row.free, row.held) == (16, 0, 1)
+    golden(row.kubelet_problem)
+    assert found.document()["nodes"][0]["kubeletProblem"] == row.kubelet_problem
+    nodes = list(sections(found))[1]
+    assert dict(zip(nodes.columns, (cell.text for cell in nodes.rows[0]), strict=True)) == {
+        "NODE": "node-1",
+        "TYPE": "trn2.48xlarge",
+        "STATUS": "Ready,KubeletUnsupported",
+        "OFFERS": "1 chip" if offered else "nothing",
+        "FREE": "0/16",
+        "CHIPS": "!!!#!!!!!!!!!!!!",
+        "SICK": "-",
+    }
+
+
+def test_a_node_with_a_device_plugin_is_read_from_capacity_annotations_and_condition() -> None:
+    conditions = [
+        {"type": "Ready", "status": "True"},
+        {
+            "type": "NeuronHealth",
+            "status": "True",
+            "reason": FAULTS["hbm-uncorrectable"].reason,
+            "message": "neuron3: hbm-uncorrectable",
+        },
+    ]
+    node: Object = {
+        "metadata": {
+            "name": "old",
+            "labels": {TYPE_LABEL: "ml.inf2.48xlarge"},
+            "annotations": {"neuron.aws.com/unusable-devices": "3"},
+        },
+        "status": {"capacity": {"aws.amazon.com/neuron": "12", "aws.amazon.com/neuroncore": "24"}},
+    }
+    node["status"]["conditions"] = conditions
+    pod: Object = {
+        "metadata": {
+            "name": "p",
+            "namespace": "ml",
+            "annotations": {"AWS_NEURON_IDS": "0,1,2", "NEURON_RESOURCE_TYPE": "aws.amazon.com/neuroncore"},
+        },
+        "spec": {
+            "nodeName": "old",
+            "containers": [{"name": "c", "resources": {"limits": {"aws.amazon.com/neuroncore": "3"}}}],
+        },
+        "status": {"phase": "Running"},
+    }
+    (found,) = view(Cluster([kept(NODES, node)], pods=[kept(PODS, pod)])).nodes
+    assert [(chip.held, chip.cores) for chip in found.chips[:3]] == [(2, 2), (1, 2), (0, 2)]
+    assert (found.instance_type, found.free) == ("inf2.48xlarge", 9)
+    assert [fault.code for fault in found.chips[3].faults] == ["hbm-uncorrectable"]
+    assert found.chips[3].blocked
+
+
+WORDS = st.text(st.characters(codec="utf-8"), max_size=12)
+NAMES = st.one_of(WORDS, st.from_regex(r"neuron-(device|core|group4|window3|node)(-[0-9]{1,3}){0,2}", fullmatch=True))
+
+
+@given(st.lists(NAMES, max_size=6), WORDS, st.lists(st.sampled_from(["a", "b", ""]), max_size=3))
+@example(["neuron-core-8-10", "neuron-group4-2"], "", [])
+def test_claims_of_any_content_count_no_chip_twice(devices: list[str], pool: str, pods: list[str]) -> None:
+    found = frame(claim("c", pool or "node-1", *devices, pods=tuple(pods)))
+    for node in found.nodes:
+        assert node.free + node.held <= len(node.chips)
+        assert all(0 <= chip.held <= chip.cores for chip in node.chips)
+    json.dumps(found.document())
+
+
+@given(st.integers(-5, 60), st.lists(st.integers(0, 40), max_size=5))
+def test_lines_are_shared_so_that_none_is_wasted_and_no_table_is_left_out(lines: int, wanted: list[int]) -> None:
+    given_ = share(lines, wanted)
+    assert all(min(1, want) <= got <= want for got, want in zip(given_, wanted, strict=True))
+    assert sum(given_) == min(sum(wanted), max(lines, sum(want > 0 for want in wanted)))
+
+
+def test_equal_objects_give_equal_frames_in_any_order() -> None:
+    claims = [claim(name, "node-1", f"neuron-device-{place}", pods=(name,)) for place, name in enumerate("cab")]
+    assert frame(*claims).document()["holders"] == frame(*reversed(claims)).document()["holders"]
+
+
+def test_pods_that_wait_say_for_what_and_why() -> None:
+    spec = {"resourceClaims": [{"name": "mine", "resourceClaimName": "gone"}], "containers": [{"name": "c"}]}
+    pods = tuple(
+        {"metadata": {"namespace": "ml", "name": name, **more}, "spec": spec, "status": {"phase": "Pending"}}
+        for name, more in (("new", {}), ("ending", {"deletionTimestamp": "2026-01-01T00:00:00Z"}))
+    )
+    golden(f"{item.pod} waits for {item.asks}: {item.reason}" for item in frame(pods=pods).pending)

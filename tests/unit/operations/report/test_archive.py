@@ -1,0 +1,157 @@
+"""What may be in a report, for objects and texts of any content."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.neuron.health.assess import Hint
+from dra_driver.neuron.health.hints import file_name
+from dra_driver.operations.report import allowed
+from dra_driver.operations.report.archive import Collected, File, Names, archive, scrubbed
+from dra_driver.operations.report.cluster import newest
+from tests.golden import golden
+
+SECRET = "hunter2"
+"""What must not get through."""
+RULES: dict[str, Any] = {
+    "node": allowed.NODE,
+    "pod": allowed.POD,
+    "claim": allowed.CLAIM,
+    "template": allowed.TEMPLATE,
+    "slice": allowed.SLICE,
+    "class": allowed.DEVICE_CLASS,
+    "rule": allowed.TAINT_RULE,
+    "event": allowed.EVENT,
+    "workload": allowed.workload(frozenset({"DEVICES"}), frozenset({"--v"})),
+}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.just(SECRET),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", SECRET, "x-y"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def names_of(rule: Any) -> set[str]:
+    """All names of fields in a table."""
+    if isinstance(rule, list):
+        return names_of(rule[0])
+    return set() if callable(rule) else {*rule, *(name for below in rule.values() for name in names_of(below))}
+
+
+def filled(rule: Any, stray: Any) -> Any:
+    """A value with all fields that the table names, none of which has a text, and a stray value beside each."""
+    if isinstance(rule, list):
+        return [filled(rule[0], stray), stray]
+    if callable(rule):
+        return {"stray": stray}
+    return {name: filled(below, stray) for name, below in rule.items()} | {"stray": stray, SECRET: stray}
+
+
+@pytest.mark.parametrize("name", list(RULES))
+@given(stray=JSON)
+def test_what_no_table_names_does_not_get_through(name: str, stray: Any) -> None:
+    """Fields beside the known ones, and structures where a word belongs, whatever they contain."""
+    text = json.dumps(allowed.keep(filled(RULES[name], {"nested": stray}), RULES[name]))
+    assert SECRET not in text
+
+
+FORBIDDEN = {
+    "command", "envFrom", "volumes", "secret", "secretName", "imagePullSecrets", "addresses", "providerID",
+    "managedFields", "data", "stringData", "nodeSelector", "hostname", "lifecycle", "livenessProbe", "configMap",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(RULES))
+def test_no_table_names_a_field_that_may_hold_a_secret(name: str) -> None:
+    found = names_of(RULES[name])
+    # Of a workload's volumes, the paths of the host alone.
+    assert not found & FORBIDDEN - ({"volumes"} if name == "workload" else set())
+    if name != "workload":
+        assert not found & {"env", "args", "image"}
+        assert ("annotations" in found) <= (name in ("node", "pod"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AKIAABCDEFGHIJKLMNOP",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
+        "Authorization: Bearer abcdefgh12345678",
+        'password: "hunter2 with spaces"',
+        "HF_TOKEN=hunter2",
+        "https://user:hunter2@registry.example/x",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----",
+        "hf_abcdefghijklmnopqrstuvwxyz",
+    ],
+)
+def test_what_looks_like_a_credential_is_removed(text: str) -> None:
+    found = scrubbed(f"before {text} after")
+    assert found.startswith("before ")
+    assert found.endswith(" after")
+    assert "(removed)" in found
+    for part in ("hunter2", "AKIAABC", "c2lnbmF0", "abcdefgh", "MIIabc"):
+        assert part not in found
+
+
+def test_serial_numbers_in_the_log_of_the_detector_are_removed() -> None:
+    serial = "19fcda00f5ff6eb9"
+    file = file_name(Hint("boot", "hbm-uncorrectable", 1, 3, serial))
+    line = (
+        f"hbm of device 3, serial number {serial}; written to /run/neuron-health/{file}\nserial-num={serial} action=x"
+    )
+    assert serial in file
+    assert scrubbed(line) == line.replace(serial, "(removed)")
+
+
+@pytest.mark.timeout(5)
+@pytest.mark.parametrize(
+    "text", ["token" * 40_000, 'token="' * 30_000, "eyJ-" * 50_000, "a" * 200_000, "://a:" * 40_000]
+)
+def test_a_hostile_log_does_not_take_long(text: str) -> None:
+    assert scrubbed(text)
+
+
+WORDS = st.sampled_from(["web", "db", "web-0", "web-0-1", "db.example", "a-web", "ml"])
+
+
+@given(st.sets(WORDS), st.sets(WORDS))
+def test_redacted_names_are_gone_from_any_text_around_them(nodes: set[str], pods: set[str]) -> None:
+    every = sorted(nodes | pods)
+    text = " ".join(f"({name}) x/{name}:y {name}.local {name}-abc zz-{name}-abc" for name in every)
+    redacted = Names({"node": nodes, "pod": pods}).redacted(text)
+    for name in every:
+        assert name not in redacted
+    assert len(redacted.split()) == len(text.split())
+
+
+def test_names_stay_apart_and_the_same_everywhere() -> None:
+    names = Names({"pod": {"web", "web-0"}, "node": {"n1"}, "namespace": {"default", "own"}}, ["own"])
+    golden(names.redacted("web web-0 web-0-neurons web-1 n1.ec2 cobweb default own"))
+
+
+def test_names_inside_of_longer_ones_are_replaced_but_not_those_of_devices() -> None:
+    names = Names({"node": {"node-1"}, "namespace": {"neuron", "device"}})
+    assert names.redacted("00000-neuron.aws.com-node-1-nl56p neuron-device-3 neuron/web") == (
+        "00000-neuron.aws.com-node-x1-nl56p neuron-device-3 namespace-x2/web"
+    )
+
+
+def test_equal_input_gives_equal_bytes() -> None:
+    files = [File("b.json", "b", {"z": 1, "a": [1]}), File("a.txt", "a", "text")]
+    one, other = Collected(files, [("x", "y")]), Collected(files[::-1], [("x", "y"), ("x", "y")])
+    assert archive(one, at=1.5) == archive(other, at=1.5)
+
+
+@given(st.text(max_size=300), st.integers(1, 80))
+def test_a_log_keeps_its_end(log: str, most: int) -> None:
+    found = newest(log, most)
+    kept = found if len(log) <= most else found.partition("\n")[2]
+    assert log.endswith(kept)
+    assert len(kept) <= most

@@ -1,0 +1,80 @@
+"""What the API server and kube-scheduler say of selectors that are wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra_driver.kube.api.objects import Device
+from dra_driver.simulator.cel import (
+    CelDevice,
+    CelError,
+    compile,  # noqa: A004 # the usual word for it
+)
+from tests.golden import golden
+
+DEVICE = CelDevice.of("dra.example.com", Device(name="d0"))
+
+
+def refusal(expression: str) -> str:
+    with pytest.raises(CelError) as caught:
+        compile(expression).matches(DEVICE)
+    return str(caught.value)
+
+
+def table(expressions: tuple[str, ...]) -> list[str]:
+    return [f"{expression}\n  {refusal(expression)}" for expression in expressions]
+
+
+def test_an_expression_that_cannot_be_compiled_is_refused_when_its_claim_is_created() -> None:
+    golden(
+        table(
+            (
+                "device.driver.x{a: 1} == 1 && [1]{a: 1} == 1",
+                r"'\q' == ''",
+                r"b'\u0041' == b''",
+                r"'\ud800' == ''",
+                "1.x",
+                "1 && true",
+                "[?1] == [1]",
+                "Unknown{} == 1",
+                "[1].all(a.b, true)",
+                "[1].all(__result__, true)",
+                "has(device)",
+                "cel.bind(a.b, 1, true)",
+                "optional.of(1).optMap(a.b, true).orValue(true)",
+                "1.sortBy(e, e) == []",
+            )
+        )
+    )
+
+
+def test_an_expression_that_fails_on_a_device_says_why() -> None:
+    golden(
+        table(
+            (
+                "quantity('1.5').asInteger() == 1",
+                "[].min() == 1",
+                "[1].slice(-1, 0) == []",
+                "[1].flatten(-1) == []",
+                "[dyn(1), dyn('a')].sort().size() == 0",
+                "lists.range(-1) == []",
+                r"'a'.matches('\\C')",
+                "uint('x') == 1u",
+                "double('x') == 1.0",
+                "double('1e999') == 1.0",
+                "bool('x')",
+                r"string(b'\xff') == ''",
+                "'a'.charAt(2) == ''",
+                "'a'.indexOf('a', -1) == 1",
+                "'a'.lastIndexOf('a', -1) == 1",
+                "'a'.substring(1, 0) == ''",
+                "'a'.substring(2) == ''",
+                "double('NaN') < 1.0",
+                "semver('99999999999999999999.0.0').major() == 1",
+                "semver('1-a', true).major() == 1",
+                "semver('1.0.0-01').major() == 1",
+                "semver('1.0.x').major() == 1",
+                "semver('1.0.0') in dyn({'a': 1})",
+            )
+        )
+    )

@@ -1,0 +1,250 @@
+"""Job kinds of any operator: their pod templates are found, and the table says how many pods they stand for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dra_driver.simulator.manifests import ManifestError, Manifests, Origin, podtemplates, read_manifests
+from dra_driver.simulator.manifests.podtemplates import MAX_LEVELS, MAX_TEMPLATES, at, find
+from tests.generators.effort import examples
+from tests.golden import golden, golden_error
+
+Object = dict[str, Any]
+ORIGIN = Origin("input.yaml", "")
+SPEC: Object = {"containers": [{"name": "main"}], "resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}]}
+TEMPLATE: Object = {"metadata": {"labels": {"a": "b"}}, "spec": SPEC}
+
+
+def item(kind: str, spec: Any, name: str = "work") -> Object:
+    version, _, plain = kind.rpartition(" ")
+    return {"apiVersion": version, "kind": plain, "metadata": {"name": name}, "spec": spec}
+
+
+def read(*items: Object) -> Manifests:
+    return read_manifests([("input.yaml", "---\n".join(map(yaml.safe_dump, items)))])
+
+
+def parts(*pairs: tuple[str, int]) -> Object:
+    return {name: {"replicas": count, "template": TEMPLATE} for name, count in pairs}
+
+
+JOB: Object = {"template": {"spec": {"parallelism": 3, "completions": 2, "template": TEMPLATE}}}
+RAY: Object = {
+    "headGroupSpec": {"template": TEMPLATE},
+    "workerGroupSpecs": [
+        {"groupName": "Large", "replicas": 1, "minReplicas": 2, "numOfHosts": 2, "template": TEMPLATE},
+        {"groupName": "off", "replicas": 4, "suspend": True, "template": TEMPLATE},
+        {"replicas": 1, "template": TEMPLATE},
+    ],
+}
+RAY_PODS = ["work-head-0", "work-large-0", "work-large-1", "work-large-2", "work-large-3", "work-2-0"]
+COUNTED: list[tuple[Object, list[str]]] = [
+    (
+        item("kubeflow.org/v2beta1 MPIJob", {"mpiReplicaSpecs": parts(("Launcher", 1), ("Worker", 2))}),
+        ["work-launcher-0", "work-worker-0", "work-worker-1"],
+    ),
+    (
+        item("kubeflow.org/v1 PyTorchJob", {"pytorchReplicaSpecs": parts(("Master", 1), ("Worker", 1))}),
+        ["work-master-0", "work-worker-0"],
+    ),
+    (
+        item("kubeflow.org/v1 TFJob", {"runPolicy": {"suspend": True}, "tfReplicaSpecs": parts(("Worker", 2))}),
+        [],
+    ),
+    (item("ray.io/v1 RayCluster", RAY), RAY_PODS),
+    (item("ray.io/v1 RayService", {"rayClusterConfig": RAY}), RAY_PODS),
+    (
+        item("ray.io/v1 RayJob", {"rayClusterSpec": RAY, "submitterPodTemplate": TEMPLATE}),
+        [*RAY_PODS, "work-submitter-0"],
+    ),
+    (item("ray.io/v1 RayCluster", {"suspend": True, **RAY}), []),
+    (
+        item("jobset.x-k8s.io/v1alpha2 JobSet", {"replicatedJobs": [{"name": "w", "replicas": 2, **JOB}]}),
+        ["work-w-0", "work-w-1", "work-w-2", "work-w-3"],
+    ),
+    (
+        item("batch.volcano.sh/v1alpha1 Job", {"tasks": [{"name": "t", "replicas": 2, "template": TEMPLATE}]}),
+        ["work-t-0", "work-t-1"],
+    ),
+    (item("argoproj.io/v1alpha1 Rollout", {"replicas": 2, "template": TEMPLATE}), ["work-0", "work-1"]),
+]
+
+
+@pytest.mark.parametrize(("owner", "expected"), COUNTED, ids=[str(owner["kind"]) for owner, _ in COUNTED])
+def test_pods_of_known_job_kinds_are_counted_as_their_operators_do(owner: Object, expected: list[str]) -> None:
+    found = read(owner)
+    assert [pod.name for pod in found.pods] == expected
+    assert all(pod.labels == {"a": "b"} for pod in found.pods)
+    assert not any("how many" in text for text in found.not_considered)
+
+
+def test_a_cron_job_is_read_as_one_run_and_a_daemon_set_as_one_pod() -> None:
+    cron = item("batch/v1 CronJob", {"schedule": "@daily", "jobTemplate": {"spec": JOB["template"]["spec"]}})
+    daemon = item("apps/v1 DaemonSet", {"selector": {}, "template": TEMPLATE})
+    old = item("v1 ReplicationController", {"replicas": 2, "template": TEMPLATE})
+    found = read(cron, daemon, old)
+    assert [pod.controller.partition(" ")[0] for pod in found.pods] == [
+        *["CronJob"] * 2,
+        "DaemonSet",
+        *["ReplicationController"] * 2,
+    ]
+    (text,) = (text for text in found.not_considered if "how many" in text)
+    golden(text)
+    assert read(item("batch/v1 CronJob", {"suspend": True, "jobTemplate": cron["spec"]["jobTemplate"]})).pods == ()
+
+
+def test_any_other_kind_is_one_pod_for_each_template_and_that_is_said() -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"a": "b"}}, "spec": SPEC}
+    spec = {"replicas": 5, "driverTemplate": TEMPLATE, "parts": [{"podSpec": SPEC}, {"manifest": pod}]}
+    found = read(item("example.org/v1 Train", spec))
+    assert [pod.name for pod in found.pods] == ["work-drivertemplate-0", "work-parts-0-0", "work-parts-1-manifest-0"]
+    assert [dict(pod.labels) for pod in found.pods] == [{"a": "b"}, {}, {"a": "b"}]
+    (text,) = found.not_considered
+    golden(text)
+
+
+def test_pods_of_other_kinds_may_have_fields_of_their_own_and_those_of_the_table_may_not() -> None:
+    spec = {"template": {"spec": {**SPEC, "containerConcurrency": 3}}}
+    found = read(item("serving.knative.dev/v1 Service", spec))
+    assert "field Service.containerConcurrency" in found.not_considered
+    with golden_error(ManifestError):
+        read(item("argoproj.io/v1alpha1 Rollout", spec))
+
+
+NO_TEMPLATES: list[Object] = [
+    item("example.org/v1 Other", {"template": {"spec": {"containers": []}}}),
+    item("example.org/v1 Other", {"template": {"spec": {"containers": ["main"]}}}),
+    item("example.org/v1 Other", {"template": {"spec": {"containers": [{"image": "x"}]}}}),
+    item("example.org/v1 Other", {"template": {"spec": {"containers": {"name": "main"}}}}),
+    item("example.org/v1 Other", {"template": "spec: {containers: [{name: main}]}"}),
+    item("example.org/v1 Other", {"templates": [TEMPLATE]}),
+    item("example.org/v1 Other", {"schema": {"openAPIV3Schema": {"default": {"template": TEMPLATE}}}}),
+    item("example.org/v1 Other", {}) | {"status": {"template": TEMPLATE}},
+]
+
+
+@pytest.mark.parametrize("owner", NO_TEMPLATES)
+def test_what_only_resembles_a_pod_template_is_none(owner: Object) -> None:
+    assert find(owner, ORIGIN) == ()
+    with golden_error(ManifestError):
+        read(owner)
+
+
+@pytest.mark.parametrize("kind", ["v1 ConfigMap", "apiextensions.k8s.io/v1 CustomResourceDefinition"])
+def test_kinds_that_hold_text_and_schemas_are_not_searched(kind: str) -> None:
+    found = read(item(kind, {"template": TEMPLATE}))
+    assert found.pods == ()
+    assert found.not_considered == (f"{kind.rpartition(' ')[2]}: 1",)
+
+
+BAD: list[tuple[Any, str]] = [
+    ({"replicas": -1, "template": TEMPLATE}, "spec.replicas: -1 is not a number from 0 to 150000"),
+    ({"replicas": True, "template": TEMPLATE}, "True is not a number"),
+    ({"replicas": "2", "template": TEMPLATE}, "2 is not a number"),
+    ({"replicas": 10**30, "template": TEMPLATE}, "is not a number"),
+    ({"template": {"spec": {**SPEC, "nodeSelector": 3}}}, "spec.template.spec.nodeSelector: Expected `object`"),
+    ({"template": {**TEMPLATE, "metadata": [1]}}, "spec.template.metadata: Expected `object`"),
+    ({"template": {"spec": {**SPEC, "resourceClaims": []}}}, ""),
+    ({"template": {"spec": {**SPEC, "resourceClaims": [{"name": "c"}]}}}, "exactly one of resourceClaimName"),
+]
+
+
+@pytest.mark.parametrize(("spec", "text"), BAD)
+def test_what_is_wrong_in_a_job_kind_is_named_with_line_and_path(spec: Any, text: str) -> None:
+    owner = item("argoproj.io/v1alpha1 Rollout", spec)
+    if not text:
+        assert read(owner).pods == ()
+        return
+    with pytest.raises(ManifestError) as caught:
+        read(owner)
+    golden(str(caught.value))
+    assert text in str(caught.value)
+
+
+def test_products_of_replicas_are_bounded() -> None:
+    job = {"name": "w", "replicas": 1000, "template": {"spec": {"parallelism": 1000, "template": TEMPLATE}}}
+    with golden_error(ManifestError):
+        read(item("jobset.x-k8s.io/v1alpha2 JobSet", {"replicatedJobs": [job]}))
+
+
+def test_depth_and_number_of_templates_are_bounded() -> None:
+    deep: Any = {"template": TEMPLATE}
+    for _ in range(MAX_LEVELS):
+        deep = {"part": deep}
+    assert find(deep, ORIGIN) == ()
+    many = [{"template": TEMPLATE}] * MAX_TEMPLATES
+    assert len(find({"parts": many}, ORIGIN)) == MAX_TEMPLATES
+    with golden_error(ManifestError):
+        find({"parts": [*many, *many]}, ORIGIN)
+
+
+def test_templates_that_would_have_one_name_get_two() -> None:
+    spec = {"mpiReplicaSpecs": {"Worker": parts(("a", 1))["a"], "worker": parts(("a", 1))["a"]}}
+    assert [pod.name for pod in read(item("kubeflow.org/v1 MPIJob", spec)).pods] == ["work-worker-0", "work-worker-1-0"]
+
+
+KEYS = st.sampled_from(["spec", "template", "jobTemplate", "podSpec", "containers", "kind", "replicas", "a", "b c"])
+DECOYS: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(["Pod", "v1", "main"]) | st.text(max_size=4),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(KEYS, below, max_size=4),
+    max_leaves=12,
+)
+
+
+@st.composite
+def nested(draw: st.DrawFn, depth: int = 3) -> tuple[Any, list[tuple[str | int, ...]]]:
+    """A value and the paths of the pod specs that were put into it, in the order of the text."""
+    if depth == 0 or draw(st.integers(0, 4)) == 0:
+        return TEMPLATE["spec"], [()]
+    found: list[tuple[str | int, ...]] = []
+    if draw(st.booleans()):
+        made: Object = {}
+        for number in range(draw(st.integers(0, 3))):
+            below, paths = draw(nested(depth - 1))
+            name = f"{draw(st.sampled_from(['group', 'x', 'spec']))}{number}"
+            if paths == [()]:
+                name, below = f"{name}Template", {"spec": below}
+                paths = [("spec",)]
+            made[name] = below
+            found += [(name, *path) for path in paths]
+        return made, found
+    items = []
+    for number in range(draw(st.integers(0, 3))):
+        below, paths = draw(nested(depth - 1))
+        if paths == [()]:
+            below, paths = {"podSpec": below}, [("podSpec",)]
+        items.append(below)
+        found += [(number, *path) for path in paths]
+    return items, found
+
+
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
+@given(nested())
+def test_every_template_is_found_wherever_it_is(made: tuple[Any, list[tuple[str | int, ...]]]) -> None:
+    value, paths = made
+    if paths == [()]:
+        value, paths = {"podSpec": value}, [("podSpec",)]
+    owner = item("example.org/v1 Other", value)
+    found = find(owner, ORIGIN)
+    assert found == tuple(("spec", *path) for path in paths)
+    assert all(at(owner, path) == SPEC for path in found)
+    if found:
+        assert len({pod.name for pod in read(owner).pods}) == len(found)
+
+
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from([*podtemplates.KNOWN, ("example.org", "Other")]), DECOYS)
+def test_any_object_of_any_kind_is_read_or_refused(kind: tuple[str, str], value: Any) -> None:
+    text = json.dumps(item(f"{kind[0]}/v1 {kind[1]}", value) | {"template": value})
+    try:
+        found = read_manifests([("input", text)])
+    except ManifestError as error:
+        assert str(error).startswith("input")
+    else:
+        assert isinstance(found, Manifests)
