@@ -40,7 +40,7 @@ def efa_drivers(lab: Cluster, kube: Kube, kind: str, directory: Path) -> Iterato
     """The emulated EFA driver on each node, as a process in the node's mount namespace."""
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{ROOT / 'scripts'}:{ROOT}",
+        "PYTHONPATH": f"{ROOT / 'tools'}:{ROOT}",
         "GRPC_ENABLE_FORK_SUPPORT": "0",
         "GRPC_VERBOSITY": "ERROR",
     }

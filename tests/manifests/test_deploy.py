@@ -92,7 +92,7 @@ def images(objects: list[Object]) -> set[str]:
 def test_the_files_are_those_that_the_chart_makes_now() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "deployfiles.main", "--check"],
-        env={**os.environ, "HELM": str(HELM), "PYTHONPATH": str(ROOT / "scripts")},
+        env={**os.environ, "HELM": str(HELM), "PYTHONPATH": str(ROOT / "tools")},
         capture_output=True,
         text=True,
         timeout=100,

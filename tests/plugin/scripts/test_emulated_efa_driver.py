@@ -38,7 +38,7 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "efadriver.main", *map(str, arguments)]
 
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'scripts'}:{ROOT}", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'tools'}:{ROOT}", "GRPC_ENABLE_FORK_SUPPORT": "0"}
 
 
 @pytest.fixture

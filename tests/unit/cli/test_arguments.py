@@ -71,7 +71,7 @@ def test_the_projects_own_programs_take_no_shortened_option_either(program: str)
         check=False,
         capture_output=True,
         text=True,
-        cwd=ROOT / "scripts",
+        cwd=ROOT,
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}"},
         timeout=60,
     )

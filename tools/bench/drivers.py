@@ -136,7 +136,7 @@ def test_driver(program: Path, kubeconfig: Path, directory: Path) -> Driver:
 def bare(python: Path, kubeconfig: Path, directory: Path, *, files: bool) -> Driver:
     """Return the least that a driver in Python does, with files that outlive a loss of power or without any."""
     name = "files.bare.example" if files else "bare.example"
-    program = REPOSITORY / "scripts/bench/bareserver.py"
+    program = REPOSITORY / "tools/bench/bareserver.py"
     return Driver(
         label=BARE if files else "Python, no files",
         name=name,
