@@ -148,8 +148,12 @@ def test_the_help_of_no_command_loads_a_client_or_what_is_for_terminals() -> Non
     found = loaded(call="complete_program().format_help()")
     libraries = {name.partition(".")[0] for name in found}
     assert not libraries & {"rich", "shtab", "kubernetes", "urllib3", "grpc", "aiohttp", "pydantic", "yaml", "boto3"}
-    ours = {".".join(name.split(".")[:2]) for name in found if name.startswith("dra_driver.")}
-    assert ours <= {f"dra_driver.{name}" for name in ("cli", "names", "quantity", "topology", "util", "version")}
+    ours = {
+        ".".join(name.split(".")[1:3]) for name in found if name.startswith(("dra_driver.kube.", "dra_driver.neuron."))
+    }
+    assert ours <= {"kube.quantity", "neuron.names", "neuron.topology"}
+    rooms = {name.split(".")[1] for name in found if name.startswith("dra_driver.")}
+    assert rooms <= {"cli", "kube", "neuron", "util", "version"}
 
 
 def completed(script: Path, *words: str) -> list[str]:
