@@ -1,17 +1,16 @@
 """The DRA driver of one node: wires its parts together, and is the only module that knows them all.
 
 The parts meet only in the values that are passed here: the host watch reads sysfs, the node watch follows the own Node
-object's labels, the slice controller publishes, gRPC's workers prepare claims, and the reconciler compares. Every loop
-is a ``Worker``, and the health checks look at all of them.
+object's labels, the offering says what follows, the slice controller publishes that, gRPC's workers prepare claims, and
+the reconciler compares. Every loop is a ``Worker``, and the health checks look at all of them.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from dra_driver.driver.allocations import ContainerWatch, allocation_samples, allocations, claims_in_use
@@ -23,25 +22,18 @@ from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.driver.device_health import device_health
 from dra_driver.driver.metrics import checkpoint_samples, offer_samples, samples, taint_samples
 from dra_driver.driver.node_labels import LABELS, labels
+from dra_driver.driver.offering import Offering
 from dra_driver.driver.resourceslices.controller import Desired, SliceController
 from dra_driver.driver.resourceslices.devices import (
-    Kept,
-    Offer,
-    completed,
-    effective_cuts,
     is_ultraserver,
-    offer,
-    shapes,
-    with_faults,
 )
 from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper
-from dra_driver.driver.resourceslices.pool import incomplete
 from dra_driver.driver.resourceslices.reconcile import Instance
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS, allocated
 from dra_driver.driver.settings import DEVICES_LABEL, Settings
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.kube.api.objects import Device, Node, ResourceSlice
+from dra_driver.kube.api.objects import Node
 from dra_driver.kube.api.resources import ResourceApi, WatchEvent
 from dra_driver.kube.api.watch import Reflector
 from dra_driver.kube.cdi import SpecDirectory
@@ -49,16 +41,16 @@ from dra_driver.kube.kubelet.devicehealth import DeviceHealth, HealthStream
 from dra_driver.kube.kubelet.health import HealthServer
 from dra_driver.kube.kubelet.server import KubeletPlugin
 from dra_driver.kube.kubelet.versions import kubelet_problem
-from dra_driver.neuron.exclusion import HeldBack, held_back, plugin_offers
+from dra_driver.neuron.exclusion import HeldBack, plugin_offers
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KUBELET
-from dra_driver.neuron.health.faults import ActiveFault, NodeHealth
+from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.health.node_status import NodeStatusWriter, chips_present
 from dra_driver.neuron.health.watch import HealthWatch
 from dra_driver.neuron.host.discover import boot_id
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.host.watch import HostWatch
 from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
-from dra_driver.neuron.topology.cuts import NODE_DEVICE, Cuts
+from dra_driver.neuron.topology.cuts import NODE_DEVICE
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
@@ -76,8 +68,6 @@ HEALTH_PATIENCE: Final = 3.0
 """Seconds that the first publication waits for what is wrong with the chips."""
 HELD_PATIENCE: Final = 5.0
 """Seconds that the question which devices are prepared waits for calls that are under way."""
-CLOCK_SECONDS: Final = 60.0
-"""Between two looks at the clock while a fault's time of grace runs."""
 DEVICE_HEALTH_SECONDS: Final = 4.0
 """Between two lists of the devices' health for kubelet. When an instance of the driver ends, kubelet forgets what the
 next one has said already, until that one says it again."""
@@ -101,35 +91,14 @@ class NodeAgent:
         self._on_fatal = on_fatal
         self.fatal = False
         self._labels: Mapping[str, str] | None = None
-        self._label_problem = ""
-        """Why the label that says what the node offers is ignored, or ""."""
         self._kubelet_problem: str | None = None
         """Why kubelet's version keeps from the offer what no claim holds, or ""; None: the Node is not known yet."""
         self._scans_to_publish = False
         """Of the scanning thread: labels, and pods of a device plugin, may become known while it reads the host."""
-        self._inventory: NodeInventory | None = None
-        """What is offered follows from it; None: nothing may be offered yet."""
-        self._completed: NodeInventory | None = None
-        """The same with the chips that were lost in this run."""
-        self._lost: dict[int, ActiveFault] = {}
-        """What is wrong with those, by host index.
-
-        The slices say so by themselves. The health says it later, after two readings, and not at all of device numbers
-        that cannot be read; without a kernel driver it says no more than unknown, which keeps no claim away.
-        """
-        self._chips = NodeHealth()
-        self._offer = Offer(())
-        self._kept: Mapping[str, Kept] = {}
-        """Devices that are on offer only because claims hold them, or may hold them."""
         self._device_plugin = ""
-        """What a device plugin offers of the node, or did until a moment ago; ""."""
-        self._device_plugin_now = ""
-        """What the Node's status says of it."""
-        self._held_back = HeldBack()
-        self._core_size: int | None = None
-        """The host's, by which cores are published; None: nothing has been compared with the server yet."""
-        self._offering = threading.Lock()
-        """The host's thread and the health's both make the offer anew; the last one must win."""
+        """What the Node's status says that a device plugin offers."""
+        self._plugin_problem = ""
+        """Why chips are held back because of one, as told last."""
         self._operations = Operations()
         self._stop_metrics: Callable[[], None] | None = None
         api = ResourceApi(transport)
@@ -146,7 +115,6 @@ class NodeAgent:
             self._on_health,
             settings.rescan_seconds,
         )
-        self._chips = self._health_watch.current
         self._health_decided = self._health_watch.decided
         self._node_watch: Reflector[Node] = Reflector(
             "own node",
@@ -156,6 +124,20 @@ class NodeAgent:
             self._on_node_event,
         )
         boot = boot_id(settings.host_root)
+        cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
+        self._checkpoint = Checkpoint(settings.state_dir, boot_id=boot, cdi=cdi)
+        self._offering = Offering(
+            settings,
+            self._health_watch.current,
+            lambda: self._containers.plugin_pods,
+            Keeper(
+                prepared=lambda: prepared_devices(self._checkpoint),
+                held=lambda: held_devices(api, self._checkpoint, settings.node_name),
+                settle_seconds=SETTLE_SECONDS,
+                held_seconds=HELD_SECONDS,
+            ),
+            self._publish,
+        )
         self._slices = SliceController(
             api,
             DRIVER_NAME,
@@ -163,8 +145,8 @@ class NodeAgent:
             instance=Instance.here(boot),
             shared_counters=settings.shared_counters,
             held=lambda: held_devices(api, self._checkpoint, settings.node_name),
-            outdated=self._offer_anew,
-            review=self._review,
+            outdated=self._offering.renew,
+            review=self._offering.review,
             too_early=lambda: self._plugin.registration.problem() is not None,
         )
 
@@ -173,16 +155,8 @@ class NodeAgent:
             api, settings.node_name, COMPONENT, present_label=settings.present_label == "on", labels=[LABELS]
         )
 
-        cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
-        self._checkpoint = Checkpoint(settings.state_dir, boot_id=boot, cdi=cdi)
         plan_settings = PlanSettings(
             settings.node_name, settings.device_numbering, settings.contiguity, settings.health_policy.prepare
-        )
-        self._keeper = Keeper(
-            prepared=lambda: prepared_devices(self._checkpoint),
-            held=lambda: held_devices(api, self._checkpoint, settings.node_name),
-            settle_seconds=SETTLE_SECONDS,
-            held_seconds=HELD_SECONDS,
         )
         metadata = MetadataDirectory(settings.state_dir / "metadata")
         self._preparer = Preparer(
@@ -193,6 +167,7 @@ class NodeAgent:
             plan_settings,
             metadata=metadata,
             operations=self._operations,
+            published=lambda: self._offering.published,
             rights_changed=lambda: self._slices.trigger("the API server's answer about a claim shows other rights"),
         )
         self._reconciler = Reconciler(
@@ -236,9 +211,9 @@ class NodeAgent:
         """
         settings = self._settings
         log.info("neuron-dra-driver %s on node %s", VERSION, settings.node_name)
+        self._offering.label((self._labels or {}).get(DEVICES_LABEL))
         # What an instance before this one has prepared is on offer from the first publication on, whatever is set now.
-        prepared = prepared_devices(self._checkpoint) or {}
-        self._kept = {name: Kept(int(time.time()), core_size) for name, core_size in prepared.items()}
+        self._offering.keep(prepared_devices(self._checkpoint) or {})
         self._slices.start()
         self._node_status.start()
         if self._node is not None:
@@ -292,7 +267,7 @@ class NodeAgent:
         return labels
 
     def _may_publish(self) -> bool:
-        return self._labels is not None and (self._inventory is not None or self._containers.plugin_pods is not None)
+        return self._labels is not None and (self._offering.begun or self._containers.plugin_pods is not None)
 
     def _on_inventory(self, inventory: NodeInventory) -> None:
         # If turned off, the labels are removed: an outdated id would lead pods to the wrong server.
@@ -305,7 +280,7 @@ class NodeAgent:
         # Without the labels some attributes would be missing now and appear later: two writes, and claims that select
         # on them would fail in between. Without the API server nothing can be published anyway. Nor is anything before
         # kubelet has told which pods have chips already.
-        offered = self._make_offer(inventory, publish=self._scans_to_publish)
+        offered = self._offering.scanned(inventory, publish=self._scans_to_publish)
         if not self._scans_to_publish:
             if self._may_publish():  # what has become known meanwhile is for the next scan
                 self._host.rescan(hand_over=True)
@@ -315,7 +290,7 @@ class NodeAgent:
             inventory.instance_type or "unknown instance type",
             inventory.driver_version or "not loaded",
             len(inventory.devices),
-            self._cuts(inventory),
+            self._offering.cuts(inventory),
             len(offered.devices),
         )
         if offered.problem:
@@ -328,18 +303,12 @@ class NodeAgent:
             log.info("%s hosts have no %s, so none is offered", inventory.instance_type or "these", word)
 
     def _on_health(self, chips: NodeHealth) -> None:
-        self._chips = chips
         self._node_status.want(chips, self._present)
         self._device_health.set(self._devices_now())
-        self._offer_anew()
-
-    def _offer_anew(self) -> None:
-        inventory = self._inventory
-        if inventory is not None:
-            self._make_offer(inventory, publish=True)
+        self._offering.health(chips)
 
     def _devices_now(self) -> tuple[DeviceHealth, ...]:
-        inventory, offered = self._host.current, self._offer
+        inventory, offered = self._host.current, self._offering.now.offer
         return device_health(
             self._health_watch.current,
             inventory.chip_indexes,
@@ -349,81 +318,16 @@ class NodeAgent:
             self._settings.node_name,
         )
 
-    def _cuts(self, inventory: NodeInventory) -> Cuts:
-        """What the node offers: the administrator's word for this node, else for all nodes, else the type's.
-
-        Nothing with a kubelet that might not start the pods; what claims hold stays (``kept``).
-        """
-        settings = self._settings
-        label = (self._labels or {}).get(DEVICES_LABEL)
-        problem, wanted = "", settings.devices
-        if label is not None:
-            try:
-                wanted = Cuts.parse(label)
-            except DriverError as error:
-                problem = f"the label {DEVICES_LABEL} of the Node is ignored: {error}"
-        if problem and problem != self._label_problem:
-            log.warning("%s", problem)
-        self._label_problem = problem
-        return Cuts() if self._kubelet_problem else effective_cuts(inventory, wanted, settings.ultraserver_layout)
-
-    def _make_offer(self, inventory: NodeInventory, *, publish: bool, kept: Mapping[str, Kept] | None = None) -> Offer:
-        """Make the offer of this inventory and of the chips' health now.
-
-        ``publish``: have it written. ``kept``: what claims hold, if that is news.
-        """
-        policy = self._settings.health_policy
-        with self._offering:
-            now = time.time()
-            whole, lost = completed(inventory, self._completed)
-            known = self._lost
-            self._lost = {
-                index: known[index] if index in known and known[index].code == code else ActiveFault(code, int(now))
-                for index, code in lost.items()
-            }
-            health = with_faults(self._chips, self._lost)
-            kept = self._kept if kept is None else kept
-            had_cores = any(core_size for _, core_size in shapes(self._offer.devices))
-            held = held_back(self._device_plugin, self._containers.plugin_pods, whole)
-            self._offer = offered = offer(whole, self._cuts(whole), health, policy, now, kept, held.chips)
-            # Until the server has been looked at, what is allocated there is of the former size.
-            former = self._core_size if self._core_size is not None and had_cores else whole.core_size
-            sizes = {} if former == whole.core_size else dict.fromkeys(whole.chip_indexes, former)
-            self._preparer.core_sizes = sizes | dict(offered.core_sizes)
-            self._preparer.held_back = held
-            if self._settings.device_metadata == "on":
-                published = (*offered.fallback, *offered.devices)
-                self._preparer.attributes = {device.name: device.attributes for device in published}
-            sick = [chip for chip in health.chips if chip.faults]
-            self._preparer.unhealthy = policy.blocking(sick, whole.instance_type, now) if sick else {}
-            if publish:
-                self._tell_held_back(held)
-                self._inventory, self._completed = inventory, whole
-                self._kept = {name: one for name, one in kept.items() if name in offered.retired}
-                wanted = _desired(offered, now)
-                self._slices.set_desired(wanted.devices, wanted.fallback, wanted.until, counters=wanted.counters)
-            return offered
-
-    def _review(self, existing: Sequence[ResourceSlice], chosen: Sequence[Device]) -> tuple[Desired | None, float]:
-        """See to it that nothing vanishes that claims hold (``controller.Review``)."""
-        own = [item for item in existing if item.spec.pool.name == self._settings.node_name]
-        published = [device for item in own for device in item.spec.devices]
-        kept, inventory = self._kept, self._inventory
-        # A kubelet that has another version than before has just started, and so deleted the slices.
-        wiped = (self._kubelet_problem or self._held_back.chips) and not own
-        doubtful = bool(wiped) or (self._core_size is None and incomplete(own))
-        if inventory is not None and (kept or doubtful or shapes(published) - shapes(chosen)):
-            now_kept = self._keeper.review(kept, published, chosen, doubtful=doubtful)
-            if now_kept != kept:
-                offered = self._make_offer(inventory, publish=True, kept=now_kept)
-                return _desired(offered, time.time()), self._keeper.due
+    def _publish(self, wanted: Desired, held: HeldBack) -> None:
+        self._slices.set_desired(wanted.devices, wanted.fallback, wanted.until, counters=wanted.counters)
+        before, self._plugin_problem = self._plugin_problem, held.problem
+        if held.problem == before:
+            return
+        if held.problem:
+            log.warning("%s", held.problem)
         else:
-            self._keeper.released = frozenset()
-        with self._offering:
-            if self._completed is not None and chosen in (self._offer.devices, self._offer.fallback):
-                self._core_size = self._completed.core_size
-                self._preparer.core_sizes = self._offer.core_sizes
-        return None, self._keeper.due if kept else math.inf
+            log.info("no device plugin has chips of this node any more: all are offered again")
+        self._node_status.problem(DEVICE_PLUGIN, held.problem)
 
     def _on_nodes(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -442,6 +346,7 @@ class NodeAgent:
         if node.metadata.labels == self._labels:
             return
         before, self._labels = self._labels or {}, node.metadata.labels
+        self._offering.label(self._labels.get(DEVICES_LABEL))
         # What was read while the labels were unknown was not published, and what is offered may follow from them alone.
         recut = before.get(DEVICES_LABEL) != self._labels.get(DEVICES_LABEL)
         self._host.rescan(hand_over=first or recut)
@@ -470,33 +375,21 @@ class NodeAgent:
             log.info("kubelet is %s now: all devices are offered again", version)
         self._kubelet_problem = problem
         self._node_status.problem(KUBELET, problem)
-        self._offer_anew()
+        self._offering.kubelet(problem)
 
     def _look_at_plugin(self, node: Node) -> None:
-        before, self._device_plugin_now = self._device_plugin_now, plugin_offers(node)
-        if self._device_plugin_now == before:
+        before, self._device_plugin = self._device_plugin, plugin_offers(node)
+        if self._device_plugin == before:
             return
-        if self._device_plugin_now:
-            self._device_plugin = self._device_plugin_now
-            self._offer_anew()
+        if self._device_plugin:
+            self._offering.plugin(self._device_plugin)
         # Of one that is gone, pods keep their chips; and after a restart of kubelet it may be back in a moment.
         self._containers.ask_later()
 
     def _on_plugin_pods(self) -> None:
-        self._device_plugin = self._device_plugin_now
-        if self._inventory is None:
+        if not self._offering.begun:
             self._host.rescan(hand_over=True)
-        self._offer_anew()
-
-    def _tell_held_back(self, now: HeldBack) -> None:
-        before, self._held_back = self._held_back, now
-        if now.problem == before.problem:
-            return
-        if now.problem:
-            log.warning("%s", now.problem)
-        else:
-            log.info("no device plugin has chips of this node any more: all are offered again")
-        self._node_status.problem(DEVICE_PLUGIN, now.problem)
+        self._offering.plugin(self._device_plugin)
 
     # Health and metrics
 
@@ -516,9 +409,10 @@ class NodeAgent:
         status = self._slices.status
         problems = [*self._plugin.problems(), *filter(None, [self._checkpoint.unusable, self._checkpoint.unwritable])]
         problems += [text for worker in self._workers if (text := worker.problem())]
-        if self._held_back.chips.issuperset(self._host.current.chip_indexes):
+        held = self._offering.now.held_back
+        if held.chips.issuperset(self._host.current.chip_indexes):
             # Chips of single pods are no reason: the others are offered, and an update need not wait for those pods.
-            problems += filter(None, [self._held_back.problem])
+            problems += filter(None, [held.problem])
         if not status.published:
             # Before the Node object was read nothing can be tried.
             reason = status.last_error or self._node_watch.last_error or self._containers.problem or "not tried yet"
@@ -534,21 +428,15 @@ class NodeAgent:
         """The numbers of now, for Prometheus."""
         host = self._host.current
         yield from samples(host, self._slices.status, self._plugin.registration)
-        yield from offer_samples(self._offer, self._label_problem, self._kubelet_problem or "", self._held_back.chips)
-        yield from taint_samples(self._offer.devices)
+        offered = self._offering.now
+        yield from offer_samples(offered)
+        yield from taint_samples(offered.offer.devices)
         yield from self._node_status.samples()
         yield from self._health_watch.samples()
         yield from checkpoint_samples(self._checkpoint.counts, self._reconciler.counts)
         if self._checkpoint.counts is not None:
             listed = self._containers.listed
             yield from allocation_samples(allocations(self._checkpoint.plans, listed, self._reconciler.consumers))
-
-
-def _desired(offered: Offer, now: float) -> Desired:
-    """What is to be published of an offer; ``now``: Unix time."""
-    # The clock may be set meanwhile, so it is looked at again soon.
-    until = None if offered.until is None else time.monotonic() + min(offered.until - now, CLOCK_SECONDS)
-    return Desired(offered.devices, offered.fallback, offered.counters, until)
 
 
 def prepared_devices(checkpoint: Checkpoint) -> dict[str, int | None] | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from dra_driver.driver.offering import Offered
 from dra_driver.driver.resourceslices.controller import SliceStatus
-from dra_driver.driver.resourceslices.devices import Offer
 from dra_driver.kube.api.objects import Device
 from dra_driver.kube.kubelet.registration import Registration
 from dra_driver.neuron.host.inventory import NodeInventory
@@ -53,23 +53,17 @@ def taint_samples(devices: Iterable[Device]) -> Iterator[Sample]:
         yield Sample("tainted_devices", "Devices by taint.", count, (("key", key), ("effect", effect)))
 
 
-def offer_samples(
-    offer: Offer, label_problem: str, kubelet_problem: str, held_back: Collection[int]
-) -> Iterator[Sample]:
-    """What the node offers, and what of the setting it cannot.
-
-    Args:
-        offer: the node's.
-        label_problem: why the Node's label that sets what is offered is ignored, or "".
-        kubelet_problem: why nothing is offered that no claim holds, or "".
-        held_back: chips that are not offered anew because of a device plugin.
-    """
+def offer_samples(now: Offered) -> Iterator[Sample]:
+    """What the node offers, and what of the setting it cannot."""
+    offer = now.offer
     kinds = Counter(device.attributes["resourceType"].string or "" for device in offer.devices)
     for kind, count in sorted(kinds.items()):
         yield Sample("offered_devices", "Devices on offer, by resource type.", count, (("resource_type", kind),))
     yield Sample("kept_devices", "Devices that are on offer only because claims hold them.", len(offer.retired))
     yield Sample(
-        "devices_label_invalid", "1 while the Node's label of what it offers is ignored.", float(label_problem != "")
+        "devices_label_invalid",
+        "1 while the Node's label of what it offers is ignored.",
+        float(now.label_problem != ""),
     )
     yield Sample(
         "node_not_offered", "1 while chips keep the whole node from being offered.", float(offer.problem != "")
@@ -77,9 +71,11 @@ def offer_samples(
     yield Sample(
         "kubelet_unsupported",
         "1 while kubelet's version keeps devices that no claim holds from being offered.",
-        float(kubelet_problem != ""),
+        float(now.kubelet_problem != ""),
     )
-    yield Sample("held_back_chips", "Chips not offered to new claims because of a device plugin.", len(held_back))
+    yield Sample(
+        "held_back_chips", "Chips not offered to new claims because of a device plugin.", len(now.held_back.chips)
+    )
 
 
 def checkpoint_samples(counts: tuple[int, int] | None, repairs: Mapping[str, int]) -> Iterator[Sample]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.driver.claims.checkpoint import Checkpoint
+from dra_driver.driver.claims.model import Published
 from dra_driver.driver.claims.planner import Plan, PlanSettings, planned
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
@@ -237,6 +238,7 @@ class Node:
         """UIDs of the claims that kubelet lists with containers."""
         self.kubelet_silent: DriverError | None = None
         self.slept: list[float] = []
+        self.published = Published()
         self._open()
 
     def restart(self) -> None:
@@ -247,7 +249,13 @@ class Node:
         self.cdi = SpecDirectory(self.root / "cdi", CDI_KIND)
         self.checkpoint = Checkpoint(self.root / "state", boot_id=self.boot, cdi=self.cdi, lock_timeout=5.0)
         self.preparer = Preparer(
-            self.api, self.checkpoint, self.cdi, lambda _: self.inventory, self.settings, sleep=self.slept.append
+            self.api,
+            self.checkpoint,
+            self.cdi,
+            lambda _: self.inventory,
+            self.settings,
+            published=lambda: self.published,
+            sleep=self.slept.append,
         )
         self.reconciler = Reconciler(
             self.checkpoint,

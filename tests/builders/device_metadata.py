@@ -6,8 +6,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dra_driver.driver.claims.metadata import POD_CLAIM, Attributes, described, files
-from dra_driver.driver.claims.model import Plan, PreparedClaims
+from dra_driver.driver.claims.metadata import POD_CLAIM, described, files
+from dra_driver.driver.claims.model import Attributes, Plan, PreparedClaims
 from dra_driver.driver.resourceslices.devices import offer
 from dra_driver.kube.api.objects import ResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory

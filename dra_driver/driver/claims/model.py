@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
 import msgspec
 
 from dra_driver.kube.api.objects import ClaimPod, DeviceAttribute
+from dra_driver.neuron.exclusion import HeldBack
 from dra_driver.neuron.health.policy import Blocking
 from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES
 from dra_driver.neuron.topology.cuts import Part
@@ -27,6 +28,9 @@ Pods = Mapping[str, ClaimPod]
 
 Unhealthy = Mapping[int, tuple[Blocking, ...]]
 """What is wrong with chips, by host index (``neuron.health.policy.HealthPolicy.blocking``)."""
+
+Attributes = Mapping[str, Mapping[str, DeviceAttribute]]
+"""Attributes by device, as they are published."""
 
 Shown = frozenset[tuple[int, int]]
 """Pairs of a number in a container and the chip that has it there. Where containers have numbers of their own, a number
@@ -49,6 +53,19 @@ class PlanSettings:
     """What to do with a claim whose chips (host ids) or cores (as the runtime counts them) are no contiguous run."""
     unhealthy: Literal["warn", "refuse"] = "warn"
     """What to do with a claim that has an unhealthy chip and does not tolerate its taint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is said of the node's chips now, as far as it matters to a preparation."""
+
+    unhealthy: Unhealthy = field(default_factory=dict)
+    held_back: HeldBack = field(default=HeldBack())
+    """Chips that no claim gets that has none yet."""
+    core_sizes: Mapping[int, int] = field(default_factory=dict)
+    """Physical cores in a logical one by chip, where they are offered at another size than the node's."""
+    attributes: Attributes | None = None
+    """What containers are to be told of devices, by name; None: nothing."""
 
 
 class ChipNode(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

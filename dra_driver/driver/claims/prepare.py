@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,8 +30,8 @@ from msgspec.structs import replace
 from dra_driver.driver.claims.checkpoint import Checkpoint, Staged
 from dra_driver.driver.claims.container_edits import cdi_spec, parameters
 from dra_driver.driver.claims.cores import PodsUnknown
-from dra_driver.driver.claims.metadata import Attributes, MetadataDirectory, described
-from dra_driver.driver.claims.model import Plan, PlanSettings, PreparedClaims, PrepareError, Unhealthy
+from dra_driver.driver.claims.metadata import MetadataDirectory, described
+from dra_driver.driver.claims.model import Plan, PlanSettings, PreparedClaims, PrepareError, Published
 from dra_driver.driver.claims.planner import (
     ConsumersUnknown,
     after_reboot,
@@ -104,6 +104,7 @@ class Preparer:
         settings: the administrator's choices.
         metadata: where containers' files about their devices are.
         operations: durations, for Prometheus.
+        published: what is said of the node's chips now; asked at each plan, by any thread.
         rights_changed: called when the API server begins, or ceases, to refuse to tell of claims.
         sleep: ``time.sleep``, for tests.
     """
@@ -118,6 +119,7 @@ class Preparer:
         *,
         metadata: MetadataDirectory | None = None,
         operations: Operations | None = None,
+        published: Callable[[], Published] = Published,
         rights_changed: Callable[[], None] = lambda: None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -128,17 +130,10 @@ class Preparer:
         self._settings = settings
         self._metadata = metadata
         self._operations = operations or Operations()
+        self._published = published
         self._rights_changed = rights_changed
         self._allowed = True
         self._sleep = sleep
-        self.unhealthy: Unhealthy = {}
-        """What is wrong with the node's chips now. Replaced as a whole by whoever knows; may be, by any thread."""
-        self.held_back = HeldBack()
-        """Chips that no claim gets that has none yet; likewise."""
-        self.core_sizes: Mapping[int, int] = {}
-        """Physical cores in a logical one by chip, where they are offered at another size than the node's; likewise."""
-        self.attributes: Attributes | None = None
-        """What containers are to be told of devices, by name; None: nothing. Likewise."""
 
     def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices visible to its containers. DriverError says why not."""
@@ -220,13 +215,13 @@ class Preparer:
     def _new_plan(
         self, claim: ResourceClaim, inventory: NodeInventory, held: PreparedClaims, known: _Known
     ) -> tuple[Plan, tuple[Plan, ...]]:
-        _check_held_back(claim, self.held_back)
+        now = self._published()
+        _check_held_back(claim, now.held_back)
         made, changed = planned(
-            claim, inventory, held, self._settings, known.consumers, self.unhealthy, self.core_sizes, known.pods
+            claim, inventory, held, self._settings, known.consumers, now.unhealthy, now.core_sizes, known.pods
         )
-        attributes = self.attributes
-        if self._metadata is not None and attributes is not None:
-            made = described(made, claim, self._metadata.path, attributes)
+        if self._metadata is not None and now.attributes is not None:
+            made = described(made, claim, self._metadata.path, now.attributes)
         return made, changed
 
     def _planned(

@@ -215,7 +215,7 @@ def test_a_plugin_that_is_back_a_moment_after_it_went_changes_nothing(
         writes = world.slice_writes()
         monkeypatch.setattr(allocations, "LINGER_SECONDS", 2.0)
         plugin_offers(world, 0)
-        eventually(lambda: not agent._device_plugin_now, SECONDS, "the driver to have seen it")
+        eventually(lambda: not agent._device_plugin, SECONDS, "the driver to have seen it")
         plugin_offers(world, 16)
         eventually(lambda: agent._containers._due == float("inf"), SECONDS, "the question to kubelet")
         assert world.slice_writes() == writes

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dra_driver.driver.claims.model import Published
 from dra_driver.driver.claims.planner import EXTENDED_RESOURCE_CLAIM
 from dra_driver.kube.api.errors import Unreachable
 from dra_driver.kube.api.objects import ResourceClaim
@@ -95,7 +96,7 @@ def _prepared(node: Node, item: ResourceClaim) -> ResourceClaim:
 
 
 def test_the_agent_says_at_which_size_cores_of_a_chip_are_offered(node: Node, api: ApiServer) -> None:
-    node.preparer.core_sizes = {5: 1}
+    node.published = Published(core_sizes={5: 1})
     assert told(node, _prepared(node, cores(1, "a", "5-2", "5-3"))) == "2-3"
     assert told(node, _prepared(node, cores(2, "b", "6-2", "6-3"))) == "2-3"
     assert "NEURON_LOGICAL_NC_CONFIG=1" in node.env(cores(1, "a", "5-2"))

@@ -1,0 +1,228 @@
+"""What a node offers now: news goes in, and after each an ``Offer`` comes out, with what preparations need to know.
+
+News is of the host, its chips' health, the administrator's word, kubelet, a device plugin, and what claims hold.
+Threads bring it at any time. An offer is made and handed over under one lock, so the one that stays has all news in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from dra_driver.driver.claims.model import Published
+from dra_driver.driver.resourceslices.controller import Desired
+from dra_driver.driver.resourceslices.devices import (
+    Kept,
+    Offer,
+    completed,
+    effective_cuts,
+    offer,
+    shapes,
+    with_faults,
+)
+from dra_driver.driver.resourceslices.kept import Keeper
+from dra_driver.driver.resourceslices.pool import incomplete
+from dra_driver.driver.settings import DEVICES_LABEL, Settings
+from dra_driver.kube.api.objects import Device, ResourceSlice
+from dra_driver.kube.kubelet.client import PodDevices
+from dra_driver.neuron.exclusion import HeldBack, held_back
+from dra_driver.neuron.health.faults import ActiveFault, NodeHealth
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.topology.cuts import Cuts
+from dra_driver.util.errors import DriverError
+
+CLOCK_SECONDS: Final = 60.0
+"""Between two looks at the clock while a fault's time of grace runs."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What is offered now, and why not more. Nothing yet, to begin with."""
+
+    offer: Offer = field(default=Offer(()))
+    held_back: HeldBack = field(default=HeldBack())
+    """Because of a device plugin."""
+    label_problem: str = ""
+    """Why the Node's label that sets what is offered is ignored, or ""."""
+    kubelet_problem: str = ""
+    """Why nothing is offered that no claim holds, or ""."""
+
+
+class Offering:
+    """The offer of one node, from its start on.
+
+    Args:
+        settings: what an administrator sets.
+        health: how well the chips are, as far as it is known.
+        plugin_pods: the pods that have chips from a device plugin; None: not known.
+        keeper: says which devices claims hold.
+        publish: called with each offer that is to be published, and what is held back from it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        health: NodeHealth,
+        plugin_pods: Callable[[], Sequence[PodDevices] | None],
+        keeper: Keeper,
+        publish: Callable[[Desired, HeldBack], None],
+    ) -> None:
+        self._settings = settings
+        self._health = health
+        self._plugin_pods = plugin_pods
+        self._keeper = keeper
+        self._publish = publish
+        self._lock = threading.Lock()
+        self._wanted = settings.devices
+        """By the label of this node, else by the setting for all."""
+        self._label_problem = ""
+        self._kubelet_problem = ""
+        self._device_plugin = ""
+        """What a device plugin offers of the node, or did until a moment ago; ""."""
+        self._inventory: NodeInventory | None = None
+        """What is published follows from it; None: nothing may be published yet."""
+        self._completed: NodeInventory | None = None
+        """The same with the chips that were lost in this run."""
+        self._lost: Mapping[int, ActiveFault] = {}
+        """What is wrong with those, by host index.
+
+        The slices say so by themselves. The health says it later, after two readings, and not at all of device numbers
+        that cannot be read; without a kernel driver it says no more than unknown, which keeps no claim away.
+        """
+        self._kept: Mapping[str, Kept] = {}
+        """Devices that are on offer only because claims hold them, or may hold them."""
+        self._core_size: int | None = None
+        """The host's, by which cores are published; None: nothing has been compared with the server yet."""
+        self.now = Offered()
+        """Replaced as a whole: read it once, use that."""
+        self.published = Published()
+        """Likewise, for preparations."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether an offer is to be published already."""
+        return self._inventory is not None
+
+    def cuts(self, inventory: NodeInventory) -> Cuts:
+        """What is offered: the administrator's word for this node, else for all nodes, else the type's.
+
+        Nothing with a kubelet that might not start the pods; what claims hold stays (``kept``).
+        """
+        layout = self._settings.ultraserver_layout
+        return Cuts() if self._kubelet_problem else effective_cuts(inventory, self._wanted, layout)
+
+    # News
+
+    def keep(self, prepared: Mapping[str, int | None]) -> None:
+        """An instance before this one has prepared these devices, with the core sizes of cores: they stay."""
+        self._kept = {name: Kept(int(time.time()), core_size) for name, core_size in prepared.items()}
+
+    def label(self, text: str | None) -> None:
+        """The Node's label says this of what it is to offer; None: it has none. Counts from the next news on."""
+        problem, self._wanted = "", self._settings.devices
+        if text is not None:
+            try:
+                self._wanted = Cuts.parse(text)
+            except DriverError as error:
+                problem = f"the label {DEVICES_LABEL} of the Node is ignored: {error}"
+        if problem and problem != self._label_problem:
+            log.warning("%s", problem)
+        self._label_problem = problem
+
+    def kubelet(self, problem: str) -> None:
+        """Kubelet's version keeps from the offer what no claim holds, for this reason; "" when it does not."""
+        self._kubelet_problem = problem
+        self.renew()
+
+    def plugin(self, offers: str) -> None:
+        """A device plugin offers this of the node (``exclusion.plugin_offers``), or its pods have changed."""
+        self._device_plugin = offers
+        self.renew()
+
+    def health(self, chips: NodeHealth) -> None:
+        """The chips are so well now."""
+        self._health = chips
+        self.renew()
+
+    def renew(self) -> None:
+        """Time has passed, or what is asked for has changed."""
+        inventory = self._inventory
+        if inventory is not None:
+            self.scanned(inventory)
+
+    def scanned(self, inventory: NodeInventory, *, publish: bool = True) -> Offer:
+        """The host is so now. Gives the offer, which is not handed over if it is too early to ``publish``."""
+        return self._make(inventory, publish=publish)
+
+    def review(self, existing: Sequence[ResourceSlice], chosen: Sequence[Device]) -> tuple[Desired | None, float]:
+        """See to it that nothing vanishes that claims hold (``controller.Review``)."""
+        own = [item for item in existing if item.spec.pool.name == self._settings.node_name]
+        published = [device for item in own for device in item.spec.devices]
+        kept, inventory = self._kept, self._inventory
+        # A kubelet that has another version than before has just started, and so deleted the slices.
+        wiped = (self._kubelet_problem or self.now.held_back.chips) and not own
+        doubtful = bool(wiped) or (self._core_size is None and incomplete(own))
+        if inventory is not None and (kept or doubtful or shapes(published) - shapes(chosen)):
+            kept_now = self._keeper.review(kept, published, chosen, doubtful=doubtful)
+            if kept_now != kept:
+                offered = self._make(inventory, publish=True, kept=kept_now)
+                return _desired(offered, time.time()), self._keeper.due
+        else:
+            self._keeper.released = frozenset()
+        with self._lock:
+            offered = self.now.offer
+            if self._completed is not None and chosen in (offered.devices, offered.fallback):
+                self._core_size = self._completed.core_size
+                self.published = replace(self.published, core_sizes=offered.core_sizes)
+        return None, self._keeper.due if kept else math.inf
+
+    def _make(self, inventory: NodeInventory, *, publish: bool, kept: Mapping[str, Kept] | None = None) -> Offer:
+        """``kept``: what claims hold, if that is news."""
+        policy = self._settings.health_policy
+        with self._lock:
+            now = time.time()
+            whole, lost = completed(inventory, self._completed)
+            known = self._lost
+            self._lost = {
+                index: known[index] if index in known and known[index].code == code else ActiveFault(code, int(now))
+                for index, code in lost.items()
+            }
+            health = with_faults(self._health, self._lost)
+            kept = self._kept if kept is None else kept
+            back = held_back(self._device_plugin, self._plugin_pods(), whole)
+            had_cores = any(core_size for _, core_size in shapes(self.now.offer.devices))
+            offered = offer(whole, self.cuts(whole), health, policy, now, kept, back.chips)
+            # Until the server has been looked at, what is allocated there is of the former size.
+            former = self._core_size if self._core_size is not None and had_cores else whole.core_size
+            sizes = {} if former == whole.core_size else dict.fromkeys(whole.chip_indexes, former)
+            sick = [chip for chip in health.chips if chip.faults]
+            told = self._settings.device_metadata == "on"
+            self.published = Published(
+                unhealthy=policy.blocking(sick, whole.instance_type, now) if sick else {},
+                held_back=back,
+                core_sizes=sizes | dict(offered.core_sizes),
+                attributes={item.name: item.attributes for item in (*offered.fallback, *offered.devices)}
+                if told
+                else None,
+            )
+            held = back if publish else self.now.held_back
+            self.now = Offered(offered, held, self._label_problem, self._kubelet_problem)
+            if publish:
+                self._inventory, self._completed = inventory, whole
+                self._kept = {name: one for name, one in kept.items() if name in offered.retired}
+                self._publish(_desired(offered, now), back)
+            return offered
+
+
+def _desired(offered: Offer, now: float) -> Desired:
+    """What is to be published of an offer; ``now``: Unix time."""
+    # The clock may be set meanwhile, so it is looked at again soon.
+    until = None if offered.until is None else time.monotonic() + min(offered.until - now, CLOCK_SECONDS)
+    return Desired(offered.devices, offered.fallback, offered.counters, until)
