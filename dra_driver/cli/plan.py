@@ -60,7 +60,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the plans; returns 1 if a claim is refused, and prints the text that kubelet would receive."""
-    from dra_driver.driver.claims.planner import PlanSettings
+    from dra_driver.driver.claims.model import PlanSettings
     from dra_driver.simulator.preparation import node_of, prepared
 
     cuts = vocabulary.cuts_option("--devices", args.devices)

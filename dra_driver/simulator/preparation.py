@@ -12,8 +12,8 @@ import msgspec
 
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
 from dra_driver.driver.claims.cores import claims_of_containers
-from dra_driver.driver.claims.model import CheckpointEntry, Plan, PlanSettings, PreparedClaims
-from dra_driver.driver.claims.planner import planned, users
+from dra_driver.driver.claims.model import CheckpointEntry, Needs, Plan, PlanSettings, PreparedClaims
+from dra_driver.driver.claims.planner import plan, users
 from dra_driver.kube.api import objects as published
 from dra_driver.kube.cdi import Device as CdiDevice
 from dra_driver.kube.cdi import Spec
@@ -77,12 +77,13 @@ def prepared(
         reserved = [consumer.uid for consumer in claim.status.reserved_for]
         its_pods = known if reserved and known.keys() >= {*reserved} else None
         try:
-            made, changed = planned(claim, inventory, held, settings, consumers, core_sizes=core_sizes, pods=its_pods)
+            made = plan(claim, inventory, held, settings, consumers, core_sizes=core_sizes, pods=its_pods)
+            if isinstance(made, Needs):
+                raise made.unmet(claim.metadata.namespace)
         except DriverError as error:
             problems[claim.metadata.uid] = str(error)
             continue
-        for plan in (*changed, made):
-            held.add(CheckpointEntry(plan))
+        held.add(CheckpointEntry(made))
     plans = {uid: entry.plan for uid, entry in held.entries.items()}
     return [Prepared(claim, plans.get(claim.metadata.uid), problems.get(claim.metadata.uid, "")) for claim in wanted]
 
@@ -102,8 +103,8 @@ def containers(pod: published.ClaimPod, found: Sequence[Prepared]) -> list[dict[
     rows = []
     for name, uses in uses_of:
         given: dict[str, CdiDevice] = {}
-        for plan, spec in own:
-            used = {one.cdi_name for one in plan.devices if {(plan.name, ""), (plan.name, one.base_request)} & uses}
+        for mine, spec in own:
+            used = {one.cdi_name for one in mine.devices if {(mine.name, ""), (mine.name, one.base_request)} & uses}
             given |= {device.name: device for device in spec.devices if device.name in used}
         if given:
             edits = [device.container_edits for device in given.values()]

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dra_driver.driver.claims import planner
 from dra_driver.driver.claims.checkpoint import Checkpoint
-from dra_driver.driver.claims.model import Published
-from dra_driver.driver.claims.planner import Plan, PlanSettings, planned
+from dra_driver.driver.claims.model import Needs, Plan, PlanSettings, Published
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.kube.api.errors import ApiError
@@ -53,8 +53,17 @@ LATER = (
 
 
 def plan(*values: Any, **known: Any) -> Plan:
-    """What a claim gets, without the claims of its pod that change with it."""
-    return planned(*values, **known)[0]
+    """What a claim gets of which all is known that the plan needs."""
+    made = planner.plan(*values, **known)
+    assert isinstance(made, Plan), made
+    return made
+
+
+def needs(*values: Any, **known: Any) -> Needs:
+    """What a plan needs to be known first."""
+    needed = planner.plan(*values, **known)
+    assert isinstance(needed, Needs), needed
+    return needed
 
 
 def uid(number: int) -> str:

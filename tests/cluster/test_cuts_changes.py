@@ -27,7 +27,7 @@ from lab.settings import Settings
 from tests.cluster.lib.installation import EMULATED
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.lightnodes import LightNodes
-from tests.cluster.lib.objects import pod
+from tests.cluster.lib.objects import container, pod
 from tests.generators.cut_pods import CHIP, CORE, NODE, CutClaim, CutPod, Request, random_pod
 from tests.generators.effort import SEED
 from tests.oracles.core_ledger import Core, Device, Ledger, Want
@@ -69,13 +69,11 @@ class Pods:
     def create(self, name: str, asks: CutPod, node: str) -> None:
         """Create a pod and its claims."""
         names = {f"c{place}": f"{name}-{place}" for place in range(len(asks.claims))}
-        self.kube.apply(pod(name, names, node=node), namespace="default")
-        uid = (self.kube.get("pods", name, "default") or {})["metadata"]["uid"]
-        # Cores of several claims are joined only where they are the pod's own, as those from templates are.
-        owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "controller": True}
+        containers = [container(f"uses-{key}", key) for key in names]
+        self.kube.apply(pod(name, names, containers=containers, node=node), namespace="default")
         head = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
         claims = [
-            {**head, "metadata": {"name": made, "ownerReferences": [owner]}, "spec": claim.spec()}
+            {**head, "metadata": {"name": made}, "spec": claim.spec()}
             for made, claim in zip(names.values(), asks.claims, strict=True)
         ]
         self.kube.apply(*claims, namespace="default")
@@ -155,8 +153,9 @@ class Pods:
         return ledger
 
     def seen(self, name: str) -> frozenset[tuple[int, int]]:
-        """Chip and core of each core that the pod's container uses."""
-        return self.light[self.asks[name][1]].view(*self.claims(name)).cores(EMULATED)
+        """Chip and core of each core that the pod's containers use."""
+        node = self.light[self.asks[name][1]]
+        return frozenset[tuple[int, int]]().union(*(node.view(claim).cores(EMULATED) for claim in self.claims(name)))
 
     def nothing_shared(self) -> None:
         """AssertionError when containers that run use a core in common, whatever the API says."""

@@ -31,10 +31,10 @@ from dra_driver.kube.api.errors import ApiError
 from tests.cluster.lib.following import Followed
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.lightnodes import LightNodes
-from tests.cluster.lib.objects import pod
+from tests.cluster.lib.objects import container, pod
 from tests.generators.cut_pods import CHIP, CORE, NODE, CutClaim, CutPod, Request, random_pod
 from tests.generators.effort import SEED
-from tests.oracles.core_ledger import Ledger, Want
+from tests.oracles.core_ledger import Core, Ledger, Want
 from tests.oracles.simulator_cases import Simulated, disagreement
 from tests.paths import ROOT
 
@@ -195,18 +195,11 @@ class Lane:
             {"metadata": {"name": name}, "spec": claim.spec()}
             for name, claim in zip(names.values(), asks.claims, strict=True)
         ]
-        made = pod(member.name, names)
+        made = pod(member.name, names, containers=[container(f"uses-{key}", key) for key in names])
         made["spec"]["nodeSelector"] = {HOST_LABEL: node} if node else {TYPE_LABEL: self.instance_type}
-        if len(names) == 1:
-            self._post(CLAIM_PATH, member.claims[0])
-            self._post(PODS, made)
-        else:
-            # Cores of several claims are joined only where they are the pod's own, as those from templates are.
-            uid = self._post(PODS, made)["metadata"]["uid"]
-            owner = {"apiVersion": "v1", "kind": "Pod", "name": member.name, "uid": uid, "controller": True}
-            for claim in member.claims:
-                claim["metadata"]["ownerReferences"] = [owner]
-                self._post(CLAIM_PATH, claim)
+        for claim in member.claims:
+            self._post(CLAIM_PATH, claim)
+        self._post(PODS, made)
         return member
 
     def judge(self, burst: Sequence[Member], *, again: bool = False) -> str:
@@ -259,17 +252,17 @@ class Lane:
                 continue
             self.followed.wait(f"{member.name} to run", partial(self._runs, member), ANSWER_SECONDS)
             node = self.light[member.answer["node"]]
-            seen = node.view(*(claim["metadata"]["name"] for claim in member.claims))
+            seen = [node.view(claim["metadata"]["name"]) for claim in member.claims]
             held = self.observer.held([self._uid(claim) for claim in member.claims])
             try:
-                cores = seen.cores(self.instance_type)
+                cores = frozenset[Core]().union(*(view.cores(self.instance_type) for view in seen))
             except (AssertionError, KeyError) as error:
                 self.wrong.append(f"{member.name} on {node.name}: {seen}: {error!r}")
                 continue
             if cores != held:
                 holds = [item["device"] for item in _results(member)]
                 self.wrong.append(
-                    f"{member.name} on {node.name} holds {holds} ({sorted(held)}), but its container has {seen}, "
+                    f"{member.name} on {node.name} holds {holds} ({sorted(held)}), but its containers have {seen}, "
                     f"which are {sorted(cores)}"
                 )
             self.counts["environments"] += 1

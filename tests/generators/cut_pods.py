@@ -67,7 +67,7 @@ class CutClaim:
 
 @dataclass(frozen=True)
 class CutPod:
-    """The claims of a pod, all used by its one container."""
+    """The claims of a pod, each used by a container of its own."""
 
     claims: tuple[CutClaim, ...]
 
@@ -78,7 +78,7 @@ class CutPod:
 
 
 def random_pod(random: Random, instance_type: str) -> CutPod:
-    """One claim mostly; two where containers join cores of both."""
+    """One claim mostly; at times several for cores."""
     if random.randrange(100) < 18:
         return CutPod(tuple(_core_claim(random) for _ in range(random.choice((2, 2, 3)))))
     return CutPod((_claim(random, instance_type),))

@@ -55,7 +55,7 @@ from pathlib import Path
 import msgspec
 
 from dra_driver.driver.claims.container_edits import shown_in
-from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
+from dra_driver.driver.claims.model import CheckpointEntry, Needs, Plan, PreparedClaims, Quarantined
 from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import (
@@ -312,11 +312,11 @@ class Checkpoint:
             yield self._held
 
     @contextmanager
-    def staged(self, uid: str, planned: Callable[[PreparedClaims], Plan]) -> Iterator[Staged | None]:
+    def staged(self, uid: str, planned: Callable[[PreparedClaims], Plan | Needs]) -> Iterator[Staged | None]:
         """The file of a claim, written and synced without the lock, for ``put``; None where that is not worth it.
 
         It is worth it where other calls hold the lock, and the claim is not kept yet. ``planned`` gives the plan as it
-        looks now; whatever it raises is for the call's turn to find. Not for use inside ``locked``.
+        looks now; what it needs or raises is for the call's turn to find. Not for use inside ``locked``.
         """
         staged = None
         if self._lock.contended:
@@ -329,11 +329,13 @@ class Checkpoint:
                 with suppress(OSError):  # who reads the directory next removes it
                     os.unlink(staged.path)  # noqa: PTH108
 
-    def _stage(self, uid: str, planned: Callable[[PreparedClaims], Plan]) -> Staged | None:
+    def _stage(self, uid: str, planned: Callable[[PreparedClaims], Plan | Needs]) -> Staged | None:
         with self._lock.held_by_thread(_STAGE_SECONDS) as had:
             if not had or self._known_at is None or self._in_doubt or uid in self._held.entries:
                 return None
             plan = planned(self._held)
+        if isinstance(plan, Needs):
+            return None
         path = os.path.join(self._claims, f"{uid}.{self._own_tag}-{next(self._stagings)}.tmp")  # noqa: PTH118
         staged = Staged(path, encoded(CheckpointEntry(plan, self.boot_id)))
         write_file(staged.path, staged.data, mode=0o600, synced=True)

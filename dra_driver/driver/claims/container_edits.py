@@ -230,7 +230,9 @@ def with_environment(plan: Plan, variables: Mapping[str, Mapping[str, str]]) -> 
 
     Those that all requests have stand in the plan, the others with the devices of their request.
     """
-    common = dict(set.intersection(*(set(found.items()) for found in variables.values())))
+    # In their order, so that equal claims give equal files.
+    first, *others = variables.values()
+    common = {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
     devices = tuple(
         replace(
             device,

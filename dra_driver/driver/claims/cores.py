@@ -6,8 +6,8 @@ chips that their cores are on, and NEURON_RT_VISIBLE_CORES tells which cores to 
 is ``/dev/neuron<n>`` in the container has the number ``n * cores of a chip + c``.
 
 The variable stands in each CDI device, and a container that uses several devices sees it once. So it names the cores of
-all devices that one container uses, also of several claims (``_seen_together``): the pod tells which ones those are. A
-pod whose containers use a device together with different other ones cannot be told its cores, and is refused.
+all devices of the claim that one container uses (``_seen_together``): the pod tells which ones those are. A claim is
+refused whose containers use a device together with different other ones, or together with devices of another claim.
 
 The chip itself knows nothing of logical cores, and which ones are in use is one table in the kernel driver, so all
 processes on a chip use one size: the claim that is prepared first on a chip decides it for as long as it is held.
@@ -15,24 +15,28 @@ processes on a chip use one size: the claim that is prepared first on a chip dec
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from dra_driver.driver.claims.model import ChipNode, Plan, PlanSettings, Pods, PreparedClaims, PrepareError
+from dra_driver.driver.claims.model import (
+    NOT_PREPARED,
+    ChipNode,
+    Plan,
+    PlanSettings,
+    Pods,
+    PreparedClaims,
+    PrepareError,
+)
 from dra_driver.kube.api.objects import (
     ClaimPod,
     DeviceRequestAllocationResult,
     ResourceClaim,
-    ResourceClaimConsumerReference,
 )
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME, VISIBLE_CORES
 from dra_driver.neuron.topology.cuts import Part
 from dra_driver.util.text import first_of, ranges, shorten
-
-_NOT_PREPARED: Final = "the claim is not prepared"
 
 
 def offered_sizes(cores: Iterable[tuple[DeviceRequestAllocationResult, Part]]) -> dict[str, int]:
@@ -43,32 +47,12 @@ def offered_sizes(cores: Iterable[tuple[DeviceRequestAllocationResult, Part]]) -
     return {request: next(iter(sizes)) for request, sizes in found.items() if len(sizes) == 1}
 
 
-class PodsUnknown(PrepareError):  # noqa: N818 - a question, which is mostly answered
-    """What a container gets depends on its pod: get these and plan again with ``pods``.
-
-    ``optional``: without the right to read them it can be planned, too.
-    """
-
-    def __init__(
-        self, namespace: str, pods: Sequence[ResourceClaimConsumerReference], *, optional: bool = False
-    ) -> None:
-        names = ", ".join(f"{namespace}/{pod.name}" for pod in pods)
-        super().__init__(
-            f"what a container gets depends on the containers of {names}, which the API server has not returned",
-            consequence=_NOT_PREPARED,
-            remedy="kubelet tries again",
-        )
-        self.namespace = namespace
-        self.pods = tuple(pods)
-        self.optional = optional
-
-
 View = tuple[str, tuple[int, ...]]
 """A container, as ``pod/container``, and the devices of a claim that it uses, by index."""
 
 
 def views_of(
-    claim: ResourceClaim, requests: Sequence[str], users: Collection[str] | None, pods: Pods | None, *, optional: bool
+    claim: ResourceClaim, requests: Sequence[str], users: Collection[str] | None, pods: Pods | None
 ) -> list[View] | None:
     """Which devices of a claim the containers of its pods use; None if that is not known.
 
@@ -76,15 +60,10 @@ def views_of(
         claim: allocated.
         requests: that its devices were allocated for.
         users: UIDs of its pods, None if they cannot be known.
-        pods: see ``planner.planned``. One without containers stands for a pod that cannot be read.
-        optional: whether None will do.
-
-    Raises:
-        PodsUnknown: its pods have to be known.
+        pods: see ``planner.plan``. One without containers stands for a pod that cannot be read.
     """
     if pods is None or users is None:
         return None
-    _require(claim, pods, optional=optional)
     its_pods = [pods[uid] for uid in sorted(users)]
     if not all(pod.spec.containers for pod in its_pods):
         return None
@@ -92,17 +71,11 @@ def views_of(
     return [
         (
             f"{pod.metadata.name}/{container}",
-            tuple(at for at, request in enumerate(requests) if {(name, ""), (name, _main(request))} & uses),
+            tuple(at for at, request in enumerate(requests) if {(name, ""), (name, request.partition("/")[0])} & uses),
         )
         for pod in its_pods
         for container, uses in claims_of_containers(pod)
     ]
-
-
-def _require(claim: ResourceClaim, pods: Pods, *, optional: bool) -> None:
-    missing = [pod for pod in claim.status.reserved_for if pod.uid not in pods]
-    if missing:
-        raise PodsUnknown(claim.metadata.namespace, missing, optional=optional)
 
 
 def check_sizes(plan: Plan, views: Sequence[View] | None) -> None:
@@ -120,19 +93,14 @@ def check_sizes(plan: Plan, views: Sequence[View] | None) -> None:
     listed = ", ".join(f"{request[:63]}: {size}" for request, size in sizes.items())
     raise PrepareError(
         f"the requests of the claim have different logicalNeuronCore values ({listed}), {why}",
-        consequence=f"a container can be told only one of them, so {_NOT_PREPARED}",
+        consequence=f"a container can be told only one of them, so {NOT_PREPARED}",
         remedy="name in each container (resources.claims) the request that it uses, or use one value for all requests "
         "(one without a value has the node's)",
     )
 
 
-_Member = tuple[str, int]
-"""A device of a claim: the claim's UID and the index of the device."""
-
-
 def with_cores(
     plan: Plan,
-    claim: ResourceClaim,
     units: Sequence[Sequence[int]],
     companions: Sequence[Plan],
     pods: Pods | None,
@@ -141,124 +109,119 @@ def with_cores(
     settings: PlanSettings,
     *,
     as_ranges: bool,
-) -> tuple[Plan, tuple[Plan, ...]]:
-    """The plan with what its containers are told of cores, and the plans of its companions that change with it.
+) -> Plan:
+    """The plan with what its containers are told of cores.
 
     Args:
         plan: without that.
-        claim: whose plan it is.
         units: devices (indexes) that a container sees together as far as the claim tells.
         companions: claims that its pods may use too; the plan or one of these has cores.
-        pods: see ``planner.planned``.
+        pods: see ``planner.plan``.
         inventory: the node.
         held: claims that are prepared; the claim itself may be among them.
         settings: the administrator's choices.
         as_ranges: whether cores are written as ``4-7``, else as ``4,5,6,7``.
 
     Raises:
-        PrepareError: the cores cannot be used with the claim's logical core size, or (by the settings) not together.
-        PodsUnknown: its pods have to be known.
+        PrepareError: the cores cannot be used with the claim's logical core size, or (by the settings) not together;
+            or a container would use them together with devices of another claim.
     """
     _check_size(plan, held)
     _check_one_size(plan)
-    plans = {item.uid: item for item in (plan, *companions)}
-    groups, notes = _seen_together(plan, claim, units, companions, pods)
+    groups, notes = _seen_together(plan, units, companions, pods)
     warnings = [*plan.warnings, *notes]
-    env: dict[_Member, dict[str, str]] = {}
+    env: dict[int, dict[str, str]] = {}
     for group in groups:
-        nodes = [node for uid, at in group for node in plans[uid].devices[at].nodes]
+        nodes = [node for at in group for node in plan.devices[at].nodes]
         if not any(node.cores for node in nodes):
             continue
-        users = [plans[uid] for uid in dict.fromkeys(uid for uid, _ in group)]
-        sizes = sorted({plans[uid].core_size(plans[uid].devices[at]) for uid, at in group})
-        if len(users) > 1:
-            warnings += _joinable(users, sizes, nodes, settings)
-        _check_filled(nodes, sizes[0])
-        ids = core_numbers(nodes, sizes[0], inventory)
+        size = min(plan.core_size(plan.devices[at]) for at in group)
+        _check_filled(nodes, size)
+        ids = core_numbers(nodes, size, inventory)
         warnings += _contiguity(ids, settings)
         told = {VISIBLE_CORES: ranges(ids) if as_ranges else ",".join(map(str, ids))}
         env.update(dict.fromkeys(group, told))
-    changed = [_told(item, env) for item in companions]
-    return (
-        replace(_told(plan, env), warnings=tuple(warnings)),
-        tuple(now for now, before in zip(changed, companions, strict=True) if now != before),
-    )
-
-
-def _told(plan: Plan, env: Mapping[_Member, dict[str, str]]) -> Plan:
-    devices = tuple(
-        replace(device, env=device.env | env.get((plan.uid, at), {})) for at, device in enumerate(plan.devices)
-    )
-    return replace(plan, devices=devices)
+    devices = tuple(replace(device, env=device.env | env.get(at, {})) for at, device in enumerate(plan.devices))
+    return replace(plan, devices=devices, warnings=tuple(warnings))
 
 
 def _seen_together(
-    plan: Plan, claim: ResourceClaim, units: Sequence[Sequence[int]], companions: Sequence[Plan], pods: Pods | None
-) -> tuple[list[tuple[_Member, ...]], list[str]]:
-    """Devices that a container uses together, with some of the plan's, and warnings where that is not known.
+    plan: Plan, units: Sequence[Sequence[int]], companions: Sequence[Plan], pods: Pods | None
+) -> tuple[list[tuple[int, ...]], list[str]]:
+    """Devices (indexes) that a container uses together, and warnings where that is not known.
 
     Those with admin access do not count: they are for looking at chips.
     """
-    own = {(plan.uid, at) for at, device in enumerate(plan.devices) if not device.admin}
-    alone = [tuple((plan.uid, at) for at in unit if (plan.uid, at) in own) for unit in units]
-    requests = {_main(plan.devices[at].request) for _, at in own}
+    own = {at for at, device in enumerate(plan.devices) if not device.admin}
+    alone = [tuple(at for at in unit if at in own) for unit in units]
+    requests = {plan.devices[at].base_request for at in own}
     if not companions and len(requests) == 1:
         return alone, []
-    users = plan.pods
-    if pods is not None and users is not None:
-        _require(claim, pods, optional=False)
-    if pods is None or users is None:
-        known = [other for other in companions if set(other.pods or ()).intersection(users or ())]
+    if pods is None or plan.pods is None:
+        known = [other for other in companions if set(other.pods or ()).intersection(plan.pods or ())]
         doubtful = known or (plan.has_cores and len(requests) > 1)
         return alone, [_unread(plan, known)] if doubtful else []
-    seen, notes = _views(plan, units, companions, [pods[uid] for uid in users])
-    plans = {item.uid: item for item in (plan, *companions)}
-    groups: list[tuple[_Member, ...]] = []
+    seen, notes = _views(plan, units, companions, [pods[uid] for uid in plan.pods])
+    groups: list[tuple[int, ...]] = []
     for container, view in seen:
-        if own.isdisjoint(view) or view in groups:
+        if view in groups:
             continue
         other = next((found for found in seen if found[1] != view and not set(view).isdisjoint(found[1])), None)
-        both = {*view, *(other[1] if other is not None else ())}
-        if other is not None and any(node.cores for uid, at in both for node in plans[uid].devices[at].nodes):
+        if other is not None and any(plan.devices[at].has_cores for at in (*view, *other[1])):
             raise PrepareError(
-                f"containers {container} and {other[0]} both use {_named(set(view) & set(other[1]), plans)}, one of "
-                f"them with {_named(set(view) ^ set(other[1]), plans)}",
-                consequence=f"a device can carry only one set of cores, so {_NOT_PREPARED}",
-                remedy="let containers that share a device use the same claims and requests; "
+                f"containers {container} and {other[0]} both use {_named(plan, set(view) & set(other[1]))}, one of "
+                f"them with {_named(plan, set(view) ^ set(other[1]))}",
+                consequence=f"a device can carry only one set of cores, so {NOT_PREPARED}",
+                remedy="let containers that share a device use the same requests; "
                 "or give each container a request of its own for cores",
             )
         groups.append(view)
     left = own.difference(*groups) if groups else own
-    return [*groups, *(rest for unit in alone if (rest := tuple(item for item in unit if item in left)))], notes
+    return [*groups, *(rest for unit in alone if (rest := tuple(at for at in unit if at in left)))], notes
 
 
 def _views(
     plan: Plan, units: Sequence[Sequence[int]], companions: Sequence[Plan], pods: Iterable[ClaimPod]
-) -> tuple[list[tuple[str, tuple[_Member, ...]]], list[str]]:
-    """What each container uses of the plans; warnings about those that cannot be told all of it.
+) -> tuple[list[View], list[str]]:
+    """What each container uses of the plan; warnings about those that cannot be told all of it.
 
     These are init containers with what the scheduler allocated for others, which are told their own.
     """
-    unit_of = {(plan.uid, at): place for place, unit in enumerate(units) for at in unit}
+    unit_of = {at: place for place, unit in enumerate(units) for at in unit}
     seen, notes = [], []
     for pod in pods:
-        for container, names in claims_of_containers(pod):
-            view, name = _view(names, (plan, *companions)), f"{pod.metadata.name}/{container}"
-            if len({unit_of[member] for member in view if member in unit_of}) > 1:
+        for container, uses in claims_of_containers(pod):
+            view, name = _used(plan, uses), f"{pod.metadata.name}/{container}"
+            for other in companions if view else ():
+                _check_apart(name, (plan, view), (other, _used(other, uses)))
+            if len({unit_of[at] for at in view}) > 1:
                 notes += [_told_less(name, plan)] if plan.has_cores else []
             elif view:
                 seen.append((name, view))
     return seen, notes
 
 
-def _view(names: Collection[tuple[str, str]], plans: Sequence[Plan]) -> tuple[_Member, ...]:
-    """Devices of the plans that a container uses, by names of claims and requests."""
+def _used(plan: Plan, uses: Collection[tuple[str, str]]) -> tuple[int, ...]:
+    """Devices of the plan that a container uses, by the names of claims and requests in its spec."""
     return tuple(
-        (plan.uid, at)
-        for plan in sorted(plans, key=lambda item: item.uid)
+        at
         for at, device in enumerate(plan.devices)
-        if not device.admin and ((plan.name, "") in names or (plan.name, _main(device.request)) in names)
+        if not device.admin and ((plan.name, "") in uses or (plan.name, device.base_request) in uses)
     )
+
+
+def _check_apart(container: str, *used: tuple[Plan, Sequence[int]]) -> None:
+    """PrepareError if a container would use devices of both plans, cores among them.
+
+    Each claim is told to a container in one variable, of which the last one counts.
+    """
+    if all(view for _, view in used) and any(plan.devices[at].has_cores for plan, view in used for at in view):
+        names = " and ".join(plan.reference for plan, _ in used)
+        raise PrepareError(
+            f"container {container} uses devices of the claims {names}, cores among them",
+            consequence=f"a container can be told the cores of one claim only, so {NOT_PREPARED}",
+            remedy="use one claim with both requests, or use the claims in different containers",
+        )
 
 
 def claims_of_containers(pod: ClaimPod) -> Iterator[tuple[str, set[tuple[str, str]]]]:
@@ -272,39 +235,6 @@ def claims_of_containers(pod: ClaimPod) -> Iterator[tuple[str, set[tuple[str, st
             if extended is not None and mapped.container_name == container.name:
                 uses.add((extended.resource_claim_name, mapped.request_name))
         yield container.name, uses
-
-
-def _joinable(
-    users: Sequence[Plan], sizes: Sequence[int], nodes: Sequence[ChipNode], settings: PlanSettings
-) -> list[str]:
-    """Warnings about claims that one container uses. PrepareError when it cannot."""
-    names = " and ".join(plan.reference for plan in users)
-    shared = [plan.reference for plan in users if not plan.own_pod]
-    problem = remedy = ""
-    if shared:
-        problem = f"{shared[0]} is not the pod's own, so other pods would be given cores that are not theirs"
-        remedy = "make both claims from templates (resourceClaimTemplateName), or one claim with both requests"
-    elif len(sizes) > 1:
-        problem = f"they are for logical cores of different sizes ({', '.join(map(str, sizes))})"
-        remedy = "set the same logicalNeuronCore in both, or use them in different containers"
-    elif len({(node.chip, node.number) for node in nodes}) > len({node.chip for node in nodes}):
-        problem = "they show a chip under different numbers"
-        remedy = "use one claim with both requests"
-    if problem:
-        raise PrepareError(
-            f"a container uses claims {names}, and {problem}",
-            consequence=f"it cannot be given the cores of both, so {_NOT_PREPARED}",
-            remedy=remedy,
-        )
-    if settings.contiguity == "allow" or len({node.chip - node.number for node in nodes}) == 1:
-        return []
-    chips = ", ".join(str(node.chip) for node in sorted({n.number: n for n in nodes}.values(), key=lambda n: n.number))
-    what = f"a container uses claims {names}, whose chips {chips} are, in this order, no contiguous run of host ids"
-    consequence = "the Neuron runtime may fail in it, or use cores of other claims"
-    remedy = "use one claim with both requests"
-    if settings.contiguity == "refuse":
-        raise PrepareError(what, consequence=f"{consequence}, so {_NOT_PREPARED}", remedy=remedy)
-    return [f"{what}; {consequence}; {remedy}"]
 
 
 def _unread(plan: Plan, companions: Sequence[Plan]) -> str:
@@ -323,14 +253,9 @@ def _told_less(container: str, plan: Plan) -> str:
     )
 
 
-def _named(members: Collection[_Member], plans: Mapping[str, Plan]) -> str:
-    names = [f"{shorten(plans[uid].name, 63)}/{plans[uid].devices[at].request[:63]}" for uid, at in sorted(members)]
+def _named(plan: Plan, devices: Iterable[int]) -> str:
+    names = [f"{shorten(plan.name, 63)}/{plan.devices[at].request[:63]}" for at in sorted(devices)]
     return first_of(list(dict.fromkeys(names)), 2)
-
-
-def _main(request: str) -> str:
-    """The name of a request without that of its subrequest."""
-    return request.partition("/")[0]
 
 
 def core_numbers(nodes: Iterable[ChipNode], size: int, inventory: NodeInventory) -> list[int]:
@@ -351,7 +276,7 @@ def _check_size(plan: Plan, held: PreparedClaims) -> None:
                 raise PrepareError(
                     f"claim {holder.reference} ({holder.uid}) uses chip {chip} with logical cores of "
                     f"{_physical(theirs)}, and this one is for logical cores of {size}",
-                    consequence=f"all cores of a chip are used with one size, so {_NOT_PREPARED}",
+                    consequence=f"all cores of a chip are used with one size, so {NOT_PREPARED}",
                     remedy=f"set logicalNeuronCore {theirs} in the claim's NeuronConfig, or delete the pod "
                     "to get cores of another chip; kubelet tries again, and the size is free once no claim holds "
                     "cores of the chip",
@@ -367,7 +292,7 @@ def _check_one_size(plan: Plan) -> None:
                 raise PrepareError(
                     f"requests of the claim have cores of chip {node.chip} with logical cores of "
                     f"{plan.core_size(device)} and of {sizes[node.chip]}",
-                    consequence=f"all cores of a chip are used with one size, so {_NOT_PREPARED}",
+                    consequence=f"all cores of a chip are used with one size, so {NOT_PREPARED}",
                     remedy="use one logicalNeuronCore for all requests for cores",
                 )
 
@@ -381,7 +306,7 @@ def _check_filled(nodes: Sequence[ChipNode], size: int) -> None:
             raise PrepareError(
                 f"the claim is for logical cores of {_physical(size)}, but its physical cores "
                 f"{ranges(sorted(cores))} of chip {chip} do not make up whole ones",
-                consequence=_NOT_PREPARED,
+                consequence=NOT_PREPARED,
                 remedy="leave logicalNeuronCore out to use the cores as they are offered (logicalCoreSize in the "
                 f"ResourceSlice), or ask for aligned ones with matchAttribute {DRIVER_NAME}/coreRun{size}_id",
             )
@@ -397,7 +322,7 @@ def _contiguity(ids: Sequence[int], settings: PlanSettings) -> list[str]:
         f"{DRIVER_NAME}/coreRun2_id or {DRIVER_NAME}/coreRun4_id"
     )
     if settings.contiguity == "refuse":
-        raise PrepareError(what, consequence=f"{consequence}, so {_NOT_PREPARED}", remedy=remedy)
+        raise PrepareError(what, consequence=f"{consequence}, so {NOT_PREPARED}", remedy=remedy)
     return [f"{what}; {consequence}; {remedy}"]
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
-from dra_driver.kube.api.objects import ClaimPod, DeviceAttribute
+from dra_driver.kube.api.objects import ClaimPod, DeviceAttribute, ResourceClaimConsumerReference
 from dra_driver.neuron.exclusion import HeldBack
 from dra_driver.neuron.health.policy import Blocking
 from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES
@@ -37,8 +37,34 @@ Shown = frozenset[tuple[int, int]]
 may stand for several chips, and a chip may have several numbers."""
 
 
+NOT_PREPARED: Final = "the claim is not prepared"
+"""The consequence of most refusals."""
+
+
 class PrepareError(DriverError):
     """A claim that is not prepared. kubelet puts the text into the pod's event and tries again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a plan depends on beside the claim: to be asked of the API server, and given with the next try."""
+
+    claims: tuple[Plan, ...] = ()
+    """Prepared claims: which pods use them now."""
+    pods: tuple[ResourceClaimConsumerReference, ...] = ()
+    """Pods of the claim."""
+    optional: bool = False
+    """Whether it can be planned, too, without the right to read these pods."""
+
+    def unmet(self, namespace: str) -> PrepareError:
+        """Why a claim of this namespace cannot be prepared when there is no answer."""
+        if self.claims:
+            names = ", ".join(claim.reference for claim in self.claims)
+            what = f"the device numbers depend on which pods use {names}, and the API server has not returned these"
+        else:
+            names = ", ".join(f"{namespace}/{pod.name}" for pod in self.pods)
+            what = f"what a container gets depends on the containers of {names}, which the API server has not returned"
+        return PrepareError(what, consequence=NOT_PREPARED, remedy="kubelet tries again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +139,11 @@ class PlannedDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     def base_request(self) -> str:
         """The request without its subrequest."""
         return self.request.partition("/")[0]
+
+    @property
+    def has_cores(self) -> bool:
+        """Whether it stands for cores, and not only for whole chips."""
+        return any(node.cores for node in self.nodes)
 
 
 class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

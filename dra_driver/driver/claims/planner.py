@@ -1,37 +1,14 @@
 """From an allocated claim to what its containers get: values in, values out, for kubelet and command line alike.
 
 Checks come in the order in which a reader would look: is there an allocation, is it ours, is it this node's, do the
-devices exist, are they free, does their set make sense, is the configuration legal.
-
-**Device numbers in containers.** The Neuron runtime counts chips from 0, so a claim's chips are numbered 0..k-1 in host
-order (setting ``renumber``). The numbers are one set over the whole claim: kubelet gives a container the CDI devices of
-the claim, or of one of its requests, and a device has one CDI device, so a chip has the same number in every container.
-A container that takes one request of several therefore sees that request's part of the claim's numbers. A claim that
-the scheduler made for extended resources is different: each of its requests is one container's, so each container has
-numbers from 0 of its own (``container_units``). Only an init container may use requests of several, its own and those
-of containers after it. What a container uses together is numbered together (``_joined``), first what another container
-uses alone, so that those that last count from 0 where that can be.
-
-Two claims of one pod may meet in one container, where the second ``/dev/neuron0`` would replace the first. kubelet asks
-for each claim alone and a number, once given, never changes (containers may be using it), so the rule is: a claim keeps
-its own numbers unless a prepared claim that a common pod uses has one of them for another chip; then it counts on from
-the highest number of those claims. The result is kept in the checkpoint, hence the same for every retry.
-
-``status.reservedFor`` says who shares a pod. For a claim made from a template it is one pod for ever; another claim may
-have gained pods since it was prepared, so when it would clash it is fetched again. What cannot be seen from here: a pod
-that starts to use two claims that were both prepared before, for other pods. kubelet does not call the driver then. The
-reconciler reports such a pair; nodes with claims like that need the setting ``host``: its numbers never clash.
-
-Admin access is for looking at chips, so claims with it keep the host's numbers. When a claim's checkpoint file has
-become unreadable, its CDI spec still has its numbers: the claim gets them again, and until then every other claim keeps
-clear of them.
+devices exist, are they free, does their set make sense, is the configuration legal. Which numbers chips have in
+containers: ``numbering``; which cores containers are to use: ``cores``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -45,19 +22,27 @@ from dra_driver.driver.claims.container_edits import (
     shared_pod_warnings,
     with_environment,
 )
-from dra_driver.driver.claims.cores import PodsUnknown, View, check_sizes, offered_sizes, views_of, with_cores
+from dra_driver.driver.claims.cores import View, check_sizes, offered_sizes, views_of, with_cores
 from dra_driver.driver.claims.model import (
+    NOT_PREPARED,
     ChipNode,
     Consumers,
+    Needs,
     Plan,
     PlannedDevice,
     PlanSettings,
     Pods,
     PreparedClaims,
     PrepareError,
-    Shown,
     Unhealthy,
-    clashing,
+)
+from dra_driver.driver.claims.numbering import (
+    ClaimUse,
+    co_used_claims,
+    container_units,
+    for_extended_resources,
+    joined,
+    numbers,
 )
 from dra_driver.kube.api.objects import DeviceRequestAllocationResult, DeviceTaint, ResourceClaim
 from dra_driver.neuron.health.policy import Blocking
@@ -67,168 +52,6 @@ from dra_driver.neuron.topology.cuts import Part, device_name, parts_of
 from dra_driver.util.files import is_uuid
 from dra_driver.util.text import shorten
 
-
-@dataclass(frozen=True, slots=True)
-class ClaimUse:
-    """A claim and who uses it: ``pods`` are UIDs, None when they cannot be known."""
-
-    namespace: str
-    uid: str
-    pods: frozenset[str] | None
-
-
-class ConsumersUnknown(PrepareError):  # noqa: N818 - a question, which is mostly answered
-    """Numbers depend on who uses other claims now: get those claims and plan again with ``consumers``."""
-
-    def __init__(self, claims: Sequence[Plan]) -> None:
-        names = ", ".join(claim.reference for claim in claims)
-        super().__init__(
-            f"the device numbers depend on which pods use {names}, and the API server has not returned these",
-            consequence="the claim is not prepared",
-            remedy="kubelet tries again",
-        )
-        self.claims = tuple(claims)
-
-
-EXTENDED_RESOURCE_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
-"""Annotation of a claim that the scheduler made for the extended resources in a pod's limits (Kubernetes,
-``staging/src/k8s.io/api/resource/v1/types.go``)."""
-_CONTAINER_REQUEST: Final = re.compile(r"container-([0-9]{1,5})-request-[0-9]{1,5}")
-
-
-def container_units(
-    claim: ResourceClaim, results: Sequence[DeviceRequestAllocationResult]
-) -> tuple[tuple[int, ...], ...]:
-    """Which of the results belong to one container as far as the claim tells: indexes into ``results``, ascending.
-
-    All, for most claims. A request of a claim for extended resources is one container's, which its name tells:
-    ``container-<i>-request-<j>``, init containers first (kube-scheduler, ``extendeddynamicresources.go``).
-    """
-    if not for_extended_resources(claim):
-        return (tuple(range(len(results))),)
-    units: dict[str, list[int]] = {}
-    for index, result in enumerate(results):
-        named = _CONTAINER_REQUEST.fullmatch(result.request)
-        units.setdefault(named[1] if named else "", []).append(index)
-    return tuple(map(tuple, units.values()))
-
-
-def _joined(units: Sequence[tuple[int, ...]], views: Iterable[View]) -> tuple[tuple[int, ...], ...]:
-    """The units, those in one that a container uses together."""
-    found = list(units)
-    for _, view in views:
-        used = [unit for unit in found if not set(unit).isdisjoint(view)]
-        if len(used) > 1:
-            found = [unit for unit in found if unit not in used]
-            found.append(tuple(sorted(index for unit in used for index in unit)))
-    return tuple(sorted(found))
-
-
-def _in_order(chips: Iterable[int], first: Collection[int]) -> list[int]:
-    return sorted(chips, key=lambda chip: (chip not in first, chip))
-
-
-def for_extended_resources(claim: ResourceClaim) -> bool:
-    """Whether the scheduler made the claim for the extended resources in a pod's limits."""
-    return claim.metadata.annotations.get(EXTENDED_RESOURCE_CLAIM) == "true"
-
-
-def numbers(
-    units: Sequence[Sequence[int]],
-    claim: ClaimUse,
-    held: PreparedClaims,
-    consumers: Consumers,
-    together: Sequence[Plan],
-    *,
-    host: bool,
-) -> list[dict[int, int]]:
-    """Container number of each chip, for each unit.
-
-    Args:
-        units: chips (host ids, in the order of their numbers) that are numbered together: those of the claim, or of
-            each of its containers.
-        claim: whose chips they are.
-        held: prepared claims; the claim itself may be among them.
-        consumers: what is known newly of who uses prepared claims.
-        together: prepared claims that a pod of the claim uses too (``co_used_claims``).
-        host: whether to keep the host's numbers.
-
-    Raises:
-        ConsumersUnknown: it has to be known who uses some other claims now.
-    """
-    former = held.quarantined[claim.uid].shown if claim.uid in held.quarantined else frozenset()
-    for again in _formerly(units, former):
-        if _shown(again) == former:
-            return again
-    wanted = [{chip: chip for chip in unit} for unit in units] if host else _counted(units, 0)
-    taken = held.shown_by_quarantined(exclude=claim.uid).union(*(other.shown for other in together))
-    # A chip of which the pod's claims have different cores is one chip for the runtime too.
-    known = {} if host else {node.chip: node.number for other in together for node in _with_cores(other)}
-    if clashing(_shown(wanted), taken) or any(
-        known.get(chip, at) != at for unit in wanted for chip, at in unit.items()
-    ):
-        first = max(number for number, _ in taken) + 1
-        new = _counted([[chip for chip in unit if chip not in known] for unit in units], first)
-        wanted = [
-            {chip: known[chip] if chip in known else counted[chip] for chip in unit}
-            for unit, counted in zip(units, new, strict=True)
-        ]
-    clashing_ones = held.shareable_with_other(claim.namespace, _shown(wanted)) if claim.pods else []
-    unknown = [other for other in clashing_ones if other.uid != claim.uid and other.uid not in consumers]
-    if unknown:
-        raise ConsumersUnknown(unknown)
-    return wanted
-
-
-def _counted(units: Sequence[Sequence[int]], first: int) -> list[dict[int, int]]:
-    return [{chip: first + rank for rank, chip in enumerate(unit)} for unit in units]
-
-
-def _formerly(units: Sequence[Sequence[int]], shown: Shown) -> Iterator[list[dict[int, int]]]:
-    """What the numbers of a claim may have been, of which a CDI spec shows all pairs."""
-    if not shown:
-        return
-    at = {chip: number for number, chip in shown}
-    if len(units) == 1 and sorted(at) == sorted(units[0]):
-        yield [at]
-    yield _counted(units, min(number for number, _ in shown))
-
-
-def _shown(numbered: Sequence[Mapping[int, int]]) -> Shown:
-    return frozenset((number, chip) for unit in numbered for chip, number in unit.items())
-
-
-def _with_cores(plan: Plan) -> Iterator[ChipNode]:
-    return (node for device in plan.devices if not device.admin for node in device.nodes if node.cores)
-
-
-def co_used_claims(claim: ClaimUse, held: PreparedClaims, consumers: Consumers) -> list[Plan]:
-    """Prepared claims that a pod of the claim is known to use too (in doubt: that it may use)."""
-    found = {plan.uid: plan for plan in held.used_by(claim.namespace, claim.pods)}
-    for uid, pods in consumers.items():
-        entry = held.entries.get(uid)
-        if entry is not None and (pods is None or claim.pods is None or not pods.isdisjoint(claim.pods)):
-            found[uid] = entry.plan
-    found.pop(claim.uid, None)
-    return list(found.values())
-
-
-__all__ = [
-    "ConsumersUnknown",
-    "Plan",
-    "PlanSettings",
-    "PodsUnknown",
-    "PrepareError",
-    "chips_needed",
-    "consumers_of",
-    "own_pod",
-    "own_results",
-    "planned",
-    "refreshed",
-    "users",
-]
-
-_NOT_PREPARED = "the claim is not prepared"
 _NUMBERED_AS_ONE: Final = (
     "which containers use which of its requests is not known, because its pod cannot be read here; so its chips are "
     "numbered as one set, and not from 0 in each container"
@@ -237,7 +60,7 @@ _BETA_NAME: Final = re.compile(r"neurondevice(0|[1-9][0-9]{0,2})")
 """Chips in the claims that AWS's guide of the beta shows (aws-neuron-sdk, ``dra.rst``)."""
 
 
-def planned(
+def plan(
     claim: ResourceClaim,
     inventory: NodeInventory,
     held: PreparedClaims,
@@ -246,23 +69,21 @@ def planned(
     unhealthy: Unhealthy = MappingProxyType({}),
     core_sizes: Mapping[int, int] = MappingProxyType({}),
     pods: Pods | None = None,
-) -> tuple[Plan, tuple[Plan, ...]]:
-    """What the claim gets on this node, and other prepared claims of its pod that change with it.
-
-    Others change where a container uses both, and is to be told the cores of both with each device.
+) -> Plan | Needs:
+    """What the claim gets on this node, or what has to be known first.
 
     Args:
         claim: the claim as the API server has it.
         inventory: the node's chips.
         held: claims that are prepared; the claim itself may be among them and does not stand in its own way.
         settings: the administrator's choices.
-        consumers: who uses other prepared claims now, as far as ``ConsumersUnknown`` asked for it.
+        consumers: who uses other prepared claims now, as far as ``Needs`` asked for it.
         unhealthy: what is wrong with chips; the scheduler may have been quicker than the fault.
         core_sizes: physical cores in a logical one by chip, where the node offers them at another size than its own.
-        pods: the pods of the claim, as far as ``PodsUnknown`` asked for them; None: they cannot be read.
+        pods: the pods of the claim, as far as ``Needs`` asked for them; None: they cannot be read.
 
     Raises:
-        PrepareError: why the claim cannot be prepared. ConsumersUnknown, PodsUnknown: more has to be known first.
+        PrepareError: why the claim cannot be prepared.
     """
     meta = claim.metadata
     _check_uid(meta.uid)
@@ -278,27 +99,28 @@ def planned(
     alike = len({frozenset(found.items()) for found in variables.values()}) == 1
     units = container_units(claim, results)
     views: Sequence[View] | None = ()
-    if len(units) > 1 or not alike:
-        requests = [result.request for result in results]
-        optional = alike and not cores and not companions
-        views = views_of(claim, requests, use.pods, pods, optional=optional)
-    joined = _joined(units, views or ())
+    if len(units) > 1 or not alike or companions or (cores and len({_request(result) for result in results}) > 1):
+        needs = _pods_needed(claim, pods, optional=alike and not cores and not companions)
+        if needs is not None:
+            return needs
+        views = views_of(claim, [result.request for result in results], use.pods, pods)
+    joined_units = joined(units, views or ()) if len(units) > 1 or not alike else units
     warnings = (
-        *(text for unit in joined for text in _contiguity(_held_chips(pairs[index] for index in unit), settings)),
+        *(text for unit in joined_units for text in _contiguity(_held_chips(pairs[index] for index in unit), settings)),
         *_health(pairs, unhealthy, settings),
     )
     if views is None and len(units) > 1:
         warnings = (*warnings, _NUMBERED_AS_ONE)
-        joined = (tuple(range(len(results))),)
+        joined_units = (tuple(range(len(results))),)
     alone = {part.chip for _, view in views or () if view in units for index in view for part in pairs[index][1]}
     keeps_host_numbers = settings.device_numbering == "host" or any(result.admin_access for result in results)
     together = co_used_claims(use, held, consumers or {})
-    number_of = numbers(
+    numbered = numbers(
         [
             sorted(
                 {part.chip for index in unit for part in pairs[index][1]}, key=lambda chip: (chip not in alone, chip)
             )
-            for unit in joined
+            for unit in joined_units
         ],
         use,
         held,
@@ -306,9 +128,11 @@ def planned(
         together,
         host=keeps_host_numbers,
     )
+    if isinstance(numbered, Needs):
+        return numbered
     shown = {
         index: tuple(replace(present[part.chip], number=at[part.chip], cores=part.cores) for part in pairs[index][1])
-        for unit, at in zip(joined, number_of, strict=True)
+        for unit, at in zip(joined_units, numbered, strict=True)
         for index in unit
     }
     decided = parameters(claim)
@@ -336,10 +160,22 @@ def planned(
     check_sizes(made, views)
     made = replace(made, warnings=(*warnings, *shared_pod_warnings(made, together)))
     if not cores and not companions:
-        return made, ()
+        return made
     # As the device plugin writes them, for whom the pod may have been made: programs split the value at commas.
     as_ranges = not for_extended_resources(claim)
-    return with_cores(made, claim, units, companions, pods, inventory, held, settings, as_ranges=as_ranges)
+    return with_cores(made, units, companions, pods, inventory, held, settings, as_ranges=as_ranges)
+
+
+def _pods_needed(claim: ResourceClaim, pods: Pods | None, *, optional: bool) -> Needs | None:
+    if pods is None or users(claim) is None:
+        return None
+    missing = tuple(pod for pod in claim.status.reserved_for if pod.uid not in pods)
+    return Needs(pods=missing, optional=optional) if missing else None
+
+
+def _request(result: DeviceRequestAllocationResult) -> str:
+    """The name of a result's request, without that of the subrequest."""
+    return result.request.partition("/")[0]
 
 
 def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:
@@ -364,8 +200,8 @@ def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:
     return replace(prepared, devices=devices)
 
 
-def after_reboot(prepared: Plan, claim: ResourceClaim, inventory: NodeInventory, pods: Pods | None) -> Plan:
-    """The same plan with the variables of now: no container runs that was told the former ones.
+def after_reboot(prepared: Plan, claim: ResourceClaim, inventory: NodeInventory, pods: Pods | None) -> Plan | Needs:
+    """The same plan with the variables of now (no container runs that was told the former ones), or what it needs.
 
     Cores keep the logical size that they were given at: which ones a container is to use, depends on it.
 
@@ -373,17 +209,20 @@ def after_reboot(prepared: Plan, claim: ResourceClaim, inventory: NodeInventory,
         prepared: before the node was booted.
         claim: of the same allocation.
         inventory: the node.
-        pods: see ``planned``.
+        pods: see ``plan``.
 
     Raises:
-        ConfigError, PrepareError, PodsUnknown: see ``planned``.
+        PrepareError: see ``plan``.
     """
     told = any(VISIBLE_CORES in device.env for device in prepared.devices)
     sizes = {device.request: prepared.core_size(device) for device in prepared.devices} if told else {}
     made = with_environment(prepared, environment(claim, own_results(claim), inventory, sizes))
     requests = [device.request for device in made.devices]
     if len({made.core_size(device) for device in made.devices}) > 1:
-        check_sizes(made, views_of(claim, requests, users(claim), pods, optional=False))
+        needs = _pods_needed(claim, pods, optional=False)
+        if needs is not None:
+            return needs
+        check_sizes(made, views_of(claim, requests, users(claim), pods))
     return made
 
 
@@ -393,7 +232,7 @@ def own_results(claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
     if allocation is None:
         raise PrepareError(
             "the claim is not allocated",
-            consequence=_NOT_PREPARED,
+            consequence=NOT_PREPARED,
             remedy="kubelet tries again; if this stays, look at the events of the pod and at the scheduler",
         )
     results = [result for result in allocation.devices.results if result.driver == DRIVER_NAME]
@@ -457,13 +296,13 @@ def _parts(
         raise PrepareError(
             f"device {_named(result.device)} is allocated from pool {_named(result.pool)}, not from this node's pool "
             f"{settings.node_name}",
-            consequence=_NOT_PREPARED,
+            consequence=NOT_PREPARED,
             remedy="delete the pod so that it is scheduled again",
         )
     if result.share_id is not None:
         raise PrepareError(
             f"device {_named(result.device)} is allocated as a share, but Neuron devices cannot be shared that way",
-            consequence=_NOT_PREPARED,
+            consequence=NOT_PREPARED,
             remedy="remove capacity requests from the claim; pods can share a whole claim instead",
         )
     parts = parts_of(result.device, inventory.chip_indexes, core_size)
@@ -475,13 +314,13 @@ def _parts(
             raise PrepareError(
                 f"device {result.device} is a name of beta releases of AWS's DRA driver; this driver publishes it as "
                 f"{device_name(int(beta[1]))}",
-                consequence=_NOT_PREPARED,
+                consequence=NOT_PREPARED,
                 remedy="delete the pods that use this claim; it is then allocated again under the present names (see "
                 "docs/install.md, Replacing AWS's DRA driver)",
             )
         raise PrepareError(
             f"device {_named(result.device)} is not one that this driver publishes",
-            consequence=_NOT_PREPARED,
+            consequence=NOT_PREPARED,
             remedy="delete the pod so that it is scheduled again; check that one version of the driver runs",
         )
     return parts
@@ -510,7 +349,7 @@ def _check_uid(uid: str) -> None:
     if not is_uuid(uid):
         raise PrepareError(
             f"the claim's UID {_named(uid)!r} is not one",
-            consequence=_NOT_PREPARED,
+            consequence=NOT_PREPARED,
             remedy="give the claim as the API server has it",
         )
 
@@ -564,12 +403,12 @@ def _check_once(
         raise PrepareError(
             f"device {result.device} is allocated twice in this claim, for requests {_named(other.request)} and "
             f"{_named(result.request)}",
-            consequence=_NOT_PREPARED,
+            consequence=NOT_PREPARED,
             remedy="delete the pod so that the claim is allocated again",
         )
     raise PrepareError(
         f"devices {other.device} and {result.device} are both allocated to this claim, but share chip {part.chip}",
-        consequence=_NOT_PREPARED,
+        consequence=NOT_PREPARED,
         remedy="select resourceType 'neuron_node' or 'neuron_device' ('neuron_group', 'neuron_core') in each request; "
         "allocationMode All without it takes the hardware more than once",
     )

@@ -25,22 +25,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
-from msgspec.structs import replace
-
 from dra_driver.driver.claims.checkpoint import Checkpoint, Staged
 from dra_driver.driver.claims.container_edits import cdi_spec, parameters
-from dra_driver.driver.claims.cores import PodsUnknown
 from dra_driver.driver.claims.metadata import MetadataDirectory, described
-from dra_driver.driver.claims.model import Plan, PlanSettings, PreparedClaims, PrepareError, Published
-from dra_driver.driver.claims.planner import (
-    ConsumersUnknown,
-    after_reboot,
-    chips_needed,
-    own_results,
-    planned,
-    refreshed,
-    users,
-)
+from dra_driver.driver.claims.model import Needs, Plan, PlanSettings, PreparedClaims, PrepareError, Published
+from dra_driver.driver.claims.planner import after_reboot, chips_needed, own_results, plan, refreshed, users
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.kube.api.objects import ClaimPod, ObjectMeta, ResourceClaim, ResourceClaimConsumerReference
 from dra_driver.kube.cdi import SpecDirectory
@@ -86,7 +75,7 @@ class ClaimSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a call has asked the API server beside its claim: see ``planner.planned``."""
+    """What a call has asked the API server beside its claim: see ``planner.plan``."""
 
     consumers: dict[str, frozenset[str] | None]
     pods: dict[str, ClaimPod]
@@ -159,22 +148,25 @@ class Preparer:
         inventory = self._inventory(None if stored is None else chips_needed(stored))
         known = _Known({}, {})
         for _ in range(_ROUNDS):
-            try:
-                with self._staged(stored, inventory, known) as staged, self._checkpoint.locked(deadline) as held:
-                    return self._recorded(claim, stored, trouble, inventory, held, known, staged)
-            except ConsumersUnknown as unknown:
-                for other in unknown.claims:
-                    if time.monotonic() >= deadline:
-                        raise
-                    known.consumers[other.uid] = self._users_now(other, deadline)
-            except PodsUnknown as unknown:
-                for pod in unknown.pods:
-                    known.pods[pod.uid] = self._pod(unknown.namespace, pod, deadline, optional=unknown.optional)
+            with self._staged(stored, inventory, known) as staged, self._checkpoint.locked(deadline) as held:
+                made = self._recorded(claim, stored, trouble, inventory, held, known, staged)
+            if isinstance(made, Plan):
+                return made
+            self._ask(made, claim.namespace, known, deadline)
         raise PrepareError(
             "the device numbers and cores depend on other claims that are being prepared at the same time",
             consequence="the claim is not prepared",
             remedy="kubelet tries again",
         )
+
+    def _ask(self, needs: Needs, namespace: str, known: _Known, deadline: float) -> None:
+        """Have the API server tell what a plan needs."""
+        for other in needs.claims:
+            if time.monotonic() >= deadline:
+                raise needs.unmet(namespace)
+            known.consumers[other.uid] = self._users_now(other, deadline)
+        for pod in needs.pods:
+            known.pods[pod.uid] = self._pod(namespace, pod, deadline, optional=needs.optional)
 
     def _recorded(
         self,
@@ -185,17 +177,15 @@ class Preparer:
         held: PreparedClaims,
         known: _Known,
         staged: Staged | None,
-    ) -> Plan:
-        """What the claim gets, kept and made visible. With the lock held."""
-        changed: tuple[Plan, ...] = ()
+    ) -> Plan | Needs:
+        """What the claim gets, kept and made visible, unless more has to be known first. With the lock held."""
         if stored is None:
             wanted = self._from_checkpoint(ref, inventory, held, trouble)
         else:
-            wanted, changed = self._planned(stored, inventory, held, known)
-        for other in changed:
-            # First, since a claim that is recorded is not planned again. The containers start after both.
-            self._checkpoint.keep(replace(held.entries[other.uid], plan=other))
-            self._cdi.write(other.uid, cdi_spec(other))
+            found = self._planned(stored, inventory, held, known)
+            if isinstance(found, Needs):
+                return found
+            wanted = found
         self._checkpoint.put(wanted, staged)
         if self._metadata is not None and wanted.metadata:
             self._metadata.write(wanted)
@@ -208,34 +198,27 @@ class Preparer:
         """What the checkpoint can write before it is this call's turn."""
         if claim is None:
             return nullcontext()
-        return self._checkpoint.staged(
-            claim.metadata.uid, lambda held: self._new_plan(claim, inventory, held, known)[0]
-        )
+        return self._checkpoint.staged(claim.metadata.uid, lambda held: self._new_plan(claim, inventory, held, known))
 
     def _new_plan(
         self, claim: ResourceClaim, inventory: NodeInventory, held: PreparedClaims, known: _Known
-    ) -> tuple[Plan, tuple[Plan, ...]]:
+    ) -> Plan | Needs:
         now = self._published()
         _check_held_back(claim, now.held_back)
-        made, changed = planned(
-            claim, inventory, held, self._settings, known.consumers, now.unhealthy, now.core_sizes, known.pods
-        )
-        if self._metadata is not None and now.attributes is not None:
+        made = plan(claim, inventory, held, self._settings, known.consumers, now.unhealthy, now.core_sizes, known.pods)
+        if isinstance(made, Plan) and self._metadata is not None and now.attributes is not None:
             made = described(made, claim, self._metadata.path, now.attributes)
-        return made, changed
+        return made
 
     def _planned(
         self, claim: ResourceClaim, inventory: NodeInventory, held: PreparedClaims, known: _Known
-    ) -> tuple[Plan, tuple[Plan, ...]]:
-        """The plan of the claim, and those of other claims of its pod that change with it."""
+    ) -> Plan | Needs:
         entry = held.entries.get(claim.metadata.uid)
         if entry is not None:
             outlived = entry.outlived(self._checkpoint.boot_id)
             if same_allocation(entry.plan, claim):
                 wanted = refreshed(entry.plan, inventory)
-                if not outlived:
-                    return wanted, ()
-                return after_reboot(wanted, claim, inventory, known.pods), ()
+                return after_reboot(wanted, claim, inventory, known.pods) if outlived else wanted
             if not outlived:
                 raise PrepareError(
                     f"claim {entry.plan.reference} was allocated again, but its former devices are still prepared here",
@@ -243,10 +226,11 @@ class Preparer:
                     remedy="delete the pods that use the claim; kubelet then unprepares it",
                 )
             log.info("claim %s was allocated again since the node was booted", entry.plan.reference)
-        wanted, changed = self._new_plan(claim, inventory, held, known)
-        for warning in wanted.warnings:
-            log.warning("claim %s: %s", wanted.reference, warning)
-        return wanted, changed
+        made = self._new_plan(claim, inventory, held, known)
+        if isinstance(made, Plan):
+            for warning in made.warnings:
+                log.warning("claim %s: %s", made.reference, warning)
+        return made
 
     def _from_checkpoint(
         self, ref: ClaimRef, inventory: NodeInventory, held: PreparedClaims, trouble: ApiError | None

@@ -24,7 +24,7 @@ from dra_driver.driver.claims.model import PreparedClaims
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS
 from dra_driver.kube.api.objects import ResourceClaim
 from dra_driver.kube.cdi import encode
-from tests.builders.claims import SETTINGS, ApiServer, Node, claim, host, plan, pod, result, uid
+from tests.builders.claims import SETTINGS, ApiServer, Node, claim, host, plan, uid
 
 EFFECTS = ("open", "write", "ftruncate", "fchmod", "chmod", "fsync", "replace", "rename", "unlink", "mkdir")
 """Everything in ``os`` that the driver changes files with. ``pathlib`` calls these too."""
@@ -57,24 +57,16 @@ def effects(reached: Callable[[str], None]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Scenario:
-    """``live`` are the claims that kubelet may know; ``tidy``: reading the directory before the act changes nothing.
-
-    ``told``: what each of these claims tells its containers in the end.
-    """
+    """``live`` are the claims that kubelet may know; ``tidy``: reading the directory before the act changes nothing."""
 
     live: tuple[ResourceClaim, ...]
     set_up: Callable[[Node], object]
     act: Callable[[Node], object]
     tidy: bool = True
-    told: str = ""
 
 
 STRAY = uid(9)
 A, B, OTHER_B = claim(1, [4, 5]), claim(2, [6, 7]), claim(2, [7, 8])
-ONE, TWO = (
-    claim(number, [result(name)], pods=["pod-3"], template=True)
-    for number, name in ((3, "neuron-core-5-3"), (4, "neuron-core-6-0"))
-)
 
 
 def _both(node: Node) -> None:
@@ -110,11 +102,6 @@ def _reallocated(node: Node) -> None:
     node.api.put(OTHER_B)
 
 
-def _one_of_two(node: Node) -> None:
-    node.api.pods["pod-3"] = pod("pod-3", main=["claim-3", "claim-4"])
-    node.prepare(ONE)
-
-
 def _nothing(_: Node) -> None:
     return
 
@@ -125,9 +112,6 @@ SCENARIOS = {
     "prepare-again": Scenario((A, B), _both, lambda node: node.prepare(B)),
     "prepare-after-reboot": Scenario((A, B), _rebooted, lambda node: node.prepare(B)),
     "prepare-reallocated": Scenario((A, OTHER_B), _reallocated, lambda node: node.prepare(OTHER_B)),
-    "prepare-joined": Scenario(
-        (ONE, TWO), _one_of_two, lambda node: node.prepare(TWO), told="NEURON_RT_VISIBLE_CORES=3-4"
-    ),
     "unprepare": Scenario((A, B), _both, lambda node: node.unprepare(B)),
     "repair": Scenario((B,), _untidy, lambda node: node.reconciler.reconcile(), tidy=False),
     "quarantine": Scenario((A, B), _spoiled, lambda node: node.prepare(B), tidy=False),
@@ -224,7 +208,6 @@ def _check(scenario: Scenario, node: Node, bystander: Node, where: str) -> None:
         first = node.prepare(item)
         assert node.prepare(item) == first, where
     consistent(node, where)
-    assert not scenario.told or all(scenario.told in node.env(item) for item in scenario.live), where
     chips = [chip for held in node.checkpointed().values() for chip in held]
     assert len(chips) == len(set(chips)), f"{where}: a chip is held twice"
     # None is lost: when all claims end, one claim can have every chip.

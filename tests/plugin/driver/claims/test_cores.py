@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dra_driver.driver.claims.model import Published
-from dra_driver.driver.claims.planner import EXTENDED_RESOURCE_CLAIM
+from dra_driver.driver.claims.numbering import EXTENDED_RESOURCE_CLAIM
 from dra_driver.kube.api.errors import Unreachable
 from dra_driver.kube.api.objects import ResourceClaim
 from dra_driver.neuron.names import DRIVER_NAME
@@ -320,15 +320,6 @@ def test_pods_on_one_chip_are_told_their_own_cores(kubelet_of: World) -> None:
     assert [(env[VISIBLE], env["/dev/neuron0"]) for env in found] == expected
 
 
-def test_two_claims_of_a_container_are_joined(kubelet_of: World) -> None:
-    world = kubelet_of
-    claims = [stored(world, name, "a", [("r", f"neuron-core-3-{core}")]) for core, name in enumerate(("x", "y"))]
-    running_pod(world, "a", {"main": ["x", "y"]})
-    prepared = world.kubelet.prepare("a", claims)
-    found = [environment(world, prepared[item.uid])[VISIBLE] for item in claims]
-    assert found == ["0-1", "0-1"]
-
-
 def test_two_claims_of_different_containers_stay_apart(kubelet_of: World) -> None:
     world = kubelet_of
     claims = [stored(world, name, "a", [("r", f"neuron-core-3-{core}")]) for core, name in enumerate(("x", "y"))]
@@ -337,12 +328,14 @@ def test_two_claims_of_different_containers_stay_apart(kubelet_of: World) -> Non
     assert [environment(world, prepared[item.uid])[VISIBLE] for item in claims] == ["0", "1"]
 
 
-def test_claims_that_containers_share_in_part_are_refused(kubelet_of: World) -> None:
+def test_the_second_claim_with_cores_of_a_container_is_refused_and_the_first_is_served_on(kubelet_of: World) -> None:
     world = kubelet_of
-    claims = [stored(world, name, "a", [("r", f"neuron-core-3-{core}")]) for core, name in enumerate(("x", "y"))]
-    running_pod(world, "a", {"main": ["x", "y"], "side": ["y"]})
+    first, second = (stored(world, name, "a", [("r", f"neuron-core-3-{core}")]) for core, name in enumerate(("x", "y")))
+    world.kubelet.prepare("a", [first])
+    running_pod(world, "a", {"main": ["x", "y"]})
     with golden_error(KubeletError):
-        world.kubelet.prepare("a", claims)
+        world.kubelet.prepare("a", [first, second])
+    assert environment(world, world.kubelet.prepare("a", [first])[first.uid])[VISIBLE] == "0"
 
 
 def test_containers_with_extended_resources_count_from_0_each(kubelet_of: World) -> None:

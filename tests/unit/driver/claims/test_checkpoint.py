@@ -17,8 +17,7 @@ import pytest
 
 from dra_driver.driver.claims.checkpoint import Checkpoint, StateLock
 from dra_driver.driver.claims.container_edits import cdi_spec
-from dra_driver.driver.claims.model import ChipNode, PlannedDevice
-from dra_driver.driver.claims.planner import Plan
+from dra_driver.driver.claims.model import ChipNode, Plan, PlannedDevice
 from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.neuron.names import CDI_KIND
 from dra_driver.neuron.topology.cuts import Part

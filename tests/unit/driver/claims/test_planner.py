@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
-from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims, Quarantined
-from dra_driver.driver.claims.planner import Plan, PrepareError, refreshed
+from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError, Quarantined
+from dra_driver.driver.claims.planner import refreshed
 from dra_driver.kube.api.objects import DeviceToleration, ObjectMeta, ResourceClaim, ResourceClaimStatus
 from dra_driver.neuron.health.policy import Blocking, Taint
 from dra_driver.neuron.host.inventory import NodeInventory

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.driver.claims.container_edits import cdi_spec
-from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims, Quarantined
-from dra_driver.driver.claims.planner import Plan
+from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS, ClaimObservation, Repair, clashes, diff
 from dra_driver.kube.api.objects import ResourceClaim
 from dra_driver.kube.cdi import encode

@@ -14,9 +14,8 @@ import pytest
 
 from dra_driver.driver.claims.checkpoint import StateLock, decoded, encoded
 from dra_driver.driver.claims.container_edits import cdi_spec
-from dra_driver.driver.claims.cores import PodsUnknown
 from dra_driver.driver.claims.metadata import MetadataDirectory
-from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims, Quarantined
+from dra_driver.driver.claims.model import CheckpointEntry, Needs, PreparedClaims, Quarantined
 from dra_driver.driver.claims.reconcile import (
     GONE_CHECKS,
     GONE_SECONDS,
@@ -86,7 +85,8 @@ def test_a_checkpoint_file_that_nests_without_end_is_refused() -> None:
 
 
 def test_a_claim_whose_pods_are_not_known_waits_for_them() -> None:
-    golden(str(PodsUnknown("team", [ResourceClaimConsumerReference("pods", "one", uid(1))])))
+    golden(str(Needs(pods=(ResourceClaimConsumerReference("pods", "one", uid(1)),)).unmet("team")))
+    golden(str(Needs(claims=(entry(claim(1, [4])).plan,)).unmet("team")))
 
 
 def test_a_device_name_of_a_beta_release_is_refused_with_the_name_of_now() -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.driver.claims.container_edits import cdi_spec, shown_in
-from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims
-from dra_driver.driver.claims.planner import Plan, PrepareError
+from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS
 from dra_driver.kube.api.objects import ResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory, chips_of

@@ -1,0 +1,158 @@
+"""Under which numbers containers see the chips of a claim.
+
+The Neuron runtime counts chips from 0, so a claim's chips are numbered 0..k-1 in host order (setting ``renumber``). The
+numbers are one set over the whole claim: kubelet gives a container the CDI devices of the claim, or of one of its
+requests, and a device has one CDI device, so a chip has the same number in every container. A container that takes one
+request of several therefore sees that request's part of the claim's numbers. A claim that the scheduler made for
+extended resources is different: each of its requests is one container's, so each container has numbers from 0 of its
+own (``container_units``). Only an init container may use requests of several, its own and those of containers after it.
+What a container uses together is numbered together (``joined``), first what another container uses alone, so that those
+that last count from 0 where that can be.
+
+Two claims of one pod may meet in one container, where the second ``/dev/neuron0`` would replace the first. kubelet asks
+for each claim alone and a number, once given, never changes (containers may be using it), so the rule is: a claim keeps
+its own numbers unless a prepared claim that a common pod uses has one of them for another chip; then it counts on from
+the highest number of those claims. The result is kept in the checkpoint, hence the same for every retry.
+
+``status.reservedFor`` says who shares a pod. For a claim made from a template it is one pod for ever; another claim may
+have gained pods since it was prepared, so when it would clash it is fetched again. What cannot be seen from here: a pod
+that starts to use two claims that were both prepared before, for other pods. kubelet does not call the driver then. The
+reconciler reports such a pair; nodes with claims like that need the setting ``host``: its numbers never clash.
+
+Admin access is for looking at chips, so claims with it keep the host's numbers. When a claim's checkpoint file has
+become unreadable, its CDI spec still has its numbers: the claim gets them again, and until then every other claim keeps
+clear of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dra_driver.driver.claims.cores import View
+from dra_driver.driver.claims.model import ChipNode, Consumers, Needs, Plan, PreparedClaims, Shown, clashing
+from dra_driver.kube.api.objects import DeviceRequestAllocationResult, ResourceClaim
+
+EXTENDED_RESOURCE_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
+"""Annotation of a claim that the scheduler made for the extended resources in a pod's limits (Kubernetes,
+``staging/src/k8s.io/api/resource/v1/types.go``)."""
+_CONTAINER_REQUEST: Final = re.compile(r"container-([0-9]{1,5})-request-[0-9]{1,5}")
+
+
+def container_units(
+    claim: ResourceClaim, results: Sequence[DeviceRequestAllocationResult]
+) -> tuple[tuple[int, ...], ...]:
+    """Which of the results belong to one container as far as the claim tells: indexes into ``results``, ascending.
+
+    All, for most claims. A request of a claim for extended resources is one container's, which its name tells:
+    ``container-<i>-request-<j>``, init containers first (kube-scheduler, ``extendeddynamicresources.go``).
+    """
+    if not for_extended_resources(claim):
+        return (tuple(range(len(results))),)
+    units: dict[str, list[int]] = {}
+    for index, result in enumerate(results):
+        named = _CONTAINER_REQUEST.fullmatch(result.request)
+        units.setdefault(named[1] if named else "", []).append(index)
+    return tuple(map(tuple, units.values()))
+
+
+def joined(units: Sequence[tuple[int, ...]], views: Iterable[View]) -> tuple[tuple[int, ...], ...]:
+    """The units, those in one that a container uses together."""
+    found = list(units)
+    for _, view in views:
+        used = [unit for unit in found if not set(unit).isdisjoint(view)]
+        if len(used) > 1:
+            found = [unit for unit in found if unit not in used]
+            found.append(tuple(sorted(index for unit in used for index in unit)))
+    return tuple(sorted(found))
+
+
+def for_extended_resources(claim: ResourceClaim) -> bool:
+    """Whether the scheduler made the claim for the extended resources in a pod's limits."""
+    return claim.metadata.annotations.get(EXTENDED_RESOURCE_CLAIM) == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """A claim and who uses it: ``pods`` are UIDs, None when they cannot be known."""
+
+    namespace: str
+    uid: str
+    pods: frozenset[str] | None
+
+
+def numbers(
+    units: Sequence[Sequence[int]],
+    claim: ClaimUse,
+    held: PreparedClaims,
+    consumers: Consumers,
+    together: Sequence[Plan],
+    *,
+    host: bool,
+) -> list[dict[int, int]] | Needs:
+    """Container number of each chip, for each unit; or what has to be known first.
+
+    Args:
+        units: chips (host ids, in the order of their numbers) that are numbered together: those of the claim, or of
+            each of its containers.
+        claim: whose chips they are.
+        held: prepared claims; the claim itself may be among them.
+        consumers: what is known newly of who uses prepared claims.
+        together: prepared claims that a pod of the claim uses too (``co_used_claims``).
+        host: whether to keep the host's numbers.
+    """
+    former = held.quarantined[claim.uid].shown if claim.uid in held.quarantined else frozenset()
+    for again in _formerly(units, former):
+        if _shown(again) == former:
+            return again
+    wanted = [{chip: chip for chip in unit} for unit in units] if host else _counted(units, 0)
+    taken = held.shown_by_quarantined(exclude=claim.uid).union(*(other.shown for other in together))
+    # A chip of which the pod's claims have different cores is one chip for the runtime too.
+    known = {} if host else {node.chip: node.number for other in together for node in _with_cores(other)}
+    if clashing(_shown(wanted), taken) or any(
+        known.get(chip, at) != at for unit in wanted for chip, at in unit.items()
+    ):
+        first = max(number for number, _ in taken) + 1
+        new = _counted([[chip for chip in unit if chip not in known] for unit in units], first)
+        wanted = [
+            {chip: known[chip] if chip in known else counted[chip] for chip in unit}
+            for unit, counted in zip(units, new, strict=True)
+        ]
+    clashing_ones = held.shareable_with_other(claim.namespace, _shown(wanted)) if claim.pods else []
+    unknown = [other for other in clashing_ones if other.uid != claim.uid and other.uid not in consumers]
+    return Needs(claims=tuple(unknown)) if unknown else wanted
+
+
+def _counted(units: Sequence[Sequence[int]], first: int) -> list[dict[int, int]]:
+    return [{chip: first + rank for rank, chip in enumerate(unit)} for unit in units]
+
+
+def _formerly(units: Sequence[Sequence[int]], shown: Shown) -> Iterator[list[dict[int, int]]]:
+    """What the numbers of a claim may have been, of which a CDI spec shows all pairs."""
+    if not shown:
+        return
+    at = {chip: number for number, chip in shown}
+    if len(units) == 1 and sorted(at) == sorted(units[0]):
+        yield [at]
+    yield _counted(units, min(number for number, _ in shown))
+
+
+def _shown(numbered: Sequence[Mapping[int, int]]) -> Shown:
+    return frozenset((number, chip) for unit in numbered for chip, number in unit.items())
+
+
+def _with_cores(plan: Plan) -> Iterator[ChipNode]:
+    return (node for device in plan.devices if not device.admin for node in device.nodes if node.cores)
+
+
+def co_used_claims(claim: ClaimUse, held: PreparedClaims, consumers: Consumers) -> list[Plan]:
+    """Prepared claims that a pod of the claim is known to use too (in doubt: that it may use)."""
+    found = {plan.uid: plan for plan in held.used_by(claim.namespace, claim.pods)}
+    for uid, pods in consumers.items():
+        entry = held.entries.get(uid)
+        if entry is not None and (pods is None or claim.pods is None or not pods.isdisjoint(claim.pods)):
+            found[uid] = entry.plan
+    found.pop(claim.uid, None)
+    return list(found.values())
