@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
 import pytest
 
-from corpus.main import QUESTIONS, compare, record
+from corpus.main import QUESTIONS, ROOT, compare, record
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
@@ -17,6 +20,18 @@ def test_a_question_has_the_same_answer_each_time(name: str) -> None:
     asked = questions()
     for question in (asked[0], asked[len(asked) // 2]):
         assert answer(question) == answer(question) != ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_question_has_the_same_answer_in_each_process(name: str) -> None:
+    question = QUESTIONS[name][1]()[0]
+    command = [sys.executable, str(ROOT / "tools/corpus/main.py"), "show", name, *question.split()]
+    answers = {
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONHASHSEED": seed}).stdout
+        for seed in "12345"
+    }
+    assert len(answers) == 1
 
 
 def test_what_differs_is_named(
