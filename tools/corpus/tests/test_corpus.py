@@ -29,7 +29,7 @@ def test_a_question_has_the_same_answer_in_each_process(name: str) -> None:
     command = [sys.executable, str(ROOT / "tools/corpus/main.py"), "show", name, *question.split()]
     answers = {
         subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONHASHSEED": seed}).stdout
-        for seed in "12345"
+        for seed in "16"  # of these, a set of two names has another order
     }
     assert len(answers) == 1
 
