@@ -23,7 +23,7 @@ from dra_driver.driver.device_health import device_health
 from dra_driver.driver.metrics import checkpoint_samples, offer_samples, samples, taint_samples
 from dra_driver.driver.node_labels import LABELS, labels
 from dra_driver.driver.offering import Offering
-from dra_driver.driver.resourceslices.controller import Desired, SliceController
+from dra_driver.driver.resourceslices.controller import Desired, SliceController, SlicePolicy
 from dra_driver.driver.resourceslices.devices import (
     is_ultraserver,
 )
@@ -137,17 +137,15 @@ class NodeAgent:
                 held_seconds=HELD_SECONDS,
             ),
             self._publish,
+            lambda: self._plugin.registration.problem() is None,
         )
         self._slices = SliceController(
             api,
             DRIVER_NAME,
             settings.node_name,
             instance=Instance.here(boot),
-            shared_counters=settings.shared_counters,
-            held=lambda: held_devices(api, self._checkpoint, settings.node_name),
-            outdated=self._offering.renew,
-            review=self._offering.review,
-            too_early=lambda: self._plugin.registration.problem() is not None,
+            source=self._offering,
+            policy=SlicePolicy(shared_counters=settings.shared_counters),
         )
 
         self._present: bool | None = None

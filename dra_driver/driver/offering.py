@@ -10,12 +10,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dra_driver.driver.claims.model import Published
-from dra_driver.driver.resourceslices.controller import Desired
+from dra_driver.driver.resourceslices.controller import Desired, DeviceSource
 from dra_driver.driver.resourceslices.devices import (
     Kept,
     Offer,
@@ -55,7 +55,7 @@ class Offered:
     """Why nothing is offered that no claim holds, or ""."""
 
 
-class Offering:
+class Offering(DeviceSource):
     """The offer of one node, from its start on.
 
     Args:
@@ -64,6 +64,7 @@ class Offering:
         plugin_pods: the pods that have chips from a device plugin; None: not known.
         keeper: says which devices claims hold.
         publish: called with each offer that is to be published, and what is held back from it.
+        registered: whether kubelet has registered the driver: before that, no first slice.
     """
 
     def __init__(
@@ -73,12 +74,14 @@ class Offering:
         plugin_pods: Callable[[], Sequence[PodDevices] | None],
         keeper: Keeper,
         publish: Callable[[Desired, HeldBack], None],
+        registered: Callable[[], bool] = lambda: True,
     ) -> None:
         self._settings = settings
         self._health = health
         self._plugin_pods = plugin_pods
         self._keeper = keeper
         self._publish = publish
+        self._registered = registered
         self._lock = threading.Lock()
         self._wanted = settings.devices
         """By the label of this node, else by the setting for all."""
@@ -117,6 +120,38 @@ class Offering:
         """
         layout = self._settings.ultraserver_layout
         return Cuts() if self._kubelet_problem else effective_cuts(inventory, self._wanted, layout)
+
+    # What the slice controller asks
+
+    def held(self) -> Collection[str] | None:
+        """See ``DeviceSource``."""
+        return self._keeper.held()
+
+    def too_early(self) -> bool:
+        """See ``DeviceSource``."""
+        return not self._registered()
+
+    def review(self, existing: Sequence[ResourceSlice], chosen: Sequence[Device]) -> tuple[Desired | None, float]:
+        """See to it that nothing vanishes that claims hold (``DeviceSource``)."""
+        own = [item for item in existing if item.spec.pool.name == self._settings.node_name]
+        published = [device for item in own for device in item.spec.devices]
+        kept, inventory = self._kept, self._inventory
+        # A kubelet that has another version than before has just started, and so deleted the slices.
+        wiped = (self._kubelet_problem or self.now.held_back.chips) and not own
+        doubtful = bool(wiped) or (self._core_size is None and incomplete(own))
+        if inventory is not None and (kept or doubtful or shapes(published) - shapes(chosen)):
+            kept_now = self._keeper.review(kept, published, chosen, doubtful=doubtful)
+            if kept_now != kept:
+                offered = self._make(inventory, publish=True, kept=kept_now)
+                return _desired(offered, time.time()), self._keeper.due
+        else:
+            self._keeper.released = frozenset()
+        with self._lock:
+            offered = self.now.offer
+            if self._completed is not None and chosen in (offered.devices, offered.fallback):
+                self._core_size = self._completed.core_size
+                self.published = replace(self.published, core_sizes=offered.core_sizes)
+        return None, self._keeper.due if kept else math.inf
 
     # News
 
@@ -160,28 +195,6 @@ class Offering:
     def scanned(self, inventory: NodeInventory, *, publish: bool = True) -> Offer:
         """The host is so now. Gives the offer, which is not handed over if it is too early to ``publish``."""
         return self._make(inventory, publish=publish)
-
-    def review(self, existing: Sequence[ResourceSlice], chosen: Sequence[Device]) -> tuple[Desired | None, float]:
-        """See to it that nothing vanishes that claims hold (``controller.Review``)."""
-        own = [item for item in existing if item.spec.pool.name == self._settings.node_name]
-        published = [device for item in own for device in item.spec.devices]
-        kept, inventory = self._kept, self._inventory
-        # A kubelet that has another version than before has just started, and so deleted the slices.
-        wiped = (self._kubelet_problem or self.now.held_back.chips) and not own
-        doubtful = bool(wiped) or (self._core_size is None and incomplete(own))
-        if inventory is not None and (kept or doubtful or shapes(published) - shapes(chosen)):
-            kept_now = self._keeper.review(kept, published, chosen, doubtful=doubtful)
-            if kept_now != kept:
-                offered = self._make(inventory, publish=True, kept=kept_now)
-                return _desired(offered, time.time()), self._keeper.due
-        else:
-            self._keeper.released = frozenset()
-        with self._lock:
-            offered = self.now.offer
-            if self._completed is not None and chosen in (offered.devices, offered.fallback):
-                self._core_size = self._completed.core_size
-                self.published = replace(self.published, core_sizes=offered.core_sizes)
-        return None, self._keeper.due if kept else math.inf
 
     def _make(self, inventory: NodeInventory, *, publish: bool, kept: Mapping[str, Kept] | None = None) -> Offer:
         """``kept``: what claims hold, if that is news."""

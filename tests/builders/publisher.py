@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.driver.resourceslices.controller import SliceController
+from dra_driver.driver.resourceslices.controller import DeviceSource, SliceController, SlicePolicy
 from dra_driver.driver.resourceslices.reconcile import Instance
 from dra_driver.kube.api.objects import Device, DeviceAttribute
 from dra_driver.kube.api.resources import ResourceApi
@@ -25,12 +26,22 @@ def chips(count: int, note: str = "x") -> tuple[Device, ...]:
 
 @contextmanager
 def publishing(
-    server: ApiServer, devices: Sequence[Device] | None = None, *, started: int = 1000, **options: Any
+    server: ApiServer,
+    devices: Sequence[Device] | None = None,
+    *,
+    started: int = 1000,
+    source: DeviceSource | None = None,
+    **policy: Any,
 ) -> Iterator[SliceController]:
     """A running slice controller; with ``devices``, after it has published them."""
-    options.setdefault("backoff", Backoff(first=0.02, cap=0.2, free=1))
-    instance = Instance("boot", started, str(started))
-    publisher = SliceController(ResourceApi(server.transport()), DRIVER_NAME, NODE, instance=instance, **options)
+    publisher = SliceController(
+        ResourceApi(server.transport()),
+        DRIVER_NAME,
+        NODE,
+        instance=Instance("boot", started, str(started)),
+        source=source,
+        policy=SlicePolicy(backoff=lambda: Backoff(first=0.02, cap=0.2, free=1), **policy),
+    )
     publisher.start()
     try:
         if devices is not None:
@@ -40,6 +51,18 @@ def publishing(
         yield publisher
     finally:
         publisher.stop()
+
+
+@dataclass
+class Held(DeviceSource):
+    """A source that says what claims hold; None: it cannot be found out."""
+
+    names: set[str] | None = field(default_factory=set)
+    asked: int = 0
+
+    def held(self) -> set[str] | None:
+        self.asked += 1
+        return self.names
 
 
 def open_watches(server: ApiServer) -> int:

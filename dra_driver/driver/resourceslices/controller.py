@@ -27,6 +27,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from dra_driver.driver.resourceslices.pool import (
@@ -39,6 +40,7 @@ from dra_driver.driver.resourceslices.pool import (
 from dra_driver.driver.resourceslices.reconcile import (
     YIELD_SECONDS,
     Changes,
+    Counted,
     CountersDropped,
     Instance,
     InstancePriority,
@@ -141,9 +143,33 @@ class Desired:
         )
 
 
-Review = Callable[[Sequence[ResourceSlice], Sequence[Device]], tuple[Desired | None, float]]
-"""Called before a comparison with the server's slices and the devices chosen. Gives other desired devices, where claims
-hold some that would vanish, and when to call it again (``time.monotonic()``)."""
+class DeviceSource:
+    """Who says what is desired, and is asked meanwhile. As it stands: one whose devices no claim holds for long."""
+
+    def held(self) -> Collection[str] | None:
+        """Names of the pool's devices that claims hold now; None when that cannot be found out.
+
+        Asked only where the server keeps no taints.
+        """
+        return None
+
+    def renew(self) -> None:
+        """``Desired.until`` has come: desire other devices."""
+
+    def review(
+        self,
+        existing: Sequence[ResourceSlice],  # noqa: ARG002 # for those that have something to say
+        chosen: Sequence[Device],  # noqa: ARG002
+    ) -> tuple[Desired | None, float]:
+        """Before the server's slices are compared with the devices chosen: what to desire instead, if anything.
+
+        That is where claims hold some that would vanish. And when to be asked again (``time.monotonic()``).
+        """
+        return None, math.inf
+
+    def too_early(self) -> bool:
+        """Whether there is to be no first slice yet; ``SliceController.trigger`` says when that is over."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +321,26 @@ _REVIEWS: Final = 8
 """How often what is desired may become something else in one look: with what is kept, the choice may be another."""
 
 
+@dataclass(frozen=True, slots=True)
+class SlicePolicy:
+    """When slices are looked at and written."""
+
+    resync_seconds: float = RESYNC_SECONDS
+    """Mean time between looks without a reason."""
+    watch_seconds: float = WATCH_SECONDS
+    """How long one watch lasts."""
+    yield_seconds: float = YIELD_SECONDS
+    """How long a newer instance's content is left alone at first."""
+    held_seconds: float = HELD_SECONDS
+    """Between two questions who holds what, while a claim holds an unhealthy device."""
+    shared_counters: SharedCounters = "auto"
+    """Which servers are trusted with counters."""
+    budget: Callable[[], WriteBudget] = WriteBudget
+    """How often changes of health alone are written."""
+    backoff: Callable[[], Backoff] = field(default=partial(Backoff, free=1))
+    """Waits after errors."""
+
+
 class _Stopped(Exception):  # noqa: N818 # no error: ends the work in progress
     pass
 
@@ -307,18 +353,8 @@ class SliceController:
         driver: DRA driver name.
         node: name of the Node object; it owns the slices and names the pool.
         instance: this run of the driver.
-        resync_seconds: mean time between looks without a reason.
-        watch_seconds: how long one watch lasts.
-        yield_seconds: how long a newer instance's content is left alone at first.
-        shared_counters: which servers are trusted with counters.
-        backoff: waits after errors.
-        budget: how often changes of health alone are written.
-        held: names of the pool's devices that claims hold now; None when that cannot be found out. Asked only where the
-            server keeps no taints.
-        held_seconds: between two such questions, while a claim holds an unhealthy device.
-        outdated: called when ``until`` of ``set_desired`` has come, for other devices.
-        review: says what must not vanish.
-        too_early: whether there is to be no first slice yet; ``trigger`` says when that is over.
+        source: where the desired devices come from.
+        policy: when slices are looked at and written.
     """
 
     def __init__(
@@ -328,26 +364,18 @@ class SliceController:
         node: str,
         *,
         instance: Instance | None = None,
-        resync_seconds: float = RESYNC_SECONDS,
-        watch_seconds: float = WATCH_SECONDS,
-        yield_seconds: float = YIELD_SECONDS,
-        shared_counters: SharedCounters = "auto",
-        backoff: Backoff | None = None,
-        budget: WriteBudget | None = None,
-        held: Callable[[], Collection[str] | None] = lambda: None,
-        held_seconds: float = HELD_SECONDS,
-        outdated: Callable[[], None] = lambda: None,
-        review: Review = lambda _, __: (None, math.inf),
-        too_early: Callable[[], bool] = lambda: False,
+        source: DeviceSource | None = None,
+        policy: SlicePolicy | None = None,
     ) -> None:
         self._api = api
         self._driver = driver
         self._node = node
         self._instance = instance or Instance.here("")
         self._annotation = f"{driver}/published-by"
-        self._resync_seconds = resync_seconds
-        self._priority = InstancePriority(self._instance, yield_seconds)
-        self._backoff = backoff or Backoff(free=1)
+        self._source = source = source or DeviceSource()
+        self._policy = policy = policy or SlicePolicy()
+        self._priority = InstancePriority(self._instance, policy.yield_seconds)
+        self._backoff = policy.backoff()
         self._refusal_backoff = Backoff(cap=300.0)
         self._news_backoff = Backoff(first=1.0, free=3)
         self._last_news = 0.0
@@ -362,19 +390,15 @@ class SliceController:
             self._queue.listed,
             self._queue.happened,
             on_reconnect=self._queue.reconnected,
-            watch_seconds=watch_seconds,
+            watch_seconds=policy.watch_seconds,
         )
         self._following = False
 
         # Of the worker only:
         self._desired: Desired | None = None
-        self._counter_policy = CounterPolicy(api, driver, node, shared_counters)
-        self._taint_policy = TaintPolicy(api, driver, node, held)
-        self._budget = budget or WriteBudget()
-        self._held_seconds = held_seconds
-        self._outdated = outdated
-        self._review = review
-        self._too_early = too_early
+        self._counter_policy = CounterPolicy(api, driver, node, policy.shared_counters)
+        self._taint_policy = TaintPolicy(api, driver, node, source.held)
+        self._budget = policy.budget()
         self._review_due = math.inf
         self._chosen: tuple[Device, ...] | None = None
         """What the last write, or the look that found none necessary, was made from; None: none of this run yet."""
@@ -415,7 +439,7 @@ class SliceController:
     ) -> None:
         """Publish these devices from now on (see ``Desired``). The same as before is no reason to look.
 
-        When ``time.monotonic()`` reaches ``until``, ``outdated`` is called.
+        When ``time.monotonic()`` reaches ``until``, the source is to ``renew`` them.
         """
         self._queue.put(Desired(tuple(devices), tuple(fallback), tuple(counters), until))
 
@@ -450,7 +474,7 @@ class SliceController:
             return math.inf
         if time.monotonic() < desired.until:
             return desired.until
-        self._outdated()
+        self._source.renew()
         self._desired = replace(desired, until=None)
         return math.inf
 
@@ -472,7 +496,7 @@ class SliceController:
                 self._look_soon(now)
             case Observed() if self._known is not None and message.differs(self._known) and not self.status.last_error:
                 self._repairing = True
-                self._update(published=False)
+                self.status = replace(self.status, published=False)
                 self._look_soon(now)
 
     def _look_soon(self, now: float) -> None:
@@ -494,7 +518,7 @@ class SliceController:
     def _reconcile(self, wanted: Desired) -> None:
         """Compare with the server, write what is needed, and say when to look again."""
         existing = self._existing()
-        if not existing and self._too_early():
+        if not existing and self._source.too_early():
             self._due = math.inf
             return
         try:
@@ -513,7 +537,7 @@ class SliceController:
         """What is desired and the devices chosen of it, with which nothing vanishes that claims hold."""
         chosen = choose(wanted)
         for _ in range(_REVIEWS):
-            other, self._review_due = self._review(existing, chosen)
+            other, self._review_due = self._source.review(existing, chosen)
             if other is None:
                 break
             self._desired = wanted = other
@@ -566,7 +590,7 @@ class SliceController:
         if by_health:
             self._budget.note(now)
         if self._repairing and not changes.empty:
-            self._count("repairs")
+            self.status = replace(self.status, repairs=self.status.repairs + 1)
         self._known = versions([*changes.keep, *stored])
         self._chosen, self._withdrawn = chosen, withdrawn
         self._succeeded(changes, superseded=False, look_again=bool(publication.held))
@@ -619,7 +643,7 @@ class SliceController:
         self._refusal_backoff.reset()
         self._not_before = 0.0
         self._repairing = False
-        self._due = now + self._resync_seconds * random.uniform(6 / 7, 8 / 7)  # noqa: S311 # jitter is no secret
+        self._due = now + self._policy.resync_seconds * random.uniform(6 / 7, 8 / 7)  # noqa: S311 # jitter is no secret
         if superseded:
             self._due = min(self._due, self._priority.until)
             if not self.status.superseded:
@@ -629,11 +653,12 @@ class SliceController:
             if not self.status.postponed:
                 log.info("changes of health are published in %.0f s: there were many lately", postponed)
         if look_again:
-            self._due = min(self._due, now + self._held_seconds)
+            self._due = min(self._due, now + self._policy.held_seconds)
         self._due = min(self._due, self._review_due)
         names = self._known or {}
         self._writer.forget_all_but(names)
-        self._update(
+        self.status = replace(
+            self.status,
             published=True,
             superseded=superseded,
             slices=len(names),
@@ -661,15 +686,20 @@ class SliceController:
             log.info("another program changed the slices at the same time; looking again")
             return
         log.warning("slices are not up to date: %s (next try in %.1f s)", error, wait)
-        self._update(
+        self.status = replace(
+            self.status,
             published=False,
             errors=self.status.errors + 1,
             last_error=str(error),
             failing_since=self.status.failing_since or time.monotonic(),
         )
 
-    def _count(self, what: str) -> None:
-        self._update(**{what: getattr(self.status, what) + 1})
-
-    def _update(self, **changes: object) -> None:
-        self.status = replace(self.status, **changes)  # type: ignore[arg-type] # names and types are those of the class
+    def _count(self, what: Counted) -> None:
+        status = self.status
+        match what:
+            case "creates":
+                self.status = replace(status, creates=status.creates + 1)
+            case "updates":
+                self.status = replace(status, updates=status.updates + 1)
+            case "deletes":
+                self.status = replace(status, deletes=status.deletes + 1)

@@ -21,7 +21,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 import msgspec
 
@@ -150,6 +150,9 @@ class TaintsDropped(Exception):  # noqa: N818 # the server's answer, not its err
     """The server stored a slice without its taints: sick chips are offered there as if they were well."""
 
 
+Counted = Literal["creates", "updates", "deletes"]
+
+
 @dataclass(slots=True)
 class Writer:
     """For one thread.
@@ -159,14 +162,14 @@ class Writer:
         annotation: name of the annotation that records who wrote a slice.
         stamp: its value.
         before_each: called before each write; what it raises ends the work.
-        count: called after each write that succeeded, with ``creates``, ``updates`` or ``deletes``.
+        count: called after each write that succeeded, with what it was.
     """
 
     api: ResourceApi
     annotation: str
     stamp: str
     before_each: Callable[[], None]
-    count: Callable[[str], None]
+    count: Callable[[Counted], None]
     normalized: dict[str, ServerNormalized] = field(default_factory=dict)
     """By slice name, what the server made of a write: to be left as it is."""
     dropped: frozenset[str] = frozenset()
@@ -196,7 +199,7 @@ class Writer:
         self.normalized = {name: value for name, value in self.normalized.items() if name in names}
 
     def _write(
-        self, send: Callable[[ResourceSlice], Stored[ResourceSlice]], item: ResourceSlice, counted_as: str
+        self, send: Callable[[ResourceSlice], Stored[ResourceSlice]], item: ResourceSlice, counted_as: Counted
     ) -> ResourceSlice:
         self.before_each()
         annotations = {**item.metadata.annotations, self.annotation: self.stamp}

@@ -7,13 +7,13 @@ import random
 import threading
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 
 import pytest
 
+from dra_driver.driver.resourceslices.controller import DeviceSource
 from dra_driver.driver.resourceslices.taints import WriteBudget
 from dra_driver.kube.api.objects import Device, DeviceTaint
-from tests.builders.publisher import NODE, chips, notes, open_watches, published, publishing
+from tests.builders.publisher import NODE, Held, chips, notes, open_watches, published, publishing
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
 from tests.golden import golden
@@ -61,7 +61,7 @@ def small_budget(window: float = 1000.0, most: int = 6) -> WriteBudget:
 
 
 def test_the_first_publication_has_the_taints_and_the_first_change_is_not_delayed(server: ApiServer) -> None:
-    with publishing(server, sick([3]), budget=small_budget()) as publisher:
+    with publishing(server, sick([3]), budget=small_budget) as publisher:
         assert tainted(server) == {3}
         assert len(writes(server)) == 1
         started = time.monotonic()
@@ -81,7 +81,7 @@ def test_chips_that_break_one_after_the_other_are_one_write(server: ApiServer) -
 
 def test_flapping_is_written_seldom_and_ends_in_the_last_state(server: ApiServer) -> None:
     flaps = random.Random(5)
-    with publishing(server, sick([]), budget=small_budget(window=3.0, most=4)) as publisher:
+    with publishing(server, sick([]), budget=lambda: small_budget(window=3.0, most=4)) as publisher:
         end = time.monotonic() + 3.5
         while time.monotonic() < end:
             publisher.set_desired(sick([index for index in range(16) if flaps.random() < 0.5]))
@@ -96,7 +96,7 @@ def test_flapping_is_written_seldom_and_ends_in_the_last_state(server: ApiServer
 
 
 def test_a_change_that_waits_is_told_and_another_kind_of_change_takes_it_along(server: ApiServer) -> None:
-    with publishing(server, sick([]), budget=WriteBudget()) as publisher:
+    with publishing(server, sick([]), budget=WriteBudget) as publisher:
         publisher.set_desired(sick([3]))
         eventually(lambda: tainted(server) == {3})
         publisher.set_desired(sick([3, 4]))
@@ -111,7 +111,7 @@ def test_a_change_that_waits_is_told_and_another_kind_of_change_takes_it_along(s
 
 
 def test_a_repair_takes_waiting_taints_along(server: ApiServer) -> None:
-    with publishing(server, sick([]), budget=WriteBudget()) as publisher:
+    with publishing(server, sick([]), budget=WriteBudget) as publisher:
         publisher.set_desired(sick([3]))
         eventually(lambda: tainted(server) == {3})
         publisher.set_desired(sick([3, 4]))
@@ -122,7 +122,7 @@ def test_a_repair_takes_waiting_taints_along(server: ApiServer) -> None:
 
 
 def test_a_change_back_to_what_is_published_needs_no_write(server: ApiServer) -> None:
-    with publishing(server, sick([]), budget=WriteBudget()) as publisher:
+    with publishing(server, sick([]), budget=WriteBudget) as publisher:
         publisher.set_desired(sick([3]))
         eventually(lambda: tainted(server) == {3})
         publisher.set_desired(sick([]))
@@ -136,7 +136,12 @@ def test_a_change_back_to_what_is_published_needs_no_write(server: ApiServer) ->
 
 def test_devices_that_are_outdated_are_asked_for_when_their_time_has_come(server: ApiServer) -> None:
     asked = threading.Event()
-    with publishing(server, sick([3]), outdated=asked.set) as publisher:
+
+    class Source(DeviceSource):
+        def renew(self) -> None:
+            asked.set()
+
+    with publishing(server, sick([3]), source=Source()) as publisher:
         publisher.set_desired(sick([3]), until=time.monotonic() + 0.5)
         assert not asked.wait(0.3)
         assert asked.wait(2.0)
@@ -144,7 +149,7 @@ def test_devices_that_are_outdated_are_asked_for_when_their_time_has_come(server
 
 
 def test_a_failed_write_costs_nothing_of_the_budget(server: ApiServer) -> None:
-    with publishing(server, sick([]), budget=WriteBudget()) as publisher:
+    with publishing(server, sick([]), budget=WriteBudget) as publisher:
         server.fail(500, times=2, method="PUT")
         publisher.set_desired(sick([3]))
         eventually(lambda: tainted(server) == {3})
@@ -153,22 +158,10 @@ def test_a_failed_write_costs_nothing_of_the_budget(server: ApiServer) -> None:
 # Servers that do not keep taints
 
 
-@dataclass
-class Held:
-    """What claims hold; None: it cannot be found out."""
-
-    names: set[str] | None = field(default_factory=set)
-    asked: int = 0
-
-    def __call__(self) -> set[str] | None:
-        self.asked += 1
-        return self.names
-
-
 def test_an_upgraded_server_gets_taints_at_the_next_look(server: ApiServer) -> None:
     server.dropped_fields = ("spec.devices[].taints",)
     server.git_version = "v1.35.2"
-    with publishing(server, sick([3]), held=Held()) as publisher:
+    with publishing(server, sick([3]), source=Held()) as publisher:
         assert len(published(server)) == 15
         golden(publisher.status.taints_problem)
         assert publisher.status.withdrawn == ("neuron-device-3",)
@@ -183,14 +176,14 @@ def test_an_upgraded_server_gets_taints_at_the_next_look(server: ApiServer) -> N
 
 def test_a_gate_that_is_turned_on_later_is_noticed_too(server: ApiServer) -> None:
     server.dropped_fields = ("spec.devices[].taints",)
-    with publishing(server, sick([3]), held=Held()) as publisher:
+    with publishing(server, sick([3]), source=Held()) as publisher:
         server.dropped_fields = ()
         publisher.trigger("the server is back")
         eventually(lambda: tainted(server) == {3})
 
 
 def test_a_gate_that_is_turned_off_withdraws_what_schedulers_would_take_for_well(server: ApiServer) -> None:
-    with publishing(server, sick([3]), held=Held(), resync_seconds=1000) as publisher:
+    with publishing(server, sick([3]), source=Held(), resync_seconds=1000) as publisher:
         assert tainted(server) == {3}
         eventually(lambda: open_watches(server), what="a watch that can break")
         server.stop()
@@ -201,7 +194,7 @@ def test_a_gate_that_is_turned_off_withdraws_what_schedulers_would_take_for_well
 
 
 def test_a_server_that_drops_taints_and_did_not_say_so_is_offered_no_sick_chip(server: ApiServer) -> None:
-    with publishing(server, sick([3]), held=Held(), budget=small_budget()) as publisher:
+    with publishing(server, sick([3]), source=Held(), budget=small_budget) as publisher:
         assert tainted(server) == {3}
         server.dropped_fields = ("spec.devices[].taints",)
         server.fail(403, method="POST")  # the question what it would store
@@ -213,7 +206,7 @@ def test_a_server_that_drops_taints_and_did_not_say_so_is_offered_no_sick_chip(s
 def test_devices_come_back_when_they_are_healthy_and_without_a_question(server: ApiServer) -> None:
     server.dropped_fields = ("spec.devices[].taints",)
     held = Held()
-    with publishing(server, sick([3]), held=held, budget=small_budget()) as publisher:
+    with publishing(server, sick([3]), source=held, budget=small_budget) as publisher:
         asked = held.asked
         publisher.set_desired(sick([]))
         eventually(lambda: len(published(server)) == 16)
@@ -225,18 +218,18 @@ def test_devices_come_back_when_they_are_healthy_and_without_a_question(server: 
 def test_a_device_that_claims_hold_goes_when_it_is_free(server: ApiServer) -> None:
     server.dropped_fields = ("spec.devices[].taints",)
     held = Held({"neuron-device-3"})
-    with publishing(server, sick([3]), held=held, held_seconds=0.2):
+    with publishing(server, sick([3]), source=held, held_seconds=0.2):
         assert len(published(server)) == 16
         held.names = set()
         eventually(lambda: "neuron-device-3" not in published(server))
     held.names = None
-    with publishing(server, sick([3]), held=held, started=2000):
+    with publishing(server, sick([3]), source=held, started=2000):
         assert len(published(server)) == 16, "in doubt it is held"
 
 
 def test_taints_without_effect_withdraw_nothing(server: ApiServer) -> None:
     server.dropped_fields = ("spec.devices[].taints",)
-    with publishing(server, sick([3], "None"), held=Held()) as publisher:
+    with publishing(server, sick([3], "None"), source=Held()) as publisher:
         assert len(published(server)) == 16
         assert publisher.status.withdrawn == ()
 
@@ -244,12 +237,12 @@ def test_taints_without_effect_withdraw_nothing(server: ApiServer) -> None:
 def test_a_server_that_does_not_tell_is_sent_the_taints(server: ApiServer) -> None:
     server.fail(403, times=1000, method="GET", path="^/version$")
     server.fail(403, times=1, method="POST")  # the question what it would store
-    with publishing(server, sick([3]), held=Held()):
+    with publishing(server, sick([3]), source=Held()):
         assert tainted(server) == {3}
 
 
 def test_no_taint_asks_the_server_nothing(server: ApiServer) -> None:
-    with publishing(server, sick([]), held=Held()) as publisher:
+    with publishing(server, sick([]), source=Held()) as publisher:
         publisher.trigger("a reason to look")
         time.sleep(0.3)
         assert server.count("GET", "^/version$") == 0

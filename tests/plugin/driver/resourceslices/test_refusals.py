@@ -11,7 +11,7 @@ import pytest
 from dra_driver.driver.resourceslices.pool import consuming, counter_set
 from dra_driver.driver.resourceslices.taints import WriteBudget
 from dra_driver.kube.api.objects import Device, DeviceTaint
-from tests.builders.publisher import NODE, chips, notes, published, publishing
+from tests.builders.publisher import NODE, Held, chips, notes, published, publishing
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
 from tests.golden import golden, logged
@@ -52,7 +52,7 @@ def test_an_older_instance_leaves_the_slices_to_a_newer_one(server: ApiServer, l
 
 
 def test_changes_of_health_that_wait_are_logged(server: ApiServer, log: pytest.LogCaptureFixture) -> None:
-    with publishing(server, sick(), budget=WriteBudget()) as publisher:
+    with publishing(server, sick(), budget=WriteBudget) as publisher:
         publisher.set_desired(sick(3))
         eventually(lambda: any(item["spec"]["devices"][3].get("taints") for item in server.slices()))
         publisher.set_desired(sick(2, 3))
@@ -77,7 +77,7 @@ def test_a_server_that_does_not_tell_whether_it_keeps_taints(server: ApiServer, 
 
 def test_a_server_that_keeps_taints_after_its_upgrade(server: ApiServer, log: pytest.LogCaptureFixture) -> None:
     server.dropped_fields, server.git_version = ("spec.devices[].taints",), "v1.35.2"
-    with publishing(server, sick(3), held=set) as publisher:
+    with publishing(server, sick(3), source=Held()) as publisher:
         server.dropped_fields, server.git_version = (), "v1.36.3"
         publisher.trigger("the server is back")
         eventually(lambda: publisher.status.taints_problem == "")
