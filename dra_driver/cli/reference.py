@@ -1,9 +1,7 @@
 """The reference pages of the commands, from their parsers.
 
-``python -m dra_driver.cli.reference commands > docs/reference-commands.md``
-    the commands that people run;
-``python -m dra_driver.cli.reference settings > docs/reference-settings.md``
-    the programs that a cluster runs, whose options are environment variables too.
+``docs/reference-commands.md`` has the commands that people run, ``docs/reference-settings.md`` the programs that a
+cluster runs, whose options are environment variables too (``scripts/generate commands settings``).
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ INTRODUCTIONS: Final = {
 
 def page(kind: str) -> str:
     """A page: ``commands`` or ``settings``."""
-    made = f"<!-- Made by `python -m dra_driver.cli.reference {kind} > docs/reference-{kind}.md`; do not edit. -->"
+    made = f"<!-- Made by `scripts/generate {kind}`; do not edit. -->"
     lines = [f"# {TITLES[kind]}", "", made, "", *_paragraph(INTRODUCTIONS[kind])]
     for name, text in {**COMMANDS, **DAEMONS}.items():
         module = import_module(f"dra_driver.cli.{name}")
@@ -127,11 +125,3 @@ def _paragraph(text: str) -> list[str]:
 def _bullet(name: str, text: str) -> list[str]:
     line = f"- {name}: {' '.join(text.split())}" if text else f"- {name}"
     return textwrap.wrap(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
-
-
-if __name__ == "__main__":
-    import sys
-
-    if sys.argv[1:] not in (["commands"], ["settings"]):
-        sys.exit("usage: python -m dra_driver.cli.reference commands|settings")
-    sys.stdout.write(page(sys.argv[1]))

@@ -4,8 +4,7 @@ A class says in one selector which devices it is for, so that a request needs no
 for each device that it looks at. ``neuron.aws.com`` selects what it always did, chips and whole nodes, also on nodes
 that offer more.
 
-``scripts/manifests/deviceclass.yaml`` is generated from this table by
-``python -m dra_driver.driver.deviceclasses > scripts/manifests/deviceclass.yaml``.
+``scripts/manifests/deviceclass.yaml`` is made from this table (``scripts/generate classes``).
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def manifest() -> str:
     Names of extended resources stand in blocks of their own, which the installer drops unless they are asked for.
     """
     head = (
-        "# Made by `python -m dra_driver.driver.deviceclasses > scripts/manifests/deviceclass.yaml`; do not edit.",
+        "# Made by `scripts/generate classes`; do not edit.",
         "# The installer writes the apiVersion that the cluster serves (the fields used here are the same in all)",
         '# and drops the blocks ">>> extended-resources" unless extended resources are asked for.',
     )
@@ -103,9 +102,3 @@ def _document(row: DeviceClassRow) -> str:
         name = f"  extendedResourceName: {row.extended_resource}"
         lines += ["  # >>> extended-resources", name, "  # <<< extended-resources"]
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    import sys
-
-    sys.stdout.write(manifest())

@@ -1,7 +1,7 @@
 """The page ``docs/reference-metrics.md``, from what a running driver answers to Prometheus.
 
-``python -m tests.builders.metrics_page > docs/reference-metrics.md`` writes it. The driver runs on an emulated node on
-which as much is wrong as makes it show all of its metrics.
+``scripts/generate metrics`` writes it. The driver runs on an emulated node on which as much is wrong as makes it show
+all of its metrics.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def page(found: Iterable[Metric]) -> str:
     lines = [
         "# Metrics",
         "",
-        "<!-- Made by `python -m tests.builders.metrics_page > docs/reference-metrics.md`; do not edit. -->",
+        "<!-- Made by `scripts/generate metrics`; do not edit. -->",
         "",
         *textwrap.wrap(INTRODUCTION, 120, break_on_hyphens=False, break_long_words=False),
         "",
@@ -85,9 +85,3 @@ def page(found: Iterable[Metric]) -> str:
             break_long_words=False,
         )
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    import sys
-
-    sys.stdout.write(page(families()))

@@ -1,15 +1,7 @@
-"""Makes the files in deploy/kustomize and deploy/kubectl from what `helm template` makes of the chart.
-
-    scripts/generate-deploy            write them
-    scripts/generate-deploy --check    status 1, and a diff, if they differ from fresh ones
-
-It needs helm: that of $HELM, else one on the PATH (scripts/cluster build --helm builds one).
-"""
+"""The files in deploy/kustomize and deploy/kubectl, from what `helm template` makes of the chart."""
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import os
 import re
 import shutil
@@ -291,7 +283,7 @@ def _comment(text: str) -> list[str]:
     return lines
 
 
-HEADER: Final = "# Made by scripts/generate-deploy from charts/neuron-helm-chart; change a copy of it.\n"
+HEADER: Final = "# Made by scripts/generate from charts/neuron-helm-chart; change a copy of it.\n"
 
 
 def joined(texts: Iterable[str]) -> str:
@@ -336,29 +328,6 @@ def present() -> dict[str, str]:
     return {str(path.relative_to(DEPLOY)): path.read_text() for path in sorted(found)}
 
 
-def main() -> int:
-    """Write the files, or compare them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    check = parser.parse_args().check
-    helm = shutil.which(os.environ.get("HELM") or "helm")
-    if not helm:
-        sys.exit("error: there is no helm here, or $HELM names none. Nothing was done.")
-    made, found = generated(helm), present()
-    if check:
-        for path in sorted({*made, *found}):
-            old, new = (texts.get(path, "").splitlines() for texts in (found, made))
-            sys.stdout.writelines(
-                f"{line}\n" for line in difflib.unified_diff(old, new, path, f"fresh {path}", lineterm="")
-            )
-        return int(made != found)
-    for path in found.keys() - made.keys():
-        (DEPLOY / path).unlink()
-    for path, text in made.items():
-        (DEPLOY / path).parent.mkdir(parents=True, exist_ok=True)
-        (DEPLOY / path).write_text(text)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def helm_program() -> str | None:
+    """The helm to use: that of $HELM, else one on the PATH."""
+    return shutil.which(os.environ.get("HELM") or "helm")

@@ -336,7 +336,8 @@ automountServiceAccountToken: false
 {{/* The Neuron instance types. */}}
 {{- define "neuron.instanceTypes" -}}
 {{- $types := list
-  "inf1.xlarge" "inf1.2xlarge" "inf1.6xlarge" "inf1.24xlarge" "inf2.xlarge" "inf2.8xlarge" "inf2.24xlarge" "inf2.48xlarge"
+  "inf1.xlarge" "inf1.2xlarge" "inf1.6xlarge" "inf1.24xlarge"
+  "inf2.xlarge" "inf2.8xlarge" "inf2.24xlarge" "inf2.48xlarge"
   "trn1.2xlarge" "trn1.32xlarge" "trn1n.32xlarge"
   "trn2.3xlarge" "trn2.48xlarge" "trn2u.48xlarge" "trn2n.48xlarge" "trn2e.48xlarge" "trn2p.48xlarge" "trn2eu.48xlarge"
   "trn2u-ac.24xlarge" "trn2es.48xlarge" "trn2en.24xlarge"

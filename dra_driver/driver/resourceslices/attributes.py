@@ -1,7 +1,6 @@
 """Every attribute and capacity of a published device: one row each.
 
-``docs/attributes.md`` is generated from this table by
-``python -m dra_driver.driver.resourceslices.attributes > docs/attributes.md``.
+``docs/attributes.md`` is made from this table (``scripts/generate attributes``).
 
 Names in AWS's domains keep AWS's meaning and type, so that a claim written for the vendor's driver works unchanged.
 """
@@ -458,7 +457,7 @@ def markdown() -> str:
     lines = [
         "# Device attributes and capacities",
         "",
-        "<!-- Made by `python -m dra_driver.driver.resourceslices.attributes > docs/attributes.md`; do not edit. -->",
+        "<!-- Made by `scripts/generate attributes`; do not edit. -->",
         "",
         f"Names without a domain are in the driver's own domain: `device.attributes['{DRIVER_NAME}'].deviceId` in CEL,",
         f"`{DRIVER_NAME}/deviceId` in a `matchAttribute` constraint.",
@@ -486,9 +485,3 @@ def markdown() -> str:
             *(line for row in rows for line in _item(row)),
         ]
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    import sys
-
-    sys.stdout.write(markdown())

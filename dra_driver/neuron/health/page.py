@@ -1,6 +1,6 @@
 """The tables of ``docs/health.md``, from the tables of the code.
 
-``python -m dra_driver.neuron.health.page docs/health.md`` writes them into the page.
+``scripts/generate faults`` writes them into the page.
 """
 
 from __future__ import annotations
@@ -83,11 +83,3 @@ TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
 def page(text: str) -> str:
     """The page with its tables as they should be. KeyError for a mark of no table."""
     return _MARK.sub(lambda mark: f"{mark[1]}\n" + "\n".join(TABLES[mark[2]]()).rstrip() + f"\n\n{mark[3]}", text)
-
-
-if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    path = Path(sys.argv[1])
-    path.write_text(page(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,6 +1,6 @@
 """The tables of ``docs/hardware.md``, from the table of the code.
 
-``python -m dra_driver.operations.verification.page docs/hardware.md`` writes them into the page.
+``scripts/generate assumptions`` writes them into the page.
 """
 
 from __future__ import annotations
@@ -65,11 +65,3 @@ TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {"states": states, "a
 def page(text: str) -> str:
     """The page with its tables as they should be. KeyError for a mark of no table."""
     return _MARK.sub(lambda mark: f"{mark[1]}\n" + "\n".join(TABLES[mark[2]]()) + f"\n\n{mark[3]}", text)
-
-
-if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    path = Path(sys.argv[1])
-    path.write_text(page(path.read_text(encoding="utf-8")), encoding="utf-8")

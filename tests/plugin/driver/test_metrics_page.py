@@ -8,6 +8,5 @@ from tests.paths import DOCS
 
 def test_the_reference_of_the_metrics_is_up_to_date() -> None:
     assert (DOCS / "reference-metrics.md").read_text() == page(families()), (
-        "docs/reference-metrics.md differs from what a driver shows; write it with: "
-        "python -m tests.builders.metrics_page > docs/reference-metrics.md"
+        "docs/reference-metrics.md differs from what a driver shows: scripts/generate metrics"
     )

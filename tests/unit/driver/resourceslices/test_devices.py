@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.driver.resourceslices.attributes import ATTRIBUTES, markdown
+from dra_driver.driver.resourceslices.attributes import ATTRIBUTES
 from dra_driver.driver.resourceslices.devices import LAYOUTS, Layout, devices, effective_cuts, node_problem, offer
 from dra_driver.driver.resourceslices.pool import MAX_PREFIX_LENGTH, name_prefix, pool
 from dra_driver.kube.api.objects import Device, ResourceSlice, encode_slice
@@ -21,7 +21,6 @@ from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.version import VERSION
 from tests.doubles.apiserver.slice_validation import validate_slice
 from tests.golden import golden
-from tests.paths import DOCS
 
 PAIR, FOUR = ServerSet(2, "0123456789abcdef", 1), ServerSet(4, "fedcba9876543210", 3)
 MEMBERSHIP = Membership((Mode.X4, Mode.X2V, Mode.X1), (PAIR, FOUR), elected=True)
@@ -233,14 +232,6 @@ def test_names_that_we_never_publish_are_no_chips(name: str) -> None:
 @given(st.integers(0, 99_999))
 def test_a_device_is_the_chip_that_its_name_says(index: int) -> None:
     assert chips_of(device_name(index), ()) == (index,)
-
-
-def test_the_page_of_attributes_is_up_to_date() -> None:
-    page = DOCS / "attributes.md"
-    assert page.read_text() == markdown(), (
-        "docs/attributes.md differs from the table; write it with: "
-        "python -m dra_driver.driver.resourceslices.attributes > docs/attributes.md"
-    )
 
 
 def test_attribute_names_are_unique_and_legal() -> None:

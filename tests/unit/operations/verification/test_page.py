@@ -1,15 +1,13 @@
-"""docs/hardware.md: its lists are those of the code."""
+"""docs/hardware.md has each list of the code (``tests/unit/test_generate.py``: as it is there)."""
 
 from __future__ import annotations
 
-from dra_driver.operations.verification.page import TABLES, page
+import pytest
+
+from dra_driver.operations.verification.page import TABLES
 from tests.paths import DOCS
 
-PAGE = DOCS / "hardware.md"
 
-
-def test_the_lists_of_the_page_are_up_to_date() -> None:
-    assert PAGE.read_text() == page(PAGE.read_text()), (
-        "docs/hardware.md is out of date; write it: python -m dra_driver.operations.verification.page docs/hardware.md"
-    )
-    assert all(f"<!-- table: {name} -->" in PAGE.read_text() for name in TABLES)
+@pytest.mark.parametrize("name", TABLES)
+def test_the_page_has_each_list(name: str) -> None:
+    assert f"<!-- table: {name} -->" in (DOCS / "hardware.md").read_text()

@@ -1,0 +1,1 @@
+"""What is made from the tables in the code (``scripts/generate``)."""
