@@ -1,5 +1,6 @@
 """What speaks Kubernetes and knows no word of Neuron: a library for any DRA driver.
 
 ``api`` asks the API server, ``kubelet`` serves kubelet, ``cdi`` writes what container runtimes read. ``documents`` and
-``decoding`` read people's YAML as Kubernetes reads it; ``quantity`` and ``formats`` know its numbers and names.
+``decoding`` read people's YAML as Kubernetes reads it; ``quantity`` and ``formats`` know its numbers and names,
+``matching`` its tolerations and selectors.
 """

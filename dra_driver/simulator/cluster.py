@@ -10,13 +10,14 @@ import msgspec
 
 from dra_driver.kube.documents import ManifestError
 from dra_driver.kube.kubelet.versions import kubelet_problem
+from dra_driver.kube.matching import tolerates
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, told
 from dra_driver.simulator.allocator import NodeView, Selectors, Usage, World
 from dra_driver.simulator.allocator.nodes import matches
 from dra_driver.simulator.cel import CelDevice, compile_for
 from dra_driver.simulator.manifests.model import Manifests, PodWithClaims
 from dra_driver.simulator.manifests.objects import Device, NodeSelector, ResourceClaim
-from dra_driver.simulator.manifests.workloads import Node, Taint, Toleration
+from dra_driver.simulator.manifests.workloads import Node, Taint
 
 T = TypeVar("T")
 
@@ -159,12 +160,3 @@ def allocated_elsewhere(claims: Sequence[ResourceClaim], node: Node) -> str:
 def selects(selector: NodeSelector, node: Node) -> bool:
     """Whether one of the selector's terms matches the node."""
     return matches(NodeView(node.metadata.name, node.metadata.labels), None, None, selector)
-
-
-def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether the toleration matches the taint."""
-    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
-        return False
-    if toleration.operator in ("", "Equal"):
-        return toleration.value == taint.value
-    return toleration.operator == "Exists"

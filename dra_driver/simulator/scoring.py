@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from dra_driver.kube.matching import OPERATORS, tolerates
 from dra_driver.kube.quantity import UNIT, nanos
 from dra_driver.simulator.allocator import Allocation
-from dra_driver.simulator.cluster import selects, tolerates
+from dra_driver.simulator.cluster import selects
 from dra_driver.simulator.manifests import PodWithClaims
 from dra_driver.simulator.manifests.model import SCORED, of_pod
 from dra_driver.simulator.manifests.objects import AllocationResult, NodeSelector, ResourceClaim
@@ -295,17 +296,12 @@ def _is_meant(pod: PodWithClaims, other: PodWithClaims) -> bool:
     )
 
 
-_OPERATORS: Final[Mapping[str, Callable[[str | None, Sequence[str]], bool]]] = {
-    "In": lambda value, values: value is not None and value in values,
-    "NotIn": lambda value, values: value not in values,
-    "Exists": lambda value, _: value is not None,
-    "DoesNotExist": lambda value, _: value is None,
-}
+_LABEL_OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
 
 
 def _selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
     """Whether the labels match; a selector with an unknown operator matches nothing."""
     return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
-        item.operator in _OPERATORS and _OPERATORS[item.operator](labels.get(item.key), item.values)
+        item.operator in _LABEL_OPERATORS and OPERATORS[item.operator](labels.get(item.key), item.values)
         for item in selector.match_expressions
     )

@@ -44,7 +44,8 @@ from dra_driver.driver.claims.numbering import (
     joined,
     numbers,
 )
-from dra_driver.kube.api.objects import DeviceRequestAllocationResult, DeviceTaint, ResourceClaim
+from dra_driver.kube.api.objects import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.matching import tolerates
 from dra_driver.neuron.health.policy import Blocking
 from dra_driver.neuron.host.inventory import NodeInventory, chips_of
 from dra_driver.neuron.names import DRIVER_NAME, VISIBLE_CORES
@@ -453,8 +454,7 @@ def _health(
 
 
 def _tolerated(result: DeviceRequestAllocationResult, fault: Blocking) -> bool:
-    taint = DeviceTaint(fault.taint.key, fault.taint.value, fault.taint.effect)
-    return any(toleration.tolerates(taint) for toleration in result.tolerations)
+    return any(tolerates(toleration, fault.taint) for toleration in result.tolerations)
 
 
 def _named(name: str) -> str:

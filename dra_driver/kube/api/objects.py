@@ -249,12 +249,6 @@ class DeviceToleration(ApiObject, frozen=True):
     value: str = ""
     effect: str = ""
 
-    def tolerates(self, taint: DeviceTaint) -> bool:
-        """Whether it matches, by the rules of kube-scheduler."""
-        if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
-            return False
-        return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
-
 
 class Device(ApiObject, frozen=True):
     """One device of a slice."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from dra_driver.kube.matching import tolerates
 from dra_driver.simulator.allocator.capacity import Amount, CapacityError, Usage, amounts, fits
 from dra_driver.simulator.allocator.constraints import Value, value
 from dra_driver.simulator.allocator.nodes import NodeView, matches
@@ -69,18 +70,10 @@ def selects(rule: DeviceTaintRule, driver: str, pool: str, device: str) -> bool:
 def tolerated(device: Device, tolerations: Sequence[DeviceToleration]) -> bool:
     """Whether all blocking taints of the device are tolerated."""
     return not device.taints or all(
-        any(_tolerates(toleration, taint) for toleration in tolerations)
+        any(tolerates(toleration, taint) for toleration in tolerations)
         for taint in device.taints
         if taint.effect in BLOCKING
     )
-
-
-def _tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
-    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
-        return False
-    if toleration.operator in ("", "Equal"):
-        return toleration.value == taint.value
-    return toleration.operator == "Exists"
 
 
 _NOTHING: dict[str, Amount] = {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dra_driver.kube.matching import OPERATORS
 from dra_driver.simulator.manifests.objects import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from dra_driver.util.errors import DriverError
 
@@ -47,31 +48,12 @@ def _field(node: NodeView, item: NodeSelectorRequirement) -> bool:
     return (found == item.values[0]) == (item.operator == "In")
 
 
-def _in(value: str | None, values: Collection[str]) -> bool:
-    return value is not None and value in values
-
-
-def _greater(value: str | None, values: Collection[str], sign: int) -> bool:
-    try:
-        return value is not None and sign * int(value) > sign * int(next(iter(values)))
-    except ValueError:
-        return False
-
-
-_OPERATORS: dict[str, Callable[[str | None, Collection[str]], bool]] = {
-    "In": _in,
-    "NotIn": lambda value, values: not _in(value, values),
-    "Exists": lambda value, _: value is not None,
-    "DoesNotExist": lambda value, _: value is None,
-    "Gt": lambda value, values: _greater(value, values, 1),
-    "Lt": lambda value, values: _greater(value, values, -1),
-}
 _VALUES = {"In": range(1, 1 << 20), "NotIn": range(1, 1 << 20), "Gt": range(1, 2), "Lt": range(1, 2)}
 """Number of values that an operator takes; none for operators not listed."""
 
 
 def _expression(labels: Mapping[str, str], item: NodeSelectorRequirement) -> bool:
-    operator = _OPERATORS.get(item.operator)
+    operator = OPERATORS.get(item.operator)
     if operator is None or len(item.values) not in _VALUES.get(item.operator, range(1)):
         raise NodeSelectorError(f"node selector {item.key}: operator {item.operator} with {len(item.values)} values")
     return operator(labels.get(item.key), item.values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dra_driver.kube.matching import tolerates
 from dra_driver.neuron.names import NODES_OF, SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.values import GROUP_LABEL, LWS_TOPOLOGY, NODES_ANNOTATION, Node, Pod
 
@@ -125,4 +126,4 @@ def admits(node: Node, pod: Pod) -> bool:
     """Whether the pod's node selector and tolerations admit it to the node."""
     if any(node.labels.get(key) != value for key, value in pod.selector.items()):
         return False
-    return all(any(toleration.covers(taint) for toleration in pod.tolerations) for taint in node.taints)
+    return all(any(tolerates(toleration, taint) for toleration in pod.tolerations) for taint in node.taints)

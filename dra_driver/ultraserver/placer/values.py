@@ -48,12 +48,6 @@ class Toleration:
     value: str = ""
     effect: str = ""
 
-    def covers(self, taint: Taint) -> bool:
-        """Whether a pod with this toleration may be put on a node with that taint."""
-        if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
-            return False
-        return self.operator == "Exists" or (self.key == taint.key and self.value == taint.value)
-
 
 @dataclass(frozen=True, slots=True)
 class Node:

@@ -121,25 +121,6 @@ def test_a_claim_reads_the_same_in_all_versions_and_ignores_what_it_does_not_nee
 
 
 @pytest.mark.parametrize(
-    ("toleration", "tolerates"),
-    [
-        (DeviceToleration(operator="Exists"), True),
-        (DeviceToleration("k", "Exists"), True),
-        (DeviceToleration("k", "Exists", effect="NoSchedule"), True),
-        (DeviceToleration("k", "Exists", effect="NoExecute"), False),
-        (DeviceToleration("other", "Exists"), False),
-        (DeviceToleration("k", "Equal", "v"), True),
-        (DeviceToleration("k", "", "v"), True),
-        (DeviceToleration("k", "Equal", "w"), False),
-        (DeviceToleration("k"), False),
-        (DeviceToleration("k", "Someday", "v"), False),
-    ],
-)
-def test_taints_are_tolerated_as_the_scheduler_does_it(toleration: DeviceToleration, *, tolerates: bool) -> None:
-    assert toleration.tolerates(DeviceTaint("k", "v", "NoSchedule")) is tolerates
-
-
-@pytest.mark.parametrize(
     "body",
     [b"", b"null", b"[]", b"{", b'{"metadata":{"name":1}}', b"\xff", b'{"metadata":{},"status":{"allocation":[]}}'],
 )
