@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dra_driver.driver.claims.cores import View
-from dra_driver.driver.claims.model import ChipNode, Consumers, Needs, Plan, PreparedClaims, Shown, clashing
+from dra_driver.driver.claims.model import Consumers, Needs, Plan, PreparedClaims, Shown, clashing
 from dra_driver.kube.api.objects import DeviceRequestAllocationResult, ResourceClaim
 
 EXTENDED_RESOURCE_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
@@ -109,17 +109,8 @@ def numbers(
             return again
     wanted = [{chip: chip for chip in unit} for unit in units] if host else _counted(units, 0)
     taken = held.shown_by_quarantined(exclude=claim.uid).union(*(other.shown for other in together))
-    # A chip of which the pod's claims have different cores is one chip for the runtime too.
-    known = {} if host else {node.chip: node.number for other in together for node in _with_cores(other)}
-    if clashing(_shown(wanted), taken) or any(
-        known.get(chip, at) != at for unit in wanted for chip, at in unit.items()
-    ):
-        first = max(number for number, _ in taken) + 1
-        new = _counted([[chip for chip in unit if chip not in known] for unit in units], first)
-        wanted = [
-            {chip: known[chip] if chip in known else counted[chip] for chip in unit}
-            for unit, counted in zip(units, new, strict=True)
-        ]
+    if clashing(_shown(wanted), taken):
+        wanted = _counted(units, max(number for number, _ in taken) + 1)
     clashing_ones = held.shareable_with_other(claim.namespace, _shown(wanted)) if claim.pods else []
     unknown = [other for other in clashing_ones if other.uid != claim.uid and other.uid not in consumers]
     return Needs(claims=tuple(unknown)) if unknown else wanted
@@ -141,10 +132,6 @@ def _formerly(units: Sequence[Sequence[int]], shown: Shown) -> Iterator[list[dic
 
 def _shown(numbered: Sequence[Mapping[int, int]]) -> Shown:
     return frozenset((number, chip) for unit in numbered for chip, number in unit.items())
-
-
-def _with_cores(plan: Plan) -> Iterator[ChipNode]:
-    return (node for device in plan.devices if not device.admin for node in device.nodes if node.cores)
 
 
 def co_used_claims(claim: ClaimUse, held: PreparedClaims, consumers: Consumers) -> list[Plan]:
