@@ -145,7 +145,7 @@ class Offering(DeviceSource):
                 offered = self._make(inventory, publish=True, kept=kept_now)
                 return _desired(offered, time.time()), self._keeper.due
         else:
-            self._keeper.released = frozenset()
+            self._keeper.forget()
         with self._lock:
             offered = self.now.offer
             if self._completed is not None and chosen in (offered.devices, offered.fallback):

@@ -547,10 +547,6 @@ class SliceController:
     def _compare_with_taints(
         self, wanted: Desired, chosen: tuple[Device, ...], existing: Sequence[ResourceSlice]
     ) -> None:
-        if not any(device.taints for device in chosen):
-            self._taint_policy.problem = ""
-            self._compare(wanted, chosen, Publication(chosen), existing)
-            return
         publication = self._taint_policy.choose(chosen)
         try:
             self._compare(wanted, chosen, publication, existing)

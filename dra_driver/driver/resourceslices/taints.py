@@ -184,7 +184,10 @@ class TaintPolicy:
     _logged: str = ""
 
     def choose(self, devices: tuple[Device, ...]) -> Publication:
-        """What to publish now. ApiError when the server cannot be asked."""
+        """What to publish now. ApiError when the server cannot be asked, which is where there are taints."""
+        if not any(device.taints for device in devices):
+            self.problem = ""
+            return Publication(devices)
         self._server = server = self.api.known_version()
         probe = Device("trial", taints=(DeviceTaint("neuron.aws.com/trial", "", "NoSchedule", "2026-01-01T00:00:00Z"),))
         spec = ResourceSliceSpec(self.driver, ResourcePool(self.node, 1, 1), self.node, (probe,))
