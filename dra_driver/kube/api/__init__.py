@@ -1,1 +1,1 @@
-"""The Kubernetes API: client, objects, lists and watches, leader election, what a program writes to its own Node."""
+"""The Kubernetes API: client, objects, lists and watches, leader election, evictions, and what is written to a Node."""

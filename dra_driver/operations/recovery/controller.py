@@ -20,6 +20,7 @@ from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.election import REQUEST_SECONDS, Times
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.events import EventRecorder
+from dra_driver.kube.api.eviction import Evictor
 from dra_driver.kube.api.leading import Leading, Term
 from dra_driver.kube.api.objects import PARTIAL_NODES, ObjectReference, PartialNode
 from dra_driver.kube.api.resources import Collection
@@ -34,7 +35,6 @@ from dra_driver.operations.recovery.decide import (
     after_hook,
     decide,
 )
-from dra_driver.operations.recovery.drain import Evictor
 from dra_driver.operations.recovery.hook import Hook
 from dra_driver.operations.recovery.nodes import NodeView, Sightings, clearing, marking, request_text, view
 from dra_driver.operations.recovery.policy import Policy
