@@ -140,27 +140,24 @@ def test_pods_that_share_a_chip_keep_it_from_whoever_wants_it_whole(
     used(namespace, node_files)
 
 
-def test_cores_of_two_claims_are_counted_through_in_a_container_that_uses_both(
+def test_cores_of_two_claims_are_for_containers_of_their_own(
     all_cuts: Installation, namespace: Namespace, nodes: Sequence[str], node_files: dict[str, NodeFiles]
 ) -> None:
-    one = template("one", request(device_class=CORE))
-    three = template("three", request(device_class=CORE, count=3))
-    both = pod("both", templates={"one": "one", "three": "three"}, node=nodes[0])
-    apart = pod(
-        "apart",
-        templates={"one": "one", "three": "three"},
-        containers=[container("a", "one"), container("b", "three")],
-        node=nodes[0],
+    templates = {"one": "one", "three": "three"}
+    containers = [container("a", "one"), container("b", "three")]
+    namespace.apply(
+        template("one", request(device_class=CORE)),
+        template("three", request(device_class=CORE, count=3)),
+        pod("apart", templates=templates, containers=containers, node=nodes[0]),
     )
-    namespace.apply(one, three, both)
-    namespace.wait_ready("both")
-    used(namespace, node_files)
-    assert namespace.environment("both")["NEURON_RT_VISIBLE_CORES"] == "0-3"
-    namespace.apply(apart)
     namespace.wait_ready("apart")
+    used(namespace, node_files)
     seen = {name: namespace.environment("apart", name)["NEURON_RT_VISIBLE_CORES"] for name in ("a", "b")}
     assert seen == {"a": "0", "b": "1-3"}
     assert [namespace.numbers("apart", name) for name in ("a", "b")] == [[0], [0]]
+    namespace.apply(pod("both", templates=templates, node=nodes[0]))
+    namespace.wait_event("both", "a container can be told the cores of one claim only")
+    assert namespace.phase("both") == "Pending"
 
 
 def test_the_first_claim_on_a_chip_decides_its_logical_core_size(
