@@ -223,6 +223,18 @@ def test_before_an_uninstall_a_job_that_may_do_nothing_but_list_claims_asks_for_
 
 
 @needs_helm
+def test_who_asks_before_an_uninstall_runs_also_where_no_node_is_left_for_the_driver() -> None:
+    """On the real cluster: tests/cluster/test_mixed_cluster.py and test_chart_values.py end with an uninstall."""
+    affinity = "draDriver.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]"
+    term = f"{affinity}.matchExpressions[0].key=a,{affinity}.matchExpressions[0].operator=Exists"
+    settings = (DRIVER, "draDriver.nodeSelector.neuron=dra", term, "nodeSelector.pool=infra")
+    (pod,) = (item["spec"]["template"]["spec"] for item in hooks(*settings) if item["kind"] == "Job")
+    assert pod["nodeSelector"] == {"pool": "infra"}, "what holds for all pods of the chart holds for it too"
+    assert not pod["affinity"]
+    assert {"operator": "Exists"} in pod["tolerations"]
+
+
+@needs_helm
 @pytest.mark.parametrize("settings", [(), (DRIVER, "draDriver.force.claimsInUse=true")])
 def test_where_there_is_no_driver_or_it_may_go_nobody_asks_before_an_uninstall(settings: tuple[str, ...]) -> None:
     assert hooks(*settings) == []
