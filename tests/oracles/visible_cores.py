@@ -1,8 +1,8 @@
 """Which physical NeuronCores the Neuron runtime would use in a container, by the container's devices and variables.
 
 As documented: without ``NEURON_RT_VISIBLE_CORES`` all cores of all devices; else the logical cores that it names, which
-are counted through the devices in order of their numbers (aws-neuron-sdk, ``nrt-configurable-parameters``,
-``logical-neuroncore-config``).
+are counted by the numbers of the devices: with ``/dev/neuron12`` as the first one, they begin at 12 times the cores of
+a device (aws-neuron-sdk, ``nrt-configurable-parameters``, ``logical-neuroncore-config``, the example for docker).
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ class View:
     def cores(self, instance_type: str) -> frozenset[tuple[int, int]]:
         """Chip of the host and physical core of each core that the runtime uses. AssertionError for nonsense."""
         _, cores = CHIPS_AND_CORES[instance_type]
-        assert sorted(self.chips) == list(range(len(self.chips))), f"numbers in the container: {self.chips}"
+        first, end = min(self.chips, default=0), max(self.chips, default=-1) + 1
+        assert sorted(self.chips) == list(range(first, end)), f"numbers in the container: {self.chips}"
         size = int(self.env.get(SIZE, "1"))
         each = cores // size
-        logical = range(each * len(self.chips)) if VISIBLE not in self.env else _numbers(self.env[VISIBLE])
+        logical = range(each * first, each * end) if VISIBLE not in self.env else _numbers(self.env[VISIBLE])
         return frozenset(
             (self.chips[number // each], number % each * size + core) for number in logical for core in range(size)
         )
