@@ -141,7 +141,7 @@ def test_pods_that_share_a_chip_keep_it_from_whoever_wants_it_whole(
 
 
 def test_cores_of_two_claims_are_for_containers_of_their_own(
-    all_cuts: Installation, namespace: Namespace, nodes: Sequence[str], node_files: dict[str, NodeFiles]
+    all_cuts: Installation, namespace: Namespace, nodes: Sequence[str]
 ) -> None:
     templates = {"one": "one", "three": "three"}
     containers = [container("a", "one"), container("b", "three")]
@@ -151,7 +151,6 @@ def test_cores_of_two_claims_are_for_containers_of_their_own(
         pod("apart", templates=templates, containers=containers, node=nodes[0]),
     )
     namespace.wait_ready("apart")
-    used(namespace, node_files)
     seen = {name: namespace.environment("apart", name)["NEURON_RT_VISIBLE_CORES"] for name in ("a", "b")}
     assert seen == {"a": "0", "b": "1-3"}
     assert [namespace.numbers("apart", name) for name in ("a", "b")] == [[0], [0]]

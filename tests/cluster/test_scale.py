@@ -238,7 +238,9 @@ def test_a_storm_of_faults_on_all_chips_of_64_nodes_stays_bounded(
         pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
         assert all(pause > SPACING_SECONDS - LATE_SECONDS for pause in pauses), (name, pauses)
     stored = sum(map(len, writes.values()))
-    assert made["POST resourceslices (dry run)"] <= ALL_NODES
+    # One question for each write with taints: not for the last one. Where the machine is busy, not all chips are seen
+    # at once, and a slice is written in two steps.
+    assert made["POST resourceslices (dry run)"] <= stored - ALL_NODES
     assert made["PUT resourceslices"] + made["POST resourceslices"] + made["DELETE resourceslices"] <= stored
     # One look for each write, one more where a write had to wait for its turn.
     assert made["LIST resourceslices"] <= 2 * stored + OTHERS
