@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dra_driver.driver.claims.model import Published
+from dra_driver.driver.claims.prepare import Published
 from dra_driver.driver.resourceslices.controller import Desired, DeviceSource
 from dra_driver.driver.resourceslices.devices import (
     Kept,

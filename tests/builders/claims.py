@@ -10,8 +10,8 @@ from typing import Any
 
 from dra_driver.driver.claims import planner
 from dra_driver.driver.claims.checkpoint import Checkpoint
-from dra_driver.driver.claims.model import Needs, Plan, PlanSettings, Published
-from dra_driver.driver.claims.prepare import Preparer
+from dra_driver.driver.claims.model import Needs, Plan, PlanSettings
+from dra_driver.driver.claims.prepare import Preparer, Published
 from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.objects import (

@@ -20,15 +20,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from dra_driver.driver.claims.checkpoint import Checkpoint, Staged
 from dra_driver.driver.claims.container_edits import cdi_spec, parameters
 from dra_driver.driver.claims.metadata import MetadataDirectory, described
-from dra_driver.driver.claims.model import Needs, Plan, PlanSettings, PreparedClaims, PrepareError, Published
+from dra_driver.driver.claims.model import (
+    Attributes,
+    Needs,
+    Plan,
+    PlanSettings,
+    PreparedClaims,
+    PrepareError,
+    Unhealthy,
+)
 from dra_driver.driver.claims.planner import after_reboot, chips_needed, own_results, plan, refreshed, users
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.kube.api.objects import ClaimPod, ObjectMeta, ResourceClaim, ResourceClaimConsumerReference
@@ -71,6 +79,19 @@ class ClaimSource(Protocol):
     def list_claims(self) -> Sequence[ResourceClaim]:
         """All claims of the cluster."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is said of the node's chips now, as far as it matters to a preparation."""
+
+    unhealthy: Unhealthy = field(default_factory=dict)
+    held_back: HeldBack = field(default=HeldBack())
+    """Chips that no claim gets that has none yet."""
+    core_sizes: Mapping[int, int] = field(default_factory=dict)
+    """Physical cores in a logical one by chip, where they are offered at another size than the node's."""
+    attributes: Attributes | None = None
+    """What containers are to be told of devices, by name; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from dra_driver.driver import agent as agent_module
 from dra_driver.driver.agent import NodeAgent
 from dra_driver.driver.claims import reconcile
 from dra_driver.driver.resourceslices import controller
@@ -29,12 +31,11 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     # The waits between watches depend on these two together: the server ends a watch after whole seconds only.
     seconds = watch.WATCH_SECONDS / FASTER
     assert seconds == 1
-    follow, publish = watch.Reflector.__init__.__kwdefaults__, controller.SliceController.__init__.__kwdefaults__
+    follow = watch.Reflector.__init__.__kwdefaults__
     assert follow is not None
-    assert publish is not None
     monkeypatch.setitem(follow, "watch_seconds", seconds)
-    monkeypatch.setitem(publish, "watch_seconds", seconds)
-    monkeypatch.setitem(publish, "resync_seconds", controller.RESYNC_SECONDS / FASTER)
+    faster = partial(controller.SlicePolicy, watch_seconds=seconds, resync_seconds=controller.RESYNC_SECONDS / FASTER)
+    monkeypatch.setattr(agent_module, "SlicePolicy", faster)
     for module, name in (
         (watch, "STABLE_SECONDS"),
         (reconcile, "INTERVAL"),

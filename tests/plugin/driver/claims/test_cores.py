@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from dra_driver.driver.claims.model import Published
 from dra_driver.driver.claims.numbering import EXTENDED_RESOURCE_CLAIM
+from dra_driver.driver.claims.prepare import Published
 from dra_driver.kube.api.errors import Unreachable
 from dra_driver.kube.api.objects import ResourceClaim
 from dra_driver.neuron.names import DRIVER_NAME
