@@ -135,15 +135,14 @@ class Offering(DeviceSource):
         """See to it that nothing vanishes that claims hold (``DeviceSource``)."""
         own = [item for item in existing if item.spec.pool.name == self._settings.node_name]
         published = [device for item in own for device in item.spec.devices]
-        kept, inventory = self._kept, self._inventory
+        kept = self._kept
         # A kubelet that has another version than before has just started, and so deleted the slices.
         wiped = (self._kubelet_problem or self.now.held_back.chips) and not own
         doubtful = bool(wiped) or (self._core_size is None and incomplete(own))
-        if inventory is not None and (kept or doubtful or shapes(published) - shapes(chosen)):
+        if self.begun and (kept or doubtful or shapes(published) - shapes(chosen)):
             kept_now = self._keeper.review(kept, published, chosen, doubtful=doubtful)
             if kept_now != kept:
-                offered = self._make(inventory, publish=True, kept=kept_now)
-                return _desired(offered, time.time()), self._keeper.due
+                return _desired(self._make(kept=kept_now), time.time()), self._keeper.due
         else:
             self._keeper.forget()
         with self._lock:
@@ -188,18 +187,28 @@ class Offering(DeviceSource):
 
     def renew(self) -> None:
         """Time has passed, or what is asked for has changed."""
-        inventory = self._inventory
-        if inventory is not None:
-            self.scanned(inventory)
+        if self.begun:
+            self._make()
 
     def scanned(self, inventory: NodeInventory, *, publish: bool = True) -> Offer:
         """The host is so now. Gives the offer, which is not handed over if it is too early to ``publish``."""
         return self._make(inventory, publish=publish)
 
-    def _make(self, inventory: NodeInventory, *, publish: bool, kept: Mapping[str, Kept] | None = None) -> Offer:
-        """``kept``: what claims hold, if that is news."""
+    def _make(
+        self, scanned: NodeInventory | None = None, *, publish: bool = True, kept: Mapping[str, Kept] | None = None
+    ) -> Offer:
+        """Make the offer anew.
+
+        Args:
+            scanned: what the host shows, if that is news; else what was published last counts, as it is by now.
+            publish: hand the offer over.
+            kept: what claims hold, if that is news.
+        """
         policy = self._settings.health_policy
         with self._lock:
+            inventory = scanned or self._inventory
+            if inventory is None:
+                raise RuntimeError("the host has not been read yet")
             now = time.time()
             whole, lost = completed(inventory, self._completed)
             known = self._lost

@@ -155,3 +155,20 @@ def test_news_of_two_threads_is_in_the_offer_that_stays() -> None:
     first.join(10)
     second.join(10)
     assert [len(desired.devices) for desired in published] == [16, 16, 0]
+
+
+def test_what_the_host_shows_while_it_is_asked_who_holds_what_is_not_lost() -> None:
+    published: list[Desired] = []
+
+    def held() -> set[str]:
+        offering.scanned(without(host(), 15))
+        return set()
+
+    keeper = Keeper(dict, held, settle_seconds=0.0)
+    offering = Offering(settings(), WELL, lambda: (), keeper, lambda desired, _: published.append(desired))
+    offering.keep({core_name(3, 1): 2})
+    offering.scanned(host())
+    offering.review([], published[-1].devices)
+    lost = {device.name for device in published[-1].devices if any("device-lost" in t.key for t in device.taints)}
+    assert lost == {"neuron-device-15"}
+    assert not offering.now.offer.retired, "and no claim holds what was kept"
