@@ -7,6 +7,7 @@ schemas are written by hand, in tests/data/kueue-schemas.json.
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -28,6 +29,10 @@ SOURCES = (
 
 def main() -> int:
     """Write the file."""
+    argparse.ArgumentParser(
+        prog="scripts/record-crd-schemas", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    ).parse_args()  # fmt: skip
     kept = {}
     for module, path, version in SOURCES:
         with tempfile.TemporaryDirectory() as anywhere:

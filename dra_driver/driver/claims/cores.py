@@ -27,6 +27,7 @@ from dra_driver.driver.claims.model import (
     Pods,
     PreparedClaims,
     PrepareError,
+    base_request,
 )
 from dra_driver.kube.api.objects import (
     ClaimPod,
@@ -71,7 +72,7 @@ def views_of(
     return [
         (
             f"{pod.metadata.name}/{container}",
-            tuple(at for at, request in enumerate(requests) if {(name, ""), (name, request.partition("/")[0])} & uses),
+            tuple(at for at, request in enumerate(requests) if {(name, ""), (name, base_request(request))} & uses),
         )
         for pod in its_pods
         for container, uses in claims_of_containers(pod)

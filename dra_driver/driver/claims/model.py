@@ -80,6 +80,11 @@ class PlanSettings:
     """What to do with a claim that has an unhealthy chip and does not tolerate its taint."""
 
 
+def base_request(request: str) -> str:
+    """The name of a request, which a subrequest of it has before a slash."""
+    return request.partition("/")[0]
+
+
 class ChipNode(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """One chip in a container, whole or some of its cores."""
 
@@ -124,7 +129,7 @@ class PlannedDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     @property
     def base_request(self) -> str:
         """The request without its subrequest."""
-        return self.request.partition("/")[0]
+        return base_request(self.request)
 
     @property
     def has_cores(self) -> bool:

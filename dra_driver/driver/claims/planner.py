@@ -35,6 +35,7 @@ from dra_driver.driver.claims.model import (
     PreparedClaims,
     PrepareError,
     Unhealthy,
+    base_request,
 )
 from dra_driver.driver.claims.numbering import (
     ClaimUse,
@@ -100,7 +101,12 @@ def plan(
     alike = len({frozenset(found.items()) for found in variables.values()}) == 1
     units = container_units(claim, results)
     views: Sequence[View] | None = ()
-    if len(units) > 1 or not alike or companions or (cores and len({_request(result) for result in results}) > 1):
+    if (
+        len(units) > 1
+        or not alike
+        or companions
+        or (cores and len({base_request(result.request) for result in results}) > 1)
+    ):
         needs = _pods_needed(claim, pods, optional=alike and not cores and not companions)
         if needs is not None:
             return needs
@@ -136,8 +142,22 @@ def plan(
         for unit, at in zip(joined_units, numbered, strict=True)
         for index in unit
     }
-    decided = parameters(claim)
-    made = Plan(
+    made = with_environment(_made(claim, results, shown), variables)
+    check_sizes(made, views)
+    made = replace(made, warnings=(*warnings, *shared_pod_warnings(made, together)))
+    if not cores and not companions:
+        return made
+    # As the device plugin writes them, for whom the pod may have been made: programs split the value at commas.
+    as_ranges = not for_extended_resources(claim)
+    return with_cores(made, units, companions, pods, inventory, held, settings, as_ranges=as_ranges)
+
+
+def _made(
+    claim: ResourceClaim, results: Sequence[DeviceRequestAllocationResult], shown: Mapping[int, tuple[ChipNode, ...]]
+) -> Plan:
+    """The plan without what its containers are told in variables; ``shown``: chips by place in the results."""
+    meta, pods, decided = claim.metadata, users(claim), parameters(claim)
+    return Plan(
         namespace=meta.namespace,
         name=meta.name,
         uid=meta.uid,
@@ -152,19 +172,11 @@ def plan(
             )
             for index, result in enumerate(results)
         ),
-        pods=None if use.pods is None else tuple(sorted(use.pods)),
+        pods=None if pods is None else tuple(sorted(pods)),
         consumers=consumers_of(claim),
         own_pod=own_pod(claim),
         parameters=decided,
     )
-    made = with_environment(made, variables)
-    check_sizes(made, views)
-    made = replace(made, warnings=(*warnings, *shared_pod_warnings(made, together)))
-    if not cores and not companions:
-        return made
-    # As the device plugin writes them, for whom the pod may have been made: programs split the value at commas.
-    as_ranges = not for_extended_resources(claim)
-    return with_cores(made, units, companions, pods, inventory, held, settings, as_ranges=as_ranges)
 
 
 def _pods_needed(claim: ResourceClaim, pods: Pods | None, *, optional: bool) -> Needs | None:
@@ -172,11 +184,6 @@ def _pods_needed(claim: ResourceClaim, pods: Pods | None, *, optional: bool) -> 
         return None
     missing = tuple(pod for pod in claim.status.reserved_for if pod.uid not in pods)
     return Needs(pods=missing, optional=optional) if missing else None
-
-
-def _request(result: DeviceRequestAllocationResult) -> str:
-    """The name of a result's request, without that of the subrequest."""
-    return result.request.partition("/")[0]
 
 
 def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:

@@ -21,6 +21,8 @@ PROGRAMS = [
     "celoutcomes.main",
     "bench.main",
     "bench.scheduling",
+    "crdschemas.main",
+    "generating.main",
 ]
 
 
