@@ -10,7 +10,7 @@ from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.text import first_of
 
 if TYPE_CHECKING:
-    from dra_driver.kube.api.objects import ResourceClaim
+    from dra_driver.kube.objects.resource import PartialResourceClaim
 
 MAX_LISTED = 10
 """Claims that are named, and pods of one."""
@@ -35,10 +35,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the claims in use; raises ApiError if they cannot be read."""
-    from dra_driver.kube.api.objects import RESOURCE_CLAIMS
+    from dra_driver.kube.api.codec import PARTIAL_RESOURCE_CLAIMS
     from dra_driver.kube.api.resources import Collection
 
-    claims, _ = Collection(daemon.transport(args.kubeconfig), RESOURCE_CLAIMS).list_all()
+    claims, _ = Collection(daemon.transport(args.kubeconfig), PARTIAL_RESOURCE_CLAIMS).list_all()
     found = sorted(text for claim in claims if (text := _use(claim)))
     if not found:
         print("No pod uses devices of this driver.")
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     return 1
 
 
-def _use(claim: ResourceClaim) -> str:
+def _use(claim: PartialResourceClaim) -> str:
     """The claim and its pods, if it holds devices of this driver; else ""."""
     allocation = claim.status.allocation
     ours = allocation and any(result.driver == DRIVER_NAME for result in allocation.devices.results)

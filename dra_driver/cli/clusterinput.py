@@ -20,9 +20,9 @@ from dra_driver.util.text import first_of
 if TYPE_CHECKING:
     from dra_driver.kube.api.client import Transport
     from dra_driver.kube.api.resources import ResourceApi
+    from dra_driver.kube.objects.resource import DeviceClass
     from dra_driver.operations.overview.view import Frame
     from dra_driver.simulator.manifests import Manifests
-    from dra_driver.simulator.manifests.objects import DeviceClass
 
 
 MAX_OBJECT_BYTES = 4 << 20
@@ -167,7 +167,7 @@ def read_devices(transport: Transport) -> Manifests:
 
 def _listed(transport: Transport, kind: str, plural: str, versions: tuple[str, ...]) -> Listed:
     """The newest served version, the kind, and its objects."""
-    from dra_driver.kube.api.objects import Resource
+    from dra_driver.kube.api.codec import Resource
     from dra_driver.kube.api.resources import Collection
 
     collection = Collection(transport, Resource(dict, kind, plural, versions))

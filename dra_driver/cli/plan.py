@@ -16,7 +16,8 @@ from dra_driver.util.errors import UsageError
 from dra_driver.util.text import quoted, ranges
 
 if TYPE_CHECKING:
-    from dra_driver.kube.api.objects import ClaimPod, ResourceClaim
+    from dra_driver.kube.objects.core import Pod
+    from dra_driver.kube.objects.resource import ResourceClaim
     from dra_driver.neuron.host.inventory import NodeInventory
     from dra_driver.neuron.topology.cuts import Cuts
     from dra_driver.simulator.preparation import Prepared
@@ -114,7 +115,7 @@ def _wanted(claims: Sequence[ResourceClaim], node: str | None) -> Sequence[Resou
     return kept or claims
 
 
-def _absent(claims: Sequence[ResourceClaim], pods: Sequence[ClaimPod]) -> Iterator[str]:
+def _absent(claims: Sequence[ResourceClaim], pods: Sequence[Pod]) -> Iterator[str]:
     """Which claims of containers are not there, so that it is not known what they add."""
     from dra_driver.driver.claims.cores import claims_of_containers
 
@@ -141,7 +142,7 @@ def _tell(item: Prepared) -> None:
         print(f"error: claim {item.claim.metadata.namespace}/{item.claim.metadata.name}: {problem}", file=sys.stderr)
 
 
-def _document(found: Sequence[Prepared], pods: Sequence[ClaimPod]) -> dict[str, Any]:
+def _document(found: Sequence[Prepared], pods: Sequence[Pod]) -> dict[str, Any]:
     from dra_driver.simulator.preparation import containers, node_of
 
     given = [(pod.metadata, rows) for pod in pods if (rows := containers(pod, found))]
@@ -192,7 +193,7 @@ def _check_offered(claim: ResourceClaim, inventory: NodeInventory, cuts: Cuts) -
             )
 
 
-def _read(files: Sequence[str]) -> tuple[list[ResourceClaim], list[ClaimPod], Counter[str]]:
+def _read(files: Sequence[str]) -> tuple[list[ResourceClaim], list[Pod], Counter[str]]:
     """The claims and pods, and how many objects of other kinds there are.
 
     Raises UsageError with the place and the reason if something is invalid, or if there is no claim.
@@ -200,14 +201,14 @@ def _read(files: Sequence[str]) -> tuple[list[ResourceClaim], list[ClaimPod], Co
     import msgspec
 
     from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
-    from dra_driver.kube.api.objects import ClaimPod, ResourceClaim
     from dra_driver.kube.documents import documents, items_of
+    from dra_driver.kube.objects.resource import GROUP
     from dra_driver.simulator.manifests import NAMESPACE, ManifestError
-    from dra_driver.simulator.manifests.fields import DRA, KINDS
+    from dra_driver.simulator.manifests.fields import KINDS
     from dra_driver.simulator.manifests.read import read_object
 
     claims: list[ResourceClaim] = []
-    pods: list[ClaimPod] = []
+    pods: list[Pod] = []
     others: Counter[str] = Counter()
     try:
         texts = ((name, read_text(name, MAX_MANIFEST_BYTES)) for name in files)
@@ -219,16 +220,14 @@ def _read(files: Sequence[str]) -> tuple[list[ResourceClaim], list[ClaimPod], Co
         )
         for value, origin in found:
             name = str(value.get("kind"))[:60]
-            kind = KINDS.get((DRA if name == "ResourceClaim" else "", name))
+            kind = KINDS.get((GROUP if name == "ResourceClaim" else "", name))
             if kind is None or name not in ("ResourceClaim", "Pod"):
                 others[name] += 1
                 continue
-            item = msgspec.to_builtins(read_object(value, kind, origin)[0])
-            item["metadata"] = {"namespace": NAMESPACE, **item["metadata"]}
-            if name == "Pod":
-                pods.append(msgspec.convert(item, ClaimPod))
-            else:
-                claims.append(msgspec.convert(item, ResourceClaim))
+            item, _ = read_object(value, kind, origin)
+            namespace = item.metadata.namespace or NAMESPACE
+            item = msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, namespace=namespace))
+            (pods if name == "Pod" else claims).append(item)
     except ManifestError as error:
         raise UsageError(str(error)) from error
     if not claims:

@@ -14,12 +14,8 @@ from dra_driver.cli.terminal import columns, print_object, show
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.kube.api import objects as published
+    from dra_driver.kube.objects.resource import Device, DeviceClass, ResourceSlice
     from dra_driver.simulator.cel import CelError, Program
-    from dra_driver.simulator.manifests import objects
-
-    Slice = published.ResourceSlice | objects.ResourceSlice
-    Device = published.Device | objects.Device
 
 EXAMPLE_NODE = "example-node"
 _RESOURCE = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
@@ -41,9 +37,9 @@ class Row:
 class Source:
     """The devices and classes to select from."""
 
-    slices: Sequence[Slice] | None = None
+    slices: Sequence[ResourceSlice] | None = None
     """None if there are no devices to select from."""
-    classes: Sequence[objects.DeviceClass] = ()
+    classes: Sequence[DeviceClass] = ()
     release: str = vocabulary.RELEASES[-1]
     """Kubernetes release, unless the user names another."""
 
@@ -122,7 +118,7 @@ def compiled(expression: str, release: str) -> Program:
         raise UsageError(f"the expression is refused: {_place(expression, error)}") from error
 
 
-def row(programs: Sequence[Program], item: Slice, device: Device) -> Row:
+def row(programs: Sequence[Program], item: ResourceSlice, device: Device) -> Row:
     """The result of the selectors for one device; evaluation ends with the first one that is false or fails."""
     from dra_driver.simulator.cel import CelDevice, CelError
 
@@ -199,7 +195,7 @@ def _of_files(files: Sequence[str]) -> Source:
     return Source(current(found.slices), found.classes)
 
 
-def current(slices: Sequence[Slice]) -> list[Slice]:
+def current(slices: Sequence[ResourceSlice]) -> list[ResourceSlice]:
     """The effective slices, in the scheduler's order: of each pool only those of its newest generation."""
     newest: dict[tuple[str, str], int] = {}
     for item in slices:

@@ -17,13 +17,13 @@ from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import first_of, shorten
 
 if TYPE_CHECKING:
+    from dra_driver.kube.objects.resource import ResourceClaim
     from dra_driver.neuron.topology.cuts import CutDevice, Cuts, ResourceType
     from dra_driver.neuron.topology.drawing import Marks, Sickness
     from dra_driver.neuron.topology.groups import Selection
     from dra_driver.neuron.topology.instance_types import InstanceType
     from dra_driver.simulator.hardware import Hardware
     from dra_driver.simulator.manifests import Manifests
-    from dra_driver.simulator.manifests.objects import ResourceClaim
 
 MAX_DEVICE_LIST = 4096
 """Maximum length of ``--devices``; more than the names of all cores of any host need."""

@@ -33,7 +33,6 @@ from dra_driver.driver.resourceslices.taints import HELD_SECONDS, allocated
 from dra_driver.driver.settings import DEVICES_LABEL, Settings
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.kube.api.objects import Node
 from dra_driver.kube.api.resources import ResourceApi, WatchEvent
 from dra_driver.kube.api.watch import Reflector
 from dra_driver.kube.cdi import SpecDirectory
@@ -41,6 +40,7 @@ from dra_driver.kube.kubelet.devicehealth import DeviceHealth, HealthStream
 from dra_driver.kube.kubelet.health import HealthServer
 from dra_driver.kube.kubelet.server import KubeletPlugin
 from dra_driver.kube.kubelet.versions import kubelet_problem
+from dra_driver.kube.objects.core import Node
 from dra_driver.neuron.exclusion import HeldBack, plugin_offers
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KUBELET
 from dra_driver.neuron.health.faults import NodeHealth

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from dra_driver.driver.offering import Offered
 from dra_driver.driver.resourceslices.controller import SliceStatus
-from dra_driver.kube.api.objects import Device
 from dra_driver.kube.kubelet.registration import Registration
+from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.util.metrics import Sample
 from dra_driver.version import VERSION

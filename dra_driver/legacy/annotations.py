@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from dra_driver.kube.api.objects import ApiObject, seconds
+from dra_driver.kube.objects.meta import ApiObject, seconds
 from dra_driver.legacy.resource_requests import MAX_CONTAINERS
 from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, RETIRED_DEVICE, Hardware, Resource
 from dra_driver.util.errors import DriverError

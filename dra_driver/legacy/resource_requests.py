@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from dra_driver.kube.api.objects import ApiObject
+from dra_driver.kube.objects.meta import ApiObject
 from dra_driver.legacy.rules import Resource
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.kube.api.objects import Node
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.kubelet.client import PodDevices
+from dra_driver.kube.objects.core import Node
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.instance_types import lookup

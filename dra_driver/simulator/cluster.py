@@ -11,13 +11,13 @@ import msgspec
 from dra_driver.kube.documents import ManifestError
 from dra_driver.kube.kubelet.versions import kubelet_problem
 from dra_driver.kube.matching import tolerates
+from dra_driver.kube.objects.core import Node, NodeSelector, Taint
+from dra_driver.kube.objects.resource import Device, ResourceClaim
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, told
 from dra_driver.simulator.allocator import NodeView, Selectors, Usage, World
 from dra_driver.simulator.allocator.nodes import matches
 from dra_driver.simulator.cel import CelDevice, compile_for
 from dra_driver.simulator.manifests.model import Manifests, PodWithClaims
-from dra_driver.simulator.manifests.objects import Device, NodeSelector, ResourceClaim
-from dra_driver.simulator.manifests.workloads import Node, Taint
 
 T = TypeVar("T")
 

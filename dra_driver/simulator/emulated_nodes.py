@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, TypeVar
-
-import msgspec
+from typing import Final
 
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from dra_driver.driver.node_labels import labels as ultraserver_labels
 from dra_driver.driver.resourceslices.devices import Layout, Offer, effective_cuts, offer
 from dra_driver.driver.resourceslices.pool import pool
-from dra_driver.kube.api.objects import Device as PublishedDevice
-from dra_driver.kube.api.objects import ObjectMeta
 from dra_driver.kube.documents import ManifestError
+from dra_driver.kube.objects.core import Node, NodeMeta, NodeStatus
+from dra_driver.kube.objects.meta import ObjectMeta, Quantity
+from dra_driver.kube.objects.resource import (
+    CELDeviceSelector,
+    Device,
+    DeviceClass,
+    DeviceClassSpec,
+    DeviceRequest,
+    DeviceSelector,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
 from dra_driver.neuron.emulation import efa
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.emulation.options import EmulationOptions
@@ -21,13 +30,9 @@ from dra_driver.neuron.emulation.ultraservers import Servers
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.topology.cuts import Cuts
 from dra_driver.neuron.topology.instance_types import resolve_emulation
-from dra_driver.simulator.manifests import objects
 from dra_driver.simulator.manifests.model import Manifests
 from dra_driver.simulator.manifests.names import suffix, uid
-from dra_driver.simulator.manifests.workloads import Node, NodeStatus
 from dra_driver.util.errors import DriverError
-
-T = TypeVar("T")
 
 MAX_NODES: Final = 20_000
 """Four times the size that a Kubernetes cluster is tested for."""
@@ -89,17 +94,17 @@ def emulated(
     )
 
 
-def driver_classes(*, extended_resources: bool = False) -> tuple[objects.DeviceClass, ...]:
+def driver_classes(*, extended_resources: bool = False) -> tuple[DeviceClass, ...]:
     """The DeviceClasses that are installed with the driver.
 
     Args:
         extended_resources: whether they offer the extended resources that an administrator can ask for.
     """
     return tuple(
-        objects.DeviceClass(
+        DeviceClass(
             ObjectMeta(name=row.name),
-            objects.DeviceClassSpec(
-                (objects.DeviceSelector(objects.CelSelector(row.expression)),),
+            DeviceClassSpec(
+                (DeviceSelector(CELDeviceSelector(row.expression)),),
                 extended_resource_name=row.extended_resource if extended_resources else None,
             ),
         )
@@ -136,10 +141,8 @@ def _node(name: str, inventory: NodeInventory) -> Node:
         **(ultraserver_labels(inventory.ultraserver) or {}),
     }
     size = _SIZES.get(inventory.instance_type or "")
-    allocatable: dict[str, objects.Quantity] = (
-        {"cpu": str(size[0]), "memory": f"{size[1]}Gi"} if size is not None else {}
-    )
-    return Node(ObjectMeta(name=name, uid=uid(f"Node {name}"), labels=labels), status=NodeStatus(allocatable))
+    allocatable: dict[str, Quantity] = {"cpu": str(size[0]), "memory": f"{size[1]}Gi"} if size is not None else {}
+    return Node(NodeMeta(name=name, uid=uid(f"Node {name}"), labels=labels), status=NodeStatus(allocatable))
 
 
 class _Publisher:
@@ -149,39 +152,18 @@ class _Publisher:
         self._layout: Layout = layout
         self._cuts = cuts
         self._published: dict[NodeInventory, Offer] = {}
-        self._converted: dict[int, objects.Device] = {}
 
-    def slices(self, name: str, inventory: NodeInventory) -> Iterator[objects.ResourceSlice]:
+    def slices(self, name: str, inventory: NodeInventory) -> Iterator[ResourceSlice]:
         """The slices that the driver publishes on the node, as stored."""
         if inventory not in self._published:
             cuts = effective_cuts(inventory, self._cuts, self._layout)
             self._published[inventory] = offer(inventory, cuts)
         offered = self._published[inventory]
         for item in pool(offered.devices, name, uid(f"Node {name}"), counters=offered.counters):
-            spec = item.spec
-            yield objects.ResourceSlice(
-                ObjectMeta(
-                    name=f"{item.metadata.generate_name}{suffix(name)}", owner_references=item.metadata.owner_references
-                ),
-                objects.ResourceSliceSpec(
-                    driver=spec.driver,
-                    pool=_converted(spec.pool, objects.ResourcePool),
-                    node_name=name,
-                    devices=tuple(self._device(device) for device in spec.devices),
-                    shared_counters=tuple(_converted(group, objects.CounterSet) for group in spec.shared_counters),
-                ),
+            meta = ObjectMeta(
+                name=f"{item.metadata.generate_name}{suffix(name)}", owner_references=item.metadata.owner_references
             )
-
-    def _device(self, device: PublishedDevice) -> objects.Device:
-        # The published devices are kept, so that their id() is not reused.
-        if id(device) not in self._converted:
-            self._converted[id(device)] = _converted(device, objects.Device)
-        return self._converted[id(device)]
-
-
-def _converted(published: object, kind: type[T]) -> T:
-    """Convert the driver's structs to those of the allocator."""
-    return msgspec.convert(msgspec.to_builtins(published), kind)
+            yield ResourceSlice(meta, item.spec)
 
 
 def efa_of(cluster: Manifests) -> Manifests:
@@ -195,26 +177,20 @@ def efa_of(cluster: Manifests) -> Manifests:
         return Manifests()
     there = {item.spec.node_name for item in cluster.slices if item.spec.driver == efa.EFA_DRIVER_NAME}
     types = {name: item.instance_type for name, item in cluster.inventories.items() if name not in there}
-    offers = {name: _efa_devices(name) for name in set(types.values()) if name is not None}
+    offers = {name: tuple(efa.published(resolve_emulation(name))) for name in set(types.values()) if name is not None}
     slices = tuple(_efa_slice(node, offers[name]) for node, name in types.items() if name is not None and offers[name])
-    selector = objects.DeviceSelector(objects.CelSelector(efa.EFA_SELECTOR))
-    offered = objects.DeviceClass(ObjectMeta(name=efa.EFA_CLASS), objects.DeviceClassSpec((selector,)))
+    selector = DeviceSelector(CELDeviceSelector(efa.EFA_SELECTOR))
+    offered = DeviceClass(ObjectMeta(name=efa.EFA_CLASS), DeviceClassSpec((selector,)))
     return Manifests(classes=(offered,) if cluster.inventories else (), slices=slices)
 
 
-def _classes_of(request: objects.DeviceRequest) -> set[str]:
+def _classes_of(request: DeviceRequest) -> set[str]:
     asked = [request.exactly] if request.exactly is not None else request.first_available
     return {item.device_class_name for item in asked}
 
 
-def _efa_devices(instance_type: str) -> tuple[objects.Device, ...]:
-    return tuple(_converted(device, objects.Device) for device in efa.published(resolve_emulation(instance_type)))
-
-
-def _efa_slice(node: str, devices: tuple[objects.Device, ...]) -> objects.ResourceSlice:
-    return objects.ResourceSlice(
+def _efa_slice(node: str, devices: tuple[Device, ...]) -> ResourceSlice:
+    return ResourceSlice(
         ObjectMeta(name=f"{node}-{efa.EFA_DRIVER_NAME}-{suffix(node)}"),
-        objects.ResourceSliceSpec(
-            driver=efa.EFA_DRIVER_NAME, pool=objects.ResourcePool(node, 1, 1), node_name=node, devices=devices
-        ),
+        ResourceSliceSpec(driver=efa.EFA_DRIVER_NAME, pool=ResourcePool(node, 1, 1), node_name=node, devices=devices),
     )

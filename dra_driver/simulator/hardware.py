@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.cuts import Part, ResourceType, parts_of
 from dra_driver.neuron.topology.drawing import Marks, marks_of
 from dra_driver.neuron.topology.instance_types import InstanceType, lookup
-from dra_driver.simulator.manifests.objects import Device
 
 MEANINGS: Final[Mapping[ResourceType, tuple[str, str]]] = {
     "neuron_device": ("chip", "chips"),

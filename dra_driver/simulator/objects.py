@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from dra_driver.driver.claims.numbering import EXTENDED_RESOURCE_CLAIM
+from dra_driver.kube.objects.resource import DeviceRequest, ResourceClaim
 from dra_driver.simulator.manifests import PodWithClaims, with_uid
 from dra_driver.simulator.manifests.attempts import requested
 from dra_driver.simulator.manifests.model import of_container
-from dra_driver.simulator.manifests.objects import DeviceRequest, ResourceClaim
 from dra_driver.simulator.placement import Outcome
 
 Object = dict[str, Any]

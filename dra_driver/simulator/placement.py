@@ -14,13 +14,13 @@ from functools import partial
 
 import msgspec
 
+from dra_driver.kube.objects.core import Node
+from dra_driver.kube.objects.resource import AllocationResult, DeviceClass, ResourceClaim, ResourceClaimStatus
 from dra_driver.simulator.allocator import Allocation, Choice, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.allocator.candidates import Candidate, SearchContext
 from dra_driver.simulator.allocator.partial_allocation import PartialAllocation
 from dra_driver.simulator.cluster import allocated_elsewhere, cluster_of, obstacle
 from dra_driver.simulator.manifests import Attempt, Manifests, PodWithClaims, attempts, offering, special_claim
-from dra_driver.simulator.manifests.objects import AllocationResult, DeviceClass, ResourceClaim, ResourceClaimStatus
-from dra_driver.simulator.manifests.workloads import Node
 from dra_driver.simulator.scoring import Scores
 from dra_driver.util.errors import DriverError
 

@@ -14,9 +14,10 @@ from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
 from dra_driver.driver.claims.cores import claims_of_containers
 from dra_driver.driver.claims.model import CheckpointEntry, Needs, Plan, PlanSettings, PreparedClaims
 from dra_driver.driver.claims.planner import plan, users
-from dra_driver.kube.api import objects as published
 from dra_driver.kube.cdi import Device as CdiDevice
 from dra_driver.kube.cdi import Spec
+from dra_driver.kube.objects.core import Pod
+from dra_driver.kube.objects.resource import Device, PartialResourceClaim, ResourceSlice
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
@@ -24,7 +25,6 @@ from dra_driver.neuron.topology.instance_types import InstanceType, lookup
 from dra_driver.neuron.topology.ultraserver import parse_modes
 from dra_driver.simulator.hardware import Hardware
 from dra_driver.simulator.manifests import Manifests
-from dra_driver.simulator.manifests.objects import Device, ResourceSlice
 from dra_driver.simulator.objects import key, objects
 from dra_driver.simulator.placement import Outcome
 from dra_driver.util.errors import DriverError
@@ -34,7 +34,7 @@ from dra_driver.util.errors import DriverError
 class Prepared:
     """What a node's driver makes of one claim."""
 
-    claim: published.ResourceClaim
+    claim: PartialResourceClaim
     plan: Plan | None
     problem: str
     """Why the driver refuses; "" if it does not."""
@@ -53,8 +53,8 @@ class Prepared:
 
 
 def prepared(
-    claims: Iterable[published.ResourceClaim],
-    pods: Iterable[published.ClaimPod],
+    claims: Iterable[PartialResourceClaim],
+    pods: Iterable[Pod],
     inventory: NodeInventory,
     settings: PlanSettings,
     core_sizes: Mapping[int, int] = MappingProxyType({}),
@@ -88,7 +88,7 @@ def prepared(
     return [Prepared(claim, plans.get(claim.metadata.uid), problems.get(claim.metadata.uid, "")) for claim in wanted]
 
 
-def containers(pod: published.ClaimPod, found: Sequence[Prepared]) -> list[dict[str, Any]]:
+def containers(pod: Pod, found: Sequence[Prepared]) -> list[dict[str, Any]]:
     """What each container of the pod gets of what was prepared: ``name``, ``devices``, ``environment``, ``cdiDevices``.
 
     Later ones replace what has the same name, as container runtimes do it. Containers that get nothing are left out.
@@ -145,9 +145,7 @@ class NodeDrivers:
             self._hardware[node] = Hardware.of(devices, inventory.instance_type if inventory is not None else None)
         return self._hardware[node]
 
-    def prepared(
-        self, node: str, claims: Iterable[published.ResourceClaim], pods: Iterable[published.ClaimPod]
-    ) -> list[Prepared]:
+    def prepared(self, node: str, claims: Iterable[PartialResourceClaim], pods: Iterable[Pod]) -> list[Prepared]:
         """What the node's driver makes of claims that are allocated there.
 
         Where its host is not known, only whether it would refuse their parameters.
@@ -165,8 +163,8 @@ class NodeDrivers:
 class Stored:
     """The pods and claims of outcomes as the API server would give them to drivers, by namespace and name."""
 
-    pods: Mapping[tuple[str, str], published.ClaimPod]
-    claims: Mapping[tuple[str, str], published.ResourceClaim]
+    pods: Mapping[tuple[str, str], Pod]
+    claims: Mapping[tuple[str, str], PartialResourceClaim]
 
     @classmethod
     def of(cls, outcomes: Sequence[Outcome]) -> Stored:
@@ -179,9 +177,9 @@ class Stored:
         for item in objects(outcomes):
             name, sent = (item["metadata"]["namespace"], item["metadata"]["name"]), msgspec.json.encode(item)
             if item["kind"] == "Pod":
-                pods[name] = msgspec.json.decode(sent, type=published.ClaimPod)
+                pods[name] = msgspec.json.decode(sent, type=Pod)
             else:
-                claims[name] = msgspec.json.decode(sent, type=published.ResourceClaim)
+                claims[name] = msgspec.json.decode(sent, type=PartialResourceClaim)
         return cls(pods, claims)
 
 
@@ -189,8 +187,8 @@ def prepared_on_nodes(
     outcomes: Iterable[Outcome], stored: Stored, drivers: NodeDrivers
 ) -> dict[tuple[str, str], Prepared]:
     """What the nodes' drivers make of the claims with devices of this driver, by namespace and name."""
-    on: dict[str, dict[tuple[str, str], published.ResourceClaim]] = {}
-    pods_on: dict[str, list[published.ClaimPod]] = {}
+    on: dict[str, dict[tuple[str, str], PartialResourceClaim]] = {}
+    pods_on: dict[str, list[Pod]] = {}
     for outcome in outcomes:
         if outcome.node is None:
             continue
@@ -206,7 +204,7 @@ def prepared_on_nodes(
     }
 
 
-def _illegal_parameters(claim: published.ResourceClaim) -> str:
+def _illegal_parameters(claim: PartialResourceClaim) -> str:
     """Why a driver would refuse the claim's parameters on any hardware; "" if it would not."""
     from dra_driver.neuron.opaque_config import effective  # pydantic
 
@@ -217,7 +215,7 @@ def _illegal_parameters(claim: published.ResourceClaim) -> str:
     return ""
 
 
-def node_of(claim: published.ResourceClaim) -> str | None:
+def node_of(claim: PartialResourceClaim) -> str | None:
     """The pool of the claim's first device of this driver, which has the name of the node; None without one."""
     allocation = claim.status.allocation
     results = allocation.devices.results if allocation is not None else ()

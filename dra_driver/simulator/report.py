@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.kube.api import objects as published
+from dra_driver.kube.objects.core import Pod
+from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.simulator.allocator import NodeView
 from dra_driver.simulator.explain import Explanation, obstacles
 from dra_driver.simulator.hardware import MEANINGS, number_of, resource_of
 from dra_driver.simulator.manifests import Manifests, PodWithClaims
-from dra_driver.simulator.manifests.objects import Device
 from dra_driver.simulator.objects import key
 from dra_driver.simulator.placement import Outcome, Simulation, free_devices
 from dra_driver.simulator.preparation import NodeDrivers, Prepared, Stored, containers, prepared_on_nodes
@@ -88,7 +88,7 @@ def claims(simulation: Simulation) -> list[dict[str, Any]]:
 
 
 def _pod(
-    pod: PodWithClaims, outcome: Outcome, pods: Mapping[Key, published.ClaimPod], found: Mapping[Key, Prepared]
+    pod: PodWithClaims, outcome: Outcome, pods: Mapping[Key, Pod], found: Mapping[Key, Prepared]
 ) -> dict[str, Any]:
     own = [found[key(claim)] for claim in outcome.claims if key(claim) in found]
     return {

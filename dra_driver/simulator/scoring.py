@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dra_driver.kube.matching import OPERATORS, tolerates
+from dra_driver.kube.objects.core import LabelSelector, Node, NodeSelector, TopologySpreadConstraint
+from dra_driver.kube.objects.resource import AllocationResult, ResourceClaim
 from dra_driver.kube.quantity import UNIT, nanos
 from dra_driver.simulator.allocator import Allocation
 from dra_driver.simulator.cluster import selects
 from dra_driver.simulator.manifests import PodWithClaims
 from dra_driver.simulator.manifests.model import SCORED, of_pod
-from dra_driver.simulator.manifests.objects import AllocationResult, NodeSelector, ResourceClaim
-from dra_driver.simulator.manifests.workloads import LabelSelector, Node, SpreadConstraint
 
 MAX_SCORE: Final = 100
 """The maximum score of a node, before weighting."""
@@ -33,8 +33,8 @@ _ALTERNATIVES: Final = 8
 """Maximum number of subrequests of a request, which is also the score of the first one."""
 _HOSTNAME: Final = "kubernetes.io/hostname"
 _UNASKED: Final = (
-    SpreadConstraint(3, _HOSTNAME, "ScheduleAnyway"),
-    SpreadConstraint(5, "topology.kubernetes.io/zone", "ScheduleAnyway"),
+    TopologySpreadConstraint(3, _HOSTNAME, "ScheduleAnyway"),
+    TopologySpreadConstraint(5, "topology.kubernetes.io/zone", "ScheduleAnyway"),
 )
 """Default spreading constraints for the pods of one ReplicaSet or StatefulSet."""
 
@@ -203,7 +203,12 @@ class Scores:
         ]
 
     def _constraint(
-        self, pod: PodWithClaims, item: SpreadConstraint, able: Sequence[str], of_node: Counter[str], keys: list[str]
+        self,
+        pod: PodWithClaims,
+        item: TopologySpreadConstraint,
+        able: Sequence[str],
+        of_node: Counter[str],
+        keys: list[str],
     ) -> dict[str, float]:
         """The number of pods in each node's topology domain, weighted higher if there are many domains."""
         key = item.topology_key
@@ -229,7 +234,7 @@ class Scores:
             and (pod.node_affinity is None or selects(pod.node_affinity, node))
         )
 
-    def _like_it(self, pod: PodWithClaims, item: SpreadConstraint) -> Counter[str]:
+    def _like_it(self, pod: PodWithClaims, item: TopologySpreadConstraint) -> Counter[str]:
         """Number of pods that the constraint counts, by node."""
         selector = item.label_selector
         return Counter(

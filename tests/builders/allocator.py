@@ -7,9 +7,15 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.kube.api.objects import DeviceAttribute
+from dra_driver.kube.objects.resource import (
+    AllocationResult,
+    Device,
+    DeviceAttribute,
+    DeviceClass,
+    ResourceClaim,
+    ResourceSlice,
+)
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Selectors, Usage, World
-from dra_driver.simulator.manifests.objects import AllocationResult, Device, DeviceClass, ResourceClaim, ResourceSlice
 from dra_driver.util.errors import DriverError
 
 NODE = NodeView("node-1", {"region": "here"})

@@ -8,35 +8,39 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dra_driver.driver.claims import planner
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.model import Needs, Plan, PlanSettings
 from dra_driver.driver.claims.prepare import Preparer, Published
 from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.kube.api.objects import (
-    AllocationResult,
-    ClaimContainer,
-    ClaimOfPod,
-    ClaimPod,
-    ClaimPodSpec,
-    ClaimPodStatus,
+from dra_driver.kube.cdi import Spec, SpecDirectory
+from dra_driver.kube.kubelet.dra import ClaimRef
+from dra_driver.kube.objects.core import (
+    Container,
     ContainerClaim,
     ContainerExtendedResourceRequest,
-    ContainerResources,
+    Pod,
+    PodExtendedResourceClaimStatus,
+    PodResourceClaim,
+    PodResourceClaimStatus,
+    PodSpec,
+    PodStatus,
+    ResourceRequirements,
+)
+from dra_driver.kube.objects.meta import ObjectMeta, OwnerReference
+from dra_driver.kube.objects.resource import (
+    AllocationResult,
     DeviceAllocationConfiguration,
     DeviceAllocationResult,
     DeviceRequestAllocationResult,
-    ExtendedResourceClaimStatus,
-    ObjectMeta,
     OpaqueDeviceConfiguration,
-    OwnerReference,
     ResourceClaim,
     ResourceClaimConsumerReference,
     ResourceClaimStatus,
 )
-from dra_driver.kube.cdi import Spec, SpecDirectory
-from dra_driver.kube.kubelet.dra import ClaimRef
 from dra_driver.neuron.host.discover import chip_of
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
@@ -137,37 +141,39 @@ def claim(
     )
 
 
-def pod(name: str, **containers: Sequence[str]) -> ClaimPod:
+def pod(name: str, **containers: Sequence[str]) -> Pod:
     """A pod whose UID is its name. Each container uses claims, by name, or requests of them: ``claim/request``."""
     uses = {container: [use.partition("/") for use in names] for container, names in containers.items()}
     claims = dict.fromkeys(claim for found in uses.values() for claim, _, _ in found)
-    return ClaimPod(
+    return Pod(
         ObjectMeta(name=name, namespace="default", uid=name),
-        ClaimPodSpec(
+        PodSpec(
             containers=tuple(
-                ClaimContainer(
+                Container(
                     container,
-                    ContainerResources(tuple(ContainerClaim(f"of-{claim}", request) for claim, _, request in found)),
+                    resources=ResourceRequirements(
+                        tuple(ContainerClaim(f"of-{claim}", request) for claim, _, request in found)
+                    ),
                 )
                 for container, found in uses.items()
             ),
-            resource_claims=tuple(ClaimOfPod(f"of-{claim}") for claim in claims),
+            resource_claims=tuple(PodResourceClaim(f"of-{claim}") for claim in claims),
         ),
-        ClaimPodStatus(resource_claim_statuses=tuple(ClaimOfPod(f"of-{claim}", claim) for claim in claims)),
+        PodStatus(resource_claim_statuses=tuple(PodResourceClaimStatus(f"of-{claim}", claim) for claim in claims)),
     )
 
 
-def with_extended_resources(of: ClaimPod, claim: str, **requests: str) -> ClaimPod:
+def with_extended_resources(of: Pod, claim: str, **requests: str) -> Pod:
     """The pod with a claim for its extended resources: the requests of each container, with spaces between."""
     mappings = tuple(
         ContainerExtendedResourceRequest(container, request)
         for container, names in requests.items()
         for request in names.split()
     )
-    containers = tuple(ClaimContainer(name) for name in requests if name not in {c.name for c in of.spec.containers})
-    status = ClaimPodStatus(of.status.resource_claim_statuses, ExtendedResourceClaimStatus(claim, mappings))
-    spec = ClaimPodSpec((), (*of.spec.containers, *containers), of.spec.resource_claims)
-    return ClaimPod(of.metadata, spec, status)
+    containers = tuple(Container(name) for name in requests if name not in {c.name for c in of.spec.containers})
+    extended = PodExtendedResourceClaimStatus(claim, mappings)
+    spec = msgspec.structs.replace(of.spec, containers=(*of.spec.containers, *containers))
+    return Pod(of.metadata, spec, msgspec.structs.replace(of.status, extended_resource_claim_status=extended))
 
 
 def ref(of: ResourceClaim) -> ClaimRef:
@@ -188,7 +194,7 @@ class ApiServer:
 
     def __init__(self, *claims: ResourceClaim) -> None:
         self.claims: dict[tuple[str, str], ResourceClaim] = {}
-        self.pods: dict[str, ClaimPod] = {}
+        self.pods: dict[str, Pod] = {}
         self.pods_forbidden = False
         self.trouble: list[ApiError] = []
         self.down: ApiError | None = None
@@ -212,7 +218,7 @@ class ApiServer:
             raise missing()
         return found
 
-    def get_pod(self, namespace: str, name: str, *, timeout: float = 10.0) -> ClaimPod:
+    def get_pod(self, namespace: str, name: str, *, timeout: float = 10.0) -> Pod:
         self.gets.append(f"pod {namespace}/{name}")
         self._fail()
         if self.pods_forbidden:

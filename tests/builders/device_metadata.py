@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dra_driver.driver.claims.metadata import POD_CLAIM, described, files
 from dra_driver.driver.claims.model import Attributes, Plan, PreparedClaims
 from dra_driver.driver.resourceslices.devices import offer
-from dra_driver.kube.api.objects import ResourceClaim
+from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.topology.cuts import Cuts
 from tests.builders.claims import SETTINGS, claim, host, plan, result

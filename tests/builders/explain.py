@@ -11,6 +11,7 @@ import msgspec
 
 from dra_driver.driver.resourceslices.devices import Layout, Offer, effective_cuts, offer
 from dra_driver.driver.resourceslices.pool import pool
+from dra_driver.kube.objects.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
 from dra_driver.neuron.host.discover import discover
 from dra_driver.neuron.topology.instance_types import lookup
@@ -18,7 +19,6 @@ from dra_driver.simulator.allocator import NodeView, Usage, World
 from dra_driver.simulator.cluster import selectors
 from dra_driver.simulator.explain import Explanation, Question, explain
 from dra_driver.simulator.explain.values import Diagnosis
-from dra_driver.simulator.manifests.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from tests.builders.allocator import offered
 
 Json = dict[str, Any]

@@ -9,8 +9,8 @@ from typing import Any
 
 from dra_driver.driver.resourceslices.controller import DeviceSource, SliceController, SlicePolicy
 from dra_driver.driver.resourceslices.reconcile import Instance
-from dra_driver.kube.api.objects import Device, DeviceAttribute
 from dra_driver.kube.api.resources import ResourceApi
+from dra_driver.kube.objects.resource import Device, DeviceAttribute
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.cuts import device_name
 from dra_driver.util.worker import Backoff

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_driver.kube.api.objects import timestamp
+from dra_driver.kube.objects.meta import timestamp
 from dra_driver.neuron.names import SERVER_4, SERVER_MODE
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.kube.api.objects import Device
+from dra_driver.kube.objects.resource import Device
 from dra_driver.kube.quantity import Quantity, QuantityError, parse, stored
 from dra_driver.simulator.cel import CelDevice, CelError, Kubernetes, KubernetesRelease, UnsupportedError, compile  # noqa: A004 # the usual word for it
 

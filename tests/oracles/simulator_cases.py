@@ -16,6 +16,14 @@ from typing import Any, cast
 
 import msgspec
 
+from dra_driver.kube.objects.resource import (
+    AllocationResult,
+    Device,
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceSlice,
+)
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Selectors, World
 from dra_driver.simulator.cel import (
     CelDevice,
@@ -25,14 +33,6 @@ from dra_driver.simulator.cel import (
     Program,
     UnsupportedError,
     compile,  # noqa: A004 # the usual word for it
-)
-from dra_driver.simulator.manifests.objects import (
-    AllocationResult,
-    Device,
-    DeviceClass,
-    DeviceTaintRule,
-    ResourceClaim,
-    ResourceSlice,
 )
 from tests.generators.simulator_cases import Object
 

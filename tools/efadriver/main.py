@@ -13,8 +13,8 @@ from typing import Any, Final
 from dra_driver.cli.daemon import run_until, stopped_by_signals
 from dra_driver.driver.resourceslices.controller import SliceController
 from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.codec import PARTIAL_RESOURCE_CLAIMS, Resource
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.kube.api.objects import RESOURCE_CLAIMS, Resource
 from dra_driver.kube.api.resources import Collection, ResourceApi
 from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.kube.kubelet.dra import ClaimRef, PreparedDevice
@@ -32,7 +32,9 @@ from dra_driver.neuron.topology.instance_types import InstanceType, resolve_emul
 from dra_driver.util.errors import DriverError
 from dra_driver.util.logs import configure
 
-_CLASSES: Final[Resource[dict[str, Any]]] = Resource(dict, "DeviceClass", "deviceclasses", RESOURCE_CLAIMS.versions)
+_CLASSES: Final[Resource[dict[str, Any]]] = Resource(
+    dict, "DeviceClass", "deviceclasses", PARTIAL_RESOURCE_CLAIMS.versions
+)
 _CDI_OWNER: Final = "devices"
 
 

@@ -33,8 +33,12 @@ import msgspec
 from msgspec.structs import replace
 
 from dra_driver.driver.claims.model import DEVICE_PATH, ChipNode, Plan, PlannedDevice, PrepareError, Shown
-from dra_driver.kube.api.objects import DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.kube.cdi import ContainerEdits, Device, DeviceNode, Mount, Spec, minimum_version
+from dra_driver.kube.objects.resource import (
+    DeviceAllocationConfiguration,
+    DeviceRequestAllocationResult,
+    PartialResourceClaim,
+)
 from dra_driver.neuron.host.inventory import Membership, NodeInventory, chips_of
 from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME, LOGICAL_CORE_VARIABLES
 from dra_driver.neuron.topology.cuts import NODE_DEVICE
@@ -194,7 +198,7 @@ _COMPARED = (LOGICAL_CORE_VARIABLES[0], MODE)
 
 
 def environment(
-    claim: ResourceClaim,
+    claim: PartialResourceClaim,
     results: Sequence[DeviceRequestAllocationResult],
     inventory: NodeInventory,
     in_force: Mapping[str, int] = MappingProxyType({}),
@@ -244,13 +248,13 @@ def with_environment(plan: Plan, variables: Mapping[str, Mapping[str, str]]) -> 
     return replace(plan, env=common, devices=devices)
 
 
-def parameters(claim: ResourceClaim) -> str:
+def parameters(claim: PartialResourceClaim) -> str:
     """Digest of the opaque parameters for this driver in the claim's allocation, from claim and class; "" without."""
     own = _own(_config(claim))
     return hashlib.sha256(msgspec.json.encode(own, order="deterministic")).hexdigest() if own else ""
 
 
-def _config(claim: ResourceClaim) -> Sequence[DeviceAllocationConfiguration]:
+def _config(claim: PartialResourceClaim) -> Sequence[DeviceAllocationConfiguration]:
     allocation = claim.status.allocation
     return allocation.devices.config if allocation is not None else ()
 

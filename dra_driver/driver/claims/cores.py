@@ -29,11 +29,8 @@ from dra_driver.driver.claims.model import (
     PrepareError,
     base_request,
 )
-from dra_driver.kube.api.objects import (
-    ClaimPod,
-    DeviceRequestAllocationResult,
-    ResourceClaim,
-)
+from dra_driver.kube.objects.core import Pod
+from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME, VISIBLE_CORES
 from dra_driver.neuron.topology.cuts import Part
@@ -53,7 +50,7 @@ View = tuple[str, tuple[int, ...]]
 
 
 def views_of(
-    claim: ResourceClaim, requests: Sequence[str], users: Collection[str] | None, pods: Pods | None
+    claim: PartialResourceClaim, requests: Sequence[str], users: Collection[str] | None, pods: Pods | None
 ) -> list[View] | None:
     """Which devices of a claim the containers of its pods use; None if that is not known.
 
@@ -182,7 +179,7 @@ def _seen_together(
 
 
 def _views(
-    plan: Plan, units: Sequence[Sequence[int]], companions: Sequence[Plan], pods: Iterable[ClaimPod]
+    plan: Plan, units: Sequence[Sequence[int]], companions: Sequence[Plan], pods: Iterable[Pod]
 ) -> tuple[list[View], list[str]]:
     """What each container uses of the plan; warnings about those that cannot be told all of it.
 
@@ -225,10 +222,10 @@ def _check_apart(container: str, *used: tuple[Plan, Sequence[int]]) -> None:
         )
 
 
-def claims_of_containers(pod: ClaimPod) -> Iterator[tuple[str, set[tuple[str, str]]]]:
+def claims_of_containers(pod: Pod) -> Iterator[tuple[str, set[tuple[str, str]]]]:
     """For each container, the ResourceClaims that it uses and the requests of them, "" for all."""
     made = {item.name: item.resource_claim_name for item in pod.status.resource_claim_statuses}
-    name_of = {item.name: item.resource_claim_name or made.get(item.name, "") for item in pod.spec.resource_claims}
+    name_of = {item.name: item.resource_claim_name or made.get(item.name) or "" for item in pod.spec.resource_claims}
     extended = pod.status.extended_resource_claim_status
     for container in (*pod.spec.init_containers, *pod.spec.containers):
         uses = {(name_of.get(item.name, ""), item.request) for item in container.resources.claims}

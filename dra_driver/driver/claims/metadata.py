@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dra_driver.driver.claims.model import Attributes, Plan
-from dra_driver.kube.api.objects import ResourceClaim
+from dra_driver.kube.objects.resource import PartialResourceClaim
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import is_uuid, readable_content, remove_file, replace_file
@@ -32,7 +32,7 @@ POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
-def described(plan: Plan, claim: ResourceClaim, directory: Path, attributes: Attributes) -> Plan:
+def described(plan: Plan, claim: PartialResourceClaim, directory: Path, attributes: Attributes) -> Plan:
     """The plan with what its containers are to be told; files are to lie below ``directory``."""
     annotated = claim.metadata.annotations.get(POD_CLAIM, "")
     devices = tuple(

@@ -11,7 +11,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from dra_driver.kube.api.objects import ClaimPod, DeviceAttribute, ResourceClaimConsumerReference
+from dra_driver.kube.objects.core import Pod
+from dra_driver.kube.objects.resource import DeviceAttribute, ResourceClaimConsumerReference
 from dra_driver.neuron.health.policy import Blocking
 from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES
 from dra_driver.neuron.topology.cuts import Part
@@ -22,7 +23,7 @@ DEVICE_PATH = "/dev/neuron"
 Consumers = Mapping[str, frozenset[str] | None]
 """Pods (UIDs) that claims are reserved for now, by claim UID; None: could not be found out."""
 
-Pods = Mapping[str, ClaimPod]
+Pods = Mapping[str, Pod]
 """Pods by UID."""
 
 Unhealthy = Mapping[int, tuple[Blocking, ...]]

@@ -33,7 +33,7 @@ from typing import Final
 
 from dra_driver.driver.claims.cores import View
 from dra_driver.driver.claims.model import Consumers, Needs, Plan, PreparedClaims, Shown, clashing
-from dra_driver.kube.api.objects import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
 
 EXTENDED_RESOURCE_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
 """Annotation of a claim that the scheduler made for the extended resources in a pod's limits (Kubernetes,
@@ -42,7 +42,7 @@ _CONTAINER_REQUEST: Final = re.compile(r"container-([0-9]{1,5})-request-[0-9]{1,
 
 
 def container_units(
-    claim: ResourceClaim, results: Sequence[DeviceRequestAllocationResult]
+    claim: PartialResourceClaim, results: Sequence[DeviceRequestAllocationResult]
 ) -> tuple[tuple[int, ...], ...]:
     """Which of the results belong to one container as far as the claim tells: indexes into ``results``, ascending.
 
@@ -69,7 +69,7 @@ def joined(units: Sequence[tuple[int, ...]], views: Iterable[View]) -> tuple[tup
     return tuple(sorted(found))
 
 
-def for_extended_resources(claim: ResourceClaim) -> bool:
+def for_extended_resources(claim: PartialResourceClaim) -> bool:
     """Whether the scheduler made the claim for the extended resources in a pod's limits."""
     return claim.metadata.annotations.get(EXTENDED_RESOURCE_CLAIM) == "true"
 

@@ -45,8 +45,8 @@ from dra_driver.driver.claims.numbering import (
     joined,
     numbers,
 )
-from dra_driver.kube.api.objects import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.kube.matching import tolerates
+from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
 from dra_driver.neuron.health.policy import Blocking
 from dra_driver.neuron.host.inventory import NodeInventory, chips_of
 from dra_driver.neuron.names import DRIVER_NAME, VISIBLE_CORES
@@ -63,7 +63,7 @@ _BETA_NAME: Final = re.compile(r"neurondevice(0|[1-9][0-9]{0,2})")
 
 
 def plan(
-    claim: ResourceClaim,
+    claim: PartialResourceClaim,
     inventory: NodeInventory,
     held: PreparedClaims,
     settings: PlanSettings,
@@ -153,7 +153,9 @@ def plan(
 
 
 def _made(
-    claim: ResourceClaim, results: Sequence[DeviceRequestAllocationResult], shown: Mapping[int, tuple[ChipNode, ...]]
+    claim: PartialResourceClaim,
+    results: Sequence[DeviceRequestAllocationResult],
+    shown: Mapping[int, tuple[ChipNode, ...]],
 ) -> Plan:
     """The plan without what its containers are told in variables; ``shown``: chips by place in the results."""
     meta, pods, decided = claim.metadata, users(claim), parameters(claim)
@@ -179,7 +181,7 @@ def _made(
     )
 
 
-def _pods_needed(claim: ResourceClaim, pods: Pods | None, *, optional: bool) -> Needs | None:
+def _pods_needed(claim: PartialResourceClaim, pods: Pods | None, *, optional: bool) -> Needs | None:
     if pods is None or users(claim) is None:
         return None
     missing = tuple(pod for pod in claim.status.reserved_for if pod.uid not in pods)
@@ -208,7 +210,9 @@ def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:
     return replace(prepared, devices=devices)
 
 
-def after_reboot(prepared: Plan, claim: ResourceClaim, inventory: NodeInventory, pods: Pods | None) -> Plan | Needs:
+def after_reboot(
+    prepared: Plan, claim: PartialResourceClaim, inventory: NodeInventory, pods: Pods | None
+) -> Plan | Needs:
     """The same plan with the variables of now (no container runs that was told the former ones), or what it needs.
 
     Cores keep the logical size that they were given at: which ones a container is to use, depends on it.
@@ -234,7 +238,7 @@ def after_reboot(prepared: Plan, claim: ResourceClaim, inventory: NodeInventory,
     return made
 
 
-def own_results(claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
+def own_results(claim: PartialResourceClaim) -> list[DeviceRequestAllocationResult]:
     """The claim's allocation results of this driver. PrepareError when there are none."""
     allocation = claim.status.allocation
     if allocation is None:
@@ -253,7 +257,7 @@ def own_results(claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
     return results
 
 
-def users(claim: ResourceClaim) -> frozenset[str] | None:
+def users(claim: PartialResourceClaim) -> frozenset[str] | None:
     """UIDs of the pods that the claim is reserved for; None when it is reserved for something else than pods too."""
     reserved = claim.status.reserved_for
     if any(consumer.resource != "pods" or consumer.api_group for consumer in reserved):
@@ -261,13 +265,13 @@ def users(claim: ResourceClaim) -> frozenset[str] | None:
     return frozenset(consumer.uid for consumer in reserved)
 
 
-def consumers_of(claim: ResourceClaim) -> tuple[str, ...]:
+def consumers_of(claim: PartialResourceClaim) -> tuple[str, ...]:
     """Names of the pods that the claim is reserved for."""
     reserved = claim.status.reserved_for
     return tuple(sorted(item.name for item in reserved if item.resource == "pods" and not item.api_group))
 
 
-def chips_needed(claim: ResourceClaim) -> frozenset[int] | None:
+def chips_needed(claim: PartialResourceClaim) -> frozenset[int] | None:
     """Host indexes of the chips that the claim's devices are made of; None when all of the host must be looked at."""
     allocation = claim.status.allocation
     chips: set[int] = set()
@@ -280,7 +284,7 @@ def chips_needed(claim: ResourceClaim) -> frozenset[int] | None:
     return frozenset(chips)
 
 
-def own_pod(claim: ResourceClaim) -> str:
+def own_pod(claim: PartialResourceClaim) -> str:
     """UID of the pod that a claim from a template was made for, when no other uses it; else ""."""
     owners = {owner.uid for owner in claim.metadata.owner_references if owner.kind == "Pod" and owner.controller}
     pods = users(claim)

@@ -39,9 +39,11 @@ from dra_driver.driver.claims.model import (
 )
 from dra_driver.driver.claims.planner import after_reboot, chips_needed, own_results, plan, refreshed, users
 from dra_driver.kube.api.errors import ApiError, Unreachable
-from dra_driver.kube.api.objects import ClaimPod, ObjectMeta, ResourceClaim, ResourceClaimConsumerReference
 from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.kube.kubelet.dra import ClaimRef, PreparedDevice
+from dra_driver.kube.objects.core import Pod
+from dra_driver.kube.objects.meta import ObjectMeta
+from dra_driver.kube.objects.resource import PartialResourceClaim, ResourceClaimConsumerReference
 from dra_driver.neuron.exclusion import HeldBack
 from dra_driver.neuron.host.inventory import NodeInventory, chips_of
 from dra_driver.util.errors import DriverError
@@ -68,15 +70,15 @@ log = logging.getLogger(__name__)
 class ClaimSource(Protocol):
     """Where claims are read: ``kube.api.resources.ResourceApi``, the parts in use. Calls raise ApiError."""
 
-    def get_claim(self, namespace: str, name: str, *, timeout: float = _GET_SECONDS) -> ResourceClaim:
+    def get_claim(self, namespace: str, name: str, *, timeout: float = _GET_SECONDS) -> PartialResourceClaim:
         """The claim as stored now. Connecting and the answer may take ``timeout`` seconds each."""
         ...
 
-    def get_pod(self, namespace: str, name: str, *, timeout: float = _GET_SECONDS) -> ClaimPod:
+    def get_pod(self, namespace: str, name: str, *, timeout: float = _GET_SECONDS) -> Pod:
         """A pod, what of it tells which container uses which claims; timeout as above."""
         ...
 
-    def list_claims(self) -> Sequence[ResourceClaim]:
+    def list_claims(self) -> Sequence[PartialResourceClaim]:
         """All claims of the cluster."""
         ...
 
@@ -99,7 +101,7 @@ class _Known:
     """What a call has asked the API server beside its claim: see ``planner.plan``."""
 
     consumers: dict[str, frozenset[str] | None]
-    pods: dict[str, ClaimPod]
+    pods: dict[str, Pod]
 
 
 class Preparer:
@@ -192,7 +194,7 @@ class Preparer:
     def _recorded(
         self,
         ref: ClaimRef,
-        stored: ResourceClaim | None,
+        stored: PartialResourceClaim | None,
         trouble: ApiError | None,
         inventory: NodeInventory,
         held: PreparedClaims,
@@ -214,7 +216,7 @@ class Preparer:
         return wanted
 
     def _staged(
-        self, claim: ResourceClaim | None, inventory: NodeInventory, known: _Known
+        self, claim: PartialResourceClaim | None, inventory: NodeInventory, known: _Known
     ) -> AbstractContextManager[Staged | None]:
         """What the checkpoint can write before it is this call's turn."""
         if claim is None:
@@ -222,7 +224,7 @@ class Preparer:
         return self._checkpoint.staged(claim.metadata.uid, lambda held: self._new_plan(claim, inventory, held, known))
 
     def _new_plan(
-        self, claim: ResourceClaim, inventory: NodeInventory, held: PreparedClaims, known: _Known
+        self, claim: PartialResourceClaim, inventory: NodeInventory, held: PreparedClaims, known: _Known
     ) -> Plan | Needs:
         now = self._published()
         _check_held_back(claim, now.held_back)
@@ -232,7 +234,7 @@ class Preparer:
         return made
 
     def _planned(
-        self, claim: ResourceClaim, inventory: NodeInventory, held: PreparedClaims, known: _Known
+        self, claim: PartialResourceClaim, inventory: NodeInventory, held: PreparedClaims, known: _Known
     ) -> Plan | Needs:
         entry = held.entries.get(claim.metadata.uid)
         if entry is not None:
@@ -278,7 +280,7 @@ class Preparer:
             for device in prepared.devices
         ]
 
-    def _fetch(self, ref: ClaimRef, deadline: float) -> tuple[ResourceClaim | None, ApiError | None]:
+    def _fetch(self, ref: ClaimRef, deadline: float) -> tuple[PartialResourceClaim | None, ApiError | None]:
         """The claim, or what keeps the API server from telling. PrepareError when it says that there is none."""
         end = min(time.monotonic() + _ENOUGH, deadline)
         for pause in (*_PAUSES, None):
@@ -313,7 +315,7 @@ class Preparer:
             self._allowed = allowed
             self._rights_changed()
 
-    def _get(self, namespace: str, name: str, deadline: float) -> ResourceClaim:
+    def _get(self, namespace: str, name: str, deadline: float) -> PartialResourceClaim:
         """A claim, or ApiError by the deadline."""
         left = deadline - time.monotonic()
         if left <= 0:
@@ -328,13 +330,13 @@ class Preparer:
             return frozenset() if error.object_missing else None
         return users(claim) if claim.metadata.uid == other.uid else frozenset()
 
-    def _pod(self, namespace: str, of: ResourceClaimConsumerReference, deadline: float, *, optional: bool) -> ClaimPod:
+    def _pod(self, namespace: str, of: ResourceClaimConsumerReference, deadline: float, *, optional: bool) -> Pod:
         """A pod; without containers if it is gone, or ``optional`` and not to be read.
 
         PrepareError when it cannot be read: containers would be told the wrong cores.
         """
         left = max(deadline - time.monotonic(), 0.1)
-        gone = ClaimPod(ObjectMeta(name=of.name, namespace=namespace))
+        gone = Pod(ObjectMeta(name=of.name, namespace=namespace))
         try:
             pod = self._source.get_pod(namespace, of.name, timeout=min(_GET_SECONDS, left / 2))
         except ApiError as error:
@@ -348,7 +350,7 @@ class Preparer:
         return pod if pod.metadata.uid == of.uid else gone
 
 
-def same_allocation(prepared: Plan, claim: ResourceClaim) -> bool:
+def same_allocation(prepared: Plan, claim: PartialResourceClaim) -> bool:
     """Whether the claim has the devices and parameters that were prepared. PrepareError: it has no device of ours."""
     devices = [(device.request, device.pool, device.device, device.admin) for device in prepared.devices]
     allocated = [(item.request, item.pool, item.device, bool(item.admin_access)) for item in own_results(claim)]
@@ -360,7 +362,7 @@ def _passes(error: ApiError) -> bool:
     return isinstance(error, Unreachable) or error.status in {408, 429} or error.status >= 500
 
 
-def _check_held_back(claim: ResourceClaim, held_back: HeldBack) -> None:
+def _check_held_back(claim: PartialResourceClaim, held_back: HeldBack) -> None:
     """Raise PrepareError if the claim is to get chips that a device plugin may have given to others."""
     for result in own_results(claim) if held_back.chips else ():
         chips = chips_of(result.device, held_back.chips) or ()

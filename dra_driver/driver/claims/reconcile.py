@@ -38,8 +38,8 @@ from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims
 from dra_driver.driver.claims.planner import consumers_of, refreshed, users
 from dra_driver.driver.claims.prepare import ClaimSource
 from dra_driver.kube.api.errors import ApiError, DecodeError
-from dra_driver.kube.api.objects import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.kube.cdi import SpecDirectory, encode
+from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory, chips_of
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
@@ -111,7 +111,7 @@ class ClaimObserver:
         """Get claims one by one. ApiError when the server cannot be asked; the rest stays due."""
         for plan in claims:
             try:
-                claim: ResourceClaim | None = self._source.get_claim(plan.namespace, plan.name)
+                claim: PartialResourceClaim | None = self._source.get_claim(plan.namespace, plan.name)
             except DecodeError as error:
                 # It is about this one claim, and will be the same in a minute.
                 log.warning("claim %s cannot be looked after: %s", plan.reference, error)
@@ -132,7 +132,7 @@ class ClaimObserver:
         for uid in uids:
             self._note(uid, claims.get(uid))
 
-    def _note(self, uid: str, claim: ResourceClaim | None) -> None:
+    def _note(self, uid: str, claim: PartialResourceClaim | None) -> None:
         now = self._clock()
         own = [] if claim is None or claim.metadata.uid != uid else self._own(claim)
         before = self._known.get(uid)
@@ -144,7 +144,7 @@ class ClaimObserver:
             answer = replace(answer, chips=self._chips(own), pods=users(claim), consumers=consumers_of(claim))
         self._known[uid] = answer
 
-    def _own(self, claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
+    def _own(self, claim: PartialResourceClaim) -> list[DeviceRequestAllocationResult]:
         """What of this node is allocated to the claim."""
         allocation = claim.status.allocation
         return [

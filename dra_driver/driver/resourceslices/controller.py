@@ -57,18 +57,12 @@ from dra_driver.driver.resourceslices.taints import (
     bare,
     is_worse,
 )
+from dra_driver.kube.api.codec import ServerVersion
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.kube.api.objects import (
-    CounterSet,
-    Device,
-    Node,
-    ResourcePool,
-    ResourceSlice,
-    ResourceSliceSpec,
-    ServerVersion,
-)
 from dra_driver.kube.api.resources import ResourceApi, WatchEvent
 from dra_driver.kube.api.watch import WATCH_SECONDS, Reflector
+from dra_driver.kube.objects.core import Node
+from dra_driver.kube.objects.resource import CounterSet, Device, ResourcePool, ResourceSlice, ResourceSliceSpec
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Backoff, Worker
 

@@ -23,7 +23,8 @@ from typing import Final, Literal
 
 from dra_driver.driver.resourceslices.attributes import ATTRIBUTES, Attribute, AttributeSource, Value
 from dra_driver.driver.resourceslices.pool import MAX_COUNTERS, consuming, counter_set
-from dra_driver.kube.api.objects import CounterSet, Device, DeviceAttribute, DeviceCapacity, DeviceTaint, timestamp
+from dra_driver.kube.objects.meta import timestamp
+from dra_driver.kube.objects.resource import CounterSet, Device, DeviceAttribute, DeviceCapacity, DeviceTaint
 from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.neuron.health.policy import HealthPolicy
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory

@@ -22,7 +22,8 @@ from typing import Final
 
 from dra_driver.driver.resourceslices.devices import RETIRED, Kept, shapes
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS
-from dra_driver.kube.api.objects import Device, seconds
+from dra_driver.kube.objects.meta import seconds
+from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.topology.cuts import device_of
 
 SETTLE_SECONDS: Final = 5.0

@@ -16,17 +16,16 @@ from typing import Final, Literal
 
 import msgspec
 
-from dra_driver.kube.api.objects import (
+from dra_driver.kube.api.codec import ServerVersion
+from dra_driver.kube.objects.meta import ObjectMeta, OwnerReference
+from dra_driver.kube.objects.resource import (
     Counter,
     CounterSet,
     Device,
     DeviceCounterConsumption,
-    ObjectMeta,
-    OwnerReference,
     ResourcePool,
     ResourceSlice,
     ResourceSliceSpec,
-    ServerVersion,
 )
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
@@ -120,7 +119,9 @@ def pool(
     return tuple(
         ResourceSlice(
             ObjectMeta(generate_name=name_prefix(index, driver, node_name), owner_references=(owner,)),
-            ResourceSliceSpec(driver, ResourcePool(node_name, 1, len(contents)), node_name, part, shared),
+            ResourceSliceSpec(
+                driver, ResourcePool(node_name, 1, len(contents)), node_name, devices=part, shared_counters=shared
+            ),
         )
         for index, (part, shared) in enumerate(contents)
     )

@@ -26,9 +26,11 @@ from typing import Final, Literal, Self
 import msgspec
 
 from dra_driver.driver.resourceslices.pool import dropped_counters
+from dra_driver.kube.api.codec import unrecognised
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.kube.api.objects import ObjectMeta, ResourceSlice, ResourceSliceSpec
 from dra_driver.kube.api.resources import ResourceApi, Stored
+from dra_driver.kube.objects.meta import ObjectMeta
+from dra_driver.kube.objects.resource import ResourceSlice, ResourceSliceSpec
 from dra_driver.util.worker import Backoff
 
 
@@ -110,9 +112,9 @@ def _match(
 def _same(stored: ResourceSlice, wanted: ResourceSlice, normalized: Mapping[str, ServerNormalized]) -> bool:
     if stored.metadata.owner_references != wanted.metadata.owner_references:
         return False
-    if stored.spec == wanted.spec and not stored.unrecognised:
+    if stored.spec == wanted.spec and not unrecognised(stored):
         return True
-    return normalized.get(stored.metadata.name) == ServerNormalized(wanted.spec, stored.spec, stored.unrecognised)
+    return normalized.get(stored.metadata.name) == ServerNormalized(wanted.spec, stored.spec, unrecognised(stored))
 
 
 def _at(item: ResourceSlice, generation: int) -> ResourceSlice:
@@ -207,9 +209,9 @@ class Writer:
         answer = send(msgspec.structs.replace(item, metadata=metadata))
         self.count(counted_as)
         stored = answer.object
-        if stored.spec != item.spec or stored.unrecognised:
+        if stored.spec != item.spec or unrecognised(stored):
             # Sending it again would not help: the server does not have the feature, or has one of its own.
-            self.normalized[stored.metadata.name] = ServerNormalized(item.spec, stored.spec, stored.unrecognised)
+            self.normalized[stored.metadata.name] = ServerNormalized(item.spec, stored.spec, unrecognised(stored))
         if answer.dropped:
             log.warning(
                 "the API server did not keep %s of slice %s; a feature gate is off or the version is too old",

@@ -24,15 +24,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from dra_driver.driver.resourceslices.reconcile import TAINTS, trial
-from dra_driver.kube.api.objects import (
-    Device,
-    DeviceTaint,
-    ResourceClaim,
-    ResourcePool,
-    ResourceSliceSpec,
-    ServerVersion,
-)
+from dra_driver.kube.api.codec import ServerVersion
 from dra_driver.kube.api.resources import ResourceApi
+from dra_driver.kube.objects.resource import Device, DeviceTaint, PartialResourceClaim, ResourcePool, ResourceSliceSpec
 
 SPACING_SECONDS: Final = 30.0
 WINDOW_SECONDS: Final = 3600.0
@@ -138,7 +132,7 @@ def without_unhealthy(devices: Sequence[Device], held: Collection[str] | None) -
     return Publication(bare(device for device in devices if device.name not in withdrawn), withdrawn, stays)
 
 
-def allocated(claims: Iterable[ResourceClaim], driver: str, pool: str) -> frozenset[str]:
+def allocated(claims: Iterable[PartialResourceClaim], driver: str, pool: str) -> frozenset[str]:
     """Names of the pool's devices that are allocated to one of the claims."""
     return frozenset(
         result.device
@@ -190,7 +184,7 @@ class TaintPolicy:
             return Publication(devices)
         self._server = server = self.api.known_version()
         probe = Device("trial", taints=(DeviceTaint("neuron.aws.com/trial", "", "NoSchedule", "2026-01-01T00:00:00Z"),))
-        spec = ResourceSliceSpec(self.driver, ResourcePool(self.node, 1, 1), self.node, (probe,))
+        spec = ResourceSliceSpec(self.driver, ResourcePool(self.node, 1, 1), self.node, devices=(probe,))
         if TAINTS in (trial(self.api, spec) or ()):
             return self.weaker(devices)
         if self._logged:

@@ -36,6 +36,8 @@ CONNECT_TIMEOUT: Final = 5.0
 """Seconds to open a connection, if the timeout of the response is at least as long."""
 READ_TIMEOUT: Final = 15.0
 """Seconds without a byte after which a request is given up."""
+REQUEST_SECONDS: Final = 3.0
+"""Timeout of a controller's requests, for connecting and for the response each: shorter than a term of election."""
 POOL_SIZE: Final = 32
 """Maximum number of idle connections. More may be open at once; the excess is closed after use."""
 JSON: Final = "application/json"

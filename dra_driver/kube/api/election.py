@@ -19,15 +19,14 @@ from enum import Enum
 from typing import Final
 
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.kube.api.objects import Lease, LeaseSpec, ObjectMeta, timestamp
 from dra_driver.kube.api.resources import Collection
+from dra_driver.kube.objects.core import Lease, LeaseSpec
+from dra_driver.kube.objects.meta import ObjectMeta, timestamp
 from dra_driver.util.worker import Backoff, Worker
 
 LEASE_SECONDS: Final = 20
 ACT_SECONDS: Final = 7.5
 RENEW_SECONDS: Final = 2.0
-REQUEST_SECONDS: Final = 3.0
-"""Timeout of a write, for connecting and for the response each."""
 MAX_DURATION_SECONDS: Final = 3600
 
 log = logging.getLogger(__name__)

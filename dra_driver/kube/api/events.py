@@ -9,11 +9,12 @@ from collections.abc import Callable
 from collections.abc import Collection as Names
 from typing import Final
 
-from dra_driver.kube.api.client import Transport
-from dra_driver.kube.api.election import REQUEST_SECONDS
+from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
+from dra_driver.kube.api.codec import EVENTS
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.kube.api.objects import EVENTS, Event, EventSource, ObjectMeta, ObjectReference, timestamp
 from dra_driver.kube.api.resources import Collection
+from dra_driver.kube.objects.core import Event, EventSource, ObjectReference
+from dra_driver.kube.objects.meta import ObjectMeta, timestamp
 from dra_driver.util.text import one_line
 
 CLUSTER_NAMESPACE: Final = "default"

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from dra_driver.kube.api.client import Transport
-from dra_driver.kube.api.election import REQUEST_SECONDS
+from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
+from dra_driver.kube.api.codec import PODS
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.kube.api.objects import PODS, Pod
 from dra_driver.kube.api.resources import Collection
+from dra_driver.kube.objects.core import Pod
 from dra_driver.util.text import one_line
 
 MIRROR: Final = "kubernetes.io/config.mirror"

@@ -13,12 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from dra_driver.kube.api.client import Transport
-from dra_driver.kube.api.election import REQUEST_SECONDS, Election, Times
+from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
+from dra_driver.kube.api.codec import CONFIG_MAPS, LEASES
+from dra_driver.kube.api.election import Election, Times
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.kube.api.objects import CONFIG_MAPS, LEASES, ConfigMap, ObjectMeta
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
+from dra_driver.kube.objects.core import ConfigMap
+from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import MAX_ROUND_SECONDS, STOP_SECONDS, Backoff, Worker
 

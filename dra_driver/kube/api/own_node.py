@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.kube.api.objects import Condition, Node, timestamp
+from dra_driver.kube.objects.core import Node
+from dra_driver.kube.objects.meta import Condition, timestamp
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Backoff, Worker
 

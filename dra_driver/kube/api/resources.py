@@ -12,27 +12,24 @@ from urllib.parse import quote
 import msgspec
 
 from dra_driver.kube.api.client import JSON, READ_TIMEOUT, Query, Response, Stream, Transport
-from dra_driver.kube.api.errors import ApiError, Status, refusal
-from dra_driver.kube.api.objects import (
-    CLAIM_PODS,
+from dra_driver.kube.api.codec import (
     EVENTS,
     NODES,
-    RESOURCE_CLAIMS,
+    PARTIAL_RESOURCE_CLAIMS,
+    PODS,
     RESOURCE_SLICES,
-    ClaimPod,
-    Event,
-    JsonObject,
     ListMeta,
-    Node,
     ObjectList,
     RawEvent,
     Resource,
-    ResourceClaim,
-    ResourceSlice,
     ServerVersion,
     decode,
     missing_fields,
 )
+from dra_driver.kube.api.errors import ApiError, Status, refusal
+from dra_driver.kube.objects.core import Event, Node, Pod
+from dra_driver.kube.objects.meta import JsonObject
+from dra_driver.kube.objects.resource import PartialResourceClaim, ResourceSlice
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -320,11 +317,11 @@ class ResourceApi:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._served = ServedVersion(RESOURCE_CLAIMS.versions)
-        self._claims = Collection(transport, RESOURCE_CLAIMS, served=self._served)
+        self._served = ServedVersion(PARTIAL_RESOURCE_CLAIMS.versions)
+        self._claims = Collection(transport, PARTIAL_RESOURCE_CLAIMS, served=self._served)
         self._slices = Collection(transport, RESOURCE_SLICES, served=self._served)
         self._nodes = Collection(transport, NODES)
-        self._pods = Collection(transport, CLAIM_PODS)
+        self._pods = Collection(transport, PODS)
         self._events = Collection(transport, EVENTS, timeout=EVENT_SECONDS)
 
     @property
@@ -349,15 +346,15 @@ class ResourceApi:
 
     # Claims
 
-    def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0) -> ResourceClaim:
+    def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0) -> PartialResourceClaim:
         """Get one claim as stored now. Connecting and the response may take ``timeout`` seconds each."""
         return self._claims.get(namespace, name, timeout=timeout)
 
-    def list_claims(self) -> list[ResourceClaim]:
+    def list_claims(self) -> list[PartialResourceClaim]:
         """List all claims of the cluster, in pages."""
         return self._claims.list_all()[0]
 
-    def get_pod(self, namespace: str, name: str, *, timeout: float = 10.0) -> ClaimPod:
+    def get_pod(self, namespace: str, name: str, *, timeout: float = 10.0) -> Pod:
         """Get one pod as stored now, with what tells which container uses which claims; timeout as of ``get_claim``."""
         return self._pods.get(namespace, name, timeout=timeout)
 

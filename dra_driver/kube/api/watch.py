@@ -19,8 +19,8 @@ from contextlib import AbstractContextManager
 from typing import Generic, Protocol, TypeVar
 
 from dra_driver.kube.api.errors import ApiError, DecodeError
-from dra_driver.kube.api.objects import ObjectMeta
 from dra_driver.kube.api.resources import Collection, Watch, WatchEvent
+from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.util.worker import MAX_ROUND_SECONDS, Backoff, Worker
 
 T = TypeVar("T")

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Final
 
 from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.codec import Resource as ApiResource
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.kube.api.objects import Node
-from dra_driver.kube.api.objects import Resource as ApiResource
 from dra_driver.kube.api.resources import Collection, ResourceApi, WatchEvent
 from dra_driver.kube.api.watch import Informer, Reflector
 from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.kube.kubelet.client import PodDevices, list_pods
 from dra_driver.kube.kubelet.deviceplugin import DevicePlugin
 from dra_driver.kube.kubelet.health import HealthServer
+from dra_driver.kube.objects.core import Node
 from dra_driver.legacy.device_plugin.allocator import OPERATIONS, Allocator, ResourceAnswers
 from dra_driver.legacy.device_plugin.devices import (
     CDI_KIND,

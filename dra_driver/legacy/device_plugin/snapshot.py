@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dra_driver.kube.api.objects import ApiObject, ObjectMeta
-from dra_driver.kube.api.objects import Resource as ApiResource
+from dra_driver.kube.api.codec import Resource as ApiResource
 from dra_driver.kube.kubelet.client import PodDevices
+from dra_driver.kube.objects.meta import ApiObject, ObjectMeta
 from dra_driver.legacy.annotations import OF, Allocation, PodAnnotations, Share, copied, from_mapping, read
 from dra_driver.legacy.device_plugin.devices import Offer
 from dra_driver.legacy.placement import union

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from dra_driver.kube.api.client import Transport
-from dra_driver.kube.api.election import REQUEST_SECONDS
+from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection
 from dra_driver.legacy.annotations import ALLOC_TIME, write

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from dra_driver.kube.api.client import Transport
-from dra_driver.kube.api.election import REQUEST_SECONDS
+from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection, WatchEvent
 from dra_driver.kube.api.watch import Reflector

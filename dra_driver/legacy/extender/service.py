@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from dra_driver.kube.api.client import Transport
-from dra_driver.kube.api.election import REQUEST_SECONDS, Election, Times
-from dra_driver.kube.api.objects import LEASES
+from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
+from dra_driver.kube.api.codec import LEASES
+from dra_driver.kube.api.election import Election, Times
 from dra_driver.kube.api.resources import Collection
 from dra_driver.legacy.extender.answers import FitCache
 from dra_driver.legacy.extender.binding import Binder

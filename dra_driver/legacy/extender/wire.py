@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dra_driver.kube.api.objects import ApiObject
-from dra_driver.kube.api.objects import Resource as ApiResource
+from dra_driver.kube.api.codec import Resource as ApiResource
+from dra_driver.kube.objects.meta import ApiObject
 from dra_driver.legacy.annotations import NodeAnnotations, PodAnnotations, copied, present
 from dra_driver.legacy.resource_requests import (
     ENDED,

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dra_driver.kube.documents import documents, items_of
+from dra_driver.kube.objects.core import PodSpec
 from dra_driver.legacy.annotations import POD_KEYS
 from dra_driver.legacy.migration.claims import Template, selector
 from dra_driver.legacy.migration.limits import (
@@ -36,7 +37,6 @@ from dra_driver.neuron.topology.instance_types import lookup
 from dra_driver.simulator.manifests import NAMESPACE, ManifestError, Origin, podtemplates
 from dra_driver.simulator.manifests.fields import BESIDE, KINDS, convert
 from dra_driver.simulator.manifests.pods import makes_pods
-from dra_driver.simulator.manifests.workloads import PodSpec
 
 Json = dict[str, Any]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dra_driver.kube import cdi
-from dra_driver.kube.api.objects import Device, DeviceAttribute
+from dra_driver.kube.objects.resource import Device, DeviceAttribute
 from dra_driver.neuron.emulation.tree import NULL_DEVICE
 from dra_driver.neuron.names import GROUP_ATTRIBUTE_DOMAIN
 from dra_driver.neuron.topology.groups import device_group_ids

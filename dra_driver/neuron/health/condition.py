@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dra_driver.kube.api.objects import Condition
+from dra_driver.kube.objects.meta import Condition
 from dra_driver.neuron.health.faults import FAULTS, SEVERITIES, ActiveFault, ChipHealth, NodeHealth, in_order
 
 TYPE: Final = "NeuronHealth"

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from dra_driver.kube.api.objects import Condition, Node
 from dra_driver.kube.api.own_node import OwnCondition, OwnLabels, OwnNodeWriter, Part, PartStatus
+from dra_driver.kube.objects.core import Node
+from dra_driver.kube.objects.meta import Condition
 from dra_driver.neuron.health import condition
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KUBELET, OfferProblem
 from dra_driver.neuron.health.faults import NodeHealth

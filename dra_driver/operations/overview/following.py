@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.codec import Resource
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.kube.api.objects import Resource
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
 from dra_driver.neuron.names import DRIVER_NAME, VIEWER_ROLE

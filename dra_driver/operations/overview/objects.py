@@ -13,23 +13,26 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from dra_driver.kube.api.objects import (
-    RESOURCE_CLAIMS,
-    TAINT_RULE_VERSIONS,
-    ApiObject,
-    ClaimOfPod,
-    Condition,
-    DeviceAttribute,
-    ExtendedResourceClaimStatus,
+from dra_driver.kube.api.codec import PARTIAL_RESOURCE_CLAIMS, Resource
+from dra_driver.kube.kubelet.versions import kubelet_problem
+from dra_driver.kube.objects.core import (
     NodeSpec,
     NodeSystemInfo,
-    ObjectMeta,
+    PodExtendedResourceClaimStatus,
+    PodResourceClaim,
     PodSchedulingGate,
-    Resource,
+)
+from dra_driver.kube.objects.meta import ApiObject, Condition, ObjectMeta
+from dra_driver.kube.objects.resource import (
+    TAINT_RULE_VERSIONS,
+    DeviceAttribute,
+    DeviceTaint,
+    DeviceTaintRule,
+    DeviceTaintRuleSpec,
+    DeviceTaintSelector,
     ResourceClaimConsumerReference,
 )
-from dra_driver.kube.api.objects import DeviceTaint as KubeTaint
-from dra_driver.kube.kubelet.versions import kubelet_problem
+from dra_driver.kube.objects.resource import DeviceTaint as KubeTaint
 from dra_driver.legacy.annotations import NodeAnnotations, PodAnnotations
 from dra_driver.legacy.resource_requests import ENDED, Container, Limits, PodRequest, pod_request, quantity
 from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, Hardware, hardware
@@ -37,12 +40,6 @@ from dra_driver.legacy.usage import Holding, holding
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, told
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.names import DRIVER_NAME, SERVER_2, SERVER_4
-from dra_driver.simulator.manifests.objects import (
-    DeviceTaint,
-    DeviceTaintRule,
-    DeviceTaintRuleSpec,
-    DeviceTaintSelector,
-)
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import first_of, one_line
 
@@ -381,7 +378,7 @@ class _PodMeta(ApiObject, frozen=True):
 class _PodSpec(ApiObject, frozen=True):
     node_name: str = ""
     scheduling_gates: tuple[PodSchedulingGate, ...] = ()
-    resource_claims: tuple[ClaimOfPod, ...] = ()
+    resource_claims: tuple[PodResourceClaim, ...] = ()
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
 
@@ -389,8 +386,8 @@ class _PodSpec(ApiObject, frozen=True):
 class _PodStatus(ApiObject, frozen=True):
     phase: str = "Pending"
     conditions: tuple[Condition, ...] = ()
-    resource_claim_statuses: tuple[ClaimOfPod, ...] = ()
-    extended_resource_claim_status: ExtendedResourceClaimStatus | None = None
+    resource_claim_statuses: tuple[PodResourceClaim, ...] = ()
+    extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
 
 
 class _Pod(ApiObject, frozen=True):
@@ -477,9 +474,9 @@ def _resource(struct: type[T], kind: str, plural: str, versions: Iterable[str], 
 
 
 NODES: Final = _resource(Node, "Node", "nodes", ("v1",), _node, _Node)
-SLICES: Final = _resource(Slice, "ResourceSlice", "resourceslices", RESOURCE_CLAIMS.versions, _slice, _Slice)
+SLICES: Final = _resource(Slice, "ResourceSlice", "resourceslices", PARTIAL_RESOURCE_CLAIMS.versions, _slice, _Slice)
 TAINT_RULES: Final = _resource(
     TaintRule, "DeviceTaintRule", "devicetaintrules", TAINT_RULE_VERSIONS, _taint_rule, _TaintRule
 )
-CLAIMS: Final = _resource(Claim, "ResourceClaim", "resourceclaims", RESOURCE_CLAIMS.versions, _claim, _Claim)
+CLAIMS: Final = _resource(Claim, "ResourceClaim", "resourceclaims", PARTIAL_RESOURCE_CLAIMS.versions, _claim, _Claim)
 PODS: Final = _resource(Pod, "Pod", "pods", ("v1",), _pod, _Pod)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from dra_driver.kube.api.objects import DeviceAttribute
+from dra_driver.kube.objects.resource import Device, DeviceAttribute
 from dra_driver.legacy.annotations import UNUSABLE, parse_ids
 from dra_driver.legacy.rules import Hardware as PluginHardware
 from dra_driver.legacy.rules import Resource
@@ -23,7 +23,6 @@ from dra_driver.operations.overview.objects import Claim, Node, Offered, Pod, Se
 from dra_driver.simulator.allocator.candidates import BLOCKING, selects, taint_of
 from dra_driver.simulator.explain.findings import named
 from dra_driver.simulator.hardware import MEANINGS, Hardware
-from dra_driver.simulator.manifests.objects import Device
 from dra_driver.simulator.taints import fault_of, retired, written
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import ranges

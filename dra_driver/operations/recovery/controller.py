@@ -16,15 +16,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from dra_driver.kube.api.client import Transport
-from dra_driver.kube.api.election import REQUEST_SECONDS, Times
+from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
+from dra_driver.kube.api.codec import PARTIAL_NODES
+from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.events import EventRecorder
 from dra_driver.kube.api.eviction import Evictor
 from dra_driver.kube.api.leading import Leading, Term
-from dra_driver.kube.api.objects import PARTIAL_NODES, ObjectReference, PartialNode
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
+from dra_driver.kube.objects.core import ObjectReference, PartialNode
 from dra_driver.neuron.health.faults import FAULTS
 from dra_driver.operations.recovery.aws import Aws, instance_of
 from dra_driver.operations.recovery.decide import (

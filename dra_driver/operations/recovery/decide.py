@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from dra_driver.kube.api.objects import timestamp
+from dra_driver.kube.objects.meta import timestamp
 from dra_driver.neuron.health.faults import FAULTS, REMEDIES
 from dra_driver.neuron.names import NODES_OF
 from dra_driver.operations.recovery.nodes import MARK, Mark, NodeView

@@ -19,7 +19,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from dra_driver.kube.api.objects import Condition, NodeTaint, PartialNode, timestamp
+from dra_driver.kube.objects.core import PartialNode, Taint
+from dra_driver.kube.objects.meta import Condition, timestamp
 from dra_driver.neuron.health.condition import TYPE, parse
 from dra_driver.neuron.health.faults import Remedy
 from dra_driver.neuron.names import NODES_OF, SERVER_MODE
@@ -244,7 +245,7 @@ def marking(node: PartialNode, mark: Mark, *, request: str | None = None) -> dic
     if "cordon" in mark.did and not node.spec.unschedulable:
         spec["unschedulable"] = True
     if "taint" in mark.did and all(taint.key != TAINT for taint in node.spec.taints):
-        spec["taints"] = _plain((*node.spec.taints, NodeTaint(TAINT, mark.fault, "NoSchedule")))
+        spec["taints"] = _plain((*node.spec.taints, Taint(TAINT, mark.fault, "NoSchedule")))
     return _patch(node, notes, spec)
 
 
@@ -266,6 +267,6 @@ def _patch(node: PartialNode, notes: Mapping[str, str | None], spec: Mapping[str
     return {"metadata": meta, **({"spec": dict(spec)} if spec else {})}
 
 
-def _plain(taints: Iterable[NodeTaint]) -> list[object]:
+def _plain(taints: Iterable[Taint]) -> list[object]:
     made: list[object] = msgspec.to_builtins(list(taints))
     return made

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dra_driver.driver.resourceslices.attributes import ATTRIBUTES
-from dra_driver.kube.api.objects import Condition
+from dra_driver.kube.objects.meta import Condition
 from dra_driver.legacy.annotations import CORE_USAGE, DEVICE_USAGE, POD_KEYS, UNUSABLE, from_mapping, said
 from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
 from dra_driver.neuron.health.condition import HEALTHY_MESSAGE, told_by

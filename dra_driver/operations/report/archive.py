@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dra_driver.kube.api.objects import timestamp
+from dra_driver.kube.objects.meta import timestamp
 from dra_driver.util.text import printable
 from dra_driver.version import VERSION
 

@@ -10,9 +10,11 @@ from typing import Any, Final
 import yaml
 
 from dra_driver.kube.api.client import Query, Transport
+from dra_driver.kube.api.codec import PARTIAL_RESOURCE_CLAIMS, Resource
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.kube.api.objects import RESOURCE_CLAIMS, TAINT_RULE_VERSIONS, JsonObject, Resource
 from dra_driver.kube.api.resources import Collection, ResourceApi
+from dra_driver.kube.objects.meta import JsonObject
+from dra_driver.kube.objects.resource import TAINT_RULE_VERSIONS
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.health.policy import HealthPolicy
 from dra_driver.neuron.names import DRIVER_NAME
@@ -38,7 +40,7 @@ LOG_SECONDS: Final = 20.0
 LOGS_SECONDS: Final = 180.0
 """For all of them; the rest is left out."""
 
-_DRA: Final = RESOURCE_CLAIMS.versions
+_DRA: Final = PARTIAL_RESOURCE_CLAIMS.versions
 
 PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {
     "app": (

@@ -9,17 +9,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dra_driver.kube.quantity import MAX_INT64, UNIT, canonical, nanos, stored
-from dra_driver.simulator.allocator.pool_devices import DeviceId, PoolKey
-from dra_driver.simulator.allocator.release import Release
-from dra_driver.simulator.manifests.objects import (
-    AllocatedDevice,
+from dra_driver.kube.objects.meta import Quantity
+from dra_driver.kube.objects.resource import (
     CapacityRange,
     Device,
     DeviceCapacity,
-    Quantity,
+    DeviceRequestAllocationResult,
     ResourceClaim,
 )
+from dra_driver.kube.quantity import MAX_INT64, UNIT, canonical, nanos, stored
+from dra_driver.simulator.allocator.pool_devices import DeviceId, PoolKey
+from dra_driver.simulator.allocator.release import Release
 from dra_driver.util.errors import DriverError
 
 _MILLI = UNIT // 1000
@@ -150,15 +150,15 @@ class Usage:
             if claim.status.allocation is not None:
                 self.take(claim.status.allocation.devices.results)
 
-    def take(self, results: Iterable[AllocatedDevice]) -> None:
+    def take(self, results: Iterable[DeviceRequestAllocationResult]) -> None:
         """Add the devices of one allocation. Raises QuantityError if a consumed capacity is not a quantity."""
         self._count(results, 1)
 
-    def release(self, results: Iterable[AllocatedDevice]) -> None:
+    def release(self, results: Iterable[DeviceRequestAllocationResult]) -> None:
         """Remove the devices of an allocation that was taken before."""
         self._count(results, -1)
 
-    def _count(self, results: Iterable[AllocatedDevice], step: int) -> None:
+    def _count(self, results: Iterable[DeviceRequestAllocationResult], step: int) -> None:
         for result in results:
             if result.admin_access:
                 continue

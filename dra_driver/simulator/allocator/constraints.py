@@ -8,10 +8,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 
-from dra_driver.kube.api.objects import DeviceAttribute
+from dra_driver.kube.objects.resource import DeviceAttribute, DeviceConstraint
 from dra_driver.simulator.allocator.pool_devices import PoolDevice
 from dra_driver.simulator.allocator.release import Release
-from dra_driver.simulator.manifests.objects import DeviceConstraint
 
 Value = tuple[str, Hashable]
 """Type and value: 1 differs from "1" and from true."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dra_driver.kube.matching import OPERATORS
-from dra_driver.simulator.manifests.objects import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from dra_driver.kube.objects.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from dra_driver.util.errors import DriverError
 
 

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dra_driver.kube.api.objects import DeviceAttribute
+from dra_driver.kube.objects.resource import Device, DeviceAttribute, ResourceSliceSpec
 from dra_driver.kube.quantity import nanos
-from dra_driver.simulator.manifests.objects import Device, ResourceSliceSpec
 from dra_driver.util.errors import DriverError
 
 PoolKey = tuple[str, str]

@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
+from dra_driver.kube.objects.resource import ResourceSlice
 from dra_driver.kube.quantity import nanos
 from dra_driver.simulator.allocator.nodes import NodeView, matches
 from dra_driver.simulator.allocator.pool_devices import Contents, CounterKey, Pool, PoolDevice, PoolKey
 from dra_driver.simulator.allocator.release import Release
-from dra_driver.simulator.manifests.objects import ResourceSlice
 
 
 class PoolIndex:

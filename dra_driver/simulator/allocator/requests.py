@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from dra_driver.simulator.allocator.pool_devices import BrokenSelector, Selector, Selectors
-from dra_driver.simulator.manifests.objects import (
+from dra_driver.kube.objects.meta import Quantity
+from dra_driver.kube.objects.resource import (
     DeviceClass,
     DeviceRequest,
     DeviceSelector,
     DeviceSubRequest,
     DeviceToleration,
     ExactDeviceRequest,
-    Quantity,
     ResourceClaim,
 )
+from dra_driver.simulator.allocator.pool_devices import BrokenSelector, Selector, Selectors
 from dra_driver.util.errors import DriverError
 
 MAX_RESULTS = 32

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.simulator.allocator.nodes import NodeView
 from dra_driver.simulator.allocator.requests import PreparedClaim
 from dra_driver.simulator.allocator.world import NO_SOLUTION, Allocation, Refusal, World
-from dra_driver.simulator.manifests.objects import AllocatedDevice, ResourceClaim
 
 MAX_CHOSEN_FROM = 100
 """Number of feasible nodes after which kube-scheduler stops in small clusters; it evaluates more in large ones."""
@@ -145,7 +145,7 @@ class Scheduler:
             wanted -= isinstance(answer, Allocation)
         return None
 
-    def release(self, results: Iterable[AllocatedDevice]) -> None:
+    def release(self, results: Iterable[DeviceRequestAllocationResult]) -> None:
         """Release devices."""
         self.world.usage.release(results)
         self._open.clear()

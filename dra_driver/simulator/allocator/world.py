@@ -8,6 +8,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from dra_driver.kube.objects.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from dra_driver.kube.objects.resource import (
+    AllocationResult,
+    DeviceAllocationConfiguration,
+    DeviceAllocationResult,
+    DeviceClass,
+    DeviceRequestAllocationResult,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceSlice,
+)
 from dra_driver.simulator.allocator.candidates import SearchContext, tainted
 from dra_driver.simulator.allocator.capacity import Usage
 from dra_driver.simulator.allocator.nodes import NodeView
@@ -17,19 +28,6 @@ from dra_driver.simulator.allocator.pools import PoolIndex
 from dra_driver.simulator.allocator.release import Release, release
 from dra_driver.simulator.allocator.requests import AllocationError, PreparedClaim, RequestAlternative, prepare
 from dra_driver.simulator.allocator.search import Steps, search
-from dra_driver.simulator.manifests.objects import (
-    AllocatedConfiguration,
-    AllocatedDevice,
-    AllocatedDevices,
-    AllocationResult,
-    DeviceClass,
-    DeviceTaintRule,
-    NodeSelector,
-    NodeSelectorRequirement,
-    NodeSelectorTerm,
-    ResourceClaim,
-    ResourceSlice,
-)
 from dra_driver.util.errors import DriverError
 
 _SHARES = uuid.UUID("6d0cfb5e-9a55-4d0b-8f0c-2f6f7f5f0c1d")
@@ -39,7 +37,7 @@ _SHARES = uuid.UUID("6d0cfb5e-9a55-4d0b-8f0c-2f6f7f5f0c1d")
 def allocation(prepared: PreparedClaim, picks: Sequence[Pick], node: str, release: Release) -> AllocationResult:
     """The allocation that kube-scheduler would write. Raises AllocationError for a node selector with several terms."""
     return AllocationResult(
-        devices=AllocatedDevices(
+        devices=DeviceAllocationResult(
             results=tuple(_device(prepared, place, pick) for place, pick in enumerate(picks)),
             config=tuple(_config(prepared, picks, release)),
         ),
@@ -47,14 +45,14 @@ def allocation(prepared: PreparedClaim, picks: Sequence[Pick], node: str, releas
     )
 
 
-def _device(prepared: PreparedClaim, place: int, pick: Pick) -> AllocatedDevice:
+def _device(prepared: PreparedClaim, place: int, pick: Pick) -> DeviceRequestAllocationResult:
     offer = pick.candidate.offer
     share, consumed = None, {}
     if offer.shareable:
         meta = prepared.claim.metadata
         share = str(uuid.uuid5(_SHARES, "/".join((meta.namespace, meta.name, meta.uid, str(place), *offer.id))))
         consumed = {name: amount.text for name, amount in (pick.candidate.amounts or {}).items()}
-    return AllocatedDevice(
+    return DeviceRequestAllocationResult(
         request=pick.option.label,
         driver=offer.driver,
         pool=offer.pool,
@@ -77,30 +75,33 @@ def _chosen(prepared: PreparedClaim, picks: Sequence[Pick]) -> list[RequestAlter
     ]
 
 
-def _config(prepared: PreparedClaim, picks: Sequence[Pick], release: Release) -> Iterator[AllocatedConfiguration]:
+def _config(
+    prepared: PreparedClaim, picks: Sequence[Pick], release: Release
+) -> Iterator[DeviceAllocationConfiguration]:
     """Entries of the classes, each once, then those of the claim.
 
     Up to 1.36 an entry of the claim is repeated for each request that it names. From 1.37 on it occurs once, and an
     entry for all requests names none.
     """
     options = _chosen(prepared, picks)
-    entries: list[AllocatedConfiguration] = []
+    entries: list[DeviceAllocationConfiguration] = []
     users: dict[str, list[RequestAlternative]] = {}
     for option in options:
         users.setdefault(option.device_class.metadata.name, []).append(option)
     for using in users.values():
         labels = tuple(option.label for option in using)
         entries += [
-            AllocatedConfiguration("FromClass", labels, item.opaque) for item in using[0].device_class.spec.config
+            DeviceAllocationConfiguration("FromClass", labels, item.opaque)
+            for item in using[0].device_class.spec.config
         ]
     for item in prepared.claim.spec.devices.config:
         named = [option for option in options if {option.label, option.names[0]} & set(item.requests)]
         times = 1 if not item.requests else len(named) if release.keeps_config_requests else min(len(named), 1)
-        entries += [AllocatedConfiguration("FromClaim", item.requests, item.opaque)] * times
+        entries += [DeviceAllocationConfiguration("FromClaim", item.requests, item.opaque)] * times
     for entry in entries:
         for_all = all({option.label, option.names[0]} & set(entry.requests) for option in options)
         if for_all and not release.keeps_config_requests:
-            yield AllocatedConfiguration(entry.source, (), entry.opaque)
+            yield DeviceAllocationConfiguration(entry.source, (), entry.opaque)
         else:
             yield entry
 

@@ -8,14 +8,14 @@ from functools import partial
 
 import msgspec
 
+from dra_driver.kube.objects.core import Node
+from dra_driver.kube.objects.resource import ResourceClaim, ResourceClaimStatus
 from dra_driver.simulator.allocator import Allocation, NodeView, Scheduler, World
 from dra_driver.simulator.cluster import cluster_of, obstacle
 from dra_driver.simulator.explain.diagnosis import claim_name
 from dra_driver.simulator.explain.explanation import Question, exclusions, explain, placed_on
 from dra_driver.simulator.explain.values import Explanation, Refused
 from dra_driver.simulator.manifests import Attempt, ManifestError, Manifests, PodWithClaims, attempts
-from dra_driver.simulator.manifests.objects import ResourceClaim, ResourceClaimStatus
-from dra_driver.simulator.manifests.workloads import Node
 from dra_driver.simulator.placement import ExtendedResources, Outcome, Places, scores_of
 from dra_driver.simulator.preparation import NodeDrivers, Stored, prepared_on_nodes
 from dra_driver.util.errors import DriverError

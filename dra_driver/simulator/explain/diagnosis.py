@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dra_driver.kube.objects.resource import DeviceConstraint, ResourceClaim
 from dra_driver.simulator.allocator import Refusal, World
 from dra_driver.simulator.allocator.candidates import SearchContext
 from dra_driver.simulator.allocator.nodes import NodeView
@@ -23,7 +24,6 @@ from dra_driver.simulator.explain.minimal_conflict import (
 )
 from dra_driver.simulator.explain.shortfall import Pair, constraint_view, share_sentence
 from dra_driver.simulator.explain.values import ConstraintView, Diagnosis, RequestView, Step, request_view
-from dra_driver.simulator.manifests.objects import DeviceConstraint, ResourceClaim
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from dra_driver.kube.objects.resource import ResourceClaim, ResourceClaimStatus
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.nodes import matches
@@ -28,7 +29,6 @@ from dra_driver.simulator.explain.values import (
     Refused,
     request_view,
 )
-from dra_driver.simulator.manifests.objects import ResourceClaim, ResourceClaimStatus
 from dra_driver.util.errors import DriverError
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from dra_driver.kube.objects.resource import DeviceTaint
 from dra_driver.simulator.allocator.candidates import Candidate, SearchContext, tolerated
 from dra_driver.simulator.allocator.capacity import amounts, fits
 from dra_driver.simulator.allocator.constraints import Value, value
@@ -17,7 +18,6 @@ from dra_driver.simulator.allocator.partial_allocation import PartialAllocation
 from dra_driver.simulator.allocator.pool_devices import Failure, Pool, PoolDevice, verdict
 from dra_driver.simulator.allocator.requests import RequestAlternative
 from dra_driver.simulator.cel import Reference, clauses, references
-from dra_driver.simulator.manifests.objects import DeviceTaint
 from dra_driver.simulator.taints import said
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import shorten

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from dra_driver.kube.objects.resource import DeviceClaim, DeviceConstraint, DeviceRequest, ResourceClaim
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, World
 from dra_driver.simulator.allocator.search import Steps
-from dra_driver.simulator.manifests.objects import DeviceClaim, DeviceConstraint, DeviceRequest, ResourceClaim
 
 MAX_PARTS = 64
 """Maximum number of requests and constraints to minimise; the rest is treated as one part."""

@@ -8,6 +8,14 @@ from dataclasses import dataclass
 
 import msgspec
 
+from dra_driver.kube.objects.resource import (
+    CELDeviceSelector,
+    DeviceSelector,
+    DeviceTaint,
+    DeviceToleration,
+    ExactDeviceRequest,
+    ResourceClaim,
+)
 from dra_driver.simulator.allocator import NodeView
 from dra_driver.simulator.allocator.candidates import BLOCKING
 from dra_driver.simulator.cel import Reference, clauses, references
@@ -24,14 +32,6 @@ from dra_driver.simulator.explain.minimal_conflict import (
     with_request,
 )
 from dra_driver.simulator.explain.values import DeviceGroup, Diagnosis, clause_text
-from dra_driver.simulator.manifests.objects import (
-    CelSelector,
-    DeviceSelector,
-    DeviceTaint,
-    DeviceToleration,
-    ExactDeviceRequest,
-    ResourceClaim,
-)
 from dra_driver.simulator.taints import retired, way_out
 from dra_driver.util.errors import DriverError
 
@@ -214,7 +214,7 @@ def _shorter(selectors: Sequence[DeviceSelector], group: DeviceGroup) -> tuple[D
             left = [part for part in clauses(group.selector) if part != group.clause]
             if len(left) == len(clauses(group.selector)):
                 left = []
-            made = (DeviceSelector(CelSelector(" && ".join(f"({part})" for part in left))),) if left else ()
+            made = (DeviceSelector(CELDeviceSelector(" && ".join(f"({part})" for part in left))),) if left else ()
             return (*selectors[:place], *made, *selectors[place + 1 :])
     return None
 

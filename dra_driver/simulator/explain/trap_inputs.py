@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dra_driver.kube.objects.resource import DeviceConstraint
 from dra_driver.simulator.allocator import NodeView
 from dra_driver.simulator.allocator.pool_devices import Pool
 from dra_driver.simulator.allocator.requests import RequestAlternative
 from dra_driver.simulator.explain.diagnosis import Case, claim_name, concerns
 from dra_driver.simulator.explain.findings import findings
 from dra_driver.simulator.explain.shortfall import Pair
-from dra_driver.simulator.manifests.objects import DeviceConstraint
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Final
 
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES, DeviceClassRow
 from dra_driver.driver.resourceslices.attributes import RUN_SIZES
+from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.cuts import ResourceType, group_sizes
 from dra_driver.neuron.topology.instance_types import InstanceType, lookup
@@ -24,7 +25,6 @@ from dra_driver.simulator.explain.shortfall import Pair
 from dra_driver.simulator.explain.trap_inputs import TrapInput
 from dra_driver.simulator.explain.values import Trap, clause_text
 from dra_driver.simulator.hardware import MEANINGS, Hardware, number_of, resource_of, text_of
-from dra_driver.simulator.manifests.objects import Device
 from dra_driver.util.errors import DriverError
 
 _UNTOLD = frozenset({"switched", "single", "unknown"})

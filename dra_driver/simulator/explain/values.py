@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
 from dra_driver.simulator.allocator.requests import RequestAlternative
 from dra_driver.simulator.explain.findings import Finding, State, are, choice, named, natural, of_all
-from dra_driver.simulator.manifests.objects import AllocatedDevice
 from dra_driver.util.text import shorten
 
 Kind = Literal["matchAttribute", "distinctAttribute"]
@@ -105,7 +105,7 @@ class Placed:
 
     namespace: str
     claim: str
-    devices: tuple[AllocatedDevice, ...]
+    devices: tuple[DeviceRequestAllocationResult, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,20 +7,21 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from dra_driver.kube.api.objects import ObjectMeta, OwnerReference
 from dra_driver.kube.documents import ManifestError, Origin
-from dra_driver.kube.quantity import UNIT
-from dra_driver.simulator.manifests.model import IMPLICIT, ClaimReference, Key, Manifests, PodWithClaims, of_container
-from dra_driver.simulator.manifests.names import MAX_NAMES, generated, uid
-from dra_driver.simulator.manifests.objects import (
+from dra_driver.kube.objects.core import Container
+from dra_driver.kube.objects.meta import ObjectMeta, OwnerReference
+from dra_driver.kube.objects.resource import (
     DeviceClaim,
     DeviceClass,
     DeviceRequest,
     ExactDeviceRequest,
     ResourceClaim,
     ResourceClaimSpec,
+    ResourceClaimTemplate,
 )
-from dra_driver.simulator.manifests.workloads import Container, ResourceClaimTemplate
+from dra_driver.kube.quantity import UNIT
+from dra_driver.simulator.manifests.model import IMPLICIT, ClaimReference, Key, Manifests, PodWithClaims, of_container
+from dra_driver.simulator.manifests.names import MAX_NAMES, generated, uid
 from dra_driver.util.text import first_of
 
 NEURON_RESOURCES = "aws.amazon.com/neuron"
@@ -64,7 +65,7 @@ def special_claim(pod: PodWithClaims, wanted: Collection[str], classes: Mapping[
         for name, count in _requests(pod, resource)
     )
     requests = tuple(sorted(found, key=lambda item: item.name))
-    return ResourceClaim(meta, ResourceClaimSpec(DeviceClaim(requests)))
+    return ResourceClaim(meta, spec=ResourceClaimSpec(DeviceClaim(requests)))
 
 
 def _requests(pod: PodWithClaims, resource: str) -> Iterator[tuple[str, int]]:
@@ -226,7 +227,7 @@ def _made(pod: PodWithClaims, reference: ClaimReference, template: ResourceClaim
         annotations={**template.spec.metadata.annotations, "resource.kubernetes.io/pod-claim-name": reference.name},
         owner_references=(owner,),
     )
-    return ResourceClaim(meta, template.spec.spec)
+    return ResourceClaim(meta, spec=template.spec.spec)
 
 
 def of_templates(manifests: Manifests) -> Manifests:
@@ -240,7 +241,7 @@ def of_templates(manifests: Manifests) -> Manifests:
         origin = origins["ResourceClaimTemplate", meta.namespace, meta.name]
         origins["ResourceClaim", meta.namespace, name] = origin.at((*origin.path, "spec"), origin.subject)
         of_claim = msgspec.structs.replace(template.spec.metadata, name=name, namespace=meta.namespace)
-        claims.append(ResourceClaim(of_claim, template.spec.spec))
+        claims.append(ResourceClaim(of_claim, spec=template.spec.spec))
     names = [f"{template.metadata.namespace}/{template.metadata.name}" for template in manifests.templates]
     note = f"how many pods use a ResourceClaimTemplate (one claim is taken of each): {first_of(names, MAX_NAMES)}"
     return replace(manifests, claims=tuple(claims), origins=origins, not_considered=(*manifests.not_considered, note))

@@ -10,12 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from dra_driver.kube import formats
-from dra_driver.kube.api.objects import ObjectMeta
 from dra_driver.kube.documents import Origin
+from dra_driver.kube.objects.core import (
+    Container,
+    Node,
+    NodeSelector,
+    NodeSelectorRequirement,
+    PodSpec,
+    ResourceRequirements,
+    Taint,
+    Toleration,
+)
+from dra_driver.kube.objects.meta import ObjectMeta, Quantity
 from dra_driver.kube.quantity import nanos
-from dra_driver.simulator.manifests.objects import NodeSelector, NodeSelectorRequirement, Quantity
 from dra_driver.simulator.manifests.validation import Path, Problem, amount, below, raise_first, twice, wrong
-from dra_driver.simulator.manifests.workloads import Container, Node, PodSpec, Resources, Taint, Toleration
 
 MAX_ANNOTATIONS: Final = 256 << 10
 """Maximum size in bytes of all annotations of an object."""
@@ -119,7 +127,7 @@ def _container(container: Container) -> Iterator[Problem]:
     yield from below(("resources",), _resources(container.resources))
 
 
-def _resources(resources: Resources) -> Iterator[Problem]:
+def _resources(resources: ResourceRequirements) -> Iterator[Problem]:
     yield from below(("limits",), _amounts(resources.limits))
     yield from below(("requests",), _amounts(resources.requests))
     for name, value in resources.requests.items():

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dra_driver.kube.documents import Origin
+from dra_driver.kube.objects.core import Container, Node, NodeSelector, PodSpec, Toleration
+from dra_driver.kube.objects.resource import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
 from dra_driver.kube.quantity import UNIT, nanos
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.simulator.manifests.names import uid
-from dra_driver.simulator.manifests.objects import (
-    DeviceClass,
-    DeviceTaintRule,
-    NodeSelector,
-    ResourceClaim,
-    ResourceSlice,
-)
-from dra_driver.simulator.manifests.workloads import Container, Node, PodSpec, ResourceClaimTemplate, Toleration
 
 SCORED: Final = ("cpu", "memory")
 """The resources that kube-scheduler's default profile scores."""

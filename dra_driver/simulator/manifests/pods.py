@@ -7,26 +7,28 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dra_driver.kube.documents import Origin
+from dra_driver.kube.objects.core import (
+    Pod,
+    PodExtendedResourceClaimStatus,
+    PodResourceClaim,
+    PodResourceClaimStatus,
+    PodSpec,
+    ResourceRequirements,
+)
+from dra_driver.kube.objects.meta import Quantity
 from dra_driver.simulator.manifests.model import ClaimReference, ExclusiveGroup, PodWithClaims, is_extended
 from dra_driver.simulator.manifests.names import generated, suffix
-from dra_driver.simulator.manifests.objects import Quantity
 from dra_driver.simulator.manifests.workloads import (
     CronJob,
     CustomWorkload,
     DaemonSet,
     Deployment,
-    ExtendedClaimStatus,
     Job,
     JobSpec,
     LeaderWorkerSet,
-    Pod,
-    PodClaimStatus,
-    PodResourceClaim,
-    PodSpec,
     PodTemplate,
     ReplicaSet,
     ReplicationController,
-    Resources,
     StatefulSet,
 )
 
@@ -46,8 +48,8 @@ class Described:
     spread_with: str = ""
     """As in ``PodWithClaims``."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    statuses: tuple[PodClaimStatus, ...] = ()
-    extended: ExtendedClaimStatus | None = None
+    statuses: tuple[PodResourceClaimStatus, ...] = ()
+    extended: PodExtendedResourceClaimStatus | None = None
     phase: str = ""
     group: ExclusiveGroup | None = None
     leaving: bool = False
@@ -137,7 +139,7 @@ def _reference(
 
 def _amounts(spec: PodSpec) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, Quantity]]]:
     """All quantities that the pod requests of a node, with their paths in the spec."""
-    holders: list[tuple[tuple[str | int, ...], Resources]] = [
+    holders: list[tuple[tuple[str | int, ...], ResourceRequirements]] = [
         *((("containers", place, "resources"), item.resources) for place, item in enumerate(spec.containers)),
         *((("initContainers", place, "resources"), item.resources) for place, item in enumerate(spec.init_containers)),
         (("resources",), spec.resources),

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dra_driver.kube.api.objects import ObjectMeta
 from dra_driver.kube.documents import Origin
+from dra_driver.kube.objects.core import PodSpec
+from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.simulator.manifests.fields import convert
 from dra_driver.simulator.manifests.pods import MAX_PODS
-from dra_driver.simulator.manifests.workloads import CustomWorkload, PodSet, PodSpec, PodTemplate
+from dra_driver.simulator.manifests.workloads import CustomWorkload, PodSet, PodTemplate
 
 Path = tuple[str | int, ...]
 

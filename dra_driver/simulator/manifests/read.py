@@ -8,13 +8,14 @@ from typing import Any, Final
 
 import msgspec
 
-from dra_driver.kube.api.objects import ObjectMeta
 from dra_driver.kube.documents import ManifestError, Origin, documents, items_of
+from dra_driver.kube.objects import core, resource
+from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.simulator.cel import compile_for
-from dra_driver.simulator.manifests import objects, podtemplates, workloads
 from dra_driver.simulator.manifests import pods as pods_of
+from dra_driver.simulator.manifests import podtemplates, workloads
 from dra_driver.simulator.manifests.corevalidation import check_metadata, check_node, check_pod
-from dra_driver.simulator.manifests.fields import BESIDE, KINDS, Kind, convert, upgraded
+from dra_driver.simulator.manifests.fields import BESIDE, KINDS, Kind, convert
 from dra_driver.simulator.manifests.model import Key, Manifests, PodWithClaims
 from dra_driver.simulator.manifests.names import MAX_NAMES, generated
 from dra_driver.simulator.manifests.pods import MAX_PODS, unconsidered, with_claims
@@ -94,7 +95,7 @@ def read_object(
             remedy=f"write {'/'.join(part for part in (kind.group, kind.versions[0]) if part)}",
         )
     origin = _named(value, kind.name, origin)
-    return convert(upgraded(value, kind, version), kind.struct, origin, unknown), origin
+    return convert(resource.v1(value, kind.name, version), kind.struct, origin, unknown), origin
 
 
 def _named(value: dict[str, Any], kind: str, origin: Origin) -> Origin:
@@ -128,12 +129,12 @@ class _Reader:
         if self._again:
             parts.append(f"given again, with the same content: {first_of(self._again, MAX_NAMES)}")
         return Manifests(
-            nodes=tuple(found[workloads.Node]),
-            slices=tuple(found[objects.ResourceSlice]),
-            taint_rules=tuple(found[objects.DeviceTaintRule]),
-            classes=tuple(found[objects.DeviceClass]),
-            templates=tuple(found[workloads.ResourceClaimTemplate]),
-            claims=tuple(found[objects.ResourceClaim]),
+            nodes=tuple(found[core.Node]),
+            slices=tuple(found[resource.ResourceSlice]),
+            taint_rules=tuple(found[resource.DeviceTaintRule]),
+            classes=tuple(found[resource.DeviceClass]),
+            templates=tuple(found[resource.ResourceClaimTemplate]),
+            claims=tuple(found[resource.ResourceClaim]),
             pods=tuple(self._pods),
             running=tuple(self._running),
             not_considered=(*parts, *beside, *(f"field {name}" for name in self._unknown)),
@@ -217,17 +218,17 @@ class _Reader:
         check_metadata(item.metadata, origin)
         for path, spec in pods_of.pod_specs(item):
             check_pod(spec, origin, path)
-        if isinstance(item, objects.DeviceClass):
+        if isinstance(item, resource.DeviceClass):
             check_class(item, origin, self._compiler())
-        elif isinstance(item, objects.ResourceClaim):
+        elif isinstance(item, resource.ResourceClaim):
             check_claim(item.spec.devices, origin, ("spec",), self._compiler())
-        elif isinstance(item, workloads.ResourceClaimTemplate):
+        elif isinstance(item, resource.ResourceClaimTemplate):
             check_claim(item.spec.spec.devices, origin, ("spec", "spec"), self._compiler())
-        elif isinstance(item, objects.ResourceSlice):
+        elif isinstance(item, resource.ResourceSlice):
             check_slice(item, origin)
-        elif isinstance(item, objects.DeviceTaintRule):
+        elif isinstance(item, resource.DeviceTaintRule):
             check_taint_rule(item, origin)
-        elif isinstance(item, workloads.Node):
+        elif isinstance(item, core.Node):
             check_node(item, origin)
 
     def _compiler(self) -> Compile:

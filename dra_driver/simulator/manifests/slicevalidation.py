@@ -10,16 +10,14 @@ from itertools import pairwise
 from typing import Final
 
 from dra_driver.kube import formats
-from dra_driver.kube.api.objects import DeviceAttribute
 from dra_driver.kube.documents import Origin
-from dra_driver.kube.quantity import nanos
-from dra_driver.simulator.manifests.corevalidation import node_selector
-from dra_driver.simulator.manifests.objects import (
+from dra_driver.kube.objects.resource import (
     CapacityRange,
     CapacityRequestPolicy,
     Counter,
     CounterSet,
     Device,
+    DeviceAttribute,
     DeviceCapacity,
     DeviceTaint,
     DeviceTaintRule,
@@ -27,6 +25,8 @@ from dra_driver.simulator.manifests.objects import (
     ResourceSlice,
     ResourceSliceSpec,
 )
+from dra_driver.kube.quantity import nanos
+from dra_driver.simulator.manifests.corevalidation import node_selector
 from dra_driver.simulator.manifests.validation import EFFECTS, Problem, amount, below, many, raise_first, twice, wrong
 
 MAX_DEVICES: Final = 128

@@ -12,13 +12,12 @@ import msgspec
 
 from dra_driver.kube import formats
 from dra_driver.kube.documents import Origin
-from dra_driver.kube.quantity import QuantityError, stored
-from dra_driver.simulator.manifests.objects import (
+from dra_driver.kube.objects.resource import (
     CapacityRequirements,
-    ClaimConfiguration,
-    ClassConfiguration,
     DeviceClaim,
+    DeviceClaimConfiguration,
     DeviceClass,
+    DeviceClassConfiguration,
     DeviceConstraint,
     DeviceRequest,
     DeviceSelector,
@@ -26,6 +25,7 @@ from dra_driver.simulator.manifests.objects import (
     DeviceToleration,
     ExactDeviceRequest,
 )
+from dra_driver.kube.quantity import QuantityError, stored
 from dra_driver.util.errors import DriverError
 
 Path = tuple[str | int, ...]
@@ -208,10 +208,10 @@ def _extended_resource(name: str) -> Iterator[Problem]:
 
 
 def _configs(
-    entries: Sequence[ClaimConfiguration | ClassConfiguration], known: set[str] | tuple[()]
+    entries: Sequence[DeviceClaimConfiguration | DeviceClassConfiguration], known: set[str] | tuple[()]
 ) -> Iterator[Problem]:
     for place, entry in enumerate(entries):
-        if isinstance(entry, ClaimConfiguration):
+        if isinstance(entry, DeviceClaimConfiguration):
             yield from below((place,), _requests_exist(entry.requests, set(known)))
         yield from below((place,), _opaque(entry.opaque))
 

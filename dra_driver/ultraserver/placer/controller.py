@@ -12,22 +12,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from dra_driver.kube.api.client import Transport
-from dra_driver.kube.api.election import REQUEST_SECONDS, Times
+import msgspec
+
+from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
+from dra_driver.kube.api.codec import PARTIAL_NODES, PARTIAL_RESOURCE_CLAIMS, PARTIAL_RESOURCE_SLICES, PODS
+from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.events import EventRecorder
 from dra_driver.kube.api.leading import KeptText, Leading, Term
-from dra_driver.kube.api.objects import (
-    PARTIAL_NODES,
-    PARTIAL_RESOURCE_SLICES,
-    PODS,
-    RESOURCE_CLAIMS,
-    ObjectReference,
-    timestamp,
-)
-from dra_driver.kube.api.objects import Pod as ApiPod
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
+from dra_driver.kube.objects.core import ObjectReference
+from dra_driver.kube.objects.core import Pod as ApiPod
+from dra_driver.kube.objects.meta import JsonObject, timestamp
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.snapshot import read_kept, snapshot, write_kept
@@ -131,7 +128,7 @@ class Placer(Term):
         self._nodes = Informer("nodes", Collection(transport, PARTIAL_NODES), self._wake.set)
         drivers = (("fieldSelector", f"spec.driver={DRIVER_NAME}"),)
         self._offers = Informer("slices", Collection(transport, PARTIAL_RESOURCE_SLICES, drivers), self._wake.set)
-        self._claims = Informer("claims", Collection(transport, RESOURCE_CLAIMS), self._wake.set)
+        self._claims = Informer("claims", Collection(transport, PARTIAL_RESOURCE_CLAIMS), self._wake.set)
         self._members = {
             name: Informer(name, Collection(transport, PODS, query), self._wake.set)
             for name, query in _SELECTORS.items()
@@ -292,7 +289,7 @@ def _patch(action: Assign | Annotate) -> dict[str, object]:
 def _without(action: Assign) -> dict[str, object]:
     """The pod's node affinity, without the nodes that are not the server's. A field has one value in a requirement."""
     late = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in action.late]
-    terms = action.pod.terms or ({"matchFields": []},)
+    terms: list[JsonObject] = msgspec.to_builtins(action.pod.terms) or [{"matchFields": []}]
     # A term without requirements admits no node, and is not to be changed.
     return {
         "nodeSelectorTerms": [

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from dra_driver.kube.api.objects import PartialNode, PartialResourceSlice, ResourceClaim, seconds, timestamp
-from dra_driver.kube.api.objects import Pod as ApiPod
+from dra_driver.kube.objects.core import NodeSelectorTerm, PartialNode
+from dra_driver.kube.objects.core import Pod as ApiPod
+from dra_driver.kube.objects.meta import seconds, timestamp
+from dra_driver.kube.objects.resource import PartialResourceClaim, PartialResourceSlice
 from dra_driver.neuron.names import DRIVER_NAME, NODES_OF
 from dra_driver.neuron.topology.cuts import NODE_DEVICE
 from dra_driver.ultraserver.placer.values import (
@@ -25,8 +26,6 @@ from dra_driver.ultraserver.placer.values import (
     Pod,
     Released,
     Snapshot,
-    Taint,
-    Toleration,
 )
 
 MAX_RELEASED = 200
@@ -36,7 +35,7 @@ MAX_RELEASED = 200
 def snapshot(
     nodes: Iterable[PartialNode],
     offers: Iterable[PartialResourceSlice],
-    claims: Iterable[ResourceClaim],
+    claims: Iterable[PartialResourceClaim],
     members: Iterable[ApiPod],
     kept: Kept,
 ) -> Snapshot:
@@ -69,7 +68,7 @@ def _offering(offers: Iterable[PartialResourceSlice]) -> set[str]:
     return {node for pool, (generation, node) in found.items() if generation == newest[pool]}
 
 
-def _holders(claims: Iterable[ResourceClaim]) -> dict[str, str]:
+def _holders(claims: Iterable[PartialResourceClaim]) -> dict[str, str]:
     """By node: a claim that holds any of our devices there. Each node's pool has the node's name."""
     found: dict[str, str] = {}
     for claim in claims:
@@ -94,11 +93,7 @@ def _node(node: PartialNode, offers: bool, claim: str) -> Node:
         uid=node.metadata.uid,
         created=seconds(node.metadata.creation_timestamp) or 0.0,
         trouble=next((text for is_so, text in troubles if is_so), ""),
-        taints=tuple(
-            Taint(taint.key, taint.value, taint.effect)
-            for taint in node.spec.taints
-            if taint.effect in ("NoSchedule", "NoExecute")
-        ),
+        taints=tuple(taint for taint in node.spec.taints if taint.effect in ("NoSchedule", "NoExecute")),
         claim=claim,
     )
 
@@ -115,7 +110,7 @@ def pod_of(pod: ApiPod, place: str = "") -> Pod:
     of_lws = LWS_GROUP_LABEL in meta.labels
     gates = tuple(gate.name for gate in spec.scheduling_gates)
     gated = GATE in gates
-    selector = spec.node_selector or {}
+    selector = spec.node_selector
     placed = next((item for item in selector.items() if item[0] in NODES_OF and "=".join(item) == place), None)
     return Pod(
         namespace=meta.namespace,
@@ -140,13 +135,14 @@ def pod_of(pod: ApiPod, place: str = "") -> Pod:
         unschedulable=_unschedulable(pod),
         selector=selector,
         terms=_terms(pod),
-        tolerations=tuple(Toleration(item.key, item.operator, item.value, item.effect) for item in spec.tolerations),
+        tolerations=spec.tolerations,
     )
 
 
-def _terms(pod: ApiPod) -> tuple[Mapping[str, Any], ...]:
-    affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
-    return affinity.required.node_selector_terms if affinity and affinity.required else ()
+def _terms(pod: ApiPod) -> tuple[NodeSelectorTerm, ...]:
+    affinity = pod.spec.affinity.node_affinity
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+    return required.node_selector_terms if required is not None else ()
 
 
 def _unschedulable(pod: ApiPod) -> str:

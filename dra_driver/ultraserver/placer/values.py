@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
+
+from dra_driver.kube.objects.core import NodeSelectorTerm, Taint, Toleration
 
 GATE: Final = "neuron.aws.com/ultraserver"
 """Scheduling gate of the pods that the placer manages."""
@@ -31,25 +33,6 @@ LWS_TOPOLOGY: Final = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 
 
 @dataclass(frozen=True, slots=True)
-class Taint:
-    """A node's taint that keeps new pods away (effects NoSchedule and NoExecute)."""
-
-    key: str
-    value: str
-    effect: str
-
-
-@dataclass(frozen=True, slots=True)
-class Toleration:
-    """``spec.tolerations[]``; empty key and effect mean any."""
-
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Node:
     """A node that carries the label of an UltraServer."""
 
@@ -61,6 +44,7 @@ class Node:
     trouble: str = ""
     """Why no whole-node device is available there now, such as "is not Ready"; "" if it is."""
     taints: tuple[Taint, ...] = ()
+    """Those that keep new pods away (effects NoSchedule and NoExecute)."""
     claim: str = ""
     """``namespace/name`` of a claim that holds a device of the node, or ""."""
 
@@ -101,8 +85,8 @@ class Pod:
     unschedulable: str = ""
     """The scheduler's message if it found no node for the pod; "" if there is none, or while it preempts."""
     selector: Mapping[str, str] = field(default_factory=dict)
-    terms: tuple[Mapping[str, Any], ...] = ()
-    """Terms of its required node affinity, as they are: one of them has to admit the node."""
+    terms: tuple[NodeSelectorTerm, ...] = ()
+    """Terms of its required node affinity: one of them has to admit the node."""
     tolerations: tuple[Toleration, ...] = ()
 
     @property

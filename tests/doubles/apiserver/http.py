@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from dra_driver.kube.api.objects import ServerVersion
+from dra_driver.kube.api.codec import ServerVersion
 from tests.doubles.apiserver.core_objects import MERGE_PATCH, PLAIN_KINDS, bind_pod, evict_pod, patch_node, write_plain
 from tests.doubles.apiserver.node_fields import apply_conditions, apply_labels
 from tests.doubles.apiserver.selectors import event_type, selected

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import pytest
 
 from dra_driver.driver.node_labels import KEYS, LABELS, MODE, SERVER_ID, labels
-from dra_driver.kube.api.objects import Node
 from dra_driver.kube.api.own_node import OwnNodeWriter, PartStatus
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.api.watch import Reflector
+from dra_driver.kube.objects.core import Node
 from dra_driver.neuron.host.inventory import Membership, ServerSet
 from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.util.worker import Backoff

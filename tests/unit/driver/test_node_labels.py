@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.driver.node_labels import KEYS, LABELS, MANAGER, labels
-from dra_driver.kube.api.objects import Node
+from dra_driver.kube.objects.core import Node
 from dra_driver.neuron.host.inventory import Membership, ServerSet
 from dra_driver.neuron.topology.ultraserver import Mode
 

@@ -6,10 +6,9 @@ from itertools import product
 
 import pytest
 
-from dra_driver.kube.api.objects import DeviceTaint, DeviceToleration
 from dra_driver.kube.matching import OPERATORS, tolerates
-from dra_driver.simulator.manifests import objects, workloads
-from dra_driver.ultraserver.placer import values
+from dra_driver.kube.objects.core import Taint, Toleration
+from dra_driver.kube.objects.resource import DeviceTaint, DeviceToleration
 
 TOLERATED = [
     (("", "Exists", "", ""), True),
@@ -23,12 +22,7 @@ TOLERATED = [
     (("k", "", "", ""), False),
     (("k", "Someday", "v", ""), False),
 ]
-KINDS = [
-    (DeviceToleration, DeviceTaint),
-    (objects.DeviceToleration, objects.DeviceTaint),
-    (workloads.Toleration, workloads.Taint),
-    (values.Toleration, values.Taint),
-]
+KINDS = [(DeviceToleration, DeviceTaint), (Toleration, Taint)]
 
 
 @pytest.mark.parametrize(("kinds", "case"), list(product(KINDS, TOLERATED)))

@@ -7,11 +7,10 @@ from itertools import combinations
 import msgspec
 import pytest
 
-from dra_driver.kube.api.objects import DeviceAttribute
+from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint
 from dra_driver.neuron.topology.cuts import Cuts, Part
 from dra_driver.simulator.emulated_nodes import emulated
 from dra_driver.simulator.hardware import Hardware, resource_of
-from dra_driver.simulator.manifests.objects import Device, DeviceTaint
 from dra_driver.simulator.taints import listed, sick
 from tests.golden import golden
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace as replace_struct
 from dra_driver.driver.claims.numbering import EXTENDED_RESOURCE_CLAIM
 from dra_driver.driver.claims.prepare import Published
 from dra_driver.kube.api.errors import Unreachable
-from dra_driver.kube.api.objects import ResourceClaim
+from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 from tests.builders.agent import NODE, World, agent

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dra_driver.kube.api.errors import Unreachable
-from dra_driver.kube.api.objects import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.neuron.topology.cuts import NODE_DEVICE, Part, parts_of
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import ApiServer, Node, claim, result, uid

@@ -14,9 +14,9 @@ from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.model import PreparedClaims
 from dra_driver.driver.claims.reconcile import CHECK_AGAIN, CHECK_DOUBTFUL
 from dra_driver.kube.api.errors import DecodeError, Unreachable
-from dra_driver.kube.api.objects import ResourceClaim
 from dra_driver.kube.cdi import encode
 from dra_driver.kube.kubelet.client import CallError
+from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import LATER, SETTINGS, ApiServer, Node, claim, host, plan, result, uid, without
 from tests.eventually import eventually

@@ -12,7 +12,7 @@ import pytest
 
 from dra_driver.driver.resourceslices.controller import DeviceSource
 from dra_driver.driver.resourceslices.taints import WriteBudget
-from dra_driver.kube.api.objects import Device, DeviceTaint
+from dra_driver.kube.objects.resource import Device, DeviceTaint
 from tests.builders.publisher import NODE, Held, chips, notes, open_watches, published, publishing
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually

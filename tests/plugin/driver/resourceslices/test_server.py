@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dra_driver.kube.api.objects import DeviceCapacity
+from dra_driver.kube.objects.resource import DeviceCapacity
 from tests.builders.publisher import NODE, chips, published, publishing
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually

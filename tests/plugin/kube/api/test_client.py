@@ -18,9 +18,10 @@ import pytest
 from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.kube.api import resources
 from dra_driver.kube.api.client import CONNECT_TIMEOUT, RestConfig, Transport
+from dra_driver.kube.api.codec import PARTIAL_RESOURCE_CLAIMS
 from dra_driver.kube.api.errors import ApiError, Unreachable
-from dra_driver.kube.api.objects import RESOURCE_CLAIMS, Device, DeviceAttribute, ResourceSlice
 from dra_driver.kube.api.resources import Collection, ResourceApi
+from dra_driver.kube.objects.resource import Device, DeviceAttribute, ResourceSlice
 from dra_driver.util.errors import DriverError
 from tests.doubles.apiserver.server import ApiServer
 from tests.golden import golden, golden_error
@@ -168,7 +169,7 @@ def test_an_object_that_is_missing_in_an_older_version_settles_the_version() -> 
 def test_every_collection_finds_the_version_that_is_served() -> None:
     with ApiServer(versions=("v1beta1",)) as server:
         server.add_claim("ns", "claim", uid="u")
-        claims = Collection(server.transport(), RESOURCE_CLAIMS)
+        claims = Collection(server.transport(), PARTIAL_RESOURCE_CLAIMS)
         assert claims.get("ns", "claim").metadata.uid == "u"
         assert claims.version == "resource.k8s.io/v1beta1"
         assert [claim.metadata.uid for claim in claims.list_all()[0]] == ["u"]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.codec import LEASES
 from dra_driver.kube.api.election import Election, Times
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.leading import KeptText
-from dra_driver.kube.api.objects import LEASES
 from dra_driver.kube.api.resources import Collection
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually

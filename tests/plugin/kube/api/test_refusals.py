@@ -11,12 +11,13 @@ import pytest
 
 from dra_driver.driver.node_labels import KEYS, LABELS
 from dra_driver.kube.api.client import RestConfig, Transport, context_namespace
+from dra_driver.kube.api.codec import LEASES, PARTIAL_RESOURCE_CLAIMS, decode, decode_slice
 from dra_driver.kube.api.election import Election, Times
 from dra_driver.kube.api.errors import ApiError, DecodeError, Unreachable
 from dra_driver.kube.api.events import EventRecorder
-from dra_driver.kube.api.objects import LEASES, RESOURCE_CLAIMS, Node, ObjectReference, decode, decode_slice
 from dra_driver.kube.api.own_node import OwnNodeWriter
 from dra_driver.kube.api.resources import Collection, ResourceApi
+from dra_driver.kube.objects.core import Node, ObjectReference
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Backoff
 from tests.doubles.apiserver.server import ApiServer
@@ -44,7 +45,7 @@ def test_objects_that_cannot_be_read_are_named(server: ApiServer) -> None:
         decode_slice({"spec": 7}, "v1")
     server.store.create("resourceclaims", {"metadata": {"namespace": "ns", "name": "odd"}, "spec": {}, "status": 7})
     with golden_error(DecodeError, "claim"):
-        Collection(server.transport(), RESOURCE_CLAIMS).get("ns", "odd")
+        Collection(server.transport(), PARTIAL_RESOURCE_CLAIMS).get("ns", "odd")
 
 
 def test_the_version_that_is_served_is_logged(log: pytest.LogCaptureFixture) -> None:

@@ -12,10 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from dra_driver.kube.api import watch
+from dra_driver.kube.api.codec import NODES
 from dra_driver.kube.api.errors import Unreachable
-from dra_driver.kube.api.objects import NODES, Node
 from dra_driver.kube.api.resources import Collection, ResourceApi, WatchEvent
 from dra_driver.kube.api.watch import Informer, Reflector
+from dra_driver.kube.objects.core import Node
 from dra_driver.util.worker import Backoff
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually

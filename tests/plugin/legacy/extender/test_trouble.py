@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.kube.api.election import REQUEST_SECONDS
+from dra_driver.kube.api.client import REQUEST_SECONDS
 from dra_driver.legacy.extender import binding
 from tests.builders.extender import (
     Extender,

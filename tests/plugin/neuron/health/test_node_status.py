@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from dra_driver.kube.api.objects import Node
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.api.watch import Reflector
+from dra_driver.kube.objects.core import Node
 from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.neuron.health.node_events import NodeEvents
 from dra_driver.neuron.health.node_status import NodeStatusWriter

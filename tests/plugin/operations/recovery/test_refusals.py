@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.kube.api.election import Times
-from dra_driver.kube.api.objects import Node
 from dra_driver.kube.api.resources import ResourceApi
+from dra_driver.kube.objects.core import Node
 from dra_driver.neuron.health.node_events import Change, NodeEvents
 from dra_driver.operations.recovery.controller import Service, Settings
 from dra_driver.operations.recovery.policy import Policy

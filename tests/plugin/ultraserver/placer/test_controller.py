@@ -11,7 +11,7 @@ import pytest
 
 from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.leading import RESIGN_SECONDS
-from dra_driver.kube.api.objects import timestamp
+from dra_driver.kube.objects.meta import timestamp
 from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.controller import LEASE_NAME, Service
 from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION, Rules

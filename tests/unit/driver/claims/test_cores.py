@@ -17,7 +17,8 @@ from dra_driver.driver.claims.container_edits import cdi_spec, plan_document, sh
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
 from dra_driver.driver.claims.numbering import EXTENDED_RESOURCE_CLAIM
 from dra_driver.driver.claims.planner import refreshed
-from dra_driver.kube.api.objects import ClaimPod, DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.objects.core import Pod
+from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.legacy.annotations import Share
 from dra_driver.legacy.device_plugin.devices import AnswerSettings, answer, offer
 from dra_driver.legacy.rules import Resource
@@ -58,7 +59,7 @@ def made(
     *held: Plan,
     inventory: NodeInventory | None = None,
     core_sizes: dict[int, int] | None = None,
-    pods: Mapping[str, ClaimPod] | None = None,
+    pods: Mapping[str, Pod] | None = None,
     **choices: Any,
 ) -> Plan:
     return plan(
@@ -276,7 +277,7 @@ def test_a_chip_of_which_two_claims_of_a_pod_have_cores_may_have_two_numbers() -
     assert numbered(together(for_pod(2, "a", cores(5, 1)), one, pods=apart)) == [(5, 2)]
 
 
-def together(item: ResourceClaim, *held: Plan, pods: Sequence[ClaimPod], **choices: Any) -> Plan:
+def together(item: ResourceClaim, *held: Plan, pods: Sequence[Pod], **choices: Any) -> Plan:
     """The plan of a claim of pods that can be read."""
     known = {of.metadata.uid: of for of in pods}
     index = PreparedClaims(CheckpointEntry(one) for one in held)
@@ -492,7 +493,7 @@ def test_an_init_container_with_cores_of_several_requests_is_told_those_of_one()
 
 def test_where_the_pod_is_not_known_an_extended_resource_claim_is_numbered_as_one() -> None:
     item = extended(1, [result(4, FIRST), result(5, SECOND)])
-    for unread in (None, {"pod-1": ClaimPod(msgspec.structs.replace(TWO.metadata))}):
+    for unread in (None, {"pod-1": Pod(msgspec.structs.replace(TWO.metadata))}):
         got = plan(item, host(), PreparedClaims(), SETTINGS, pods=unread)
         assert numbered(got) == [(4, 0), (5, 1)]
         golden(got.warnings)

@@ -13,7 +13,8 @@ from msgspec import structs
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError, Quarantined
 from dra_driver.driver.claims.planner import refreshed
-from dra_driver.kube.api.objects import DeviceToleration, ObjectMeta, ResourceClaim, ResourceClaimStatus
+from dra_driver.kube.objects.meta import ObjectMeta
+from dra_driver.kube.objects.resource import DeviceToleration, ResourceClaim, ResourceClaimStatus
 from dra_driver.neuron.health.policy import Blocking, Taint
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.opaque_config import ConfigError

@@ -24,8 +24,8 @@ from dra_driver.driver.claims.reconcile import (
     diff,
 )
 from dra_driver.kube.api.errors import DecodeError, Unreachable
-from dra_driver.kube.api.objects import ResourceClaim, ResourceClaimConsumerReference
 from dra_driver.kube.cdi import encode
+from dra_driver.kube.objects.resource import ResourceClaim, ResourceClaimConsumerReference
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import NODE, SETTINGS, ApiServer, Node, claim, host, plan, ref, result, uid
 from tests.golden import golden, golden_error

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims
-from dra_driver.kube.api.objects import DeviceAllocationConfiguration, ResourceClaim
+from dra_driver.kube.objects.resource import DeviceAllocationConfiguration, ResourceClaim
 from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.neuron.opaque_config import API_VERSIONS, ConfigError
 from dra_driver.neuron.topology.cuts import NODE_DEVICE

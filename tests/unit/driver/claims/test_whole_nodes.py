@@ -10,7 +10,7 @@ import pytest
 from dra_driver.driver.claims.container_edits import cdi_spec, shown_in
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS
-from dra_driver.kube.api.objects import ResourceClaim
+from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory, chips_of
 from dra_driver.neuron.topology.cuts import NODE_DEVICE
 from tests.builders.claims import SETTINGS, ApiServer, Node, changed, claim, host, plan, result, uid, without

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dra_driver.driver.resourceslices.devices import Kept, Offer, offer
 from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper
-from dra_driver.kube.api.objects import Device
+from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.emulation.options import EmulationOptions
 from dra_driver.neuron.host.inventory import NodeInventory

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dra_driver.driver.resourceslices.devices import RETIRED, Kept, Offer, offer, shapes
 from dra_driver.driver.resourceslices.pool import incomplete, pool
 from dra_driver.driver.resourceslices.taints import bare
-from dra_driver.kube.api.objects import Device
+from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.emulation.options import EmulationOptions
 from dra_driver.neuron.host.inventory import NodeInventory

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from dra_driver.driver.resourceslices.attributes import ATTRIBUTES
 from dra_driver.driver.resourceslices.devices import LAYOUTS, Layout, devices, effective_cuts, node_problem, offer
 from dra_driver.driver.resourceslices.pool import MAX_PREFIX_LENGTH, name_prefix, pool
-from dra_driver.kube.api.objects import Device, ResourceSlice, encode_slice
+from dra_driver.kube.api.codec import encode_slice
+from dra_driver.kube.objects.resource import Device, ResourceSlice
 from dra_driver.neuron.host.inventory import Membership, NeuronDevice, NodeInventory, ServerSet, chips_of
 from dra_driver.neuron.topology.cuts import CHIPS, NODE, NODE_DEVICE, Cuts, ResourceType, device_name
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES

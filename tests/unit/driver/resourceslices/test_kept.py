@@ -9,7 +9,8 @@ import pytest
 
 from dra_driver.driver.resourceslices.devices import RETIRED, Kept
 from dra_driver.driver.resourceslices.kept import Keeper
-from dra_driver.kube.api.objects import Device, DeviceAttribute, DeviceTaint, timestamp
+from dra_driver.kube.objects.meta import timestamp
+from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint
 from dra_driver.neuron.topology.cuts import core_name, device_name
 
 SINCE = 1_767_225_600

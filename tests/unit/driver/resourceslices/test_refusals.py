@@ -9,7 +9,8 @@ import pytest
 from dra_driver.driver.resourceslices.devices import node_problem
 from dra_driver.driver.resourceslices.kept import Keeper
 from dra_driver.driver.resourceslices.pool import consuming, counters_problem, dropped_problem, pool
-from dra_driver.kube.api.objects import Device, ServerVersion
+from dra_driver.kube.api.codec import ServerVersion
+from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.topology.cuts import device_name
 from dra_driver.util.errors import DriverError

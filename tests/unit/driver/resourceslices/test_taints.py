@@ -22,7 +22,8 @@ from dra_driver.driver.resourceslices.taints import (
     is_worse,
     without_unhealthy,
 )
-from dra_driver.kube.api.objects import Device, DeviceTaint, ResourceClaim, ResourceSlice, ServerVersion, decode
+from dra_driver.kube.api.codec import ServerVersion, decode
+from dra_driver.kube.objects.resource import Device, DeviceTaint, ResourceClaim, ResourceSlice
 from dra_driver.neuron.health.assess import Memory, assess
 from dra_driver.neuron.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.neuron.health.policy import EFFECTS, HealthPolicy, Rule

@@ -9,23 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_driver.kube.api.codec import decode, decode_slice, encode_slice, missing_fields, unrecognised
 from dra_driver.kube.api.errors import DecodeError
-from dra_driver.kube.api.objects import (
+from dra_driver.kube.objects.meta import ObjectMeta, OwnerReference
+from dra_driver.kube.objects.resource import (
     Device,
     DeviceAttribute,
     DeviceCapacity,
     DeviceTaint,
     DeviceToleration,
-    ObjectMeta,
-    OwnerReference,
     ResourceClaim,
     ResourcePool,
     ResourceSlice,
     ResourceSliceSpec,
-    decode,
-    decode_slice,
-    encode_slice,
-    missing_fields,
 )
 
 SLICE = ResourceSlice(
@@ -34,7 +30,7 @@ SLICE = ResourceSlice(
         "neuron.aws.com",
         ResourcePool("n", 3, 1),
         "n",
-        (
+        devices=(
             Device(
                 "neuron-device-0",
                 {"deviceId": DeviceAttribute(int_=0), "draDriverVersion": DeviceAttribute(version="1.2.3")},
@@ -81,9 +77,9 @@ def test_v1beta1_wraps_what_a_device_has_in_basic() -> None:
 def test_fields_that_this_version_does_not_know_are_named(version: str) -> None:
     document = through_json(encode_slice(SLICE, version))
     device = document["spec"]["devices"][0]
-    device.get("basic", device)["bindsToNode"] = True
+    device.get("basic", device)["nodeAllocatableResources"] = {"a": 1}
     document["spec"]["someday"] = 1
-    assert decode_slice(document, version).unrecognised == ("devices[].bindsToNode", "someday")
+    assert unrecognised(decode_slice(document, version)) == ("devices[].nodeAllocatableResources", "someday")
 
 
 def test_a_field_of_the_wrong_type_is_named_by_its_path() -> None:
@@ -101,7 +97,7 @@ def test_odd_v1beta1_slices_are_decode_errors(devices: Any) -> None:
         decoded = decode_slice(document, "v1beta1")
     except DecodeError:
         return
-    assert decoded.unrecognised == ("devices[].basic",)
+    assert unrecognised(decoded) == ("devices[].basic",)
 
 
 def test_a_claim_reads_the_same_in_all_versions_and_ignores_what_it_does_not_need() -> None:
@@ -115,7 +111,7 @@ def test_a_claim_reads_the_same_in_all_versions_and_ignores_what_it_does_not_nee
     assert claim.status.allocation is not None
     (result,) = claim.status.allocation.devices.results
     assert (result.request, result.admin_access, result.share_id) == ("r/s", True, "9")
-    assert result.tolerations == (DeviceToleration("k", "Exists"),)
+    assert result.tolerations == (DeviceToleration("k", "Exists", toleration_seconds=3),)
     assert claim.status.allocation.devices.config[0].opaque is not None
     assert claim.status.reserved_for[0].uid == "pu"
 
@@ -165,7 +161,7 @@ def test_missing_fields_are_named_once_for_all_devices() -> None:
 TWO_THREADS = """
 import threading
 import msgspec
-from dra_driver.kube.api.objects import decode
+from dra_driver.kube.api.codec import decode
 
 looked, go_on = threading.Event(), threading.Event()
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.kube.api.client import CONNECT_TIMEOUT
-from dra_driver.kube.api.election import MAX_DURATION_SECONDS, REQUEST_SECONDS, Step, Times, next_step
-from dra_driver.kube.api.objects import Lease, LeaseSpec, ObjectMeta
+from dra_driver.kube.api.client import CONNECT_TIMEOUT, REQUEST_SECONDS
+from dra_driver.kube.api.election import MAX_DURATION_SECONDS, Step, Times, next_step
+from dra_driver.kube.objects.core import Lease, LeaseSpec
+from dra_driver.kube.objects.meta import ObjectMeta
 
 
 def lease(holder: str | None, duration: int | None = 30) -> Lease:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dra_driver.kube.api.objects import Device
+from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.emulation.efa import cdi_spec, efa_devices, published
 from dra_driver.neuron.topology.fabric import GROUP_SIZES
 from dra_driver.neuron.topology.groups import device_group_ids

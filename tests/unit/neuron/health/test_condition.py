@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dra_driver.kube.api.objects import Condition
+from dra_driver.kube.objects.meta import Condition
 from dra_driver.neuron.health.condition import MAX_MESSAGE_BYTES, condition, message, parse, told_by
 from dra_driver.neuron.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth, in_order
 from tests.golden import golden

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.kube.api.objects import DeviceAllocationConfiguration
+from dra_driver.kube.objects.resource import DeviceAllocationConfiguration
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.opaque_config import ConfigError, Effective, effective
 from tests.builders.claims import config, neuron_config
@@ -60,7 +60,9 @@ def test_an_empty_list_of_requests_means_all() -> None:
 
 
 def test_entries_of_other_drivers_are_ignored_whatever_they_hold() -> None:
-    assert sizes([config({"kind": 7}, driver="gpu.example.com"), DeviceAllocationConfiguration()], "a") == {"a": None}
+    assert sizes([config({"kind": 7}, driver="gpu.example.com"), DeviceAllocationConfiguration("FromClaim")], "a") == {
+        "a": None
+    }
 
 
 def test_both_kinds_hold_side_by_side() -> None:

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dra_driver.cli.top import sections, share
-from dra_driver.kube.api.objects import Resource, decode
+from dra_driver.kube.api.codec import Resource, decode
 from dra_driver.neuron.health.faults import FAULTS
 from dra_driver.operations.overview.objects import CLAIMS, NODES, PODS, SLICES, TAINT_RULES
 from dra_driver.operations.overview.view import Cluster, Frame, NodeRow, view

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dra_driver.kube.api.client import RestConfig, Transport
-from dra_driver.kube.api.objects import PartialNode
+from dra_driver.kube.objects.core import PartialNode
 from dra_driver.operations.recovery.controller import Service, Settings
 from dra_driver.operations.recovery.decide import decide
 from dra_driver.operations.recovery.hook import Hook

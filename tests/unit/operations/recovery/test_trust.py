@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dra_driver.kube.api.objects import NodeSpec, PartialNode
+from dra_driver.kube.objects.core import NodeSpec, PartialNode
 from dra_driver.neuron.health.faults import FAULTS
 from dra_driver.neuron.names import SERVER_2, SERVER_4, SERVER_MODE
 from dra_driver.operations.recovery.decide import Decision, decide

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.kube.api.objects import Device
+from dra_driver.kube.objects.resource import Device
 from dra_driver.simulator.cel import (
     CelDevice,
     CelError,

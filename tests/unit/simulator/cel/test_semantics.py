@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.api.objects import Device, DeviceAttribute, DeviceCapacity
+from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceCapacity
 from dra_driver.kube.quantity import parse
 from dra_driver.simulator.cel import (
     CelDevice,

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dra_driver.kube.objects.resource import CELDeviceSelector, DeviceSelector, ResourceClaim
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler
 from dra_driver.simulator.cel import clauses
 from dra_driver.simulator.explain import Explanation, Question, explain, plain, text
 from dra_driver.simulator.explain.minimal_conflict import Part, Trials, minimal_conflict, only, with_count
 from dra_driver.simulator.explain.values import Diagnosis, NodesAlike
-from dra_driver.simulator.manifests.objects import CelSelector, DeviceSelector, ResourceClaim
 from dra_driver.util.errors import DriverError
 from tests.builders.allocator import (
     ANY,
@@ -176,14 +176,14 @@ def test_a_device_is_free_exactly_if_a_request_for_it_alone_gets_it(asked: Quest
                 continue
             for group in view.groups:
                 for name in group.devices:
-                    only = DeviceSelector(CelSelector(f"{A}.index == {name.rpartition('d')[2]}"))
+                    only = DeviceSelector(CELDeviceSelector(f"{A}.index == {name.rpartition('d')[2]}"))
                     alone = msgspec.structs.replace(
                         exactly, count=1, allocation_mode="ExactCount", selectors=(only, *exactly.selectors)
                     )
                     wish = msgspec.structs.replace(spec.requests[0], exactly=alone)
                     changed = msgspec.structs.replace(spec, requests=(wish,), constraints=())
                     one = ResourceClaim(
-                        asked.claims[0].metadata, msgspec.structs.replace(asked.claims[0].spec, devices=changed)
+                        asked.claims[0].metadata, spec=msgspec.structs.replace(asked.claims[0].spec, devices=changed)
                     )
                     said = allocate([one], node, asked.world)
                     assert isinstance(said, Allocation) == (group.state == "free"), (name, group, said)

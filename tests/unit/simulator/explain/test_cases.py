@@ -7,11 +7,11 @@ import json
 import msgspec
 from hypothesis import given, settings
 
+from dra_driver.kube.objects.resource import DeviceClass, ResourceClaim, ResourceClaimStatus, ResourceSlice
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.cel import Kubernetes
 from dra_driver.simulator.cluster import selectors
 from dra_driver.simulator.explain import Question, explain, plain, text
-from dra_driver.simulator.manifests.objects import DeviceClass, ResourceClaim, ResourceClaimStatus, ResourceSlice
 from tests.builders.allocator import allocate
 from tests.generators.effort import examples, short_searches
 from tests.generators.simulator_cases import Object, cases

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.api.objects import Device, DeviceAttribute
+from dra_driver.kube.objects.resource import Device, DeviceAttribute
 from dra_driver.simulator.cel import CelDevice, clauses, compile, references  # noqa: A004 # the usual word for it
 from dra_driver.util.errors import DriverError
 

@@ -11,13 +11,13 @@ import pytest
 import yaml
 from kubernetes.client import models
 
-from dra_driver.kube.api.objects import ObjectMeta
 from dra_driver.kube.documents import documents
+from dra_driver.kube.objects import core, resource
+from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.simulator.cluster import cluster_of, merge, obstacle
 from dra_driver.simulator.emulated_nodes import emulated
-from dra_driver.simulator.manifests import ManifestError, Manifests, attempts, objects, read_manifests, workloads
+from dra_driver.simulator.manifests import ManifestError, Manifests, attempts, read_manifests, workloads
 from dra_driver.simulator.manifests.fields import UNREAD
-from dra_driver.simulator.manifests.workloads import Node
 from tests.golden import golden, golden_error
 from tests.paths import SPECS
 
@@ -94,7 +94,7 @@ def test_each_pod_gets_a_claim_of_its_own_from_a_template() -> None:
     assert len(set(names)) == 2
     assert all(name.startswith(f"work-{place}-t-") for place, name in enumerate(names))
     assert [claim.spec.devices.requests[0].exactly for attempt in made for claim in attempt.claims] == [
-        objects.ExactDeviceRequest("neuron.aws.com", count=2)
+        resource.ExactDeviceRequest("neuron.aws.com", count=2)
     ] * 2
 
 
@@ -409,7 +409,7 @@ def test_what_is_applied_replaces_what_the_cluster_has() -> None:
     cluster = read(yaml.safe_load(CLAIM))
     changed = read(yaml.safe_load(CLAIM.replace("count: 2", "count: 3")))
     (claim,) = merge(cluster, changed).claims
-    assert claim.spec.devices.requests[0].exactly == objects.ExactDeviceRequest("neuron.aws.com", count=3)
+    assert claim.spec.devices.requests[0].exactly == resource.ExactDeviceRequest("neuron.aws.com", count=3)
 
 
 TAINT = {"key": "k", "value": "v", "effect": "NoExecute"}
@@ -446,17 +446,17 @@ def test_nodes_that_a_pod_may_not_run_on(pod: dict[str, Any], node: dict[str, An
 
 
 MODELS: dict[type, str] = {
-    workloads.Taint: "V1Taint",
-    workloads.Toleration: "V1Toleration",
-    workloads.NodeSpec: "V1NodeSpec",
-    Node: "V1Node",
-    workloads.Container: "V1Container",
-    workloads.PodSpec: "V1PodSpec",
-    workloads.Affinity: "V1Affinity",
-    workloads.NodeAffinity: "V1NodeAffinity",
-    workloads.Resources: "V1ResourceRequirements",
-    workloads.PodResourceClaim: "V1PodResourceClaim",
-    workloads.Pod: "V1Pod",
+    core.Taint: "V1Taint",
+    core.Toleration: "V1Toleration",
+    core.NodeSpec: "V1NodeSpec",
+    core.Node: "V1Node",
+    core.Container: "V1Container",
+    core.PodSpec: "V1PodSpec",
+    core.Affinity: "V1Affinity",
+    core.NodeAffinity: "V1NodeAffinity",
+    core.ResourceRequirements: "V1ResourceRequirements",
+    core.PodResourceClaim: "V1PodResourceClaim",
+    core.Pod: "V1Pod",
     workloads.ReplicaSpec: "V1DeploymentSpec",
     workloads.StatefulSpec: "V1StatefulSetSpec",
     workloads.JobSpec: "V1JobSpec",
@@ -464,18 +464,18 @@ MODELS: dict[type, str] = {
     workloads.CronJobSpec: "V1CronJobSpec",
     workloads.DaemonSpec: "V1DaemonSetSpec",
     ObjectMeta: "V1ObjectMeta",
-    objects.Device: "V1Device",
-    objects.ResourceSliceSpec: "V1ResourceSliceSpec",
-    objects.DeviceClassSpec: "V1DeviceClassSpec",
-    objects.DeviceClaim: "V1DeviceClaim",
-    objects.DeviceRequest: "V1DeviceRequest",
-    objects.ExactDeviceRequest: "V1ExactDeviceRequest",
-    objects.DeviceSubRequest: "V1DeviceSubRequest",
-    objects.DeviceConstraint: "V1DeviceConstraint",
-    objects.DeviceToleration: "V1DeviceToleration",
-    objects.AllocatedDevice: "V1DeviceRequestAllocationResult",
-    objects.AllocationResult: "V1AllocationResult",
-    objects.CounterConsumption: "V1DeviceCounterConsumption",
+    resource.Device: "V1Device",
+    resource.ResourceSliceSpec: "V1ResourceSliceSpec",
+    resource.DeviceClassSpec: "V1DeviceClassSpec",
+    resource.DeviceClaim: "V1DeviceClaim",
+    resource.DeviceRequest: "V1DeviceRequest",
+    resource.ExactDeviceRequest: "V1ExactDeviceRequest",
+    resource.DeviceSubRequest: "V1DeviceSubRequest",
+    resource.DeviceConstraint: "V1DeviceConstraint",
+    resource.DeviceToleration: "V1DeviceToleration",
+    resource.DeviceRequestAllocationResult: "V1DeviceRequestAllocationResult",
+    resource.AllocationResult: "V1AllocationResult",
+    resource.DeviceCounterConsumption: "V1DeviceCounterConsumption",
 }
 NOT_UNDERSTOOD = {"derivedAttributes", "partitionTypeAttribute"}
 """Alpha fields of 1.37 that change what is allocated: refused, since answers would be wrong."""

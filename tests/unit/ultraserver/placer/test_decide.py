@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from dra_driver.kube.objects.core import Taint, Toleration
 from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.values import (
     GROUP_LABEL,
@@ -17,8 +18,6 @@ from dra_driver.ultraserver.placer.values import (
     Node,
     Pod,
     Rules,
-    Taint,
-    Toleration,
     WarnNode,
 )
 from tests.builders.placer import World, ultraservers

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.api.objects import PartialNode, PartialResourceSlice, ResourceClaim, seconds, timestamp
-from dra_driver.kube.api.objects import Pod as ApiPod
+from dra_driver.kube.objects.core import PartialNode
+from dra_driver.kube.objects.core import Pod as ApiPod
+from dra_driver.kube.objects.meta import seconds, timestamp
+from dra_driver.kube.objects.resource import PartialResourceSlice, ResourceClaim
 from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.snapshot import (
     MAX_RELEASED,
