@@ -52,7 +52,7 @@ def _reserved(claim: ResourceClaim) -> list[Object]:
 
 def _claim(claim: ResourceClaim, reserved: list[Object]) -> Object:
     made = msgspec.to_builtins(with_uid(claim))
-    status = {**made.get("status", {}), **({"reservedFor": reserved} if reserved else {})}
+    status = {**made.pop("status", {}), **({"reservedFor": reserved} if reserved else {})}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",

@@ -55,7 +55,7 @@ def tainted(slices: Iterable[ResourceSlice], rules: Iterable[DeviceTaintRule]) -
 def taint_of(rule: DeviceTaintRule) -> TaintOfRule:
     """The taint that a rule adds to the devices that it selects."""
     taint = rule.spec.taint
-    return TaintOfRule(taint.key, taint.value, taint.effect, rule.metadata.name)
+    return TaintOfRule(taint.key, taint.value, taint.effect, rule=rule.metadata.name)
 
 
 def selects(rule: DeviceTaintRule, driver: str, pool: str, device: str) -> bool:
