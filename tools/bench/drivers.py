@@ -7,8 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -19,6 +20,7 @@ from lab.progress import Progress
 from lab.settings import REPOSITORY, Settings
 
 from bench import procfs
+from bench.kubelet import Kubelet
 
 OURS = "this driver"
 BARE = "Python, two files"
@@ -41,6 +43,7 @@ class Driver:
         environment: All environment variables.
         directory: Directory of its sockets, CDI specs and log.
         devices: Names of its devices.
+        registers: Whether it has kubelet register it.
     """
 
     label: str
@@ -50,6 +53,7 @@ class Driver:
     environment: Mapping[str, str]
     directory: Path
     devices: tuple[str, ...]
+    registers: bool = True
 
     @property
     def socket(self) -> Path:
@@ -63,12 +67,20 @@ class Driver:
 
 
 class Running:
-    """A started driver; a context manager that stops it."""
+    """A started driver and the kubelet that it registers with; a context manager that stops both.
+
+    Attributes:
+        begun: When its process was started, by `time.monotonic`.
+    """
 
     def __init__(self, driver: Driver) -> None:
         # The test driver creates only the last of these directories itself.
         for path in ("registry", "cdi", f"plugins/{driver.name}"):
             (driver.directory / path).mkdir(parents=True, exist_ok=True)
+        self._kubelet = ExitStack()
+        if driver.registers:
+            self._kubelet.enter_context(Kubelet(driver.directory))
+        self.begun = time.monotonic()
         with driver.log.open("ab") as log:
             self._process = subprocess.Popen(
                 driver.command, env=dict(driver.environment), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
@@ -93,6 +105,7 @@ class Running:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._kubelet.close()
 
 
 def ours(python: Path, kubeconfig: Path, directory: Path) -> Driver:
@@ -146,6 +159,7 @@ def bare(python: Path, kubeconfig: Path, directory: Path, *, files: bool) -> Dri
         environment={"PATH": os.defpath, "GRPC_ENABLE_FORK_SUPPORT": "0"},
         directory=directory,
         devices=tuple(f"device-{index:02d}" for index in range(DEVICES)),
+        registers=False,
     )
 
 

@@ -32,10 +32,9 @@ def start_seconds(transport: Transport, driver: Driver) -> float:
         overdue = threading.Timer(_PATIENCE, stream.abort)
         overdue.start()
         try:
-            begun = time.monotonic()
-            with Running(driver):
+            with Running(driver) as running:
                 if not any(json.loads(line)["type"] == "ADDED" for line in stream):
                     raise LabError(f"{driver.label} published nothing within {_PATIENCE:.0f} s; its log: {driver.log}")
-                return time.monotonic() - begun
+                return time.monotonic() - running.begun
         finally:
             overdue.cancel()
