@@ -23,6 +23,8 @@ from bench import procfs
 from bench.kubelet import Kubelet
 
 OURS = "this driver"
+BEFORE = "the driver before"
+"""That of another checkout."""
 BARE = "Python, two files"
 """The least that a driver in Python does for a claim that must outlive a loss of power; see `bench.bareserver`."""
 INSTANCE_TYPE = "trn2.48xlarge"
@@ -93,7 +95,14 @@ class Running:
 
     def resident_mb(self) -> float:
         """Return the current VmRSS, in MB of 1024 kB."""
-        return procfs.status_number(Path(f"/proc/{self._process.pid}/status").read_text(), "VmRSS") / 1024
+        return self._status("VmRSS") / 1024
+
+    def threads(self) -> int:
+        """Return how many threads it has now."""
+        return self._status("Threads")
+
+    def _status(self, field: str) -> int:
+        return procfs.status_number(Path(f"/proc/{self._process.pid}/status").read_text(), field)
 
     def __enter__(self) -> Self:
         return self
@@ -108,18 +117,18 @@ class Running:
         self._kubelet.close()
 
 
-def ours(python: Path, kubeconfig: Path, directory: Path) -> Driver:
-    """Return this project's driver on an emulated host below `directory`."""
-    node = "benchmark-ours"
+def ours(python: Path, kubeconfig: Path, directory: Path, *, before: bool = False) -> Driver:
+    """Return this project's driver, or the one of the checkout before, on an emulated host below `directory`."""
+    node = "benchmark-before" if before else "benchmark-ours"
     return Driver(
-        label=OURS,
+        label=BEFORE if before else OURS,
         name="neuron.aws.com",
         node=node,
         command=(
             *(str(python), "-m", "dra_driver", "kubelet-plugin", f"--node-name={node}", f"--kubeconfig={kubeconfig}"),
             *(f"--host-root={directory / 'host'}", f"--cdi-root={directory / 'cdi'}"),
             *(f"--plugins-dir={directory / 'plugins'}", f"--registrar-dir={directory / 'registry'}"),
-            *("--healthcheck-address=127.0.0.1", "--healthcheck-port=51615"),
+            *("--healthcheck-address=127.0.0.1", f"--healthcheck-port={51616 if before else 51615}"),
         ),
         environment={"PATH": os.defpath, "GRPC_ENABLE_FORK_SUPPORT": "0"},
         directory=directory,
@@ -163,14 +172,20 @@ def bare(python: Path, kubeconfig: Path, directory: Path, *, files: bool) -> Dri
     )
 
 
-def runtime_python(settings: Settings, progress: Progress) -> Path:
+def runtime_python(settings: Settings, progress: Progress, checkout: Path = REPOSITORY) -> Path:
     """Return the Python of an environment with the driver and its runtime dependencies, compiled as in its image.
+
+    Args:
+        settings: Where the environment is kept; each checkout has one of its own.
+        progress: Tells how far it is.
+        checkout: Where the driver is taken from.
 
     Raises:
         LabError: The packages cannot be installed.
     """
-    requirements = REPOSITORY / "requirements/runtime.txt"
-    key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    requirements = checkout / "requirements/runtime.txt"
+    parts = requirements.read_bytes(), sys.version.encode(), bytes(checkout.resolve())
+    key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
     directory = settings.cache / f"runtime-venv-{key}"
     python = directory / "bin/python"
     with files.lock(settings.cache / ".runtime-venv.lock", "installs the driver", progress):
@@ -185,7 +200,7 @@ def runtime_python(settings: Settings, progress: Progress) -> Path:
         with suppress(FileNotFoundError):
             shutil.rmtree(packages / "dra_driver")
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(REPOSITORY / "dra_driver", packages / "dra_driver", ignore=ignored)
+        shutil.copytree(checkout / "dra_driver", packages / "dra_driver", ignore=ignored)
         _run(str(python), "-m", "compileall", "-q", str(packages / "dra_driver"))
     return python
 

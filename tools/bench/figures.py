@@ -49,6 +49,15 @@ class CallFigures:
     calls: int
 
 
+@dataclass(frozen=True)
+class ProcessFigures:
+    """What a called process takes: VmRSS before the calls and after them, in MB of 1024 kB, and threads after them."""
+
+    before_mb: float
+    after_mb: float
+    threads: int
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """Return the smallest value that at least `percent` of the values do not exceed.
 

@@ -1,4 +1,4 @@
-"""As much of kubelet as a driver waits for before it publishes: its registration, and a list of pods, which is empty."""
+"""As much of kubelet as a driver waits for before it publishes: its registration, and an empty list of pods."""
 
 from __future__ import annotations
 

@@ -23,6 +23,13 @@ def describe(proc: Path = Path("/proc")) -> str:
     )
 
 
+def file_system(path: Path, proc: Path = Path("/proc")) -> str:
+    """Return the type of the file system that has a path, such as ext4."""
+    mounts = [line.split()[1:3] for line in (proc / "self/mounts").read_text().splitlines()]
+    # Of those with the same path, the last one counts.
+    return max((len(point), place, kind) for place, (point, kind) in enumerate(mounts) if path.is_relative_to(point))[2]
+
+
 def load() -> float:
     """Return the average number of runnable processes over the last minute."""
     return os.getloadavg()[0]

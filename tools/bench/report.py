@@ -8,7 +8,7 @@ from statistics import median
 
 from bench.calls import AT_ONCE, Extent, Situation
 from bench.drivers import BARE, OURS
-from bench.figures import CallFigures
+from bench.figures import CallFigures, ProcessFigures
 from bench.rest import SETTLE_SECONDS, RestFigures
 
 
@@ -19,7 +19,7 @@ def text(
     extent: Extent,
     starts: Mapping[str, Sequence[float]],
     calls: Mapping[Situation, CallFigures],
-    memory: Mapping[str, tuple[float, float]],
+    processes: Mapping[str, ProcessFigures],
     rest: RestFigures | None,
 ) -> str:
     """Return the whole report; durations in milliseconds unless noted otherwise."""
@@ -48,8 +48,11 @@ def text(
         "about 22 MB that it does not need in a pod:",
         "",
         *table(
-            ("driver", "before the calls", "after them"),
-            [(label, f"{before:.1f}", f"{after:.1f}") for label, (before, after) in memory.items()],
+            ("driver", "before the calls", "after them", "threads"),
+            [
+                (label, f"{found.before_mb:.1f}", f"{found.after_mb:.1f}", str(found.threads))
+                for label, found in processes.items()
+            ],
         ),
         *(_rest(rest) if rest else ()),
         "",
