@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from bench.calls import AT_ONCE, Extent, Situation
-from bench.drivers import BARE, OURS
+from bench.drivers import BARE, BEFORE, OURS
 from bench.figures import CallFigures, ProcessFigures
 from bench.rest import SETTLE_SECONDS, RestFigures
 
@@ -151,7 +151,7 @@ def _rest(rest: RestFigures) -> list[str]:
 
 def _of(calls: Mapping[Situation, CallFigures], at_once: int) -> list[tuple[Situation, CallFigures]]:
     chosen = [item for item in calls.items() if item[0].at_once == at_once]
-    return sorted(chosen, key=lambda item: (item[0].held, item[0].label != OURS))
+    return sorted(chosen, key=lambda item: (item[0].held, item[0].label != OURS, item[0].label != BEFORE))
 
 
 def _at_most(what: str, value: float, most: float, unit: str) -> tuple[str, str, str]:
