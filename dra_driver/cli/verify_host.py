@@ -142,7 +142,7 @@ def text(host: Evidence) -> Iterator[str]:
     from dra_driver.operations.verification.verdicts import State
 
     lines = judge(host)
-    kind = host.instance_type or "unknown type"
+    kind = host.inventory.instance_type or "unknown type"
     chips = f"{len(host.chips)} chip{'' if len(host.chips) == 1 else 's'}"
     yield f"{'Emulated host' if host.emulated else 'Host'}: {kind}, {chips}"
     yield ""
@@ -153,7 +153,7 @@ def text(host: Evidence) -> Iterator[str]:
             yield f"{'seen':>17}: {verdict.seen}"
         if verdict.why:
             yield f"{'why':>17}: {verdict.why}"
-        yield f"{'source':>17}: {row.source}"
+        yield f"{'source':>17}: {row.source.text}"
         yield f"{'if it is wrong':>17}: {row.consequence}"
     yield ""
     counts = Counter(line.verdict.state for line in lines)

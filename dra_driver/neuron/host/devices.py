@@ -115,7 +115,7 @@ def _read_numbers(scan: Scan, index: int, path: str) -> NeuronDevice | None:
     known = scan.known.device(index) if scan.known is not None else None
     if known is None:
         return _read_device(scan, index, path)
-    numbers = _parsed(scan, index, f"{path}/dev", _numbers, "device-numbers-unreadable")
+    numbers = _parsed(scan, index, f"{path}/dev", parse_numbers, "device-numbers-unreadable")
     major, minor = numbers or (None, None)
     return replace(known, major=major, minor=minor, node_present=_node_present(scan, index, numbers))
 
@@ -131,8 +131,8 @@ def _placed(device: NeuronDevice, kind: InstanceType) -> NeuronDevice:
 def _read_device(scan: Scan, index: int, path: str) -> NeuronDevice | None:
     """One device; None when it went away, or was replaced, while it was read: half of its values would be missing."""
     kind, before = scan.kind, _inode(scan.files, path)
-    numbers = _parsed(scan, index, f"{path}/dev", _numbers, "device-numbers-unreadable")
-    cores = _parsed(scan, index, f"{path}/core_count", _count, "core-count-unreadable")
+    numbers = _parsed(scan, index, f"{path}/dev", parse_numbers, "device-numbers-unreadable")
+    cores = _parsed(scan, index, f"{path}/core_count", parse_core_count, "core-count-unreadable")
     if kind is not None and cores not in {None, kind.cores_per_device}:
         scan.findings.add_device("core-count-mismatch", index, f"{cores} instead of {kind.cores_per_device}")
     _note_state(scan, index, path)
@@ -143,7 +143,7 @@ def _read_device(scan: Scan, index: int, path: str) -> NeuronDevice | None:
         minor=minor,
         node_present=_node_present(scan, index, numbers),
         core_count=kind.cores_per_device if cores is None and kind is not None else cores,
-        connected=_parsed(scan, index, f"{path}/connected_devices", _connected, "connected-unreadable"),
+        connected=_parsed(scan, index, f"{path}/connected_devices", parse_connected, "connected-unreadable"),
         serial_number=_serial_number(scan, index, path, numbers),
         architecture=_architecture(scan, index, path),
         pci_bus_id=None,
@@ -172,16 +172,19 @@ def _parsed(scan: Scan, index: int, path: str, parse: Callable[[str], Value | No
     return value
 
 
-def _numbers(text: str) -> tuple[int, int] | None:
+def parse_numbers(text: str) -> tuple[int, int] | None:
+    """Major and minor number of a file ``dev``; None: it says something else."""
     found = _NUMBERS.fullmatch(text)
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _count(text: str) -> int | None:
+def parse_core_count(text: str) -> int | None:
+    """Number of cores, from 1 to 99; None: it is none."""
     return int(text) if _COUNT.fullmatch(text) else None
 
 
-def _connected(text: str) -> tuple[int, ...] | None:
+def parse_connected(text: str) -> tuple[int, ...] | None:
+    """The neighbours' indexes, ascending; None: it is no list of indexes."""
     if not text:
         return ()
     items = [item.strip() for item in text.split(",")]

@@ -45,7 +45,7 @@ def instance_type(files: HostFiles, labels: Mapping[str, str], findings: Finding
     """
     said = files.read(PRODUCT_NAME)
     product = said.text or ""
-    from_dmi, from_label = _ec2_name(product), _ec2_name(labels.get(INSTANCE_TYPE_LABEL, ""))
+    from_dmi, from_label = ec2_name(product), ec2_name(labels.get(INSTANCE_TYPE_LABEL, ""))
     name = max((from_dmi, from_label), key=_credibility)
     if name is None:
         detail = said.problem if said.text is None else shown(product)
@@ -61,7 +61,8 @@ def instance_type(files: HostFiles, labels: Mapping[str, str], findings: Finding
     return name
 
 
-def _ec2_name(text: str) -> str | None:
+def ec2_name(text: str) -> str | None:
+    """The name of an instance type without HyperPod's prefix; None: it has not the form of one."""
     name = text.removeprefix(HYPERPOD_PREFIX)
     return name if _EC2_NAME.fullmatch(name) else None
 

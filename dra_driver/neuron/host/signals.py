@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from dra_driver.neuron.host.devices import device_entries
+from dra_driver.neuron.host.devices import device_entries, parse_connected
 from dra_driver.neuron.host.discover import BOOT_ID, MODULE_VERSION
 from dra_driver.neuron.host.findings import Findings, shown
 from dra_driver.neuron.host.inventory import NodeInventory
@@ -43,7 +43,6 @@ _MAX_COUNT: Final = (1 << 64) - 1
 _COMPONENT = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _MAX_COMPONENTS: Final = 32
 _STATE = re.compile(r"[0-9]{1,3}")
-_INDEX = re.compile(r"[0-9]{1,3}")
 _CORE = re.compile(r"neuron_core(0|[1-9][0-9]?)")
 
 Value = TypeVar("Value")
@@ -206,7 +205,7 @@ class SignalReader:
             components=values.get(COMPONENTS, components),
             heartbeat=values.get(HEARTBEAT, count),
             state=values.get(RESET, _state),
-            missing_links=values.get(CONNECTED, _links),
+            missing_links=values.get(CONNECTED, parse_connected),
             core_errors=self._cores(files, path, values) if cores else None,
             there=frozenset(values.there),
             problems=values.problems,
@@ -269,13 +268,6 @@ def components(text: str) -> tuple[str, ...] | None:
 
 def _state(text: str) -> int | None:
     return int(text) if text.isascii() and _STATE.fullmatch(text) else None
-
-
-def _links(text: str) -> tuple[int, ...] | None:
-    if not text:
-        return ()
-    names = [name.strip() for name in text.split(",")]
-    return tuple(sorted(map(int, names))) if text.isascii() and all(map(_INDEX.fullmatch, names)) else None
 
 
 def _with_links(inventory: NodeInventory, chips: list[ChipReading]) -> list[ChipReading]:

@@ -6,12 +6,24 @@ run the driver on Neuron hardware: ``confirmed`` is to say on what a row was see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
+from dra_driver.neuron.health.assess import CORE_COUNTERS
 from dra_driver.operations.verification import verdicts
 from dra_driver.operations.verification.evidence import Evidence
-from dra_driver.operations.verification.verdicts import State, Verdict
+from dra_driver.operations.verification.verdicts import (
+    Judge,
+    State,
+    Verdict,
+    files,
+    known_type,
+    new_chips,
+    new_kernel_driver,
+    ok,
+    unchecked,
+)
 
 Basis = Literal["public document", "kernel driver's interface", "inferred"]
 """``inferred``: concluded from other facts, or from one report; seen on emulated hosts only."""
@@ -31,23 +43,33 @@ Feature = Literal[
 ]
 
 
+class Source(NamedTuple):
+    """Where an assumption comes from."""
+
+    basis: Basis
+    text: str
+
+
 class Assumption(NamedTuple):
     """A row."""
 
     code: str
     """Stable; the number is its place in the table."""
     text: str
-    basis: Basis
-    source: str
+    source: Source
     where: str
     """What is looked at."""
-    judge: Callable[[Evidence], Verdict]
+    judge: Judge
     consequence: str
     """What happens where it is wrong."""
     features: tuple[Feature, ...]
     confirmed: str = ""
     """Hardware on which a report showed it; "": nobody yet."""
 
+
+_public = partial(Source, "public document")
+_interface = partial(Source, "kernel driver's interface")
+_inferred = partial(Source, "inferred")
 
 _SDK = "aws-neuron-sdk"
 _LS = f"{_SDK}, tools/neuron-sys-tools/neuron-ls.rst"
@@ -62,38 +84,39 @@ TABLE: Final = (
     Assumption(
         "instance-type",
         "DMI names the EC2 instance type, and it is one of the driver's table",
-        "public document",
-        f"{_EFA_MAP}config",
+        _public(f"{_EFA_MAP}config"),
         "sys/devices/virtual/dmi/id/product_name",
-        verdicts.instance_type,
+        files("product-name", findings=("instance-type-missing", "instance-type-unknown")),
         "the node's label decides, else devices have no instanceType, no topology attributes and no device groups",
         ("offering chips", "chips with their neighbours", "device groups with EFA", "UltraServers"),
     ),
     Assumption(
         "kernel-driver-version",
         "the kernel driver reports its version, two to four numbers",
-        "kernel driver's interface",
-        f"{_DRIVER} (MODULE_VERSION)",
+        _interface(f"{_DRIVER} (MODULE_VERSION)"),
         "sys/module/neuron/version",
-        verdicts.module_version,
+        files("module-version", findings=("driver-not-loaded", "driver-version-missing", "driver-version-unreadable")),
         "without the file nothing is published; without a version, claims that select on neuronDriverVersion fail",
         ("offering chips",),
     ),
     Assumption(
         "boot-id",
         "the kernel gives each boot an id",
-        "public document",
-        "Linux, Documentation/admin-guide/sysctl/kernel.rst",
+        _public("Linux, Documentation/admin-guide/sysctl/kernel.rst"),
         "proc/sys/kernel/random/boot_id",
-        verdicts.boot_id,
+        files(
+            "boot-id",
+            absent=unchecked(
+                "the host's /proc is not visible; the driver then reads its container's, which says the same"
+            ),
+        ),
         "faults that only the driver remembers outlive a reboot, or claims of the boot before are taken for prepared",
         ("health of chips",),
     ),
     Assumption(
         "chip-directories",
         "each chip N has a directory neuronN, and the class links to each",
-        "kernel driver's interface",
-        f"{_DRIVER}; {_SYSFS}",
+        _interface(f"{_DRIVER}; {_SYSFS}"),
         "sys/devices/virtual/neuron_device/, sys/class/neuron_device/",
         verdicts.chip_directories,
         "chips are not found, so they are not published",
@@ -102,8 +125,7 @@ TABLE: Final = (
     Assumption(
         "chip-count",
         "a healthy host has as many chips as its type, numbered from 0",
-        "public document",
-        f"{_SDK}, about-neuron/arch",
+        _public(f"{_SDK}, about-neuron/arch"),
         "sys/devices/virtual/neuron_device/",
         verdicts.chip_count,
         "chips are reported as missing or have no topology attributes; none has its PCI address and NUMA node",
@@ -112,18 +134,16 @@ TABLE: Final = (
     Assumption(
         "device-numbers",
         "sysfs has the device number of each chip, and no two chips share one",
-        "kernel driver's interface",
-        f"{_DRIVER}; Linux, Documentation/ABI/testing/sysfs-dev",
+        _interface(f"{_DRIVER}; Linux, Documentation/ABI/testing/sysfs-dev"),
         "neuronN/dev",
-        verdicts.device_numbers,
+        files("dev", unique=True),
         "containers get no chip, or another one than they were allocated: do not use the driver on this host",
         ("offering chips", "containers with chips"),
     ),
     Assumption(
         "device-nodes",
         "/dev/neuronN has the device number that sysfs has",
-        "kernel driver's interface",
-        _DRIVER,
+        _interface(_DRIVER),
         "dev/neuronN",
         verdicts.device_nodes,
         "a renamed or stale node: containers get the chip that sysfs names, other programs another one",
@@ -132,28 +152,31 @@ TABLE: Final = (
     Assumption(
         "major-number",
         "the chips' major number belongs to the character device driver neuron",
-        "kernel driver's interface",
-        _DRIVER,
+        _interface(_DRIVER),
         "proc/devices",
-        verdicts.major_number,
+        files(
+            "proc-devices",
+            findings=("major-mismatch",),
+            needs=(verdicts.some_chips,),
+            absent=unchecked("proc/devices cannot be read"),
+            odd=verdicts.names_the_driver,
+        ),
         "what containers are given may be a device of another driver: do not use the driver on this host",
         ("containers with chips",),
     ),
     Assumption(
         "core-count",
         "each chip has as many physical cores as its type says",
-        "public document",
-        f"{_SDK}, about-neuron/arch; {_SYSFS}",
+        _public(f"{_SDK}, about-neuron/arch; {_SYSFS}"),
         "neuronN/core_count",
-        verdicts.core_count,
+        files("core_count", findings=("core-count-mismatch",), needs=(known_type,)),
         "claims for cores are cut wrongly: containers get core numbers that do not exist",
         ("logical cores", "sharing chips"),
     ),
     Assumption(
         "core-directories",
         "each physical core M of a chip has a directory neuron_coreM",
-        "kernel driver's interface",
-        _SYSFS,
+        _interface(_SYSFS),
         "neuronN/neuron_coreM/",
         verdicts.core_directories,
         "failed executions of some cores are not seen",
@@ -162,48 +185,43 @@ TABLE: Final = (
     Assumption(
         "architecture",
         "the kernel driver calls the chips as the table has it",
-        "kernel driver's interface",
-        f"{_DRIVER}; {_SYSFS}",
+        _interface(f"{_DRIVER}; {_SYSFS}"),
         "neuronN/info/architecture/",
-        verdicts.architecture,
+        files("device_name", "arch_type", "family", findings=("architecture-mismatch",), needs=(known_type,)),
         "chips of a type that the table does not know are taken for others: wrong sizes of logical cores",
         ("offering chips", "logical cores"),
     ),
     Assumption(
         "serial-numbers",
         "each chip but Inferentia1 has a serial number of 16 hexadecimal digits",
-        "kernel driver's interface",
-        _DRIVER,
+        _interface(_DRIVER),
         "neuronN/info/serial_number",
-        verdicts.serial_numbers,
+        files("serial_number", needs=(verdicts.chips_with_serials,), odd=verdicts.no_zeros, unique=True),
         "a chip that takes another's place is not noticed; lines of the kernel log are matched by the chip's index",
         ("health of chips", "kernel log"),
     ),
     Assumption(
         "device-state",
         "the state of a chip is 0 (resetting), 1 (ready) or 2 (invalid)",
-        "kernel driver's interface",
-        _DRIVER,
+        _interface(_DRIVER),
         "neuronN/reset (read, never written)",
-        verdicts.device_state,
+        files("reset"),
         "a chip that cannot be opened is offered nevertheless",
         ("health of chips",),
     ),
     Assumption(
         "links-form",
         "each chip lists the numbers of its neighbours, separated by commas",
-        "kernel driver's interface",
-        _SYSFS,
+        _interface(_SYSFS),
         "neuronN/connected_devices",
-        verdicts.links_form,
+        files("connected_devices"),
         "lost links are not noticed",
         ("health of chips", "chips with their neighbours"),
     ),
     Assumption(
         "links-symmetric",
         "a chip that names a neighbour is named by it",
-        "inferred",
-        "all tables of the kernel driver are so",
+        _inferred("all tables of the kernel driver are so"),
         "neuronN/connected_devices",
         verdicts.links_symmetric,
         "drawings and sets of connected chips are not as the hardware is",
@@ -212,8 +230,7 @@ TABLE: Final = (
     Assumption(
         "links-fabric",
         "the neighbours are those of the type's fabric: torus, ring or chain",
-        "public document",
-        _LS,
+        _public(_LS),
         "neuronN/connected_devices",
         verdicts.links_fabric,
         "connected sets (topology_x, topology4_id, segments) join chips without a link; chips are said to be faulty",
@@ -222,8 +239,7 @@ TABLE: Final = (
     Assumption(
         "pci-addresses",
         "the chips of a type have the same PCI addresses on every host",
-        "public document",
-        f"{_TIPS}; {_LS}",
+        _public(f"{_TIPS}; {_LS}"),
         "sys/bus/pci/devices/*/{vendor,device}",
         verdicts.pci_addresses,
         "the attribute pciAddress is wrong: claims that match it get other chips",
@@ -232,8 +248,7 @@ TABLE: Final = (
     Assumption(
         "numa-nodes",
         "the chips of a type have the same NUMA nodes on every host",
-        "public document",
-        _TIPS,
+        _public(_TIPS),
         "sys/bus/pci/devices/*/numa_node",
         verdicts.numa_nodes,
         "the attribute numaNode is wrong: pods get processors far from their chips",
@@ -242,8 +257,7 @@ TABLE: Final = (
     Assumption(
         "efa-addresses",
         "the EFA devices have the PCI addresses that chips are paired with",
-        "public document",
-        f"{_EFA_MAP}neuron",
+        _public(f"{_EFA_MAP}neuron"),
         "sys/bus/pci/devices/*/{vendor,device}",
         verdicts.efa_addresses,
         "resource.aws.com/devicegroupN_id of chips and of EFA devices do not agree: claims for both stay pending",
@@ -252,8 +266,7 @@ TABLE: Final = (
     Assumption(
         "efa-near",
         "a chip and the EFA device that it is paired with share a NUMA node",
-        "inferred",
-        f"{_EFA_MAP}neuron with the addresses of {_TIPS}",
+        _inferred(f"{_EFA_MAP}neuron with the addresses of {_TIPS}"),
         "sys/bus/pci/devices/*/numa_node",
         verdicts.efa_near,
         "chips of one device group use EFA devices that are not near them",
@@ -262,18 +275,16 @@ TABLE: Final = (
     Assumption(
         "lnc-file",
         "the node's logical core size stands in one line of a file, if it is set",
-        "public document",
-        f"{_SDK}, deploy/eks/prerequisites.rst",
+        _public(f"{_SDK}, deploy/eks/prerequisites.rst"),
         "opt/aws/neuron/logical_nc_config",
-        verdicts.lnc_file,
+        files("logical_nc_config", findings=("lnc-default-unusable",), absent=ok("no file: the chips' own default")),
         "the driver takes the chips' default while programs on the node use another size",
         ("logical cores",),
     ),
     Assumption(
         "ultraserver-files",
         "nodes of UltraServers have the class files of their type, others none that say anything",
-        "kernel driver's interface",
-        f"{_DRIVER}; {_ULTRASERVER}",
+        _interface(f"{_DRIVER}; {_ULTRASERVER}"),
         "sys/class/neuron_device/{node_id*,server_id*,reservation_id,node_cnt,ultraserver_mode}",
         verdicts.ultraserver_files,
         "the node's place in its UltraServer is not known: no labels, and claims with an ultraserverMode fail",
@@ -282,8 +293,7 @@ TABLE: Final = (
     Assumption(
         "ultraserver-ids",
         "server ids have 16 hexadecimal digits (zeros: none), node ids are below the number of nodes (-1: none)",
-        "kernel driver's interface",
-        f"{_DRIVER}; {_ULTRASERVER}",
+        _interface(f"{_DRIVER}; {_ULTRASERVER}"),
         "sys/class/neuron_device/{node_id*,server_id*,reservation_id,node_cnt}",
         verdicts.ultraserver_ids,
         "groups of pods are put on nodes of different servers, or rank their nodes wrongly",
@@ -292,8 +302,7 @@ TABLE: Final = (
     Assumption(
         "ultraserver-modes",
         "modes are numbers: 1 four nodes, 2 and 3 two nodes (horizontal, vertical), 4 alone",
-        "public document",
-        _ULTRASERVER,
+        _public(_ULTRASERVER),
         "sys/class/neuron_device/ultraserver_mode",
         verdicts.ultraserver_modes,
         "containers are given a mode that the kernel driver refuses, or one of another number of nodes",
@@ -302,48 +311,43 @@ TABLE: Final = (
     Assumption(
         "ecc-counters",
         "each chip counts uncorrected errors of SRAM and memory",
-        "public document",
-        _SYSFS,
+        _public(_SYSFS),
         "neuronN/stats/hardware/*_ecc_*uncorrected",
-        verdicts.ecc_counters,
+        files("sram_ecc_uncorrected", "mem_ecc_uncorrected", "mem_ecc_repairable_uncorrected"),
         "chips with broken memory are not noticed, or all are said to be of unknown health",
         ("health of chips",),
     ),
     Assumption(
         "corrected-counters",
         "since kernel driver 2.30 each chip also counts corrected errors",
-        "kernel driver's interface",
-        _DRIVER,
+        _interface(_DRIVER),
         "neuronN/stats/hardware/*_ecc_corrected",
-        verdicts.corrected_counters,
+        files("sram_ecc_corrected", "mem_ecc_corrected", needs=(new_kernel_driver,)),
         "worn memory is not noticed before it breaks",
         ("health of chips",),
     ),
     Assumption(
         "unhealthy-components",
         "since kernel driver 2.30 Trainium2 and 3 list unhealthy parts by names that the driver knows",
-        "kernel driver's interface",
-        _DRIVER,
+        _interface(_DRIVER),
         "neuronN/stats/hardware/health_status/unhealthy_components",
-        verdicts.components,
+        files("unhealthy_components", needs=(new_kernel_driver, new_chips), odd=verdicts.known_components),
         "parts with another name are reported as component-unhealthy, which asks for a replacement",
         ("health of chips",),
     ),
     Assumption(
         "health-files",
         "since kernel driver 2.30 Trainium2 and 3 have a heartbeat and a counter of error events",
-        "kernel driver's interface",
-        _DRIVER,
+        _interface(_DRIVER),
         "neuronN/stats/hardware/health_status/{healthcheck_heartbeat,hw_error_event}",
-        verdicts.health_files,
+        files("healthcheck_heartbeat", "hw_error_event", needs=(new_kernel_driver, new_chips)),
         "errors are seen after ten seconds instead of at once; firmware that hangs is not noticed",
         ("health of chips",),
     ),
     Assumption(
         "heartbeat",
         "the heartbeat grows at least once a minute",
-        "inferred",
-        f"{_DRIVER} (a counter that a health check moves; how often is not public)",
+        _inferred(f"{_DRIVER} (a counter that a health check moves; how often is not public)"),
         "neuronN/stats/hardware/health_status/healthcheck_heartbeat, twice (--wait)",
         verdicts.heartbeat,
         "all chips are said to be unhealthy (heartbeat-stalled): give that fault the effect None in the health policy",
@@ -352,18 +356,16 @@ TABLE: Final = (
     Assumption(
         "core-counters",
         "each core counts executions that failed on hardware",
-        "public document",
-        _SYSFS,
+        _public(_SYSFS),
         "neuronN/neuron_coreM/stats/status/hw_*_error/total",
-        verdicts.core_counters,
+        files(*CORE_COUNTERS),
         "executions that failed on hardware are not noticed",
         ("health of chips",),
     ),
     Assumption(
         "kernel-log",
         "the Neuron runtime's lines in the kernel log name kind, chip and core as key=value",
-        "public document",
-        f"{_SDK}, neuron-runtime/nrt-troubleshoot.rst and src/k8/neuron-problem-detector",
+        _public(f"{_SDK}, neuron-runtime/nrt-troubleshoot.rst and src/k8/neuron-problem-detector"),
         "the kernel log (--kernel-log)",
         verdicts.kernel_log,
         "the node problem detector ignores the lines",
@@ -372,8 +374,7 @@ TABLE: Final = (
     Assumption(
         "neuron-ls-devices",
         "neuron-ls numbers the chips as sysfs does",
-        "public document",
-        _LS,
+        _public(_LS),
         "neuron-ls -j (--neuron-ls)",
         verdicts.listed_devices,
         "deviceId and device names mean other chips than neuron-ls and neuron-monitor show",
@@ -382,8 +383,7 @@ TABLE: Final = (
     Assumption(
         "neuron-ls-addresses",
         "chip N has the N-th PCI address of the type's table",
-        "public document",
-        f"{_LS}; {_TIPS}",
+        _public(f"{_LS}; {_TIPS}"),
         "neuron-ls -j (--neuron-ls)",
         verdicts.listed_addresses,
         "pciAddress, numaNode and device groups are published for the wrong chips",
@@ -392,8 +392,7 @@ TABLE: Final = (
     Assumption(
         "neuron-ls-links",
         "neuron-ls shows the same links as sysfs",
-        "public document",
-        _LS,
+        _public(_LS),
         "neuron-ls -j (--neuron-ls)",
         verdicts.listed_links,
         "one of the two counts chips differently: connected sets may join chips without a link",
@@ -402,8 +401,7 @@ TABLE: Final = (
     Assumption(
         "neuron-ls-cores",
         "without a setting, logical cores have the type's default size; chip N has the N-th run of core numbers",
-        "public document",
-        f"{_LNC}; {_LS}",
+        _public(f"{_LNC}; {_LS}"),
         "neuron-ls -j (--neuron-ls)",
         verdicts.listed_cores,
         "NEURON_RT_VISIBLE_CORES of claims for cores names other cores than were allocated",
@@ -412,8 +410,7 @@ TABLE: Final = (
     Assumption(
         "neuron-ls-memory",
         "each chip has the memory of the table",
-        "public document",
-        f"{_LS}; {_SDK}, about-neuron/arch",
+        _public(f"{_LS}; {_SDK}, about-neuron/arch"),
         "neuron-ls -j (--neuron-ls)",
         verdicts.listed_memory,
         "the capacity memory is wrong: claims that select on it fit or fail wrongly",
@@ -422,8 +419,7 @@ TABLE: Final = (
     Assumption(
         "container-sysfs",
         "the /sys of any container shows the chips of the host",
-        "inferred",
-        "Linux: sysfs has no namespaces but for the network; AWS's own manifests mount no /sys either",
+        _inferred("Linux: sysfs has no namespaces but for the network; AWS's own manifests mount no /sys either"),
         "sys/devices/virtual/neuron_device/ of the container and of the host",
         verdicts.container_sysfs,
         "the driver's pod finds no chips: nothing is published",
@@ -432,28 +428,25 @@ TABLE: Final = (
     Assumption(
         "kubelet-directories",
         "kubelet's root directory is /var/lib/kubelet",
-        "public document",
-        "Kubernetes, kubelet --root-dir",
+        _public("Kubernetes, kubelet --root-dir"),
         "var/lib/kubelet/{plugins,plugins_registry}",
-        verdicts.kubelet_directories,
+        verdicts.kubelet("plugins_registry"),
         "the driver's pod does not start: install with --kubelet-root",
         ("containers with chips",),
     ),
     Assumption(
         "kubelet-sockets",
         "kubelet serves the device plugin and PodResources sockets",
-        "public document",
-        "Kubernetes, concepts/extend-kubernetes/compute-storage-net/device-plugins",
+        _public("Kubernetes, concepts/extend-kubernetes/compute-storage-net/device-plugins"),
         "var/lib/kubelet/{device-plugins,pod-resources}/kubelet.sock",
-        verdicts.kubelet_sockets,
+        verdicts.kubelet("device-plugin-socket", "pod-resources-socket"),
         "the device plugin cannot register, and the driver cannot tell whether a device plugin offers the same chips",
         ("containers with chips",),
     ),
     Assumption(
         "runtime-cdi",
         "the container runtime has CDI enabled",
-        "public document",
-        "containerd, docs/cri/config.md; CRI-O, crio.conf.5",
+        _public("containerd, docs/cri/config.md; CRI-O, crio.conf.5"),
         "the Node's status.nodeInfo.containerRuntimeVersion (--container-runtime)",
         verdicts.runtime_cdi,
         "containers start without their chips, or not at all (unresolvable CDI devices)",
@@ -462,28 +455,25 @@ TABLE: Final = (
     Assumption(
         "chips-open",
         "root can open the node of each chip",
-        "kernel driver's interface",
-        f"{_DRIVER} (opening for writing only attaches nothing)",
+        _interface(f"{_DRIVER} (opening for writing only attaches nothing)"),
         "dev/neuronN, opened and closed (--probe host)",
-        verdicts.chips_open,
+        verdicts.opens("once"),
         "containers cannot use the chip that they were given",
         ("containers with chips",),
     ),
     Assumption(
         "chips-open-twice",
         "two processes can have one chip open",
-        "kernel driver's interface",
-        _DRIVER,
+        _interface(_DRIVER),
         "dev/neuronN, opened by two processes (--probe host)",
-        verdicts.chips_open_twice,
+        verdicts.opens("twice"),
         "pods cannot share a chip: offer no cores (--devices) and let no two pods use one claim",
         ("sharing chips",),
     ),
     Assumption(
         "container-opens-own",
         "a container with a claim has a node of each of its chips and can open it",
-        "public document",
-        "cncf-tags/container-device-interface, SPEC.md",
+        _public("cncf-tags/container-device-interface, SPEC.md"),
         "/dev of the container (--probe container)",
         verdicts.container_opens_own,
         "containers cannot use the chips that they were given",
@@ -492,8 +482,7 @@ TABLE: Final = (
     Assumption(
         "container-opens-no-other",
         "a container with a claim can open no other chip of the host",
-        "public document",
-        "Linux, Documentation/admin-guide/cgroup-v2.rst (device controller)",
+        _public("Linux, Documentation/admin-guide/cgroup-v2.rst (device controller)"),
         "chips in the container's /sys, by nodes of its own (--probe container)",
         verdicts.container_opens_no_other,
         "pods can use chips that were allocated to others; look for an OCI hook and for privileged pods",
@@ -502,8 +491,7 @@ TABLE: Final = (
     Assumption(
         "container-run",
         "the chips of a container are consecutive on the host, and ascend as its numbers do",
-        "kernel driver's interface",
-        f"{_DRIVER} (cores are reserved relative to the first chip); {_SDK}, deploy/troubleshooting.rst",
+        _interface(f"{_DRIVER} (cores are reserved relative to the first chip); {_SDK}, deploy/troubleshooting.rst"),
         "dev of the host's chips and of the container's (--probe container)",
         verdicts.container_run,
         "the runtime reserves cores of a neighbour's chips, or fails with 'Neuron cores are not contiguous'",

@@ -7,21 +7,23 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from dra_driver.neuron.emulation.tree import DEVICES, NULL_DEVICE, PCI_VENDOR
+from dra_driver.neuron.emulation.tree import NULL_DEVICE, PCI_VENDOR
 from dra_driver.neuron.health.kernel_log import marked_lines
+from dra_driver.neuron.host.devices import PROC_DEVICES
 from dra_driver.neuron.host.discover import EMULATION_MARKER
+from dra_driver.neuron.host.signals import HEARTBEAT
 from dra_driver.neuron.host.sysfs import HostFiles
 from dra_driver.neuron.topology.hardware import CHIPS
-from dra_driver.operations.verification.evidence import Evidence, ListedDevice, SeenFile
+from dra_driver.operations.verification.evidence import UNREADABLE, Evidence, ListedDevice, SeenFile
 from dra_driver.operations.verification.hostfiles import (
+    DEVICES,
     FILES,
-    MAX_NAMES,
     MAX_TEXT,
     PLACES,
     ROWS,
@@ -29,9 +31,8 @@ from dra_driver.operations.verification.hostfiles import (
     anonymous,
     kept,
     scrubbed,
-    segments,
 )
-from dra_driver.operations.verification.replay import KERNEL_LOG, NEURON_LS, UNREADABLE
+from dra_driver.operations.verification.replay import KERNEL_LOG, NEURON_LS
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import quoted
 from dra_driver.util.worker import bounded
@@ -82,9 +83,9 @@ def _collect(root: Path, at: list[str]) -> Evidence:
             at.append(path)
             if (found := _look(files, row, path, emulated)) is not None:
                 seen[path] = found
-    if not emulated and "proc/devices" not in seen and (own := HostFiles(Path("/")).read("proc/devices").text):
+    if not emulated and PROC_DEVICES not in seen and (own := HostFiles(Path("/")).read(PROC_DEVICES).text):
         # The kernel has one list for all containers.
-        seen["proc/devices"] = SeenFile(text=kept(FILES["proc-devices"], own), mode=0o444)
+        seen[PROC_DEVICES] = SeenFile(text=kept(FILES["proc-devices"], own), mode=0o444)
     seen = _only_neuron_pci(seen)
     texts = anonymous({path: found.text for path, found in seen.items() if found.text is not None})
     seen = {path: msgspec.structs.replace(found, text=texts.get(path)) for path, found in sorted(seen.items())}
@@ -108,32 +109,29 @@ def beat_again(
         progress(seconds - round(left), seconds)
         time.sleep(min(left, 1.0))
     files = HostFiles(root)
-    row = FILES["healthcheck_heartbeat"]
-    said = {chip: files.read(row.path.replace("<chip>", f"neuron{chip}")).text for chip in evidence.chips}
-    beats = {chip: kept(row, text) for chip, text in said.items() if text is not None}
+    said = {chip: files.read(f"{DEVICES}/neuron{chip}/{HEARTBEAT}").text for chip in evidence.chips}
+    beats = {chip: kept(FILES["healthcheck_heartbeat"], text) for chip, text in said.items() if text is not None}
     return msgspec.structs.replace(evidence, waited_seconds=seconds, heartbeats=beats)
 
 
 def _own_chips() -> tuple[int, ...]:
-    names = HostFiles(Path("/")).names(DEVICES)
-    found = sorted(int(name.removeprefix("neuron")) for name in names if re.fullmatch(PLACES["chip"], name))
-    return tuple(found[: MAX_NAMES["chip"]])
+    names = _matching(HostFiles(Path("/")), DEVICES, "<chip>")
+    return tuple(sorted(int(name.removeprefix("neuron")) for name in names))
 
 
-def _paths(files: HostFiles, row: HostFile) -> Iterator[str]:
+def _paths(files: HostFiles, row: HostFile) -> list[str]:
     """The paths of a row that may exist on this host."""
     paths = [""]
-    for literal, place in segments(row):
-        if literal:
-            paths = [f"{path}/{literal}" if path else literal for path in paths]
-        else:
-            pattern = re.compile(PLACES[place], re.ASCII)
-            paths = [
-                f"{path}/{name}"
-                for path in paths
-                for name in [name for name in files.names(path) if pattern.fullmatch(name)][: MAX_NAMES[place]]
-            ]
-    return iter(paths)
+    for part in row.path.split("/"):
+        paths = [f"{path}/{name}" for path in paths for name in _matching(files, path, part)]
+    return [path[1:] for path in paths]
+
+
+def _matching(files: HostFiles, directory: str, part: str) -> list[str]:
+    if part not in PLACES:
+        return [part]
+    pattern, most = PLACES[part]
+    return [name for name in files.names(directory) if re.fullmatch(pattern, name, re.ASCII)][:most]
 
 
 def _look(files: HostFiles, row: HostFile, path: str, emulated: bool) -> SeenFile | None:  # of the host

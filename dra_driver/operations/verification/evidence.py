@@ -1,20 +1,27 @@
 """What was seen of a host, as one value: every verdict follows from it, and so does an emulated host.
 
-It is JSON as msgspec writes it, and strict when it is read: a report comes from somebody else's host, by mail.
+The driver's own reader reads the files from here as it reads a host's, and what it says is the inventory. In a report
+the value is JSON as msgspec writes it, and strict when it is read: a report comes from somebody else, by mail.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct, field
 
-from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, InstanceType, lookup
-from dra_driver.operations.verification.hostfiles import FILES, MAX_TEXT, Kind, form_of, path_pattern, row_of
+from dra_driver.neuron.emulation.memory import TreeFiles
+from dra_driver.neuron.emulation.tree import DeviceNode, Entry, Link, TextFile
+from dra_driver.neuron.host.discover import discover_files
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.topology.instance_types import InstanceType, lookup
+from dra_driver.operations.verification.hostfiles import CLASS, DEVICES, FILES, MAX_TEXT, Kind, row_of
 
+UNREADABLE: Final = "unreadable"
+LEFT_ALONE: Final = "left alone"
+"""How the outcome begins of a chip that was not opened, since somebody may use it."""
 MAX_FILES: Final = 12_000
 """64 chips of 8 cores have 4600."""
 
@@ -89,74 +96,69 @@ class Evidence(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     container: ContainerView | None = None
 
     @cached_property
-    def instance_type(self) -> str | None:
-        """What DMI says; None: nothing of the form of an EC2 instance type."""
-        text = self.text("product-name")
-        usable = text is not None and form_of(FILES["product-name"]).fullmatch(text)
-        return text.removeprefix(HYPERPOD_PREFIX) if text is not None and usable else None
+    def tree(self) -> Mapping[str, Entry]:
+        """The same files as a host has them. A directory with a file ``unreadable`` stands for one without a text."""
+        return dict(self._entry(path, seen) for path, seen in self.files.items())
+
+    def _entry(self, path: str, seen: SeenFile) -> tuple[str, Entry]:
+        name = path.removeprefix(f"{CLASS}/")
+        match seen.kind:
+            case "directory" if name != path and any(other.startswith(f"{DEVICES}/{name}/") for other in self.files):
+                return path, Link(f"../../devices/virtual/neuron_device/{name}")
+            case "directory":
+                return f"{path}/.keep", TextFile("")
+            case "socket":
+                return path, TextFile("", 0o600)
+            case "device":
+                major, _, minor = seen.number.partition(":")
+                return path, DeviceNode(int(major or 0), int(minor or 0), seen.mode)
+            case _ if seen.text is None:
+                return f"{path}/{UNREADABLE}", TextFile(f"{seen.problem}\n")
+            case _:
+                return path, TextFile(f"{seen.text}\n", seen.mode & 0o666)
 
     @cached_property
+    def _host(self) -> TreeFiles:
+        return TreeFiles(self.tree)
+
+    @cached_property
+    def inventory(self) -> NodeInventory:
+        """What the driver's own reader makes of the host. It has no labels of the node here."""
+        return discover_files(self._host)
+
+    @property
     def kind(self) -> InstanceType | None:
         """The table's row of the instance type."""
-        return lookup(self.instance_type) if self.instance_type is not None else None
+        return lookup(self.inventory.instance_type or "")
 
-    @cached_property
-    def version(self) -> tuple[int, ...] | None:
-        """Of the kernel driver, for comparison; None: unknown."""
-        text = self.text("module-version")
-        usable = text is not None and form_of(FILES["module-version"]).fullmatch(text)
-        return tuple(map(int, text.split("."))) if text is not None and usable else None
-
-    @cached_property
+    @property
     def chips(self) -> tuple[int, ...]:
-        """Chips that have files in sysfs, ascending."""
-        return tuple(sorted({int(chip) for chip in self._groups("chip", "sys/devices/")}))
+        """Chips that the reader finds, ascending."""
+        return tuple(device.index for device in self.inventory.devices)
 
-    @cached_property
-    def by_row(self) -> Mapping[str, Mapping[tuple[str, ...], SeenFile]]:
-        """Key of a row -> what stands for its places in the path -> the file."""
-        found: dict[str, dict[tuple[str, ...], SeenFile]] = {}
-        for path, seen in self.files.items():
-            row = row_of(path)
-            match = path_pattern(row).fullmatch(path) if row is not None else None
-            if row is not None and match is not None:
-                found.setdefault(row.key, {})[match.groups()] = seen
-        return found
+    def text(self, path: str) -> str | None:
+        """Text of a file; None: there is no such file, or it could not be read."""
+        return self.files.get(path, SeenFile()).text
 
-    def file(self, key: str, *places: str) -> SeenFile | None:
-        """The file of a row; None: there is none."""
-        return self.by_row.get(key, {}).get(places)
-
-    def text(self, key: str, *places: str) -> str | None:
-        """Its text; None: there is no such file, or it could not be read."""
-        seen = self.file(key, *places)
-        return seen.text if seen is not None else None
-
-    def of_chip(self, key: str, chip: int) -> SeenFile | None:
-        """The file of a row for one chip."""
-        return self.file(key, f"neuron{chip}")
+    def paths(self, key: str) -> list[str]:
+        """Where the file of a row should be: once, or for each chip, or for each core."""
+        path = FILES[key].path
+        if "<chip>" not in path:
+            return [path]
+        return [
+            path.replace("<chip>", f"neuron{chip}").replace("<core>", f"neuron_core{core}")
+            for chip in self.chips
+            for core in (self.cores(chip) if "<core>" in path else (0,))
+        ]
 
     def cores(self, chip: int) -> tuple[int, ...]:
         """Cores of a chip that have a directory, ascending."""
-        found = (places[1] for places in self.by_row.get("core-arch", {}) if places[0] == f"neuron{chip}")
-        return tuple(sorted(int(name.removeprefix("neuron_core")) for name in found))
+        return self.numbered(f"{DEVICES}/neuron{chip}", "neuron_core")
 
-    def pci(self, *device_ids: str) -> tuple[str, ...]:
-        """Addresses of Amazon's PCI devices whose id matches one of these regular expressions, ascending."""
-        return tuple(
-            sorted(
-                address
-                for (address,), seen in self.by_row.get("pci-device", {}).items()
-                if any(re.fullmatch(f"0x{expected}", seen.text or "") for expected in device_ids)
-            )
-        )
-
-    def _groups(self, place: str, below: str) -> Iterator[str]:
-        for path in self.files:
-            row = row_of(path)
-            match = path_pattern(row).fullmatch(path) if row is not None and path.startswith(below) else None
-            if match is not None and place in match.re.groupindex:
-                yield match[place].removeprefix("neuron")
+    def numbered(self, directory: str, prefix: str = "neuron") -> tuple[int, ...]:
+        """N of the ``neuronN`` in a directory, ascending, or of those with another prefix."""
+        names = [name.removeprefix(prefix) for name in self._host.names(directory) if name.startswith(prefix)]
+        return tuple(sorted(int(name) for name in names if name.isdecimal()))
 
 
 def unknown_paths(evidence: Evidence) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The files of a host that a report may hold, one row each: where they are, what they say, and what of it is kept.
 
 The rows are used three times: to collect a report, to check one that somebody sent in (a path that no row describes is
-refused, so no report leads out of the directory it is written to), and to judge whether a file has the expected form.
+refused, so no report leads out of the directory it is written to), and to judge whether a file says what is expected.
 
 Nothing that names an instance, a chip, a server or a user is kept: serial numbers and server ids are replaced by
 invented ones that are equal where the real ones are. A text of the expected form is kept otherwise; of another one,
@@ -11,26 +11,37 @@ digits and hexadecimal runs that could name something are blotted out.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from typing import Final, Literal, NamedTuple
 
-from dra_driver.neuron.emulation.tree import CLASS, CORE_ERRORS, DEVICES, HEALTH_STATUS, PCI_DEVICES, SERIAL_BASE
+from dra_driver.neuron.emulation.tree import PCI_DEVICES, SERIAL_BASE
+from dra_driver.neuron.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS
+from dra_driver.neuron.host import signals
+from dra_driver.neuron.host.devices import (
+    DEVICE_DIRECTORIES,
+    PROC_DEVICES,
+    parse_connected,
+    parse_core_count,
+    parse_numbers,
+)
+from dra_driver.neuron.host.discover import BOOT_ID, LNC_DEFAULT, MODULE_VERSION, PRODUCT_NAME, ec2_name
 
 Keep = Literal["text", "serial", "server", "boot"]
 Kind = Literal["file", "device", "directory", "socket"]
+Parse = Callable[[str], object]
+"""None for a text that is not of the expected form."""
 
+DEVICES, CLASS = DEVICE_DIRECTORIES
+BUSY: Final = "busy"
 MAX_TEXT: Final = 512
 """Characters of one file in a report."""
-MAX_NAMES: Final = {"chip": 64, "core": 16, "pci": 1024}
-"""How many entries of a directory are looked at."""
-
 PLACES: Final = {
-    "chip": r"neuron(?:0|[1-9][0-9]{0,2})",
-    "core": r"neuron_core(?:0|[1-9][0-9]?)",
-    "pci": r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]",
+    "<chip>": (r"neuron(?:0|[1-9][0-9]{0,2})", 64),
+    "<core>": (r"neuron_core(?:0|[1-9][0-9]?)", 16),
+    "<pci>": (r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", 1024),
 }
-"""What stands for ``<chip>``, ``<core>`` and ``<pci>`` in the path of a row."""
+"""What may stand for a part of a row's path, and how many of them are looked at in one directory."""
 
 
 class HostFile(NamedTuple):
@@ -39,66 +50,56 @@ class HostFile(NamedTuple):
     key: str
     path: str
     """Below the host's root."""
-    form: str = r".*"
-    """Regular expression of the whole text, without surrounding white space."""
+    parse: Parse = str
+    """The driver's own parser, where it reads the file."""
     keep: Keep = "text"
     kind: Kind = "file"
 
 
-_COUNT = r"[0-9]{1,20}"
-_NODE_ID = r"-1|[0-9]{1,3}"
-_SERVER_ID = r"[0-9a-f]{16}"
+def _form(pattern: str) -> Parse:
+    return re.compile(pattern, re.ASCII).fullmatch
+
+
+_NODE_ID = _form(r"-1|[0-9]{1,3}")
+_SERVER_ID = _form(r"[0-9a-f]{16}")
 _DEVICE = f"{DEVICES}/<chip>"
+_ARCHITECTURE = f"{_DEVICE}/info/architecture"
+_PCI = f"{PCI_DEVICES}/<pci>"
 _KUBELET = "var/lib/kubelet"
 
 ROWS: Final = (
-    HostFile(
-        "product-name", "sys/devices/virtual/dmi/id/product_name", r"(?:ml\.)?[a-z][a-z0-9-]{1,30}\.[a-z0-9-]{1,30}"
-    ),
-    HostFile("module-version", "sys/module/neuron/version", r"[0-9]{1,5}(?:\.[0-9]{1,5}){1,3}"),
-    HostFile("proc-devices", "proc/devices", r"(?s).*"),
-    HostFile("boot-id", "proc/sys/kernel/random/boot_id", r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "boot"),
+    HostFile("product-name", PRODUCT_NAME, ec2_name),
+    HostFile("module-version", MODULE_VERSION, _form(r"[0-9]{1,5}(?:\.[0-9]{1,5}){1,3}")),
+    HostFile("proc-devices", PROC_DEVICES),
+    HostFile("boot-id", BOOT_ID, _form(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "boot"),
     HostFile("class-entry", f"{CLASS}/<chip>", kind="directory"),
     HostFile("node", "dev/<chip>", kind="device"),
-    HostFile("dev", f"{_DEVICE}/dev", r"[1-9][0-9]{0,3}:[0-9]{1,7}"),
-    HostFile("core_count", f"{_DEVICE}/core_count", r"[1-9][0-9]?"),
-    HostFile("connected_devices", f"{_DEVICE}/connected_devices", r"(?:[0-9]{1,3}(?:\s*,\s*[0-9]{1,3}){0,31})?"),
-    HostFile("reset", f"{_DEVICE}/reset", r"[012]"),
-    HostFile("serial_number", f"{_DEVICE}/info/serial_number", r"(?:[0-9a-fA-F]{16})?", "serial"),
-    HostFile("device_name", f"{_DEVICE}/info/architecture/device_name", r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}"),
-    HostFile("arch_type", f"{_DEVICE}/info/architecture/arch_type", r"NDv[0-9]{1,2}"),
-    HostFile("family", f"{_DEVICE}/info/architecture/instance_type", r"[A-Za-z0-9]{1,16}"),
-    HostFile("core-arch", f"{_DEVICE}/<core>/info/architecture/arch_type", r"NCv[0-9]{1,2}"),
-    *(
-        HostFile(name, f"{_DEVICE}/stats/hardware/{name}", _COUNT)
-        for name in (
-            "sram_ecc_uncorrected",
-            "mem_ecc_uncorrected",
-            "mem_ecc_repairable_uncorrected",
-            "sram_ecc_corrected",
-            "mem_ecc_corrected",
-        )
-    ),
-    HostFile(
-        "unhealthy_components",
-        f"{_DEVICE}/{HEALTH_STATUS}/unhealthy_components",
-        r"(?:[a-z][a-z0-9_]{0,39}(?:\s*,\s*[a-z][a-z0-9_]{0,39}){0,31})?",
-    ),
-    HostFile("healthcheck_heartbeat", f"{_DEVICE}/{HEALTH_STATUS}/healthcheck_heartbeat", _COUNT),
-    HostFile("hw_error_event", f"{_DEVICE}/{HEALTH_STATUS}/hw_error_event", _COUNT),
-    *(HostFile(name, f"{_DEVICE}/<core>/stats/status/{name}/total", _COUNT) for name in CORE_ERRORS),
-    HostFile("ultraserver_mode", f"{CLASS}/ultraserver_mode", r"(?:[0-9]{1,3}(?:\s*,\s*[0-9]{1,3}){0,15})?"),
+    HostFile("dev", f"{_DEVICE}/dev", parse_numbers),
+    HostFile("core_count", f"{_DEVICE}/core_count", parse_core_count),
+    HostFile("connected_devices", f"{_DEVICE}/{signals.CONNECTED}", parse_connected),
+    HostFile("reset", f"{_DEVICE}/{signals.RESET}", _form("[012]")),
+    HostFile("serial_number", f"{_DEVICE}/info/serial_number", _form("(?:[0-9a-fA-F]{16})?"), "serial"),
+    HostFile("device_name", f"{_ARCHITECTURE}/device_name", _form("[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")),
+    HostFile("arch_type", f"{_ARCHITECTURE}/arch_type", _form("NDv[0-9]{1,2}")),
+    HostFile("family", f"{_ARCHITECTURE}/instance_type", _form("[A-Za-z0-9]{1,16}")),
+    HostFile("core-arch", f"{_DEVICE}/<core>/info/architecture/arch_type", _form("NCv[0-9]{1,2}")),
+    *(HostFile(name, f"{_DEVICE}/{signals.HARDWARE}/{name}", signals.count) for name in HARDWARE_COUNTERS),
+    HostFile("unhealthy_components", f"{_DEVICE}/{signals.COMPONENTS}", signals.components),
+    HostFile("healthcheck_heartbeat", f"{_DEVICE}/{signals.HEARTBEAT}", signals.count),
+    HostFile("hw_error_event", f"{_DEVICE}/{signals.ERROR_EVENT}", signals.count),
+    *(HostFile(name, f"{_DEVICE}/<core>/stats/status/{name}/total", signals.count) for name in CORE_COUNTERS),
+    HostFile("ultraserver_mode", f"{CLASS}/ultraserver_mode", _form(r"(?:[0-9]{1,3}(?:\s*,\s*[0-9]{1,3}){0,15})?")),
     HostFile("node_id_2", f"{CLASS}/node_id_2", _NODE_ID),
     HostFile("node_id_4", f"{CLASS}/node_id_4", _NODE_ID),
     HostFile("server_id_2", f"{CLASS}/server_id_2", _SERVER_ID, "server"),
     HostFile("server_id_4", f"{CLASS}/server_id_4", _SERVER_ID, "server"),
     HostFile("node_id", f"{CLASS}/node_id", _NODE_ID),
-    HostFile("node_cnt", f"{CLASS}/node_cnt", r"[0-9]{1,3}"),
+    HostFile("node_cnt", f"{CLASS}/node_cnt", _form("[0-9]{1,3}")),
     HostFile("reservation_id", f"{CLASS}/reservation_id", _SERVER_ID, "server"),
-    HostFile("logical_nc_config", "opt/aws/neuron/logical_nc_config", r"(?s).*"),
-    HostFile("pci-vendor", f"{PCI_DEVICES}/<pci>/vendor", r"0x[0-9a-f]{4}"),
-    HostFile("pci-device", f"{PCI_DEVICES}/<pci>/device", r"0x[0-9a-f]{4}"),
-    HostFile("pci-numa", f"{PCI_DEVICES}/<pci>/numa_node", r"-1|[0-9]{1,3}"),
+    HostFile("logical_nc_config", LNC_DEFAULT),
+    HostFile("pci-vendor", f"{_PCI}/vendor", _form("0x[0-9a-f]{4}")),
+    HostFile("pci-device", f"{_PCI}/device", _form("0x[0-9a-f]{4}")),
+    HostFile("pci-numa", f"{_PCI}/numa_node", _form("-1|[0-9]{1,3}")),
     HostFile("plugins", f"{_KUBELET}/plugins", kind="directory"),
     HostFile("plugins_registry", f"{_KUBELET}/plugins_registry", kind="directory"),
     HostFile("device-plugin-socket", f"{_KUBELET}/device-plugins/kubelet.sock", kind="socket"),
@@ -108,60 +109,44 @@ ROWS: Final = (
 
 FILES: Final[Mapping[str, HostFile]] = {row.key: row for row in ROWS}
 
-_PLACE = re.compile(r"<(chip|core|pci)>")
-
 
 @cache
-def path_pattern(row: HostFile) -> re.Pattern[str]:
-    """Matches the paths of a row; the groups are named as its places."""
-    parts = _PLACE.split(row.path)
-    text = "".join(re.escape(part) if not i % 2 else f"(?P<{part}>{PLACES[part]})" for i, part in enumerate(parts))
-    return re.compile(text, re.ASCII)
-
-
-@cache
-def form_of(row: HostFile) -> re.Pattern[str]:
-    """Matches the texts that the code understands."""
-    return re.compile(row.form, re.ASCII)
+def _pattern(path: str) -> re.Pattern[str]:
+    parts = re.split("(<[a-z]+>)", path)
+    return re.compile("".join(PLACES[part][0] if part in PLACES else re.escape(part) for part in parts), re.ASCII)
 
 
 @lru_cache(1 << 14)
 def row_of(path: str) -> HostFile | None:
     """The row that describes a path; None: a report cannot hold it."""
-    return next((row for row in ROWS if path_pattern(row).fullmatch(path)), None)
+    return next((row for row in ROWS if _pattern(row.path).fullmatch(path)), None)
 
 
-def segments(row: HostFile) -> Iterator[tuple[str, str]]:
-    """The path of a row in steps: (literal path, "") or ("", name of a place)."""
-    for part in row.path.split("/"):
-        place = _PLACE.fullmatch(part)
-        yield ("", place[1]) if place else (part, "")
-
-
-_INSTANCE = re.compile(r"\b(?:i|r|vol|eni|vpc|subnet|cr|snap|ami)-[0-9a-f]{8,17}\b")
-_HOST_NAME = re.compile(r"\bip-[0-9]+(?:-[0-9]+)+(?:\.[a-z0-9.-]*)?")
-_LONG = re.compile(r"[0-9a-fA-F]{9,}")
-_ADDRESS = re.compile(r"\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b")
-_BLOTTED = "redacted"
+_NAMING: Final = (
+    re.compile(r"\b(?:i|r|vol|eni|vpc|subnet|cr|snap|ami)-[0-9a-f]{8,17}\b"),  # an instance, or what belongs to it
+    re.compile(r"\bip-[0-9]+(?:-[0-9]+)+(?:\.[a-z0-9.-]*)?"),  # a host
+    re.compile(r"\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b"),  # an address
+    re.compile(r"[0-9a-fA-F]{9,}"),  # an account, a serial number
+)
 
 
 def scrubbed(text: str) -> str:
     """A text that is not of the expected form, without what could name an instance, a host, an address or a number."""
     text = "".join(character if character.isprintable() else "?" for character in text[:MAX_TEXT])
-    for pattern in (_INSTANCE, _HOST_NAME, _ADDRESS, _LONG):
-        text = pattern.sub(_BLOTTED, text)
+    for pattern in _NAMING:
+        text = pattern.sub("redacted", text)
     return text[:MAX_TEXT].strip()
 
 
 def kept(row: HostFile, text: str) -> str:
     """What of a text goes into a report; serial numbers and server ids are replaced afterwards (``anonymous``)."""
-    if row.key == "proc-devices":
+    if row.path == PROC_DEVICES:
         majors = [line.strip() for line in text.splitlines() if _NEURON_MAJOR.fullmatch(line.strip())]
         return "\n".join(majors[:8])
-    if row.key == "logical_nc_config":
+    if row.path == LNC_DEFAULT:
         lines = [line.strip() for line in text.splitlines() if "NEURON_LOGICAL_NC_CONFIG" in line]
         return "\n".join(map(scrubbed, lines[:4]))[:MAX_TEXT].strip() or scrubbed(text)
-    if text == "busy" or (len(text) <= MAX_TEXT and form_of(row).fullmatch(text)):
+    if text == BUSY or (len(text) <= MAX_TEXT and row.parse(text) is not None):
         return text
     return scrubbed(text)
 
@@ -182,7 +167,7 @@ def anonymous(texts: Mapping[str, str]) -> dict[str, str]:
     serials: dict[str, str] = {}
     server_ids = sorted({text for path, text in texts.items() if _names(path, "server", text) and text != NO_SERVER})
     for path, text in sorted(texts.items(), key=lambda item: (len(item[0]), item[0])):
-        if _names(path, "serial", text) and text and text.strip("0"):
+        if _names(path, "serial", text) and text.strip("0"):
             chip = re.search(r"/neuron([0-9]+)/", path)
             found[path] = serials.setdefault(text, f"{SERIAL_BASE + int(chip[1] if chip else 0):016x}")
         elif _names(path, "server", text) and text != NO_SERVER:
@@ -194,4 +179,4 @@ def anonymous(texts: Mapping[str, str]) -> dict[str, str]:
 
 def _names(path: str, keep: Keep, text: str) -> bool:
     row = row_of(path)
-    return row is not None and row.keep == keep and form_of(row).fullmatch(text) is not None
+    return row is not None and row.keep == keep and row.parse(text) is not None

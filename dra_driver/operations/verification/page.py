@@ -27,7 +27,7 @@ def states() -> Iterator[str]:
     yield "| Line | Code | Known from | Confirmed on hardware |"
     yield "|---|---|---|---|"
     for number, row in enumerate(TABLE, 1):
-        yield f"| {number} | `{row.code}` | {_KNOWN_FROM[row.basis]} | {row.confirmed or NOBODY} |"
+        yield f"| {number} | `{row.code}` | {_KNOWN_FROM[row.source.basis]} | {row.confirmed or NOBODY} |"
 
 
 def assumptions() -> Iterator[str]:
@@ -36,7 +36,7 @@ def assumptions() -> Iterator[str]:
         yield from _item(f"{number}. ", f"**{row.text[0].upper()}{row.text[1:]}.**")
         for name, text in (
             ("Seen in", _paths(row.where)),
-            ("Source", row.source),
+            ("Source", row.source.text),
             ("If it is wrong", row.consequence),
             ("Features", ", ".join(row.features)),
         ):

@@ -19,15 +19,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from dra_driver.operations.verification.evidence import ContainerView, Evidence, Opened
-from dra_driver.operations.verification.hostfiles import FILES, PLACES, form_of
+from dra_driver.operations.verification.evidence import LEFT_ALONE, ContainerView, Evidence, Opened
+from dra_driver.operations.verification.hostfiles import DEVICES, PLACES
 from dra_driver.util.errors import UsageError
 
 SECONDS: Final = 5.0
 """An opening takes microseconds; one that takes so long hangs."""
 INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC
 """Inode of the namespace that shows all processes of the host (Linux, ``include/linux/proc_ns.h``)."""
-LEFT_ALONE: Final = "left alone"
 
 _OPEN: Final = """
 import os, sys
@@ -53,12 +52,11 @@ def probe_host(root: Path, evidence: Evidence) -> Opened:
     twice: dict[int, str] = {}
     used = {} if evidence.emulated else _used_numbers()
     for chip in evidence.chips:
-        path, node = root / f"dev/neuron{chip}", evidence.of_chip("node", chip)
+        path, node = root / f"dev/neuron{chip}", evidence.files.get(f"dev/neuron{chip}")
         if node is None:
             continue
         reason = used if isinstance(used, str) else used.get(node.number, "")
-        dev = evidence.of_chip("dev", chip)
-        if not reason and (dev is None or dev.text != node.number) and not evidence.emulated:
+        if not reason and evidence.text(f"{DEVICES}/neuron{chip}/dev") != node.number and not evidence.emulated:
             reason = "its number is not that of sysfs"
         once[chip], twice[chip] = (f"{LEFT_ALONE}: {reason}",) * 2 if reason else _open_both(path)
     return Opened(once, twice)
@@ -157,18 +155,19 @@ def probe_container(evidence: Evidence, dev: Path = Path("/dev")) -> ContainerVi
             remedy="run --probe container in a pod whose claim was given chips",
         )
     opened = {index: _open_both(dev / f"neuron{index}")[0] for index in sorted(nodes)}
-    numbers = {chip: seen.text for chip in evidence.chips if (seen := evidence.of_chip("dev", chip)) and seen.text}
+    devices = {device.index: (device.major, device.minor) for device in evidence.inventory.devices}
+    numbers = {
+        chip: (major, minor) for chip, (major, minor) in devices.items() if major is not None and minor is not None
+    }
     shared = len({*numbers.values()}) < len(numbers)
     others = {
-        chip: text
-        for chip, text in numbers.items()
-        if not shared and text not in nodes.values() and form_of(FILES["dev"]).fullmatch(text)
+        chip: (major, minor) for chip, (major, minor) in numbers.items() if f"{major}:{minor}" not in nodes.values()
     }
-    return ContainerView(nodes, opened, _open_others(others))
+    return ContainerView(nodes, opened, {} if shared else _open_others(others))
 
 
 def _nodes(dev: Path) -> list[Path]:
-    return sorted(path for path in dev.glob("neuron*") if re.fullmatch(PLACES["chip"], path.name))[:64]
+    return sorted(path for path in dev.glob("neuron*") if re.fullmatch(PLACES["<chip>"][0], path.name))[:64]
 
 
 def _number(path: Path) -> str:
@@ -176,13 +175,13 @@ def _number(path: Path) -> str:
     return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if stat.S_ISCHR(status.st_mode) else ""
 
 
-def _open_others(numbers: Mapping[int, str]) -> dict[int, str]:
+def _open_others(numbers: Mapping[int, tuple[int, int]]) -> dict[int, str]:
     found: dict[int, str] = {}
     with tempfile.TemporaryDirectory() as directory:
         for chip, number in numbers.items():
             path = Path(directory) / f"neuron{chip}"
             try:
-                os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(*map(int, number.split(":"))))
+                os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(*number))
             except OSError as error:
                 found[chip] = f"no node can be made: {errno.errorcode.get(error.errno or 0, 'unknown')}"
             else:

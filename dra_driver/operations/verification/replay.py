@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from dra_driver.neuron.emulation.tree import CLASS, DEVICES, DeviceNode, Entry, Link, TextFile
-from dra_driver.operations.verification.evidence import Evidence, SeenFile, plain
+from dra_driver.neuron.emulation.tree import NULL_DEVICE, DeviceNode, Entry, TextFile
+from dra_driver.neuron.host.devices import PROC_DEVICES
+from dra_driver.operations.verification.evidence import Evidence, plain
+from dra_driver.operations.verification.hostfiles import DEVICES
 
 NEURON_LS = "neuron-ls.json"
 """At the root of a host that was made of a report: what ``neuron-ls -j`` said there."""
 KERNEL_LOG = "kernel.log"
 """The same for the lines of the Neuron runtime in the kernel log."""
-UNREADABLE = "unreadable"
-"""A directory with this file stands for a file that could not be read; the text says why."""
 
-HARMLESS = (1, 3)
-"""Number of the null device."""
+HARMLESS = NULL_DEVICE
 HARMLESS_OTHER = (1, 5)
 """Number of the zero device: the node that had another number than sysfs said has another one here too."""
-_NEURON = "{} neuron\n"
 
 
 def files_of(host: Evidence) -> dict[str, Entry]:
@@ -29,9 +27,7 @@ def files_of(host: Evidence) -> dict[str, Entry]:
     becomes the null device's; a node that was at odds with sysfs, and a major number that was not the driver's, stay
     so.
     """
-    tree: dict[str, Entry] = {}
-    for path, seen in host.files.items():
-        tree.update(_entries(host, path, seen))
+    tree = {path: _harmless(host, path, entry) for path, entry in host.tree.items()}
     if host.neuron_ls is not None:
         tree[NEURON_LS] = TextFile(json.dumps(plain(host.neuron_ls), indent=1) + "\n")
     if host.kernel_log is not None:
@@ -39,37 +35,24 @@ def files_of(host: Evidence) -> dict[str, Entry]:
     return tree
 
 
-def _entries(host: Evidence, path: str, seen: SeenFile) -> Iterator[tuple[str, Entry]]:
-    chip = path.removeprefix(f"{CLASS}/")
-    if seen.kind == "directory":
-        below_class = path != chip
-        if below_class and any(other.startswith(f"{DEVICES}/{chip}/") for other in host.files):
-            yield path, Link(f"../../devices/virtual/neuron_device/{chip}")
-        else:
-            yield f"{path}/.keep", TextFile("")
-    elif seen.kind == "socket":
-        yield path, TextFile("", 0o600)
-    elif seen.kind == "device":
-        number = host.text("dev", path.rpartition("/")[2])
-        yield path, DeviceNode(*(HARMLESS if number in (None, seen.number) else HARMLESS_OTHER), seen.mode)
-    elif seen.text is None:
-        yield f"{path}/{UNREADABLE}", TextFile(f"{seen.problem}\n")
-    else:
-        yield path, TextFile(f"{_harmless(host, path, seen.text)}\n", seen.mode & 0o666)
+def _harmless(host: Evidence, path: str, entry: Entry) -> Entry:
+    if isinstance(entry, DeviceNode):
+        number = host.text(f"{DEVICES}/{path.removeprefix('dev/')}/dev")
+        same = number in (None, host.files[path].number)
+        return DeviceNode(*(HARMLESS if same else HARMLESS_OTHER), entry.mode)
+    if not isinstance(entry, TextFile):
+        return entry
+    if path == PROC_DEVICES:
+        return replace(entry, text=_majors(host, entry.text))
+    if path.startswith(f"{DEVICES}/") and path.endswith("/dev") and ":" in entry.text:
+        return replace(entry, text="{}:{}\n".format(*HARMLESS))
+    return entry
 
 
-def _harmless(host: Evidence, path: str, text: str) -> str:
-    if path == "proc/devices":
-        return "".join(sorted({_NEURON.format(major) for major in _majors(host, text)})).strip()
-    if path.startswith(f"{DEVICES}/") and path.endswith("/dev") and ":" in text:
-        return "{}:{}".format(*HARMLESS)
-    return text
-
-
-def _majors(host: Evidence, text: str) -> Iterator[int]:
-    """The null device's major number where the listed ones are the chips', else another one."""
-    used: Mapping[tuple[str, ...], SeenFile] = host.by_row.get("dev", {})
-    of_chips = {(seen.text or "").partition(":")[0] for seen in used.values()}
-    for line in text.splitlines():
-        listed = line.split()[0] if line.split() else ""
-        yield HARMLESS[0] if not used or listed in of_chips else HARMLESS[0] + 1
+def _majors(host: Evidence, text: str) -> str:
+    """Lines with the null device's major number where the listed ones are the chips', else with another one."""
+    numbers = [host.text(f"{DEVICES}/neuron{chip}/dev") or "" for chip in host.numbered(DEVICES)]
+    majors = {number.partition(":")[0] for number in numbers}
+    listed = [line.split()[0] for line in text.splitlines() if line.strip()]
+    found = {HARMLESS[0] if not majors or major in majors else HARMLESS[0] + 1 for major in listed}
+    return "".join(f"{major} neuron\n" for major in sorted(found)) or "\n"

@@ -46,7 +46,7 @@ def document(host: Evidence) -> dict[str, Any]:
                 "number": line.number,
                 "code": line.assumption.code,
                 "assumption": line.assumption.text,
-                "source": line.assumption.source,
+                "source": line.assumption.source.text,
                 "where": line.assumption.where,
                 "seen": line.verdict.seen,
                 "verdict": line.verdict.state,

@@ -44,7 +44,7 @@ def test_every_line_is_printed_with_source_and_consequence(host: Path, capsys: p
     lines = out.splitlines()
     for number, row in enumerate(TABLE, 1):
         assert any(line.startswith(f"{number:3}  ") and line.endswith(row.text) for line in lines)
-        assert f"source: {row.source}" in out
+        assert f"source: {row.source.text}" in out
     assert any(line.startswith("health of chips") for line in lines)
     golden(out)
 

@@ -73,7 +73,7 @@ BREAKERS: dict[str, Broken] = {
     "boot-id": files({"proc/sys/kernel/random/boot_id": "none"}),
     "chip-directories": without(f"{CLASS}/neuron3"),
     "chip-count": without("neuron15", also=("links-symmetric", "neuron-ls-devices", "container-sysfs")),
-    "device-numbers": files({f"{CHIP}/dev": "245"}, "device-nodes"),
+    "device-numbers": files({f"{CHIP}/dev": "245"}),
     "device-nodes": Broken(node("245:9")),
     "major-number": files({"proc/devices": "244 neuron"}),
     "core-count": files({f"{CHIP}/core_count": "4"}, "core-directories"),

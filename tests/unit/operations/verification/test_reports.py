@@ -184,10 +184,11 @@ def test_equal_serial_numbers_and_server_ids_stay_equal(tmp_path: Path) -> None:
         file.unlink()
         file.write_text(number)
     found = collect(root)
-    numbers = [found.text("serial_number", f"neuron{chip}") for chip in (2, 9, 4, 5, 3)]
+    numbers = [found.text(f"{DEVICES}/neuron{chip}/info/serial_number") for chip in (2, 9, 4, 5, 3)]
     assert numbers[0] == numbers[1] != numbers[4]
     assert numbers[2:4] == ["0" * 16, ""]
-    assert found.text("server_id_2") == found.text("server_id_4") != "0" * 16
+    servers = [found.text(f"sys/class/neuron_device/server_id_{nodes}") for nodes in (2, 4)]
+    assert servers[0] == servers[1] != "0" * 16
 
 
 def document_of(tmp_path: Path) -> dict[str, Any]:
@@ -322,9 +323,8 @@ def test_links_pipes_and_foreign_devices_of_a_host_are_not_followed(tmp_path: Pa
     (chip / "reset").unlink()
     os.mkfifo(chip / "reset")
     found = collect(root)
-    assert found.of_chip("core_count", 0) is None
-    reset = found.of_chip("reset", 0)
-    assert reset is not None
+    assert f"{DEVICES}/neuron0/core_count" not in found.files
+    reset = found.files[f"{DEVICES}/neuron0/reset"]
     assert reset.text is None
     golden(reset.problem)
 
