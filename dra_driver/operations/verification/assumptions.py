@@ -22,7 +22,9 @@ from dra_driver.operations.verification.verdicts import (
     new_chips,
     new_kernel_driver,
     ok,
+    some_chips,
     unchecked,
+    visible_kubelet,
 )
 
 Basis = Literal["public document", "kernel driver's interface", "inferred"]
@@ -71,6 +73,9 @@ _public = partial(Source, "public document")
 _interface = partial(Source, "kernel driver's interface")
 _inferred = partial(Source, "inferred")
 
+_NO_PROC = unchecked("the host's /proc is not visible; the driver then reads its container's, which says the same")
+_NO_NODES = unchecked("/dev has no Neuron node, so it is not the host's")
+
 _SDK = "aws-neuron-sdk"
 _LS = f"{_SDK}, tools/neuron-sys-tools/neuron-ls.rst"
 _SYSFS = f"{_SDK}, tools/neuron-sys-tools/neuron-sysfs-user-guide.rst"
@@ -104,12 +109,7 @@ TABLE: Final = (
         "the kernel gives each boot an id",
         _public("Linux, Documentation/admin-guide/sysctl/kernel.rst"),
         "proc/sys/kernel/random/boot_id",
-        files(
-            "boot-id",
-            absent=unchecked(
-                "the host's /proc is not visible; the driver then reads its container's, which says the same"
-            ),
-        ),
+        files("boot-id", absent=_NO_PROC),
         "faults that only the driver remembers outlive a reboot, or claims of the boot before are taken for prepared",
         ("health of chips",),
     ),
@@ -118,7 +118,7 @@ TABLE: Final = (
         "each chip N has a directory neuronN, and the class links to each",
         _interface(f"{_DRIVER}; {_SYSFS}"),
         "sys/devices/virtual/neuron_device/, sys/class/neuron_device/",
-        verdicts.chip_directories,
+        files("class-entry", findings=("no-devices",)),
         "chips are not found, so they are not published",
         ("offering chips",),
     ),
@@ -145,7 +145,7 @@ TABLE: Final = (
         "/dev/neuronN has the device number that sysfs has",
         _interface(_DRIVER),
         "dev/neuronN",
-        verdicts.device_nodes,
+        files("node", findings=("device-node-missing", "device-node-stale"), absent=_NO_NODES),
         "a renamed or stale node: containers get the chip that sysfs names, other programs another one",
         ("containers with chips",),
     ),
@@ -157,9 +157,9 @@ TABLE: Final = (
         files(
             "proc-devices",
             findings=("major-mismatch",),
-            needs=(verdicts.some_chips,),
-            absent=unchecked("proc/devices cannot be read"),
-            odd=verdicts.names_the_driver,
+            needs=(some_chips,),
+            absent=_NO_PROC,
+            odd=lambda text: "" if text else "no character device driver is called neuron",
         ),
         "what containers are given may be a device of another driver: do not use the driver on this host",
         ("containers with chips",),
@@ -196,7 +196,12 @@ TABLE: Final = (
         "each chip but Inferentia1 has a serial number of 16 hexadecimal digits",
         _interface(_DRIVER),
         "neuronN/info/serial_number",
-        files("serial_number", needs=(verdicts.chips_with_serials,), odd=verdicts.no_zeros, unique=True),
+        files(
+            "serial_number",
+            needs=(verdicts.chips_with_serials,),
+            odd=lambda text: "" if text.strip("0") else "it is empty: the firmware did not answer",
+            unique=True,
+        ),
         "a chip that takes another's place is not noticed; lines of the kernel log are matched by the chip's index",
         ("health of chips", "kernel log"),
     ),
@@ -385,7 +390,7 @@ TABLE: Final = (
         "chip N has the N-th PCI address of the type's table",
         _public(f"{_LS}; {_TIPS}"),
         "neuron-ls -j (--neuron-ls)",
-        verdicts.listed_addresses,
+        verdicts.listed("bdf"),
         "pciAddress, numaNode and device groups are published for the wrong chips",
         ("PCI addresses and NUMA nodes", "device groups with EFA"),
     ),
@@ -394,7 +399,7 @@ TABLE: Final = (
         "neuron-ls shows the same links as sysfs",
         _public(_LS),
         "neuron-ls -j (--neuron-ls)",
-        verdicts.listed_links,
+        verdicts.listed("connected_to"),
         "one of the two counts chips differently: connected sets may join chips without a link",
         ("chips with their neighbours",),
     ),
@@ -403,7 +408,7 @@ TABLE: Final = (
         "without a setting, logical cores have the type's default size; chip N has the N-th run of core numbers",
         _public(f"{_LNC}; {_LS}"),
         "neuron-ls -j (--neuron-ls)",
-        verdicts.listed_cores,
+        verdicts.listed("nc_count", "logical_neuroncore_config", "neuroncore_ids"),
         "NEURON_RT_VISIBLE_CORES of claims for cores names other cores than were allocated",
         ("logical cores", "sharing chips"),
     ),
@@ -412,7 +417,7 @@ TABLE: Final = (
         "each chip has the memory of the table",
         _public(f"{_LS}; {_SDK}, about-neuron/arch"),
         "neuron-ls -j (--neuron-ls)",
-        verdicts.listed_memory,
+        verdicts.listed("memory_size"),
         "the capacity memory is wrong: claims that select on it fit or fail wrongly",
         ("offering chips",),
     ),
@@ -430,7 +435,7 @@ TABLE: Final = (
         "kubelet's root directory is /var/lib/kubelet",
         _public("Kubernetes, kubelet --root-dir"),
         "var/lib/kubelet/{plugins,plugins_registry}",
-        verdicts.kubelet("plugins_registry"),
+        files("plugins_registry", needs=(visible_kubelet,)),
         "the driver's pod does not start: install with --kubelet-root",
         ("containers with chips",),
     ),
@@ -439,7 +444,7 @@ TABLE: Final = (
         "kubelet serves the device plugin and PodResources sockets",
         _public("Kubernetes, concepts/extend-kubernetes/compute-storage-net/device-plugins"),
         "var/lib/kubelet/{device-plugins,pod-resources}/kubelet.sock",
-        verdicts.kubelet("device-plugin-socket", "pod-resources-socket"),
+        files("device-plugin-socket", "pod-resources-socket", needs=(visible_kubelet,)),
         "the device plugin cannot register, and the driver cannot tell whether a device plugin offers the same chips",
         ("containers with chips",),
     ),

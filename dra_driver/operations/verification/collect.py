@@ -8,6 +8,7 @@ import re
 import stat
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,7 +82,7 @@ def _collect(root: Path, at: list[str]) -> Evidence:
     for row in ROWS:
         for path in _paths(files, row):
             at.append(path)
-            if (found := _look(files, row, path, emulated)) is not None:
+            if (found := _look(files, row, path, emulated=emulated)) is not None:
                 seen[path] = found
     if not emulated and PROC_DEVICES not in seen and (own := HostFiles(Path("/")).read(PROC_DEVICES).text):
         # The kernel has one list for all containers.
@@ -134,20 +135,23 @@ def _matching(files: HostFiles, directory: str, part: str) -> list[str]:
     return [name for name in files.names(directory) if re.fullmatch(pattern, name, re.ASCII)][:most]
 
 
-def _look(files: HostFiles, row: HostFile, path: str, emulated: bool) -> SeenFile | None:  # of the host
+def _look(files: HostFiles, row: HostFile, path: str, *, emulated: bool) -> SeenFile | None:
     """One entry; None: it is not there, or is of another kind and no file in its place says why."""
     status = files.status(path)
     if status is None:
         return None
     kind, mode = stat.S_IFMT(status.st_mode), stat.S_IMODE(status.st_mode) & 0o777
+    # A host that was made of a report has plain files in the place of sockets and, without root, of nodes.
+    stands_for = emulated and kind == stat.S_IFREG
     match row.kind:
         case "directory":
             return SeenFile(kind="directory") if kind == stat.S_IFDIR else None
         case "socket":
-            # A host that was made of a report has plain files in the place of sockets and, without root, of nodes.
-            return SeenFile(kind="socket") if kind == stat.S_IFSOCK or (emulated and kind == stat.S_IFREG) else None
+            return SeenFile(kind="socket") if kind == stat.S_IFSOCK or stands_for else None
         case "device":
-            return _node(status, mode, emulated=emulated)
+            number = NULL_DEVICE if stands_for else (os.major(status.st_rdev), os.minor(status.st_rdev))
+            node = SeenFile(kind="device", mode=mode, number="{}:{}".format(*number))
+            return node if kind == stat.S_IFCHR or stands_for else None
     said = files.read(path)
     if said.text is not None:
         return SeenFile(text=kept(row, said.text), mode=mode)
@@ -155,13 +159,6 @@ def _look(files: HostFiles, row: HostFile, path: str, emulated: bool) -> SeenFil
         return None
     why = files.read(f"{path}/{UNREADABLE}").text if emulated else None
     return SeenFile(problem=scrubbed(why or said.problem)[:64], mode=0 if why else mode)
-
-
-def _node(status: os.stat_result, mode: int, *, emulated: bool) -> SeenFile | None:
-    if stat.S_ISCHR(status.st_mode):
-        return SeenFile(kind="device", mode=mode, number=f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}")
-    stands_for = emulated and stat.S_ISREG(status.st_mode)
-    return SeenFile(kind="device", mode=mode, number="{}:{}".format(*NULL_DEVICE)) if stands_for else None
 
 
 def _only_neuron_pci(seen: dict[str, SeenFile]) -> dict[str, SeenFile]:
@@ -199,12 +196,7 @@ def listing(text: str) -> tuple[ListedDevice, ...]:
 
 def lines_of(log: bytes) -> tuple[str, ...]:
     """The lines of the Neuron runtime in a kernel log, at most 64, without what names the instance or the chip."""
-    found = []
-    for line in marked_lines(log):
-        found.append(_told(line.text))
-        if len(found) == _MAX_LINES:
-            break
-    return tuple(found)
+    return tuple(_told(line.text) for line in islice(marked_lines(log), _MAX_LINES))
 
 
 def _told(text: str) -> str:

@@ -23,7 +23,6 @@ from dra_driver.neuron.health.kernel_log import Said, parse
 from dra_driver.neuron.host.inventory import Membership
 from dra_driver.neuron.host.signals import HEARTBEAT
 from dra_driver.neuron.topology.instance_types import InstanceType
-from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.operations.verification.evidence import LEFT_ALONE, ContainerView, Evidence, ListedDevice
 from dra_driver.operations.verification.hostfiles import BUSY, CLASS, DEVICES, FILES, NO_SERVER
 from dra_driver.util.text import first_of, quoted, ranges
@@ -46,27 +45,22 @@ class Verdict(NamedTuple):
 
 
 def ok(seen: str) -> Verdict:
-    """The host is so."""
     return Verdict("ok", seen)
 
 
 def differs(seen: str, why: str) -> Verdict:
-    """It is not."""
     return Verdict("differs", seen, why)
 
 
 def unchecked(why: str, seen: str = "") -> Verdict:
-    """It cannot be told."""
     return Verdict("not checked", seen, why)
 
 
 def inapplicable(why: str, seen: str = "") -> Verdict:
-    """It does not matter on this host."""
     return Verdict("n/a", seen, why)
 
 
 _UNKNOWN_TYPE: Final = unchecked("the instance type is not in the driver's table")
-_NO_ADDRESSES: Final = "no public source has the addresses of this type; the report has those of this host"
 
 
 def _judged(seen: str, odd: Sequence[str]) -> Verdict:
@@ -144,16 +138,17 @@ class _Texts:
 
     def add(self, host: Evidence, key: str, path: str, odd: Callable[[str], str]) -> None:
         name, seen = path.removeprefix(f"{DEVICES}/"), host.files.get(path)
+        said = "" if seen is None else seen.number or (seen.text if seen.kind == "file" else "there")
         if seen is None:
             self.bad.append(f"{name} is missing")
-        elif seen.text is None or seen.text == BUSY:
+        elif said is None or said == BUSY:
             self.unread.append(f"{name}: {seen.problem or BUSY}")
-        elif FILES[key].parse(seen.text) is None:
-            self.bad.append(f"{name} says {quoted(seen.text)}")
-        elif problem := odd(seen.text):
+        elif FILES[key].parse(said) is None:
+            self.bad.append(f"{name} says {quoted(said)}")
+        elif problem := odd(said):
             self.bad.append(f"{name}: {problem}")
         else:
-            self.good.setdefault(key, []).append(seen.text)
+            self.good.setdefault(key, []).append(said)
 
     def shown(self) -> str:
         """For people: one text, or how many files say what, for each kind of file."""
@@ -169,7 +164,7 @@ class _Texts:
 
 def _counted(texts: Iterable[object]) -> str:
     counts = Counter(map(str, texts))
-    return first_of([f"{count} x {quoted(text, 40)}" for text, count in sorted(counts.items())], MOST)
+    return first_of([f"{count} x {quoted(text, 40)}" for text, count in counts.items()], MOST)
 
 
 def files(
@@ -193,14 +188,15 @@ def files(
 
     def judge(host: Evidence) -> Verdict:
         paths = {path: key for key in keys for path in host.paths(key)}
+        found = _findings(host, findings)
         if not paths:
-            return some_chips(host) or unchecked("no core has a directory")
+            return differs("none", found) if found else some_chips(host) or unchecked("no core has a directory")
         if absent is not None and not any(path in host.files for path in paths):
             return absent
         texts = _Texts()
         for path, key in paths.items():
             texts.add(host, key, path, odd)
-        verdict = _verdict(texts, _findings(host, findings), unique=unique and not host.emulated)
+        verdict = _verdict(texts, found, unique=unique and not host.emulated)
         lacking = _lacking(host, needs)
         return verdict if lacking is None else lacking._replace(seen=verdict.seen)
 
@@ -210,7 +206,8 @@ def files(
 def _findings(host: Evidence, codes: Iterable[str]) -> str:
     """What the reader finds; not that it could not read a file, which may be different as root, or later."""
     found = [one for one in host.inventory.findings if one.code in codes]
-    return first_of([one.text for one in found if host.text(one.subject) or one.subject not in host.files], 2)
+    unread = {path for path, seen in host.files.items() if seen.text in {None, BUSY}}
+    return first_of([one.text for one in found if one.subject not in unread], 2)
 
 
 def _verdict(texts: _Texts, findings: str, *, unique: bool) -> Verdict:
@@ -223,35 +220,12 @@ def _verdict(texts: _Texts, findings: str, *, unique: bool) -> Verdict:
     return differs(shown, f"the file {twice[0]} of several chips says the same") if twice else ok(shown)
 
 
-def no_zeros(text: str) -> str:
-    return "" if text.strip("0") else "it is empty: the firmware did not answer"
-
-
 def known_components(text: str) -> str:
     unknown = sorted({name.strip() for name in text.split(",") if name.strip()} - COMPONENT_NAMES)
     return f"unknown names {', '.join(unknown)}" if unknown else ""
 
 
-def known_modes(text: str) -> str:
-    unknown = sorted({int(item) for item in text.split(",") if item.strip()} - {0, *(mode.value for mode in Mode)})
-    return f"unknown numbers {', '.join(map(str, unknown))}" if unknown else ""
-
-
-def names_the_driver(text: str) -> str:
-    return "" if text else "no character device driver is called neuron"
-
-
 # --- chips ----------------------------------------------------------------------------------------------------------
-
-
-def chip_directories(host: Evidence) -> Verdict:
-    there, linked = host.numbered(DEVICES), host.numbered(CLASS)
-    seen = f"chips {ranges(there) or 'none'}; in /sys/class {ranges(linked) or 'none'}"
-    if there != linked:
-        return differs(seen, f"{DEVICES} and {CLASS} list different chips")
-    if none := _findings(host, ("no-devices",)):
-        return differs("none", none)
-    return some_chips(host) or ok(seen)
 
 
 @of_known_type
@@ -261,15 +235,6 @@ def chip_count(host: Evidence, kind: InstanceType) -> Verdict:
         return unchecked("their number is not public", seen)
     found = _as_read(host, seen, "no-devices", "devices-missing", "devices-unexpected")
     return found if found.state == "differs" else some_chips(host) or found
-
-
-@needs(some_chips)
-def device_nodes(host: Evidence) -> Verdict:
-    modes = [f"{node.mode:04o}" for path in host.paths("node") if (node := host.files.get(path)) is not None]
-    if all(device.node_present is None for device in host.inventory.devices):
-        return unchecked("/dev has no Neuron node, so it is not the host's")
-    seen = f"{len(modes)} nodes with mode {first_of(sorted({*modes}), MOST)}"
-    return _as_read(host, seen, "device-node-missing", "device-node-stale")
 
 
 @needs(some_chips)
@@ -326,11 +291,8 @@ def links_fabric(host: Evidence, kind: InstanceType) -> Verdict:
 
 
 def visible_pci(host: Evidence) -> Verdict | None:
-    return (
-        None
-        if any(path.startswith(PCI_DEVICES) for path in host.files)
-        else unchecked("no PCI device of Amazon is visible")
-    )
+    there = any(path.startswith(PCI_DEVICES) for path in host.files)
+    return None if there else unchecked("no PCI device of Amazon is visible")
 
 
 def _pci(host: Evidence, *device_ids: str) -> tuple[str, ...]:
@@ -340,42 +302,41 @@ def _pci(host: Evidence, *device_ids: str) -> tuple[str, ...]:
     return tuple(sorted(address for address, text in devices.items() if pattern.fullmatch(text or "")))
 
 
-def _numa_node(host: Evidence, address: str) -> str | None:
+def _numa_node(host: Evidence, address: str | None) -> str | None:
     return host.text(f"{PCI_DEVICES}/{address}/numa_node")
 
 
 def _few(addresses: Iterable[str]) -> str:
-    return first_of(list(addresses), MOST) or "none"
+    return first_of(sorted({*addresses}), MOST) or "none"
 
 
 @needs(visible_pci)
 @of_known_type
 def pci_addresses(host: Evidence, kind: InstanceType) -> Verdict:
-    there = _pci(host, *kind.chip.pci_device_ids)
-    if kind.pci_bus_ids is None:
-        return unchecked(_NO_ADDRESSES, _few(there))
-    return _compared(there, kind.pci_bus_ids)
+    there, expected = _pci(host, *kind.chip.pci_device_ids), kind.pci_bus_ids
+    if expected is None:
+        return unchecked(
+            "no public source has the addresses of this type; the report has those of this host", _few(there)
+        )
+    lacking, more = {*expected} - {*there}, {*there} - {*expected}
+    odd = [f"{_few(lacking)} expected and not there"] if lacking else []
+    return _judged(_few(there), [*odd, f"{_few(more)} not expected"] if more else odd)
 
 
-def _compared(there: Sequence[str], expected: Iterable[str]) -> Verdict:
-    lacking, more = sorted({*expected} - {*there}), sorted({*there} - {*expected})
-    parts = [f"{_few(lacking)} expected and not there"] if lacking else []
-    return _judged(_few(there), [*parts, *([f"{_few(more)} not expected"] if more else [])])
-
-
-@of_known_type
-def numa_nodes(host: Evidence, kind: InstanceType) -> Verdict:
-    if kind.pci_bus_ids is None or kind.numa_nodes is None:
-        return unchecked("no public source has the NUMA nodes of this type")
-    said = {address: _numa_node(host, address) for address in kind.pci_bus_ids}
-    if not any(said.values()):
+@needs(some_chips)
+def numa_nodes(host: Evidence) -> Verdict:
+    places = [device for device in host.inventory.devices if device.numa_node is not None]
+    if not places:
+        return unchecked("no public source has the NUMA nodes of these chips")
+    nodes = {device: _numa_node(host, device.pci_bus_id) for device in places}
+    if not any(nodes.values()):
         return unchecked("no chip is at an address of the table")
     odd = [
-        f"neuron{chip} ({address}) says {text or 'nothing'} instead of {node}"
-        for chip, ((address, text), node) in enumerate(zip(said.items(), kind.numa_nodes, strict=True))
-        if text != str(node)
+        f"neuron{device.index} ({device.pci_bus_id}) says {node or 'nothing'} instead of {device.numa_node}"
+        for device, node in nodes.items()
+        if node != str(device.numa_node)
     ]
-    return _judged(_counted(f"NUMA node {text}" for text in said.values()), odd)
+    return _judged(_counted(f"NUMA node {node}" for node in nodes.values()), odd)
 
 
 @of_known_type
@@ -388,24 +349,21 @@ def efa_addresses(host: Evidence, kind: InstanceType) -> Verdict:
     if not there:
         return visible_pci(host) or unchecked("the instance was launched without EFA devices, or they are not visible")
     # EFA interfaces are chosen at launch: fewer are possible, others are not.
-    if not {*there} <= {*kind.efa_bdfs}:
-        return _compared(there, kind.efa_bdfs)
-    return ok(f"{len(there)} of {len({*kind.efa_bdfs})}: {_few(there)}")
+    more = {*there} - {*kind.efa_bdfs}
+    seen = f"{len(there)} of {len({*kind.efa_bdfs})}: {_few(there)}"
+    return differs(seen, f"{_few(more)} not expected") if more else ok(seen)
 
 
 @of_known_type
 def efa_near(host: Evidence, kind: InstanceType) -> Verdict:
-    pairs = [
-        (chip, efa, _numa_node(host, address), _numa_node(host, efa))
-        for chip, (address, efa) in enumerate(zip(kind.pci_bus_ids or (), kind.efa_bdfs or (), strict=False))
-    ]
-    visible = [pair for pair in pairs if None not in pair]
+    pairs = zip(host.inventory.devices, kind.efa_bdfs or (), strict=False)
+    nodes = {(chip, efa): (_numa_node(host, chip.pci_bus_id), _numa_node(host, efa)) for chip, efa in pairs}
+    visible = {pair: both for pair, both in nodes.items() if None not in both}
     if not visible:
-        known = "no pair of a chip and its EFA device is visible"
-        return unchecked(known if pairs else "the addresses of chips and EFA devices of this type are not both known")
+        return unchecked("no pair of a chip and its EFA device is visible at addresses that are known")
     odd = [
-        f"neuron{chip} is on NUMA node {ours}, its EFA device {efa} on {others}"
-        for chip, efa, ours, others in visible
+        f"neuron{chip.index} is on NUMA node {ours}, its EFA device {efa} on {others}"
+        for (chip, efa), (ours, others) in visible.items()
         if ours != others
     ]
     return _judged(f"{len(visible) - len(odd)} pairs share a NUMA node", odd)
@@ -467,9 +425,12 @@ def ultraserver_ids(host: Evidence, member: Membership) -> Verdict:
 
 @in_ultraserver
 def ultraserver_modes(host: Evidence, member: Membership) -> Verdict:
-    found = files("ultraserver_mode", odd=known_modes)(host)
+    found = files("ultraserver_mode")(host)
     if found.state != "ok":
         return found
+    numbers = {int(item) for item in found.seen.split(",") if item} - {0}
+    if len(numbers) > len(member.modes):
+        return _as_read(host, found.seen, "ultraserver-value-odd")
     seen = f"{found.seen or 'empty'} ({', '.join(mode.name for mode in reversed(member.modes)) or 'none'})"
     if not member.elected:
         return unchecked("how firmware without an election lists modes is not public", seen)
@@ -509,87 +470,73 @@ def kernel_log(host: Evidence) -> Verdict:
 # --- neuron-ls ------------------------------------------------------------------------------------------------------
 
 
+NOTHING_TO_COMPARE: Final = "neuron-ls does not list it, or no public source tells what to expect"
+
+
 def neuron_ls(host: Evidence) -> Verdict | None:
     if host.neuron_ls is None:
         return unchecked("no output of neuron-ls was given; save 'neuron-ls -j' and give it with --neuron-ls")
     return None if host.neuron_ls else differs("none", "neuron-ls lists no device")
 
 
-def _listed(host: Evidence, show: Callable[[ListedDevice], object], odd: Callable[[ListedDevice], str]) -> Verdict:
-    entries = host.neuron_ls or ()
-    problems = [f"device {entry.neuron_device}: {text}" for entry in entries if (text := odd(entry))]
-    return _judged(_counted(map(show, entries)), problems)
-
-
 @needs(neuron_ls)
 def listed_devices(host: Evidence) -> Verdict:
-    numbers = tuple(sorted(entry.neuron_device for entry in host.neuron_ls or ()))
-    same = numbers == host.chips
-    return (
-        ok(ranges(numbers)) if same else differs(ranges(numbers), f"sysfs has the chips {ranges(host.chips) or 'none'}")
-    )
+    seen = ranges(sorted(entry.neuron_device for entry in host.neuron_ls or ()))
+    ours = ranges(host.chips)
+    return ok(seen) if seen == ours else differs(seen, f"sysfs has the chips {ours or 'none'}")
 
 
-@needs(neuron_ls)
-def listed_addresses(host: Evidence) -> Verdict:
-    expected = host.kind.pci_bus_ids if host.kind is not None else None
-    if expected is None:
-        return unchecked(_NO_ADDRESSES, _listed(host, lambda entry: entry.bdf or "none", lambda _: "").seen)
-    if not any(entry.bdf for entry in host.neuron_ls or ()):
-        return unchecked("this neuron-ls lists no PCI addresses")
-    addresses = dict(enumerate(expected))
+def listed(*fields: str) -> Judge:
+    """Whether neuron-ls says of every chip in these fields what the driver takes it for."""
 
-    def odd(entry: ListedDevice) -> str:
-        # Older tools leave the domain out.
-        bdf = entry.bdf if entry.bdf.count(":") == 2 else f"0000:{entry.bdf}"
-        address = addresses.get(entry.neuron_device, "none")
-        return f"{bdf} instead of {address}" if entry.bdf and bdf != address else ""
+    @needs(neuron_ls, some_chips)
+    def judge(host: Evidence) -> Verdict:
+        said = {entry.neuron_device: _said(entry) for entry in host.neuron_ls or ()}
+        ours = {chip: _expected(host, chip) for chip in said}
+        both = [
+            (chip, field) for chip in said for field in fields if None not in (said[chip][field], ours[chip].get(field))
+        ]
+        odd = [
+            f"device {chip}: {field} {said[chip][field]} instead of {ours[chip][field]}"
+            for chip, field in both
+            if said[chip][field] != ours[chip][field]
+        ]
+        seen = _counted(values[fields[0]] or "not listed" for values in said.values())
+        return _judged(seen, odd) if both else unchecked(NOTHING_TO_COMPARE, seen)
 
-    return _listed(host, lambda entry: entry.bdf, odd)
-
-
-@needs(neuron_ls, readable_links)
-def listed_links(host: Evidence) -> Verdict:
-    links = _links(host)
-
-    def odd(entry: ListedDevice) -> str:
-        listed = tuple(sorted({*(entry.connected_to or ())}))
-        ours = links.get(entry.neuron_device, listed)
-        return f"linked to {ranges(listed) or 'none'}, sysfs: {ranges(ours) or 'none'}" if listed != ours else ""
-
-    return _listed(host, lambda entry: f"{len(entry.connected_to or ())} links", odd)
+    return judge
 
 
-@needs(neuron_ls)
-@of_known_type
-def listed_cores(host: Evidence, kind: InstanceType) -> Verdict:
-    size = host.inventory.core_size
-    cores = kind.cores_per_device // size
-
-    def odd(entry: ListedDevice) -> str:
-        lnc, first = entry.logical_neuroncore_config, entry.neuron_device * cores
-        if lnc is not None and lnc != size:
-            return f"logical core size {lnc} instead of {size}"
-        if entry.nc_count is not None and entry.nc_count != cores:
-            return f"{entry.nc_count} cores instead of {cores}"
-        if entry.neuroncore_ids and entry.neuroncore_ids != tuple(range(first, first + cores)):
-            return f"cores {ranges(entry.neuroncore_ids)} instead of {first}-{first + cores - 1}"
-        return ""
-
-    return _listed(host, lambda entry: f"{entry.nc_count} cores", odd)
+Values = Mapping[str, str | int | None]
+"""By field of neuron-ls; None: it is not known."""
 
 
-@needs(neuron_ls)
-@of_known_type
-def listed_memory(host: Evidence, kind: InstanceType) -> Verdict:
-    if all(entry.memory_size is None for entry in host.neuron_ls or ()):
-        return unchecked("this neuron-ls lists no memory")
-    expected = kind.device_memory_bytes
-    return _listed(
-        host,
-        lambda entry: f"{entry.memory_size} bytes",
-        lambda entry: "" if entry.memory_size == expected else f"{entry.memory_size} bytes instead of {expected}",
-    )
+def _said(entry: ListedDevice) -> Values:
+    # Older tools leave the domain out.
+    domain = "0000:" if entry.bdf.count(":") == 1 else ""
+    return {
+        "bdf": f"{domain}{entry.bdf}" or None,
+        "connected_to": ranges(sorted({*(entry.connected_to or ())})) or "none",
+        "logical_neuroncore_config": entry.logical_neuroncore_config,
+        "memory_size": entry.memory_size,
+        "nc_count": entry.nc_count,
+        "neuroncore_ids": ranges(entry.neuroncore_ids) or None,
+    }
+
+
+def _expected(host: Evidence, chip: int) -> Values:
+    device, kind, size = host.inventory.device(chip), host.inventory.chip, host.inventory.core_size
+    if device is None or kind is None:
+        return {}
+    cores = kind.cores // size
+    return {
+        "bdf": device.pci_bus_id,
+        "connected_to": None if device.connected is None else ranges(device.connected) or "none",
+        "logical_neuroncore_config": size,
+        "memory_size": kind.memory_bytes,
+        "nc_count": cores,
+        "neuroncore_ids": ranges(range(chip * cores, (chip + 1) * cores)),
+    }
 
 
 # --- kubelet, runtime, containers -----------------------------------------------------------------------------------
@@ -603,17 +550,9 @@ def container_sysfs(host: Evidence) -> Verdict:
     return ok(seen) if host.container_chips == host.chips else differs(seen, "the container's /sys shows other chips")
 
 
-def kubelet(*keys: str) -> Judge:
-    """Whether kubelet has these files, where it has any."""
-
-    def judge(host: Evidence) -> Verdict:
-        there = [path for path in host.files if path.startswith("var/lib/kubelet/")]
-        if not there:
-            return unchecked("no directory of kubelet is visible below /var/lib/kubelet")
-        lacking = [f"/{FILES[key].path} is missing" for key in keys if FILES[key].path not in there]
-        return _judged(", ".join(path.removeprefix("var/lib/kubelet/") for path in there), lacking)
-
-    return judge
+def visible_kubelet(host: Evidence) -> Verdict | None:
+    there = any(path.startswith("var/lib/kubelet/") for path in host.files)
+    return None if there else unchecked("no directory of kubelet is visible below /var/lib/kubelet")
 
 
 _RUNTIME = re.compile(r"(containerd|cri-o)://v?([0-9]{1,4})\.([0-9]{1,4}).*", re.ASCII)
