@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,40 @@ def with_files(host: Evidence, texts: dict[str, str | None]) -> Evidence:
         else:
             files[path] = msgspec.structs.replace(files.get(path, SeenFile(mode=0o444)), text=text)
     return msgspec.structs.replace(host, files=dict(sorted(files.items())))
+
+
+Change = Callable[[Evidence], Evidence]
+"""How a host is made another one."""
+
+
+def files(texts: dict[str, str | None]) -> Change:
+    """As ``with_files``."""
+    return lambda host: with_files(host, texts)
+
+
+def said(**values: Any) -> Change:
+    """Other values of the evidence."""
+    return lambda host: msgspec.structs.replace(host, **values)
+
+
+def without(*parts: str) -> Change:
+    """Without the files whose path has one of these parts."""
+
+    def change(host: Evidence) -> Evidence:
+        kept = {path: seen for path, seen in host.files.items() if not any(part in path for part in parts)}
+        return msgspec.structs.replace(host, files=kept)
+
+    return change
+
+
+def container(**values: Any) -> Change:
+    """Other values of what a container with chips sees."""
+
+    def change(host: Evidence) -> Evidence:
+        assert host.container is not None
+        return msgspec.structs.replace(host, container=msgspec.structs.replace(host.container, **values))
+
+    return change
 
 
 def with_listed(host: Evidence, chip: int, **changes: Any) -> Evidence:

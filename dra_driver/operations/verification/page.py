@@ -29,7 +29,7 @@ def assumptions() -> Iterator[str]:
     for number, row in enumerate(TABLE, 1):
         yield from _item(f"{number}. ", f"**{row.text[0].upper()}{row.text[1:]}.**")
         for name, text in (
-            ("Seen in", _paths(row.where)),
+            ("Seen in", _paths(row.check.where)),
             ("Source", row.source.text),
             ("If it is wrong", row.consequence),
             ("Features", ", ".join(row.features)),

@@ -47,7 +47,7 @@ def document(host: Evidence) -> dict[str, Any]:
                 "code": line.assumption.code,
                 "assumption": line.assumption.text,
                 "source": line.assumption.source.text,
-                "where": line.assumption.where,
+                "where": line.assumption.check.where,
                 "seen": line.verdict.seen,
                 "verdict": line.verdict.state,
                 "why": line.verdict.why,

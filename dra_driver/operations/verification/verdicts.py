@@ -78,6 +78,14 @@ Need = Callable[[Evidence], Verdict | None]
 """The verdict on a host that lacks something without which nothing can be said; None: it has it."""
 
 
+class Check(NamedTuple):
+    """How an assumption is checked."""
+
+    where: str
+    """What is looked at, for people."""
+    judge: Judge
+
+
 def needs(*reasons: Need) -> Callable[[Judge], Judge]:
     """For a judge that is asked only about hosts that have all of this."""
 
@@ -174,7 +182,7 @@ def files(
     absent: Verdict | None = None,
     odd: Callable[[str], str] = lambda _: "",
     unique: bool = False,
-) -> Judge:
+) -> Check:
     """Whether each of these files is there, can be read and parsed, and the driver's reader finds nothing odd in it.
 
     Args:
@@ -200,7 +208,8 @@ def files(
         lacking = _lacking(host, needs)
         return verdict if lacking is None else lacking._replace(seen=verdict.seen)
 
-    return judge
+    paths = [FILES[key].path.removeprefix(f"{DEVICES}/") for key in keys]
+    return Check(", ".join(paths).replace("<chip>", "neuronN").replace("<core>", "neuron_coreM"), judge)
 
 
 def _findings(host: Evidence, codes: Iterable[str]) -> str:
@@ -407,7 +416,7 @@ def in_ultraserver(judge: Callable[[Evidence, Membership], Verdict]) -> Judge:
 
 @in_ultraserver
 def ultraserver_ids(host: Evidence, member: Membership) -> Verdict:
-    found = files(*(_ELECTED if member.elected else _FIRMWARE))(host)
+    found = files(*(_ELECTED if member.elected else _FIRMWARE)).judge(host)
     if found.state != "ok":
         return found
     count = int(host.text(FILES["node_cnt"].path) or 0)
@@ -425,7 +434,7 @@ def ultraserver_ids(host: Evidence, member: Membership) -> Verdict:
 
 @in_ultraserver
 def ultraserver_modes(host: Evidence, member: Membership) -> Verdict:
-    found = files("ultraserver_mode")(host)
+    found = files("ultraserver_mode").judge(host)
     if found.state != "ok":
         return found
     numbers = {int(item) for item in found.seen.split(",") if item} - {0}
@@ -486,7 +495,7 @@ def listed_devices(host: Evidence) -> Verdict:
     return ok(seen) if seen == ours else differs(seen, f"sysfs has the chips {ours or 'none'}")
 
 
-def listed(*fields: str) -> Judge:
+def listed(*fields: str) -> Check:
     """Whether neuron-ls says of every chip in these fields what the driver takes it for."""
 
     @needs(neuron_ls, some_chips)
@@ -504,7 +513,7 @@ def listed(*fields: str) -> Judge:
         seen = _counted(values[fields[0]] or "not listed" for values in said.values())
         return _judged(seen, odd) if both else unchecked(NOTHING_TO_COMPARE, seen)
 
-    return judge
+    return Check("neuron-ls -j (--neuron-ls)", judge)
 
 
 Values = Mapping[str, str | int | None]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -15,7 +14,17 @@ from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.operations.verification.assumptions import TABLE, judge, trust
 from dra_driver.operations.verification.collect import collect
 from dra_driver.operations.verification.evidence import Evidence, Opened, SeenFile
-from tests.builders.verification import emulated, furnished, on_hardware, with_files, with_listed
+from tests.builders.verification import (
+    Change,
+    container,
+    emulated,
+    files,
+    furnished,
+    on_hardware,
+    said,
+    with_listed,
+    without,
+)
 from tests.golden import golden
 
 pytestmark = pytest.mark.slow
@@ -31,93 +40,65 @@ EMULATED = [kind.name for kind in INSTANCE_TYPES.values() if kind.devices is not
 class Broken(NamedTuple):
     """How one assumption is broken, and which others are necessarily broken with it."""
 
-    change: Callable[[Evidence], Evidence]
+    change: Change
     also: tuple[str, ...] = ()
 
 
-def files(texts: dict[str, str | None], *also: str) -> Broken:
-    return Broken(lambda host: with_files(host, texts), also)
-
-
-def said(also: tuple[str, ...] = (), **values: Any) -> Broken:
-    return Broken(lambda host: msgspec.structs.replace(host, **values), also)
-
-
-def without(*parts: str, also: tuple[str, ...] = ()) -> Broken:
-    def change(host: Evidence) -> Evidence:
-        kept = {path: seen for path, seen in host.files.items() if not any(part in path for part in parts)}
-        return msgspec.structs.replace(host, files=kept)
-
-    return Broken(change, also)
-
-
-def node(number: str) -> Callable[[Evidence], Evidence]:
-    def change(host: Evidence) -> Evidence:
-        changed = {**host.files, "dev/neuron3": SeenFile(kind="device", number=number)}
-        return msgspec.structs.replace(host, files=changed)
-
-    return change
-
-
-def container(**values: Any) -> Callable[[Evidence], Evidence]:
-    def change(host: Evidence) -> Evidence:
-        assert host.container is not None
-        return msgspec.structs.replace(host, container=msgspec.structs.replace(host.container, **values))
-
-    return change
+def node(number: str) -> Change:
+    return lambda host: said(files={**host.files, "dev/neuron3": SeenFile(kind="device", number=number)})(host)
 
 
 BREAKERS: dict[str, Broken] = {
-    "instance-type": files({"sys/devices/virtual/dmi/id/product_name": "Standard PC (Q35)"}),
-    "kernel-driver-version": files({"sys/module/neuron/version": "2.x"}),
-    "boot-id": files({"proc/sys/kernel/random/boot_id": "none"}),
-    "chip-directories": without(f"{CLASS}/neuron3"),
-    "chip-count": without("neuron15", also=("links-symmetric", "neuron-ls-devices", "container-sysfs")),
-    "device-numbers": files({f"{CHIP}/dev": "245"}),
+    "instance-type": Broken(files({"sys/devices/virtual/dmi/id/product_name": "Standard PC (Q35)"})),
+    "kernel-driver-version": Broken(files({"sys/module/neuron/version": "2.x"})),
+    "boot-id": Broken(files({"proc/sys/kernel/random/boot_id": "none"})),
+    "chip-directories": Broken(without(f"{CLASS}/neuron3")),
+    "chip-count": Broken(without("neuron15"), ("links-symmetric", "neuron-ls-devices", "container-sysfs")),
+    "device-numbers": Broken(files({f"{CHIP}/dev": "245"})),
     "device-nodes": Broken(node("245:9")),
-    "major-number": files({"proc/devices": "244 neuron"}),
-    "core-count": files({f"{CHIP}/core_count": "4"}, "core-directories"),
-    "core-directories": without("neuron3/neuron_core7"),
-    "architecture": files({f"{CHIP}/info/architecture/device_name": "Trainium9"}),
-    "serial-numbers": files({f"{CHIP}/info/serial_number": "SN-42"}),
-    "device-state": files({f"{CHIP}/reset": "ready"}),
-    "links-form": files({f"{CHIP}/connected_devices": "2;7"}),
-    "links-symmetric": files({f"{CHIP}/connected_devices": "2, 15, 7, 5"}, "links-fabric", "neuron-ls-links"),
-    "links-fabric": files(
-        {
-            "sys/devices/virtual/neuron_device/neuron0/connected_devices": "12, 1, 3, 4, 5",
-            "sys/devices/virtual/neuron_device/neuron5/connected_devices": "4, 9, 1, 6, 0",
-        },
-        "neuron-ls-links",
+    "major-number": Broken(files({"proc/devices": "244 neuron"})),
+    "core-count": Broken(files({f"{CHIP}/core_count": "4"}), ("core-directories",)),
+    "core-directories": Broken(without("neuron3/neuron_core7")),
+    "architecture": Broken(files({f"{CHIP}/info/architecture/device_name": "Trainium9"})),
+    "serial-numbers": Broken(files({f"{CHIP}/info/serial_number": "SN-42"})),
+    "device-state": Broken(files({f"{CHIP}/reset": "ready"})),
+    "links-form": Broken(files({f"{CHIP}/connected_devices": "2;7"})),
+    "links-symmetric": Broken(files({f"{CHIP}/connected_devices": "2, 15, 7, 5"}), ("links-fabric", "neuron-ls-links")),
+    "links-fabric": Broken(
+        files(
+            {
+                "sys/devices/virtual/neuron_device/neuron0/connected_devices": "12, 1, 3, 4, 5",
+                "sys/devices/virtual/neuron_device/neuron5/connected_devices": "4, 9, 1, 6, 0",
+            }
+        ),
+        ("neuron-ls-links",),
     ),
-    "pci-addresses": files({f"{PCI}/0000:cb:00.0/device": "0xefa2"}, "efa-addresses"),
-    "numa-nodes": files({f"{PCI}/0000:cb:00.0/numa_node": "0", f"{PCI}/0000:ca:00.0/numa_node": "0"}),
-    "efa-addresses": files(
-        {f"{PCI}/0000:01:00.0/vendor": "0x1d0f", f"{PCI}/0000:01:00.0/device": "0xefa3"},
-    ),
-    "efa-near": files({f"{PCI}/0000:ca:00.0/numa_node": "0"}),
-    "lnc-file": files({"opt/aws/neuron/logical_nc_config": "NEURON_LOGICAL_NC_CONFIG=3"}),
-    "ultraserver-files": files({f"{CLASS}/server_id_4": "1000000000000000", f"{CLASS}/node_id_4": "2"}),
-    "ultraserver-ids": files({f"{CLASS}/node_id_4": "7"}),
-    "ultraserver-modes": files({f"{CLASS}/ultraserver_mode": "1,9"}),
-    "ecc-counters": files({f"{HARDWARE}/mem_ecc_uncorrected": "0xdeadbeef"}),
-    "corrected-counters": files({f"{HARDWARE}/sram_ecc_corrected": None}),
-    "unhealthy-components": files({f"{HARDWARE}/health_status/unhealthy_components": "warp_core"}),
-    "health-files": files({f"{HARDWARE}/health_status/hw_error_event": None}),
-    "heartbeat": said(heartbeats=dict.fromkeys(range(16), "1")),
-    "core-counters": files({f"{CHIP}/neuron_core2/stats/status/hw_nc_ue_error/total": "many"}),
-    "kernel-log": said(kernel_log=("NEURON_HW_ERR=NEW_ERROR nd-id=0 nc-id=0",)),
+    "pci-addresses": Broken(files({f"{PCI}/0000:cb:00.0/device": "0xefa2"}), ("efa-addresses",)),
+    "numa-nodes": Broken(files({f"{PCI}/0000:cb:00.0/numa_node": "0", f"{PCI}/0000:ca:00.0/numa_node": "0"})),
+    "efa-addresses": Broken(files({f"{PCI}/0000:01:00.0/vendor": "0x1d0f", f"{PCI}/0000:01:00.0/device": "0xefa3"})),
+    "efa-near": Broken(files({f"{PCI}/0000:ca:00.0/numa_node": "0"})),
+    "lnc-file": Broken(files({"opt/aws/neuron/logical_nc_config": "NEURON_LOGICAL_NC_CONFIG=3"})),
+    "ultraserver-files": Broken(files({f"{CLASS}/server_id_4": "1000000000000000", f"{CLASS}/node_id_4": "2"})),
+    "ultraserver-ids": Broken(files({f"{CLASS}/node_id_4": "7"})),
+    "ultraserver-modes": Broken(files({f"{CLASS}/ultraserver_mode": "1,9"})),
+    "ecc-counters": Broken(files({f"{HARDWARE}/mem_ecc_uncorrected": "0xdeadbeef"})),
+    "corrected-counters": Broken(files({f"{HARDWARE}/sram_ecc_corrected": None})),
+    "unhealthy-components": Broken(files({f"{HARDWARE}/health_status/unhealthy_components": "warp_core"})),
+    "health-files": Broken(files({f"{HARDWARE}/health_status/hw_error_event": None})),
+    "heartbeat": Broken(said(heartbeats=dict.fromkeys(range(16), "1"))),
+    "core-counters": Broken(files({f"{CHIP}/neuron_core2/stats/status/hw_nc_ue_error/total": "many"})),
+    "kernel-log": Broken(said(kernel_log=("NEURON_HW_ERR=NEW_ERROR nd-id=0 nc-id=0",))),
     "neuron-ls-devices": Broken(lambda host: msgspec.structs.replace(host, neuron_ls=(host.neuron_ls or ())[1:])),
     "neuron-ls-addresses": Broken(lambda host: with_listed(host, 3, bdf="b5:00.0")),
     "neuron-ls-links": Broken(lambda host: with_listed(host, 3, connected_to=(2,))),
     "neuron-ls-cores": Broken(lambda host: with_listed(host, 3, logical_neuroncore_config=1)),
     "neuron-ls-memory": Broken(lambda host: with_listed(host, 3, memory_size=1)),
-    "container-sysfs": said(container_chips=()),
-    "kubelet-directories": without("plugins_registry"),
-    "kubelet-sockets": without("pod-resources/kubelet.sock"),
-    "runtime-cdi": said(container_runtime="containerd://1.6.8"),
-    "chips-open": said(opened=Opened({0: "ok", 3: "Input/output error"}, {0: "ok"})),
-    "chips-open-twice": said(opened=Opened({0: "ok", 3: "ok"}, {0: "ok", 3: "Device or resource busy"})),
+    "container-sysfs": Broken(said(container_chips=())),
+    "kubelet-directories": Broken(without("plugins_registry")),
+    "kubelet-sockets": Broken(without("pod-resources/kubelet.sock")),
+    "runtime-cdi": Broken(said(container_runtime="containerd://1.6.8")),
+    "chips-open": Broken(said(opened=Opened({0: "ok", 3: "Input/output error"}, {0: "ok"}))),
+    "chips-open-twice": Broken(said(opened=Opened({0: "ok", 3: "ok"}, {0: "ok", 3: "Device or resource busy"}))),
     "container-opens-own": Broken(container(opened={0: "ok", 1: "Operation not permitted"})),
     "container-opens-no-other": Broken(container(others={5: "ok", 6: "no node can be made: EPERM"})),
     "container-run": Broken(container(nodes={0: "245:4", 1: "245:6"})),
@@ -159,8 +140,6 @@ def test_on_a_complete_host_every_line_is_ok(hosts: dict[str, Evidence]) -> None
     unknown_addresses = {"pci-addresses", "numa-nodes", "efa-near", "neuron-ls-addresses"}
     assert {code for code, state in states(hosts["trn2.48xlarge"]).items() if state != "ok"} == about_servers
     assert {code for code, state in states(hosts["trn2u.48xlarge"]).items() if state != "ok"} == unknown_addresses
-    golden(verdicts(hosts["trn2.48xlarge"]))
-    golden(verdicts(hosts["trn2u.48xlarge"]))
 
 
 @pytest.mark.parametrize("code", BREAKERS)
@@ -212,7 +191,6 @@ def test_an_empty_directory_has_no_chips_and_no_type(tmp_path: Path) -> None:
     host = collect(tmp_path)
     assert differing(host) == {"instance-type", "kernel-driver-version"}
     assert {code for code, state in states(host).items() if state == "ok"} == {"lnc-file"}
-    golden(verdicts(host))
 
 
 NO_SERVER = {"ultraserver-ids", "ultraserver-modes"}

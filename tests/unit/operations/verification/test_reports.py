@@ -32,6 +32,7 @@ from dra_driver.operations.verification.report import MAX_REPORT_BYTES, document
 from dra_driver.util.errors import UsageError
 from tests.builders.verification import emulated, furnished, neuron_ls, on_hardware, with_files
 from tests.golden import golden, golden_error
+from tests.paths import DATA
 
 pytestmark = pytest.mark.slow
 
@@ -137,6 +138,17 @@ def test_what_differs_on_hardware_differs_on_the_emulated_host(tmp_path: Path) -
     assert {code: state for code, state in after.items() if code not in probes} == {
         code: state for code, state in before.items() if code not in probes
     }
+
+
+@pytest.mark.parametrize("path", sorted((DATA / "host-reports").iterdir()), ids=lambda path: path.stem)
+def test_a_report_that_an_older_version_wrote_is_judged_and_replayed(path: Path, tmp_path: Path) -> None:
+    recorded = path.read_text()
+    host = read(recorded.encode())
+    verdicts = {line["code"]: line["verdict"] for line in json.loads(recorded)["lines"]}
+    assert {line.assumption.code: line.verdict.state for line in judge(host)} == verdicts
+    replayed = again(recorded, tmp_path)
+    assert replayed.files.keys() == host.files.keys()
+    assert len(discover(tmp_path).devices) == len(host.chips)
 
 
 def test_equal_hosts_give_equal_bytes(tmp_path: Path) -> None:

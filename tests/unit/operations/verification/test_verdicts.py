@@ -5,46 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 
 from dra_driver.operations.verification.assumptions import judge
 from dra_driver.operations.verification.evidence import Evidence, Opened
-from tests.builders.verification import on_hardware, with_files, with_listed
+from tests.builders.verification import Change, container, files, on_hardware, said, with_files, with_listed, without
 from tests.golden import golden
 
 CHIP = "sys/devices/virtual/neuron_device/neuron"
 CLASS = "sys/class/neuron_device"
 
-Change = Callable[[Evidence], Evidence]
-
-
-def files(texts: dict[str, str | None]) -> Change:
-    return lambda host: with_files(host, texts)
-
-
-def said(**values: Any) -> Change:
-    return lambda host: msgspec.structs.replace(host, **values)
-
-
-def without(*parts: str) -> Change:
-    def change(host: Evidence) -> Evidence:
-        kept = {path: seen for path, seen in host.files.items() if not any(part in path for part in parts)}
-        return msgspec.structs.replace(host, files=kept)
-
-    return change
-
 
 def of_all_chips(name: str, text: Callable[[int], str]) -> Change:
     return lambda host: with_files(host, {f"{CHIP}{chip}/{name}": text(chip) for chip in host.chips})
-
-
-def container(**values: Any) -> Change:
-    def change(host: Evidence) -> Evidence:
-        assert host.container is not None
-        return msgspec.structs.replace(host, container=msgspec.structs.replace(host.container, **values))
-
-    return change
 
 
 def listed(**values: Any) -> Change:
