@@ -70,7 +70,7 @@ _KUBELET = "var/lib/kubelet"
 ROWS: Final = (
     HostFile("product-name", PRODUCT_NAME, ec2_name),
     HostFile("module-version", MODULE_VERSION, _form(r"[0-9]{1,5}(?:\.[0-9]{1,5}){1,3}")),
-    HostFile("proc-devices", PROC_DEVICES),
+    HostFile("proc-devices", PROC_DEVICES, _form(r"(?:[0-9]{1,4} neuron\n?)*")),
     HostFile("boot-id", BOOT_ID, _form(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "boot"),
     HostFile("class-entry", f"{CLASS}/<chip>", kind="directory"),
     HostFile("node", "dev/<chip>", kind="device"),

@@ -11,11 +11,13 @@ from __future__ import annotations
 import errno
 import os
 import re
+import select
 import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -94,48 +96,38 @@ def _open_devices(process: Path) -> set[str]:
 
 
 def _open_both(path: Path) -> tuple[str, str]:
-    first = _process(path)
-    try:
-        said = _said(first)
-        if said != "ok":
-            return said, f"{LEFT_ALONE}: it could not be opened once"
-        second = _process(path)
-        try:
-            return said, _said(second)
-        finally:
-            _end(second)
-    finally:
-        _end(first)
+    with _opened(path) as once:
+        if once != "ok":
+            return once, f"{LEFT_ALONE}: it could not be opened once"
+        with _opened(path) as twice:
+            return once, twice
 
 
-def _process(path: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(  # noqa: S603 # this interpreter, with a program of our own
+@contextmanager
+def _opened(path: Path) -> Iterator[str]:
+    """What became of opening a node in a process of its own, which has it open until the block ends."""
+    process = subprocess.Popen(  # noqa: S603 # this interpreter, with a program of our own
         [sys.executable, "-I", "-S", "-c", _OPEN, str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
-
-
-def _said(process: subprocess.Popen[str]) -> str:
-    import select
-
-    assert process.stdout is not None  # noqa: S101 # a pipe, see above
-    if not select.select([process.stdout], [], [], SECONDS)[0]:
-        return f"it hangs for {SECONDS:.0f} s"
-    return process.stdout.readline().strip()[:64] or "the process that was to open it ended"
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Close the pipe, which ends it; a process that hangs in the kernel is left behind, as nothing can end it."""
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
+    assert process.stdin is not None  # noqa: S101 # pipes, see above
+    assert process.stdout is not None  # noqa: S101
     try:
-        process.wait(1.0)
-    except subprocess.TimeoutExpired:
-        process.kill()
+        if select.select([process.stdout], [], [], SECONDS)[0]:
+            yield process.stdout.readline().strip()[:64] or "the process that was to open it ended"
+        else:
+            yield f"it hangs for {SECONDS:.0f} s"
+    finally:
+        # This ends it. One that hangs in the kernel is left behind, as nothing can end it.
+        process.stdin.close()
+        process.stdout.close()
+        try:
+            process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def probe_container(evidence: Evidence, dev: Path = Path("/dev")) -> ContainerView:

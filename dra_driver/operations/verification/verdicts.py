@@ -311,10 +311,6 @@ def _pci(host: Evidence, *device_ids: str) -> tuple[str, ...]:
     return tuple(sorted(address for address, text in devices.items() if pattern.fullmatch(text or "")))
 
 
-def _numa_node(host: Evidence, address: str | None) -> str | None:
-    return host.text(f"{PCI_DEVICES}/{address}/numa_node")
-
-
 def _few(addresses: Iterable[str]) -> str:
     return first_of(sorted({*addresses}), MOST) or "none"
 
@@ -334,18 +330,22 @@ def pci_addresses(host: Evidence, kind: InstanceType) -> Verdict:
 
 @needs(some_chips)
 def numa_nodes(host: Evidence) -> Verdict:
-    places = [device for device in host.inventory.devices if device.numa_node is not None]
-    if not places:
-        return unchecked("no public source has the NUMA nodes of these chips")
-    nodes = {device: _numa_node(host, device.pci_bus_id) for device in places}
-    if not any(nodes.values()):
-        return unchecked("no chip is at an address of the table")
-    odd = [
-        f"neuron{device.index} ({device.pci_bus_id}) says {node or 'nothing'} instead of {device.numa_node}"
-        for device, node in nodes.items()
-        if node != str(device.numa_node)
-    ]
-    return _judged(_counted(f"NUMA node {node}" for node in nodes.values()), odd)
+    chips = [device for device in host.inventory.devices if device.numa_node is not None]
+    return _near(host, [(f"neuron{chip.index}", chip.pci_bus_id, str(chip.numa_node)) for chip in chips])
+
+
+def _near(host: Evidence, expected: Iterable[tuple[str, str | None, str | None]]) -> Verdict:
+    """Whether PCI devices (name, address, NUMA node) are where they are expected; None: it is not known."""
+    there = [(name, _numa_node(host, address), node) for name, address, node in expected if node is not None]
+    visible = [(name, found, node) for name, found, node in there if found is not None]
+    if not visible:
+        return unchecked("no device is visible at an address whose NUMA node is known")
+    odd = [f"{name} is on NUMA node {found} instead of {node}" for name, found, node in visible if found != node]
+    return _judged(_counted(f"NUMA node {found}" for _, found, _ in visible), odd)
+
+
+def _numa_node(host: Evidence, address: str | None) -> str | None:
+    return host.text(f"{PCI_DEVICES}/{address}/numa_node")
 
 
 @of_known_type
@@ -365,17 +365,10 @@ def efa_addresses(host: Evidence, kind: InstanceType) -> Verdict:
 
 @of_known_type
 def efa_near(host: Evidence, kind: InstanceType) -> Verdict:
-    pairs = zip(host.inventory.devices, kind.efa_bdfs or (), strict=False)
-    nodes = {(chip, efa): (_numa_node(host, chip.pci_bus_id), _numa_node(host, efa)) for chip, efa in pairs}
-    visible = {pair: both for pair, both in nodes.items() if None not in both}
-    if not visible:
-        return unchecked("no pair of a chip and its EFA device is visible at addresses that are known")
-    odd = [
-        f"neuron{chip.index} is on NUMA node {ours}, its EFA device {efa} on {others}"
-        for (chip, efa), (ours, others) in visible.items()
-        if ours != others
-    ]
-    return _judged(f"{len(visible) - len(odd)} pairs share a NUMA node", odd)
+    pairs = list(zip(host.inventory.devices, kind.efa_bdfs or (), strict=False))
+    return _near(
+        host, [(f"the EFA device of neuron{chip.index}", efa, _numa_node(host, chip.pci_bus_id)) for chip, efa in pairs]
+    )
 
 
 # --- UltraServers ---------------------------------------------------------------------------------------------------
@@ -386,11 +379,11 @@ _FIRMWARE: Final = ("node_id", "node_cnt", "reservation_id")
 
 @of_known_type
 def ultraserver_files(host: Evidence, kind: InstanceType) -> Verdict:
-    there = [key for key in ("ultraserver_mode", *_ELECTED, *_FIRMWARE) if FILES[key].path in host.files]
+    there = [key for key in ("ultraserver_mode", *_ELECTED, *_FIRMWARE) if f"{CLASS}/{key}" in host.files]
     seen = ", ".join(there) or "none"
     if kind.ultraserver is None:
         # Kernel drivers of 2024 have the files of an election on every host, with nothing in them.
-        said = [key for key in there if (host.text(FILES[key].path) or "") not in {"", "-1", NO_SERVER, "0", "4"}]
+        said = [key for key in there if (host.text(f"{CLASS}/{key}") or "") not in {"", "-1", NO_SERVER, "0", "4"}]
         if said:
             return differs(seen, f"a {kind.name} is not part of an UltraServer, yet {first_of(said, MOST)} name one")
         return ok(f"no UltraServer; files: {seen}")
@@ -408,8 +401,9 @@ def in_ultraserver(judge: Callable[[Evidence, Membership], Verdict]) -> Judge:
             return known_type(host) or inapplicable(f"a {host.inventory.instance_type} is not part of an UltraServer")
         if member.electing:
             return unchecked("the election of the ids is still running; run again in some minutes")
-        missing = _findings(host, ("ultraserver-files-missing",))
-        return unchecked("no file of an UltraServer is there") if missing else judge(host, member)
+        if _findings(host, ("ultraserver-files-missing",)):
+            return unchecked("no file of an UltraServer is there")
+        return some_chips(host) or judge(host, member)
 
     return judged
 
@@ -419,17 +413,14 @@ def ultraserver_ids(host: Evidence, member: Membership) -> Verdict:
     found = files(*(_ELECTED if member.elected else _FIRMWARE)).judge(host)
     if found.state != "ok":
         return found
-    count = int(host.text(FILES["node_cnt"].path) or 0)
-    ids = {(f"node_id_{nodes}", f"server_id_{nodes}"): nodes for nodes in (2, 4)}
-    if not member.elected:
-        ids = {("node_id", "reservation_id"): count} if count > 1 else {}
-    sets = {one.nodes for one in member.sets}
-    odd = [
-        nodes
-        for keys, nodes in ids.items()
-        if nodes not in sets and any(host.text(FILES[key].path) not in {"-1", NO_SERVER} for key in keys)
-    ]
-    return _as_read(host, found.seen, "ultraserver-value-odd") if odd else found
+    if member.elected:
+        ids = {2: ("node_id_2", "server_id_2"), 4: ("node_id_4", "server_id_4")}
+    else:
+        ids = {int(host.text(f"{CLASS}/node_cnt") or 1): ("node_id", "reservation_id")}
+    nothing = {"-1", NO_SERVER}
+    said = {nodes for nodes, names in ids.items() if any(host.text(f"{CLASS}/{name}") not in nothing for name in names)}
+    understood = said <= {1, *(one.nodes for one in member.sets)}
+    return found if understood else _as_read(host, found.seen, "ultraserver-value-odd")
 
 
 @in_ultraserver
