@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Final
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, to_builtins
 
 from dra_driver.neuron.emulation.memory import TreeFiles
 from dra_driver.neuron.emulation.tree import DeviceNode, Entry, Link, TextFile
@@ -171,6 +171,4 @@ def unknown_paths(evidence: Evidence) -> Iterator[str]:
 
 def plain(value: Any) -> Any:
     """A value of this module as JSON-ready values."""
-    from msgspec import to_builtins
-
     return to_builtins(value, str_keys=True)

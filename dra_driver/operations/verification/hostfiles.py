@@ -51,7 +51,7 @@ class HostFile(NamedTuple):
     path: str
     """Below the host's root."""
     parse: Parse = str
-    """The driver's own parser, where it reads the file."""
+    """The driver's own parser, where it reads the file. It decides what is kept as it is; by default, everything."""
     keep: Keep = "text"
     kind: Kind = "file"
 
