@@ -181,7 +181,7 @@ def files(
     needs: tuple[Need, ...] = (),
     absent: Verdict | None = None,
     odd: Callable[[str], str] = lambda _: "",
-    unique: bool = False,
+    unique: Callable[[Evidence], bool] = lambda _: False,
 ) -> Check:
     """Whether each of these files is there, can be read and parsed, and the driver's reader finds nothing odd in it.
 
@@ -191,7 +191,7 @@ def files(
         needs: what the host must have besides.
         absent: the verdict where none of the files is there.
         odd: what is wrong with a text that can be parsed, or "".
-        unique: no two files may say the same, except on an emulated host, whose chips are all the null device.
+        unique: whether no two files of a kind may say the same.
     """
 
     def judge(host: Evidence) -> Verdict:
@@ -204,7 +204,7 @@ def files(
         texts = _Texts()
         for path, key in paths.items():
             texts.add(host, key, path, odd)
-        verdict = _verdict(texts, found, unique=unique and not host.emulated)
+        verdict = _verdict(texts, found, unique=unique(host))
         lacking = _lacking(host, needs)
         return verdict if lacking is None else lacking._replace(seen=verdict.seen)
 
@@ -259,6 +259,22 @@ def core_directories(host: Evidence) -> Verdict:
         if cores[chip] != tuple(range(count or 0))
     ]
     return _judged(seen, odd)
+
+
+def architecture(host: Evidence) -> Verdict:
+    found = files("device_name", "arch_type", "family", findings=("architecture-mismatch",), needs=(known_type,))
+    verdict, names = found.judge(host), host.kind.sysfs if host.kind is not None else None
+    if verdict.state != "ok" or names is None:
+        return verdict
+    # The driver reads the name alone; where the others are not as the table has them, its row may be another chip's.
+    expected = {"arch_type": names.arch_type, "family": names.instance_type}
+    odd = [
+        f"{path.removeprefix(f'{DEVICES}/')} says {host.text(path)} instead of {name}"
+        for key, name in expected.items()
+        for path in host.paths(key)
+        if host.text(path) != name
+    ]
+    return _judged(verdict.seen, odd)
 
 
 # --- links ----------------------------------------------------------------------------------------------------------

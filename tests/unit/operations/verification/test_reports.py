@@ -115,6 +115,7 @@ def test_what_differs_on_hardware_differs_on_the_emulated_host(tmp_path: Path) -
         f"{DEVICES}/neuron3/core_count": "16",
         f"{DEVICES}/neuron5/connected_devices": "4;9",
         f"{DEVICES}/neuron7/reset": "ready",
+        f"{DEVICES}/neuron8/info/serial_number": "0e30000000000006",
         "proc/devices": "244 neuron",
     }
     seen = with_files(seen, {**strange, f"{DEVICES}/neuron9/stats/hardware/mem_ecc_uncorrected": None})

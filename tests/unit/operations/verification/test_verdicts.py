@@ -39,6 +39,7 @@ HOSTS: dict[str, tuple[str, Change]] = {
     "no major number": ("trn2.48xlarge", files({"proc/devices": ""})),
     "major numbers that cannot be read": ("trn2.48xlarge", without("proc/devices")),
     "no number of cores": ("trn2.48xlarge", files({f"{CHIP}3/core_count": "many"})),
+    "another architecture": ("trn2.48xlarge", files({f"{CHIP}3/info/architecture/arch_type": "NDv9"})),
     "empty serial numbers": ("trn2.48xlarge", files({f"{CHIP}3/info/serial_number": "0000000000000000"})),
     "serial numbers that come twice": (
         "trn2.48xlarge",
