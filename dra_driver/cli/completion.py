@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from dra_driver.cli import vocabulary
-from dra_driver.util.errors import DriverError
 
 SHELLS: Final = ("bash", "zsh", "fish")
 
@@ -36,14 +35,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the script."""
-    from dra_driver.cli.main import complete_program
+    import shtab
 
-    try:
-        import shtab
-    except ImportError as error:
-        raise DriverError(
-            "shtab is not installed", remedy="install the extra: pip install 'neuron-dra-driver[cli]'"
-        ) from error
+    from dra_driver.cli.main import complete_program
 
     parser = complete_program()
     _add_values(parser, {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY})

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 from dra_driver.cli import vocabulary
@@ -49,6 +50,22 @@ DAEMONS: Final = {
     "rank": "find this pod's rank in a group on UltraServers (for init containers)",
 }
 """What containers run, in the same form."""
+WITHOUT_EXTRAS: Final = (
+    "kubelet_plugin",
+    "placer",
+    "device_plugin",
+    "node_problem_detector",
+    "check_unused",
+    "rank",
+)
+"""What needs no extra of the distribution, and so has an environment of its own in the image."""
+EXTRAS: Final = {
+    "aiohttp": ("extender", "no scheduler can be answered"),
+    "kubernetes": ("cli", "no kubeconfig can be read"),
+    "rich": ("cli", "nothing can be drawn"),
+    "shtab": ("cli", "no completion script can be written"),
+}
+"""By package: the extra that brings it, and what cannot be done without it; of boto3 and lark, their rooms say so."""
 OF_KUBECTL: Final = ("topology", "explain", "top", "health", "help", "version")
 """The commands of ``kubectl neuron``; they read the cluster of the current context."""
 
@@ -102,9 +119,22 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     given = sys.argv[1:] if argv is None else argv
-    parser = _program(_chosen(given))
+    chosen = _chosen(given)
+    _start_in_its_environment(chosen)
+    parser = _program(chosen)
     args = parser.parse_args(given, argparse.Namespace(main=main))
     return guarded(lambda: _checked(args))
+
+
+def _other_python() -> Path:
+    """The Python of the image's environment for what needs extras. The node's environment names it; no other does."""
+    return Path(sys.prefix, "commands/bin/python")
+
+
+def _start_in_its_environment(chosen: str | None) -> None:
+    """In the image's environment for nodes, continue a command that needs extras in the other environment."""
+    if chosen and chosen.replace("-", "_") not in WITHOUT_EXTRAS and _other_python().exists():
+        os.execv(_other_python(), [str(_other_python()), *sys.orig_argv[1:]])  # noqa: S606 - the same program
 
 
 def _checked(args: argparse.Namespace) -> int:
@@ -121,6 +151,7 @@ def kubectl_main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``kubectl-neuron``, which kubectl finds as ``kubectl neuron``; see ``OF_KUBECTL``."""
     given = sys.argv[1:] if argv is None else argv
     chosen = _chosen(given)
+    _start_in_its_environment(chosen)
     parser = program(
         [("commands", {name: COMMANDS[name] for name in OF_KUBECTL if name in COMMANDS})],
         chosen,
@@ -204,6 +235,11 @@ def guarded(run: Callable[[], int]) -> int:
     except DriverError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        print(f"error: {_without(error.name)}", file=sys.stderr)
+        return EXIT_REFUSED
     except BrokenPipeError:
         # The reader of our output (`| head`) has closed the pipe.
         _discard_output()
@@ -216,6 +252,15 @@ def guarded(run: Callable[[], int]) -> int:
         return 130
     else:
         return status
+
+
+def _without(package: str) -> DriverError:
+    extra, consequence = EXTRAS[package]
+    python = _other_python()
+    remedy = f"pip install 'neuron-dra-driver[{extra}]'"
+    if python.exists():
+        remedy = f"start it with {python.parents[1].resolve()}/bin/python -m dra_driver, which has it"
+    return DriverError(f"the package {package} is not installed", consequence=consequence, remedy=remedy)
 
 
 def _discard_output() -> None:

@@ -1,7 +1,7 @@
 """What is printed for people: columns, colour and progress.
 
-Colour and progress are rich's, which the images of the daemons lack: there, and where output is no terminal, the same
-is printed as plain text.
+Colour and progress are rich's, which is an extra: without it, and where output is no terminal, the same is printed as
+plain text.
 """
 
 from __future__ import annotations

@@ -9,12 +9,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.clusterinput import asking, check_nodes, namespace
-from dra_driver.util.errors import DriverError
 from dra_driver.util.text import first_of, printable, shorten
 
 if TYPE_CHECKING:
@@ -82,15 +80,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Show the cluster once, or until Ctrl-C."""
+    import rich  # noqa: F401 - before the cluster is asked: nothing can be drawn without it
+
     from dra_driver.operations.overview.following import Followed, listed, readable
     from dra_driver.operations.overview.view import view
 
-    if find_spec("rich") is None:
-        raise DriverError(
-            "the Python package rich is not installed",
-            consequence="nothing can be drawn",
-            remedy="install the driver's command-line packages (requirements/cli.txt)",
-        )
     # What the watches would log, the status line says.
     logging.getLogger("dra_driver").addHandler(logging.NullHandler())
     args.from_cluster = True

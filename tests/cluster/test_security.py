@@ -42,7 +42,7 @@ def test_the_driver_has_no_capability_cannot_gain_any_and_is_filtered(
 
 
 def test_the_root_file_system_is_read_only_and_tmp_is_not(driver: Installation, nodes: Sequence[str]) -> None:
-    for path in ("/file", "/opt/venv/file", "/etc/file"):
+    for path in ("/file", "/opt/node/file", "/etc/file"):
         with pytest.raises(LabError, match="Read-only file system"):
             driver.exec(nodes[0], "sh", "-c", f"echo x > {path}")
     driver.exec(nodes[0], "sh", "-c", "echo x > /tmp/file && rm /tmp/file")

@@ -173,7 +173,9 @@ def bare(python: Path, kubeconfig: Path, directory: Path, *, files: bool) -> Dri
 
 
 def runtime_python(settings: Settings, progress: Progress, checkout: Path = REPOSITORY) -> Path:
-    """Return the Python of an environment with the driver and its runtime dependencies, compiled as in its image.
+    """Return the Python of an environment with the driver and all that its image has, compiled as there.
+
+    What a node loads there is less, but here the driver is given a kubeconfig.
 
     Args:
         settings: Where the environment is kept; each checkout has one of its own.
@@ -183,7 +185,8 @@ def runtime_python(settings: Settings, progress: Progress, checkout: Path = REPO
     Raises:
         LabError: The packages cannot be installed.
     """
-    requirements = checkout / "requirements/runtime.txt"
+    names = ("commands.txt", "runtime.txt")  # the latter where a node and commands had one environment
+    requirements = next(path for name in names if (path := checkout / "requirements" / name).exists())
     parts = requirements.read_bytes(), sys.version.encode(), bytes(checkout.resolve())
     key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
     directory = settings.cache / f"runtime-venv-{key}"
@@ -191,7 +194,7 @@ def runtime_python(settings: Settings, progress: Progress, checkout: Path = REPO
     with files.lock(settings.cache / ".runtime-venv.lock", "installs the driver", progress):
         if not (directory / "complete").exists():
             shutil.rmtree(directory, ignore_errors=True)
-            with progress.step("installing what the driver needs at run time (requirements/runtime.txt)"):
+            with progress.step("installing what the driver needs (requirements/commands.txt)"):
                 _run(sys.executable, "-m", "venv", str(directory))
                 _run(str(python), "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(requirements))
                 _run(str(python), "-m", "compileall", "-q", "-j", "0", str(directory))

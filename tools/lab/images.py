@@ -25,8 +25,8 @@ INPUTS = (
     "README.md",
     "pyproject.toml",
     "requirements/build.txt",
-    "requirements/recover.txt",
-    "requirements/runtime.txt",
+    "requirements/commands.txt",
+    "requirements/node.txt",
     "dra_driver",
 )
 _PACKAGES = "python3,python3-venv,ca-certificates"

@@ -175,7 +175,10 @@ def _tried(wheel: Path, tree: Path, venv: Path) -> list[Distribution]:
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     pip = [str(venv / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run(
-        [*pip, "--require-hashes", "-r", tree / "requirements/cli.txt"], check=True, text=True, stderr=subprocess.PIPE
+        [*pip, "--require-hashes", "-r", tree / "requirements/commands.txt"],
+        check=True,
+        text=True,
+        stderr=subprocess.PIPE,
     )
     subprocess.run([*pip, "--no-deps", wheel], check=True, text=True, stderr=subprocess.PIPE)
     example = tree / "examples/specs/1x4-connected-devices.yaml"

@@ -335,7 +335,11 @@ class Transport:
 
     @classmethod
     def from_kubeconfig(cls, path: str | None, context: str | None = None, user_agent: str = "dra-driver") -> Transport:
-        """Use a kubeconfig; None is ``$KUBECONFIG`` or ``~/.kube/config``. Raises DriverError if it is unusable."""
+        """Use a kubeconfig; None is ``$KUBECONFIG`` or ``~/.kube/config``.
+
+        Raises:
+            DriverError: it is unusable. ModuleNotFoundError: the official client, which reads it, is not installed.
+        """
         remedy = f"check {path or 'the kubeconfig file'} and its {context or 'current'} context"
         return cls._load(lambda: config_from_kubeconfig(path, context), user_agent, remedy)
 
@@ -343,6 +347,8 @@ class Transport:
     def _load(cls, load: Callable[[], RestConfig], user_agent: str, remedy: str) -> Transport:
         try:
             return cls(load(), load, user_agent)
+        except ModuleNotFoundError:  # the official client: how it is to be had, the program knows
+            raise
         except Exception as error:  # malformed YAML, TLS files or missing keys raise exceptions of any type
             reason = " ".join(str(error).split())
             raise DriverError(f"no access to the API server is configured: {reason}", remedy=remedy) from error

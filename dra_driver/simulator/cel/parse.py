@@ -1,8 +1,8 @@
 """Parses an expression with celpy's grammar, except for rules in which Kubernetes accepts more or less than celpy.
 
 Lark imports celpy's grammar file and overrides some of its rules by name. Only that file is used: importing the package
-would cost 60 ms and change the recursion limit. Neither package is installed in the node agent's image, so both are
-loaded when the first expression is parsed.
+would cost 60 ms and change the recursion limit. Where only a node's programs run, neither package is installed, so
+both are loaded when the first expression is parsed.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _lexer() -> Lark:
 
 
 def require_installed() -> None:
-    """Raise DriverError in an installation without the packages that CEL needs, such as the node agent's image."""
+    """Raise DriverError in an installation without the packages that CEL needs, such as a node's."""
     try:
         import lark  # noqa: F401 # only to see whether it is installed
     except ModuleNotFoundError as error:
@@ -150,7 +150,7 @@ def require_installed() -> None:
 def _not_installed(package: str | None) -> DriverError:
     return DriverError(
         f"the simulator needs the Python package {package}, which is not installed",
-        remedy="in the driver's source directory, scripts/setup-venv or pip install '.[simulator]' installs it",
+        remedy="pip install 'neuron-dra-driver[cli]'",
     )
 
 

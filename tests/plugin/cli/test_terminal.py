@@ -14,7 +14,6 @@ import pytest
 
 from dra_driver.cli.main import COMMANDS, DAEMONS
 from tests.builders.programs import ended
-from tests.golden import golden
 from tests.paths import ROOT, SPECS
 
 pytestmark = pytest.mark.slow
@@ -204,12 +203,3 @@ def test_the_script_is_one_that_the_shell_can_read(shell: str, tmp_path: Path) -
     file = tmp_path / "script"
     file.write_text(text)
     subprocess.run([shell, "-n", str(file)], check=True, timeout=30)
-
-
-def test_where_shtab_is_missing_the_error_says_what_to_install(tmp_path: Path) -> None:
-    (tmp_path / "shtab.py").write_text("raise ImportError('not in this image')\n")
-    command = [sys.executable, "-m", "dra_driver", "completion", "bash"]
-    path = environment(PYTHONPATH=f"{tmp_path}:{ROOT}")
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=path, timeout=30)
-    assert done.returncode == 1
-    golden(done.stderr)
