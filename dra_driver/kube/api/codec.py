@@ -16,7 +16,9 @@ from dra_driver.kube.objects.core import ConfigMap, Event, Lease, Node, PartialN
 from dra_driver.kube.objects.meta import ApiObject, JsonObject
 from dra_driver.kube.objects.resource import (
     GROUP,
+    TAINT_RULE_VERSIONS,
     VERSIONS,
+    DeviceTaintRule,
     PartialResourceClaim,
     PartialResourceSlice,
     ResourceSlice,
@@ -190,6 +192,12 @@ RESOURCE_SLICES: Final = Resource(
 )
 PARTIAL_RESOURCE_SLICES: Final = Resource(PartialResourceSlice, "ResourceSlice", "resourceslices", _GROUP_VERSIONS)
 PARTIAL_RESOURCE_CLAIMS: Final = Resource(PartialResourceClaim, "ResourceClaim", "resourceclaims", _GROUP_VERSIONS)
+DEVICE_TAINT_RULES: Final = Resource(
+    DeviceTaintRule,
+    "DeviceTaintRule",
+    "devicetaintrules",
+    tuple(f"{GROUP}/{version}" for version in TAINT_RULE_VERSIONS),
+)
 PODS: Final = Resource(Pod, "Pod", "pods", ("v1",))
 LEASES: Final = Resource(Lease, "Lease", "leases", ("coordination.k8s.io/v1",))
 EVENTS: Final = Resource(Event, "Event", "events", ("v1",))

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from dra_driver.kube.api.codec import PARTIAL_RESOURCE_CLAIMS, Resource
+from dra_driver.kube.api.codec import DEVICE_TAINT_RULES, PARTIAL_RESOURCE_CLAIMS, Resource
 from dra_driver.kube.kubelet.versions import kubelet_problem
 from dra_driver.kube.objects.core import (
     NodeSpec,
@@ -24,7 +24,6 @@ from dra_driver.kube.objects.core import (
 )
 from dra_driver.kube.objects.meta import ApiObject, Condition, ObjectMeta
 from dra_driver.kube.objects.resource import (
-    TAINT_RULE_VERSIONS,
     DeviceAttribute,
     DeviceTaint,
     DeviceTaintRule,
@@ -476,7 +475,7 @@ def _resource(struct: type[T], kind: str, plural: str, versions: Iterable[str], 
 NODES: Final = _resource(Node, "Node", "nodes", ("v1",), _node, _Node)
 SLICES: Final = _resource(Slice, "ResourceSlice", "resourceslices", PARTIAL_RESOURCE_CLAIMS.versions, _slice, _Slice)
 TAINT_RULES: Final = _resource(
-    TaintRule, "DeviceTaintRule", "devicetaintrules", TAINT_RULE_VERSIONS, _taint_rule, _TaintRule
+    TaintRule, "DeviceTaintRule", "devicetaintrules", DEVICE_TAINT_RULES.versions, _taint_rule, _TaintRule
 )
 CLAIMS: Final = _resource(Claim, "ResourceClaim", "resourceclaims", PARTIAL_RESOURCE_CLAIMS.versions, _claim, _Claim)
 PODS: Final = _resource(Pod, "Pod", "pods", ("v1",), _pod, _Pod)
