@@ -1,6 +1,11 @@
-"""Which fields of objects may go into a report: tables of names, and what their values may look like.
+"""Which fields of objects may go into a report, and what their values may look like.
 
-A field that no table names stays out, whatever it is called, and so does a value of another kind than the table says.
+The shared structs (``kube.objects``) are the list: a field that the driver's programs know may be in a report, unless
+it is ``PRIVATE``. Of a text, only what looks like a name is kept, unless a rule says that it is a message; of a mapping
+with names of any kind (labels, annotations, opaque parameters), only what a rule names. The tables below add what the
+report alone reads. Everything else stays out, whatever it is called, and so does a value of another kind; the golden
+file of ``tests/unit/operations/report/test_allowed.py`` has all fields that follow.
+
 Nothing is taken out of what is allowed but what looks like a credential (``archive.scrubbed``): free texts are the
 messages of the scheduler, kubelet and the driver, and CEL expressions.
 """
@@ -11,8 +16,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from msgspec import inspect, structs
+
 from dra_driver.driver.resourceslices.attributes import ATTRIBUTES
-from dra_driver.kube.objects.meta import Condition
+from dra_driver.kube.objects import core, resource
+from dra_driver.kube.objects.meta import Condition, ObjectMeta
 from dra_driver.legacy.annotations import CORE_USAGE, DEVICE_USAGE, POD_KEYS, UNUSABLE, from_mapping, said
 from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
 from dra_driver.neuron.health.condition import HEALTHY_MESSAGE, told_by
@@ -30,6 +38,7 @@ MAX_TEXT: Final = 4096
 MAX_ITEMS: Final = 4096
 """Of a list inside of an object."""
 _WORD: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/+@=-]{0,251}[A-Za-z0-9])?", re.ASCII)
+_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._-]{1,255}){1,32}|/")
 
 
 def keep(value: object, rule: Rule) -> Any:
@@ -44,6 +53,9 @@ def keep(value: object, rule: Rule) -> Any:
     if not isinstance(value, list):
         return OUT
     return [kept for item in value[:MAX_ITEMS] if (kept := keep(item, rule[0])) is not OUT]
+
+
+# What values may look like
 
 
 def word(value: object) -> object:
@@ -67,14 +79,145 @@ def either(value: object) -> object:
     return number(value) if kept is OUT else kept
 
 
+def path(value: object) -> object:
+    """An absolute path."""
+    return value if isinstance(value, str) and _PATH.fullmatch(value) else OUT
+
+
 def only(names: frozenset[str]) -> Rule:
     """Of a mapping, such as labels, the words under these names."""
     return dict.fromkeys(sorted(names), either)
 
 
-# Shared parts
+def each(rule: Rule, named: Callable[[str], bool] = lambda name: word(name) is not OUT) -> Rule:
+    """Of a mapping, what the rule keeps under each of these names."""
 
-NEURON_RESOURCES: Final = frozenset({*(resource.value for resource in Resource), RETIRED_DEVICE})
+    def by_name(value: object) -> object:
+        if not isinstance(value, dict):
+            return OUT
+        found = {name: keep(item, rule) for name, item in sorted(value.items()) if named(name)}
+        return {name: item for name, item in found.items() if item is not OUT}
+
+    return by_name
+
+
+# What the structs say
+
+PRIVATE: Final[Mapping[type, frozenset[str]]] = {
+    ObjectMeta: frozenset({"generateName"}),
+    core.NodeMeta: frozenset({"managedFields"}),
+    core.NodeSpec: frozenset({"providerID"}),
+    core.NodeStatus: frozenset({"images"}),
+    core.Taint: frozenset({"value"}),
+    core.Toleration: frozenset({"value"}),
+    core.Container: frozenset({"image"}),
+    core.PodSpec: frozenset({"affinity", "topologySpreadConstraints"}),
+    core.NodeSelector: frozenset({"nodeSelectorTerms"}),
+    resource.DeviceTaint: frozenset({"value"}),
+    resource.DeviceToleration: frozenset({"value"}),
+    Condition: frozenset({"message"}),
+}
+"""Fields that look harmless and are not: they have what users call or configure, or texts of unknown origin."""
+
+
+def fields(struct: type) -> Rule:
+    """The fields of a struct and of those below it by their names on the wire, and what their values may be."""
+    rules = {entry.encode_name: _rule(inspect.type_info(entry.type)) for entry in structs.fields(struct)}
+    private = {name for base in struct.__mro__ for name in PRIVATE.get(base, ())}
+    known = {name: rule for name, rule in rules.items() if rule is not None and name not in private}
+    return merged(known, _SHARED.get(struct, {}))
+
+
+def _rule(kind: inspect.Type) -> Rule | None:
+    """None for what may have any content."""
+    if isinstance(kind, inspect.StrType):
+        return word
+    if isinstance(kind, (inspect.BoolType, inspect.IntType, inspect.FloatType)):
+        return number
+    if isinstance(kind, inspect.StructType):
+        return fields(kind.cls) or None
+    if isinstance(kind, inspect.VarTupleType):
+        below = _rule(kind.item_type)
+        return None if below is None else [below]
+    if isinstance(kind, inspect.DictType) and isinstance(kind.value_type, inspect.StructType):
+        below = _rule(kind.value_type)
+        return None if below is None else each(below)
+    if isinstance(kind, inspect.UnionType):
+        rules = [rule for rule in map(_rule, kind.types) if rule is not None]
+        return either if len(rules) > 1 else rules[0] if rules else None
+    return None
+
+
+def merged(rule: Rule, own: Rule) -> Rule:
+    """The rule with the fields of its own added, or in the place of those of the same name."""
+    if isinstance(rule, Mapping) and isinstance(own, Mapping):
+        return {**rule, **{name: merged(rule[name], below) if name in rule else below for name, below in own.items()}}
+    return [merged(rule[0], own[0])] if isinstance(rule, list) and isinstance(own, list) else own
+
+
+NEURON_RESOURCES: Final = only(frozenset({*(kind.value for kind in Resource), RETIRED_DEVICE}))
+_PARAMETERS: Final = frozenset(
+    entry.alias or name for kind in KINDS.values() for name, entry in kind.model_fields.items()
+)
+
+
+def _opaque(value: object) -> object:
+    """Opaque parameters: whose they are; of this driver's, their known fields, and how many others there are."""
+    kept = keep(value, {"driver": word})
+    if kept is OUT or kept.get("driver") != DRIVER_NAME or not isinstance(value, dict):
+        return kept
+    given = value.get("parameters")
+    if not isinstance(given, dict):
+        return kept | {"parameters": WITHHELD}
+    legal: Mapping[str, Callable[[object], bool]] = {
+        "apiVersion": lambda said: said in API_VERSIONS,
+        "kind": lambda said: said in KINDS,
+        **dict.fromkeys(_PARAMETERS, lambda said: isinstance(said, int)),
+    }
+    found = {
+        name: given[name] if isinstance(given[name], (str, int)) and fits(given[name]) else WITHHELD
+        for name, fits in legal.items()
+        if name in given
+    }
+    others = len(given.keys() - legal.keys())
+    return kept | {"parameters": found | ({"otherFields": others} if others else {})}
+
+
+_SHARED: Final[Mapping[type, Rule]] = {
+    ObjectMeta: {"generation": number},
+    core.NodeMeta: {"generation": number},
+    core.ResourceRequirements: {"limits": NEURON_RESOURCES, "requests": NEURON_RESOURCES},
+    resource.CELDeviceSelector: {"expression": text},
+    resource.OpaqueDeviceConfiguration: _opaque,
+}
+"""What structs have besides, and rules of their own, wherever they are."""
+
+
+# Slices, classes, claims
+
+_DEVICE_ATTRIBUTES: Final = {row.name for row in ATTRIBUTES}
+
+
+def _own_attribute(name: object) -> bool:
+    """Whether an attribute is of this driver, or of a group of devices."""
+    return isinstance(name, str) and (
+        name.removeprefix(f"{DRIVER_NAME}/") in _DEVICE_ATTRIBUTES or name.startswith(f"{GROUP_ATTRIBUTE_DOMAIN}/")
+    )
+
+
+_ATTRIBUTE: Final = merged(fields(resource.DeviceAttribute), {"string": text})
+SLICE: Final = merged(
+    fields(resource.ResourceSlice),
+    {"spec": {"devices": [{"attributes": each(_ATTRIBUTE, _own_attribute), "taints": [{"value": word}]}]}},
+)
+DEVICE_CLASS: Final = fields(resource.DeviceClass)
+TAINT_RULE: Final = fields(resource.DeviceTaintRule)
+CLAIM: Final = merged(fields(resource.ResourceClaim), {"status": {"allocation": {"allocationTimestamp": word}}})
+TEMPLATE: Final = fields(resource.ResourceClaimTemplate)
+
+
+# Nodes and pods
+
 NODE_LABELS: Final = frozenset(
     {
         "node.kubernetes.io/instance-type",
@@ -91,145 +234,7 @@ NODE_LABELS: Final = frozenset(
         *NODES_OF,
     }
 )
-
-_META: Final[Mapping[str, Rule]] = {
-    "name": word,
-    "namespace": word,
-    "uid": word,
-    "generation": number,
-    "creationTimestamp": word,
-    "deletionTimestamp": word,
-    "ownerReferences": [{"kind": word, "name": word}],
-}
-_TAINT: Final[Mapping[str, Rule]] = {"key": word, "effect": word, "timeAdded": word}
-_TOLERATION: Final[Mapping[str, Rule]] = {"key": word, "operator": word, "effect": word}
-_CONDITION: Final[Mapping[str, Rule]] = {
-    "type": word,
-    "status": word,
-    "reason": word,
-    "lastTransitionTime": word,
-    "lastHeartbeatTime": word,
-}
-
-
-def _own_parameters(value: object) -> object:
-    """Opaque parameters of this driver: their known fields, and how many others there are."""
-    if not isinstance(value, dict):
-        return WITHHELD
-    legal: Mapping[str, Callable[[object], bool]] = {
-        "apiVersion": lambda given: given in API_VERSIONS,
-        "kind": lambda given: given in KINDS,
-        "logicalNeuronCore": lambda given: isinstance(given, int),
-        "ultraserverMode": lambda given: isinstance(given, int),
-    }
-    found: dict[str, object] = {
-        name: value[name] if isinstance(value[name], (str, int)) and fits(value[name]) else WITHHELD
-        for name, fits in legal.items()
-        if name in value
-    }
-    others = len(value.keys() - legal.keys())
-    return found | ({"otherFields": others} if others else {})
-
-
-def _configuration(value: object) -> object:
-    """An entry of ``config``: of other drivers, only that there is one."""
-    opaque = value.get("opaque") if isinstance(value, dict) else None
-    if not isinstance(value, dict) or not isinstance(opaque, dict):
-        return OUT
-    kept = keep(value, {"source": word, "requests": [word], "opaque": {"driver": word}})
-    if opaque.get("driver") == DRIVER_NAME:
-        kept["opaque"]["parameters"] = _own_parameters(opaque.get("parameters"))
-    return kept
-
-
-_SELECTORS: Final[Rule] = [{"cel": {"expression": text}}]
-_EXACTLY: Final[Mapping[str, Rule]] = {
-    "name": word,
-    "deviceClassName": word,
-    "allocationMode": word,
-    "count": number,
-    "adminAccess": number,
-    "selectors": _SELECTORS,
-    "tolerations": [_TOLERATION],
-}
-_REQUEST: Final[Mapping[str, Rule]] = {**_EXACTLY, "exactly": _EXACTLY, "firstAvailable": [_EXACTLY]}
-_CLAIM_SPEC: Final[Mapping[str, Rule]] = {
-    "devices": {
-        "requests": [_REQUEST],
-        "constraints": [{"requests": [word], "matchAttribute": word, "distinctAttribute": word}],
-        "config": [_configuration],
-    }
-}
-
-
-# Slices, classes, claims
-
-
-def _attributes(value: object) -> object:
-    if not isinstance(value, dict):
-        return OUT
-    names = {row.name for row in ATTRIBUTES}
-    own = {
-        name: item
-        for name, item in value.items()
-        if isinstance(name, str)
-        and (name.removeprefix(f"{DRIVER_NAME}/") in names or name.startswith(f"{GROUP_ATTRIBUTE_DOMAIN}/"))
-    }
-    shape: Rule = {"int": number, "bool": number, "string": text, "version": word}
-    return {name: keep(item, shape) for name, item in sorted(own.items())}
-
-
-def _counts(value: object) -> object:
-    """Capacities and counters by name."""
-    if not isinstance(value, dict):
-        return OUT
-    kept = ((name, keep(item, {"value": either})) for name, item in sorted(value.items()) if word(name) is not OUT)
-    return {name: item for name, item in kept if item is not OUT}
-
-
-_DEVICE: Final[Mapping[str, Rule]] = {
-    "name": word,
-    "attributes": _attributes,
-    "capacity": _counts,
-    "consumesCounters": [{"counterSet": word, "counters": _counts}],
-    "taints": [{**_TAINT, "value": word}],
-}
-SLICE: Final[Mapping[str, Rule]] = {
-    "metadata": _META,
-    "spec": {
-        "driver": word,
-        "nodeName": word,
-        "pool": {"name": word, "generation": number, "resourceSliceCount": number},
-        "devices": [{**_DEVICE, "basic": _DEVICE}],
-        "sharedCounters": [{"name": word, "counters": _counts}],
-    },
-}
-DEVICE_CLASS: Final[Mapping[str, Rule]] = {
-    "metadata": _META,
-    "spec": {"selectors": _SELECTORS, "config": [_configuration], "extendedResourceName": word},
-}
-TAINT_RULE: Final[Mapping[str, Rule]] = {
-    "metadata": _META,
-    "spec": {"deviceSelector": {"driver": word, "pool": word, "device": word}, "taint": _TAINT},
-}
-CLAIM: Final[Mapping[str, Rule]] = {
-    "metadata": _META,
-    "spec": _CLAIM_SPEC,
-    "status": {
-        "allocation": {
-            "devices": {
-                "results": [{"request": word, "driver": word, "pool": word, "device": word, "adminAccess": number}],
-                "config": [_configuration],
-            },
-            "allocationTimestamp": word,
-        },
-        "reservedFor": [{"resource": word, "name": word, "uid": word, "apiGroup": word}],
-    },
-}
-TEMPLATE: Final[Mapping[str, Rule]] = {"metadata": _META, "spec": {"spec": _CLAIM_SPEC}}
-
-
-# Nodes and pods
+_CONDITION: Final = merged(fields(Condition), {"lastHeartbeatTime": word})
 
 
 def _node_condition(value: object) -> object:
@@ -242,6 +247,11 @@ def _node_condition(value: object) -> object:
             if message == HEALTHY_MESSAGE or (named and None not in named):
                 kept["message"] = message
     return kept
+
+
+def _pod_condition(value: object) -> object:
+    scheduled = isinstance(value, dict) and value.get("type") == "PodScheduled"
+    return keep(value, merged(_CONDITION, {"message": text}) if scheduled else _CONDITION)
 
 
 def _ids(value: object) -> object:
@@ -257,59 +267,36 @@ def _pod_annotations(value: object) -> object:
     own = {name: item for name, item in value.items() if name in POD_KEYS and isinstance(item, str)}
     readable = not said(from_mapping(own))[1]
     legible = re.compile(r"[0-9, -]{0,8192}|true|false|aws\.amazon\.com/neuron[a-z]{0,8}")
-    structured = {name: item for name, item in own.items() if item.startswith("{")}
     return {
-        name: item if legible.fullmatch(item) or (readable and name in structured) else WITHHELD
+        name: item if legible.fullmatch(item) or (readable and item.startswith("{")) else WITHHELD
         for name, item in sorted(own.items())
     }
 
 
-NODE: Final[Mapping[str, Rule]] = {
-    "metadata": {
-        **_META,
-        "labels": only(NODE_LABELS),
-        "annotations": {DEVICE_USAGE: _ids, CORE_USAGE: _ids, UNUSABLE: _ids},
-    },
-    "spec": {"unschedulable": number, "taints": [_TAINT]},
-    "status": {
-        "capacity": only(NEURON_RESOURCES),
-        "allocatable": only(NEURON_RESOURCES),
-        "conditions": [_node_condition],
-        "nodeInfo": {
-            "kubeletVersion": word,
-            "containerRuntimeVersion": word,
-            "kernelVersion": word,
-            "osImage": text,
-            "architecture": word,
+NODE: Final = merged(
+    fields(core.Node),
+    {
+        "metadata": {
+            "labels": only(NODE_LABELS),
+            "annotations": {DEVICE_USAGE: _ids, CORE_USAGE: _ids, UNUSABLE: _ids},
+        },
+        "status": {
+            "capacity": NEURON_RESOURCES,
+            "allocatable": NEURON_RESOURCES,
+            "conditions": [_node_condition],
+            "nodeInfo": {
+                "containerRuntimeVersion": word,
+                "kernelVersion": word,
+                "osImage": text,
+                "architecture": word,
+            },
         },
     },
-}
-
-
-def _pod_condition(value: object) -> object:
-    kept = keep(value, _CONDITION)
-    if kept is not OUT and kept.get("type") == "PodScheduled" and isinstance(value, dict):
-        message = text(value.get("message"))
-        kept |= {"message": message} if message is not OUT else {}
-    return kept
-
-
-_ENDED: Final[Mapping[str, Rule]] = {
-    "reason": word,
-    "exitCode": number,
-    "signal": number,
-    "startedAt": word,
-    "finishedAt": word,
-}
-_STATE: Final[Mapping[str, Rule]] = {"waiting": {"reason": word}, "running": {"startedAt": word}, "terminated": _ENDED}
-_CONTAINER: Final[Mapping[str, Rule]] = {
-    "name": word,
-    "restartPolicy": word,
-    "resources": {
-        "claims": [{"name": word, "request": word}],
-        "limits": only(NEURON_RESOURCES),
-        "requests": only(NEURON_RESOURCES),
-    },
+)
+_STATE: Final[Mapping[str, Rule]] = {
+    "waiting": {"reason": word},
+    "running": {"startedAt": word},
+    "terminated": {"reason": word, "exitCode": number, "signal": number, "startedAt": word, "finishedAt": word},
 }
 _CONTAINER_STATUS: Final[Mapping[str, Rule]] = {
     "name": word,
@@ -319,36 +306,40 @@ _CONTAINER_STATUS: Final[Mapping[str, Rule]] = {
     "lastState": _STATE,
     "allocatedResourcesStatus": [{"name": word, "resources": [{"resourceID": word, "health": word}]}],
 }
-POD: Final[Mapping[str, Rule]] = {
-    "metadata": {**_META, "annotations": _pod_annotations},
-    "spec": {
-        "nodeName": word,
-        "schedulerName": word,
-        "priority": number,
-        "schedulingGates": [{"name": word}],
-        "resourceClaims": [{"name": word, "resourceClaimName": word, "resourceClaimTemplateName": word}],
-        "containers": [_CONTAINER],
-        "initContainers": [_CONTAINER],
-        "tolerations": [_TOLERATION],
-    },
-    "status": {
-        "phase": word,
-        "reason": word,
-        "startTime": word,
-        "nominatedNodeName": word,
-        "conditions": [_pod_condition],
-        "containerStatuses": [_CONTAINER_STATUS],
-        "initContainerStatuses": [_CONTAINER_STATUS],
-        "resourceClaimStatuses": [{"name": word, "resourceClaimName": word}],
-        "extendedResourceClaimStatus": {
-            "resourceClaimName": word,
-            "requestMappings": [{"containerName": word, "requestName": word, "resourceName": word}],
+POD: Final = merged(
+    fields(core.Pod),
+    {
+        "metadata": {"annotations": _pod_annotations},
+        "spec": {"priority": number},
+        "status": {
+            "reason": word,
+            "startTime": word,
+            "conditions": [_pod_condition],
+            "containerStatuses": [_CONTAINER_STATUS],
+            "initContainerStatuses": [_CONTAINER_STATUS],
         },
     },
-}
+)
+EVENT: Final = merged(fields(core.Event), {"message": text, "eventTime": word})
 
 
 # The driver's own programs
+
+WORKLOAD_LABELS: Final = frozenset(
+    {"app", "name", "app.kubernetes.io/name", "app.kubernetes.io/component", "app.kubernetes.io/version"}
+)
+_WORKLOAD_COUNTS: Final = (
+    "desiredNumberScheduled",
+    "currentNumberScheduled",
+    "updatedNumberScheduled",
+    "numberReady",
+    "numberUnavailable",
+    "replicas",
+    "readyReplicas",
+    "updatedReplicas",
+    "unavailableReplicas",
+    "observedGeneration",
+)
 
 
 def workload(variables: frozenset[str], options: frozenset[str]) -> Rule:
@@ -360,7 +351,6 @@ def workload(variables: frozenset[str], options: frozenset[str]) -> Rule:
     """
     amounts: Rule = {"cpu": either, "memory": either}
     container: Rule = {
-        "name": word,
         "image": word,
         "imagePullPolicy": word,
         "args": [_argument(options)],
@@ -369,24 +359,22 @@ def workload(variables: frozenset[str], options: frozenset[str]) -> Rule:
         "securityContext": {"privileged": number, "readOnlyRootFilesystem": number},
         "volumeMounts": [{"name": word, "mountPath": path, "readOnly": number, "mountPropagation": word}],
     }
+    pod: Rule = {
+        "priorityClassName": word,
+        "serviceAccountName": word,
+        "hostNetwork": number,
+        "containers": [container],
+        "initContainers": [container],
+        "volumes": [{"name": word, "hostPath": {"path": path, "type": word}}],
+    }
     strategy: Rule = {"type": word, "rollingUpdate": {"maxSurge": either, "maxUnavailable": either}}
     return {
-        "metadata": {**_META, "labels": only(WORKLOAD_LABELS)},
+        "metadata": merged(fields(ObjectMeta), {"labels": only(WORKLOAD_LABELS)}),
         "spec": {
             "replicas": number,
             "updateStrategy": strategy,
             "strategy": strategy,
-            "template": {
-                "spec": {
-                    "priorityClassName": word,
-                    "serviceAccountName": word,
-                    "hostNetwork": number,
-                    "tolerations": [_TOLERATION],
-                    "containers": [container],
-                    "initContainers": [container],
-                    "volumes": [{"name": word, "hostPath": {"path": path, "type": word}}],
-                }
-            },
+            "template": {"spec": merged(fields(core.PodSpec), pod)},
         },
         "status": dict.fromkeys(_WORKLOAD_COUNTS, number),
     }
@@ -417,38 +405,3 @@ def _argument(options: frozenset[str]) -> Rule:
         return value[:MAX_TEXT] if value.partition("=")[0] in options else WITHHELD
 
     return rule
-
-
-def path(value: object) -> object:
-    """An absolute path."""
-    return value if isinstance(value, str) and re.fullmatch(r"(?:/[A-Za-z0-9._-]{1,255}){1,32}|/", value) else OUT
-
-
-WORKLOAD_LABELS: Final = frozenset(
-    {"app", "name", "app.kubernetes.io/name", "app.kubernetes.io/component", "app.kubernetes.io/version"}
-)
-_WORKLOAD_COUNTS: Final = (
-    "desiredNumberScheduled",
-    "currentNumberScheduled",
-    "updatedNumberScheduled",
-    "numberReady",
-    "numberUnavailable",
-    "replicas",
-    "readyReplicas",
-    "updatedReplicas",
-    "unavailableReplicas",
-    "observedGeneration",
-)
-
-EVENT: Final[Mapping[str, Rule]] = {
-    "involvedObject": {"kind": word, "namespace": word, "name": word, "uid": word},
-    "type": word,
-    "reason": word,
-    "message": text,
-    "source": {"component": word, "host": word},
-    "reportingComponent": word,
-    "firstTimestamp": word,
-    "lastTimestamp": word,
-    "eventTime": word,
-    "count": number,
-}

@@ -10,11 +10,11 @@ from typing import Any, Final
 import yaml
 
 from dra_driver.kube.api.client import Query, Transport
-from dra_driver.kube.api.codec import PARTIAL_RESOURCE_CLAIMS, Resource
+from dra_driver.kube.api.codec import DEVICE_TAINT_RULES, PARTIAL_RESOURCE_CLAIMS, Resource
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection, ResourceApi
 from dra_driver.kube.objects.meta import JsonObject
-from dra_driver.kube.objects.resource import TAINT_RULE_VERSIONS
+from dra_driver.kube.objects.resource import v1
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.health.policy import HealthPolicy
 from dra_driver.neuron.names import DRIVER_NAME
@@ -41,6 +41,19 @@ LOGS_SECONDS: Final = 180.0
 """For all of them; the rest is left out."""
 
 _DRA: Final = PARTIAL_RESOURCE_CLAIMS.versions
+KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "Node": ("nodes", ("v1",)),
+    "Pod": ("pods", ("v1",)),
+    "Event": ("events", ("v1",)),
+    "ResourceSlice": ("resourceslices", _DRA),
+    "DeviceClass": ("deviceclasses", _DRA),
+    "DeviceTaintRule": ("devicetaintrules", DEVICE_TAINT_RULES.versions),
+    "ResourceClaim": ("resourceclaims", _DRA),
+    "ResourceClaimTemplate": ("resourceclaimtemplates", _DRA),
+    "DaemonSet": ("daemonsets", ("apps/v1",)),
+    "Deployment": ("deployments", ("apps/v1",)),
+}
+"""Their names in paths, and the versions in which they may be served."""
 
 PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {
     "app": (
@@ -108,42 +121,35 @@ class _Reader:
     def read(self) -> Collected:
         version = ResourceApi(self._transport).server_version()
         self._add("cluster/version.json", "version of the API server", {"gitVersion": version.git_version})
-        slices = self._objects("resourceslices", "ResourceSlice", _DRA, self._slice, "what the driver offers", SLICES)
-        offering = {str(item.get("spec", {}).get("nodeName", "")) for item in slices}
-        self._objects("nodes", "Node", ("v1",), lambda item: self._node(item, offering), "versions, labels and health")
-        classes = self._objects("deviceclasses", "DeviceClass", _DRA, _class, "what claims can ask for")
-        names = {str(_meta(item).get("name", "")) for item in classes}
-        self._objects(
-            "devicetaintrules",
-            "DeviceTaintRule",
-            TAINT_RULE_VERSIONS,
-            _taint_rule,
-            "taints by administrators",
-            beta=True,
-        )
+        slices = self._objects("ResourceSlice", allowed.SLICE, self._slice, "what the driver offers", SLICES)
+        offering = {_at(item, "spec", "nodeName") for item in slices}
+        self._objects("Node", allowed.NODE, lambda kept, _: self._node(kept, offering), "versions, labels and health")
+        own = self._objects("DeviceClass", allowed.DEVICE_CLASS, _class, "what claims can ask for")
+        classes = {_at(item, "metadata", "name") for item in own}
+        self._objects("DeviceTaintRule", allowed.TAINT_RULE, _taint_rule, "taints by administrators")
         claims = self._objects(
-            "resourceclaims",
             "ResourceClaim",
-            _DRA,
-            lambda item: self._claim(item, names),
+            allowed.CLAIM,
+            lambda kept, _: self._claim(kept, classes),
             "what is asked and allocated",
         )
         templates = self._objects(
-            "resourceclaimtemplates", "ResourceClaimTemplate", _DRA, lambda item: _template(item, names), "templates"
+            "ResourceClaimTemplate",
+            allowed.TEMPLATE,
+            lambda kept, _: _asks(_at(kept, "spec", "spec"), classes),
+            "templates",
         )
         pods = self._objects(
-            "pods", "Pod", ("v1",), self._pod, "who uses claims or Neuron resources, and the driver's own pods"
+            "Pod", allowed.POD, self._pod, "who uses claims or Neuron resources, and the driver's own pods"
         )
         self._remember("pod", pods)
         self._remember("claim", claims)
         self._remember("template", templates)
-        about = {
-            (kind, meta.get("namespace", ""), meta.get("name", ""))
-            for kind, items in (("Pod", pods), ("ResourceClaim", claims))
-            for meta in map(_meta, items)
-        }
-        self._objects("events", "Event", ("v1",), lambda item: _event(item, about), "what was said about these objects")
-        self._workloads()
+        about = {(kind, *_key(item)) for kind, items in (("Pod", pods), ("ResourceClaim", claims)) for item in items}
+        self._objects("Event", allowed.EVENT, lambda kept, _: _event(kept, about), "what was said about these objects")
+        rule = allowed.workload(self._settings.variables, self._settings.options)
+        for kind in ("DaemonSet", "Deployment"):
+            self._objects(kind, rule, lambda _, item: _program(item), "settings of the driver's programs")
         self._policies()
         self._logs(pods)
         return self._found
@@ -152,34 +158,42 @@ class _Reader:
 
     def _objects(
         self,
-        plural: str,
         kind: str,
-        versions: tuple[str, ...],
-        reduced: Callable[[JsonObject], JsonObject | None],
+        rule: allowed.Rule,
+        wanted: Callable[[JsonObject, JsonObject], bool],
         why: str,
         query: Query = (),
-        *,
-        beta: bool = False,
     ) -> list[JsonObject]:
-        """Add a file of the objects of a kind; returns what is in it. ``beta``: most servers do not serve it."""
+        """Add a file of the objects of a kind, in the shape of the newest version; returns what is in it.
 
-        def convert(item: JsonObject, _: str) -> JsonObject:
-            return reduced(item) or {}
+        Args:
+            kind: of ``KINDS``.
+            rule: what is kept of an object.
+            wanted: whether it belongs into the report, by what is kept of it; beside that is all of it.
+            why: for the manifest.
+            query: selects some of the objects.
+        """
+        plural, versions = KINDS[kind]
 
-        resource: Resource[JsonObject] = Resource(dict, kind, plural, versions, convert)
+        def convert(item: JsonObject, version: str) -> JsonObject | None:
+            kept: JsonObject = allowed.keep(v1(item, kind, version), rule)
+            return kept if wanted(kept, item) else None
+
+        resource: Resource[Any] = Resource(dict, kind, plural, versions, convert)
         try:
             listed, _ = (collection := Collection(self._transport, resource, query)).list_all()
         except ApiError as error:
-            if not (beta and error.status == 404):
+            # Most servers before 1.37 do not serve these.
+            if not (kind == "DeviceTaintRule" and error.status == 404):
                 self._found.missing.append((plural, _refused(error)))
             return []
-        items = sorted(filter(None, listed), key=_key)
+        items = sorted((item for item in listed if item is not None), key=_order)
         if len(items) > MAX_OBJECTS:
             self._found.missing.append((plural, f"{len(items) - MAX_OBJECTS} of {len(items)}: too many; name nodes"))
         items = items[:MAX_OBJECTS]
         self._add(f"cluster/{plural}.json", why, {"apiVersion": collection.version, "items": items})
         for item in items:
-            self._found.add_name("namespace", _meta(item).get("namespace"))
+            self._found.add_name("namespace", _at(item, "metadata", "namespace"))
         return items
 
     def _add(self, path: str, why: str, content: object) -> None:
@@ -187,62 +201,47 @@ class _Reader:
 
     def _remember(self, kind: str, items: Iterable[JsonObject]) -> None:
         for item in items:
-            meta = _meta(item)
-            self._found.add_name(kind, meta.get("name"))
-            for owner in meta.get("ownerReferences", ()):
+            self._found.add_name(kind, _at(item, "metadata", "name"))
+            for owner in _at(item, "metadata", "ownerReferences") or ():
                 if owner.get("kind") not in ("Node", None):
-                    self._found.add_name("owner" if owner.get("kind") != "Pod" else "pod", owner.get("name"))
+                    self._found.add_name("owner" if owner["kind"] != "Pod" else "pod", owner.get("name"))
 
-    def _wanted(self, node: object) -> bool:
+    def _near(self, node: object) -> bool:
         return not self._nodes or node in self._nodes
 
-    def _slice(self, item: JsonObject) -> JsonObject | None:
-        kept = allowed.keep(item, allowed.SLICE)
-        node = kept.get("spec", {}).get("nodeName")
+    def _slice(self, kept: JsonObject, _: JsonObject) -> bool:
+        node = _at(kept, "spec", "nodeName")
         self._found.add_name("node", node)
-        return kept if self._wanted(node) and kept.get("spec", {}).get("driver") == DRIVER_NAME else None
+        return self._near(node) and bool(_at(kept, "spec", "driver") == DRIVER_NAME)
 
-    def _node(self, item: JsonObject, offering: set[str]) -> JsonObject | None:
-        kept: JsonObject = allowed.keep(item, allowed.NODE)
-        name, status = kept.get("metadata", {}).get("name"), kept.get("status", {})
+    def _node(self, kept: JsonObject, offering: Container[str]) -> bool:
+        name = _at(kept, "metadata", "name")
         self._found.add_name("node", name)
-        conditions = {entry.get("type") for entry in status.get("conditions", ())}
-        neuron = name in offering or status.get("capacity") or HEALTH_CONDITION in conditions
-        return kept if self._wanted(name) and (neuron or name in self._nodes) else None
+        conditions = {entry.get("type") for entry in _at(kept, "status", "conditions") or ()}
+        neuron = name in offering or _at(kept, "status", "capacity") or HEALTH_CONDITION in conditions
+        return name in self._nodes if self._nodes else bool(neuron)
 
-    def _claim(self, item: JsonObject, classes: set[str]) -> JsonObject | None:
-        kept: JsonObject = allowed.keep(item, allowed.CLAIM)
-        allocation = kept.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
-        own = [result for result in allocation if result.get("driver") == DRIVER_NAME]
-        if allocation:
-            return kept if own and any(self._wanted(result.get("pool")) for result in own) else None
-        return kept if _asks(kept.get("spec", {}), classes) else None
+    def _claim(self, kept: JsonObject, classes: Container[str]) -> bool:
+        results = _at(kept, "status", "allocation", "devices", "results")
+        if results:
+            return any(entry.get("driver") == DRIVER_NAME and self._near(entry.get("pool")) for entry in results)
+        return _asks(kept.get("spec"), classes)
 
-    def _pod(self, item: JsonObject) -> JsonObject | None:
-        kept: JsonObject = allowed.keep(item, allowed.POD)
-        if not self._wanted(kept.get("spec", {}).get("nodeName", "")) and kept.get("spec", {}).get("nodeName"):
-            return None
+    def _pod(self, kept: JsonObject, item: JsonObject) -> bool:
+        spec, node = kept.get("spec", {}), _at(kept, "spec", "nodeName")
+        if node and not self._near(node):
+            return False
         if _program(item):
             self._programs.append(kept)
-            return kept
-        spec, meta = kept.get("spec", {}), kept.get("metadata", {})
+            return True
         containers = [*spec.get("containers", ()), *spec.get("initContainers", ())]
-        limits = any(entry.get("resources", {}).get("limits") for entry in containers)
-        return kept if spec.get("resourceClaims") or limits or meta.get("annotations") else None
+        limits = any(_at(entry, "resources", "limits") for entry in containers)
+        return bool(spec.get("resourceClaims") or limits or _at(kept, "metadata", "annotations"))
 
     # The driver's own programs
 
-    def _workloads(self) -> None:
-        rule = allowed.workload(self._settings.variables, self._settings.options)
-
-        def own(item: JsonObject) -> JsonObject | None:
-            return allowed.keep(item, rule) if _program(item) else None
-
-        for plural, kind in (("daemonsets", "DaemonSet"), ("deployments", "Deployment")):
-            self._objects(plural, kind, ("apps/v1",), own, "settings of the driver's programs")
-
     def _policies(self) -> None:
-        namespaces = sorted({str(_meta(pod).get("namespace", "")) for pod in self._programs} - {""})
+        namespaces = sorted({_key(pod)[0] for pod in self._programs} - {""})
         resource: Resource[JsonObject] = Resource(dict, "ConfigMap", "configmaps", ("v1",))
         for name, (key, strict) in POLICIES.items():
             for namespace in namespaces:
@@ -269,28 +268,25 @@ class _Reader:
     def _logs(self, pods: Sequence[JsonObject]) -> None:
         """Add logs of the driver's programs: first of those that are not well, then by name."""
         left, files, end = LOGS_BYTES, 0, time.monotonic() + LOGS_SECONDS
-        waiting = {
-            pod.get("spec", {}).get("nodeName") for pod in pods if pod.get("status", {}).get("phase") == "Pending"
-        }
+        waiting = {_at(pod, "spec", "nodeName") for pod in pods if _at(pod, "status", "phase") == "Pending"}
 
         def turn(pod: JsonObject) -> tuple[bool, bool, tuple[str, str]]:
-            statuses = pod.get("status", {}).get("containerStatuses", ())
+            statuses = _at(pod, "status", "containerStatuses") or ()
             well = all(entry.get("ready") and not entry.get("restartCount") for entry in statuses)
-            return well, pod.get("spec", {}).get("nodeName") not in waiting, _key(pod)
+            return well, _at(pod, "spec", "nodeName") not in waiting, _key(pod)
 
         unread = []
         for pod in sorted(self._programs, key=turn):
-            meta = _meta(pod)
-            where = f"{meta.get('namespace')}/{meta.get('name')}"
+            where = "/".join(_key(pod))
             if left <= 0 or files >= MAX_LOGS or time.monotonic() >= end:
                 unread.append(where)
                 continue
-            for status in pod.get("status", {}).get("containerStatuses", ()):
+            for status in _at(pod, "status", "containerStatuses") or ():
                 for previous in (False, True)[: 2 if status.get("restartCount") else 1]:
-                    body = self._log(meta, str(status.get("name", "")), previous=previous)
+                    name = str(status.get("name", ""))
+                    body = self._log(*_key(pod), name, previous=previous)
                     if body is not None:
-                        suffix = ".previous" if previous else ""
-                        path = f"logs/{where}/{status.get('name')}{suffix}.log"
+                        path = f"logs/{where}/{name}{'.previous' * previous}.log"
                         self._add(path, "newest lines of the log of one of the driver's programs", body)
                         left, files = left - len(body), files + 1
         if unread:
@@ -298,14 +294,14 @@ class _Reader:
                 (f"logs of {first_of(unread, 8)}", "too many, too long or too slow logs; name nodes with --node-name")
             )
 
-    def _log(self, meta: Mapping[str, Any], container: str, *, previous: bool) -> str | None:
-        path = f"/api/v1/namespaces/{meta.get('namespace')}/pods/{meta.get('name')}/log"
+    def _log(self, namespace: str, pod: str, container: str, *, previous: bool) -> str | None:
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
         query = [("container", container), ("tailLines", str(LOG_LINES)), ("limitBytes", str(ASKED_BYTES))]
         query += [("previous", "true")] if previous else []
         try:
             body = self._transport.request("GET", path, query=query, timeout=LOG_SECONDS).body
         except ApiError as error:
-            what = f"log of {meta.get('namespace')}/{meta.get('name')}, container {container}"
+            what = f"log of {namespace}/{pod}, container {container}"
             self._found.missing.append((what + (" (previous)" if previous else ""), _refused(error)))
             return None
         return newest(body.decode("utf-8", "replace"))
@@ -323,11 +319,27 @@ def newest(log: str, most: int = LOG_BYTES) -> str:
     return f"({len(log) - most + first} characters before this were cut off)\n{tail[first:]}"
 
 
+def _at(value: Any, *path: str) -> Any:
+    """What an object has there; None if it has not."""
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _key(item: JsonObject) -> tuple[str, str]:
+    return str(_at(item, "metadata", "namespace") or ""), str(_at(item, "metadata", "name") or "")
+
+
+def _order(item: JsonObject) -> tuple[str, str, str]:
+    """By namespace and name; Events by what they are about, and time."""
+    subject = item.get("involvedObject") or item.get("metadata", {})
+    return subject.get("namespace", ""), subject.get("name", ""), item.get("lastTimestamp", "")
+
+
 def _program(item: JsonObject) -> bool:
     """Whether a pod, or a workload, is one of the driver's own programs."""
-    labels = item.get("metadata", {}).get("labels") or {}
-    owners = item.get("metadata", {}).get("ownerReferences") or ()
-    controlled = "template" in item.get("spec", {}) or any(
+    labels, owners = _at(item, "metadata", "labels") or {}, _at(item, "metadata", "ownerReferences") or ()
+    controlled = _at(item, "spec", "template") is not None or any(
         owner.get("kind") in ("DaemonSet", "ReplicaSet") and owner.get("controller") for owner in owners
     )
     names = {name for each in PROGRAMS.values() for name in each}
@@ -336,56 +348,29 @@ def _program(item: JsonObject) -> bool:
     )
 
 
-def _class(item: JsonObject) -> JsonObject | None:
-    kept: JsonObject = allowed.keep(item, allowed.DEVICE_CLASS)
-    spec = kept.get("spec", {})
-    said = [entry.get("cel", {}).get("expression", "") for entry in spec.get("selectors", ())]
-    said += [entry.get("opaque", {}).get("driver", "") for entry in spec.get("config", ())]
-    return kept if any(DRIVER_NAME in text for text in said) else None
+def _class(kept: JsonObject, _: JsonObject) -> bool:
+    texts = [_at(entry, "cel", "expression") or "" for entry in _at(kept, "spec", "selectors") or ()]
+    texts += [_at(entry, "opaque", "driver") or "" for entry in _at(kept, "spec", "config") or ()]
+    return any(DRIVER_NAME in text for text in texts)
 
 
-def _taint_rule(item: JsonObject) -> JsonObject | None:
-    kept: JsonObject = allowed.keep(item, allowed.TAINT_RULE)
-    driver = kept.get("spec", {}).get("deviceSelector", {}).get("driver", DRIVER_NAME)
-    return kept if driver == DRIVER_NAME else None
+def _taint_rule(kept: JsonObject, _: JsonObject) -> bool:
+    return _at(kept, "spec", "deviceSelector", "driver") in (None, DRIVER_NAME)
 
 
-def _template(item: JsonObject, classes: set[str]) -> JsonObject | None:
-    kept: JsonObject = allowed.keep(item, allowed.TEMPLATE)
-    return kept if _asks(kept.get("spec", {}).get("spec", {}), classes) else None
-
-
-def _asks(spec: JsonObject, classes: set[str]) -> bool:
+def _asks(spec: Any, classes: Container[str]) -> bool:
     """Whether a claim asks for devices of a class of this driver."""
-    requests = spec.get("devices", {}).get("requests") or ()  # null before 1.35 if there are none
-    each = [part for request in requests for part in (request, request.get("exactly", {}), *_first(request))]
+    requests = _at(spec, "devices", "requests") or ()
+    each = (part for request in requests for part in (request.get("exactly", {}), *request.get("firstAvailable", ())))
     return any(part.get("deviceClassName") in classes for part in each)
 
 
-def _first(request: JsonObject) -> Sequence[JsonObject]:
-    found: Sequence[JsonObject] = request.get("firstAvailable", ())
-    return found
-
-
-def _event(item: JsonObject, about: Container[tuple[str, str, str]]) -> JsonObject | None:
-    kept: JsonObject = allowed.keep(item, allowed.EVENT)
-    subject = kept.get("involvedObject", {})
-    reason = str(kept.get("reason", ""))
+def _event(kept: JsonObject, about: Container[tuple[str, str, str]]) -> bool:
+    subject, reason = kept.get("involvedObject", {}), kept.get("reason", "")
     if subject.get("kind") == "Node":
-        return kept if reason.startswith("Neuron") else None
+        return bool(reason.startswith("Neuron"))
     key = (subject.get("kind", ""), subject.get("namespace", ""), subject.get("name", ""))
-    return kept if key in about and reason in REASONS else None
-
-
-def _meta(item: JsonObject) -> JsonObject:
-    found: JsonObject = item.get("metadata") or {}
-    return found
-
-
-def _key(item: JsonObject) -> tuple[str, str]:
-    meta = item.get("metadata") or item.get("involvedObject") or {}
-    # Events have no name here; equal ones stand in the order of their times.
-    return str(meta.get("namespace", "")), f"{meta.get('name', '')} {item.get('lastTimestamp', '')}"
+    return key in about and reason in REASONS
 
 
 def _refused(error: ApiError) -> str:

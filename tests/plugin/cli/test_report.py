@@ -28,6 +28,7 @@ SECRET = "hunter2-do-not-tell"
 OWN = "neuron-dra-driver"
 APP = "neuron-dra-driver-kubelet-plugin"
 OWNER = {"kind": "DaemonSet", "name": APP, "controller": True, "apiVersion": "apps/v1", "uid": "d"}
+SELECTOR = {"nodeSelectorTerms": [{"matchExpressions": [{"key": SECRET, "operator": "In", "values": [SECRET]}]}]}
 POLICY = "# by SECRET\nprepare: refuse\n".replace("SECRET", SECRET)
 
 
@@ -37,7 +38,7 @@ def spoil(item: Object) -> Object:
     meta["annotations"] = {**meta.get("annotations", {}), "example.com/note": SECRET, "a": SECRET}
     meta["labels"] = {**meta.get("labels", {}), "example.com/label": SECRET}
     meta["managedFields"] = [{"manager": SECRET, "fieldsV1": {SECRET: {}}}]
-    meta["selfLink"] = SECRET
+    meta["selfLink"] = meta["generateName"] = SECRET
     item["status"] = {**item.get("status", {}), "example": SECRET}
     item["example"] = SECRET
     return item
@@ -85,6 +86,8 @@ def spoil_stored(server: ApiServer) -> None:
         "hostname": SECRET,
         "tolerations": [{"key": "team", "value": SECRET}],
         "nodeSelector": {"team": SECRET},
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": SELECTOR}},
+        "topologySpreadConstraints": [{"topologyKey": SECRET, "labelSelector": {"matchLabels": {"team": SECRET}}}],
     }
     pod["status"]["message"] = SECRET
     pod["status"]["containerStatuses"] = [
@@ -97,6 +100,7 @@ def spoil_stored(server: ApiServer) -> None:
         {"source": "FromClaim", "opaque": {"driver": "neuron.aws.com", "parameters": {**own, SECRET: 1}}},
         {"source": "FromClaim", "opaque": {"driver": "gpu.example.com", "parameters": {"key": SECRET}}},
     ]
+    claim["status"]["allocation"]["nodeSelector"] = SELECTOR
     claim["status"]["devices"] = [{"driver": "neuron.aws.com", "data": {"x": SECRET}}]
     server.store.update("resourceclaims", "ml/train-0-neurons", claim)
     for kind, name in (("secrets", "s"), ("configmaps", "settings")):

@@ -1,9 +1,6 @@
-"""What may be in a report, for objects and texts of any content."""
+"""The archive: what is taken out of texts, names that are replaced, and equal bytes for equal input."""
 
 from __future__ import annotations
-
-import json
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,71 +8,9 @@ from hypothesis import strategies as st
 
 from dra_driver.neuron.health.assess import Hint
 from dra_driver.neuron.health.hints import file_name
-from dra_driver.operations.report import allowed
 from dra_driver.operations.report.archive import Collected, File, Names, archive, scrubbed
 from dra_driver.operations.report.cluster import newest
 from tests.golden import golden
-
-SECRET = "hunter2"
-"""What must not get through."""
-RULES: dict[str, Any] = {
-    "node": allowed.NODE,
-    "pod": allowed.POD,
-    "claim": allowed.CLAIM,
-    "template": allowed.TEMPLATE,
-    "slice": allowed.SLICE,
-    "class": allowed.DEVICE_CLASS,
-    "rule": allowed.TAINT_RULE,
-    "event": allowed.EVENT,
-    "workload": allowed.workload(frozenset({"DEVICES"}), frozenset({"--v"})),
-}
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.just(SECRET),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", SECRET, "x-y"]), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-def names_of(rule: Any) -> set[str]:
-    """All names of fields in a table."""
-    if isinstance(rule, list):
-        return names_of(rule[0])
-    return set() if callable(rule) else {*rule, *(name for below in rule.values() for name in names_of(below))}
-
-
-def filled(rule: Any, stray: Any) -> Any:
-    """A value with all fields that the table names, none of which has a text, and a stray value beside each."""
-    if isinstance(rule, list):
-        return [filled(rule[0], stray), stray]
-    if callable(rule):
-        return {"stray": stray}
-    return {name: filled(below, stray) for name, below in rule.items()} | {"stray": stray, SECRET: stray}
-
-
-@pytest.mark.parametrize("name", list(RULES))
-@given(stray=JSON)
-def test_what_no_table_names_does_not_get_through(name: str, stray: Any) -> None:
-    """Fields beside the known ones, and structures where a word belongs, whatever they contain."""
-    text = json.dumps(allowed.keep(filled(RULES[name], {"nested": stray}), RULES[name]))
-    assert SECRET not in text
-
-
-FORBIDDEN = {
-    "command", "envFrom", "volumes", "secret", "secretName", "imagePullSecrets", "addresses", "providerID",
-    "managedFields", "data", "stringData", "nodeSelector", "hostname", "lifecycle", "livenessProbe", "configMap",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", list(RULES))
-def test_no_table_names_a_field_that_may_hold_a_secret(name: str) -> None:
-    found = names_of(RULES[name])
-    # Of a workload's volumes, the paths of the host alone.
-    assert not found & FORBIDDEN - ({"volumes"} if name == "workload" else set())
-    if name != "workload":
-        assert not found & {"env", "args", "image"}
-        assert ("annotations" in found) <= (name in ("node", "pod"))
 
 
 @pytest.mark.parametrize(
