@@ -12,6 +12,7 @@ from dra_driver.kube.api.codec import Resource
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
+from dra_driver.kube.objects.resource import DeviceTaintRule
 from dra_driver.neuron.names import DRIVER_NAME, VIEWER_ROLE
 from dra_driver.operations.overview.objects import (
     CLAIMS,
@@ -23,7 +24,6 @@ from dra_driver.operations.overview.objects import (
     Node,
     Pod,
     Slice,
-    TaintRule,
 )
 from dra_driver.operations.overview.view import Cluster
 from dra_driver.util.errors import DriverError
@@ -39,7 +39,7 @@ def _counts(pod: Pod) -> bool:
 
 def _matters(claim: Claim) -> bool:
     """Claims of other drivers, once allocated, are nobody's here."""
-    return bool(claim.held) or not claim.allocated
+    return bool(claim.held) or claim.status.allocation is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Followed:
         self._slices: Informer[Slice] = Informer("slices", Collection(transport, SLICES, _OWN_SLICES), changed)
         self._claims: Informer[Claim] = Informer("claims", claims, changed, _matters)
         self._pods: Informer[Pod] = Informer("pods", pods, changed, _counts)
-        self._rules: Informer[TaintRule] = Informer("taint rules", Collection(transport, TAINT_RULES), changed)
+        self._rules: Informer[DeviceTaintRule] = Informer("taint rules", Collection(transport, TAINT_RULES), changed)
         self._all = (
             self._claims,
             self._pods,

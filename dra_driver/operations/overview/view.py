@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from dra_driver.kube.objects.resource import Device, DeviceAttribute
+from msgspec import structs
+
+from dra_driver.kube.kubelet.versions import kubelet_problem
+from dra_driver.kube.objects.meta import Condition, ObjectMeta
+from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint, DeviceTaintRule
 from dra_driver.legacy.annotations import UNUSABLE, parse_ids
 from dra_driver.legacy.rules import Hardware as PluginHardware
 from dra_driver.legacy.rules import Resource
 from dra_driver.legacy.rules import hardware as plugin_hardware
 from dra_driver.legacy.usage import Holding, held_by
-from dra_driver.neuron.health.condition import told_by
+from dra_driver.neuron.health.condition import DEVICE_PLUGIN, told, told_by
+from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.health.faults import FAULTS, SEVERITIES, Fault, Severity, State
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.cuts import Part, device_name
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
-from dra_driver.operations.overview.objects import Claim, Node, Offered, Pod, Servers, Slice, Taint, TaintRule
+from dra_driver.operations.overview.objects import Claim, Node, Offered, Pod, Servers, Slice
 from dra_driver.simulator.allocator.candidates import BLOCKING, selects, taint_of
 from dra_driver.simulator.explain.findings import named
 from dra_driver.simulator.hardware import MEANINGS, Hardware
@@ -28,6 +34,10 @@ from dra_driver.util.errors import DriverError
 from dra_driver.util.text import ranges
 
 Sort = Literal["name", "free", "sick"]
+
+_NUMBERS: Final = re.compile(r"([0-9]{1,18})")
+CORDON: Final = "node.kubernetes.io/unschedulable"
+"""Key of the taint of a cordon, which the status says already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,7 @@ class Cluster:
     slices: Sequence[Slice] = ()
     claims: Sequence[Claim] = ()
     pods: Sequence[Pod] = ()
-    taint_rules: Sequence[TaintRule] = ()
+    taint_rules: Sequence[DeviceTaintRule] = ()
     whole: bool = True
     """False: claims and pods of one namespace, since the user may not list the rest."""
 
@@ -306,17 +316,9 @@ def _by_type(rows: Iterable[NodeRow]) -> Iterator[TypeRow]:
         yield TypeRow(name, len(group), total, free, sum(row.held for row in group), sum(row.sick for row in group))
 
 
-def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
-    """Sorts ``node-10`` after ``node-9``."""
-    parts, digits = [], ""
-    for character in (*name, ""):
-        if character and character in "0123456789":
-            digits += character
-            continue
-        parts += [(False, int(digits[:18]), digits)] if digits else []
-        parts += [(True, 0, character)] if character else []
-        digits = ""
-    return tuple(parts)
+def _natural(name: str) -> tuple[str | int, ...]:
+    """Sorts ``node-10`` after ``node-9``: texts and numbers alternate."""
+    return tuple(int(part) if place % 2 else part for place, part in enumerate(_NUMBERS.split(name)))
 
 
 # Nodes
@@ -366,12 +368,13 @@ def _row(
     newest = max((item.generation for item in slices), default=0)
     current = [item for item in slices if item.generation == newest]
     devices = tuple(device for item in current for device in item.devices)
-    label = node.instance_type.removeprefix(HYPERPOD_PREFIX) if node is not None else ""
+    status, node = _status(node), node or Node(ObjectMeta())
+    label = node.instance_type.removeprefix(HYPERPOD_PREFIX)
     kind = next((item.instance_type for item in current if item.instance_type), "") or label
-    servers = (node.servers if node is not None else ()) or next((item.servers for item in current), ())
+    servers = node.servers or next((item.servers for item in current), ())
     # Which devices there are is said by one of the two at a time. Claims outlast the slices of a driver that is gone,
     # and pods of a device plugin that is gone keep their chips.
-    by_plugin = node.plugin if node is not None and not devices else None
+    by_plugin = node.plugin if not devices else None
     hardware = _hardware(devices, kind)
     uses = [use for claim, names in held for use in _of_claim(claim, names, name, hardware, pods)]
     physical = _physical(kind)
@@ -387,13 +390,14 @@ def _row(
         offers = ((Resource.DEVICE.value, by_plugin.devices), (Resource.CORE.value, by_plugin.cores))
         indexes = tuple(range(by_plugin.devices))
         cores = dict.fromkeys(indexes, (by_plugin.cores_per_device, 1))
-    faults, blocked = _faults(devices, kind) if devices else _told(node, indexes)
-    problem = node.kubelet_problem if node is not None and by_plugin is None else ""
-    held_back = node.held_back if node is not None else ""
+    health, unusable = node.condition(HEALTH_CONDITION), node.metadata.annotations.get(UNUSABLE, "")
+    faults, blocked = _faults(devices, kind) if devices else _told(health, unusable, indexes)
+    problem = kubelet_problem(node.status.node_info.kubelet_version) if by_plugin is None else ""
+    held_back = told(DEVICE_PLUGIN, node.status.conditions)
     if problem:
         blocked = frozenset(indexes)
     elif held_back and by_plugin is None:
-        open_ = (device for device in devices if not any(retired(taint) for taint, _ in device.taints))
+        open_ = (device for device in devices if not any(map(retired, device.taints)))
         blocked |= frozenset(indexes) - {part.chip for device in open_ for part in hardware.parts(device.name)}
     users: dict[int, list[tuple[str, tuple[int, ...]]]] = defaultdict(list)
     for use in uses:
@@ -405,11 +409,15 @@ def _row(
     return NodeRow(
         name,
         kind,
-        _status(node),
+        status,
         offers,
-        node.taints if node is not None else (),
+        tuple(
+            written(DeviceTaint(taint.key, taint.value, taint.effect))
+            for taint in node.spec.taints
+            if taint.effect in BLOCKING and taint.key != CORDON
+        ),
         servers,
-        _condition(node),
+        health.reason if health is not None and health.status != "False" else "",
         chips,
         tuple(use.holder for use in uses),
         problem,
@@ -420,12 +428,10 @@ def _row(
 def _status(node: Node | None) -> str:
     if node is None:
         return "Unknown"
-    return ("Ready" if node.ready else "NotReady") + (",SchedulingDisabled" if node.cordoned else "")
-
-
-def _condition(node: Node | None) -> str:
-    found = node.health if node is not None else None
-    return found.reason if found is not None and found.status != "False" else ""
+    ready = node.condition("Ready")
+    return ("Ready" if ready is not None and ready.status == "True" else "NotReady") + (
+        ",SchedulingDisabled" if node.spec.unschedulable else ""
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -439,7 +445,7 @@ def _device(offered: Offered) -> Device:
     return Device(
         offered.name,
         {name: DeviceAttribute(int_=value) for name, value in numbers if value is not None},
-        taints=tuple(taint for taint, _ in offered.taints),
+        taints=offered.taints,
     )
 
 
@@ -547,23 +553,23 @@ def _phase(pod: Pod | None) -> str:
 # What is wrong
 
 
-def _tainted(slices: Sequence[Slice], rules: Iterable[TaintRule]) -> Iterator[Slice]:
+def _tainted(slices: Sequence[Slice], rules: Iterable[DeviceTaintRule]) -> Iterator[Slice]:
     """The slices as the scheduler sees them: with the taints of DeviceTaintRules."""
-    by_pool: dict[str | None, list[TaintRule]] = defaultdict(list)
+    by_pool: dict[str | None, list[DeviceTaintRule]] = defaultdict(list)
     for rule in sorted(rules, key=lambda rule: rule.metadata.name):
-        selector = rule.rule.spec.device_selector
+        selector = rule.spec.device_selector
         by_pool[selector.pool if selector is not None else None].append(rule)
     for item in slices:
         near = (*by_pool.get(None, ()), *by_pool.get(item.pool, ()))
         yield replace(item, devices=_with_taints(item.devices, item.pool, near)) if near else item
 
 
-def _with_taints(devices: tuple[Offered, ...], pool: str, rules: Sequence[TaintRule]) -> tuple[Offered, ...]:
+def _with_taints(devices: tuple[Offered, ...], pool: str, rules: Sequence[DeviceTaintRule]) -> tuple[Offered, ...]:
     added = [
         tuple(
-            Taint(taint_of(rule.rule), rule.since)
+            structs.replace(taint_of(rule), time_added=rule.spec.taint.time_added)
             for rule in rules
-            if selects(rule.rule, DRIVER_NAME, pool, device.name)
+            if selects(rule, DRIVER_NAME, pool, device.name)
         )
         for device in devices
     ]
@@ -592,7 +598,7 @@ def _faults(
             if len(on[device.name]) > 1 and index in alone:
                 continue
             for taint in device.taints:
-                if taint.taint.effect in BLOCKING:
+                if taint.effect in BLOCKING:
                     blocked.add(index)
                 fault = _fault(taint)
                 if fault is not None:
@@ -600,8 +606,8 @@ def _faults(
     return {index: tuple(found.values()) for index, found in faults.items()}, frozenset(blocked)
 
 
-def _fault(given: Taint) -> ChipFault | None:
-    taint, since = given
+def _fault(taint: DeviceTaint) -> ChipFault | None:
+    since = taint.time_added or ""
     found = fault_of(taint)
     if found is not None:
         severity = next(severity for severity in SEVERITIES if severity == taint.value)
@@ -611,21 +617,21 @@ def _fault(given: Taint) -> ChipFault | None:
     return ChipFault(written(taint), "tainted", taint.effect, since)
 
 
-def _told(node: Node | None, indexes: Collection[int]) -> tuple[Mapping[int, tuple[ChipFault, ...]], frozenset[int]]:
+def _told(
+    health: Condition | None, unusable: str, indexes: Collection[int]
+) -> tuple[Mapping[int, tuple[ChipFault, ...]], frozenset[int]]:
     """The same where no slice says it: by the Node's condition, and by the device plugin's annotation."""
-    if node is None:
-        return {}, frozenset()
-    since = (node.health.last_transition_time if node.health is not None else None) or ""
+    since = (health.last_transition_time if health is not None else None) or ""
     faults = {
         index: tuple(ChipFault(code, FAULTS[code].severity, "", since) for code in codes)
-        for index, codes in told_by(node.health).items()
+        for index, codes in told_by(health).items()
         if index is not None and index in indexes
     }
     try:
-        unusable = parse_ids(UNUSABLE, node.unusable) if node.unusable else ()
+        ids = parse_ids(UNUSABLE, unusable) if unusable else ()
     except DriverError:
-        unusable = tuple(indexes)  # the extender gives nothing away then
-    for index in unusable:
+        ids = tuple(indexes)  # the extender gives nothing away then
+    for index in ids:
         if index in indexes:
             faults[index] = faults.get(index) or (ChipFault(UNUSABLE, "tainted", "", ""),)
-    return faults, frozenset(unusable)
+    return faults, frozenset(ids)

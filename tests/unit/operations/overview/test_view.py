@@ -24,8 +24,9 @@ Object = dict[str, Any]
 
 def kept(resource: Resource[T], item: Object) -> T:
     """What is kept of an object as the API server sends it."""
-    assert resource.from_version is not None
-    return resource.from_version(decode(json.dumps(item).encode(), resource.wire, resource.kind), "v1")
+    convert: Any = resource.from_version
+    found: T = decode(json.dumps(item).encode(), resource.struct if convert is None else resource.wire, resource.kind)
+    return found if convert is None else convert(found, "v1")
 
 
 def claim(name: str, node: str, *devices: str, pods: tuple[str, ...] = (), **more: object) -> Object:
