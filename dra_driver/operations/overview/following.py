@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -12,19 +12,8 @@ from dra_driver.kube.api.codec import Resource
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
-from dra_driver.kube.objects.resource import DeviceTaintRule
 from dra_driver.neuron.names import DRIVER_NAME, VIEWER_ROLE
-from dra_driver.operations.overview.objects import (
-    CLAIMS,
-    NODES,
-    PODS,
-    SLICES,
-    TAINT_RULES,
-    Claim,
-    Node,
-    Pod,
-    Slice,
-)
+from dra_driver.operations.overview.objects import CLAIMS, NODES, PODS, SLICES, TAINT_RULES, Claim, Pod
 from dra_driver.operations.overview.view import Cluster
 from dra_driver.util.errors import DriverError
 
@@ -33,13 +22,11 @@ _OWN_SLICES: Final = (("fieldSelector", f"spec.driver={DRIVER_NAME}"),)
 _ROLE: Final = f"the ClusterRole {VIEWER_ROLE} (docs/top.md) allows it"
 
 
-def _counts(pod: Pod) -> bool:
-    return pod.counts
-
-
-def _matters(claim: Claim) -> bool:
-    """Claims of other drivers, once allocated, are nobody's here."""
-    return bool(claim.held) or claim.status.allocation is None
+def _matters(item: object) -> bool:
+    """Of the others, nobody here asks: claims of other drivers, once allocated, and pods without devices."""
+    if isinstance(item, Claim):
+        return bool(item.held) or item.status.allocation is None
+    return item.counts if isinstance(item, Pod) else True
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +90,29 @@ def _refused(transport: Transport, resource: Resource[Any], namespace: str = "")
     return None
 
 
+def _kinds(scope: Scope) -> tuple[Resource[Any], ...]:
+    """What can be read."""
+    whole = () if scope.namespace else (NODES, SLICES)
+    return (CLAIMS, PODS, *whole, *((TAINT_RULES,) if scope.taint_rules else ()))
+
+
+def _collection(transport: Transport, scope: Scope, kind: Resource[Any]) -> Collection[Any]:
+    query = _OWN_SLICES if kind is SLICES else ()
+    return Collection(transport, kind, query, namespace=scope.namespace if kind in (CLAIMS, PODS) else "")
+
+
+def _cluster(scope: Scope, objects: Mapping[str, list[Any]]) -> Cluster:
+    """The objects by their kind as a cluster."""
+    nodes, slices, claims, pods, rules = (
+        objects.get(kind.plural, []) for kind in (NODES, SLICES, CLAIMS, PODS, TAINT_RULES)
+    )
+    return Cluster(nodes, slices, claims, pods, rules, whole=not scope.namespace)
+
+
 def listed(transport: Transport, scope: Scope) -> Cluster:
     """The objects as stored now. Raises ApiError for a kind that cannot be listed."""
-    namespace = scope.namespace
-    return Cluster(
-        [] if namespace else Collection(transport, NODES).list_all()[0],
-        [] if namespace else Collection(transport, SLICES, _OWN_SLICES).list_all()[0],
-        list(filter(_matters, Collection(transport, CLAIMS, namespace=namespace).list_all()[0])),
-        list(filter(_counts, Collection(transport, PODS, namespace=namespace).list_all()[0])),
-        Collection(transport, TAINT_RULES).list_all()[0] if scope.taint_rules else [],
-        whole=not namespace,
-    )
+    objects = {kind.plural: _collection(transport, scope, kind).list_all()[0] for kind in _kinds(scope)}
+    return _cluster(scope, {plural: list(filter(_matters, items)) for plural, items in objects.items()})
 
 
 class Followed:
@@ -121,34 +120,24 @@ class Followed:
 
     def __init__(self, transport: Transport, scope: Scope) -> None:
         self._event = threading.Event()
-        self._whole = not scope.namespace
-        changed: Callable[[], None] = self._event.set
-        claims = Collection(transport, CLAIMS, namespace=scope.namespace)
-        pods = Collection(transport, PODS, namespace=scope.namespace)
-        self._nodes: Informer[Node] = Informer("nodes", Collection(transport, NODES), changed)
-        self._slices: Informer[Slice] = Informer("slices", Collection(transport, SLICES, _OWN_SLICES), changed)
-        self._claims: Informer[Claim] = Informer("claims", claims, changed, _matters)
-        self._pods: Informer[Pod] = Informer("pods", pods, changed, _counts)
-        self._rules: Informer[DeviceTaintRule] = Informer("taint rules", Collection(transport, TAINT_RULES), changed)
-        self._all = (
-            self._claims,
-            self._pods,
-            *((self._nodes, self._slices) if self._whole else ()),
-            *((self._rules,) if scope.taint_rules else ()),
-        )
+        self._scope = scope
+        self._informers: Mapping[str, Informer[Any]] = {
+            kind.plural: Informer(kind.plural, _collection(transport, scope, kind), self._event.set, _matters)
+            for kind in _kinds(scope)
+        }
 
     def __enter__(self) -> Self:
-        for informer in self._all:
+        for informer in self._informers.values():
             informer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for informer in self._all:
+        for informer in self._informers.values():
             informer.stop(STOP_SECONDS)
 
     def wait_listed(self, poll: float = 0.05) -> None:
         """Return when everything has been listed. Raises DriverError if something cannot be."""
-        while not all(informer.current for informer in self._all):
+        while not all(informer.current for informer in self._informers.values()):
             trouble = self.trouble
             if trouble:
                 raise DriverError(trouble)
@@ -163,15 +152,8 @@ class Followed:
     @property
     def trouble(self) -> str:
         """Why some of it is not followed now, or ""."""
-        return next((informer.last_error for informer in self._all if informer.last_error), "")
+        return next((informer.last_error for informer in self._informers.values() if informer.last_error), "")
 
     def cluster(self) -> Cluster:
         """The objects as known now."""
-        return Cluster(
-            self._nodes.objects(),
-            self._slices.objects(),
-            self._claims.objects(),
-            self._pods.objects(),
-            self._rules.objects(),
-            whole=self._whole,
-        )
+        return _cluster(self._scope, {plural: informer.objects() for plural, informer in self._informers.items()})

@@ -429,9 +429,8 @@ def _status(node: Node | None) -> str:
     if node is None:
         return "Unknown"
     ready = node.condition("Ready")
-    return ("Ready" if ready is not None and ready.status == "True" else "NotReady") + (
-        ",SchedulingDisabled" if node.spec.unschedulable else ""
-    )
+    status = "Ready" if ready is not None and ready.status == "True" else "NotReady"
+    return status + ",SchedulingDisabled" * node.spec.unschedulable
 
 
 @lru_cache(maxsize=4096)

@@ -309,6 +309,16 @@ def test_named_nodes_narrow_it(server: ApiServer, tmp_path: Path) -> None:
     assert {pod["metadata"]["name"] for pod in items(files, "pods")} == {"elsewhere", "big-1"}
 
 
+def test_objects_of_older_servers_have_the_shape_of_the_newest_version(tmp_path: Path) -> None:
+    with ApiServer(versions=("v1beta1",)) as made:
+        add_neuron_node(made, "node-1", taints={"neuron-device-3": [taint("hbm-uncorrectable")]})
+        files = report(made, tmp_path)
+    assert json.loads(files["cluster/resourceslices.json"])["apiVersion"] == "resource.k8s.io/v1beta1"
+    devices = {device["name"]: device for item in items(files, "resourceslices") for device in item["spec"]["devices"]}
+    assert devices["neuron-device-3"]["attributes"]["instanceType"] == {"string": "trn2.48xlarge"}
+    assert devices["neuron-device-3"]["taints"][0]["value"] == "unhealthy"
+
+
 def test_an_archive_is_not_written_over(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "report.tar.gz").write_text("mine")
     kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))

@@ -260,6 +260,21 @@ def test_equal_objects_give_equal_frames_in_any_order() -> None:
     assert frame(*claims).document()["holders"] == frame(*reversed(claims)).document()["holders"]
 
 
+@pytest.mark.parametrize(
+    ("requests", "asks"),
+    [
+        ([{"name": "r", "exactly": {"deviceClassName": "neuron.aws.com", "count": 4}}], "4 x neuron.aws.com"),
+        ([{"name": "r", "deviceClassName": "neuron.aws.com", "allocationMode": "All"}], "all x neuron.aws.com"),
+        ([{"name": "r", "firstAvailable": [{"name": "a", "deviceClassName": "x"}, {"name": "b"}]}], "1 x x or 1 x "),
+        (None, ""),
+    ],
+    ids=["v1", "v1beta1", "alternatives", "null of servers before 1.35"],
+)
+def test_claims_of_any_version_say_what_they_ask_for(requests: list[Object] | None, asks: str) -> None:
+    found = kept(CLAIMS, {"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}})
+    assert found.asks == asks
+
+
 def test_pods_that_wait_say_for_what_and_why() -> None:
     spec = {"resourceClaims": [{"name": "mine", "resourceClaimName": "gone"}], "containers": [{"name": "c"}]}
     pods = tuple(
