@@ -93,7 +93,7 @@ def _refused(transport: Transport, resource: Resource[Any], namespace: str = "")
 def _kinds(scope: Scope) -> tuple[Resource[Any], ...]:
     """What can be read."""
     whole = () if scope.namespace else (NODES, SLICES)
-    return (CLAIMS, PODS, *whole, *((TAINT_RULES,) if scope.taint_rules else ()))
+    return (*whole, CLAIMS, PODS, *((TAINT_RULES,) if scope.taint_rules else ()))
 
 
 def _collection(transport: Transport, scope: Scope, kind: Resource[Any]) -> Collection[Any]:
@@ -111,8 +111,8 @@ def _cluster(scope: Scope, objects: Mapping[str, list[Any]]) -> Cluster:
 
 def listed(transport: Transport, scope: Scope) -> Cluster:
     """The objects as stored now. Raises ApiError for a kind that cannot be listed."""
-    objects = {kind.plural: _collection(transport, scope, kind).list_all()[0] for kind in _kinds(scope)}
-    return _cluster(scope, {plural: list(filter(_matters, items)) for plural, items in objects.items()})
+    kinds = {kind.plural: _collection(transport, scope, kind) for kind in _kinds(scope)}
+    return _cluster(scope, {plural: list(filter(_matters, kind.list_all()[0])) for plural, kind in kinds.items()})
 
 
 class Followed:
