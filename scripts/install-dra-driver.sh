@@ -50,8 +50,12 @@
 # devices are in use by pods. If a placer is installed, it is updated to the new image too. --toleration,
 # --image-pull-secret and --env can be given several times; together they replace what is installed of that option.
 # Exit status: 0 done, 1 failed or refused, 2 invalid arguments.
-# Works with the bash 3.2 and the sed of macOS, too.
+# Needs kubectl 1.27 or later and bash; the bash 3.2 of macOS will do.
 set -euo pipefail
+
+# The way of the data: the command line and --values FILE say options, a variable each (parse); an update takes the
+# others from what is installed (keep_settings); of both, kustomize makes the objects from what the chart gives in
+# deploy/ (render), and kubectl applies them. All checks are between the second step and the third.
 
 NAMESPACE='neuron-dra-driver'
 DAEMONSET='neuron-dra-driver-kubelet-plugin'
@@ -59,24 +63,28 @@ DRIVER='neuron.aws.com'
 OPTIONS='neuron.aws.com/install-options'
 POLICIES=(neuron-dra-driver-own-slices neuron-dra-driver-own-node neuron-dra-driver-own-events)
 PLACER='neuron-dra-driver-placer'
+FLAGS=' --placer --extended-resources --restart --reset --uninstall --verify --force --dry-run --yes '
 LISTS='--toleration --image-pull-secret --env'
-CUT='(chip|core|node|group([2-9]|[1-9][0-9]{1,2})?)'
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-MANIFESTS=$HERE/manifests
-MARKS='/# >>> /d;/# <<< /d'
+DEPLOY=$HERE/../deploy
+SETTINGS=kustomize/driver-settings
+
+CUT='(chip|core|node|group([2-9]|[1-9][0-9]{1,2})?)'
 PART='[a-z0-9]([a-z0-9.-]*[a-z0-9])?'
-RESOURCE='(requests|limits)\.(cpu|memory|ephemeral-storage)=[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi)?'
 KEY="($PART/)?[A-Za-z0-9][A-Za-z0-9._-]*"
+EFFECT='(NoSchedule|PreferNoSchedule|NoExecute)'
+RESOURCE='(requests|limits)\.(cpu|memory|ephemeral-storage)=[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi)?'
 
 # In variables, because inside of ${...//...} bash 3.2 does not always know them.
 NEWLINE=$'\n'
 QUOTE="'"
 
-# Empty: not given. Of what can be given several times: a line each.
-image='' emulate='' ultraservers='' devices='' extended='' node_selector='' kubelet_root='' placer='' group_timeout=''
-tolerations='' pull_secrets='' env='' resources='' resource_api='' values='' place='' given=' '
-timeout=300 classes='' restart='' reset='' uninstall='' verify='' force='' dry_run='' yes='' with_policy=1 desired=0
-kubectl_command=${KUBECTL:-kubectl}
+# The options, by their names. Empty: not given. Of what can be given several times: a line each.
+emulate='' emulated_ultraservers='' devices='' extended_resources='' node_selector='' kubelet_root='' placer=''
+group_timeout='' toleration='' image_pull_secret='' env='' resources='' resource_api='' values='' timeout=300
+restart='' reset='' uninstall='' verify='' force='' dry_run='' yes='' kubectl=${KUBECTL:-kubectl}
+# And what else is found out on the way.
+image='' place='' given=' ' classes='' with_policy=1 desired=0 scratch='' components='' patches=''
 
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; }
 note() { printf '%s\n' "$*" >&2; }
@@ -93,37 +101,32 @@ bad_arguments() {
 }
 kube() { "${KUBE[@]}" "$@"; }
 
-# matches NAME VALUE REGEX HINT: the values go into YAML, so nothing but the expected characters may pass.
-matches() { [[ $2 =~ $3 ]] || bad_arguments "$1 '$2' is not valid; $4"; }
+# matches NAME VALUE PATTERN HINT: the values go into YAML, so nothing but the expected characters may pass.
+matches() { [[ $2 =~ $3 ]] || bad_arguments "$1 '$2' is not valid; expected $4"; }
 
 parse() {
     while [[ $# -gt 0 ]]; do
         case $1 in
-        --emulate | --emulated-ultraservers | --node-selector | --kubelet-root | --resource-api | --timeout | --kubectl | \
-            --group-timeout | --devices | --toleration | --image-pull-secret | --env | --resources | --values)
-            [[ $# -gt 1 ]] || bad_arguments "$1 needs a value"
-            given+="$1 "
-            set_option "$1" "$2"
-            shift
-            ;;
-        --*=*)
-            given+="${1%%=*} "
-            set_option "${1%%=*}" "${1#*=}"
-            ;;
-        --restart) restart=1 ;;
-        --placer) placer=1 ;;
-        --extended-resources) extended=1 ;;
-        --reset) reset=1 ;;
-        --uninstall) uninstall=1 ;;
-        --verify) verify=1 ;;
-        --force) force=1 ;;
-        --dry-run) dry_run=1 ;;
-        --yes | -y) yes=1 ;;
         --help | -h)
             usage
             exit 0
             ;;
-        -*) bad_arguments "there is no option $1" ;;
+        -y) yes=1 ;;
+        --*=*)
+            set_option "${1%%=*}" "${1#*=}"
+            given+="${1%%=*} "
+            ;;
+        -*)
+            if [[ $FLAGS == *" $1 "* ]]; then
+                set_flag "$1"
+            else
+                rule "$1" || bad_arguments "there is no option $1"
+                [[ $# -gt 1 ]] || bad_arguments "$1 needs a value"
+                set_option "$1" "$2"
+                given+="$1 "
+                shift
+            fi
+            ;;
         *)
             [[ -z $image ]] || bad_arguments "one image expected, got '$image' and '$1'"
             image=$1
@@ -135,14 +138,75 @@ parse() {
         [[ -z $uninstall ]] || bad_arguments "--values goes with an installation, not with --uninstall"
         read_values "$values"
     fi
-    read -r -a KUBE <<<"$kubectl_command"
+    read -r -a KUBE <<<"$kubectl"
     [[ ${#KUBE[@]} -gt 0 ]] || bad_arguments "the kubectl command is empty"
     if [[ -n $verify && -n $uninstall ]]; then bad_arguments "--verify and --uninstall exclude each other"; fi
     if [[ -n $uninstall ]]; then
         [[ -z $image ]] || bad_arguments "--uninstall takes no image, got '$image'"
     else
         [[ -n $image ]] || bad_arguments "which image? Usage: install-dra-driver.sh [options] IMAGE"
-        matches IMAGE "$image" '^[A-Za-z0-9][A-Za-z0-9._/:@-]*$' "expected something like registry.example/neuron-dra-driver:1.0.0"
+        matches IMAGE "$image" '^[A-Za-z0-9][A-Za-z0-9._/:@-]*$' "something like registry.example/neuron-dra-driver:1.0.0"
+    fi
+}
+
+# variable OPTION: the name of its variable.
+variable() {
+    local name=${1#--}
+    printf '%s' "${name//-/_}"
+}
+
+set_flag() { printf -v "$(variable "$1")" 1; }
+
+# rule OPTION: sets the pattern of its values, and the hint for who gives another one. False: it takes no value.
+rule() {
+    case $1 in
+    --emulate) pattern='^[a-z0-9][a-z0-9.-]*$' hint='an instance type such as trn2.48xlarge' ;;
+    --emulated-ultraservers)
+        pattern='^[1-9][0-9]{0,3}x[24]$' hint='something like 2x4: two servers of four nodes'
+        ;;
+    --devices)
+        pattern="^$CUT([,.]$CUT)*\$" hint='chip, core, group, group4 (or another size) and node, joined by commas'
+        ;;
+    --node-selector) pattern="^$KEY=[A-Za-z0-9._-]*\$" hint='LABEL=VALUE' ;;
+    --kubelet-root) pattern='^(/[A-Za-z0-9._-]+)+$' hint='an absolute path such as /var/lib/kubelet' ;;
+    --resource-api) pattern='^v1(beta[12])?$' hint='v1, v1beta2 or v1beta1' ;;
+    --timeout) pattern='^[1-9][0-9]{0,5}$' hint='a number of seconds' ;;
+    --group-timeout) pattern='^[1-9][0-9]{0,4}$' hint='a number of seconds' ;;
+    --toleration)
+        pattern="^(\\*|$KEY(=[A-Za-z0-9._-]*:$EFFECT|:$EFFECT)?)\$"
+        hint='KEY=VALUE:EFFECT, KEY:EFFECT, KEY or *, where EFFECT is NoSchedule, PreferNoSchedule or NoExecute'
+        ;;
+    --image-pull-secret) pattern="^$PART\$" hint='the name of a Secret' ;;
+    --env) pattern='^[A-Z][A-Z0-9_]*=[[:print:]]*$' hint='NAME=VALUE with printable characters' ;;
+    --resources)
+        pattern="^$RESOURCE(,$RESOURCE)*\$" hint='something like requests.cpu=50m,limits.memory=256Mi'
+        ;;
+    --values | --kubectl) pattern='' hint='' ;;
+    *) return 1 ;;
+    esac
+}
+
+# set_option OPTION VALUE
+set_option() {
+    local pattern hint name
+    rule "$1" || bad_arguments "there is no option $1 with a value"
+    matches "$1" "$2" "$pattern" "$hint"
+    name=$(variable "$1")
+    case $1 in
+    --env)
+        if [[ ' DEVICES NEURON_DRA_DRIVER_EMULATION_MODE EMULATED_ULTRASERVERS ' == *" ${2%%=*} "* ]] ||
+            grep -qx " *- name: ${2%%=*}" "$DEPLOY/kustomize/driver/driver.yaml"; then
+            bad_arguments "$1 ${2%%=*} is set by the script itself; look for another option"
+        fi
+        ;;
+    --resources)
+        if [[ -n $(tr , '\n' <<<"$2" | sed 's/=.*//' | sort | uniq -d) ]]; then bad_arguments "$1 '$2' has one name twice"; fi
+        ;;
+    esac
+    if [[ " $LISTS " == *" $1 "* ]]; then
+        printf -v "$name" '%s%s\n' "${!name}" "$2"
+    else
+        printf -v "$name" '%s' "$2"
     fi
 }
 
@@ -171,7 +235,7 @@ read_values() {
             bad_arguments "expected 'OPTION: VALUE', or below one of ${LISTS//--/} '- VALUE'"
         fi
     done <"$1"
-    place=''
+    place='' given+=${seen# }
 }
 
 # set_from_file OPTION TEXT: unless the command line has that option.
@@ -192,211 +256,170 @@ set_from_file() {
     --image) image=${image:-$text} ;;
     --placer | --extended-resources)
         [[ $text == true ]] || bad_arguments "expected '${1#--}: true'; to end it, leave the line out and pass --reset"
-        if [[ $1 == --placer ]]; then placer=1; else extended=1; fi
+        set_flag "$1"
         ;;
     --values | --kubectl) bad_arguments "${1#--} belongs to the command line" ;;
     *) if [[ $given != *" $1 "* ]]; then set_option "$1" "$text"; else (set_option "$1" "$text"); fi ;;
     esac
 }
 
-set_option() {
-    case $1 in
-    --emulate)
-        matches "$1" "$2" '^[a-z0-9][a-z0-9.-]*$' "expected an instance type such as trn2.48xlarge"
-        emulate=$2
-        ;;
-    --emulated-ultraservers)
-        matches "$1" "$2" '^[1-9][0-9]{0,3}x[24]$' "expected something like 2x4: two servers of four nodes"
-        ultraservers=$2
-        ;;
-    --devices)
-        matches "$1" "$2" "^$CUT([,.]$CUT)*\$" "expected chip, core, group, group4 (or another size) and node, joined by commas"
-        devices=$2
-        ;;
-    --node-selector)
-        matches "$1" "$2" '^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9][A-Za-z0-9._-]*=[A-Za-z0-9._-]*$' "expected LABEL=VALUE"
-        node_selector=$2
-        ;;
-    --kubelet-root)
-        matches "$1" "$2" '^(/[A-Za-z0-9._-]+)+$' "expected an absolute path such as /var/lib/kubelet"
-        kubelet_root=$2
-        ;;
-    --resource-api)
-        matches "$1" "$2" '^v1(beta[12])?$' "expected v1, v1beta2 or v1beta1"
-        resource_api=$2
-        ;;
-    --timeout)
-        matches "$1" "$2" '^[1-9][0-9]{0,5}$' "expected a number of seconds"
-        timeout=$2
-        ;;
-    --group-timeout)
-        matches "$1" "$2" '^[1-9][0-9]{0,4}$' "expected a number of seconds"
-        group_timeout=$2
-        ;;
-    --toleration)
-        matches "$1" "$2" "^(\\*|$KEY(=[A-Za-z0-9._-]*:(NoSchedule|PreferNoSchedule|NoExecute)|:(NoSchedule|PreferNoSchedule|NoExecute))?)\$" \
-            "expected KEY=VALUE:EFFECT, KEY:EFFECT, KEY or *, where EFFECT is NoSchedule, PreferNoSchedule or NoExecute"
-        tolerations+=$2$'\n'
-        ;;
-    --image-pull-secret)
-        matches "$1" "$2" "^$PART\$" "expected the name of a Secret"
-        pull_secrets+=$2$'\n'
-        ;;
-    --env)
-        matches "$1" "$2" '^[A-Z][A-Z0-9_]*=[[:print:]]*$' "expected NAME=VALUE with printable characters"
-        if [[ ${2%%=*} != HEALTH_POLICY ]] && grep -qx " *- name: ${2%%=*}" "$MANIFESTS/daemonset.yaml"; then
-            bad_arguments "$1 ${2%%=*} is set by the script itself; look for another option"
-        fi
-        env+=$2$'\n'
-        ;;
-    --resources)
-        matches "$1" "$2" "^$RESOURCE(,$RESOURCE)*\$" "expected something like requests.cpu=50m,limits.memory=256Mi"
-        if [[ -n $(tr , '\n' <<<"$2" | sed 's/=.*//' | sort | uniq -d) ]]; then bad_arguments "$1 '$2' has one name twice"; fi
-        resources=$2
-        ;;
-    --values) values=$2 ;;
-    --kubectl) kubectl_command=$2 ;;
-    *) bad_arguments "there is no option $1 with a value" ;;
-    esac
-}
-
 # Takes the defaults for what neither options nor the installation say.
 complete() {
-    if [[ -n $ultraservers && -z $emulate ]]; then bad_arguments "--emulated-ultraservers goes with --emulate trn2u.48xlarge"; fi
+    if [[ -n $emulated_ultraservers && -z $emulate ]]; then
+        bad_arguments "--emulated-ultraservers goes with --emulate trn2u.48xlarge"
+    fi
     if [[ -n $group_timeout && -z $placer ]]; then bad_arguments "--group-timeout goes with --placer"; fi
     kubelet_root=${kubelet_root:-/var/lib/kubelet}
     if [[ -n $placer ]]; then group_timeout=${group_timeout:-300}; fi
 }
 
-# Whether nodes may offer cores, whose preparation has to look at pods.
-offers_cores() { [[ -n $extended || $devices =~ (^|[,.])core($|[,.]) ]]; }
-
-# without NAME: a sed expression that drops the block between the marks of that name.
-without() { printf '/# >>> %s$/,/# <<< %s$/d;' "$1" "$1"; }
-
-render() {
-    local drop no_extended='' no_pods=''
-    if [[ -z $extended ]]; then no_extended=$(without extended-resources); fi
-    if ! offers_cores; then no_pods=$(without pods); fi
-    drop=$(without health-policy)
-    if [[ -n $emulate ]]; then
-        drop+=$(without instance-types)$(without hardware)
-    else
-        drop+=$(without emulation)
-    fi
-    if [[ -z $ultraservers ]]; then drop+=$(without emulated-ultraservers); fi
-    if [[ -z $devices ]]; then drop+=$(without devices); fi
-    if [[ -n $node_selector ]]; then drop+=$(without instance-types); else drop+=$(without node-selector); fi
-    cat "$MANIFESTS/namespace.yaml"
-    echo ---
-    sed -e "$no_pods" -e "$MARKS" "$MANIFESTS/rbac.yaml"
-    echo ---
-    sed -e '/^#/d' -e "$no_extended" -e "$MARKS" -e "s|resource.k8s.io/v1$|resource.k8s.io/${resource_api:-v1}|" \
-        "$MANIFESTS/deviceclass.yaml"
-    if [[ -n $with_policy ]]; then
-        echo ---
-        cat "$MANIFESTS/admission-policy.yaml"
-    fi
-    echo ---
-    sed -e '/^#/d' -e "$drop" -e "$MARKS" -e "s|NEURON_DRA_IMAGE|$image|" \
-        -e "s|/var/lib/kubelet|$kubelet_root|" -e "s|EMULATED_INSTANCE_TYPE|$emulate|" \
-        -e "s|ULTRASERVER_TOPOLOGY|$ultraservers|" -e "s|OFFERED_DEVICES|$devices|" \
-        -e "s|NODE_SELECTOR_KEY|${node_selector%%=*}|" -e "s|NODE_SELECTOR_VALUE|${node_selector#*=}|" \
-        "$MANIFESTS/daemonset.yaml" | fill
-    if [[ -n $placer ]]; then render_placer; fi
-}
-
-# Adds to a manifest at its marks what the options say; resources take the place of those that follow.
-fill() {
-    added_options=$(options_yaml) added_pull_secrets=$(pull_secrets_yaml) added_tolerations=$(tolerations_yaml) \
-    added_env=$(env_yaml) added_resources=$(resources_yaml) awk '
-            /^ *# \+\+\+ / {
-                added = ENVIRON["added_" $NF]
-                if (added != "") print added
-                drop = $NF == "resources" && added != ""
-                next
-            }
-            drop && /^(        resources:$|          )/ {next}
-            {drop = 0; print}'
-}
-
-# The options that are kept as they were given, a line each; of these an annotation of the DaemonSet is made.
-kept_options() {
-    local option lines line
-    for option in --toleration --image-pull-secret --env --resources; do
-        case $option in
-        --toleration) lines=$tolerations ;;
-        --image-pull-secret) lines=$pull_secrets ;;
-        --env) lines=$env ;;
-        --resources) lines=${resources:+$resources$'\n'} ;;
-        esac
+# The settings as one would give them, a line each. Those with "=" are kept in an annotation of the DaemonSet, the others
+# can be read from its fields.
+settings() {
+    local option name line
+    if [[ -n $extended_resources ]]; then echo --extended-resources; fi
+    for option in --emulate --emulated-ultraservers --devices --node-selector --kubelet-root; do
+        name=$(variable "$option")
+        if [[ -n ${!name} ]]; then printf '%s %s\n' "$option" "${!name}"; fi
+    done
+    if [[ -n $placer ]]; then printf '%s\n' --placer "--group-timeout $group_timeout"; fi
+    for option in $LISTS --resources; do
+        name=$(variable "$option")
         while IFS= read -r line; do
             if [[ -n $line ]]; then printf '%s=%s\n' "$option" "$line"; fi
-        done <<<"$lines"
+        done <<<"${!name}"
     done
 }
 
-options_yaml() {
-    local kept
-    kept=$(kept_options)
-    if [[ -n $kept ]]; then printf '  annotations:\n    %s: |\n      %s\n' "$OPTIONS" "${kept//$NEWLINE/$NEWLINE      }"; fi
+# component PATH [EXAMPLE VALUE]: takes a component of deploy/, with a value in place of the one that it has as an example.
+component() {
+    local file text
+    components+="deploy/$1, "
+    for file in "$scratch/deploy/$1"/*.yaml; do
+        text=$(<"$file")
+        if [[ $# -gt 1 ]]; then printf '%s\n' "${text//"$2"/$3}" >"$file"; fi
+    done
 }
 
-pull_secrets_yaml() {
-    local name
-    if [[ -n $pull_secrets ]]; then echo '      imagePullSecrets:'; fi
-    while read -r name; do
-        if [[ -n $name ]]; then printf '      - name: "%s"\n' "$name"; fi
-    done <<<"$pull_secrets"
+# patch KINDS TEXT: a patch of the objects of these kinds.
+patch() {
+    local file
+    file=$(mktemp "$scratch/patch.XXXXXX")
+    printf '%s\n' "$2" >"$file"
+    patches+="- {path: ${file##*/}, target: {kind: $1}}$NEWLINE"
 }
 
-tolerations_yaml() {
+# of_pods KINDS FIELD VALUE: adds to a field of their pods.
+of_pods() { patch "$1" "- {op: add, path: /spec/template/spec/$2, value: $3}"; }
+
+# driver_variable NAME VALUE: behind the others, so that it can refer to them.
+driver_variable() { of_pods DaemonSet containers/0/env/- "{name: $1, value: '${2//$QUOTE/$QUOTE$QUOTE}'}"; }
+
+# Adds what --toleration asks for.
+add_tolerations() {
     local taint key value
     while read -r taint; do
-        key=${taint%%[=:]*}
+        key=${taint%%[=:]*} value=${taint#*=}
         case $taint in
-        '') ;;
-        \*) echo '      - operator: Exists' ;;
-        *=*)
-            value=${taint#*=}
-            printf '      - key: "%s"\n        operator: Equal\n        value: "%s"\n' "$key" "${value%%:*}"
-            ;;
-        *) printf '      - key: "%s"\n        operator: Exists\n' "$key" ;;
+        '') continue ;;
+        \*) value='operator: Exists' ;;
+        *=*) value="key: \"$key\", operator: Equal, value: \"${value%%:*}\"" ;;
+        *) value="key: \"$key\", operator: Exists" ;;
         esac
-        if [[ $taint == *:* ]]; then printf '        effect: %s\n' "${taint##*:}"; fi
-    done <<<"$tolerations"
+        if [[ $taint == *:* ]]; then value+=", effect: ${taint##*:}"; fi
+        of_pods 'DaemonSet|Deployment' tolerations/- "{$value}"
+    done <<<"$toleration"
 }
 
-env_yaml() {
-    local variable value
-    while IFS= read -r variable; do
-        value=${variable#*=}
-        if [[ -n $variable ]]; then
-            printf "        - name: %s\n          value: '%s'\n" "${variable%%=*}" "${value//$QUOTE/$QUOTE$QUOTE}"
-        fi
-    done <<<"$env"
+add_pull_secrets() {
+    local name names=''
+    while read -r name; do
+        if [[ -n $name ]]; then names+="{name: \"$name\"}, "; fi
+    done <<<"$image_pull_secret"
+    if [[ -n $names ]]; then of_pods 'DaemonSet|Deployment|Job' imagePullSecrets "[$names]"; fi
 }
 
-resources_yaml() {
-    local kind rows
-    if [[ -n $resources ]]; then echo '        resources:'; fi
+# Requests and limits take the place of those of the driver.
+replace_resources() {
+    local kind entries value=''
     for kind in requests limits; do
-        rows=$(tr , '\n' <<<"$resources" | sed -n "s/^$kind\.\(.*\)=\(.*\)/            \1: \"\2\"/p")
-        if [[ -n $rows ]]; then printf '          %s:\n%s\n' "$kind" "$rows"; fi
+        entries=$(tr , '\n' <<<"$resources" | sed -n "s/^$kind\.\(.*\)=\(.*\)/\1: \"\2\", /p")
+        if [[ -n $entries ]]; then value+="$kind: {$entries}, "; fi
     done
+    of_pods DaemonSet containers/0/resources "{$value}"
 }
 
-render_placer() {
-    local drop=''
-    if [[ -z $with_policy ]]; then drop=$(without policy); fi
-    echo ---
-    sed -e "$drop" -e '/^#/d' -e "s|NEURON_DRA_IMAGE|$image|" -e "s|GROUP_TIMEOUT_SECONDS|$group_timeout|" \
-        "$MANIFESTS/placer.yaml" | fill
+# kustomize BASE [SUFFIX]: writes the objects of a base of deploy/, with the components and the patches so far, and a
+# suffix to their names.
+kustomize() {
+    cat >"$scratch/kustomization.yaml" <<END
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [deploy/$1]
+components: [$components]
+nameSuffix: "${2-}"
+images:
+# The placeholder has no tag, so the name in its place may have tag and digest.
+- {name: NEURON_DRA_IMAGE, newName: "$image"}
+patches:
+$patches
+# Pods come last: what they are allowed, and what they are not, is there before them.
+sortOptions:
+  order: legacy
+  legacySortOptions: {orderFirst: [Namespace], orderLast: [DaemonSet, Deployment]}
+END
+    kube kustomize "$scratch" || die "kubectl cannot make the objects (see above); it has to be of version 1.27 or later"
+}
+
+# A new directory for kustomize, with a copy of deploy/: kustomize reads nothing outside of it.
+begin() {
+    if [[ -n $scratch ]]; then rm -rf "$scratch"; fi
+    scratch=$(mktemp -d "${TMPDIR:-/tmp}/neuron-dra-driver.XXXXXX")
+    trap 'rm -rf "$scratch"' EXIT
+    cp -R "$DEPLOY" "$scratch/deploy"
+    components='' patches=''
+}
+
+# Writes what the options say that the cluster is to have.
+render() {
+    local kept line
+    if [[ -n $emulate ]]; then component $SETTINGS/emulate trn2.48xlarge "$emulate"; fi
+    if [[ -n $emulated_ultraservers ]]; then driver_variable EMULATED_ULTRASERVERS "$emulated_ultraservers"; fi
+    # Where cores are offered, the driver may read pods.
+    if [[ $devices =~ (^|[,.])core($|[,.]) ]]; then
+        component $SETTINGS/devices chip.core "$devices"
+    elif [[ -n $devices ]]; then
+        driver_variable DEVICES "$devices"
+    fi
+    if [[ -n $extended_resources ]]; then component $SETTINGS/extended-resources; fi
+    if [[ -n $node_selector ]]; then
+        component $SETTINGS/node-selector 'example.com/neuron: dra' "${node_selector%%=*}: \"${node_selector#*=}\""
+    fi
+    component $SETTINGS/kubelet-root /var/lib/k0s/kubelet "$kubelet_root"
+    if [[ -n $placer ]]; then component $SETTINGS/placer '"300"' "\"$group_timeout\""; fi
+    add_tolerations
+    add_pull_secrets
+    while IFS= read -r line; do
+        if [[ -n $line ]]; then driver_variable "${line%%=*}" "${line#*=}"; fi
+    done <<<"$env"
+    if [[ -n $resources ]]; then replace_resources; fi
+    kept=$(settings | grep '^--[a-z-]*=' || true)
+    if [[ -n $kept ]]; then
+        patch DaemonSet "- op: add
+  path: /metadata/annotations
+  value:
+    $OPTIONS: |
+      ${kept//$NEWLINE/$NEWLINE      }"
+    fi
+    patch DeviceClass "- {op: replace, path: /apiVersion, value: resource.k8s.io/${resource_api:-v1}}"
+    if [[ -z $with_policy ]]; then
+        patch 'ValidatingAdmissionPolicy.*' "{\$patch: delete, apiVersion: v1, kind: any, metadata: {name: any}}"
+    fi
+    kustomize kustomize/driver
 }
 
 show_context() {
     local context server
-    command -v "${KUBE[0]}" >/dev/null || die "there is no '${KUBE[0]}' here; install kubectl, or name it with --kubectl"
     context=$(kube config current-context 2>/dev/null) || context='(none: kubectl decides)'
     server=$(kube config view --minify -o 'jsonpath={.clusters[0].cluster.server}' 2>/dev/null) || server='(unknown)'
     note "context: $context"
@@ -478,7 +501,7 @@ check_pull_secrets() {
             warn "there is no Secret $name in the namespace $NAMESPACE; create it there:" \
                 "${KUBE[*]} -n $NAMESPACE create secret docker-registry $name --docker-server=... --docker-username=..."
         fi
-    done <<<"$pull_secrets"
+    done <<<"$image_pull_secret"
 }
 
 check_device_plugin() {
@@ -501,53 +524,75 @@ daemonset_columns+='|{.spec.template.spec.containers[*].env[?(@.name=="DEVICES")
 placer_columns='{.metadata.name}|{.spec.template.spec.containers[*].env[?(@.name=="GROUP_TIMEOUT")].value}'
 class_columns='{range .items[*]}{.metadata.name}|{.spec.extendedResourceName}{"\n"}{end}'
 
-# What is installed now: the same settings as of the options, empty where there are none.
+# What is installed now: the settings as of `settings`, and single ones of them.
 read_installed() {
-    local driver renewed types labels
+    local driver renewed options types labels offered ultraservers seconds selector='' extended=''
     driver=$(kube -n "$NAMESPACE" get daemonset "$DAEMONSET" --ignore-not-found -o "jsonpath=$daemonset_columns") ||
         unknown "what is installed"
     renewed=$(kube -n "$NAMESPACE" get deployment "$PLACER" --ignore-not-found -o "jsonpath=$placer_columns") ||
         unknown "what is installed"
-    was_options=$(kube -n "$NAMESPACE" get daemonset "$DAEMONSET" --ignore-not-found \
+    options=$(kube -n "$NAMESPACE" get daemonset "$DAEMONSET" --ignore-not-found \
         -o "jsonpath={.metadata.annotations.${OPTIONS//./\\.}}") || unknown "what is installed"
     classes=$(kube get deviceclasses -o "jsonpath=$class_columns") || unknown "which DeviceClasses there are"
-    IFS='|' read -r was_there was_image was_emulate was_ultraservers was_root types labels was_devices <<<"$driver"
-    IFS='|' read -r was_placer was_group_timeout <<<"$renewed"
-    was_root=${was_root%/plugins} was_selector='' was_extended=''
-    if [[ $classes == *"chip.$DRIVER|a"* ]]; then was_extended=1; fi
+    IFS='|' read -r was_there was_image was_emulate ultraservers was_root types labels offered <<<"$driver"
+    IFS='|' read -r was_placer seconds <<<"$renewed"
+    was_root=${was_root%/plugins}
+    if [[ -n $was_there && $classes == *"chip.$DRIVER|a"* ]]; then extended=1; fi
     # Beside a list of instance types, labels are somebody else's addition, which `apply` leaves alone.
     if [[ -z $types && $labels =~ ^\{\"([^\"]+)\":\"([^\"]*)\"\}$ ]]; then
-        was_selector="${BASH_REMATCH[1]}=${BASH_REMATCH[2]}"
+        selector="${BASH_REMATCH[1]}=${BASH_REMATCH[2]}"
     elif [[ -z $types ]]; then
-        was_selector=$labels
+        selector=$labels
     fi
+    installed=''
+    if [[ -n $extended ]]; then installed+="--extended-resources$NEWLINE"; fi
+    was --emulate "$was_emulate"
+    was --emulated-ultraservers "$ultraservers"
+    was --devices "$offered"
+    was --node-selector "$selector"
+    was --kubelet-root "$was_root"
+    if [[ -n $was_placer ]]; then installed+="--placer$NEWLINE"; fi
+    was --group-timeout "$seconds"
+    installed+=$options
+    installed=${installed%"$NEWLINE"}
 }
+
+# was OPTION VALUE: notes a setting that is installed.
+was() { if [[ -n $2 ]]; then installed+="$1 $2$NEWLINE"; fi; }
 
 # Keeps of the installed settings what no option changes, and shows both.
 keep_settings() {
+    local line option will_be
     read_installed
     if [[ -n $was_placer ]]; then placer=1; fi
-    if [[ -z $reset ]]; then
+    while [[ -z $reset ]] && IFS= read -r line; do
+        option=${line%%[ =]*}
+        if [[ $given == *" $option "* ]]; then continue; fi
+        case $line in
+        '' | --placer) ;;
+        --extended-resources) extended_resources=1 ;;
         # Another type need not have UltraServers.
-        if [[ ${emulate:-$was_emulate} == "$was_emulate" ]]; then
-            keep --emulated-ultraservers "$ultraservers" "$was_ultraservers"
-        fi
-        keep --emulate "$emulate" "$was_emulate"
-        keep --devices "$devices" "$was_devices"
-        if [[ -n $was_there && -n $was_extended ]]; then extended=1; fi
-        keep --node-selector "$node_selector" "$was_selector"
-        keep --kubelet-root "$kubelet_root" "$was_root"
-        keep --group-timeout "$group_timeout" "$was_group_timeout"
-        keep_options
-    fi
+        '--emulated-ultraservers '*) if [[ $emulate == "$was_emulate" ]]; then keep "$option" "${line#* }"; fi ;;
+        '--emulate '* | '--devices '* | '--node-selector '* | '--kubelet-root '* | '--group-timeout '*)
+            keep "$option" "${line#* }"
+            ;;
+        --toleration=* | --image-pull-secret=* | --env=* | --resources=*) keep "$option" "${line#*=}" ;;
+        *) die "the annotation $OPTIONS of the DaemonSet has a line that is none: '$line'; pass --reset. Nothing was changed" ;;
+        esac
+    done <<<"$installed"
     complete
-    if [[ -n $extended ]]; then check_extended; fi
+    if [[ -n $extended_resources ]]; then check_extended; fi
     if [[ -n $was_there ]]; then
-        note "installed: $(as_options "$was_image" "$was_extended" "$was_emulate" "$was_ultraservers" "$was_devices" \
-            "$was_selector" "$was_root" "$was_group_timeout" "$was_options")"
-        note "will be:   $(as_options "$image" "$extended" "$emulate" "$ultraservers" "$devices" "$node_selector" \
-            "$kubelet_root" "$group_timeout" "$(kept_options)")"
+        will_be=$(settings)
+        note "installed: $was_image ${installed//$NEWLINE/ }"
+        note "will be:   $image ${will_be//$NEWLINE/ }"
     fi
+}
+
+# keep OPTION INSTALLED
+keep() {
+    (set_option "$1" "$2") || die "so the installed $1 cannot be kept; pass that option, or --reset. Nothing was changed"
+    set_option "$1" "$2"
 }
 
 # Takes --extended-resources back where the cluster has none, and warns where pods would still wait.
@@ -555,15 +600,15 @@ check_extended() {
     local version name resource ours
     version=$(kube get --raw /version) || unknown "the version of the API server"
     if [[ ! $version =~ \"minor\":\ *\"([0-9]+) || ${BASH_REMATCH[1]} -lt 36 ]]; then
-        extended=''
+        extended_resources=''
         warn "Kubernetes 1.36 is the first release in which DRA drivers serve extended resources, so --extended-resources is" \
             "left out: pods with such limits wait. Run this again after an update of the cluster"
         return
     fi
-    ours=$(sed -n 's/^  name: //p' "$MANIFESTS/deviceclass.yaml")
+    ours=$(sed -n 's/^  name: //p' "$DEPLOY/deviceclasses.yaml")
     while IFS='|' read -r name resource; do
         if [[ -n $resource && $'\n'$ours$'\n' != *$'\n'"$name"$'\n'* ]] &&
-            grep -qxF "  extendedResourceName: $resource" "$MANIFESTS/deviceclass.yaml"; then
+            grep -qxF "  extendedResourceName: $resource" "$DEPLOY/deviceclasses.yaml"; then
             warn "DeviceClass $name offers $resource as well, and a scheduler takes one of the two classes; delete it:" \
                 "${KUBE[*]} delete deviceclass $name"
         fi
@@ -583,50 +628,17 @@ check_extended_stored() {
     fi
 }
 
-# keep OPTION TOLD INSTALLED
-keep() {
-    if [[ -n $2 || -z $3 ]]; then return; fi
-    (set_option "$1" "$3") || die "so the installed $1 cannot be kept; pass that option, or --reset. Nothing was changed"
-    set_option "$1" "$3"
-}
-
-# Keeps what the annotation of the DaemonSet tells of options that neither command line nor file have.
-keep_options() {
-    local line told=''
-    told=" $(kept_options | sed 's/=.*//' | paste -sd ' ' -) "
-    while IFS= read -r line; do
-        case $line in
-        '') ;;
-        --toleration=* | --image-pull-secret=* | --env=* | --resources=*)
-            if [[ $told != *" ${line%%=*} "* ]]; then keep "${line%%=*}" '' "${line#*=}"; fi
-            ;;
-        *) die "the annotation $OPTIONS of the DaemonSet has a line that is none: '$line'; pass --reset. Nothing was changed" ;;
-        esac
-    done <<<"$was_options"
-}
-
-# as_options IMAGE EXTENDED VALUE... LINES: the settings as one would give them.
-as_options() {
-    local text=$1 option
-    shift
-    if [[ -n $1 ]]; then text+=' --extended-resources'; fi
-    for option in --emulate --emulated-ultraservers --devices --node-selector --kubelet-root '--placer --group-timeout'; do
-        shift
-        if [[ -n $1 ]]; then text+=" $option $1"; fi
-    done
-    if [[ -n $2 ]]; then text+=" ${2//$NEWLINE/ }"; fi
-    printf '%s' "$text"
+# The instance types that the driver knows, joined by commas.
+instance_types() {
+    sed -n 's/^ *- \([a-z0-9.-]*\.[0-9]*xlarge\)$/\1/p' "$DEPLOY/kustomize/driver/driver.yaml" | paste -sd, -
 }
 
 # A label selector for the nodes that the DaemonSet chooses.
 chosen_nodes() {
-    local types
     if [[ -n $node_selector ]]; then
         printf '%s' "$node_selector"
     elif [[ -z $emulate ]]; then
-        types=$(sed -n '/# >>> instance-types$/,/# <<< instance-types$/p' "$MANIFESTS/daemonset.yaml" |
-            grep -oE '[a-z0-9.-]+\.[0-9]*xlarge' | paste -sd, -)
-        printf 'node.kubernetes.io/instance-type in (%s)' "$types"
+        printf 'node.kubernetes.io/instance-type in (%s)' "$(instance_types)"
     fi
 }
 
@@ -647,7 +659,8 @@ check_nodes_left() {
 }
 
 apply() {
-    render | kube apply -f - || die "not everything could be applied (see above); fix the cause and run this again"
+    kube apply -f - <"$scratch/objects.yaml" ||
+        die "not everything could be applied (see above); fix the cause and run this again"
     if [[ -n $restart ]]; then kube -n "$NAMESPACE" rollout restart "daemonset/$DAEMONSET"; fi
     if [[ -n $restart && -n $placer ]]; then kube -n "$NAMESPACE" rollout restart "deployment/$PLACER"; fi
 }
@@ -747,34 +760,31 @@ show_published() {
 }
 
 claim_columns='{range .items[*]}{.metadata.namespace}/{.metadata.name}|{.status.allocation.devices.results[*].driver}'
-claim_columns+='|{.status.allocation.devices.results[*].pool}|{.status.reservedFor[*].name}{"\n"}{end}'
+claim_columns+='|{.status.allocation.devices.results[*].pool}|{.status.allocation.devices.results[*].device}'
+claim_columns+='|{.status.reservedFor[*].name}{"\n"}{end}'
 
-# claims_in_use NODES: claims that hold our devices (of these nodes, where any are named) and that pods are entitled to,
-# as lines "  namespace/name, used by ...". The pool of a node's devices is named like the node.
+# claims_in_use NODES NAMES: claims that hold our devices (of these nodes, where any are named; whose names match) and that
+# pods are entitled to, as lines "  namespace/name, used by ...". The pool of a node's devices is named like the node.
 claims_in_use() {
     kube get resourceclaims --all-namespaces -o "jsonpath=$claim_columns" |
-        awk -F'|' -v driver="$DRIVER" -v nodes="$1" '
-            $4 != "" {
+        awk -F'|' -v driver="$DRIVER" -v nodes="$1" -v names="$2" '
+            $5 != "" {
                 count = split($2, drivers, " ")
                 split($3, pools, " ")
+                split($4, devices, " ")
                 for (i = 1; i <= count; i++)
-                    if (drivers[i] == driver && (nodes == "" || index(" " nodes " ", " " pools[i] " "))) {
-                        print "  " $1 ", used by " $4
+                    if (drivers[i] == driver && (nodes == "" || index(" " nodes " ", " " pools[i] " ")) && devices[i] ~ names) {
+                        print "  " $1 ", used by " $5
                         break
                     }
-            }'
+            }' || unknown "whether devices are in use"
 }
-
-former_columns='{range .items[*]}{.metadata.namespace}/{.metadata.name}'
-former_columns+="|{.status.allocation.devices.results[?(@.driver==\"$DRIVER\")].device}"
-former_columns+='|{.status.reservedFor[*].name}{"\n"}{end}'
 
 # Refuses while pods use devices under the names that beta releases of AWS's driver gave: for the scheduler, the same
 # chips under the names of this driver are free.
 check_former_names() {
     local claims
-    claims=$(kube get resourceclaims --all-namespaces -o "jsonpath=$former_columns") || unknown "whether devices are in use"
-    claims=$(awk -F'|' '$2 ~ /(^| )neurondevice[0-9]/ && $3 != "" {print "  " $1 ", used by " $3}' <<<"$claims")
+    claims=$(claims_in_use '' '^neurondevice[0-9]')
     if [[ -z $claims ]]; then return; fi
     lines "These claims hold devices under names of a beta release of AWS's DRA driver (neurondevice0 instead of" \
         "neuron-device-0), so the scheduler would give the same chips to other pods as well:" "$claims"
@@ -787,7 +797,7 @@ check_former_names() {
 # check_claims NODES: refuses while pods use devices (of these nodes, where any are named).
 check_claims() {
     local claims
-    claims=$(claims_in_use "$1") || unknown "whether devices are in use"
+    claims=$(claims_in_use "$1" '')
     if [[ -z $claims ]]; then return; fi
     lines "These claims are in use:" "$claims"
     if [[ -z $force ]]; then
@@ -822,7 +832,7 @@ uninstall() {
         remove validatingadmissionpolicybinding,validatingadmissionpolicy "${POLICIES[@]}" "$PLACER" "$PLACER-annotations"
     fi
     # shellcheck disable=SC2046 # one word a class
-    remove deviceclass $(sed -n 's/^  name: //p' "$MANIFESTS/deviceclass.yaml")
+    remove deviceclass $(sed -n 's/^  name: //p' "$DEPLOY/deviceclasses.yaml")
     remove clusterrolebinding neuron-dra-driver-binding "$PLACER"
     remove clusterrole neuron-dra-driver-clusterrole "$PLACER"
     remove -n default rolebinding,role neuron-dra-driver-events
@@ -837,25 +847,44 @@ uninstall() {
         "      {\"type\": \"NeuronDevicesHeldBack\", \"\$patch\": \"delete\"}]}}'"
 }
 
-# job_of TYPE: the name of the Job that checks nodes of this type.
-job_of() { printf 'neuron-verify-%s' "$(tr -c 'a-z0-9\n' - <<<"$1" | sed 's/^-*//;s/-*$//')"; }
+# suffix_of TYPE: of the name of the Job that checks nodes of this type.
+suffix_of() { printf -- '-%s' "$(tr -c 'a-z0-9\n' - <<<"$1" | sed 's/^-*//;s/-*$//')"; }
 
-# render_verification NODE TYPE RUNTIME: the Job that checks a node's host.
+# render_verification NODE TYPE RUNTIME: writes the Job that checks a node's host.
 render_verification() {
-    local drop
-    if [[ -n $emulate ]]; then drop=$(without hardware); else drop=$(without emulation); fi
-    sed -e '/^#/d' -e "$drop" -e "$MARKS" -e "s|NEURON_DRA_IMAGE|$image|" -e "s|: /var/lib/kubelet|: $kubelet_root|" \
-        -e "s|VERIFIED_NODE|$1|" -e "s|neuron-verify-VERIFIED_TYPE|$(job_of "$2")|" -e "s|VERIFIED_RUNTIME|$3|" \
-        -e "s|EMULATED_INSTANCE_TYPE|$emulate|" "$MANIFESTS/verify.yaml" | fill
+    local arguments="[--container-runtime, \"$3\"]"
+    if [[ -n $emulate ]]; then component verify/emulate trn2.48xlarge "$emulate"; fi
+    add_pull_secrets
+    patch Job "apiVersion: batch/v1
+kind: Job
+metadata: {name: neuron-verify}
+spec:
+  template:
+    spec:
+      affinity:
+        nodeAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+            nodeSelectorTerms:
+            - matchFields: [{key: metadata.name, operator: In, values: [\"$1\"]}]
+      containers:
+      - {name: lines, args: $arguments}
+      - {name: report, args: $arguments}
+      volumes:
+      - {name: plugins-registry, hostPath: {path: $kubelet_root/plugins_registry}}
+      - {name: device-plugins, hostPath: {path: $kubelet_root/device-plugins}}
+      - {name: pod-resources, hostPath: {path: $kubelet_root/pod-resources}}"
+    kustomize verify "$(suffix_of "$2")"
 }
 
 # verify_node NODE TYPE RUNTIME: runs that Job and prints what it says; fails if a line differs or there is no result.
 verify_node() {
     local job status='' waited=0 report="verify-$2.json"
-    job=$(job_of "$2")
+    job=neuron-verify$(suffix_of "$2")
     lines "" "$2 (node $1):"
     kube -n "$NAMESPACE" delete job "$job" --ignore-not-found --wait >/dev/null </dev/null || return 1
-    render_verification "$@" | kube apply -f - >/dev/null || return 1
+    begin
+    render_verification "$@" >"$scratch/job.yaml"
+    kube apply -f - >/dev/null <"$scratch/job.yaml" || return 1
     while [[ ! $status =~ (Complete|Failed)=True ]]; do
         if [[ $waited -ge $timeout ]]; then
             warn "no result after $timeout seconds; see: ${KUBE[*]} -n $NAMESPACE describe pods -l job-name=$job"
@@ -881,6 +910,7 @@ verify() {
     local name type runtime found made='' seen=' ' failed='' selector=()
     complete
     if [[ -n $dry_run ]]; then
+        begin
         render_verification NODE_NAME instance-type RUNTIME
         return
     fi
@@ -889,12 +919,15 @@ verify() {
     if [[ -n $node_selector ]]; then selector=(-l "$node_selector"); fi
     found=$(kube get nodes --no-headers ${selector[@]+"${selector[@]}"} -o "custom-columns=$verify_columns") ||
         unknown "which nodes there are"
-    if ! kube get namespace "$NAMESPACE" >/dev/null 2>&1; then made=1; fi
-    kube apply -f "$MANIFESTS/namespace.yaml" >/dev/null
+    if ! kube get namespace "$NAMESPACE" >/dev/null 2>&1; then
+        made=1
+        kube create namespace "$NAMESPACE" >/dev/null
+    fi
+    kube label --overwrite namespace "$NAMESPACE" pod-security.kubernetes.io/enforce=privileged >/dev/null
     while read -r name type runtime; do
         type=${type//[<>]/}
         if [[ -z $name || $seen == *" $type "* ]]; then continue; fi
-        if [[ -z $node_selector && -z $emulate ]] && ! grep -q "[ ]${type//./\\.}," "$MANIFESTS/daemonset.yaml"; then continue; fi
+        if [[ -z $node_selector && -z $emulate ]] && [[ ,$(instance_types), != *",$type,"* ]]; then continue; fi
         seen+="$type "
         verify_node "$name" "$type" "$runtime" || failed=1
     done <<<"$found"
@@ -907,12 +940,16 @@ verify() {
 
 main() {
     parse "$@"
+    if [[ -z $uninstall || -z $dry_run ]]; then
+        command -v "${KUBE[0]}" >/dev/null || die "there is no '${KUBE[0]}' here; install kubectl, or name it with --kubectl"
+    fi
     if [[ -n $uninstall ]]; then
         uninstall
     elif [[ -n $verify ]]; then
         verify
     elif [[ -n $dry_run ]]; then
         complete
+        begin
         render
     else
         show_context
@@ -920,11 +957,13 @@ main() {
         keep_settings
         check_nodes
         check_former_names
-        if [[ -n $pull_secrets ]]; then check_pull_secrets; fi
+        if [[ -n $image_pull_secret ]]; then check_pull_secrets; fi
         if [[ -n $was_there ]]; then check_nodes_left; fi
+        begin
+        render >"$scratch/objects.yaml"
         confirm "Install the Neuron DRA driver into this cluster?"
         apply
-        if [[ -n $extended ]]; then check_extended_stored; fi
+        if [[ -n $extended_resources ]]; then check_extended_stored; fi
         if ! wait_ready; then explain_failure; fi
         if [[ -n $placer ]]; then wait_placer; fi
         show_published

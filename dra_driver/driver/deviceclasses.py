@@ -4,7 +4,7 @@ A class says in one selector which devices it is for, so that a request needs no
 for each device that it looks at. ``neuron.aws.com`` selects what it always did, chips and whole nodes, also on nodes
 that offer more.
 
-``scripts/manifests/deviceclass.yaml`` is made from this table (``scripts/generate classes``).
+``deploy/deviceclasses.yaml`` is made from this table (``scripts/generate classes``).
 """
 
 from __future__ import annotations
@@ -68,14 +68,10 @@ DEVICE_CLASSES: Final[Sequence[DeviceClassRow]] = (
 
 
 def manifest() -> str:
-    """The file ``scripts/manifests/deviceclass.yaml``: the classes as objects, each with its meaning as a comment.
-
-    Names of extended resources stand in blocks of their own, which the installer drops unless they are asked for.
-    """
+    """The file ``deploy/deviceclasses.yaml``: the classes as objects, each with its meaning as a comment."""
     head = (
         "# Made by `scripts/generate classes`; do not edit.",
-        "# The installer writes the apiVersion that the cluster serves (the fields used here are the same in all)",
-        '# and drops the blocks ">>> extended-resources" unless extended resources are asked for.',
+        "# The classes with their extended resources, to simulate with: `dra-driver simulate deviceclasses.yaml ...`.",
     )
     return "\n".join([*head, "\n---\n".join(_document(row) for row in DEVICE_CLASSES)]) + "\n"
 
@@ -99,6 +95,5 @@ def _document(row: DeviceClassRow) -> str:
         f"        {expression}",
     ]
     if row.extended_resource is not None:
-        name = f"  extendedResourceName: {row.extended_resource}"
-        lines += ["  # >>> extended-resources", name, "  # <<< extended-resources"]
+        lines.append(f"  extendedResourceName: {row.extended_resource}")
     return "\n".join(lines)

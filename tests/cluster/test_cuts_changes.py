@@ -234,7 +234,7 @@ def wait_offer(pods: Pods, node: str, setting: str) -> None:
 @contextmanager
 def light(kube: Kube, *options: str) -> Iterator[LightNodes]:
     """Two nodes without kubelet, and the driver's classes."""
-    kube.apply((ROOT / "scripts/manifests/deviceclass.yaml").read_text())
+    kube.apply((ROOT / "deploy/deviceclasses.yaml").read_text())
     with (
         tempfile.TemporaryDirectory(prefix="ndc-", dir="/tmp") as directory,
         LightNodes(kube, [A, B], Path(directory), EMULATED, ("--rescan-seconds", "1", *options)) as nodes,

@@ -74,7 +74,7 @@ CLAIM_PATH = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 @pytest.fixture(scope="module")
 def light_nodes(kube: Kube) -> Iterator[LightNodes]:
     """Two nodes of each kind, with drivers that offer everything."""
-    kube.apply((ROOT / "scripts/manifests/deviceclass.yaml").read_text())
+    kube.apply((ROOT / "deploy/deviceclasses.yaml").read_text())
     with (
         tempfile.TemporaryDirectory(prefix="ndc-", dir="/tmp") as directory,
         LightNodes(kube, list(TYPES), Path(directory), TYPES, OPTIONS) as nodes,

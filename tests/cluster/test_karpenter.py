@@ -60,7 +60,7 @@ def karpenter_objects(lab: Cluster, kube: Kube, programs: dict[str, Path]) -> It
     kube.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(crds))
     names = [item["metadata"]["name"] for item in crds["items"]]
     kube.wait_established(*names)
-    classes = str(ROOT / "scripts/manifests/deviceclass.yaml")
+    classes = str(ROOT / "deploy/deviceclasses.yaml")
     kube.kubectl("apply", "-f", classes)
     kube.apply({"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": "default"}})
     yield

@@ -54,7 +54,7 @@ def light_nodes(installation: Installation, kube: Kube) -> Iterator[LightNodes]:
     eventually("no slice to be left", lambda: not kube.slices(), 60)
     # Nodes keep them when the driver is uninstalled, and those of emulated servers are the same on other nodes.
     kube.kubectl("label", "nodes", "--all", *(f"{key}-" for key in sorted(KEYS)))
-    classes = str(ROOT / "scripts/manifests/deviceclass.yaml")
+    classes = str(ROOT / "deploy/deviceclasses.yaml")
     kube.kubectl("apply", "-f", classes)
     options = ("--emulated-ultraservers", f"{SERVERS}x4")
     with (

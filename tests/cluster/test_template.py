@@ -15,7 +15,7 @@ from tests.paths import ROOT
 pytestmark = [pytest.mark.nightly, pytest.mark.control_plane, pytest.mark.kubernetes("1.37")]
 
 NODE = "kwok-trn2-48xlarge"
-CLASSES = str(ROOT / "scripts/manifests/deviceclass.yaml")
+CLASSES = str(ROOT / "deploy/deviceclasses.yaml")
 READY = '{"status":{"conditions":[{"type":"Ready","status":"True","reason":"KubeletReady","message":""}]}}'
 """What kwok tells of its nodes."""
 

@@ -19,7 +19,7 @@ from dra_driver.neuron.host.discover import discover
 from dra_driver.operations.verification.collect import collect
 from dra_driver.operations.verification.replay import files_of
 from dra_driver.operations.verification.report import document, read
-from tests.cluster.lib.installation import EMULATED, INSTALLER, NAMESPACE, Installation
+from tests.cluster.lib.installation import EMULATED, NAMESPACE, Installation
 from tests.cluster.lib.kube import Object, eventually
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import container, pod, request, template
@@ -83,10 +83,8 @@ def test_a_machine_without_chips_is_no_neuron_host(installation: Installation, t
     assert found["kubelet-directories"] == "ok"
 
 
-def test_the_jobs_pod_can_read_and_nothing_else(namespace: Namespace, driver_image: str) -> None:
-    rendered = subprocess.run(
-        [str(INSTALLER), "--verify", "--dry-run", driver_image], check=True, capture_output=True, text=True
-    ).stdout
+def test_the_jobs_pod_can_read_and_nothing_else(namespace: Namespace, installation: Installation) -> None:
+    rendered = installation.run("--verify", "--dry-run", installation.image).stdout
     spec: Object = yaml.safe_load(rendered)["spec"]["template"]["spec"]
     del spec["affinity"]
     spec["containers"] = [spec["containers"][0] | {"command": ["sleep", "600"]}]

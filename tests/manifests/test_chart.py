@@ -52,7 +52,7 @@ from tests.manifests.chart import (
     refusal,
     template,
 )
-from tests.manifests.support import IMAGE, Object, of_kind, pod_spec, rendered
+from tests.manifests.support import IMAGE, Object, needs_kubectl, of_kind, ordered, pod_spec, rendered
 from tests.paths import ROOT
 
 DIGEST = f"sha256:{'1' * 64}"
@@ -257,6 +257,7 @@ def test_policies_name_the_service_account_and_the_annotations_that_are_written(
 
 
 @needs_helm
+@needs_kubectl
 def test_the_device_plugin_reports_on_its_own_node_under_the_drivers_rules() -> None:
     """Label, condition and Events are those of the DRA driver's policies; only names differ."""
 
@@ -335,6 +336,7 @@ def test_extender_and_scheduler_never_see_each_others_key(workload: str, keys: s
 
 
 @needs_helm
+@needs_kubectl
 def test_the_device_plugin_runs_where_the_dra_driver_would() -> None:
     plugin = of_kind(template(), "DaemonSet")
     driver = of_kind(rendered("registry.example/n:1"), "DaemonSet")
@@ -460,13 +462,14 @@ INSTALLATIONS = {
 
 
 @needs_helm
+@needs_kubectl
 @pytest.mark.parametrize(("settings", "options"), INSTALLATIONS.values(), ids=INSTALLATIONS)
 def test_helm_makes_the_objects_of_the_installer(settings: tuple[str, ...], options: tuple[str, ...]) -> None:
     made = template("draDriver.enabled=true", *settings)
     installed = rendered(*options, f"registry.example/n:{VERSION}")
     # What the installer notes for its own next run.
     of_kind(installed, "DaemonSet")["metadata"].pop("annotations", None)
-    assert by_name(without_labels(made)) == by_name(without_labels(installed))
+    assert ordered(without_labels(made)) == ordered(without_labels(installed))
 
 
 def without_labels(objects: list[Object]) -> list[Object]:

@@ -17,7 +17,7 @@ from tests.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
-DAEMONSET = ROOT / "scripts/manifests/daemonset.yaml"
+BASE = ROOT / "deploy/kustomize/driver/driver.yaml"
 
 RECORD = '#!/usr/bin/env bash\necho "$(basename "$0") $*" >>"$CALLS"\n'
 SLICES = {
@@ -187,7 +187,7 @@ def test_the_demo_of_a_fault_shows_who_is_told_what_waits_and_how_it_ends(
 
 
 def test_the_demo_of_a_fault_asks_the_driver_that_was_installed() -> None:
-    (daemonset,) = re.findall(r"kind: DaemonSet\nmetadata:\n  name: (\S+)", DAEMONSET.read_text())
+    (daemonset,) = re.findall(r'kind: DaemonSet\nmetadata:\n  name: "(\S+)"', BASE.read_text())
     assert f"daemonset/{daemonset}" in (ROOT / "scripts/demo").read_text()
 
 

@@ -18,9 +18,8 @@ import pytest
 import yaml
 from generating.main import TARGETS
 
-from tests.builders.programs import needing
 from tests.manifests.chart import HELM, helm, needs_helm
-from tests.manifests.support import Object, documents, name_of, of_kind, pod_spec
+from tests.manifests.support import KUBECTL, Object, documents, name_of, needs_kubectl, of_kind, ordered, pod_spec
 from tests.paths import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -28,8 +27,6 @@ FILES = sorted((DEPLOY / "kubectl").glob("k8s-neuron-*.yml"))
 SETTINGS = sorted(path.parent for path in (DEPLOY / "kustomize").glob("*-settings/*/kustomization.yaml"))
 BASES = ("driver", "legacy", "driver-example", "legacy-example")
 PLACEHOLDERS = {"NEURON_DRA_IMAGE", "KUBE_SCHEDULER_IMAGE"}
-KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")
-needs_kubectl = needing(KUBECTL, "there is no kubectl here; KUBECTL=/path/to/kubectl names one")
 
 
 def kustomized(directory: Path) -> list[Object]:
@@ -66,21 +63,6 @@ def templated(*values: str) -> list[Object]:
     assert done.returncode == 0, done.stderr
     text = re.sub(r'"?registry\.invalid/neuron:[\w.]+"?', "NEURON_DRA_IMAGE", done.stdout)
     return documents(re.sub(r'"?registry\.invalid/scheduler:[\w.]+"?', "KUBE_SCHEDULER_IMAGE", text))
-
-
-def ordered(objects: list[Object]) -> list[str]:
-    """Objects to compare: without what only helm's own have, and lists whose order means nothing in one order."""
-    for item in objects:
-        labels = item["metadata"].get("labels", {})
-        for name in ("helm.sh/chart", "app.kubernetes.io/managed-by"):
-            labels.pop(name, None)
-        for spec in [pod_spec(item)] if item["kind"] in ("DaemonSet", "Deployment") else []:
-            spec["volumes"] = sorted(spec.get("volumes", []), key=lambda volume: str(volume["name"]))
-            for container in spec["containers"]:
-                container["env"] = sorted(container.get("env", []), key=lambda variable: str(variable["name"]))
-                mounts = container.get("volumeMounts", [])
-                container["volumeMounts"] = sorted(mounts, key=lambda mount: str(mount["mountPath"]))
-    return sorted(json.dumps(item, sort_keys=True) for item in objects)
 
 
 def images(objects: list[Object]) -> set[str]:

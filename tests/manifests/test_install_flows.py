@@ -16,10 +16,20 @@ import pytest
 from tests.builders.programs import ended
 from tests.doubles import kubectl
 from tests.golden import golden
-from tests.manifests.support import IMAGE, INSTALLER, Object, documents, install, of_kind, pod_spec
+from tests.manifests.support import (
+    IMAGE,
+    INSTALLER,
+    KUBECTL,
+    NEEDS_KUBECTL,
+    Object,
+    documents,
+    install,
+    of_kind,
+    pod_spec,
+)
 from tests.paths import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = NEEDS_KUBECTL
 
 Reply = tuple[str, str, int]
 
@@ -37,13 +47,19 @@ def version(minor: int) -> str:
 
 
 class Cluster:
-    """A kubectl of our own: replies can be set for what occurs in its arguments."""
+    """A kubectl of our own: replies can be set for what occurs in its arguments.
+
+    Only `kustomize`, which asks no cluster, is that of the real one.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.command = directory / "kubectl"
         fake = kubectl.__file__
-        self.command.write_text(f'#!/bin/sh\nexec {sys.executable} -S {fake} {directory} "$@"\n')
+        self.command.write_text(
+            f'#!/bin/sh\ncase " $* " in *" kustomize "*) exec {KUBECTL} "$@" ;; esac\n'
+            f'exec {sys.executable} -S {fake} {directory} "$@"\n'
+        )
         self.command.chmod(0o755)
         self.rules: dict[str, list[Reply]] = {}
         # A healthy cluster of two nodes; the slices have 16 devices each.
@@ -115,7 +131,7 @@ class Cluster:
     def environment(self) -> dict[str, str]:
         """Write the rules; the environment that finds this kubectl."""
         (self.directory / "rules").write_text(repr(list(self.rules.items())))
-        return {"PATH": f"{self.directory}:{os.environ['PATH']}"}
+        return {"PATH": f"{self.directory}:{os.environ['PATH']}", "KUBECTL": "kubectl"}
 
     @property
     def calls(self) -> list[str]:
@@ -430,19 +446,19 @@ def test_ten_devices_are_not_taken_for_none(cluster: Cluster) -> None:
 
 
 CLAIMS = (
-    "default/pod0-neurons-x|neuron.aws.com neuron.aws.com|node-a node-a|pod0\n"
-    "default/gpu|gpu.nvidia.com|node-a|pod1\n"
-    "default/waiting|||\n"
-    "default/lookalike|neuron.aws.com.example|node-a|pod2\n"
-    "default/left-over|neuron.aws.com|node-a|\n"
+    "default/pod0-neurons-x|neuron.aws.com neuron.aws.com|node-a node-a|neuron-device-0 neuron-device-1|pod0\n"
+    "default/gpu|gpu.nvidia.com|node-a|gpu-0|pod1\n"
+    "default/waiting||||\n"
+    "default/lookalike|neuron.aws.com.example|node-a|neurondevice0|pod2\n"
+    "default/left-over|neuron.aws.com|node-a|neurondevice5|\n"
 )
 
 
 FORMER = (
-    "default/pod0-neurons-x|neurondevice2 neurondevice3|pod0\n"
-    "default/unused|neurondevice1|\n"
-    "default/present|neuron-device-4|pod1\n"
-    "default/waiting||\n"
+    "default/pod0-neurons-x|neuron.aws.com neuron.aws.com|node-a node-a|neurondevice2 neurondevice3|pod0\n"
+    "default/unused|neuron.aws.com|node-a|neurondevice1|\n"
+    "default/present|neuron.aws.com|node-a|neuron-device-4|pod1\n"
+    "default/waiting||||\n"
 )
 
 
@@ -535,7 +551,7 @@ def test_uninstall_works_where_there_are_no_admission_policies(cluster: Cluster)
 
 
 def test_a_dry_run_of_uninstall_prints_the_same_deletions(cluster: Cluster) -> None:
-    printed = install("--uninstall", "--dry-run").stdout.splitlines()
+    printed = install("--uninstall", "--dry-run", environment={"KUBECTL": "kubectl"}).stdout.splitlines()
     cluster.run("--uninstall")
     assert printed == [f"kubectl {line}" for line in cluster.changes]
 
@@ -762,7 +778,7 @@ LEAVES_NODE_A = ("--node-selector", "example.com/neuron=yes")
 def test_an_update_that_would_end_the_driver_beside_claims_is_refused(cluster: Cluster) -> None:
     cluster.installed(emulate="trn2.48xlarge")
     cluster.reply("get nodes -l", "node-b\n")
-    cluster.reply("get resourceclaims", CLAIMS + "default/elsewhere|neuron.aws.com|node-b|pod3\n")
+    cluster.reply("get resourceclaims", CLAIMS + "default/elsewhere|neuron.aws.com|node-b|neuron-device-0|pod3\n")
     result = cluster.run(*LEAVES_NODE_A, IMAGE)
     assert result.returncode == 1
     golden([line for line in result.stderr.splitlines() if "used by" in line])

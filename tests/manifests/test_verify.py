@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.golden import golden
-from tests.manifests.support import IMAGE, Object, install, pod_spec, rendered
+from tests.manifests.support import IMAGE, NEEDS_KUBECTL, Object, documents, install, of_kind, pod_spec, rendered
 from tests.manifests.test_install_flows import Cluster
 
-pytestmark = pytest.mark.slow
+pytestmark = NEEDS_KUBECTL
 
 NODES = """\
 node-a   trn2.48xlarge      containerd://2.1.5
@@ -34,6 +34,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made.reply("-c lines", "45 ok, 0 differs, 0 not checked\n")
     made.reply("-c report", '{"kind": "neuron-dra-driver-host-report"}\n')
     made.reply("apply ", "created\n")
+    made.reply("create namespace ", "created\n")
+    made.reply("label --overwrite namespace ", "labeled\n")
     made.reply("delete ", "deleted\n")
     monkeypatch.chdir(tmp_path)
     return made
@@ -66,15 +68,15 @@ def test_the_job_has_no_right_but_to_read(emulate: tuple[str, ...]) -> None:
 
 def test_it_mounts_what_is_read_and_not_the_whole_host() -> None:
     paths = [volume["hostPath"]["path"] for volume in pod_spec(job("--kubelet-root", "/data/kubelet"))["volumes"]]
-    assert paths == [
+    assert sorted(paths) == [
+        "/data/kubelet/device-plugins",
+        "/data/kubelet/plugins_registry",
+        "/data/kubelet/pod-resources",
+        "/opt",
         "/sys/bus",
         "/sys/class",
         "/sys/devices",
         "/sys/module",
-        "/opt",
-        "/data/kubelet/plugins_registry",
-        "/data/kubelet/device-plugins",
-        "/data/kubelet/pod-resources",
     ]
     mounts = pod_spec(job("--kubelet-root", "/data/kubelet"))["containers"][0]["volumeMounts"]
     assert "/host/var/lib/kubelet/plugins_registry" in [mount["mountPath"] for mount in mounts]
@@ -89,16 +91,27 @@ def test_one_node_of_each_neuron_type_is_looked_at(cluster: Cluster, tmp_path: P
         "verify-trn2.48xlarge.json",
     ]
     assert json.loads((tmp_path / "verify-trn2.48xlarge.json").read_text())["kind"] == "neuron-dra-driver-host-report"
-    applied = [call["stdin"] for call in cluster.log() if call["line"] == "apply -f -"]
-    assert ["[node-a]" in text for text in applied] == [True, False]
-    assert "name: neuron-verify-ml-trn1-32xlarge" in applied[1]
-    assert '"containerd://1.7.27"' in applied[1]
+    jobs = [of_kind(documents(call["stdin"]), "Job") for call in cluster.log() if call["line"] == "apply -f -"]
+    assert [item["metadata"]["name"] for item in jobs] == [
+        "neuron-verify-trn2-48xlarge",
+        "neuron-verify-ml-trn1-32xlarge",
+    ]
+    for item, node, runtime in zip(
+        jobs, ("node-a", "node-d"), ("containerd://2.1.5", "containerd://1.7.27"), strict=True
+    ):
+        required = pod_spec(item)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert required == {
+            "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]
+        }
+        assert [entry["args"] for entry in pod_spec(item)["containers"]] == [["--container-runtime", runtime]] * 2
+        assert not {container["image"] for container in pod_spec(item)["containers"]} - {IMAGE}
     assert not [line for line in cluster.calls if line.startswith("delete namespace")]
 
 
 def test_a_namespace_that_was_made_for_it_is_removed(cluster: Cluster) -> None:
     cluster.reply("get namespace ", "", "not found\n", 1)
     assert cluster.run("--verify", IMAGE).returncode == 0
+    assert "create namespace neuron-dra-driver" in cluster.calls
     assert cluster.calls[-1] == "delete namespace neuron-dra-driver --wait=false"
 
 

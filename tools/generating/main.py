@@ -1,4 +1,4 @@
-"""Makes from the tables in the code what follows from them: pages, lists in manifests and in the chart, deploy/, stubs.
+"""Makes from the tables in the code what follows from them: pages, a list in the chart, deploy/, stubs.
 
     scripts/generate                 everything
     scripts/generate NAME ...        of these names only (--list)
@@ -61,26 +61,6 @@ def families() -> list[list[str]]:
     return [list(names) for _, names in groupby(INSTANCE_TYPES, key=lambda name: name[:4])]
 
 
-def in_daemonset(text: str) -> str:
-    """The DaemonSet of the installer with the instance types in its affinity."""
-    lines = []
-    for prefix in ("", "ml."):
-        if prefix:
-            lines.append(" " * 18 + "# SageMaker HyperPod")
-        for names in families():
-            listed = ", ".join(prefix + name for name in names) + ","
-            lines += textwrap.wrap(
-                listed,
-                WIDTH,
-                initial_indent=" " * 18,
-                subsequent_indent=" " * 18,
-                break_on_hyphens=False,
-                break_long_words=False,
-            )
-    made = "\n".join(lines)
-    return replaced(text, r"(values: \[\n)( +inf1\..*?)(\n +\]\n +# <<< instance-types)", made)
-
-
 def in_chart(text: str) -> str:
     """The templates of the chart with the instance types."""
     lines = []
@@ -114,9 +94,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "attributes": Target(
         "dra_driver/driver/resourceslices/attributes.py", one("docs/attributes.md", attributes.markdown)
     ),
-    "classes": Target(
-        "dra_driver/driver/deviceclasses.py", one("scripts/manifests/deviceclass.yaml", deviceclasses.manifest)
-    ),
+    "classes": Target("dra_driver/driver/deviceclasses.py", one("deploy/deviceclasses.yaml", deviceclasses.manifest)),
     "commands": Target("dra_driver/cli", one("docs/reference-commands.md", lambda: reference.page("commands"))),
     "settings": Target("dra_driver/cli", one("docs/reference-settings.md", lambda: reference.page("settings"))),
     "metrics": Target(
@@ -129,10 +107,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     ),
     "instance-types": Target(
         "dra_driver/neuron/topology/instance_types.py",
-        lambda: {
-            **part("scripts/manifests/daemonset.yaml", in_daemonset)(),
-            **part("charts/neuron-helm-chart/templates/_helpers.tpl", in_chart)(),
-        },
+        part("charts/neuron-helm-chart/templates/_helpers.tpl", in_chart),
     ),
     "deploy": Target("charts/neuron-helm-chart", deploy),
 }

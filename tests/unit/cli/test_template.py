@@ -108,7 +108,7 @@ def test_what_kwok_is_given_can_be_simulated(tmp_path: Path, capsys: pytest.Capt
     assert node["metadata"]["annotations"] == {"kwok.x-k8s.io/node": "fake"}
 
     example = str(Path(__file__).parents[3] / "examples/specs/all-devices.yaml")
-    classes = str(Path(__file__).parents[3] / "scripts/manifests/deviceclass.yaml")
+    classes = str(Path(__file__).parents[3] / "deploy/deviceclasses.yaml")
     assert main(["simulate", "--objects", str(nodes), "--objects", classes, example]) == 0
     assert "kwok-trn2-48xlarge" in capsys.readouterr().out
 
