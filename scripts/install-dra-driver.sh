@@ -84,7 +84,7 @@ emulate='' emulated_ultraservers='' devices='' extended_resources='' node_select
 group_timeout='' toleration='' image_pull_secret='' env='' resources='' resource_api='' values='' timeout=300
 restart='' reset='' uninstall='' verify='' force='' dry_run='' yes='' kubectl=${KUBECTL:-kubectl}
 # And what else is found out on the way.
-image='' place='' given=' ' classes='' with_policy=1 desired=0 scratch='' components='' patches=''
+image='' place='' given=' ' classes='' with_policy=1 scratch='' components='' patches=''
 
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; }
 note() { printf '%s\n' "$*" >&2; }
@@ -149,13 +149,13 @@ parse() {
     fi
 }
 
-# variable OPTION: the name of its variable.
-variable() {
+# variable_of OPTION: the name of its variable.
+variable_of() {
     local name=${1#--}
     printf '%s' "${name//-/_}"
 }
 
-set_flag() { printf -v "$(variable "$1")" 1; }
+set_flag() { printf -v "$(variable_of "$1")" 1; }
 
 # rule OPTION: sets the pattern of its values, and the hint for who gives another one. False: it takes no value.
 rule() {
@@ -191,7 +191,7 @@ set_option() {
     local pattern hint name
     rule "$1" || bad_arguments "there is no option $1 with a value"
     matches "$1" "$2" "$pattern" "$hint"
-    name=$(variable "$1")
+    name=$(variable_of "$1")
     case $1 in
     --env)
         if [[ ' DEVICES NEURON_DRA_DRIVER_EMULATION_MODE EMULATED_ULTRASERVERS ' == *" ${2%%=*} "* ]] ||
@@ -279,25 +279,27 @@ settings() {
     local option name line
     if [[ -n $extended_resources ]]; then echo --extended-resources; fi
     for option in --emulate --emulated-ultraservers --devices --node-selector --kubelet-root; do
-        name=$(variable "$option")
+        name=$(variable_of "$option")
         if [[ -n ${!name} ]]; then printf '%s %s\n' "$option" "${!name}"; fi
     done
     if [[ -n $placer ]]; then printf '%s\n' --placer "--group-timeout $group_timeout"; fi
     for option in $LISTS --resources; do
-        name=$(variable "$option")
+        name=$(variable_of "$option")
         while IFS= read -r line; do
             if [[ -n $line ]]; then printf '%s=%s\n' "$option" "$line"; fi
         done <<<"${!name}"
     done
 }
 
-# component PATH [EXAMPLE VALUE]: takes a component of deploy/, with a value in place of the one that it has as an example.
+# component PATH EXAMPLE VALUE: takes a component of deploy/, with a value in place of the one that it has as an example:
+# what people are told to do in a copy of it.
 component() {
     local file text
     components+="deploy/$1, "
     for file in "$scratch/deploy/$1"/*.yaml; do
         text=$(<"$file")
-        if [[ $# -gt 1 ]]; then printf '%s\n' "${text//"$2"/$3}" >"$file"; fi
+        text=${text//"$2"/$3}
+        printf '%s\n' "$text" >"$file"
     done
 }
 
@@ -380,18 +382,20 @@ begin() {
     components='' patches=''
 }
 
-# Writes what the options say that the cluster is to have.
+offers_cores() { [[ $devices =~ (^|[,.])core($|[,.]) ]]; }
+
+# Writes the objects that the cluster is to have by the options.
 render() {
     local kept line
     if [[ -n $emulate ]]; then component $SETTINGS/emulate trn2.48xlarge "$emulate"; fi
     if [[ -n $emulated_ultraservers ]]; then driver_variable EMULATED_ULTRASERVERS "$emulated_ultraservers"; fi
-    # Where cores are offered, the driver may read pods.
-    if [[ $devices =~ (^|[,.])core($|[,.]) ]]; then
+    # The component lets the driver read pods as well, which only the preparation of cores needs.
+    if offers_cores; then
         component $SETTINGS/devices chip.core "$devices"
     elif [[ -n $devices ]]; then
         driver_variable DEVICES "$devices"
     fi
-    if [[ -n $extended_resources ]]; then component $SETTINGS/extended-resources; fi
+    if [[ -n $extended_resources ]]; then components+="deploy/$SETTINGS/extended-resources, "; fi
     if [[ -n $node_selector ]]; then
         component $SETTINGS/node-selector 'example.com/neuron: dra' "${node_selector%%=*}: \"${node_selector#*=}\""
     fi
@@ -613,7 +617,7 @@ check_extended() {
                 "${KUBE[*]} delete deviceclass $name"
         fi
     done <<<"$classes"
-    if [[ ! $devices =~ (^|[,.])core($|[,.]) ]]; then
+    if ! offers_cores; then
         note "aws.amazon.com/neuroncore is served only by nodes that offer cores: see --devices, or label these nodes"
     fi
 }
@@ -658,6 +662,8 @@ check_nodes_left() {
     fi
 }
 
+# Not on the server's side: so that of earlier runs, those of the script before kustomize included, kubectl takes back what
+# is no longer asked for, and leaves alone what others have added.
 apply() {
     kube apply -f - <"$scratch/objects.yaml" ||
         die "not everything could be applied (see above); fix the cause and run this again"
@@ -665,34 +671,14 @@ apply() {
     if [[ -n $restart && -n $placer ]]; then kube -n "$NAMESPACE" rollout restart "deployment/$PLACER"; fi
 }
 
-rollout_columns='{.metadata.generation}|{.status.observedGeneration}|{.status.desiredNumberScheduled}'
-rollout_columns+='|{.status.updatedNumberScheduled}|{.status.numberAvailable}{"\n"}'
-waiting_columns='{range .items[*]}{.spec.nodeName}{" "}{.status.containerStatuses[*].state.waiting.reason}{"\n"}{end}'
+# rolled_out KIND/NAME: waits until all pods are of this version, and ready.
+rolled_out() { kube -n "$NAMESPACE" rollout status "$1" --timeout="${timeout}s" >&2; }
 
-# Waits until every node that should run the driver runs this version of it, ready. Sets `desired`.
 wait_ready() {
-    local deadline=$((SECONDS + timeout)) generation observed updated available line last='' reasons
     note "waiting up to $timeout s for the driver to register with kubelet and to publish its devices"
-    while true; do
-        IFS='|' read -r generation observed desired updated available < <(
-            kube -n "$NAMESPACE" get daemonset "$DAEMONSET" -o "jsonpath=$rollout_columns"
-        ) || generation=''
-        if [[ -n $generation && ${observed:-0} -ge $generation ]]; then
-            if [[ $desired == 0 ]]; then return 0; fi
-            reasons=$(kube -n "$NAMESPACE" get pods -l "app=$DAEMONSET" -o "jsonpath=$waiting_columns" |
-                awk 'NF > 1 {printf "; %s: %s", $1, $2}')
-            line="  ready on ${available:-0} of $desired nodes, updated ${updated:-0}$reasons"
-            if [[ $line != "$last" ]]; then note "$line"; fi
-            last=$line
-            if [[ ${updated:-0} -ge $desired && ${available:-0} -ge $desired ]]; then return 0; fi
-        fi
-        if [[ $SECONDS -ge $deadline ]]; then return 1; fi
-        sleep 1
-    done
-}
-
-wait_placer() {
-    kube -n "$NAMESPACE" rollout status "deployment/$PLACER" --timeout="${timeout}s" >&2 ||
+    rolled_out "daemonset/$DAEMONSET" || explain_failure
+    if [[ -z $placer ]]; then return; fi
+    rolled_out "deployment/$PLACER" ||
         die "the placer is not ready (see above), and pods with the gate neuron.aws.com/ultraserver wait until it is; its" \
             "log says more: ${KUBE[*]} -n $NAMESPACE logs -l app=$PLACER --prefix"
 }
@@ -722,8 +708,9 @@ slice_columns='{range .items[*]}{.spec.nodeName}|{.spec.devices[0].attributes.in
 slice_columns+='{.spec.devices[0].basic.attributes.instanceType.string}|{.spec.devices[*].name}{"\n"}{end}'
 
 show_published() {
-    local published table example=examples/specs command=${KUBE[*]}
-    if [[ $desired == 0 ]]; then
+    local nodes published table example=examples/specs command=${KUBE[*]}
+    nodes=$(kube -n "$NAMESPACE" get daemonset "$DAEMONSET" -o 'jsonpath={.status.desiredNumberScheduled}')
+    if [[ $nodes == 0 ]]; then
         lines "" "Installed, but no node of the cluster matches, so the driver is not running yet. It starts automatically on" \
             "nodes with a known instance type; use --node-selector or --emulate to select others. Your nodes:"
         kube get nodes -L node.kubernetes.io/instance-type >&2
@@ -780,30 +767,30 @@ claims_in_use() {
             }' || unknown "whether devices are in use"
 }
 
+# refuse CLAIMS WHICH REMEDY CONSEQUENCE: ends because of these claims, if any; with --force, it says what follows instead.
+refuse() {
+    if [[ -z $1 ]]; then return; fi
+    lines "$2:" "$1"
+    if [[ -z $force ]]; then die "$3, or use --force. Nothing was changed"; fi
+    warn "$4"
+}
+
 # Refuses while pods use devices under the names that beta releases of AWS's driver gave: for the scheduler, the same
 # chips under the names of this driver are free.
 check_former_names() {
-    local claims
+    local claims which="These claims hold devices under names of a beta release of AWS's DRA driver (neurondevice0 instead of"
     claims=$(claims_in_use '' '^neurondevice[0-9]')
-    if [[ -z $claims ]]; then return; fi
-    lines "These claims hold devices under names of a beta release of AWS's DRA driver (neurondevice0 instead of" \
-        "neuron-device-0), so the scheduler would give the same chips to other pods as well:" "$claims"
-    if [[ -z $force ]]; then
-        die "delete these pods first (see docs/install.md, Replacing AWS's DRA driver), or use --force. Nothing was changed"
-    fi
-    warn "installing anyway, because of --force: chips can be given to two pods"
+    refuse "$claims" "$which${NEWLINE}neuron-device-0), so the scheduler would give the same chips to other pods as well" \
+        "delete these pods first (see docs/install.md, Replacing AWS's DRA driver)" \
+        "installing anyway, because of --force: chips can be given to two pods"
 }
 
 # check_claims NODES: refuses while pods use devices (of these nodes, where any are named).
 check_claims() {
     local claims
     claims=$(claims_in_use "$1" '')
-    if [[ -z $claims ]]; then return; fi
-    lines "These claims are in use:" "$claims"
-    if [[ -z $force ]]; then
-        die "without the driver their pods cannot end; delete the pods first, or use --force. Nothing was changed"
-    fi
-    warn "their pods keep running, but will stay Terminating until the driver is installed again"
+    refuse "$claims" "These claims are in use" "without the driver their pods cannot end; delete the pods first" \
+        "their pods keep running, but will stay Terminating until the driver is installed again"
 }
 
 remove() {
@@ -964,8 +951,7 @@ main() {
         confirm "Install the Neuron DRA driver into this cluster?"
         apply
         if [[ -n $extended_resources ]]; then check_extended_stored; fi
-        if ! wait_ready; then explain_failure; fi
-        if [[ -n $placer ]]; then wait_placer; fi
+        wait_ready
         show_published
     fi
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import os
 import pty
 import select
@@ -25,7 +27,9 @@ from tests.manifests.support import (
     documents,
     install,
     of_kind,
+    ordered,
     pod_spec,
+    rendered,
 )
 from tests.paths import ROOT
 
@@ -81,8 +85,10 @@ class Cluster:
         self.reply("get deviceclass ", "aws.amazon.com/neuron")
         self.reply("get --raw /version", version(37))
         self.reply("apply -f -", "daemonset.apps/neuron-dra-driver-kubelet-plugin created\n")
-        self.reply("get daemonset ", "1|1|2|2|2\n")
-        self.reply("get pods", "node-a \nnode-b \n")
+        self.reply("rollout status daemonset", "successfully rolled out\n")
+        self.reply("rollout status deployment", "successfully rolled out\n")
+        self.reply("get daemonset ", "2")
+        self.reply("get pods", "node-a\nnode-b\n")
         chips = " ".join(f"neuron-device-{index}" for index in range(16))
         self.reply("get resourceslices", f"node-b|trn2.48xlarge|{chips}\nnode-a|trn2.48xlarge|{chips}\n")
         self.reply("get resourceclaims", "")
@@ -120,9 +126,20 @@ class Cluster:
         self.reply("get deviceclasses", f"neuron.aws.com|\nchip.neuron.aws.com|{resource}\nefa.networking.k8s.aws|\n")
 
     def placer_installed(self, group_timeout: str) -> None:
-        """Have a placer, which becomes ready at once."""
+        """Have a placer."""
         self.reply("get deployment neuron-dra-driver-placer --ignore-not-found", f"deployment|{group_timeout}")
-        self.reply("rollout status", "deployment successfully rolled out\n")
+
+    def has_applied(self, objects: list[Object]) -> None:
+        """Have these objects: the real kubectl reads of them what the installer asks for."""
+        cases = []
+        for item in objects:
+            file = self.directory / f"{item['kind'].lower()}.json"
+            file.write_text(json.dumps(item))
+            asked = f"get {item['kind'].lower()} {item['metadata']['name']} --ignore-not-found"
+            reading = f'{KUBECTL} patch --local --filename={file} --type=merge --patch="{{}}" --output="$output"'
+            cases.append(f'*" {asked} "*) for output; do :; done; exec {reading} ;;\n')
+        script = self.command.read_text()
+        self.command.write_text(script.replace("esac", f'esac\ncase " $* " in\n{"".join(cases)}esac', 1))
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the installer against this cluster."""
@@ -381,32 +398,14 @@ def test_a_failed_apply_ends_it(cluster: Cluster) -> None:
     golden(result.stderr)
 
 
-def test_the_wait_ends_when_every_node_runs_this_version(cluster: Cluster) -> None:
-    cluster.sequence(
-        "get daemonset ",
-        [
-            ("2|1|2|2|2\n", "", 0),  # the controller has not seen the change yet: its figures are old
-            ("2|2|2|0|2\n", "", 0),  # the old pods are available
-            ("2|2|2|1|2\n", "", 0),
-            ("2|2|2|2|2\n", "", 0),
-        ],
-    )
-    result = cluster.run(IMAGE)
-    assert result.returncode == 0
-    progress = [line for line in result.stderr.splitlines() if line.startswith("  ready on")]
-    assert [line[-1] for line in progress] == ["0", "1", "2"]
-
-
-def test_what_a_pod_waits_for_is_shown_while_waiting(cluster: Cluster) -> None:
-    cluster.sequence("get daemonset ", [("1|1|2|2|\n", "", 0), ("1|1|2|2|2\n", "", 0)])
-    cluster.sequence("get pods", [("node-a ImagePullBackOff\nnode-b \n", "", 0), ("node-a \nnode-b \n", "", 0)])
-    result = cluster.run(IMAGE)
-    assert result.returncode == 0
-    golden(result.stderr)
+def test_the_driver_is_waited_for_as_long_as_it_is_said(cluster: Cluster) -> None:
+    assert cluster.run("--timeout", "7", IMAGE).returncode == 0
+    (waited,) = [line for line in cluster.calls if "rollout status" in line]
+    assert waited == "-n neuron-dra-driver rollout status daemonset/neuron-dra-driver-kubelet-plugin --timeout=7s"
 
 
 def test_a_failed_start_shows_pods_events_log_and_what_to_do(cluster: Cluster) -> None:
-    cluster.reply("get daemonset ", "1|1|2|2|1\n")
+    cluster.reply("rollout status daemonset", "", "timed out waiting for the condition\n", 1)
     ready = "custom-columns=NAME:.metadata.name,READY"
     cluster.rules = {
         f"get pods -l app=neuron-dra-driver-kubelet-plugin --no-headers -o {ready}": [
@@ -426,7 +425,7 @@ def test_a_failed_start_shows_pods_events_log_and_what_to_do(cluster: Cluster) -
 
 
 def test_no_matching_node_is_no_failure_and_is_explained(cluster: Cluster) -> None:
-    cluster.reply("get daemonset ", "1|1|0||\n")
+    cluster.reply("get daemonset ", "0")
     result = cluster.run(IMAGE)
     assert result.returncode == 0
     golden(result.stderr)
@@ -514,15 +513,14 @@ def test_uninstall_removes_all_that_was_applied_and_the_pods_first(cluster: Clus
 
 
 def test_the_placer_is_waited_for_and_restarted_with_the_driver(cluster: Cluster) -> None:
-    cluster.reply("rollout status", "deployment successfully rolled out\n")
     assert cluster.run("--placer", "--restart", "--timeout", "7", IMAGE).returncode == 0
-    (waited,) = [line for line in cluster.calls if "rollout status" in line]
+    _, waited = [line for line in cluster.calls if "rollout status" in line]
     assert waited == "-n neuron-dra-driver rollout status deployment/neuron-dra-driver-placer --timeout=7s"
     assert len([line for line in cluster.calls if "rollout restart" in line]) == 2
 
 
 def test_a_placer_that_does_not_become_ready_is_a_failure_that_says_where_to_look(cluster: Cluster) -> None:
-    cluster.reply("rollout status", "", "timed out waiting for the condition\n", 1)
+    cluster.reply("rollout status deployment", "", "timed out waiting for the condition\n", 1)
     result = cluster.run("--placer", IMAGE)
     assert result.returncode == 1
     golden(result.stderr)
@@ -530,7 +528,6 @@ def test_a_placer_that_does_not_become_ready_is_a_failure_that_says_where_to_loo
 
 def test_without_admission_policies_the_placer_comes_without_its_own(cluster: Cluster) -> None:
     cluster.reply("get --raw /apis/admissionregistration", "", "not found\n", 1)
-    cluster.reply("rollout status", "deployment successfully rolled out\n")
     assert cluster.run("--placer", IMAGE).returncode == 0
     assert "ValidatingAdmissionPolicy" not in cluster.applied
     assert "kind: Deployment" in cluster.applied
@@ -577,6 +574,55 @@ def test_an_update_keeps_the_settings_that_it_is_not_told_to_change(cluster: Clu
     assert cluster.applied == install("--dry-run", *settings.split(), IMAGE).stdout
 
 
+KEPT = (
+    "--toleration=dedicated=neuron:NoSchedule",
+    "--toleration=*",
+    "--image-pull-secret=registry",
+    "--env=CONTIGUITY_POLICY=refuse",
+    "--env=HEALTH_POLICY=/etc/it's here.yaml",
+    "--resources=limits.memory=256Mi",
+)
+"""Options that an annotation tells the next run."""
+BEFORE = documents((ROOT / "tests/data/installer-before.yaml").read_text())
+BEFORE_OPTIONS = (
+    "--extended-resources",
+    "--emulate=trn2u.48xlarge",
+    "--emulated-ultraservers=2x4",
+    "--devices=chip,core",
+    "--node-selector=example.com/neuron=yes",
+    "--kubelet-root=/srv/kubelet",
+    "--placer",
+    "--group-timeout=60",
+    *KEPT,
+)
+
+
+def test_an_update_of_an_installation_by_the_script_of_before_keeps_every_option(cluster: Cluster) -> None:
+    cluster.has_applied([item for item in BEFORE if item["kind"] in ("DaemonSet", "Deployment")])
+    cluster.reply("get deviceclasses", "chip.neuron.aws.com|aws.amazon.com/neuron\n")
+    cluster.reply("get secret registry", "secret/registry\n")
+    result = cluster.run(IMAGE)
+    assert result.returncode == 0, result.stderr
+    assert cluster.applied == install("--dry-run", *BEFORE_OPTIONS, IMAGE).stdout
+    golden([line for line in result.stderr.splitlines() if line.startswith(("installed:", "will be:"))])
+
+
+def test_an_update_of_an_installation_by_the_script_of_before_changes_nothing_that_cannot_be_changed() -> None:
+    made = {(item["kind"], item["metadata"]["name"]): item for item in rendered(*BEFORE_OPTIONS, IMAGE)}
+    for item in BEFORE:
+        now = made[item["kind"], item["metadata"]["name"]]
+        for field in ("apiVersion", "roleRef"):
+            assert now.get(field) == item.get(field)
+        assert now["metadata"].get("namespace") == item["metadata"].get("namespace")
+        assert now.get("spec", {}).get("selector") == item.get("spec", {}).get("selector")
+    for kind in ("DaemonSet", "Deployment"):
+        before, now = (copy.deepcopy(of_kind(objects, kind)) for objects in (BEFORE, list(made.values())))
+        pod_spec(before)["containers"][0]["image"] = IMAGE
+        now["metadata"].pop("labels")
+        before["metadata"].pop("labels", None)
+        assert ordered([now]) == ordered([before])
+
+
 def test_an_update_shows_what_is_installed_and_what_will_be(cluster: Cluster) -> None:
     cluster.installed(emulate="trn2.48xlarge")
     cluster.placer_installed("60")
@@ -610,7 +656,6 @@ def test_an_update_renews_the_placer_that_is_installed(cluster: Cluster) -> None
 
 def test_a_placer_is_added_to_an_emulated_installation_without_ending_the_driver(cluster: Cluster) -> None:
     cluster.installed(emulate="trn2u.48xlarge", ultraservers="2x4")
-    cluster.reply("rollout status", "deployment successfully rolled out\n")
     assert cluster.run("--placer", IMAGE).returncode == 0
     environment = applied_environment(cluster, "DaemonSet")
     assert (environment["NEURON_DRA_DRIVER_EMULATION_MODE"], environment["EMULATED_ULTRASERVERS"]) == (
@@ -680,16 +725,6 @@ def test_it_is_said_where_limits_of_cores_would_wait(cluster: Cluster, offered: 
     result = cluster.run("--extended-resources", *options, IMAGE)
     assert ("neuroncore is served" in result.stderr) is said
     golden(result.stderr)
-
-
-KEPT = (
-    "--toleration=dedicated=neuron:NoSchedule",
-    "--toleration=*",
-    "--image-pull-secret=registry",
-    "--env=CONTIGUITY_POLICY=refuse",
-    "--env=HEALTH_POLICY=/etc/it's here.yaml",
-    "--resources=limits.memory=256Mi",
-)
 
 
 def test_an_update_keeps_tolerations_pull_secrets_variables_and_resources(cluster: Cluster) -> None:
@@ -842,7 +877,6 @@ def test_claims_do_not_keep_a_driver_from_coming_back(cluster: Cluster) -> None:
 
 def test_after_the_placer_the_example_with_its_gate_is_named(cluster: Cluster) -> None:
     cluster.reply("get resourceslices", "node-a|trn2u.48xlarge|neuron-node\nnode-b|trn2u.48xlarge|neuron-node\n")
-    cluster.reply("rollout status", "deployment successfully rolled out\n")
     shown = cluster.run("--placer", IMAGE).stderr
     (line,) = [line for line in shown.splitlines() if "2-node-inference-us.yaml" in line]
     command, _, rest = line.partition(" | ")
