@@ -10,7 +10,7 @@ import select
 import subprocess
 import sys
 from ast import literal_eval
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -103,43 +103,31 @@ class Cluster:
         """Answer the calls with `text` one after the other; the last answer stays."""
         self.rules[text] = list(replies)
 
-    def installed(
-        self,
-        *,
-        emulate: str = "",
-        ultraservers: str = "",
-        kubelet_root: str = "/var/lib/kubelet",
-        instance_types: bool = False,
-        labels: str = "",
-        offered: str = "",
-        extended: bool = False,
-        options: Sequence[str] = (),
-    ) -> None:
-        """Have a DaemonSet: what the installer reads of it."""
-        self.reply("neuron\\.aws\\.com/install-options", "".join(f"{option}\n" for option in options))
-        types = "node.kubernetes.io/instance-type" if instance_types else ""
-        self.reply(
-            "get daemonset neuron-dra-driver-kubelet-plugin --ignore-not-found",
-            f"daemonset|{OLD}|{emulate}|{ultraservers}|{kubelet_root}/plugins|{types}|{labels}|{offered}",
-        )
-        resource = "aws.amazon.com/neuron" if extended else ""
-        self.reply("get deviceclasses", f"neuron.aws.com|\nchip.neuron.aws.com|{resource}\nefa.networking.k8s.aws|\n")
-
-    def placer_installed(self, group_timeout: str) -> None:
-        """Have a placer."""
-        self.reply("get deployment neuron-dra-driver-placer --ignore-not-found", f"deployment|{group_timeout}")
+    def installed(self, *options: str, labels: Mapping[str, str] | None = None, noted: str = "") -> None:
+        """Have an installation with these options; `labels` choose its nodes as well, `noted` is in its annotation."""
+        objects = rendered(*options, OLD)
+        daemonset = of_kind(objects, "DaemonSet")
+        if labels:
+            pod_spec(daemonset)["nodeSelector"] = labels
+        if noted:
+            daemonset["metadata"]["annotations"] = {"neuron.aws.com/install-options": noted}
+        self.has_applied(objects)
 
     def has_applied(self, objects: list[Object]) -> None:
-        """Have these objects: the real kubectl reads of them what the installer asks for."""
+        """Have these objects: the real kubectl reads of DaemonSet and Deployment what the installer asks for."""
         cases = []
         for item in objects:
-            file = self.directory / f"{item['kind'].lower()}.json"
-            file.write_text(json.dumps(item))
-            asked = f"get {item['kind'].lower()} {item['metadata']['name']} --ignore-not-found"
-            reading = f'{KUBECTL} patch --local --filename={file} --type=merge --patch="{{}}" --output="$output"'
-            cases.append(f'*" {asked} "*) for output; do :; done; exec {reading} ;;\n')
+            kind, name = item["kind"].lower(), item["metadata"]["name"]
+            if kind in ("daemonset", "deployment"):
+                file = self.directory / f"{kind}.json"
+                file.write_text(json.dumps(item))
+                reading = f'{KUBECTL} patch --local --filename={file} --type=merge --patch="{{}}" --output="$output"'
+                cases.append(f'*" get {kind} {name} --ignore-not-found "*) for output; do :; done; exec {reading} ;;\n')
         script = self.command.read_text()
         self.command.write_text(script.replace("esac", f'esac\ncase " $* " in\n{"".join(cases)}esac', 1))
+        classes = [item for item in objects if item["kind"] == "DeviceClass"]
+        named = [f"{item['metadata']['name']}|{item['spec'].get('extendedResourceName', '')}\n" for item in classes]
+        self.reply("get deviceclasses", "".join(named) + "efa.networking.k8s.aws|\n")
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the installer against this cluster."""
@@ -564,9 +552,13 @@ def applied_environment(cluster: Cluster, kind: str) -> dict[str, str]:
 
 def test_an_update_keeps_the_settings_that_it_is_not_told_to_change(cluster: Cluster) -> None:
     cluster.installed(
-        emulate="trn2u.48xlarge", ultraservers="2x4", kubelet_root="/srv/kubelet", labels='{"example.com/neuron":"yes"}'
+        "--emulate=trn2u.48xlarge",
+        "--emulated-ultraservers=2x4",
+        "--kubelet-root=/srv/kubelet",
+        "--node-selector=example.com/neuron=yes",
+        "--placer",
+        "--group-timeout=60",
     )
-    cluster.placer_installed("60")
     result = cluster.run(IMAGE)
     assert result.returncode == 0, result.stderr
     settings = "--emulate trn2u.48xlarge --emulated-ultraservers 2x4 --node-selector example.com/neuron=yes"
@@ -598,7 +590,7 @@ BEFORE_OPTIONS = (
 
 
 def test_an_update_of_an_installation_by_the_script_of_before_keeps_every_option(cluster: Cluster) -> None:
-    cluster.has_applied([item for item in BEFORE if item["kind"] in ("DaemonSet", "Deployment")])
+    cluster.has_applied(BEFORE)
     cluster.reply("get deviceclasses", "chip.neuron.aws.com|aws.amazon.com/neuron\n")
     cluster.reply("get secret registry", "secret/registry\n")
     result = cluster.run(IMAGE)
@@ -624,8 +616,7 @@ def test_an_update_of_an_installation_by_the_script_of_before_changes_nothing_th
 
 
 def test_an_update_shows_what_is_installed_and_what_will_be(cluster: Cluster) -> None:
-    cluster.installed(emulate="trn2.48xlarge")
-    cluster.placer_installed("60")
+    cluster.installed("--emulate=trn2.48xlarge", "--placer", "--group-timeout=60")
     status, said = answer_on_a_terminal(cluster, "n\n", "--group-timeout", "90", IMAGE)
     assert status == 1
     before, after = (line for line in said.split("[y/N]")[0].splitlines() if "--emulate trn2.48xlarge" in line)
@@ -637,8 +628,7 @@ def test_an_update_shows_what_is_installed_and_what_will_be(cluster: Cluster) ->
 
 
 def test_what_an_update_is_told_it_changes_and_nothing_else(cluster: Cluster) -> None:
-    cluster.installed(emulate="trn2.48xlarge")
-    cluster.placer_installed("60")
+    cluster.installed("--emulate=trn2.48xlarge", "--placer", "--group-timeout=60")
     assert cluster.run("--group-timeout", "90", "--node-selector", "a=b", IMAGE).returncode == 0
     assert applied_environment(cluster, "Deployment")["GROUP_TIMEOUT"] == "90"
     assert applied_environment(cluster, "DaemonSet")["NEURON_DRA_DRIVER_EMULATION_MODE"] == "trn2.48xlarge"
@@ -646,8 +636,7 @@ def test_what_an_update_is_told_it_changes_and_nothing_else(cluster: Cluster) ->
 
 
 def test_an_update_renews_the_placer_that_is_installed(cluster: Cluster) -> None:
-    cluster.installed(instance_types=True)
-    cluster.placer_installed("60")
+    cluster.installed("--placer", "--group-timeout=60")
     assert cluster.run("--restart", IMAGE).returncode == 0
     assert applied_environment(cluster, "Deployment")["image"] == IMAGE
     assert len([line for line in cluster.calls if "rollout restart" in line]) == 2
@@ -655,7 +644,7 @@ def test_an_update_renews_the_placer_that_is_installed(cluster: Cluster) -> None
 
 
 def test_a_placer_is_added_to_an_emulated_installation_without_ending_the_driver(cluster: Cluster) -> None:
-    cluster.installed(emulate="trn2u.48xlarge", ultraservers="2x4")
+    cluster.installed("--emulate=trn2u.48xlarge", "--emulated-ultraservers=2x4")
     assert cluster.run("--placer", IMAGE).returncode == 0
     environment = applied_environment(cluster, "DaemonSet")
     assert (environment["NEURON_DRA_DRIVER_EMULATION_MODE"], environment["EMULATED_ULTRASERVERS"]) == (
@@ -666,19 +655,19 @@ def test_a_placer_is_added_to_an_emulated_installation_without_ending_the_driver
 
 
 def test_another_emulated_type_does_not_inherit_the_ultraservers(cluster: Cluster) -> None:
-    cluster.installed(emulate="trn2u.48xlarge", ultraservers="2x4")
+    cluster.installed("--emulate=trn2u.48xlarge", "--emulated-ultraservers=2x4")
     assert cluster.run("--emulate", "trn2.48xlarge", IMAGE).returncode == 0
     assert "EMULATED_ULTRASERVERS" not in applied_environment(cluster, "DaemonSet")
 
 
 def test_ultraservers_can_be_added_to_an_emulated_installation_alone(cluster: Cluster) -> None:
-    cluster.installed(emulate="trn2u.48xlarge")
+    cluster.installed("--emulate=trn2u.48xlarge")
     assert cluster.run("--emulated-ultraservers", "2x4", IMAGE).returncode == 0
     assert applied_environment(cluster, "DaemonSet")["EMULATED_ULTRASERVERS"] == "2x4"
 
 
 def test_an_update_keeps_what_nodes_offer_and_the_extended_resources(cluster: Cluster) -> None:
-    cluster.installed(emulate="trn2.48xlarge", offered="chip,core", extended=True)
+    cluster.installed("--extended-resources", "--emulate=trn2.48xlarge", "--devices=chip,core")
     result = cluster.run(IMAGE)
     assert result.returncode == 0, result.stderr
     settings = "--extended-resources --emulate trn2.48xlarge --devices chip,core"
@@ -688,7 +677,7 @@ def test_an_update_keeps_what_nodes_offer_and_the_extended_resources(cluster: Cl
 
 
 def test_reset_ends_extended_resources_and_what_nodes_offered(cluster: Cluster) -> None:
-    cluster.installed(instance_types=True, offered="core", extended=True)
+    cluster.installed("--extended-resources", "--devices=core")
     assert cluster.run("--reset", IMAGE).returncode == 0
     assert cluster.applied == install("--dry-run", IMAGE).stdout
 
@@ -729,7 +718,7 @@ def test_it_is_said_where_limits_of_cores_would_wait(cluster: Cluster, offered: 
 
 def test_an_update_keeps_tolerations_pull_secrets_variables_and_resources(cluster: Cluster) -> None:
     cluster.reply("get secret registry", "secret/registry\n")
-    cluster.installed(instance_types=True, options=KEPT)
+    cluster.installed(*KEPT)
     result = cluster.run(IMAGE)
     assert result.returncode == 0, result.stderr
     assert cluster.applied == install("--dry-run", *KEPT, IMAGE).stdout
@@ -743,21 +732,21 @@ def test_an_update_keeps_tolerations_pull_secrets_variables_and_resources(cluste
 
 def test_what_is_given_of_a_repeatable_option_replaces_what_is_installed_of_it(cluster: Cluster) -> None:
     cluster.reply("get secret registry", "secret/registry\n")
-    cluster.installed(instance_types=True, options=KEPT)
+    cluster.installed(*KEPT)
     assert cluster.run("--env", "CONTIGUITY_POLICY=allow", IMAGE).returncode == 0
     kept = [option for option in KEPT if not option.startswith("--env")]
     assert cluster.applied == install("--dry-run", "--env=CONTIGUITY_POLICY=allow", *kept, IMAGE).stdout
 
 
 def test_reset_ends_tolerations_pull_secrets_variables_and_resources(cluster: Cluster) -> None:
-    cluster.installed(instance_types=True, options=KEPT)
+    cluster.installed(*KEPT)
     assert cluster.run("--reset", IMAGE).returncode == 0
     assert cluster.applied == install("--dry-run", IMAGE).stdout
 
 
 @pytest.mark.parametrize("line", ["--force", "x", "--toleration=a b", "--env=NODE_NAME=other", "--kubectl=sh"])
 def test_options_in_the_annotation_are_not_trusted(cluster: Cluster, line: str) -> None:
-    cluster.installed(instance_types=True, options=[line])
+    cluster.installed(noted=f"{line}\n")
     result = cluster.run(IMAGE)
     assert result.returncode == 1
     assert "--reset" in result.stderr
@@ -773,21 +762,20 @@ def test_a_pull_secret_that_is_missing_is_said_with_the_command_that_makes_it(cl
 
 
 def test_reset_takes_the_defaults_for_what_it_is_not_told(cluster: Cluster) -> None:
-    cluster.installed(emulate="trn2.48xlarge")
-    cluster.placer_installed("60")
+    cluster.installed("--emulate=trn2.48xlarge", "--placer", "--group-timeout=60")
     assert cluster.run("--reset", IMAGE).returncode == 0
     assert cluster.applied == install("--dry-run", "--placer", IMAGE).stdout
 
 
 def test_labels_that_were_added_by_hand_are_not_taken_for_the_choice_of_nodes(cluster: Cluster) -> None:
     """The instance types still choose the nodes, and apply leaves alone what it has not written."""
-    cluster.installed(instance_types=True, labels='{"example.com/pool":"a","example.com/zone":"b"}')
+    cluster.installed(labels={"example.com/pool": "a", "example.com/zone": "b"})
     assert cluster.run(IMAGE).returncode == 0
     assert cluster.applied == install("--dry-run", IMAGE).stdout
 
 
 def test_a_setting_that_cannot_be_kept_is_not_guessed_at(cluster: Cluster) -> None:
-    cluster.installed(labels='{"example.com/pool":"a","example.com/zone":"b"}')
+    cluster.installed("--node-selector=example.com/pool=a", labels={"example.com/pool": "a", "example.com/zone": "b"})
     result = cluster.run(IMAGE)
     assert result.returncode == 1
     golden(result.stderr)
@@ -811,7 +799,7 @@ LEAVES_NODE_A = ("--node-selector", "example.com/neuron=yes")
 
 
 def test_an_update_that_would_end_the_driver_beside_claims_is_refused(cluster: Cluster) -> None:
-    cluster.installed(emulate="trn2.48xlarge")
+    cluster.installed("--emulate=trn2.48xlarge")
     cluster.reply("get nodes -l", "node-b\n")
     cluster.reply("get resourceclaims", CLAIMS + "default/elsewhere|neuron.aws.com|node-b|neuron-device-0|pod3\n")
     result = cluster.run(*LEAVES_NODE_A, IMAGE)
@@ -828,7 +816,7 @@ def test_an_update_that_would_end_the_driver_beside_claims_is_refused(cluster: C
 def test_a_reset_asks_for_the_nodes_of_the_known_instance_types(cluster: Cluster) -> None:
     from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 
-    cluster.installed(emulate="trn2.48xlarge")
+    cluster.installed("--emulate=trn2.48xlarge")
     cluster.reply("get nodes -l", "")
     cluster.reply("get resourceclaims", CLAIMS)
     assert cluster.run("--reset", IMAGE).returncode == 1
@@ -839,7 +827,7 @@ def test_a_reset_asks_for_the_nodes_of_the_known_instance_types(cluster: Cluster
 
 def test_another_kubelet_root_is_refused_while_claims_are_in_use(cluster: Cluster) -> None:
     """What was prepared stands in the old directory, and kubelet is not told of the new one's driver."""
-    cluster.installed(instance_types=True)
+    cluster.installed()
     cluster.reply("get resourceclaims", CLAIMS)
     result = cluster.run("--kubelet-root", "/srv/kubelet", IMAGE)
     assert result.returncode == 1
@@ -848,7 +836,7 @@ def test_another_kubelet_root_is_refused_while_claims_are_in_use(cluster: Cluste
 
 
 def test_a_forced_update_says_what_becomes_of_the_pods(cluster: Cluster) -> None:
-    cluster.installed(emulate="trn2.48xlarge")
+    cluster.installed("--emulate=trn2.48xlarge")
     cluster.reply("get nodes -l", "node-b\n")
     cluster.reply("get resourceclaims", CLAIMS)
     result = cluster.run("--force", *LEAVES_NODE_A, IMAGE)
@@ -859,7 +847,7 @@ def test_a_forced_update_says_what_becomes_of_the_pods(cluster: Cluster) -> None
 
 @pytest.mark.parametrize(("stays", "claims"), [("node-b\n", ""), ("node-a\nnode-b\n", CLAIMS)])
 def test_an_update_that_ends_the_driver_beside_no_claim_is_done(cluster: Cluster, stays: str, claims: str) -> None:
-    cluster.installed(emulate="trn2.48xlarge")
+    cluster.installed("--emulate=trn2.48xlarge")
     cluster.reply("get nodes -l", stays)
     cluster.reply("get resourceclaims", claims)
     result = cluster.run(*LEAVES_NODE_A, IMAGE)
@@ -887,7 +875,7 @@ def test_after_the_placer_the_example_with_its_gate_is_named(cluster: Cluster) -
 
 
 def test_uninstall_names_the_directory_that_the_driver_used(cluster: Cluster) -> None:
-    cluster.installed(kubelet_root="/srv/kubelet", instance_types=True)
+    cluster.installed("--kubelet-root=/srv/kubelet")
     assert "/srv/kubelet/plugins/neuron.aws.com" in cluster.run("--uninstall").stderr
 
 
