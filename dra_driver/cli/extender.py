@@ -17,7 +17,7 @@ from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
     from dra_driver.legacy.extender.server import Tls
-    from dra_driver.legacy.extender.service import Service, Settings
+    from dra_driver.legacy.extender.service import ExtenderService, ExtenderSettings
 
 OPTIONS: tuple[daemon.Option, ...] = (
     (
@@ -92,15 +92,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
-    from dra_driver.legacy.extender.service import Service
+    from dra_driver.legacy.extender.service import ExtenderService
     from dra_driver.util.logs import configure
 
     values = effective(vars(args), os.environ)
     configure(values["log_format"], args.v)
     found = settings(values)
 
-    def make() -> Service:
-        return Service(daemon.transport(values["kubeconfig"]), found)
+    def make() -> ExtenderService:
+        return ExtenderService(daemon.transport(values["kubeconfig"]), found)
 
     with daemon.stacks_on_signal():
         asyncio.run(_serve(make, values["metrics_port"], values["metrics_address"]))
@@ -115,11 +115,11 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
     return values | {"leader_elect": given["leader_elect"]}
 
 
-def settings(values: Mapping[str, Any]) -> Settings:
+def settings(values: Mapping[str, Any]) -> ExtenderSettings:
     """The extender's settings; raises UsageError for inconsistent files."""
-    from dra_driver.legacy.extender.service import Settings
+    from dra_driver.legacy.extender.service import ExtenderSettings
 
-    return Settings(
+    return ExtenderSettings(
         address=values["bind_address"],
         port=values["port"],
         tls=_tls(values["tls_cert"], values["tls_key"], values["tls_client_ca"]),
@@ -140,7 +140,7 @@ def _tls(certificate: str, key: str, client_ca: str) -> Tls | None:
     return Tls(Path(certificate), Path(key), Path(client_ca) if client_ca else None) if certificate else None
 
 
-async def _serve(make: Callable[[], Service], metrics_port: int, metrics_address: str) -> None:
+async def _serve(make: Callable[[], ExtenderService], metrics_port: int, metrics_address: str) -> None:
     from dra_driver.util.metrics import Collector, serve
 
     stopping = asyncio.Event()

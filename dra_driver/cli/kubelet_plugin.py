@@ -12,7 +12,7 @@ from dra_driver.cli import daemon, vocabulary
 from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.driver.settings import Settings
+    from dra_driver.driver.settings import DriverSettings
 
 OPTIONS: tuple[daemon.Option, ...] = (
     ("--node-name", "NODE_NAME", None, "name of this node's Node object (required)"),
@@ -174,12 +174,12 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
     return values
 
 
-def settings(values: Mapping[str, Any]) -> Settings:
+def settings(values: Mapping[str, Any]) -> DriverSettings:
     """The agent's settings."""
-    from dra_driver.driver.settings import Settings
+    from dra_driver.driver.settings import DriverSettings
     from dra_driver.neuron.health.policy import HealthPolicy
 
-    return Settings(
+    return DriverSettings(
         node_name=values["node_name"],
         pod_uid=values["pod_uid"] or None,
         host_root=Path(values["emulation_root"] if values["emulate"] else values["host_root"]),

@@ -56,7 +56,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
     from dra_driver.kube.kubelet.health import HealthServer
-    from dra_driver.ultraserver.placer.controller import Service
+    from dra_driver.ultraserver.placer.controller import PlacerService
     from dra_driver.ultraserver.placer.values import Rules
     from dra_driver.util.logs import configure
 
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     port = int(daemon.number("--healthcheck-port", values["healthcheck_port"], -65535, 65535))
     identity = values["identity"] or f"{socket.gethostname()}_{secrets.token_hex(4)}"
     rules = Rules(timeout=timeout, avoid=timeout)
-    service = Service(daemon.transport(values["kubeconfig"]), values["namespace"], identity, rules)
+    service = PlacerService(daemon.transport(values["kubeconfig"]), values["namespace"], identity, rules)
     checks = {"liveness": service.stuck, "readiness": service.problems}
     health = HealthServer(port, values["healthcheck_address"], checks)
     with daemon.stopped_by_signals() as stop:

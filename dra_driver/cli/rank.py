@@ -13,7 +13,7 @@ from dra_driver.cli import vocabulary
 from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.ultraserver.rendezvous.environment import Membership
+    from dra_driver.ultraserver.rendezvous.environment import GroupMembership
     from dra_driver.ultraserver.rendezvous.roster import Hello, RankTable
 
 DEFAULT_PORT = 46900
@@ -120,7 +120,7 @@ def _keep(path: Path, table: RankTable, own: Hello) -> None:
     _say(f"{path}: " + " ".join(f"{name}={value}" for name, value in values.items()))
 
 
-def _host(membership: Membership, port: int) -> str:
+def _host(membership: GroupMembership, port: int) -> str:
     from dra_driver.ultraserver.rendezvous.environment import own_host
 
     return own_host(membership, socket.gethostname()) or _address_towards(membership.leader, port)

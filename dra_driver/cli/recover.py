@@ -14,7 +14,7 @@ from dra_driver.cli import daemon, vocabulary
 from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.operations.recovery.controller import Settings
+    from dra_driver.operations.recovery.controller import RecoverySettings
     from dra_driver.operations.recovery.policy import Policy
 
 OPTIONS: tuple[daemon.Option, ...] = (
@@ -71,7 +71,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
     from dra_driver.kube.kubelet.health import HealthServer
-    from dra_driver.operations.recovery.controller import Service
+    from dra_driver.operations.recovery.controller import RecoveryService
     from dra_driver.util.logs import configure
     from dra_driver.util.metrics import Collector, serve
 
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     }
     settings = read_settings(values, act=args.act, cloudwatch=args.cloudwatch)
     identity = values["identity"] or f"{socket.gethostname()}_{secrets.token_hex(4)}"
-    service = Service(daemon.transport(values["kubeconfig"]), values["namespace"], identity, settings)
+    service = RecoveryService(daemon.transport(values["kubeconfig"]), values["namespace"], identity, settings)
     checks = {"liveness": service.stuck, "readiness": service.problems}
     health = HealthServer(ports["healthcheck_port"], values["healthcheck_address"], checks)
     text = "Time of one action: a drain is one round of evictions."
@@ -103,10 +103,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_settings(values: dict[str, Any], *, act: bool, cloudwatch: bool) -> Settings:
+def read_settings(values: dict[str, Any], *, act: bool, cloudwatch: bool) -> RecoverySettings:
     """The settings; raises UsageError for an invalid policy, a program that is not there, or a missing package."""
     from dra_driver.operations.recovery.aws import check_installed
-    from dra_driver.operations.recovery.controller import Settings
+    from dra_driver.operations.recovery.controller import RecoverySettings
     from dra_driver.operations.recovery.hook import Hook
 
     policy = _policy(values["policy"])
@@ -117,7 +117,7 @@ def read_settings(values: dict[str, Any], *, act: bool, cloudwatch: bool) -> Set
     tables = (policy.remedies, policy.faults)
     if cloudwatch or any("replace" in steps for table in tables for steps in table.values()):
         check_installed()
-    return Settings(policy, act, Hook(program, timeout) if program else None, cloudwatch)
+    return RecoverySettings(policy, act, Hook(program, timeout) if program else None, cloudwatch)
 
 
 def _policy(file: str) -> Policy:

@@ -17,7 +17,7 @@ from dra_driver.util.text import printable
 
 if TYPE_CHECKING:
     from dra_driver.operations.report.archive import Collected
-    from dra_driver.operations.report.cluster import Settings
+    from dra_driver.operations.report.cluster import ProgramSettings
 
 STDOUT: Final = "-"
 OWN_NAMESPACES: Final = ("neuron-dra-driver", "neuron-healthcheck-system")
@@ -116,12 +116,12 @@ def _of_cluster(args: argparse.Namespace) -> Collected:
         return read(transport, _settings(), args.node_name)
 
 
-def _settings() -> Settings:
+def _settings() -> ProgramSettings:
     """The options of the daemons, and the variables that stand for them."""
     from dra_driver.cli.main import DAEMONS
-    from dra_driver.operations.report.cluster import Settings
+    from dra_driver.operations.report.cluster import ProgramSettings
 
     tables = [getattr(import_module(f"dra_driver.cli.{name}"), "OPTIONS", ()) for name in DAEMONS]
     rows = [row for table in tables for row in table]
     words = {"--v", *(row[0] for row in rows), *(name.replace("_", "-") for name in DAEMONS)}
-    return Settings(frozenset(row[1] for row in rows), frozenset(words))
+    return ProgramSettings(frozenset(row[1] for row in rows), frozenset(words))

@@ -34,7 +34,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DeviceSelection:
     """The devices and classes to select from."""
 
     slices: Sequence[ResourceSlice] | None = None
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(item.matches is None for item in rows) else 0
 
 
-def _selectors(resource: str, source: Source) -> list[str]:
+def _selectors(resource: str, source: DeviceSelection) -> list[str]:
     """The expressions of the class that provides the extended resource."""
     from dra_driver.simulator.manifests import offering
 
@@ -148,7 +148,7 @@ def table(rows: list[Row]) -> str:
     return "\n".join([columns(cells), f"{devices}: {counts[True]} match, {counts[False]} do not, {counts[None]} fail"])
 
 
-def _source(args: argparse.Namespace) -> Source:
+def _source(args: argparse.Namespace) -> DeviceSelection:
     live, files = vocabulary.from_cluster(args), vocabulary.files(args)
     if sum(map(bool, (live, files, args.instance_type))) > 1:
         raise UsageError(
@@ -159,26 +159,26 @@ def _source(args: argparse.Namespace) -> Source:
     if files:
         return _of_files(files)
     if args.instance_type is None:
-        return Source()
+        return DeviceSelection()
     from dra_driver.driver.resourceslices.devices import devices
     from dra_driver.driver.resourceslices.pool import pool
     from dra_driver.simulator.emulated_nodes import driver_classes
 
     host = argparse.Namespace(host_root=None, instance_type=args.instance_type)
-    return Source(list(pool(devices(read_host(host)), EXAMPLE_NODE, EXAMPLE_NODE_UID)), driver_classes())
+    return DeviceSelection(list(pool(devices(read_host(host)), EXAMPLE_NODE, EXAMPLE_NODE_UID)), driver_classes())
 
 
-def _of_cluster(args: argparse.Namespace) -> Source:
+def _of_cluster(args: argparse.Namespace) -> DeviceSelection:
     from dra_driver.cli.clusterinput import asking, read_classes, released
     from dra_driver.kube.api.resources import ResourceApi
     from dra_driver.simulator.cel import nearest
 
     with asking(args) as transport:
         api = ResourceApi(transport)
-        return Source(current(api.list_all_slices()), read_classes(transport), nearest(released(api)))
+        return DeviceSelection(current(api.list_all_slices()), read_classes(transport), nearest(released(api)))
 
 
-def _of_files(files: Sequence[str]) -> Source:
+def _of_files(files: Sequence[str]) -> DeviceSelection:
     """Read files, which may contain other objects too; raises UsageError with the place and the reason."""
     from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
     from dra_driver.simulator.manifests import ManifestError, read_manifests
@@ -192,7 +192,7 @@ def _of_files(files: Sequence[str]) -> Source:
             f"{', '.join(files)}: there is no ResourceSlice in it",
             remedy="give what `kubectl get resourceslices -o yaml` prints, or `dra-driver slices`",
         )
-    return Source(current(found.slices), found.classes)
+    return DeviceSelection(current(found.slices), found.classes)
 
 
 def current(slices: Sequence[ResourceSlice]) -> list[ResourceSlice]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from dra_driver.operations.overview.following import Followed
-    from dra_driver.operations.overview.view import Chip, Frame, NodeRow
+    from dra_driver.operations.overview.view import ChipRow, Frame, NodeRow
 
 MIN_PAUSE: Final = 0.5
 """Seconds between two frames, at least; a frame of a large cluster takes part of a second itself."""
@@ -322,7 +322,7 @@ def _node_row(row: NodeRow, *, wide: bool) -> tuple[Cell, ...]:
     )
 
 
-def _sign(chip: Chip) -> str:
+def _sign(chip: ChipRow) -> str:
     from dra_driver.neuron.topology.drawing import SIGNS
 
     if chip.held:

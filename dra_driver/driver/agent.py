@@ -28,9 +28,9 @@ from dra_driver.driver.resourceslices.devices import (
     is_ultraserver,
 )
 from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper
-from dra_driver.driver.resourceslices.reconcile import Instance
+from dra_driver.driver.resourceslices.reconcile import DriverInstance
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS, allocated
-from dra_driver.driver.settings import DEVICES_LABEL, Settings
+from dra_driver.driver.settings import DEVICES_LABEL, DriverSettings
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi, WatchEvent
@@ -86,7 +86,7 @@ class NodeAgent:
         on_fatal: called when the agent cannot go on and the process should end with an error.
     """
 
-    def __init__(self, settings: Settings, transport: Transport, on_fatal: Callable[[], None]) -> None:
+    def __init__(self, settings: DriverSettings, transport: Transport, on_fatal: Callable[[], None]) -> None:
         self._settings = settings
         self._on_fatal = on_fatal
         self.fatal = False
@@ -143,7 +143,7 @@ class NodeAgent:
             api,
             DRIVER_NAME,
             settings.node_name,
-            instance=Instance.here(boot),
+            instance=DriverInstance.here(boot),
             source=self._offering,
             policy=SlicePolicy(shared_counters=settings.shared_counters),
         )

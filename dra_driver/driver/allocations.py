@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Allocation:
+class DeviceUse:
     """A device in use. ``pod`` and ``container`` are "" where that is not known."""
 
     device: str
@@ -61,7 +61,7 @@ class Allocation:
 
 def allocations(
     plans: Iterable[Plan], listed: Iterable[PodDevices], consumers: Callable[[Plan], Sequence[str]]
-) -> list[Allocation]:
+) -> list[DeviceUse]:
     """Who uses what, without repetition, in order. Devices with admin access are looked at, not used.
 
     Args:
@@ -75,7 +75,7 @@ def allocations(
             if use.driver == DRIVER_NAME:
                 key = (pod.namespace, use.claim, use.pool, use.device)
                 users.setdefault(key, set()).add((pod.name, use.container))
-    found: set[Allocation] = set()
+    found: set[DeviceUse] = set()
     for plan in plans:
         reserved = [(name, "") for name in consumers(plan)]
         for device in plan.devices:
@@ -84,13 +84,13 @@ def allocations(
             told = users.get((plan.namespace, plan.name, device.pool, device.device))
             chips = tuple(sorted({node.chip for node in device.nodes}))
             found |= {
-                Allocation(device.device, plan.namespace, plan.name, pod, container, chips)
+                DeviceUse(device.device, plan.namespace, plan.name, pod, container, chips)
                 for pod, container in told or reserved or (("", ""),)
             }
     return sorted(found)
 
 
-def allocation_samples(found: Sequence[Allocation]) -> Iterator[Sample]:
+def allocation_samples(found: Sequence[DeviceUse]) -> Iterator[Sample]:
     """One series for each device and container, one for each chip and container, and how many did not fit."""
     devices = {_labels(item, (("device", item.device),)) for item in found}
     chips = {
@@ -108,7 +108,7 @@ def allocation_samples(found: Sequence[Allocation]) -> Iterator[Sample]:
     yield Sample("allocations_omitted", "Series of allocations that are left out, as there are too many.", omitted)
 
 
-def _labels(item: Allocation, first: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+def _labels(item: DeviceUse, first: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     return (
         *first,
         ("namespace", item.namespace),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from dra_driver.driver.offering import Offered
+from dra_driver.driver.offering import OfferState
 from dra_driver.driver.resourceslices.controller import SliceStatus
 from dra_driver.kube.kubelet.registration import Registration
 from dra_driver.kube.objects.resource import Device
@@ -53,7 +53,7 @@ def taint_samples(devices: Iterable[Device]) -> Iterator[Sample]:
         yield Sample("tainted_devices", "Devices by taint.", count, (("key", key), ("effect", effect)))
 
 
-def offer_samples(now: Offered) -> Iterator[Sample]:
+def offer_samples(now: OfferState) -> Iterator[Sample]:
     """What the node offers, and what of the setting it cannot."""
     offer = now.offer
     kinds = Counter(device.attributes["resourceType"].string or "" for device in offer.devices)

@@ -17,7 +17,7 @@ from typing import Final
 from dra_driver.driver.claims.prepare import Published
 from dra_driver.driver.resourceslices.controller import Desired, DeviceSource
 from dra_driver.driver.resourceslices.devices import (
-    Kept,
+    KeptDevice,
     Offer,
     completed,
     effective_cuts,
@@ -27,7 +27,7 @@ from dra_driver.driver.resourceslices.devices import (
 )
 from dra_driver.driver.resourceslices.kept import Keeper
 from dra_driver.driver.resourceslices.pool import incomplete
-from dra_driver.driver.settings import DEVICES_LABEL, Settings
+from dra_driver.driver.settings import DEVICES_LABEL, DriverSettings
 from dra_driver.kube.kubelet.client import PodDevices
 from dra_driver.kube.objects.resource import Device, ResourceSlice
 from dra_driver.neuron.exclusion import HeldBack, held_back
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class OfferState:
     """What is offered now, and why not more. Nothing yet, to begin with."""
 
     offer: Offer = field(default=Offer(()))
@@ -69,7 +69,7 @@ class Offering(DeviceSource):
 
     def __init__(
         self,
-        settings: Settings,
+        settings: DriverSettings,
         health: NodeHealth,
         plugin_pods: Callable[[], Sequence[PodDevices] | None],
         keeper: Keeper,
@@ -99,11 +99,11 @@ class Offering(DeviceSource):
         The slices say so by themselves. The health says it later, after two readings, and not at all of device numbers
         that cannot be read; without a kernel driver it says no more than unknown, which keeps no claim away.
         """
-        self._kept: Mapping[str, Kept] = {}
+        self._kept: Mapping[str, KeptDevice] = {}
         """Devices that are on offer only because claims hold them, or may hold them."""
         self._core_size: int | None = None
         """The host's, by which cores are published; None: nothing has been compared with the server yet."""
-        self.now = Offered()
+        self.now = OfferState()
         """Replaced as a whole: read it once, use that."""
         self.published = Published()
         """Likewise, for preparations."""
@@ -156,7 +156,7 @@ class Offering(DeviceSource):
 
     def keep(self, prepared: Mapping[str, int | None]) -> None:
         """An instance before this one has prepared these devices, with the core sizes of cores: they stay."""
-        self._kept = {name: Kept(int(time.time()), core_size) for name, core_size in prepared.items()}
+        self._kept = {name: KeptDevice(int(time.time()), core_size) for name, core_size in prepared.items()}
 
     def label(self, text: str | None) -> None:
         """The Node's label says this of what it is to offer; None: it has none. Counts from the next news on."""
@@ -195,7 +195,11 @@ class Offering(DeviceSource):
         return self._make(inventory, publish=publish)
 
     def _make(
-        self, scanned: NodeInventory | None = None, *, publish: bool = True, kept: Mapping[str, Kept] | None = None
+        self,
+        scanned: NodeInventory | None = None,
+        *,
+        publish: bool = True,
+        kept: Mapping[str, KeptDevice] | None = None,
     ) -> Offer:
         """Make the offer anew.
 
@@ -235,7 +239,7 @@ class Offering(DeviceSource):
                 else None,
             )
             held = back if publish else self.now.held_back
-            self.now = Offered(offered, held, self._label_problem, self._kubelet_problem)
+            self.now = OfferState(offered, held, self._label_problem, self._kubelet_problem)
             if publish:
                 self._inventory, self._completed = inventory, whole
                 self._kept = {name: one for name, one in kept.items() if name in offered.retired}

@@ -17,7 +17,7 @@ DEVICES_LABEL: Final = "neuron.aws.com/devices"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DriverSettings:
     """One value for each option, checked."""
 
     node_name: str

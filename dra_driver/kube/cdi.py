@@ -1,4 +1,4 @@
-"""Container Device Interface: typed specs, and the spec files of one CDI kind in a CDI directory.
+"""Container CdiDevice Interface: typed specs, and the spec files of one CDI kind in a CDI directory.
 
 Specs follow CDI 1.1.0 (cncf-tags/container-device-interface SPEC.md). A directory such as ``/var/run/cdi`` holds one
 file per owner of devices. Other programs keep files there too, also under names that begin like ours. What is found is
@@ -53,7 +53,7 @@ class ContainerEdits(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     mounts: tuple[Mount, ...] = ()
 
 
-class Device(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class CdiDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One CDI device; ``container_edits`` must not be empty."""
 
     name: str
@@ -65,7 +65,7 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
     cdi_version: str
     kind: str
-    devices: tuple[Device, ...]
+    devices: tuple[CdiDevice, ...]
     container_edits: ContainerEdits | None = None
 
 

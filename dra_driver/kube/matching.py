@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
 
-class Taint(Protocol):
+class AnyTaint(Protocol):
     """Of a node, or of a device."""
 
     @property
@@ -21,7 +21,7 @@ class Taint(Protocol):
     def effect(self) -> str: ...  # noqa: D102
 
 
-class Toleration(Taint, Protocol):
+class AnyToleration(AnyTaint, Protocol):
     """Of a pod, or of a device request; an empty key or effect matches all."""
 
     @property
@@ -30,7 +30,7 @@ class Toleration(Taint, Protocol):
         ...
 
 
-def tolerates(toleration: Toleration, taint: Taint) -> bool:
+def tolerates(toleration: AnyToleration, taint: AnyTaint) -> bool:
     """Whether the toleration matches the taint."""
     if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False

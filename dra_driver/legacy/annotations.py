@@ -24,7 +24,7 @@ import msgspec
 
 from dra_driver.kube.objects.meta import ApiObject, seconds
 from dra_driver.legacy.resource_requests import MAX_CONTAINERS
-from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, RETIRED_DEVICE, Hardware, Resource
+from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, RETIRED_DEVICE, NeuronResource, NodeHardware
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted, ranges
 
@@ -81,20 +81,20 @@ class NodeAnnotations(ApiObject, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ContainerShare:
     """The ids of one container. ``container`` is "" if the annotations do not name it."""
 
     container: str
-    resource: Resource
+    resource: NeuronResource
     ids: tuple[int, ...]
     """Ascending, each once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Allocation:
+class RecordedAllocation:
     """The allocation recorded in the annotations of one pod."""
 
-    shares: tuple[Share, ...]
+    shares: tuple[ContainerShare, ...]
     cores_per_device: int = 0
     """Of the node when the devices were chosen; 0 if unknown."""
     handed_out: bool = False
@@ -102,7 +102,7 @@ class Allocation:
     chosen_at: int = 0
     """Nanoseconds since the epoch; 0 if unknown."""
 
-    def of(self, container: str) -> Share | None:
+    def of(self, container: str) -> ContainerShare | None:
         """The share of one container, or None."""
         return next((share for share in self.shares if share.container == container), None)
 
@@ -119,14 +119,14 @@ class _WireAllocation(msgspec.Struct, forbid_unknown_fields=True, rename="camel"
 
 
 _DECODER: Final = msgspec.json.Decoder(_WireAllocation)
-_KINDS: Final = {kind.value: kind for kind in Resource} | {RETIRED_DEVICE: Resource.DEVICE}
+_KINDS: Final = {kind.value: kind for kind in NeuronResource} | {RETIRED_DEVICE: NeuronResource.DEVICE}
 
 
-def write(hardware: Hardware, uid: str, shares: tuple[Share, ...], now: int) -> dict[str, str]:
+def write(hardware: NodeHardware, uid: str, shares: tuple[ContainerShare, ...], now: int) -> dict[str, str]:
     """The annotations of pod ``uid``, for which ``shares`` (at least one) were chosen at ``now`` (Unix nanoseconds)."""
     kinds = {share.resource for share in shares}
     # If containers request different resources, the single list under the vendor's key holds cores.
-    kind = kinds.pop() if len(kinds) == 1 else Resource.CORE
+    kind = kinds.pop() if len(kinds) == 1 else NeuronResource.CORE
     found = {
         IDS: _csv(_all_ids(hardware, shares, kind)),
         RESOURCE_TYPE: kind.value,
@@ -140,7 +140,7 @@ def write(hardware: Hardware, uid: str, shares: tuple[Share, ...], now: int) -> 
         ).decode(),
         OF: f"{uid} {now}",
     }
-    for key, resource in ((CORES, Resource.CORE), (DEVICES, Resource.DEVICE)):
+    for key, resource in ((CORES, NeuronResource.CORE), (DEVICES, NeuronResource.DEVICE)):
         ids = {number for share in shares if share.resource is resource for number in share.ids}
         if ids:
             found[key] = _csv(sorted(ids))
@@ -185,7 +185,7 @@ def copied(found: PodAnnotations, uid: str, created: str = "") -> bool:
     return chosen is not None and born is not None and int(chosen[0]) / 1e9 < born - CLOCKS_DIFFER_SECONDS
 
 
-def read(found: PodAnnotations, asked: Iterable[Resource] = ()) -> Allocation | None:
+def read(found: PodAnnotations, asked: Iterable[NeuronResource] = ()) -> RecordedAllocation | None:
     """The allocation in a pod's annotations; None if they have none.
 
     Args:
@@ -201,20 +201,20 @@ def read(found: PodAnnotations, asked: Iterable[Resource] = ()) -> Allocation | 
     if found.allocation:
         return _read_own(found.allocation, handed_out, chosen_at)
     shares = tuple(
-        Share("", resource, parse_ids(key, text))
+        ContainerShare("", resource, parse_ids(key, text))
         for key, text, resource in (
-            (IDS, found.ids, _kind(found, asked) if found.ids else Resource.CORE),
-            (CORES, found.cores, Resource.CORE),
-            (DEVICES, found.devices, Resource.DEVICE),
+            (IDS, found.ids, _kind(found, asked) if found.ids else NeuronResource.CORE),
+            (CORES, found.cores, NeuronResource.CORE),
+            (DEVICES, found.devices, NeuronResource.DEVICE),
         )
         if text
     )
     # The same ids under a former and a current key are one share.
     shares = tuple(dict.fromkeys(shares))
-    return Allocation(shares, 0, handed_out, chosen_at) if shares else None
+    return RecordedAllocation(shares, 0, handed_out, chosen_at) if shares else None
 
 
-def said(found: PodAnnotations, asked: Iterable[Resource] = ()) -> tuple[tuple[Allocation, ...], str]:
+def said(found: PodAnnotations, asked: Iterable[NeuronResource] = ()) -> tuple[tuple[RecordedAllocation, ...], str]:
     """The allocation under each key by itself; and why one of them cannot be parsed, or ""."""
     asked = tuple(asked)
     allocations, trouble = [], ""
@@ -233,21 +233,22 @@ def said(found: PodAnnotations, asked: Iterable[Resource] = ()) -> tuple[tuple[A
     return tuple(allocations), trouble
 
 
-def _read_own(text: str, handed_out: bool, chosen_at: int) -> Allocation:
+def _read_own(text: str, handed_out: bool, chosen_at: int) -> RecordedAllocation:
     key = ALLOCATION
     try:
         wire = _DECODER.decode(text if len(text) <= MAX_LENGTH else "")
         shares = tuple(
-            Share(share.name, Resource(share.resource), parse_ids(key, share.ids)) for share in wire.containers
+            ContainerShare(share.name, NeuronResource(share.resource), parse_ids(key, share.ids))
+            for share in wire.containers
         )
     except (msgspec.MsgspecError, ValueError) as error:
         raise _unreadable(key, text) from error
     if not 1 <= len(shares) <= MAX_CONTAINERS or not 1 <= wire.cores_per_device <= MAX_CORES_PER_DEVICE:
         raise _unreadable(key, text)
-    return Allocation(shares, wire.cores_per_device, handed_out, chosen_at)
+    return RecordedAllocation(shares, wire.cores_per_device, handed_out, chosen_at)
 
 
-def _kind(found: PodAnnotations, asked: Iterable[Resource]) -> Resource:
+def _kind(found: PodAnnotations, asked: Iterable[NeuronResource]) -> NeuronResource:
     kinds = set(asked)
     if found.resource_type:
         kind = _KINDS.get(found.resource_type)
@@ -272,13 +273,13 @@ def parse_ids(key: str, text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def usage_map(hardware: Hardware, taken: int, resource: Resource) -> str:
+def usage_map(hardware: NodeHardware, taken: int, resource: NeuronResource) -> str:
     """``true`` or ``false`` for each id of the resource, as in the vendor's node annotations."""
     busy = set(hardware.ids(resource, taken))
     return ",".join("true" if number in busy else "false" for number in range(hardware.units(resource)))
 
 
-def _all_ids(hardware: Hardware, shares: tuple[Share, ...], kind: Resource) -> list[int]:
+def _all_ids(hardware: NodeHardware, shares: tuple[ContainerShare, ...], kind: NeuronResource) -> list[int]:
     found: set[int] = set()
     for share in shares:
         found.update(hardware.ids(kind, hardware.mask(share.resource, share.ids)))

@@ -14,8 +14,8 @@ from typing import Final
 
 from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
 from dra_driver.legacy.rules import (
-    Hardware,
-    Resource,
+    NeuronResource,
+    NodeHardware,
     bits,
     candidates,
     counts,
@@ -42,7 +42,7 @@ class DoesNotFit:
     lasting: bool
 
 
-def place(hardware: Hardware, taken: int, requests: PodRequest) -> tuple[int, ...] | DoesNotFit:
+def place(hardware: NodeHardware, taken: int, requests: PodRequest) -> tuple[int, ...] | DoesNotFit:
     """A mask of cores for each of ``requests``, in the same order.
 
     Args:
@@ -53,7 +53,7 @@ def place(hardware: Hardware, taken: int, requests: PodRequest) -> tuple[int, ..
     return Packing(hardware, requests).place(taken)
 
 
-def fits(hardware: Hardware, taken: int, requests: PodRequest) -> DoesNotFit | None:
+def fits(hardware: NodeHardware, taken: int, requests: PodRequest) -> DoesNotFit | None:
     """Why ``place`` would fail, or None; much faster."""
     return Packing(hardware, requests).fits(taken)
 
@@ -65,7 +65,7 @@ class Packing:
     The best sets are the best ones after which the rest still fits, so both answers always agree.
     """
 
-    def __init__(self, hardware: Hardware, requests: PodRequest) -> None:
+    def __init__(self, hardware: NodeHardware, requests: PodRequest) -> None:
         self.hardware = hardware
         self._requests = requests
         # Largest first: small sets fit into what larger ones leave, and into sets that they may share.
@@ -135,7 +135,7 @@ class Packing:
 
     def _grouped(self) -> list[_Group]:
         """The containers that run side by side; interchangeable ones form one group."""
-        found: dict[tuple[Resource, int, frozenset[int]], list[int]] = {}
+        found: dict[tuple[NeuronResource, int, frozenset[int]], list[int]] = {}
         for item in self._order:
             request = self._requests[item]
             if request.role is not Role.INIT:
@@ -246,7 +246,7 @@ def _disjoint(busy: int, masks: Sequence[int], number: int, steps: Iterator[int]
         start += 1
 
 
-def unsupported(hardware: Hardware, request: ContainerRequest) -> str:
+def unsupported(hardware: NodeHardware, request: ContainerRequest) -> str:
     """The vendor's message for a count that no node of this type can serve."""
     return (
         f"Instance type {hardware.instance_type} does not support requests for {request.resource.noun}: "
@@ -276,9 +276,9 @@ def _together(requests: PodRequest) -> tuple[frozenset[int], ...]:
     return tuple(frozenset(other for other in items if other != item and meet(item, other)) for item in items)
 
 
-def cores_of(hardware: Hardware, request: ContainerRequest) -> int:
+def cores_of(hardware: NodeHardware, request: ContainerRequest) -> int:
     """Number of cores that a container gets."""
-    return request.count * (hardware.cores_per_device if request.resource is Resource.DEVICE else 1)
+    return request.count * (hardware.cores_per_device if request.resource is NeuronResource.DEVICE else 1)
 
 
 def _busy(request: ContainerRequest) -> str:
@@ -292,17 +292,17 @@ def _amount(request: ContainerRequest, adjective: str = "") -> str:
     return f"{request.count} {adjective}{request.resource.noun}{'' if request.count == 1 else 's'}"
 
 
-def _fits(hardware: Hardware, request: ContainerRequest, taken: int) -> str:
+def _fits(hardware: NodeHardware, request: ContainerRequest, taken: int) -> str:
     """What is possible on the node, and what is free."""
     return f"Possible here: {_possible(hardware, request.resource)}. {_free(hardware, request, taken)}"
 
 
 @lru_cache(maxsize=1024)
-def _possible(hardware: Hardware, resource: Resource) -> str:
+def _possible(hardware: NodeHardware, resource: NeuronResource) -> str:
     return list_counts(counts(hardware, resource))
 
 
-def _free(hardware: Hardware, request: ContainerRequest, taken: int) -> str:
+def _free(hardware: NodeHardware, request: ContainerRequest, taken: int) -> str:
     units = hardware.units(request.resource)
     number = units - hardware.busy(request.resource, taken)
     # No set can be longer than the longest free run.

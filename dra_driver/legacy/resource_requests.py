@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from dra_driver.kube.objects.meta import ApiObject
-from dra_driver.legacy.rules import Resource
+from dra_driver.legacy.rules import NeuronResource
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted
 
@@ -32,8 +32,8 @@ _SUFFIXES: Final[dict[str, int]] = dict(zip("kMGTPE", (1000**power for power in 
 class Limits(ApiObject, frozen=True):
     """``resources.limits`` or ``resources.requests``: the fields in use."""
 
-    devices: Number = msgspec.field(name=Resource.DEVICE.value, default=None)
-    cores: Number = msgspec.field(name=Resource.CORE.value, default=None)
+    devices: Number = msgspec.field(name=NeuronResource.DEVICE.value, default=None)
+    cores: Number = msgspec.field(name=NeuronResource.CORE.value, default=None)
 
 
 class Resources(ApiObject, frozen=True):
@@ -43,7 +43,7 @@ class Resources(ApiObject, frozen=True):
     requests: Limits | None = None
 
 
-class Container(ApiObject, frozen=True):
+class LimitsContainer(ApiObject, frozen=True):
     """One of ``spec.containers`` or ``spec.initContainers``."""
 
     name: str = ""
@@ -51,16 +51,16 @@ class Container(ApiObject, frozen=True):
     restart_policy: str | None = None
 
 
-class PodSpec(ApiObject, frozen=True):
+class LimitsPodSpec(ApiObject, frozen=True):
     """``spec`` of a pod: the fields in use."""
 
     node_name: str = ""
     priority: int | None = None
-    containers: tuple[Container, ...] | None = None
-    init_containers: tuple[Container, ...] | None = None
+    containers: tuple[LimitsContainer, ...] | None = None
+    init_containers: tuple[LimitsContainer, ...] | None = None
 
 
-class PodStatus(ApiObject, frozen=True):
+class LimitsPodStatus(ApiObject, frozen=True):
     """``status`` of a pod: the field in use."""
 
     phase: str = "Pending"
@@ -84,7 +84,7 @@ class ContainerRequest:
 
     container: str
     role: Role
-    resource: Resource
+    resource: NeuronResource
     count: int
 
 
@@ -92,7 +92,7 @@ PodRequest = tuple[ContainerRequest, ...]
 """In kubelet's order of allocation: init containers, then the others. Empty if the pod requests no Neuron resources."""
 
 
-def pod_request(init: tuple[Container, ...] | None, main: tuple[Container, ...] | None) -> PodRequest:
+def pod_request(init: tuple[LimitsContainer, ...] | None, main: tuple[LimitsContainer, ...] | None) -> PodRequest:
     """What a pod requests. Raises DriverError naming the container and the invalid amount."""
     found = []
     for container in init or ():
@@ -115,24 +115,25 @@ def at_once(requests: Iterable[ContainerRequest]) -> int:
     return max([later, *(count for count, _ in counts)])
 
 
-def _requests_of(container: Container, role: Role) -> list[ContainerRequest]:
+def _requests_of(container: LimitsContainer, role: Role) -> list[ContainerRequest]:
     asked = container.resources or Resources()
     limits, requests = asked.limits or Limits(), asked.requests or Limits()
     given = {
-        Resource.DEVICE: requests.devices if limits.devices is None else limits.devices,
-        Resource.CORE: requests.cores if limits.cores is None else limits.cores,
+        NeuronResource.DEVICE: requests.devices if limits.devices is None else limits.devices,
+        NeuronResource.CORE: requests.cores if limits.cores is None else limits.cores,
     }
     counts = {name: _count(container.name, name, value) for name, value in given.items() if value is not None}
     found = [ContainerRequest(container.name, role, name, count) for name, count in counts.items() if count]
     if len(found) > 1:
         raise DriverError(
-            f"container {quoted(container.name)} asks for both {Resource.DEVICE.value} and {Resource.CORE.value}",
+            f"container {quoted(container.name)} asks for both {NeuronResource.DEVICE.value} and "
+            f"{NeuronResource.CORE.value}",
             remedy="let it ask for one of them: a device comes with all its cores",
         )
     return found
 
 
-def _count(container: str, resource: Resource, value: str | float) -> int:
+def _count(container: str, resource: NeuronResource, value: str | float) -> int:
     number = quantity(value)
     if number is None:
         raise DriverError(

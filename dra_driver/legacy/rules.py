@@ -25,7 +25,7 @@ from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
 from dra_driver.util.errors import DriverError
 
 
-class Resource(Enum):
+class NeuronResource(Enum):
     """An extended resource; ``noun`` is the singular that the vendor's messages use."""
 
     DEVICE = "aws.amazon.com/neuron"
@@ -34,11 +34,11 @@ class Resource(Enum):
     @property
     def noun(self) -> str:
         """``device`` or ``core``."""
-        return "device" if self is Resource.DEVICE else "core"
+        return "device" if self is NeuronResource.DEVICE else "core"
 
 
 RETIRED_DEVICE: Final = "aws.amazon.com/neurondevice"
-"""Former name of ``Resource.DEVICE``; pods placed by the vendor's extender may still use it."""
+"""Former name of ``NeuronResource.DEVICE``; pods placed by the vendor's extender may still use it."""
 
 INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 """Node label; SageMaker HyperPod puts ``ml.`` before the EC2 type."""
@@ -49,7 +49,7 @@ MAX_DEVICES, MAX_CORES_PER_DEVICE = 64, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Hardware:
+class NodeHardware:
     """One kind of node."""
 
     instance_type: str
@@ -67,19 +67,19 @@ class Hardware:
         """Number of logical cores."""
         return self.fabric.size * self.cores_per_device
 
-    def units(self, resource: Resource) -> int:
+    def units(self, resource: NeuronResource) -> int:
         """How many of the resource the whole node has."""
-        return self.devices if resource is Resource.DEVICE else self.cores
+        return self.devices if resource is NeuronResource.DEVICE else self.cores
 
-    def mask(self, resource: Resource, ids: Iterable[int]) -> int:
+    def mask(self, resource: NeuronResource, ids: Iterable[int]) -> int:
         """Mask of the cores of some ids, all of which must exist."""
-        width = self.cores_per_device if resource is Resource.DEVICE else 1
+        width = self.cores_per_device if resource is NeuronResource.DEVICE else 1
         return sum(((1 << width) - 1) << number * width for number in set(ids))
 
-    def ids(self, resource: Resource, mask: int) -> tuple[int, ...]:
+    def ids(self, resource: NeuronResource, mask: int) -> tuple[int, ...]:
         """Ids of the devices with at least one core in the mask, or of the cores; ascending."""
         cores = bits(mask)
-        if resource is Resource.CORE:
+        if resource is NeuronResource.CORE:
             return tuple(cores)
         return tuple(dict.fromkeys(core // self.cores_per_device for core in cores))
 
@@ -90,9 +90,9 @@ class Hardware:
             found |= mask >> step
         return found & ((1 << self.cores) - 1) // ((1 << self.cores_per_device) - 1)
 
-    def busy(self, resource: Resource, mask: int) -> int:
+    def busy(self, resource: NeuronResource, mask: int) -> int:
         """Number of devices with at least one core in the mask, or number of cores in it."""
-        return (self.first_cores(mask) if resource is Resource.DEVICE else mask).bit_count()
+        return (self.first_cores(mask) if resource is NeuronResource.DEVICE else mask).bit_count()
 
 
 def bits(mask: int) -> Iterator[int]:
@@ -104,7 +104,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 @lru_cache(maxsize=4096)
-def hardware(instance_type: str, devices: int, cores: int) -> Hardware:
+def hardware(instance_type: str, devices: int, cores: int) -> NodeHardware:
     """The hardware of a node, from its label and the capacity that kubelet reports for the two resources.
 
     The devices of an unknown type can be handed out one at a time or all together.
@@ -141,7 +141,7 @@ def hardware(instance_type: str, devices: int, cores: int) -> Hardware:
             remedy="look at the log of the device plugin on that node",
         )
     fabric = row.fabric if row and row.devices else Unknown(count)
-    return Hardware(name or "unknown", fabric, per_device)
+    return NodeHardware(name or "unknown", fabric, per_device)
 
 
 def _kind(name: str, devices: int | None) -> str:
@@ -156,15 +156,15 @@ BEST_SCORE = 10
 """Highest score of an extender; the lowest is 0."""
 
 
-def candidates(hardware: Hardware, resource: Resource, count: int) -> tuple[int, ...]:
+def candidates(hardware: NodeHardware, resource: NeuronResource, count: int) -> tuple[int, ...]:
     """Masks of the sets that may serve a request on an empty node, ascending; empty if the rules allow none."""
     # A request for a billion devices must not fill the cache.
     return _candidates(hardware, resource, count) if 1 <= count <= hardware.units(resource) else ()
 
 
 @lru_cache(maxsize=4096)
-def _candidates(hardware: Hardware, resource: Resource, count: int) -> tuple[int, ...]:
-    if resource is Resource.DEVICE:
+def _candidates(hardware: NodeHardware, resource: NeuronResource, count: int) -> tuple[int, ...]:
+    if resource is NeuronResource.DEVICE:
         return tuple(hardware.mask(resource, members) for members in _device_sets(hardware, count))
     width = hardware.cores_per_device
     found = []
@@ -176,24 +176,24 @@ def _candidates(hardware: Hardware, resource: Resource, count: int) -> tuple[int
 
 
 @cache
-def _device_sets(hardware: Hardware, count: int) -> tuple[IndexSet, ...]:
+def _device_sets(hardware: NodeHardware, count: int) -> tuple[IndexSet, ...]:
     everything = (tuple(range(hardware.devices)),) if count == hardware.devices else ()
     return hardware.fabric.usable_sets(count) or everything
 
 
 @lru_cache(maxsize=1024)
-def counts(hardware: Hardware, resource: Resource) -> tuple[int, ...]:
+def counts(hardware: NodeHardware, resource: NeuronResource) -> tuple[int, ...]:
     """Every count that can be requested, ascending."""
     units = hardware.units(resource)
     return tuple(count for count in range(1, units + 1) if candidates(hardware, resource, count))
 
 
-def free_candidates(hardware: Hardware, taken: int, resource: Resource, count: int) -> list[int]:
+def free_candidates(hardware: NodeHardware, taken: int, resource: NeuronResource, count: int) -> list[int]:
     """The ``candidates`` that are entirely free."""
     return [mask for mask in candidates(hardware, resource, count) if not mask & taken]
 
 
-def least_breaking_first(hardware: Hardware, taken: int, masks: list[int], shared: int = 0) -> list[int]:
+def least_breaking_first(hardware: NodeHardware, taken: int, masks: list[int], shared: int = 0) -> list[int]:
     """Sets, best first: those with the most of ``shared`` (what the pod already has), then those that break least."""
 
     def rank(mask: int) -> tuple[int, UnbrokenSets, int]:
@@ -202,31 +202,31 @@ def least_breaking_first(hardware: Hardware, taken: int, masks: list[int], share
     return sorted(masks, key=rank, reverse=True)
 
 
-def unbroken_sets(hardware: Hardware, taken: int) -> UnbrokenSets:
+def unbroken_sets(hardware: NodeHardware, taken: int) -> UnbrokenSets:
     """The free sets and runs of a node."""
     return _free_sets(hardware, hardware.first_cores(taken)), tuple(free_runs(hardware, taken))
 
 
-def free_runs(hardware: Hardware, taken: int) -> list[int]:
+def free_runs(hardware: NodeHardware, taken: int) -> list[int]:
     """Lengths of the runs of free cores, longest first."""
     free = ~taken & ((1 << hardware.cores) - 1)
     return sorted(map(len, filter(None, f"{free:b}".split("0"))), reverse=True)
 
 
 @lru_cache(maxsize=8192)
-def _free_sets(hardware: Hardware, busy: int) -> tuple[int, ...]:
+def _free_sets(hardware: NodeHardware, busy: int) -> tuple[int, ...]:
     """Number of free sets of each size; ``busy`` holds the first cores of the devices that are not free."""
     return tuple(sum(not mask & busy for mask in masks) for _, masks in _set_masks(hardware))
 
 
 @cache
-def _set_masks(hardware: Hardware) -> tuple[tuple[int, tuple[int, ...]], ...]:
+def _set_masks(hardware: NodeHardware) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """Size and masks of all sets of devices, largest size first."""
     sizes = range(hardware.devices, 0, -1)
-    return tuple((size, found) for size in sizes if (found := candidates(hardware, Resource.DEVICE, size)))
+    return tuple((size, found) for size in sizes if (found := candidates(hardware, NeuronResource.DEVICE, size)))
 
 
-def score(hardware: Hardware, before: int, after: int) -> int:
+def score(hardware: NodeHardware, before: int, after: int) -> int:
     """How well a choice packs: 10 if it broke no larger set, 0 if it broke up an empty node.
 
     Args:
@@ -240,7 +240,7 @@ def score(hardware: Hardware, before: int, after: int) -> int:
     return BEST_SCORE if room <= 0 else round(BEST_SCORE * (hardware.cores - broken) / room)
 
 
-def _largest_broken(hardware: Hardware, before: int, after: int) -> int:
+def _largest_broken(hardware: NodeHardware, before: int, after: int) -> int:
     """Number of cores of the largest set that was free before and no longer is."""
     (sets_before, runs_before), (sets_after, runs_after) = (
         unbroken_sets(hardware, before),

@@ -14,10 +14,10 @@ from typing import Final
 
 import msgspec
 
-from dra_driver.legacy.annotations import UNUSABLE, Allocation, PodAnnotations, parse_ids, said
+from dra_driver.legacy.annotations import UNUSABLE, PodAnnotations, RecordedAllocation, parse_ids, said
 from dra_driver.legacy.placement import union
 from dra_driver.legacy.resource_requests import PodRequest, at_once
-from dra_driver.legacy.rules import Hardware, Resource, free_candidates
+from dra_driver.legacy.rules import NeuronResource, NodeHardware, free_candidates
 from dra_driver.util.errors import DriverError
 
 _USUAL: Final = 2048
@@ -36,13 +36,13 @@ class Holding:
     """
 
     pod: str
-    allocations: tuple[Allocation, ...]
+    allocations: tuple[RecordedAllocation, ...]
     requests: PodRequest | None
     trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class NodeUsage:
     """What is taken on a node.
 
     Attributes:
@@ -86,19 +86,19 @@ def holding(
 
 
 @lru_cache(maxsize=4096)
-def _said(annotations: PodAnnotations, asked: frozenset[Resource]) -> tuple[tuple[Allocation, ...], str]:
+def _said(annotations: PodAnnotations, asked: frozenset[NeuronResource]) -> tuple[tuple[RecordedAllocation, ...], str]:
     """Cached, since thousands of pods share few different allocations."""
     return said(annotations, asked)
 
 
-def usage(hardware: Hardware, holdings: Iterable[Holding], unusable: str | None = None) -> Usage:
+def usage(hardware: NodeHardware, holdings: Iterable[Holding], unusable: str | None = None) -> NodeUsage:
     """What is taken on a node: by the pods bound to it, and devices that no pod may get (``annotations.UNUSABLE``)."""
     failed, taken, doubtful, trouble = 0, 0, [], ""
     if unusable:
         try:
-            failed = _mask(hardware, Resource.DEVICE, parse_ids(UNUSABLE, unusable))
+            failed = _mask(hardware, NeuronResource.DEVICE, parse_ids(UNUSABLE, unusable))
         except DriverError as error:
-            return Usage(_everything(hardware), str(error))
+            return NodeUsage(_everything(hardware), str(error))
     for item in holdings:
         mask, text = held_by(hardware, item)
         if text:
@@ -108,10 +108,10 @@ def usage(hardware: Hardware, holdings: Iterable[Holding], unusable: str | None 
             taken |= mask
     # Devices that failed under a pod still belong to it; the annotations of a doubtful pod prove nothing about others.
     possible = union(mask | _may_have(hardware, taken, requests) for mask, requests in doubtful)
-    return Usage(failed | taken | possible, trouble)
+    return NodeUsage(failed | taken | possible, trouble)
 
 
-def held_by(hardware: Hardware, holding: Holding) -> tuple[int, str]:
+def held_by(hardware: NodeHardware, holding: Holding) -> tuple[int, str]:
     """The cores recorded for a pod; and why it may hold more, or ""."""
     mask, trouble = 0, holding.trouble
     for allocation in holding.allocations:
@@ -122,7 +122,7 @@ def held_by(hardware: Hardware, holding: Holding) -> tuple[int, str]:
     return mask, trouble
 
 
-def _may_have(hardware: Hardware, taken: int, requests: PodRequest | None) -> int:
+def _may_have(hardware: NodeHardware, taken: int, requests: PodRequest | None) -> int:
     """Everything that a pod may have been given, except what others hold (``taken``)."""
     found = 0
     for request in requests or ():
@@ -133,23 +133,23 @@ def _may_have(hardware: Hardware, taken: int, requests: PodRequest | None) -> in
     return found if requests else _everything(hardware)
 
 
-def _everything(hardware: Hardware) -> int:
+def _everything(hardware: NodeHardware) -> int:
     return (1 << hardware.cores) - 1
 
 
-def held(hardware: Hardware, allocation: Allocation) -> int:
+def held(hardware: NodeHardware, allocation: RecordedAllocation) -> int:
     """The cores of an allocation. Raises DriverError if the node has no such ids."""
     found = 0
     for share in allocation.shares:
         resource, ids, width = share.resource, share.ids, allocation.cores_per_device
-        if resource is Resource.CORE and width not in (0, hardware.cores_per_device):
+        if resource is NeuronResource.CORE and width not in (0, hardware.cores_per_device):
             # The node's logical core size has changed: the same core ids are now on other devices.
-            resource, ids = Resource.DEVICE, tuple(sorted({number // width for number in ids}))
+            resource, ids = NeuronResource.DEVICE, tuple(sorted({number // width for number in ids}))
         found |= _mask(hardware, resource, ids)
     return found
 
 
-def held_if_there(hardware: Hardware, allocation: Allocation) -> int:
+def held_if_there(hardware: NodeHardware, allocation: RecordedAllocation) -> int:
     """The cores of an allocation; 0 if the node has no such ids."""
     try:
         return held(hardware, allocation)
@@ -157,7 +157,7 @@ def held_if_there(hardware: Hardware, allocation: Allocation) -> int:
         return 0
 
 
-def _mask(hardware: Hardware, resource: Resource, ids: tuple[int, ...]) -> int:
+def _mask(hardware: NodeHardware, resource: NeuronResource, ids: tuple[int, ...]) -> int:
     if ids[-1] >= hardware.units(resource):
         raise DriverError(
             f"{resource.noun} {ids[-1]} is said to be in use, but the node has {hardware.units(resource)} of them"
@@ -165,5 +165,5 @@ def _mask(hardware: Hardware, resource: Resource, ids: tuple[int, ...]) -> int:
     return hardware.mask(resource, ids)
 
 
-def _ids(allocation: Allocation) -> int:
+def _ids(allocation: RecordedAllocation) -> int:
     return len({(share.resource, number) for share in allocation.shares for number in share.ids})

@@ -9,7 +9,7 @@ from typing import Final
 
 from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.names import DRIVER_NAME
-from dra_driver.neuron.topology.cuts import Part, ResourceType, parts_of
+from dra_driver.neuron.topology.cuts import HardwarePart, ResourceType, parts_of
 from dra_driver.neuron.topology.drawing import Marks, marks_of
 from dra_driver.neuron.topology.instance_types import InstanceType, lookup
 
@@ -89,14 +89,14 @@ class Hardware:
         return self.core_sizes.get(chip, usual)
 
     @cached_property
-    def _parts(self) -> Mapping[str, tuple[Part, ...]]:
+    def _parts(self) -> Mapping[str, tuple[HardwarePart, ...]]:
         return {device.name: self._made_of(device.name) for device in self.devices}
 
-    def parts(self, name: str) -> tuple[Part, ...]:
+    def parts(self, name: str) -> tuple[HardwarePart, ...]:
         """What a device of the node is made of; () for a name that this driver gives no device."""
         return self._parts[name] if name in self._parts else self._made_of(name)
 
-    def _made_of(self, name: str) -> tuple[Part, ...]:
+    def _made_of(self, name: str) -> tuple[HardwarePart, ...]:
         return parts_of(name, self.chips, self.core_size) or ()
 
     def overlapping(self, name: str, others: Collection[str]) -> tuple[str, ...]:

@@ -14,8 +14,7 @@ from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
 from dra_driver.driver.claims.cores import claims_of_containers
 from dra_driver.driver.claims.model import CheckpointEntry, Needs, Plan, PlanSettings, PreparedClaims
 from dra_driver.driver.claims.planner import plan, users
-from dra_driver.kube.cdi import Device as CdiDevice
-from dra_driver.kube.cdi import Spec
+from dra_driver.kube.cdi import CdiDevice, Spec
 from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.resource import Device, PartialResourceClaim, ResourceSlice
 from dra_driver.neuron.emulation.memory import emulated_inventory
@@ -160,14 +159,14 @@ class NodeDrivers:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredObjects:
     """The pods and claims of outcomes as the API server would give them to drivers, by namespace and name."""
 
     pods: Mapping[tuple[str, str], Pod]
     claims: Mapping[tuple[str, str], PartialResourceClaim]
 
     @classmethod
-    def of(cls, outcomes: Sequence[Outcome]) -> Stored:
+    def of(cls, outcomes: Sequence[Outcome]) -> StoredObjects:
         """Those of these outcomes.
 
         Through JSON: a CDI device's name has a digest of a claim's parameters, from which msgspec omits defaults that
@@ -184,7 +183,7 @@ class Stored:
 
 
 def prepared_on_nodes(
-    outcomes: Iterable[Outcome], stored: Stored, drivers: NodeDrivers
+    outcomes: Iterable[Outcome], stored: StoredObjects, drivers: NodeDrivers
 ) -> dict[tuple[str, str], Prepared]:
     """What the nodes' drivers make of the claims with devices of this driver, by namespace and name."""
     on: dict[str, dict[tuple[str, str], PartialResourceClaim]] = {}

@@ -16,7 +16,7 @@ from dra_driver.simulator.hardware import MEANINGS, number_of, resource_of
 from dra_driver.simulator.manifests import Manifests, PodWithClaims
 from dra_driver.simulator.objects import key
 from dra_driver.simulator.placement import Outcome, Simulation, free_devices
-from dra_driver.simulator.preparation import NodeDrivers, Prepared, Stored, containers, prepared_on_nodes
+from dra_driver.simulator.preparation import NodeDrivers, Prepared, StoredObjects, containers, prepared_on_nodes
 from dra_driver.simulator.taints import listed
 
 Key = tuple[str, str]
@@ -33,7 +33,7 @@ def report(
         drivers: of its nodes.
         explained: of what was to be placed first, if it was not.
     """
-    stored = Stored.of(simulation.outcomes)
+    stored = StoredObjects.of(simulation.outcomes)
     found = prepared_on_nodes(simulation.outcomes, stored, drivers)
     placed = sum(outcome.placed for outcome in simulation.outcomes)
     refused = sum(bool(item.problem) for item in found.values())

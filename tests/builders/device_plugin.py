@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dra_driver.legacy.annotations import Share, write
+from dra_driver.legacy.annotations import ContainerShare, write
 from dra_driver.legacy.device_plugin.agent import DevicePluginAgent, DevicePluginSettings
 from dra_driver.legacy.device_plugin.devices import AnswerSettings
-from dra_driver.legacy.rules import Hardware, Resource
+from dra_driver.legacy.rules import NeuronResource, NodeHardware
 from dra_driver.neuron.emulation.tree import DEVICES
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
 from dra_driver.neuron.topology.instance_types import resolve_emulation
@@ -22,7 +22,7 @@ from tests.doubles.sample_driver import node_directory
 from tests.eventually import eventually
 
 NODE = "node-a"
-NEURON, CORE = Resource.DEVICE.value, Resource.CORE.value
+NEURON, CORE = NeuronResource.DEVICE.value, NeuronResource.CORE.value
 Object = dict[str, Any]
 
 
@@ -45,9 +45,9 @@ class PluginNode:
         return self.root / "cdi"
 
     @property
-    def hardware(self) -> Hardware:
+    def hardware(self) -> NodeHardware:
         row = resolve_emulation(self.kind)
-        return Hardware(row.name, row.fabric, row.cores_per_device // row.default_lnc)
+        return NodeHardware(row.name, row.fabric, row.cores_per_device // row.default_lnc)
 
     def emulate(self, **options: Any) -> None:
         """Rewrite the emulated host."""
@@ -97,7 +97,7 @@ class PluginNode:
         self,
         name: str,
         *containers: Container,
-        shares: Sequence[Share] = (),
+        shares: Sequence[ContainerShare] = (),
         annotations: Mapping[str, str] | None = None,
         at: int = 0,
         stored: bool = True,
@@ -128,7 +128,7 @@ class PluginNode:
 
     def chosen(self, name: str, resource: str, ids: Sequence[int], at: int = 0) -> KnownPod:
         """A pod with one container and ids that an extender has chosen for it."""
-        share = Share("main", Resource(resource), tuple(ids))
+        share = ContainerShare("main", NeuronResource(resource), tuple(ids))
         return self.pod(name, Container("main", {resource: len(ids)}), shares=(share,), at=at)
 
     def plain(self, name: str, resource: str, count: int) -> KnownPod:

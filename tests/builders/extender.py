@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from dra_driver.kube.api.election import Times
 from dra_driver.legacy.extender.server import Tls
-from dra_driver.legacy.extender.service import Service, Settings
+from dra_driver.legacy.extender.service import ExtenderService, ExtenderSettings
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from tests.builders.agent import free_port
 from tests.doubles.apiserver.server import ApiServer
@@ -192,7 +192,7 @@ class Extender(Client):
 
     port: int = 0
     server: ApiServer = field(default_factory=ApiServer)
-    settings: Settings | None = None
+    settings: ExtenderSettings | None = None
     scheme: str = "http"
 
     def __enter__(self) -> Self:
@@ -211,9 +211,9 @@ class Extender(Client):
         self._loop.close()
         self._transport.close()
 
-    async def _start(self) -> Service:
+    async def _start(self) -> ExtenderService:
         assert self.settings is not None
-        service = Service(self._transport, self.settings)
+        service = ExtenderService(self._transport, self.settings)
         await service.start()
         return service
 
@@ -254,7 +254,7 @@ _PROBE = {"Pod": {"metadata": {"name": "probe"}, "spec": {}}, "NodeNames": []}
 
 def extender(server: ApiServer, identity: str = "one", *, elect: bool = False, tls: Tls | None = None) -> Extender:
     advertise = "127.0.0.1" if elect else ""
-    settings = Settings("127.0.0.1", 0, tls, "kube-system", identity, advertise, elect, FAST)
+    settings = ExtenderSettings("127.0.0.1", 0, tls, "kube-system", identity, advertise, elect, FAST)
     return Extender(server=server, settings=settings)
 
 

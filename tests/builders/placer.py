@@ -19,19 +19,19 @@ from dra_driver.ultraserver.placer.values import (
     Assign,
     EmitEvent,
     Evict,
-    Node,
-    Pod,
+    GroupPod,
     Released,
     Rules,
+    ServerNode,
     Snapshot,
     WarnNode,
 )
 
 
-def ultraservers(count: int = 2) -> list[Node]:
+def ultraservers(count: int = 2) -> list[ServerNode]:
     """Nodes ``s0-n0`` to ``sN-n3``, of servers ``s0``.. with halves ``s0-h0`` and ``s0-h1``."""
     return [
-        Node(f"s{server}-n{node}", {SERVER_4: f"s{server}", SERVER_2: f"s{server}-h{node // 2}"})
+        ServerNode(f"s{server}-n{node}", {SERVER_4: f"s{server}", SERVER_2: f"s{server}-h{node // 2}"})
         for server in range(count)
         for node in range(4)
     ]
@@ -41,10 +41,10 @@ def ultraservers(count: int = 2) -> list[Node]:
 class World:
     """The cluster; ``now`` is the placer's clock."""
 
-    nodes: list[Node] = field(default_factory=ultraservers)
+    nodes: list[ServerNode] = field(default_factory=ultraservers)
     rules: Rules = field(default_factory=Rules)
     now: float = 1000.0
-    pods: dict[str, Pod] = field(default_factory=dict)
+    pods: dict[str, GroupPod] = field(default_factory=dict)
     """Pods by UID."""
     strangers: dict[str, str] = field(default_factory=dict)
     """Node -> claim of a pod that does not belong to a group."""
@@ -57,10 +57,10 @@ class World:
 
     # What users and other controllers do
 
-    def arrive(self, key: str, size: int, namespace: str = "a") -> Pod:
+    def arrive(self, key: str, size: int, namespace: str = "a") -> GroupPod:
         """Create a group's leader, with the gate."""
         return self._add(
-            Pod(
+            GroupPod(
                 namespace,
                 f"{key}-0",
                 uid=f"u{next(self._ids)}",
@@ -121,11 +121,11 @@ class World:
                         )
                     )
 
-    def unbound(self) -> list[Pod]:
+    def unbound(self) -> list[GroupPod]:
         """Pods that the scheduler can bind."""
         return [pod for pod in self.pods.values() if not pod.gated and not pod.node and not pod.ending]
 
-    def fitting(self, pod: Pod) -> list[str]:
+    def fitting(self, pod: GroupPod) -> list[str]:
         """Free nodes that the pod's selector admits."""
         free = self.free_nodes()
         return [
@@ -136,11 +136,11 @@ class World:
             and all(node.labels.get(key) == value for key, value in pod.selector.items())
         ]
 
-    def bind(self, pod: Pod, node: str) -> None:
+    def bind(self, pod: GroupPod, node: str) -> None:
         """Bind a pod, as the scheduler does."""
         self._change(pod.uid, node=node, unschedulable="")
 
-    def give_up(self, pod: Pod) -> None:
+    def give_up(self, pod: GroupPod) -> None:
         """Record that the scheduler finds no node."""
         self._change(pod.uid, unschedulable="0/8 nodes are available: 4 cannot allocate all claims.")
 
@@ -208,7 +208,7 @@ class World:
         taken = {pod.node for pod in self.pods.values() if pod.node and pod.claims} | self.strangers.keys()
         return {node.name for node in self.nodes} - taken
 
-    def members(self, key: str) -> list[Pod]:
+    def members(self, key: str) -> list[GroupPod]:
         """Pods of a group."""
         return [pod for pod in self.pods.values() if pod.group == key]
 
@@ -221,7 +221,7 @@ class World:
         members = self.members(key)
         return bool(members) and sum(bool(pod.node) for pod in members) == int(members[0].size)
 
-    def waiting(self) -> list[Pod]:
+    def waiting(self) -> list[GroupPod]:
         """Leaders with the gate, in the order of creation."""
         found = [pod for pod in self.pods.values() if pod.gated and not pod.ending]
         return sorted(found, key=lambda pod: (pod.created, pod.namespace, pod.group))
@@ -235,17 +235,17 @@ class World:
                     found[node.name].append(pod.group)
         return found
 
-    def _add(self, pod: Pod) -> Pod:
+    def _add(self, pod: GroupPod) -> GroupPod:
         self.pods[pod.uid] = replace(pod, version=str(next(self._ids)))
         return self.pods[pod.uid]
 
     def _change(self, uid: str, **fields: object) -> None:
         self.pods[uid] = replace(self.pods[uid], version=str(next(self._ids)), **fields)  # type: ignore[arg-type] # names of the class
 
-    def _current(self, pod: Pod) -> bool:
+    def _current(self, pod: GroupPod) -> bool:
         return pod.uid in self.pods and self.pods[pod.uid].version == pod.version
 
-    def _delete(self, pods: Sequence[Pod]) -> None:
+    def _delete(self, pods: Sequence[GroupPod]) -> None:
         """Let the pods terminate; with a leader, its workers terminate too."""
         keys = {pod.group for pod in pods if pod.leader}
         uids = {pod.uid for pod in pods} | {pod.uid for pod in self.pods.values() if pod.group in keys}

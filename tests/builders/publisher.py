@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.driver.resourceslices.controller import DeviceSource, SliceController, SlicePolicy
-from dra_driver.driver.resourceslices.reconcile import Instance
+from dra_driver.driver.resourceslices.reconcile import DriverInstance
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.objects.resource import Device, DeviceAttribute
 from dra_driver.neuron.names import DRIVER_NAME
@@ -38,7 +38,7 @@ def publishing(
         ResourceApi(server.transport()),
         DRIVER_NAME,
         NODE,
-        instance=Instance("boot", started, str(started)),
+        instance=DriverInstance("boot", started, str(started)),
         source=source,
         policy=SlicePolicy(backoff=lambda: Backoff(first=0.02, cap=0.2, free=1), **policy),
     )

@@ -16,9 +16,9 @@ import pytest
 from lab.cluster import Cluster
 from lab.node import Node
 
-from dra_driver.legacy.annotations import ALLOCATED, IDS, OF, Share, write
+from dra_driver.legacy.annotations import ALLOCATED, IDS, OF, ContainerShare, write
 from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
-from dra_driver.legacy.rules import Hardware, Resource
+from dra_driver.legacy.rules import NeuronResource, NodeHardware
 from dra_driver.neuron.topology.instance_types import resolve
 from tests.cluster.lib.health import SickHost, condition
 from tests.cluster.lib.installation import Installation
@@ -30,7 +30,7 @@ from tests.paths import ROOT
 pytestmark = pytest.mark.kubernetes("1.37", "1.33")
 
 NODE = "node-1"
-NEURON, CORE = Resource.DEVICE.value, Resource.CORE.value
+NEURON, CORE = NeuronResource.DEVICE.value, NeuronResource.CORE.value
 
 
 @contextmanager
@@ -64,9 +64,9 @@ def _alone(installation: Installation) -> None:
     installation.ensure_absent()
 
 
-def hardware(kind: str) -> Hardware:
+def hardware(kind: str) -> NodeHardware:
     row = resolve(kind)
-    return Hardware(row.name, row.fabric, row.cores_per_device // row.default_lnc)
+    return NodeHardware(row.name, row.fabric, row.cores_per_device // row.default_lnc)
 
 
 def allocatable(kube: Kube) -> tuple[int, int]:
@@ -100,10 +100,10 @@ def pod(name: str, limits: Mapping[str, int], *, annotations: Mapping[str, str] 
     }
 
 
-def chosen(kind: str, name: str, resource: Resource, ids: Sequence[int], *, init: int = 0) -> Object:
-    shares = [Share("main", resource, tuple(ids))]
+def chosen(kind: str, name: str, resource: NeuronResource, ids: Sequence[int], *, init: int = 0) -> Object:
+    shares = [ContainerShare("main", resource, tuple(ids))]
     if init:
-        shares.append(Share("init", resource, tuple(ids)))
+        shares.append(ContainerShare("init", resource, tuple(ids)))
     annotations = write(hardware(kind), "", tuple(shares), time.time_ns())
     del annotations[OF]  # as of AWS's extender: the pod has no UID yet
     return pod(name, {resource.value: len(ids)}, annotations=annotations, init=init)
@@ -121,7 +121,8 @@ def test_nine_cores_that_were_chosen_reach_the_container(
     with device_plugin(lab, kube, tmp_path, kind, "--device-injection", injection):
         wait_allocatable(kube, 4, 16)
         namespace.apply(
-            chosen(kind, "nine", Resource.CORE, range(9), init=1), chosen(kind, "chip", Resource.DEVICE, [3])
+            chosen(kind, "nine", NeuronResource.CORE, range(9), init=1),
+            chosen(kind, "chip", NeuronResource.DEVICE, [3]),
         )
         namespace.wait_ready("nine", "chip")
         assert visible_cores(namespace, "nine") == "0,1,2,3,4,5,6,7,8"
@@ -143,7 +144,7 @@ def test_pods_started_together_get_what_was_chosen_for_each(
     with device_plugin(lab, kube, tmp_path, kind):
         wait_allocatable(kube, 16, 32)
         order = [7, 2, 11, 0, 15, 4, 9, 1]
-        namespace.apply(*(chosen(kind, f"p{chip}", Resource.DEVICE, [chip]) for chip in order))
+        namespace.apply(*(chosen(kind, f"p{chip}", NeuronResource.DEVICE, [chip]) for chip in order))
         namespace.wait_ready(*(f"p{chip}" for chip in order))
         assert {chip: namespace.numbers(f"p{chip}", "main") for chip in order} == {chip: [chip] for chip in order}
 
@@ -176,21 +177,21 @@ def test_restarts_of_kubelet_and_plugin_leave_pods_alone_and_the_resources_come_
     kind = "trn1.32xlarge"
     with device_plugin(lab, kube, tmp_path, kind):
         wait_allocatable(kube, 16, 32)
-        namespace.apply(chosen(kind, "before", Resource.DEVICE, range(4)))
+        namespace.apply(chosen(kind, "before", NeuronResource.DEVICE, range(4)))
         namespace.wait_ready("before")
         lab.node(NODE).restart_kubelet()
         # The Node's status is still that from before the restart; kubelet fails pods that come before the plugin.
         eventually("kubelet to follow both resources again", lambda: _streams(tmp_path) == {1, 2}, 30)
         wait_allocatable(kube, 16, 32)
-        namespace.apply(chosen(kind, "between", Resource.DEVICE, range(4, 8)))
+        namespace.apply(chosen(kind, "between", NeuronResource.DEVICE, range(4, 8)))
         namespace.wait_ready("before", "between")
     with device_plugin(lab, kube, tmp_path, kind):
         wait_allocatable(kube, 16, 32)
-        namespace.apply(chosen(kind, "after", Resource.DEVICE, range(8, 12)))
+        namespace.apply(chosen(kind, "after", NeuronResource.DEVICE, range(8, 12)))
         namespace.wait_ready("before", "between", "after")
         numbers = [namespace.numbers(name, "main") for name in ("before", "between", "after")]
         assert numbers == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-        namespace.apply(chosen(kind, "twice", Resource.CORE, range(2)))
+        namespace.apply(chosen(kind, "twice", NeuronResource.CORE, range(2)))
         failed = namespace.wait_phase("twice", "Failed")
         assert f"pod {namespace.name}/before" in failed["status"]["message"]
 

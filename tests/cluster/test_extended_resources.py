@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
-from dra_driver.neuron.topology.cuts import Part, parts_of
+from dra_driver.neuron.topology.cuts import HardwarePart, parts_of
 from tests.cluster.lib.installation import EMULATED, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.namespace import Namespace
@@ -37,7 +37,7 @@ def claim_for(namespace: Namespace, name: str) -> Object:
     return claim
 
 
-def parts(devices: Sequence[str]) -> list[Part]:
+def parts(devices: Sequence[str]) -> list[HardwarePart]:
     """The hardware of devices."""
     found = [parts_of(device, range(CHIPS), lambda _: CORE_SIZE) for device in devices]
     return [part for each in found for part in each or ()]

@@ -35,7 +35,7 @@ from bench.schedulingfleet import NODES, WRITERS
 from bench.schedulingrows import World, node, node_name
 from bench.schedulingslices import offered
 from dra_driver.driver.resourceslices.controller import SliceController
-from dra_driver.driver.resourceslices.reconcile import Instance
+from dra_driver.driver.resourceslices.reconcile import DriverInstance
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi
@@ -111,7 +111,7 @@ def drive(kubeconfig: str, first: int, count: int, world: World, pause: float) -
     for place, number in enumerate(range(first, first + count)):
         time.sleep(max(0.0, began + place * pause - time.monotonic()))
         api = ResourceApi(Transport.from_kubeconfig(kubeconfig, user_agent="dra-driver"))
-        publisher = SliceController(api, DRIVER_NAME, node_name(number), instance=Instance.here("boot"))
+        publisher = SliceController(api, DRIVER_NAME, node_name(number), instance=DriverInstance.here("boot"))
         publisher.set_desired(found.devices, found.fallback, counters=found.counters)
         publisher.start()
         publishers.append(publisher)

@@ -43,7 +43,7 @@ from dra_driver.driver.resourceslices.pool import pool  # noqa: E402
 from dra_driver.kube.api.errors import Unreachable  # noqa: E402
 from dra_driver.legacy.placement import DoesNotFit, place  # noqa: E402
 from dra_driver.legacy.resource_requests import ContainerRequest, Role  # noqa: E402
-from dra_driver.legacy.rules import Resource, hardware  # noqa: E402
+from dra_driver.legacy.rules import NeuronResource, hardware  # noqa: E402
 from dra_driver.neuron.emulation.options import EmulationOptions  # noqa: E402
 from dra_driver.neuron.emulation.writer import write_host  # noqa: E402
 from dra_driver.neuron.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth  # noqa: E402
@@ -294,7 +294,7 @@ def extender(question: str) -> str:
         requests = tuple(
             ContainerRequest(f"c{index}", random.choice((Role.MAIN, Role.MAIN, Role.INIT)), resource, count)
             for index in range(random.choice((1, 1, 2, 3)))
-            for resource in (random.choice((Resource.DEVICE, Resource.CORE)),)
+            for resource in (random.choice((NeuronResource.DEVICE, NeuronResource.CORE)),)
             for count in (random.choice((1, 1, 2, 3, 4, 8, 16)),)
         )
         placed = place(node, taken, requests)

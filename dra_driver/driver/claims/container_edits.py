@@ -33,7 +33,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dra_driver.driver.claims.model import DEVICE_PATH, ChipNode, Plan, PlannedDevice, PrepareError, Shown
-from dra_driver.kube.cdi import ContainerEdits, Device, DeviceNode, Mount, Spec, minimum_version
+from dra_driver.kube.cdi import CdiDevice, ContainerEdits, DeviceNode, Mount, Spec, minimum_version
 from dra_driver.kube.objects.resource import (
     DeviceAllocationConfiguration,
     DeviceRequestAllocationResult,
@@ -294,7 +294,7 @@ def cdi_spec(plan: Plan) -> Spec:
     spec = Spec(
         cdi_version="",
         kind=CDI_KIND,
-        devices=tuple(Device(name, content) for name, content in sorted(devices.items())),
+        devices=tuple(CdiDevice(name, content) for name, content in sorted(devices.items())),
     )
     return replace(spec, cdi_version=minimum_version(spec))
 

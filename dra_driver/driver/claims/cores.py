@@ -33,11 +33,11 @@ from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME, VISIBLE_CORES
-from dra_driver.neuron.topology.cuts import Part
+from dra_driver.neuron.topology.cuts import HardwarePart
 from dra_driver.util.text import first_of, ranges, shorten
 
 
-def offered_sizes(cores: Iterable[tuple[DeviceRequestAllocationResult, Part]]) -> dict[str, int]:
+def offered_sizes(cores: Iterable[tuple[DeviceRequestAllocationResult, HardwarePart]]) -> dict[str, int]:
     """Physical cores in a logical one by request, as its cores were offered; not of requests with several sizes."""
     found: dict[str, set[int]] = {}
     for result, part in cores:

@@ -15,7 +15,7 @@ from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.resource import DeviceAttribute, ResourceClaimConsumerReference
 from dra_driver.neuron.health.policy import Blocking
 from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES
-from dra_driver.neuron.topology.cuts import Part
+from dra_driver.neuron.topology.cuts import HardwarePart
 from dra_driver.util.errors import DriverError
 
 DEVICE_PATH = "/dev/neuron"
@@ -180,10 +180,15 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         return frozenset((node.number, node.chip) for device in self.devices for node in device.nodes)
 
     @property
-    def held(self) -> tuple[Part, ...]:
+    def held(self) -> tuple[HardwarePart, ...]:
         """Hardware that no other claim may have, ascending."""
         return tuple(
-            sorted(Part(node.chip, node.cores) for device in self.devices if not device.admin for node in device.nodes)
+            sorted(
+                HardwarePart(node.chip, node.cores)
+                for device in self.devices
+                if not device.admin
+                for node in device.nodes
+            )
         )
 
     @property
@@ -299,7 +304,7 @@ class PreparedClaims:
 
     def __init__(self, entries: Iterable[CheckpointEntry] = (), quarantined: Iterable[Quarantined] = ()) -> None:
         self._entries: dict[str, CheckpointEntry] = {}
-        self._holders: dict[int, dict[str, tuple[Part, ...]]] = {}
+        self._holders: dict[int, dict[str, tuple[HardwarePart, ...]]] = {}
         """By chip, what of it claims hold."""
         self._namespaces: dict[str, _Namespace] = {}
         self._missing: set[str] = set()
@@ -322,7 +327,7 @@ class PreparedClaims:
         """Unreadable checkpoint files by the claim UID in their name."""
         return MappingProxyType(self._quarantined)
 
-    def holder(self, part: Part, *, exclude: str = "") -> Plan | None:
+    def holder(self, part: HardwarePart, *, exclude: str = "") -> Plan | None:
         """A claim other than ``exclude`` that has some of the hardware for itself."""
         for uid, parts in self._holders.get(part.chip, {}).items():
             if uid != exclude and any(part.overlaps(held) for held in parts):

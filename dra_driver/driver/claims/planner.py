@@ -50,7 +50,7 @@ from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, Part
 from dra_driver.neuron.health.policy import Blocking
 from dra_driver.neuron.host.inventory import NodeInventory, chips_of
 from dra_driver.neuron.names import DRIVER_NAME, VISIBLE_CORES
-from dra_driver.neuron.topology.cuts import Part, device_name, parts_of
+from dra_driver.neuron.topology.cuts import HardwarePart, device_name, parts_of
 from dra_driver.util.files import is_uuid
 from dra_driver.util.text import shorten
 
@@ -303,7 +303,7 @@ def _parts(
     inventory: NodeInventory,
     settings: PlanSettings,
     core_size: Callable[[int], int],
-) -> tuple[Part, ...]:
+) -> tuple[HardwarePart, ...]:
     if result.pool != settings.node_name:
         raise PrepareError(
             f"device {_named(result.device)} is allocated from pool {_named(result.pool)}, not from this node's pool "
@@ -367,10 +367,10 @@ def _check_uid(uid: str) -> None:
 
 
 def _exclusive(
-    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[Part, ...]]], uid: str, held: PreparedClaims
+    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[HardwarePart, ...]]], uid: str, held: PreparedClaims
 ) -> None:
     """PrepareError when something that the claim is to have for itself is not free, or allocated twice."""
-    taken: dict[int, list[tuple[Part, DeviceRequestAllocationResult]]] = {}
+    taken: dict[int, list[tuple[HardwarePart, DeviceRequestAllocationResult]]] = {}
     for result, parts in pairs:
         for part in () if result.admin_access else parts:
             _check_free(part, result.device, uid, held)
@@ -378,11 +378,11 @@ def _exclusive(
             taken[part.chip].append((part, result))
 
 
-def _held_chips(pairs: Iterable[tuple[DeviceRequestAllocationResult, tuple[Part, ...]]]) -> list[int]:
+def _held_chips(pairs: Iterable[tuple[DeviceRequestAllocationResult, tuple[HardwarePart, ...]]]) -> list[int]:
     return sorted({part.chip for result, parts in pairs if not result.admin_access for part in parts})
 
 
-def _check_free(part: Part, device: str, uid: str, held: PreparedClaims) -> None:
+def _check_free(part: HardwarePart, device: str, uid: str, held: PreparedClaims) -> None:
     holder = held.holder(part, exclude=uid)
     if holder is not None:
         raise PrepareError(
@@ -406,7 +406,9 @@ def _check_free(part: Part, device: str, uid: str, held: PreparedClaims) -> None
 
 
 def _check_once(
-    part: Part, result: DeviceRequestAllocationResult, taken: Sequence[tuple[Part, DeviceRequestAllocationResult]]
+    part: HardwarePart,
+    result: DeviceRequestAllocationResult,
+    taken: Sequence[tuple[HardwarePart, DeviceRequestAllocationResult]],
 ) -> None:
     other = next((other for has, other in taken if has.overlaps(part)), None)
     if other is None:
@@ -441,7 +443,7 @@ def _contiguity(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]
 
 
 def _health(
-    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[Part, ...]]],
+    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[HardwarePart, ...]]],
     unhealthy: Unhealthy,
     settings: PlanSettings,
 ) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ from dra_driver.driver.resourceslices.reconcile import (
     Changes,
     Counted,
     CountersDropped,
-    Instance,
+    DriverInstance,
     InstancePriority,
     TaintsDropped,
     Writer,
@@ -357,14 +357,14 @@ class SliceController:
         driver: str,
         node: str,
         *,
-        instance: Instance | None = None,
+        instance: DriverInstance | None = None,
         source: DeviceSource | None = None,
         policy: SlicePolicy | None = None,
     ) -> None:
         self._api = api
         self._driver = driver
         self._node = node
-        self._instance = instance or Instance.here("")
+        self._instance = instance or DriverInstance.here("")
         self._annotation = f"{driver}/published-by"
         self._source = source = source or DeviceSource()
         self._policy = policy = policy or SlicePolicy()

@@ -8,8 +8,8 @@ A device with a faulty chip is offered with taints. So is one whose chip was los
 unreadable: a scheduler counts what is allocated by the devices that are offered, so a device that may be in use must
 not vanish. A driver that starts later does not know what that chip was like, and does not offer it.
 
-For the same reason a device that a claim holds stays when the cuts or the core size change (``Kept``): as it was, and
-with a taint, so that it is not given anew.
+For the same reason a device that a claim holds stays when the cuts or the core size change (``KeptDevice``): as it
+was, and with a taint, so that it is not given anew.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptDevice:
     """A device that a claim holds, and that must not vanish or become other hardware."""
 
     since: float
@@ -205,7 +205,7 @@ def offer(
     health: NodeHealth = _WELL,
     policy: HealthPolicy = _DEFAULT_POLICY,
     now: float = 0.0,
-    kept: Mapping[str, Kept] = MappingProxyType({}),
+    kept: Mapping[str, KeptDevice] = MappingProxyType({}),
     held_back: Collection[int] = (),
 ) -> Offer:
     """What a node offers; equal arguments give equal offers.
@@ -339,7 +339,7 @@ class _Host:
         made = [device for device in made if not self.held_back.intersection(device.chips)]
         return [device for device in made if device.core is None or device.chips[0] not in self.core_sizes]
 
-    def others(self, kept: Mapping[str, Kept], made: Sequence[CutDevice]) -> list[CutDevice]:
+    def others(self, kept: Mapping[str, KeptDevice], made: Sequence[CutDevice]) -> list[CutDevice]:
         """The devices kept that are not among those made."""
         there = {device.name for device in made}
         found = [
@@ -388,7 +388,7 @@ class _Taints:
     policy: HealthPolicy
     instance_type: str | None
     now: float
-    kept: Mapping[str, Kept]
+    kept: Mapping[str, KeptDevice]
     why: str
     """They are kept: value of their taint, unless a device plugin is the reason."""
     held_back: frozenset[int]

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dra_driver.driver.resourceslices.devices import RETIRED, Kept, shapes
+from dra_driver.driver.resourceslices.devices import RETIRED, KeptDevice, shapes
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS
 from dra_driver.kube.objects.meta import seconds
 from dra_driver.kube.objects.resource import Device
@@ -63,8 +63,13 @@ class Keeper:
     """What was prepared here, of what is kept, at the last question."""
 
     def review(
-        self, kept: Mapping[str, Kept], published: Collection[Device], chosen: Collection[Device], *, doubtful: bool
-    ) -> dict[str, Kept]:
+        self,
+        kept: Mapping[str, KeptDevice],
+        published: Collection[Device],
+        chosen: Collection[Device],
+        *,
+        doubtful: bool,
+    ) -> dict[str, KeptDevice]:
         """What is to be kept from now on, by name.
 
         Args:
@@ -78,7 +83,7 @@ class Keeper:
         lost = {name: size for name, size in shapes(published) - shapes(chosen) if name not in now}
         self.released &= lost.keys()
         found = {
-            name: Kept(since.get(name, int(time.time())), size)
+            name: KeptDevice(since.get(name, int(time.time())), size)
             for name, size in lost.items()
             if name not in self.released and _sane(name, size)
         }
@@ -95,7 +100,7 @@ class Keeper:
         """Nothing is kept, and nothing vanishes: what was released may be kept again."""
         self.released = frozenset()
 
-    def _still_held(self, kept: Mapping[str, Kept], chosen: Collection[str]) -> dict[str, Kept]:
+    def _still_held(self, kept: Mapping[str, KeptDevice], chosen: Collection[str]) -> dict[str, KeptDevice]:
         prepared = self.prepared()
         here = None if prepared is None else frozenset(kept.keys() & prepared.keys())
         clock = self.clock()
@@ -117,14 +122,14 @@ class Keeper:
 
     def _of_these(
         self,
-        kept: Mapping[str, Kept],
+        kept: Mapping[str, KeptDevice],
         chosen: Collection[str],
         held: Collection[str],
         core_sizes: Mapping[str, int | None],
-    ) -> dict[str, Kept]:
+    ) -> dict[str, KeptDevice]:
         """What claims hold of what is kept, and what they hold that would not be offered at all."""
         missing = [name for name in set(held) - kept.keys() if name not in chosen and _sane(name, core_sizes.get(name))]
-        found = {name: Kept(int(time.time()), core_sizes.get(name)) for name in missing}
+        found = {name: KeptDevice(int(time.time()), core_sizes.get(name)) for name in missing}
         return {name: one for name, one in kept.items() if name in held} | found
 
 

@@ -246,7 +246,7 @@ MAX_YIELD_SECONDS: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class DriverInstance:
     """One run of the driver."""
 
     boot: str
@@ -287,7 +287,7 @@ class InstancePriority:
         yield_seconds: how long a newer instance's content is left alone at first.
     """
 
-    def __init__(self, instance: Instance, yield_seconds: float = YIELD_SECONDS) -> None:
+    def __init__(self, instance: DriverInstance, yield_seconds: float = YIELD_SECONDS) -> None:
         self._instance = instance
         self._yield_seconds = yield_seconds
         self._rival = ""

@@ -34,7 +34,7 @@ CALM_SECONDS: Final = 600.0
 log = logging.getLogger(__name__)
 
 
-class Part(ABC, Generic[T]):
+class NodePart(ABC, Generic[T]):
     """One thing that is kept on the Node. Without state of its own."""
 
     name: str
@@ -53,11 +53,11 @@ class Part(ABC, Generic[T]):
         """What was written, for the log."""
 
 
-class OwnLabels(Part[Mapping[str, str]]):
+class OwnLabels(NodePart[Mapping[str, str]]):
     """Labels.
 
     Args:
-        name: see ``Part``.
+        name: see ``NodePart``.
         keys: all labels that are ever written under this manager.
         manager: field manager; each set of labels needs its own.
     """
@@ -80,15 +80,15 @@ class OwnLabels(Part[Mapping[str, str]]):
         return any(has.get(key) != value for key, value in wanted.items()) or bool(self.owned(node) - set(wanted))
 
     def apply(self, api: ResourceApi, node: Node, wanted: Mapping[str, str]) -> Node:
-        """See ``Part``."""
+        """See ``NodePart``."""
         return api.apply_node_labels(node, wanted, self._manager)
 
     def text(self, wanted: Mapping[str, str]) -> str:
-        """See ``Part``."""
+        """See ``NodePart``."""
         return ", ".join(f"{key}={value}" for key, value in sorted(wanted.items())) or "none"
 
 
-class OwnCondition(Part[tuple[Condition, ...]]):
+class OwnCondition(NodePart[tuple[Condition, ...]]):
     """One condition; wanted are one or none. Its times are not compared: there are no writes to show that we live.
 
     ``lastTransitionTime`` changes with the status only, ``lastHeartbeatTime`` with each write.
@@ -112,7 +112,7 @@ class OwnCondition(Part[tuple[Condition, ...]]):
         return has is None or _said(has) != _said(wanted[0])
 
     def apply(self, api: ResourceApi, node: Node, wanted: tuple[Condition, ...]) -> Node:
-        """See ``Part``."""
+        """See ``NodePart``."""
         now, has = timestamp(self._clock()), self.of(node)
         fields = []
         for item in wanted:
@@ -123,7 +123,7 @@ class OwnCondition(Part[tuple[Condition, ...]]):
         return api.apply_node_conditions(node, fields, self._manager)
 
     def text(self, wanted: tuple[Condition, ...]) -> str:
-        """See ``Part``."""
+        """See ``NodePart``."""
         return "; ".join(f"{item.status}, {item.reason}: {item.message}" for item in wanted) or "none"
 
     def _is_ours(self, node: Node) -> bool:
@@ -176,7 +176,7 @@ class OwnNodeWriter:
         self,
         api: ResourceApi,
         node: str,
-        parts: Sequence[Part[Any]],
+        parts: Sequence[NodePart[Any]],
         *,
         chore: Callable[[Node], float] = lambda _: math.inf,
         backoff: Callable[[], Backoff] = lambda: Backoff(first=1.0, cap=300.0),
@@ -187,7 +187,7 @@ class OwnNodeWriter:
         self._node = node
         self._lock = threading.Lock()
         self._seen: Node | None = None
-        self._wanted: dict[Part[Any], Any] = {}
+        self._wanted: dict[NodePart[Any], Any] = {}
         self._kept = {part: _Kept(part, backoff(), contest(), pace()) for part in parts}
         self._chore = chore
         self.worker = Worker("writing to the own node", self._round)
@@ -200,7 +200,7 @@ class OwnNodeWriter:
         """Write nothing any more, and end; what was written stays."""
         self.worker.stop(timeout)
 
-    def want(self, part: Part[T], value: T | None) -> None:
+    def want(self, part: NodePart[T], value: T | None) -> None:
         """What the Node should have from now on; None: leave it as it is."""
         with self._lock:
             if part in self._wanted and self._wanted[part] == value:
@@ -214,7 +214,7 @@ class OwnNodeWriter:
             self._seen = node
         self.worker.wake()
 
-    def status(self, part: Part[Any]) -> PartStatus:
+    def status(self, part: NodePart[Any]) -> PartStatus:
         """How a part stands."""
         return self._kept[part].status
 
@@ -254,7 +254,7 @@ class OwnNodeWriter:
                 self.worker.wake()
         kept.succeeded(current=not part.differs(node, wanted))
 
-    def _still_wants(self, part: Part[Any], wanted: Any) -> bool:
+    def _still_wants(self, part: NodePart[Any], wanted: Any) -> bool:
         """Whether nothing else has come up while the Node was read, such as the beginning of an election."""
         with self._lock:
             return not self.worker.stopping and bool(self._wanted[part] == wanted)
@@ -263,7 +263,7 @@ class OwnNodeWriter:
 class _Kept:
     """When a part has to be written; of the worker only, but for ``status``."""
 
-    def __init__(self, part: Part[Any], backoff: Backoff, contest: Backoff, pace: Backoff) -> None:
+    def __init__(self, part: NodePart[Any], backoff: Backoff, contest: Backoff, pace: Backoff) -> None:
         self.part = part
         self._backoff = backoff
         self._contest = contest

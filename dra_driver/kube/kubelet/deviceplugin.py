@@ -56,7 +56,7 @@ class PluginDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceNode:
+class PluginDeviceNode:
     """A device node for a container."""
 
     container_path: str
@@ -68,7 +68,7 @@ class ContainerDevices:
     """What a container gets: variables, device nodes (to read and write) and qualified CDI names."""
 
     env: Mapping[str, str] = field(default_factory=dict)
-    nodes: tuple[DeviceNode, ...] = ()
+    nodes: tuple[PluginDeviceNode, ...] = ()
     cdi_names: tuple[str, ...] = ()
 
 

@@ -32,15 +32,15 @@ from dra_driver.legacy.device_plugin.devices import (
     CDI_KIND,
     CDI_OWNER,
     AnswerSettings,
-    Offer,
+    PluginOffer,
     cdi_spec,
     offer,
     plugin_devices,
     unhealthy,
 )
 from dra_driver.legacy.device_plugin.recording import Record, records, unusable_annotations
-from dra_driver.legacy.device_plugin.snapshot import PODS, PartialPod, Snapshot, withheld
-from dra_driver.legacy.rules import Resource
+from dra_driver.legacy.device_plugin.snapshot import PODS, NodeSnapshot, PluginPod, withheld
+from dra_driver.legacy.rules import NeuronResource
 from dra_driver.neuron.exclusion import Excluded, check_claims, check_slices
 from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.health.node_status import NodeStatusWriter, chips_present
@@ -97,7 +97,7 @@ class NodeSources:
         self,
         settings: DevicePluginSettings,
         transport: Transport,
-        offered: Callable[[], Offer | None],
+        offered: Callable[[], PluginOffer | None],
         changed: Callable[[], None],
     ) -> None:
         self._settings = settings
@@ -150,15 +150,15 @@ class NodeSources:
 
     # allocator.Sources
 
-    def pods(self) -> Sequence[PartialPod]:
+    def pods(self) -> Sequence[PluginPod]:
         """Pods from the watch."""
         return self._informer.objects()
 
-    def list_pods(self) -> Sequence[PartialPod]:
+    def list_pods(self) -> Sequence[PluginPod]:
         """Pods as currently stored."""
         return self._pods.list_all()[0]
 
-    def get_pod(self, namespace: str, name: str) -> PartialPod:
+    def get_pod(self, namespace: str, name: str) -> PluginPod:
         """One pod as currently stored."""
         return self._pods.get(namespace, name)
 
@@ -166,7 +166,7 @@ class NodeSources:
         """The pods and devices that kubelet lists."""
         return list_pods(self._settings.kubelet_directory)
 
-    def offer(self) -> Offer | None:
+    def offer(self) -> PluginOffer | None:
         """The node's devices."""
         return self._offered()
 
@@ -209,7 +209,7 @@ class DevicePluginAgent:
         self._on_fatal = on_fatal
         self.fatal = ""
         """Why it cannot continue, or ""."""
-        self._offer: Offer | None = None
+        self._offer: PluginOffer | None = None
         self._inventory: NodeInventory | None = None
         """The last one that the offer was made of."""
         self._taking = threading.Lock()
@@ -228,7 +228,7 @@ class DevicePluginAgent:
                 name=f"neuron-dra-driver-{resource.value.partition('/')[2]}",
                 interval=settings.look_seconds,
             )
-            for resource in Resource
+            for resource in NeuronResource
         }
         self._host = HostWatch(settings.host_root, self._sources.labels, self._on_inventory, settings.rescan_seconds)
         self._chips = HealthWatch(
@@ -240,7 +240,7 @@ class DevicePluginAgent:
             settings.rescan_seconds,
         )
         self._sick = unhealthy(self._chips.current)
-        """See ``Offer``; from the beginning what was known before a restart."""
+        """See ``PluginOffer``; from the beginning what was known before a restart."""
         api, node_name = self._sources.api, settings.node_name
         self._node_status = NodeStatusWriter(api, node_name, COMPONENT)
         self._node_watch: Reflector[Node] = Reflector(
@@ -422,7 +422,7 @@ class DevicePluginAgent:
                 log.info("%d of %d %s can be given", healthy, len(plugin.devices), resource.value)
         self._record(world)
 
-    def _record(self, world: Snapshot) -> None:
+    def _record(self, world: NodeSnapshot) -> None:
         for record in records(world, time.time_ns()):
             self._attempt(f"annotations of pod {record.pod}", partial(self._sources.record, record))
         unusable = world.offer.unusable

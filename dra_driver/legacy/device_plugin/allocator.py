@@ -15,21 +15,21 @@ from typing import Final, Protocol
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.kubelet.client import CallError, PodDevices
 from dra_driver.kube.kubelet.deviceplugin import ContainerDevices
-from dra_driver.legacy.annotations import Share
+from dra_driver.legacy.annotations import ContainerShare
 from dra_driver.legacy.device_plugin.choosing import (
     AllocateError,
-    Choice,
-    Match,
+    ChosenDevices,
+    WaitingContainer,
     awaits_unknown_pod,
     choose,
     find,
     prefer,
 )
-from dra_driver.legacy.device_plugin.devices import AnswerSettings, Offer, answer
+from dra_driver.legacy.device_plugin.devices import AnswerSettings, PluginOffer, answer
 from dra_driver.legacy.device_plugin.recording import Record, record_of
-from dra_driver.legacy.device_plugin.snapshot import Listed, PartialPod, Snapshot, bound_pod, numbers, waits
+from dra_driver.legacy.device_plugin.snapshot import Listed, NodeSnapshot, PluginPod, bound_pod, numbers, waits
 from dra_driver.legacy.resource_requests import ENDED
-from dra_driver.legacy.rules import Resource
+from dra_driver.legacy.rules import NeuronResource
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations
 from dra_driver.util.text import ranges
@@ -49,19 +49,19 @@ REJECTION_SECONDS: Final = 1.0
 log = logging.getLogger(__name__)
 
 
-class Reading:
+class ReadPods:
     """Pods that were read, kept until the watch, which may be behind, delivers them."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._pods: dict[str, tuple[float, PartialPod]] = {}
+        self._pods: dict[str, tuple[float, PluginPod]] = {}
         self._told: set[str] = set()
 
-    def add(self, pod: PartialPod) -> None:
+    def add(self, pod: PluginPod) -> None:
         """Add a pod as currently stored."""
         self._pods[pod.metadata.uid] = (self._clock(), pod)
 
-    def joined(self, told: Iterable[PartialPod]) -> dict[str, PartialPod]:
+    def joined(self, told: Iterable[PluginPod]) -> dict[str, PluginPod]:
         """The newest version of each pod, from the watch or a read, by UID."""
         now = self._clock()
         found = {pod.metadata.uid: pod for pod in told}
@@ -76,7 +76,7 @@ class Reading:
         return found
 
 
-def _version(pod: PartialPod) -> int:
+def _version(pod: PluginPod) -> int:
     text = pod.metadata.resource_version
     return int(text) if text.isdecimal() else 0
 
@@ -84,15 +84,15 @@ def _version(pod: PartialPod) -> int:
 class Sources(Protocol):
     """Where the allocator gets its facts from."""
 
-    def pods(self) -> Sequence[PartialPod]:
+    def pods(self) -> Sequence[PluginPod]:
         """Pods of the node, from the watch."""
         ...
 
-    def list_pods(self) -> Sequence[PartialPod]:
+    def list_pods(self) -> Sequence[PluginPod]:
         """The same as currently stored. Raises ApiError."""
         ...
 
-    def get_pod(self, namespace: str, name: str) -> PartialPod:
+    def get_pod(self, namespace: str, name: str) -> PluginPod:
         """One pod as currently stored. Raises ApiError."""
         ...
 
@@ -100,7 +100,7 @@ class Sources(Protocol):
         """The pods and devices that kubelet lists. Raises CallError."""
         ...
 
-    def offer(self) -> Offer | None:
+    def offer(self) -> PluginOffer | None:
         """The node's devices, None while it has none."""
         ...
 
@@ -131,16 +131,16 @@ class Allocator:
         self._changed = changed
         self._clock = clock
         self._lock = threading.RLock()
-        self._handed: dict[str, dict[str, Share]] = {}
+        self._handed: dict[str, dict[str, ContainerShare]] = {}
         self._placed: set[str] = set()
         """UIDs of pods that got the devices that an extender had chosen."""
-        self._read = Reading(clock)
+        self._read = ReadPods(clock)
         self._refused: dict[str, float] = {}
         self.kubelet_trouble = ""
         """Why kubelet does not list its pods and devices, or ""."""
 
     def prefer(
-        self, resource: Resource, available: frozenset[str], must_include: frozenset[str], size: int
+        self, resource: NeuronResource, available: frozenset[str], must_include: frozenset[str], size: int
     ) -> Sequence[str]:
         """The ids that the container will get, for kubelet to count. Raises DriverError if it will get none."""
         with self._lock:
@@ -148,7 +148,7 @@ class Allocator:
             ids = prefer(world, match, resource, numbers(available), numbers(must_include), size)
         return [str(number) for number in ids]
 
-    def allocate(self, resource: Resource, ids: frozenset[str]) -> ContainerDevices:
+    def allocate(self, resource: NeuronResource, ids: frozenset[str]) -> ContainerDevices:
         """The devices for the container that kubelet is starting. A DriverError fails its pod."""
         with self._lock:
             world, match = self._find(resource, len(ids))
@@ -175,12 +175,12 @@ class Allocator:
         self._changed()
         return answer(world.offer, share, self._settings)
 
-    def world(self) -> Snapshot | None:
+    def world(self) -> NodeSnapshot | None:
         """Everything known at this moment; None while the node has no devices."""
         with self._lock:
             return self._world(self._sources.pods(), self._listed())[0]
 
-    def _chosen(self, world: Snapshot, match: Match, counted: frozenset[int]) -> Choice:
+    def _chosen(self, world: NodeSnapshot, match: WaitingContainer, counted: frozenset[int]) -> ChosenDevices:
         choice = choose(world, match, counted)
         if not choice.annotated and frozenset(choice.share.ids) != counted:
             # kubelet will count other ids than those handed out, so after a restart they could not be learned from it.
@@ -189,7 +189,7 @@ class Allocator:
                 self._sources.record(record)
         return choice
 
-    def _find(self, resource: Resource, count: int) -> tuple[Snapshot, Match | None]:
+    def _find(self, resource: NeuronResource, count: int) -> tuple[NodeSnapshot, WaitingContainer | None]:
         """The snapshot and the container that kubelet means; its pod is as current as this call.
 
         Without the API server, the watch has to do. Raises AllocateError if it remains unknown which of several
@@ -216,8 +216,8 @@ class Allocator:
             time.sleep(REJECTION_SECONDS / 10)
 
     def _find_stored(
-        self, world: Snapshot, listed: Listed | None, resource: Resource, count: int
-    ) -> tuple[Snapshot, Match | None]:
+        self, world: NodeSnapshot, listed: Listed | None, resource: NeuronResource, count: int
+    ) -> tuple[NodeSnapshot, WaitingContainer | None]:
         """The same, based on all pods as currently stored; without the API server, the watch has to do."""
         try:
             pods = self._sources.list_pods()
@@ -230,7 +230,7 @@ class Allocator:
         match = find(world, resource, count, self._refused) or find(world, resource, count, self._refused, again=True)
         return world, match
 
-    def _is_as_stored(self, match: Match) -> bool:
+    def _is_as_stored(self, match: WaitingContainer) -> bool:
         """Whether the pod is unchanged, and the watch has delivered everything up to its last change."""
         try:
             stored = self._sources.get_pod(match.pod.namespace, match.pod.name)
@@ -240,7 +240,7 @@ class Allocator:
         self._read.add(stored)
         return bound_pod(stored) == match.pod and self._is_told(stored)
 
-    def _is_told(self, stored: PartialPod) -> bool:
+    def _is_told(self, stored: PluginPod) -> bool:
         """Whether the watch has delivered this version of a pod; waits a moment for it."""
         end = self._clock() + WATCH_LAG_SECONDS
         while not any(
@@ -263,7 +263,9 @@ class Allocator:
         self.kubelet_trouble = ""
         return found
 
-    def _world(self, pods: Iterable[PartialPod], listed: Listed | None) -> tuple[Snapshot | None, set[tuple[str, str]]]:
+    def _world(
+        self, pods: Iterable[PluginPod], listed: Listed | None
+    ) -> tuple[NodeSnapshot | None, set[tuple[str, str]]]:
         """The snapshot, and the namespaces and names of all known pods."""
         now = self._clock()
         told = self._read.joined(pods)
@@ -282,10 +284,10 @@ class Allocator:
         over = {(pod.metadata.namespace, pod.metadata.name) for pod in told.values() if pod.status.phase in ENDED}
         ended = over - {pod.key for pod in bound}
         living = None if listed is None else {key: found for key, found in listed.items() if key not in ended}
-        return Snapshot(offer, bound, living, handed, unknown_pods, frozenset(self._placed)), known
+        return NodeSnapshot(offer, bound, living, handed, unknown_pods, frozenset(self._placed)), known
 
 
-def _nobody(world: Snapshot, resource: Resource, count: int) -> AllocateError:
+def _nobody(world: NodeSnapshot, resource: NeuronResource, count: int) -> AllocateError:
     """Why no container was found."""
     unreadable = next((pod for pod in world.pods if pod.requests is None and waits(world, pod)), None)
     if unreadable is not None:
@@ -297,7 +299,7 @@ def _nobody(world: Snapshot, resource: Resource, count: int) -> AllocateError:
     )
 
 
-def _several(match: Match, resource: Resource, count: int) -> AllocateError:
+def _several(match: WaitingContainer, resource: NeuronResource, count: int) -> AllocateError:
     """Why it is unknown which of the containers is meant."""
     pods = " and ".join(sorted(map(str, (match.pod, *match.rivals))))
     return AllocateError(
@@ -318,7 +320,7 @@ class ResourceAnswers:
     """
 
     def __init__(
-        self, allocator: Allocator, resource: Resource, operations: Operations, renew: Callable[[], None]
+        self, allocator: Allocator, resource: NeuronResource, operations: Operations, renew: Callable[[], None]
     ) -> None:
         self._allocator = allocator
         self._resource = resource

@@ -18,10 +18,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dra_driver.legacy.annotations import ALLOCATION, Allocation, Share
+from dra_driver.legacy.annotations import ALLOCATION, ContainerShare, RecordedAllocation
 from dra_driver.legacy.device_plugin.snapshot import (
     BoundPod,
-    Snapshot,
+    NodeSnapshot,
     allocation_of,
     counted_mask,
     handed_mask,
@@ -30,7 +30,7 @@ from dra_driver.legacy.device_plugin.snapshot import (
 )
 from dra_driver.legacy.placement import union
 from dra_driver.legacy.resource_requests import ContainerRequest, Role
-from dra_driver.legacy.rules import Resource, candidates, least_breaking_first
+from dra_driver.legacy.rules import NeuronResource, candidates, least_breaking_first
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import ranges
 
@@ -38,7 +38,7 @@ _LAST: Final = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class WaitingContainer:
     """A container that is waiting for its devices."""
 
     pod: BoundPod
@@ -50,8 +50,8 @@ class Match:
 
 
 def find(
-    world: Snapshot, resource: Resource, count: int, refused: Collection[str] = (), *, again: bool = False
-) -> Match | None:
+    world: NodeSnapshot, resource: NeuronResource, count: int, refused: Collection[str] = (), *, again: bool = False
+) -> WaitingContainer | None:
     """The container that a request is for; None if there is none.
 
     Args:
@@ -69,7 +69,7 @@ def find(
     return replace(best, rivals=tuple(rivals))
 
 
-def awaits_unknown_pod(world: Snapshot, known: Collection[tuple[str, str]]) -> bool:
+def awaits_unknown_pod(world: NodeSnapshot, known: Collection[tuple[str, str]]) -> bool:
     """Whether kubelet lists a pod without devices that is not known from the API server yet."""
     return any(
         key not in known and not any(any(ids.values()) for ids in found.containers.values())
@@ -77,7 +77,9 @@ def awaits_unknown_pod(world: Snapshot, known: Collection[tuple[str, str]]) -> b
     )
 
 
-def _candidates(world: Snapshot, resource: Resource, count: int, *, again: bool) -> Iterable[Match]:
+def _candidates(
+    world: NodeSnapshot, resource: NeuronResource, count: int, *, again: bool
+) -> Iterable[WaitingContainer]:
     """At most one match for each pod."""
     for pod in world.pods:
         if pod.running:  # all its containers have devices; if kubelet asks again, it means a later pod
@@ -86,10 +88,10 @@ def _candidates(world: Snapshot, resource: Resource, count: int, *, again: bool)
         fitting = [request for request in waiting if request.resource is resource and request.count == count]
         if not fitting or (not again and waiting[0] is not fitting[0]):
             continue
-        yield Match(pod, fitting[0], pod.key in (world.listed or {}))
+        yield WaitingContainer(pod, fitting[0], pod.key in (world.listed or {}))
 
 
-def _served(world: Snapshot, pod: BoundPod, request: ContainerRequest, *, again: bool) -> bool:
+def _served(world: NodeSnapshot, pod: BoundPod, request: ContainerRequest, *, again: bool) -> bool:
     counted = world.counted(pod, request.container, request.resource)
     if counted is not None:
         return bool(counted)
@@ -101,10 +103,10 @@ def _served(world: Snapshot, pod: BoundPod, request: ContainerRequest, *, again:
 
 def _said_to_be_handed_out(pod: BoundPod) -> bool:
     found = allocation_of(pod)
-    return isinstance(found, Allocation) and found.handed_out
+    return isinstance(found, RecordedAllocation) and found.handed_out
 
 
-def _signs(world: Snapshot, match: Match, refused: Collection[str]) -> tuple[bool, bool, bool]:
+def _signs(world: NodeSnapshot, match: WaitingContainer, refused: Collection[str]) -> tuple[bool, bool, bool]:
     """Signs that a pod is not the one that kubelet means; the likeliest pod sorts first."""
     return (
         not match.listed,
@@ -115,10 +117,10 @@ def _signs(world: Snapshot, match: Match, refused: Collection[str]) -> tuple[boo
 
 
 def _order(
-    world: Snapshot, match: Match, refused: Collection[str]
+    world: NodeSnapshot, match: WaitingContainer, refused: Collection[str]
 ) -> tuple[tuple[bool, bool, bool], bool, int, str, str]:
     found = allocation_of(match.pod)
-    chosen_at = found.chosen_at if isinstance(found, Allocation) else 0
+    chosen_at = found.chosen_at if isinstance(found, RecordedAllocation) else 0
     return _signs(world, match, refused), found is None, chosen_at or _LAST, match.pod.created, match.pod.uid
 
 
@@ -131,7 +133,7 @@ class AllocateError(DriverError):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenDevices:
     """The devices of a container.
 
     Attributes:
@@ -139,26 +141,26 @@ class Choice:
         annotated: whether the ids come from the pod's annotations.
     """
 
-    share: Share
+    share: ContainerShare
     annotated: bool
 
 
-def choose(world: Snapshot, match: Match, counted: frozenset[int]) -> Choice:
+def choose(world: NodeSnapshot, match: WaitingContainer, counted: frozenset[int]) -> ChosenDevices:
     """The devices for a container; ``counted`` are the ids that kubelet will count for it. Raises AllocateError."""
     said = allocation_of(match.pod)
     if isinstance(said, DriverError):
         raise AllocateError(f"pod {match.pod}: {said}", remedy=_AGAIN) from said
     share = share_of(match.pod, said, match.request.container) if said is not None else None
     if said is None or share is None:
-        return Choice(_without_extender(world, match, counted), annotated=False)
+        return ChosenDevices(_without_extender(world, match, counted), annotated=False)
     _check(world, match, said, share)
-    return Choice(share, annotated=True)
+    return ChosenDevices(share, annotated=True)
 
 
 def prefer(
-    world: Snapshot,
-    match: Match | None,
-    resource: Resource,
+    world: NodeSnapshot,
+    match: WaitingContainer | None,
+    resource: NeuronResource,
     available: frozenset[int],
     needed: frozenset[int],
     size: int,
@@ -177,7 +179,7 @@ def prefer(
 _AGAIN: Final = "delete the pod, so that its controller makes a new one"
 
 
-def _check(world: Snapshot, match: Match, said: Allocation, share: Share) -> None:
+def _check(world: NodeSnapshot, match: WaitingContainer, said: RecordedAllocation, share: ContainerShare) -> None:
     """Raise AllocateError unless the container can be given the devices that were chosen for it."""
     machine, request, pod = world.offer.hardware, match.request, match.pod
     what = f"{share.resource.noun}s {ranges(share.ids)} were chosen for container {request.container!r} of pod {pod}"
@@ -187,7 +189,7 @@ def _check(world: Snapshot, match: Match, said: Allocation, share: Share) -> Non
             consequence="somebody has edited the annotations",
             remedy=_AGAIN,
         )
-    if share.resource is Resource.CORE and said.cores_per_device not in (0, machine.cores_per_device):
+    if share.resource is NeuronResource.CORE and said.cores_per_device not in (0, machine.cores_per_device):
         raise AllocateError(
             f"{what} when a device had {said.cores_per_device} cores, now it has {machine.cores_per_device}",
             consequence="the node's logical core size has changed",
@@ -202,9 +204,9 @@ def _check(world: Snapshot, match: Match, said: Allocation, share: Share) -> Non
     _check_free(world, match, mask, what)
 
 
-def _check_usable(world: Snapshot, mask: int, what: str) -> None:
+def _check_usable(world: NodeSnapshot, mask: int, what: str) -> None:
     machine = world.offer.hardware
-    lost = [chip for chip in machine.ids(Resource.DEVICE, mask) if chip not in world.offer.usable]
+    lost = [chip for chip in machine.ids(NeuronResource.DEVICE, mask) if chip not in world.offer.usable]
     if lost:
         why = "; ".join(world.offer.sick[chip] for chip in lost if chip in world.offer.sick)
         raise AllocateError(
@@ -218,7 +220,7 @@ def _chips(indexes: Iterable[int]) -> str:
     return ", ".join(f"neuron{index}" for index in indexes)
 
 
-def _check_free(world: Snapshot, match: Match, mask: int, what: str) -> None:
+def _check_free(world: NodeSnapshot, match: WaitingContainer, mask: int, what: str) -> None:
     for other, taken in taken_by_others(world, match.pod):
         # Devices chosen for a pod that has none yet are reserved when choosing. Here it is enough to refuse the second
         # of two pods; otherwise an edit of one pod would fail another.
@@ -228,7 +230,7 @@ def _check_free(world: Snapshot, match: Match, mask: int, what: str) -> None:
         raise AllocateError(f"{what}, but another container of the pod has some of them", remedy=_AGAIN)
 
 
-def _of_siblings(world: Snapshot, match: Match) -> int:
+def _of_siblings(world: NodeSnapshot, match: WaitingContainer) -> int:
     """The cores of containers of the same pod that run at the same time."""
     lasting = {request.container for request in match.pod.requests or () if request.role is not Role.INIT}
     shares = world.handed.get(match.pod.uid, {}).items()
@@ -240,7 +242,7 @@ def _of_siblings(world: Snapshot, match: Match) -> int:
     )
 
 
-def _without_extender(world: Snapshot, match: Match, counted: frozenset[int]) -> Share:
+def _without_extender(world: NodeSnapshot, match: WaitingContainer, counted: frozenset[int]) -> ContainerShare:
     """One device or core, or all of them, out of what no other pod has."""
     machine, request, pod = world.offer.hardware, match.request, match.pod
     if request.count not in (1, machine.units(request.resource)):
@@ -268,9 +270,9 @@ def _without_extender(world: Snapshot, match: Match, counted: frozenset[int]) ->
             f"{request.count} of {request.resource.value} for container {request.container!r} of pod {pod} are not "
             f"free{f'; {_chips(unusable)} cannot be used now' if unusable else ''}",
             consequence="the pod fails",
-            remedy=f"pods on this node that use {Resource.DEVICE.value} and {Resource.CORE.value} share its chips; "
-            "an extender keeps them apart",
+            remedy=f"pods on this node that use {NeuronResource.DEVICE.value} and {NeuronResource.CORE.value} share "
+            "its chips; an extender keeps them apart",
         )
     wished = counted_mask(machine, request.resource, counted)
     mask = wished if wished in free else least_breaking_first(machine, busy | own, free, handed_mask(world, pod))[0]
-    return Share(request.container, request.resource, machine.ids(request.resource, mask))
+    return ContainerShare(request.container, request.resource, machine.ids(request.resource, mask))

@@ -10,9 +10,9 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from dra_driver.kube import cdi
-from dra_driver.kube.kubelet.deviceplugin import ContainerDevices, DeviceNode, PluginDevice
-from dra_driver.legacy.annotations import Share
-from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, Hardware, Resource, hardware
+from dra_driver.kube.kubelet.deviceplugin import ContainerDevices, PluginDevice, PluginDeviceNode
+from dra_driver.legacy.annotations import ContainerShare
+from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, NeuronResource, NodeHardware, hardware
 from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES, VISIBLE_CORES
@@ -24,7 +24,7 @@ _CHIP: Final = re.compile(r"\bneuron([0-9]{1,3})\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class PluginOffer:
     """A node's devices as kubelet counts them.
 
     Attributes:
@@ -36,7 +36,7 @@ class Offer:
         sick: what is wrong with each unhealthy chip. Containers that have one keep it, but no other one gets it.
     """
 
-    hardware: Hardware
+    hardware: NodeHardware
     numbers: Mapping[int, tuple[int, int]]
     numa: Mapping[int, int] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Offer:
 
     def mask_of_unusable(self) -> int:
         """Mask of the cores of the unusable chips."""
-        return self.hardware.mask(Resource.DEVICE, self.unusable)
+        return self.hardware.mask(NeuronResource.DEVICE, self.unusable)
 
 
 def unhealthy(health: NodeHealth) -> dict[int, str]:
@@ -63,7 +63,9 @@ def unhealthy(health: NodeHealth) -> dict[int, str]:
     return {chip.index: chip.text for chip in health.chips if chip.state == "unhealthy"}
 
 
-def offer(inventory: NodeInventory, before: Offer | None, sick: Mapping[int, str] | None = None) -> Offer | None:
+def offer(
+    inventory: NodeInventory, before: PluginOffer | None, sick: Mapping[int, str] | None = None
+) -> PluginOffer | None:
     """The devices of an inventory; None until the first chip has appeared.
 
     Args:
@@ -75,7 +77,7 @@ def offer(inventory: NodeInventory, before: Offer | None, sick: Mapping[int, str
         DriverError: the numbers of chips and cores are inconsistent.
     """
     if not inventory.devices:
-        return None if before is None else Offer(before.hardware, {}, before.numa, before.env)
+        return None if before is None else PluginOffer(before.hardware, {}, before.numa, before.env)
     kind = lookup(inventory.instance_type) if inventory.instance_type else None
     size = inventory.logical_core_size
     env = {} if size is None else dict.fromkeys(LOGICAL_CORE_VARIABLES, str(size))
@@ -86,7 +88,7 @@ def offer(inventory: NodeInventory, before: Offer | None, sick: Mapping[int, str
     per_device = min(max(physical // size, 1), MAX_CORES_PER_DEVICE)
     seen = before.hardware.devices if before is not None else 0
     devices = (kind.devices if kind else None) or min(max(highest + 1, seen), MAX_DEVICES)
-    return Offer(
+    return PluginOffer(
         hardware(inventory.instance_type or "", devices, devices * per_device),
         {chip.index: numbers for chip in inventory.devices if (numbers := _numbers(inventory, chip, devices))},
         {
@@ -109,9 +111,11 @@ def _numbers(inventory: NodeInventory, chip: NeuronDevice, devices: int) -> tupl
     return chip.major, chip.minor
 
 
-def plugin_devices(found: Offer, resource: Resource, withheld: Collection[int] = ()) -> tuple[PluginDevice, ...]:
+def plugin_devices(
+    found: PluginOffer, resource: NeuronResource, withheld: Collection[int] = ()
+) -> tuple[PluginDevice, ...]:
     """The devices of one resource, by id. ``withheld`` ids are unhealthy for now, in addition to the unusable chips."""
-    width = 1 if resource is Resource.DEVICE else found.hardware.cores_per_device
+    width = 1 if resource is NeuronResource.DEVICE else found.hardware.cores_per_device
     usable = found.usable
     return tuple(
         PluginDevice(
@@ -150,23 +154,25 @@ class AnswerSettings:
     node_directory: str = "/dev"
 
 
-def answer(found: Offer, share: Share, settings: AnswerSettings) -> ContainerDevices:
+def answer(found: PluginOffer, share: ContainerShare, settings: AnswerSettings) -> ContainerDevices:
     """What kubelet is told to give the container of ``share``."""
-    chips = found.hardware.ids(Resource.DEVICE, found.hardware.mask(share.resource, share.ids))
+    chips = found.hardware.ids(NeuronResource.DEVICE, found.hardware.mask(share.resource, share.ids))
     as_ = {chip: rank if settings.numbering == "renumber" else chip for rank, chip in enumerate(chips)}
     env = dict(found.env)
-    if share.resource is Resource.CORE:
+    if share.resource is NeuronResource.CORE:
         # Single numbers as in the vendor's documentation, no ranges: programs split the value at commas.
         env[VISIBLE_CORES] = ",".join(str(_core(found.hardware, core, as_)) for core in share.ids)
     if settings.visible == VISIBLE_DEVICES:
         env[VISIBLE_DEVICES] = ",".join(map(str, chips))
     if settings.injection == "cdi":
         return ContainerDevices(env, (), tuple(f"{CDI_KIND}={cdi_name(chip, as_[chip])}" for chip in chips))
-    nodes = tuple(DeviceNode(f"/dev/neuron{as_[chip]}", f"{settings.node_directory}/neuron{chip}") for chip in chips)
+    nodes = tuple(
+        PluginDeviceNode(f"/dev/neuron{as_[chip]}", f"{settings.node_directory}/neuron{chip}") for chip in chips
+    )
     return ContainerDevices(env, nodes)
 
 
-def _core(machine: Hardware, core: int, as_: Mapping[int, int]) -> int:
+def _core(machine: NodeHardware, core: int, as_: Mapping[int, int]) -> int:
     chip, within = divmod(core, machine.cores_per_device)
     return as_[chip] * machine.cores_per_device + within
 
@@ -176,19 +182,19 @@ def cdi_name(chip: int, number: int) -> str:
     return f"neuron{chip}" if chip == number else f"neuron{chip}-as-{number}"
 
 
-def cdi_spec(found: Offer, settings: AnswerSettings) -> cdi.Spec:
+def cdi_spec(found: PluginOffer, settings: AnswerSettings) -> cdi.Spec:
     """The CDI spec of a node, with each chip under every number that it may have in a container."""
     pairs = [
         (chip, number)
         for chip in sorted(found.numbers)
         for number in (range(chip + 1) if settings.numbering == "renumber" else (chip,))
     ]
-    devices = tuple(cdi.Device(cdi_name(chip, number), _edits(found, chip, number)) for chip, number in pairs)
+    devices = tuple(cdi.CdiDevice(cdi_name(chip, number), _edits(found, chip, number)) for chip, number in pairs)
     made = cdi.Spec(cdi_version="", kind=CDI_KIND, devices=devices)
     return replace(made, cdi_version=cdi.minimum_version(made))
 
 
-def _edits(found: Offer, chip: int, number: int) -> cdi.ContainerEdits:
+def _edits(found: PluginOffer, chip: int, number: int) -> cdi.ContainerEdits:
     major, minor = found.numbers[chip]
     node = cdi.DeviceNode(
         path=f"/dev/neuron{number}",

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dra_driver.legacy.annotations import ALLOCATED, UNUSABLE, Allocation, Share, parse_ids, write
+from dra_driver.legacy.annotations import ALLOCATED, UNUSABLE, ContainerShare, RecordedAllocation, parse_ids, write
 from dra_driver.legacy.device_plugin.snapshot import (
     CHOSEN_BY,
     DEVICE_PLUGIN,
     BoundPod,
-    Snapshot,
+    NodeSnapshot,
     allocation_of,
     share_of,
 )
@@ -37,7 +37,7 @@ class Record:
     annotations: Mapping[str, str]
 
 
-def records(world: Snapshot, now: int) -> list[Record]:
+def records(world: NodeSnapshot, now: int) -> list[Record]:
     """The missing annotations of all pods. ``now`` is in nanoseconds since the epoch."""
     found = []
     for pod in world.pods:
@@ -47,7 +47,7 @@ def records(world: Snapshot, now: int) -> list[Record]:
     return found
 
 
-def record_of(world: Snapshot, pod: BoundPod, share: Share, now: int) -> Record | None:
+def record_of(world: NodeSnapshot, pod: BoundPod, share: ContainerShare, now: int) -> Record | None:
     """The missing annotations of a pod once it has this share, too; None if there are none."""
     handed = {**world.handed.get(pod.uid, {}), share.container: share}
     later = replace(world, handed={**world.handed, pod.uid: handed})
@@ -55,7 +55,7 @@ def record_of(world: Snapshot, pod: BoundPod, share: Share, now: int) -> Record 
     return Record(pod, annotations) if annotations else None
 
 
-def _lacking(world: Snapshot, pod: BoundPod, now: int) -> Mapping[str, str]:
+def _lacking(world: NodeSnapshot, pod: BoundPod, now: int) -> Mapping[str, str]:
     said = allocation_of(pod)
     if isinstance(said, DriverError) or not pod.requests:
         return {}
@@ -71,7 +71,7 @@ def _lacking(world: Snapshot, pod: BoundPod, now: int) -> Mapping[str, str]:
     return write(world.offer.hardware, pod.uid, shares, now) | _YES | who
 
 
-def _same(said: Allocation | None, shares: tuple[Share, ...]) -> bool:
+def _same(said: RecordedAllocation | None, shares: tuple[ContainerShare, ...]) -> bool:
     return said is not None and set(said.shares) == set(shares)
 
 
@@ -80,14 +80,14 @@ def _is_shown(request: ContainerRequest) -> bool:
     return request.role is not Role.INIT
 
 
-def _share(world: Snapshot, pod: BoundPod, request: ContainerRequest) -> Share | None:
+def _share(world: NodeSnapshot, pod: BoundPod, request: ContainerRequest) -> ContainerShare | None:
     """The devices of a container, from this process's memory or from kubelet's list."""
     handed = world.handed.get(pod.uid, {}).get(request.container)
     if handed is not None:
         return handed
     counted = world.counted(pod, request.container, request.resource)
     ids = tuple(sorted(number for number in counted or () if number < world.offer.hardware.units(request.resource)))
-    return Share(request.container, request.resource, ids) if len(ids) == request.count else None
+    return ContainerShare(request.container, request.resource, ids) if len(ids) == request.count else None
 
 
 def unusable_annotations(annotations: Mapping[str, str], unusable: tuple[int, ...]) -> dict[str, str | None]:

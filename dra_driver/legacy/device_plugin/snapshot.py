@@ -15,11 +15,19 @@ from typing import Final
 from dra_driver.kube.api.codec import Resource as ApiResource
 from dra_driver.kube.kubelet.client import PodDevices
 from dra_driver.kube.objects.meta import ApiObject, ObjectMeta
-from dra_driver.legacy.annotations import OF, Allocation, PodAnnotations, Share, copied, from_mapping, read
-from dra_driver.legacy.device_plugin.devices import Offer
+from dra_driver.legacy.annotations import (
+    OF,
+    ContainerShare,
+    PodAnnotations,
+    RecordedAllocation,
+    copied,
+    from_mapping,
+    read,
+)
+from dra_driver.legacy.device_plugin.devices import PluginOffer
 from dra_driver.legacy.placement import union
-from dra_driver.legacy.resource_requests import ENDED, PodRequest, PodSpec, PodStatus, Role, pod_request
-from dra_driver.legacy.rules import Hardware, Resource
+from dra_driver.legacy.resource_requests import ENDED, LimitsPodSpec, LimitsPodStatus, PodRequest, Role, pod_request
+from dra_driver.legacy.rules import NeuronResource, NodeHardware
 from dra_driver.legacy.usage import Holding, held_by, held_if_there, holding
 from dra_driver.util.errors import DriverError
 
@@ -28,15 +36,15 @@ CHOSEN_BY: Final = "neuron.aws.com/chosen-by"
 DEVICE_PLUGIN: Final = "device-plugin"
 
 
-class PartialPod(ApiObject, frozen=True):
+class PluginPod(ApiObject, frozen=True):
     """A pod as the API server sends it."""
 
     metadata: ObjectMeta
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+    spec: LimitsPodSpec = LimitsPodSpec()
+    status: LimitsPodStatus = LimitsPodStatus()
 
 
-PODS: Final = ApiResource(PartialPod, "Pod", "pods", ("v1",))
+PODS: Final = ApiResource(PluginPod, "Pod", "pods", ("v1",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +82,7 @@ class BoundPod:
         return f"{self.namespace}/{self.name}"
 
 
-def bound_pod(pod: PartialPod) -> BoundPod | None:
+def bound_pod(pod: PluginPod) -> BoundPod | None:
     """The pod; None if it has ended or requests no Neuron resources."""
     if pod.status.phase in ENDED:
         return None
@@ -107,12 +115,12 @@ def _by_plugin(annotations: Mapping[str, str], uid: str) -> bool:
 
 Listed = Mapping[tuple[str, str], PodDevices]
 """Pods that kubelet lists, by namespace and name."""
-Handed = Mapping[str, Mapping[str, Share]]
+Handed = Mapping[str, Mapping[str, ContainerShare]]
 """What this process has handed out, by pod UID and container."""
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class NodeSnapshot:
     """The node at one moment.
 
     Attributes:
@@ -125,14 +133,14 @@ class Snapshot:
             have changed since.
     """
 
-    offer: Offer
+    offer: PluginOffer
     pods: Sequence[BoundPod]
     listed: Listed | None
     handed: Handed = field(default_factory=dict)
     unknown_pods: Sequence[PodDevices] = ()
     placed: frozenset[str] = frozenset()
 
-    def counted(self, pod: BoundPod, container: str, resource: Resource) -> frozenset[int] | None:
+    def counted(self, pod: BoundPod, container: str, resource: NeuronResource) -> frozenset[int] | None:
         """Ids that kubelet lists for a container; None if it does not list the pod or the container."""
         found = (self.listed or {}).get(pod.key)
         if found is None or container not in found.containers:
@@ -160,19 +168,19 @@ def numbers(ids: frozenset[str]) -> frozenset[int]:
     return frozenset(int(text) for text in ids if text.isascii() and text.isdecimal() and len(text) <= 4)
 
 
-def taken_by_others(world: Snapshot, pod: BoundPod) -> list[tuple[str, Taken]]:
+def taken_by_others(world: NodeSnapshot, pod: BoundPod) -> list[tuple[str, Taken]]:
     """What each other pod holds or is about to get, with its name."""
     found = [(str(other), taken_by(world, other)) for other in world.pods if other.uid != pod.uid]
     machine = world.offer.hardware
     for unknown in world.unknown_pods:
         mask = 0
-        for resource in Resource:
+        for resource in NeuronResource:
             mask |= counted_mask(machine, resource, numbers(unknown.devices(resource.value)))
         found.append((f"{unknown.namespace}/{unknown.name}", Taken(mask)))
     return found
 
 
-def taken_by(world: Snapshot, pod: BoundPod) -> Taken:
+def taken_by(world: NodeSnapshot, pod: BoundPod) -> Taken:
     """What one pod holds."""
     mask, idle = handed_mask(world, pod) | _unexplained(world, pod), waits(world, pod)
     known = _holding(pod)
@@ -189,26 +197,26 @@ def _holding(pod: BoundPod) -> Holding | None:
     return holding(str(pod), pod.annotations, pod.requests, of_another=of_another)
 
 
-def _unexplained(world: Snapshot, pod: BoundPod) -> int:
+def _unexplained(world: NodeSnapshot, pod: BoundPod) -> int:
     """Cores that kubelet lists for containers whose devices this process has not handed out itself."""
     found, handed = (world.listed or {}).get(pod.key), world.handed.get(pod.uid, {})
     return union(
         counted_mask(world.offer.hardware, resource, numbers(ids.get(resource.value, frozenset())))
         for container, ids in (found.containers if found is not None else {}).items()
         if container not in handed
-        for resource in Resource
+        for resource in NeuronResource
     )
 
 
-def waits(world: Snapshot, pod: BoundPod) -> bool:
+def waits(world: NodeSnapshot, pod: BoundPod) -> bool:
     """Whether a pod certainly holds nothing yet, whatever was chosen for it."""
     if world.listed is None or pod.running or world.handed.get(pod.uid):
         return False
     found = world.listed.get(pod.key)
-    return found is None or not any(found.devices(resource.value) for resource in Resource)
+    return found is None or not any(found.devices(resource.value) for resource in NeuronResource)
 
 
-def handed_mask(world: Snapshot, pod: BoundPod, but: str = "") -> int:
+def handed_mask(world: NodeSnapshot, pod: BoundPod, but: str = "") -> int:
     """Cores that this process has handed to a pod's containers, except to container ``but``."""
     mask = 0
     for container, share in world.handed.get(pod.uid, {}).items():
@@ -217,17 +225,17 @@ def handed_mask(world: Snapshot, pod: BoundPod, but: str = "") -> int:
     return mask
 
 
-def counted_mask(machine: Hardware, resource: Resource, ids: frozenset[int]) -> int:
+def counted_mask(machine: NodeHardware, resource: NeuronResource, ids: frozenset[int]) -> int:
     """The cores of some ids; ids that the node does not have are ignored."""
     return machine.mask(resource, [number for number in ids if number < machine.units(resource)])
 
 
-def _all_handed(world: Snapshot, pod: BoundPod) -> bool:
+def _all_handed(world: NodeSnapshot, pod: BoundPod) -> bool:
     shares = world.handed.get(pod.uid, {})
     return bool(pod.requests) and all(request.container in shares for request in pod.requests or ())
 
 
-def withheld(world: Snapshot, resource: Resource) -> frozenset[int]:
+def withheld(world: NodeSnapshot, resource: NeuronResource) -> frozenset[int]:
     """Ids of a resource that are in use through the other resource, so that kubelet must not count them as free.
 
     kubelet counts the two resources separately although they are the same hardware. Only pods that got their devices
@@ -236,7 +244,7 @@ def withheld(world: Snapshot, resource: Resource) -> frozenset[int]:
     left alone: it would consider them failed devices of running pods.
     """
     machine, mask = world.offer.hardware, 0
-    other = Resource.CORE if resource is Resource.DEVICE else Resource.DEVICE
+    other = NeuronResource.CORE if resource is NeuronResource.DEVICE else NeuronResource.DEVICE
     kept_apart = {pod.key for pod in world.pods if pod.uid in world.placed or _chosen_by_extender(pod)}
     counted: frozenset[int] = frozenset()
     for key, found in (world.listed or {}).items():
@@ -248,8 +256,8 @@ def withheld(world: Snapshot, resource: Resource) -> frozenset[int]:
             continue
         known = _holding(pod)
         allocations = known.allocations if known is not None else ()
-        shares = [Allocation((share,), said.cores_per_device) for said in allocations for share in said.shares]
-        shares += [Allocation((share,)) for share in world.handed.get(pod.uid, {}).values()]
+        shares = [RecordedAllocation((share,), said.cores_per_device) for said in allocations for share in said.shares]
+        shares += [RecordedAllocation((share,)) for share in world.handed.get(pod.uid, {}).values()]
         for alone in shares:
             if alone.shares[0].resource is other:
                 mask |= held_if_there(machine, alone)
@@ -257,10 +265,10 @@ def withheld(world: Snapshot, resource: Resource) -> frozenset[int]:
 
 
 def _chosen_by_extender(pod: BoundPod) -> bool:
-    return not pod.by_plugin and isinstance(allocation_of(pod), Allocation)
+    return not pod.by_plugin and isinstance(allocation_of(pod), RecordedAllocation)
 
 
-def share_of(pod: BoundPod, allocation: Allocation, container: str) -> Share | None:
+def share_of(pod: BoundPod, allocation: RecordedAllocation, container: str) -> ContainerShare | None:
     """The ids that the annotations assign to one container, or None.
 
     Annotations that do not name containers (the vendor's, and HAMi's) assign ids to the pod as a whole: containers that
@@ -279,10 +287,10 @@ def share_of(pod: BoundPod, allocation: Allocation, container: str) -> Share | N
             if other.container == container:
                 break
             start += other.count if other.role is not Role.INIT and other.resource is request.resource else 0
-    return Share(container, request.resource, whole.ids[start : start + request.count])
+    return ContainerShare(container, request.resource, whole.ids[start : start + request.count])
 
 
-def allocation_of(pod: BoundPod) -> Allocation | DriverError | None:
+def allocation_of(pod: BoundPod) -> RecordedAllocation | DriverError | None:
     """The allocation in the annotations, why they cannot be parsed, or None if there is none for this pod."""
     if copied(pod.annotations, pod.uid, pod.created):
         return None

@@ -35,7 +35,7 @@ from dra_driver.legacy.extender.wire import (
 )
 from dra_driver.legacy.placement import DoesNotFit, Packing, union
 from dra_driver.legacy.resource_requests import PodRequest
-from dra_driver.legacy.rules import Hardware, score
+from dra_driver.legacy.rules import NodeHardware, score
 from dra_driver.util.errors import DriverError
 
 SHAPES: Final = 32
@@ -75,11 +75,11 @@ class _CachedFits:
 
     def __init__(self, shape: PodRequest) -> None:
         self._shape = shape
-        self._packings: dict[Hardware, Packing] = {}
+        self._packings: dict[NodeHardware, Packing] = {}
         self.refusals: dict[str, DoesNotFit | None] = {}
         self.scores: dict[str, int] = {}
 
-    def packing(self, hardware: Hardware) -> Packing:
+    def packing(self, hardware: NodeHardware) -> Packing:
         """The packing of the request on this kind of node."""
         found = self._packings.get(hardware)
         if found is None:

@@ -25,9 +25,9 @@ from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection
 from dra_driver.legacy.annotations import ALLOC_TIME, write
 from dra_driver.legacy.extender.cluster import Choice, Chosen, Cluster
-from dra_driver.legacy.extender.wire import PODS, PartialPod, Pod, pod_of, requests_of
+from dra_driver.legacy.extender.wire import PODS, ExtenderPod, LimitsPod, pod_of, requests_of
 from dra_driver.legacy.placement import DoesNotFit
-from dra_driver.legacy.rules import Resource
+from dra_driver.legacy.rules import NeuronResource
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import ranges
 
@@ -137,7 +137,7 @@ class Binder:
         else:
             self._cluster.found_bound(item)
 
-    def _write(self, request: BindRequest, pod: Pod) -> Pod | None:
+    def _write(self, request: BindRequest, pod: ExtenderPod) -> ExtenderPod | None:
         """Choose devices and send the Binding; None if the pod is bound, else its current state to retry with."""
         self._require_leader()
         choice = self._choose(request, pod)
@@ -158,7 +158,7 @@ class Binder:
         _report(request, choice)
         return None
 
-    def _choose(self, request: BindRequest, pod: Pod) -> Choice | None:
+    def _choose(self, request: BindRequest, pod: ExtenderPod) -> Choice | None:
         """The devices for the pod; None if it requests none."""
         if pod.requests is None:
             # Raises the error that the scheduler was given when it asked where the pod fits.
@@ -188,7 +188,7 @@ class Binder:
         path = f"/api/v1/namespaces/{quote(request.namespace, safe='')}/pods/{quote(request.name, safe='')}/binding"
         self._transport.request("POST", path, body=document, timeout=REQUEST_SECONDS)
 
-    def _settle(self, request: BindRequest) -> Pod:
+    def _settle(self, request: BindRequest) -> ExtenderPod:
         """The pod of a Binding without an answer, once its outcome is known. Raises DriverError if it is not."""
         try:
             item = self._pods.get(request.namespace, request.name)
@@ -214,7 +214,7 @@ class Binder:
         self._cluster.found_bound(item)
         return pod
 
-    def _fence(self, request: BindRequest) -> PartialPod:
+    def _fence(self, request: BindRequest) -> LimitsPod:
         """Make the resource version in every Binding sent before stale."""
         self._require_leader()
         metadata = {"uid": request.uid, "annotations": {ALLOC_TIME: str(self._clock())}}
@@ -228,7 +228,7 @@ class Binder:
         self._cluster.give_up(request.uid)
         self._unanswered.pop(request.uid, None)
 
-    def _fetch(self, request: BindRequest) -> Pod:
+    def _fetch(self, request: BindRequest) -> ExtenderPod:
         item = self._pods.get(request.namespace, request.name)
         if item.metadata.uid != request.uid:
             raise DriverError(f"pod {request.key} has been replaced by another one: its UID is {item.metadata.uid}")
@@ -238,7 +238,7 @@ class Binder:
         self._cluster.found_bound(item)
         return pod
 
-    def _require_there(self, request: BindRequest, pod: Pod) -> None:
+    def _require_there(self, request: BindRequest, pod: ExtenderPod) -> None:
         if pod.node != request.node:
             raise DriverError(f"pod {request.key} is bound to {pod.node} already")
         log.info("POD %s is bound to Node:%s already", request.key, request.node)
@@ -261,7 +261,7 @@ class Binder:
                 self._busy.discard(uid)
 
 
-def _annotations(choice: Choice | None, pod: Pod, now: int) -> dict[str, str]:
+def _annotations(choice: Choice | None, pod: ExtenderPod, now: int) -> dict[str, str]:
     """The annotations of a Binding: our keys, with stale ones emptied."""
     if choice is None:
         return {}
@@ -280,8 +280,8 @@ def _report(request: BindRequest, choice: Choice | None) -> None:
         "Allocated ids for POD %s are: %s; devices: %s; bound to Node:%s (%s). Devices in use there now: %s",
         request.key,
         ", ".join(f"{share.resource.value} {ranges(share.ids)} for {share.container}" for share in choice.shares),
-        ranges(hardware.ids(Resource.DEVICE, mine)),
+        ranges(hardware.ids(NeuronResource.DEVICE, mine)),
         request.node,
         hardware.instance_type,
-        ranges(hardware.ids(Resource.DEVICE, choice.after)),
+        ranges(hardware.ids(NeuronResource.DEVICE, choice.after)),
     )

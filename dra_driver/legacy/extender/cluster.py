@@ -21,13 +21,23 @@ from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection, WatchEvent
 from dra_driver.kube.api.watch import Reflector
-from dra_driver.legacy.annotations import CORE_USAGE, DEVICE_USAGE, Allocation, Share, usage_map
+from dra_driver.legacy.annotations import CORE_USAGE, DEVICE_USAGE, ContainerShare, RecordedAllocation, usage_map
 from dra_driver.legacy.extender.preemption import Tenancy, Tenant
-from dra_driver.legacy.extender.wire import NODES, PODS, RUNNING, Node, PartialNode, PartialPod, Pod, node_of, pod_of
+from dra_driver.legacy.extender.wire import (
+    NODES,
+    PODS,
+    RUNNING,
+    CapacityNode,
+    ExtenderNode,
+    ExtenderPod,
+    LimitsPod,
+    node_of,
+    pod_of,
+)
 from dra_driver.legacy.placement import DoesNotFit, place, union
 from dra_driver.legacy.resource_requests import PodRequest
-from dra_driver.legacy.rules import Hardware, Resource
-from dra_driver.legacy.usage import Holding, Usage, held_if_there, usage
+from dra_driver.legacy.rules import NeuronResource, NodeHardware
+from dra_driver.legacy.usage import Holding, NodeUsage, held_if_there, usage
 from dra_driver.util.worker import Backoff, Worker
 
 
@@ -44,7 +54,7 @@ class Chosen:
 
     key: str
     node: str
-    allocation: Allocation
+    allocation: RecordedAllocation
     written: float | None = None
 
 
@@ -59,8 +69,8 @@ class Choice:
         after: mask of the cores taken with it.
     """
 
-    hardware: Hardware
-    shares: tuple[Share, ...]
+    hardware: NodeHardware
+    shares: tuple[ContainerShare, ...]
     before: int
     after: int
 
@@ -116,12 +126,12 @@ class Cluster:
         self.lock = threading.RLock()
         self.touched: Callable[[str], None] = lambda _: None
         """Called under the lock with a node's name when something about it has changed."""
-        self._nodes: dict[str, Node] = {}
-        self._pods: dict[str, Pod] = {}
-        self._bound: dict[str, dict[str, Pod]] = {}
+        self._nodes: dict[str, ExtenderNode] = {}
+        self._pods: dict[str, ExtenderPod] = {}
+        self._bound: dict[str, dict[str, ExtenderPod]] = {}
         """Pods by node and UID."""
         self._choices = Choices()
-        self._usage: dict[str, Usage] = {}
+        self._usage: dict[str, NodeUsage] = {}
         self._stale_maps: dict[str, float] = {}
         """By node, since when its usage maps may be out of date."""
         self.touched_at = 0.0
@@ -135,7 +145,7 @@ class Cluster:
 
     # Called by the watches
 
-    def nodes_listed(self, items: Iterable[PartialNode]) -> None:
+    def nodes_listed(self, items: Iterable[CapacityNode]) -> None:
         """Replace all nodes."""
         found = {item.metadata.name: node_of(item) for item in items}
         with self.lock:
@@ -145,13 +155,13 @@ class Cluster:
                 self._set_node(name, node)
             self._listed.add("nodes")
 
-    def node_changed(self, item: PartialNode, *, gone: bool = False) -> None:
+    def node_changed(self, item: CapacityNode, *, gone: bool = False) -> None:
         """A node was added, has changed, or is gone."""
         node = None if gone else node_of(item)
         with self.lock:
             self._set_node(item.metadata.name, node)
 
-    def pods_listed(self, items: Iterable[PartialPod], started: float) -> None:
+    def pods_listed(self, items: Iterable[LimitsPod], started: float) -> None:
         """Replace all pods that have not ended; the list was requested at ``started`` (monotonic clock)."""
         found = {pod.key: pod for pod in map(pod_of, items) if pod.counts}
         uids = {pod.uid for pod in found.values()}
@@ -166,7 +176,7 @@ class Cluster:
                     self._forget(uid)
             self._listed.add("pods")
 
-    def pod_changed(self, item: PartialPod, *, gone: bool = False) -> None:
+    def pod_changed(self, item: LimitsPod, *, gone: bool = False) -> None:
         """A pod was added, has changed, has ended, or is gone."""
         pod = pod_of(item)
         with self.lock:
@@ -186,7 +196,7 @@ class Cluster:
         """Whether all nodes and pods are known."""
         return len(self._listed) == 2
 
-    def pod(self, key: str) -> Pod | None:
+    def pod(self, key: str) -> ExtenderPod | None:
         """A pod that requests Neuron resources, if known."""
         return self._pods.get(key)
 
@@ -194,7 +204,7 @@ class Cluster:
         """Whether there is a node of that name."""
         return name in self._nodes
 
-    def look(self, name: str) -> tuple[Hardware, int] | DoesNotFit:
+    def look(self, name: str) -> tuple[NodeHardware, int] | DoesNotFit:
         """A node's hardware and taken cores, or why it cannot be used at all."""
         with self.lock:
             node, used = self._nodes.get(name), self._used(name)
@@ -237,10 +247,10 @@ class Cluster:
             if isinstance(found, DoesNotFit):
                 return self.explained(node, found)
             shares = tuple(
-                Share(request.container, request.resource, hardware.ids(request.resource, mask))
+                ContainerShare(request.container, request.resource, hardware.ids(request.resource, mask))
                 for request, mask in zip(requests, found, strict=True)
             )
-            self._choose(uid, Chosen(key, node, Allocation(shares, hardware.cores_per_device)))
+            self._choose(uid, Chosen(key, node, RecordedAllocation(shares, hardware.cores_per_device)))
             return Choice(hardware, shares, taken, taken | union(found))
 
     def written(self, uid: str) -> None:
@@ -253,7 +263,7 @@ class Cluster:
         with self.lock:
             self._forget(uid)
 
-    def found_bound(self, item: PartialPod) -> None:
+    def found_bound(self, item: LimitsPod) -> None:
         """Add a bound pod that was read from the API server, before the watch delivers it."""
         pod = pod_of(item)
         if not pod.counts or not pod.node:
@@ -280,7 +290,7 @@ class Cluster:
 
     # Reported to others
 
-    def stale_maps(self, before: float) -> Iterator[tuple[Node, tuple[str, str]]]:
+    def stale_maps(self, before: float) -> Iterator[tuple[ExtenderNode, tuple[str, str]]]:
         """Nodes whose usage maps are out of date and that changed before that time, with the correct maps."""
         with self.lock:
             due = [name for name, since in self._stale_maps.items() if since <= before]
@@ -291,7 +301,7 @@ class Cluster:
             if node is None or node.hardware is None or used is None:
                 continue
             hardware = node.hardware
-            maps = tuple(usage_map(hardware, used.taken, kind) for kind in (Resource.DEVICE, Resource.CORE))
+            maps = tuple(usage_map(hardware, used.taken, kind) for kind in (NeuronResource.DEVICE, NeuronResource.CORE))
             if maps != node.usage_maps:
                 yield node, (maps[0], maps[1])
 
@@ -317,7 +327,7 @@ class Cluster:
 
     # Under the lock
 
-    def _set_node(self, name: str, node: Node | None) -> None:
+    def _set_node(self, name: str, node: ExtenderNode | None) -> None:
         old = self._nodes.get(name)
         if old == node:
             return
@@ -331,7 +341,7 @@ class Cluster:
         else:
             self._touch(name)
 
-    def _set_pod(self, key: str, pod: Pod | None) -> None:
+    def _set_pod(self, key: str, pod: ExtenderPod | None) -> None:
         old = self._pods.get(key)
         if old is not None and pod is not None and old.uid == pod.uid and _version(pod) < _version(old):
             return
@@ -351,7 +361,7 @@ class Cluster:
             self._bound.setdefault(pod.node, {})[pod.uid] = pod
             self._touch(pod.node)
 
-    def _unbind(self, pod: Pod) -> None:
+    def _unbind(self, pod: ExtenderPod) -> None:
         there = self._bound.get(pod.node, {})
         if there.pop(pod.uid, None) is not None:
             self._touch(pod.node)
@@ -374,7 +384,7 @@ class Cluster:
         self.touched_at = time.monotonic()
         self._stale_maps.setdefault(name, self.touched_at)
 
-    def _used(self, name: str) -> Usage | None:
+    def _used(self, name: str) -> NodeUsage | None:
         """What is taken on a node; None if the node is unknown."""
         found = self._usage.get(name)
         node = self._nodes.get(name)
@@ -382,10 +392,10 @@ class Cluster:
             found = self._usage[name] = self._compute(node, node.hardware)
         return found
 
-    def _compute(self, node: Node, hardware: Hardware) -> Usage:
+    def _compute(self, node: ExtenderNode, hardware: NodeHardware) -> NodeUsage:
         return usage(hardware, self._holdings(node, hardware).values(), node.unusable)
 
-    def _holdings(self, node: Node, hardware: Hardware) -> dict[str, Holding]:
+    def _holdings(self, node: ExtenderNode, hardware: NodeHardware) -> dict[str, Holding]:
         """What the pods hold that are bound to a node or for which devices were chosen there, by UID."""
         pods = self._bound.get(node.name, {})
         found = {uid: pod.holding for uid, pod in pods.items() if pod.holding is not None}
@@ -398,12 +408,12 @@ class Cluster:
                 found[uid] = Holding(chosen.key, (chosen.allocation, *more), pod.requests if pod else None)
         return found
 
-    def _pod(self, uid: str, key: str) -> Pod | None:
+    def _pod(self, uid: str, key: str) -> ExtenderPod | None:
         pod = self._pods.get(key)
         return pod if pod is not None and pod.uid == uid else None
 
 
-def _version(pod: Pod) -> int:
+def _version(pod: ExtenderPod) -> int:
     """Resource versions of one kind are increasing numbers."""
     return int(pod.version) if pod.version.isdecimal() else 0
 
@@ -465,24 +475,24 @@ class Followers:
         """Why something is currently not being watched."""
         return [reflector.last_error for reflector in self._reflectors if reflector.last_error]
 
-    def _list_pods(self) -> tuple[list[PartialPod], str]:
+    def _list_pods(self) -> tuple[list[LimitsPod], str]:
         # Called in the same thread as `_pods_listed`, before it.
         self._started = time.monotonic()
         return self._pods.list_all()
 
-    def _pods_listed(self, items: list[PartialPod]) -> None:
+    def _pods_listed(self, items: list[LimitsPod]) -> None:
         if not self._over:
             self._cluster.pods_listed(items, self._started)
 
-    def _pod_changed(self, event: WatchEvent[PartialPod]) -> None:
+    def _pod_changed(self, event: WatchEvent[LimitsPod]) -> None:
         if event.object is not None and not self._over:
             self._cluster.pod_changed(event.object, gone=event.type == "DELETED")
 
-    def _nodes_listed(self, items: list[PartialNode]) -> None:
+    def _nodes_listed(self, items: list[CapacityNode]) -> None:
         if not self._over:
             self._cluster.nodes_listed(items)
 
-    def _node_changed(self, event: WatchEvent[PartialNode]) -> None:
+    def _node_changed(self, event: WatchEvent[CapacityNode]) -> None:
         if event.object is not None and not self._over:
             self._cluster.node_changed(event.object, gone=event.type == "DELETED")
 

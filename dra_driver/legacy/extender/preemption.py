@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from dra_driver.legacy.placement import Packing, cores_of
 from dra_driver.legacy.resource_requests import PodRequest, at_once
-from dra_driver.legacy.rules import Hardware, Resource, free_candidates
+from dra_driver.legacy.rules import NeuronResource, NodeHardware, free_candidates
 from dra_driver.legacy.usage import Holding, held_by, usage
 
 
@@ -31,7 +31,7 @@ class Tenant:
 class Tenancy:
     """A node and all its pods that have Neuron devices; ``unusable`` is its annotation of that name."""
 
-    hardware: Hardware
+    hardware: NodeHardware
     unusable: str | None
     tenants: Sequence[Tenant]
 
@@ -83,7 +83,7 @@ def _counts(node: Tenancy, uids: frozenset[str]) -> list[int]:
     asked = [item.holding.requests or () for item in node.tenants if item.uid in uids]
     return [
         sum(at_once(request for request in requests if request.resource is kind) for requests in asked)
-        for kind in Resource
+        for kind in NeuronResource
     ]
 
 

@@ -277,7 +277,7 @@ class Tls:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
-class Server:
+class ExtenderServer:
     """Serves until ``stop``.
 
     Args:

@@ -22,7 +22,7 @@ from dra_driver.kube.api.resources import Collection
 from dra_driver.legacy.extender.answers import FitCache
 from dra_driver.legacy.extender.binding import Binder
 from dra_driver.legacy.extender.cluster import Cluster, Followers, UsageMaps
-from dra_driver.legacy.extender.server import OPERATIONS, Server, State, Tls
+from dra_driver.legacy.extender.server import OPERATIONS, ExtenderServer, State, Tls
 from dra_driver.util.metrics import Operations, Sample
 from dra_driver.util.worker import Worker, stop_in_turn
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ExtenderSettings:
     """How the extender runs.
 
     Attributes:
@@ -63,10 +63,10 @@ class Settings:
     times: Times | None = None
 
 
-class Service:
+class ExtenderService:
     """Runs in the event loop that calls ``start``, and in threads of its own."""
 
-    def __init__(self, transport: Transport, settings: Settings) -> None:
+    def __init__(self, transport: Transport, settings: ExtenderSettings) -> None:
         self._transport = transport
         self._settings = settings
         self.cluster = Cluster()
@@ -75,7 +75,7 @@ class Service:
         self._maps = UsageMaps(transport, self.cluster, self._may_act)
         self._operations = Operations(OPERATIONS)
         self._fit_cache = FitCache(self.cluster)
-        self._server = Server(
+        self._server = ExtenderServer(
             self._fit_cache,
             self._binder,
             self._state,

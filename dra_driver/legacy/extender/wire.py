@@ -17,15 +17,15 @@ from dra_driver.kube.objects.meta import ApiObject
 from dra_driver.legacy.annotations import NodeAnnotations, PodAnnotations, copied, present
 from dra_driver.legacy.resource_requests import (
     ENDED,
-    Container,
     Limits,
+    LimitsContainer,
+    LimitsPodSpec,
+    LimitsPodStatus,
     PodRequest,
-    PodSpec,
-    PodStatus,
     pod_request,
     quantity,
 )
-from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, Hardware, Resource, hardware
+from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, NeuronResource, NodeHardware, hardware
 from dra_driver.legacy.usage import Holding, holding
 from dra_driver.util.errors import DriverError
 
@@ -43,12 +43,12 @@ class PodMeta(ApiObject, frozen=True):
     annotations: PodAnnotations | None = None
 
 
-class PartialPod(ApiObject, frozen=True):
+class LimitsPod(ApiObject, frozen=True):
     """A pod; bound by a Binding, changed only by patches of annotations."""
 
     metadata: PodMeta
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+    spec: LimitsPodSpec = LimitsPodSpec()
+    status: LimitsPodStatus = LimitsPodStatus()
 
 
 class NodeLabels(ApiObject, frozen=True):
@@ -57,7 +57,7 @@ class NodeLabels(ApiObject, frozen=True):
     instance_type: str | None = msgspec.field(name=INSTANCE_TYPE_LABEL, default=None)
 
 
-class NodeMeta(ApiObject, frozen=True):
+class CapacityNodeMeta(ApiObject, frozen=True):
     """``metadata`` of a node: the fields in use."""
 
     name: str = ""
@@ -67,25 +67,25 @@ class NodeMeta(ApiObject, frozen=True):
     annotations: NodeAnnotations | None = None
 
 
-class NodeStatus(ApiObject, frozen=True):
+class CapacityNodeStatus(ApiObject, frozen=True):
     """``status`` of a node: the field in use."""
 
     capacity: Limits | None = None
 
 
-class PartialNode(ApiObject, frozen=True):
+class CapacityNode(ApiObject, frozen=True):
     """A node."""
 
-    metadata: NodeMeta
-    status: NodeStatus = NodeStatus()
+    metadata: CapacityNodeMeta
+    status: CapacityNodeStatus = CapacityNodeStatus()
 
 
-PODS: Final = ApiResource(PartialPod, "Pod", "pods", ("v1",))
-NODES: Final = ApiResource(PartialNode, "Node", "nodes", ("v1",))
+PODS: Final = ApiResource(LimitsPod, "Pod", "pods", ("v1",))
+NODES: Final = ApiResource(CapacityNode, "Node", "nodes", ("v1",))
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
+class ExtenderPod:
     """A pod.
 
     Attributes:
@@ -116,7 +116,7 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ExtenderNode:
     """A node.
 
     Attributes:
@@ -128,7 +128,7 @@ class Node:
 
     name: str
     uid: str
-    hardware: Hardware | None
+    hardware: NodeHardware | None
     trouble: str
     unusable: str | None
     usage_maps: tuple[str | None, str | None]
@@ -137,7 +137,7 @@ class Node:
 _NO_ANNOTATIONS: Final = PodAnnotations()
 
 
-def pod_of(item: PartialPod) -> Pod:
+def pod_of(item: LimitsPod) -> ExtenderPod:
     """The parts of a pod that matter here."""
     requests: PodRequest | None
     try:
@@ -148,7 +148,7 @@ def pod_of(item: PartialPod) -> Pod:
     key = f"{meta.namespace}/{meta.name}"
     annotations = meta.annotations or _NO_ANNOTATIONS
     bound = item.spec.node_name
-    return Pod(
+    return ExtenderPod(
         key=key,
         uid=meta.uid,
         version=meta.resource_version,
@@ -161,18 +161,18 @@ def pod_of(item: PartialPod) -> Pod:
     )
 
 
-def requests_of(item: PartialPod) -> PodRequest:
+def requests_of(item: LimitsPod) -> PodRequest:
     """What a pod requests. Raises DriverError if it cannot be parsed."""
     return _pod_request(item.spec.init_containers or (), item.spec.containers or ())
 
 
 @lru_cache(maxsize=4096)
-def _pod_request(init: tuple[Container, ...], main: tuple[Container, ...]) -> PodRequest:
+def _pod_request(init: tuple[LimitsContainer, ...], main: tuple[LimitsContainer, ...]) -> PodRequest:
     """Cached, since pods of one template have equal requests."""
     return pod_request(init, main)
 
 
-def node_of(item: PartialNode) -> Node:
+def node_of(item: CapacityNode) -> ExtenderNode:
     """The parts of a node that matter here; also without Neuron devices, so that a pod's event can say why not."""
     meta = item.metadata
     annotations = meta.annotations or NodeAnnotations()
@@ -183,7 +183,7 @@ def node_of(item: PartialNode) -> Node:
         found = hardware(name, _capacity(capacity.devices), _capacity(capacity.cores))
     except DriverError as error:
         trouble = str(error)
-    return Node(
+    return ExtenderNode(
         name=meta.name,
         uid=meta.uid,
         hardware=found,
@@ -196,7 +196,9 @@ def node_of(item: PartialNode) -> Node:
 def _capacity(value: str | float | None) -> int:
     number = 0 if value is None else quantity(value)
     if number is None:
-        raise DriverError(f"the node reports {str(value)[:64]!r} of {Resource.DEVICE.value} or {Resource.CORE.value}")
+        raise DriverError(
+            f"the node reports {str(value)[:64]!r} of {NeuronResource.DEVICE.value} or {NeuronResource.CORE.value}"
+        )
     return number
 
 
@@ -216,7 +218,7 @@ class _HasName(msgspec.Struct):
 
 
 class NodeList(msgspec.Struct):
-    """Whole Node objects, passed on unchanged (``nodeCacheCapable: false``)."""
+    """Whole ExtenderNode objects, passed on unchanged (``nodeCacheCapable: false``)."""
 
     items: list[msgspec.Raw] | None = None
 
@@ -224,7 +226,7 @@ class NodeList(msgspec.Struct):
 class Args(msgspec.Struct, rename="pascal"):
     """``ExtenderArgs``: the request of ``filter`` and ``prioritize``."""
 
-    pod: PartialPod
+    pod: LimitsPod
     nodes: NodeList | None = None
     node_names: list[str] | None = None
 
@@ -265,7 +267,7 @@ class _HasUid(msgspec.Struct):
 
 
 class Victims(msgspec.Struct):
-    """The same as whole Pod objects."""
+    """The same as whole ExtenderPod objects."""
 
     pods: list[_HasUid] | None = msgspec.field(name="Pods", default=None)
     violations: int = msgspec.field(name="NumPDBViolations", default=0)
@@ -274,7 +276,7 @@ class Victims(msgspec.Struct):
 class PreemptionArgs(msgspec.Struct, rename="pascal"):
     """``ExtenderPreemptionArgs``: what the scheduler would evict, by node."""
 
-    pod: PartialPod
+    pod: LimitsPod
     node_name_to_victims: dict[str, Victims] | None = None
     node_name_to_meta_victims: dict[str, MetaVictims] | None = None
 

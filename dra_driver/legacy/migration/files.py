@@ -31,7 +31,7 @@ from dra_driver.legacy.migration.limits import (
     places,
 )
 from dra_driver.legacy.migration.pods import SECOND_SCHEDULER, migrate_spec
-from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
+from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.instance_types import lookup
 from dra_driver.simulator.manifests import NAMESPACE, ManifestError, Origin, podtemplates
@@ -267,9 +267,9 @@ def _without_stale(item: Json) -> Json:
 
 
 CLASS_NAMES: Final = {
-    Resource.DEVICE.value: "neuron.aws.amazon.com",
+    NeuronResource.DEVICE.value: "neuron.aws.amazon.com",
     RETIRED_DEVICE: "neurondevice.aws.amazon.com",
-    Resource.CORE.value: "neuroncore.aws.amazon.com",
+    NeuronResource.CORE.value: "neuroncore.aws.amazon.com",
 }
 """Extended resource to the name of its class."""
 
@@ -293,7 +293,7 @@ def unchanged(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Unchanged:
         ManifestError: a text that cannot be parsed. NotPossibleError: limits that are not in a pod template.
     """
     warnings = Warnings()
-    used = {} if sources else {Resource.DEVICE.value: None}
+    used = {} if sources else {NeuronResource.DEVICE.value: None}
     counted = dict.fromkeys((name for name, _ in sources), 0)
     for item, origin in objects(sources):
         found: list[Place] = []
@@ -316,7 +316,7 @@ def unchanged(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Unchanged:
 def _warn_of_choice(place: Place, spec: Any, origin: Origin, path: Path, nodes: Nodes, warnings: Warnings) -> None:
     where, count = (*path, *place.path), place.request.count
     row = lookup(chosen_type(spec) or "") or nodes.instance_type
-    if place.request.resource is Resource.CORE:
+    if place.request.resource is NeuronResource.CORE:
         text = "only nodes that offer cores can serve this: set devices to core, or to chip,core"
         warnings.add(origin, where, text)
         if count > 1:
@@ -328,7 +328,7 @@ def _warn_of_choice(place: Place, spec: Any, origin: Origin, path: Path, nodes: 
 
 
 def _device_class(name: str, nodes: Nodes) -> Json:
-    resource = "neuron_core" if name == Resource.CORE.value else "neuron_device"
+    resource = "neuron_core" if name == NeuronResource.CORE.value else "neuron_device"
     expression = f'device.driver == "{DRIVER_NAME}" && {selector(nodes.instance_type, resource)}'
     return {
         "apiVersion": "resource.k8s.io/v1",

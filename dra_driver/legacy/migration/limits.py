@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dra_driver.legacy.resource_requests import MAX_CONTAINERS, ContainerRequest, Role, quantity
-from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, RETIRED_DEVICE, Hardware, Resource, hardware
+from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, RETIRED_DEVICE, NeuronResource, NodeHardware, hardware
 from dra_driver.neuron.topology.instance_types import InstanceType
 from dra_driver.simulator.manifests import Origin
 from dra_driver.util.errors import DriverError
@@ -15,9 +15,9 @@ from dra_driver.util.errors import DriverError
 Path = tuple[str | int, ...]
 
 RESOURCES: Final = {
-    Resource.DEVICE.value: Resource.DEVICE,
-    RETIRED_DEVICE: Resource.DEVICE,
-    Resource.CORE.value: Resource.CORE,
+    NeuronResource.DEVICE.value: NeuronResource.DEVICE,
+    RETIRED_DEVICE: NeuronResource.DEVICE,
+    NeuronResource.CORE.value: NeuronResource.CORE,
 }
 """Name in limits to the resource that it stands for."""
 EFA: Final = "vpc.amazonaws.com/efa"
@@ -42,7 +42,7 @@ class Nodes:
     logical_core_size: int | None = None
     """Physical cores of a logical core; None: the type's default."""
 
-    def of(self, row: InstanceType) -> Hardware:
+    def of(self, row: InstanceType) -> NodeHardware:
         """A node of the type as the device plugin counts it. Raises DriverError for a core size that the type lacks."""
         size = self.logical_core_size if len(row.lnc_values) > 1 else None
         width = row.cores_per_device // (size or row.default_lnc)

@@ -31,7 +31,7 @@ from dra_driver.legacy.migration.limits import (
 )
 from dra_driver.legacy.placement import fits, unsupported
 from dra_driver.legacy.resource_requests import ContainerRequest, Role
-from dra_driver.legacy.rules import Hardware, Resource, candidates, counts
+from dra_driver.legacy.rules import NeuronResource, NodeHardware, candidates, counts
 from dra_driver.neuron.topology.instance_types import InstanceType, lookup
 from dra_driver.simulator.manifests import Origin
 from dra_driver.util.errors import DriverError
@@ -55,7 +55,7 @@ class _Pod:
     origin: Origin
     path: Path
     row: InstanceType | None
-    node: Hardware | None
+    node: NodeHardware | None
     core_size: int | None
     wishes: Wishes
     warnings: Warnings
@@ -95,7 +95,7 @@ def _type_of(spec: Mapping[str, Any], nodes: Nodes) -> InstanceType | None:
     return own if own is not None and own.devices is not None else nodes.instance_type
 
 
-def _node(row: InstanceType | None, nodes: Nodes, origin: Origin, path: Path) -> Hardware | None:
+def _node(row: InstanceType | None, nodes: Nodes, origin: Origin, path: Path) -> NodeHardware | None:
     try:
         return nodes.of(row) if row is not None else None
     except DriverError as error:
@@ -108,36 +108,36 @@ def _wanted(pod: _Pod, place: Place) -> Wanted:
     where = (*pod.path, *place.path)
     count, efa = request.count, place.efa if pod.wishes.efa else 0
     if node is None:
-        if request.resource is Resource.DEVICE:
+        if request.resource is NeuronResource.DEVICE:
             return Wanted(chips=count, efa=efa)
         if count <= most_cores_of_any_type(pod.core_size):
             return Wanted(cores=count, efa=efa)
         what = f"how many devices have {count} cores depends on the instance type"
         raise pod.origin.error(where, what, remedy=_GIVE_TYPE)
-    if request.resource is Resource.DEVICE:
-        if not candidates(node, Resource.DEVICE, count):
+    if request.resource is NeuronResource.DEVICE:
+        if not candidates(node, NeuronResource.DEVICE, count):
             raise not_possible(pod.origin, where, unsupported(node, request))
         return Wanted(chips=count, efa=efa)
     if count < node.cores_per_device:
         return Wanted(cores=count, efa=efa)
     chips, rest = divmod(count, node.cores_per_device)
-    if rest or not candidates(node, Resource.DEVICE, chips):
+    if rest or not candidates(node, NeuronResource.DEVICE, chips):
         what = f"no claim can request {count} cores of {node.instance_type}: {_possible_cores(node)} are possible"
         raise not_possible(pod.origin, where, what)
     return Wanted(chips=chips, efa=efa)
 
 
-def _possible_cores(node: Hardware) -> str:
+def _possible_cores(node: NodeHardware) -> str:
     """The numbers of cores for which there is a claim: a part of one chip, or connected chips."""
     width = node.cores_per_device
-    found = [*range(1, width), *(chips * width for chips in counts(node, Resource.DEVICE))]
+    found = [*range(1, width), *(chips * width for chips in counts(node, NeuronResource.DEVICE))]
     return ", ".join(map(str, found))
 
 
 def _check_together(pod: _Pod, found: Sequence[Place], wanted: Sequence[Wanted]) -> None:
     """Whether the containers that ask for whole chips fit on one node together."""
     requests = tuple(
-        ContainerRequest(place.request.container, place.request.role, Resource.DEVICE, each.chips)
+        ContainerRequest(place.request.container, place.request.role, NeuronResource.DEVICE, each.chips)
         for place, each in zip(found, wanted, strict=True)
         if each.chips
     )
@@ -161,7 +161,7 @@ def _check_sum(pod: _Pod, claims: Sequence[Wanted]) -> None:
         )
 
 
-def _holds(claim: Wanted, wanted: Wanted, node: Hardware | None) -> bool:
+def _holds(claim: Wanted, wanted: Wanted, node: NodeHardware | None) -> bool:
     """Whether a claim has what a container wants."""
     cores = claim.chips * node.cores_per_device if node is not None else 0
     return claim.chips >= wanted.chips and max(claim.cores, cores) >= wanted.cores and claim.efa >= wanted.efa

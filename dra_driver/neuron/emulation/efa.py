@@ -92,7 +92,7 @@ def cdi_spec(kind: InstanceType) -> cdi.Spec:
         "",
         EFA_CDI_KIND,
         tuple(
-            cdi.Device(device.name, cdi.ContainerEdits(device_nodes=(_node(device.number, major, minor),)))
+            cdi.CdiDevice(device.name, cdi.ContainerEdits(device_nodes=(_node(device.number, major, minor),)))
             for device in efa_devices(kind)
         ),
     )

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Mapping
 
 from dra_driver.neuron.emulation.options import EmulationOptions, check
-from dra_driver.neuron.emulation.tree import DeviceNode, Entry, Link, TextFile, host_files
+from dra_driver.neuron.emulation.tree import CharacterDevice, Entry, SymbolicLink, TextFile, host_files
 from dra_driver.neuron.host.discover import EMULATION_MARKER, discover_files
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.host.sysfs import MISSING, HostFiles, Reading, follow
@@ -64,7 +64,7 @@ class TreeFiles(HostFiles):
         mode = stat.S_IFDIR | 0o755
         if isinstance(entry, TextFile):
             mode = stat.S_IFREG | entry.mode
-        elif isinstance(entry, DeviceNode):
+        elif isinstance(entry, CharacterDevice):
             mode, number = stat.S_IFCHR | entry.mode, os.makedev(entry.major, entry.minor)
         return os.stat_result((mode, *(0,) * 9), {"st_rdev": number})
 
@@ -79,4 +79,4 @@ class TreeFiles(HostFiles):
         if path not in self._entries:
             raise FileNotFoundError(path)
         entry = self._entries[path]
-        return entry.target if isinstance(entry, Link) else None
+        return entry.target if isinstance(entry, SymbolicLink) else None

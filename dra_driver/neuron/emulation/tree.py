@@ -32,14 +32,14 @@ class TextFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class SymbolicLink:
     """A symbolic link."""
 
     target: str
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceNode:
+class CharacterDevice:
     """A character device with mode 0666."""
 
     major: int
@@ -47,7 +47,7 @@ class DeviceNode:
     mode: int = 0o666
 
 
-Entry = TextFile | Link | DeviceNode
+Entry = TextFile | SymbolicLink | CharacterDevice
 
 DEVICES = "sys/devices/virtual/neuron_device"
 CLASS = "sys/class/neuron_device"
@@ -103,14 +103,14 @@ def host_files(kind: InstanceType, options: EmulationOptions, *, counters: bool 
     tree: dict[str, Entry] = {
         "sys/devices/virtual/dmi/id/product_name": TextFile(f"{kind.name}\n", 0o444),
         "sys/devices/virtual/dmi/id/sys_vendor": TextFile("Amazon EC2\n", 0o444),
-        "sys/class/dmi/id": Link("../../devices/virtual/dmi/id"),
+        "sys/class/dmi/id": SymbolicLink("../../devices/virtual/dmi/id"),
         # The null device's major number belongs to the driver "mem"; several drivers may be listed with one number.
         "proc/devices": TextFile(f"Character devices:\n{major:3} mem\n{major:3} neuron\n\nBlock devices:\n", 0o444),
         MODULE_VERSION: TextFile(f"{version}\n", 0o444),
     }
     for index in present:
-        tree[f"{CLASS}/neuron{index}"] = Link(f"../../devices/virtual/neuron_device/neuron{index}")
-        tree[f"dev/neuron{index}"] = DeviceNode(major, minor)
+        tree[f"{CLASS}/neuron{index}"] = SymbolicLink(f"../../devices/virtual/neuron_device/neuron{index}")
+        tree[f"dev/neuron{index}"] = CharacterDevice(major, minor)
         for path, entry in _device_files(kind, index, present, version, options).items():
             tree[f"{DEVICES}/neuron{index}/{path}"] = entry
         if counters:
@@ -136,7 +136,7 @@ def _device_files(
     files: dict[str, Entry] = {
         "dev": TextFile(f"{major}:{minor}\n", 0o444),
         "uevent": TextFile(f"MAJOR={major}\nMINOR={minor}\nDEVNAME=neuron{index}\n"),
-        "subsystem": Link("../../../../class/neuron_device"),
+        "subsystem": SymbolicLink("../../../../class/neuron_device"),
         "core_count": TextFile(str(kind.cores_per_device), topology_mode),
         "connected_devices": TextFile(f"{neighbours}\n", topology_mode),
         "reset": TextFile("1\n", 0o600),

@@ -21,7 +21,15 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from dra_driver.neuron.emulation.options import EmulationOptions, check
-from dra_driver.neuron.emulation.tree import DEVICES, MODULE_VERSION, DeviceNode, Entry, Link, TextFile, host_files
+from dra_driver.neuron.emulation.tree import (
+    DEVICES,
+    MODULE_VERSION,
+    CharacterDevice,
+    Entry,
+    SymbolicLink,
+    TextFile,
+    host_files,
+)
 from dra_driver.neuron.host.discover import EMULATION_MARKER
 from dra_driver.neuron.topology.instance_types import InstanceType
 from dra_driver.util.errors import DriverError
@@ -196,11 +204,11 @@ def _is_there(path: Path, entry: Entry) -> bool:
     """Whether ``path`` is as desired. A plain file does not count as a device node: mknod may succeed this time."""
     try:
         status = path.lstat()
-        if isinstance(entry, Link):
+        if isinstance(entry, SymbolicLink):
             return stat.S_ISLNK(status.st_mode) and str(path.readlink()) == entry.target
         if stat.S_IMODE(status.st_mode) != entry.mode:
             return False
-        if isinstance(entry, DeviceNode):
+        if isinstance(entry, CharacterDevice):
             return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(entry.major, entry.minor)
         return stat.S_ISREG(status.st_mode) and path.read_bytes() == entry.text.encode()
     except (FileNotFoundError, PermissionError):
@@ -208,7 +216,7 @@ def _is_there(path: Path, entry: Entry) -> bool:
 
 
 def _make(path: Path, entry: Entry) -> None:
-    if isinstance(entry, Link):
+    if isinstance(entry, SymbolicLink):
         path.symlink_to(entry.target)
         return
     if isinstance(entry, TextFile):

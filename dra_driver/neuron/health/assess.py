@@ -62,7 +62,7 @@ class Track(msgspec.Struct, frozen=True, omit_defaults=True):
     """Not seen since the node was booted."""
 
 
-class Counter(msgspec.Struct, frozen=True, omit_defaults=True):
+class CounterState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is known of one counter."""
 
     value: int
@@ -99,7 +99,7 @@ class ChipMemory(msgspec.Struct, frozen=True, omit_defaults=True):
     serial: str | None = None
     tracks: dict[str, Track] = {}
     """By code of the fault."""
-    counters: dict[str, Counter] = {}
+    counters: dict[str, CounterState] = {}
     """By file of ``stats/hardware``, and by ``<file>/<core>``. A core's counter that was never above 0 is left out."""
     heartbeat: Heartbeat | None = None
     there: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class ChipMemory(msgspec.Struct, frozen=True, omit_defaults=True):
     architecture: str | None = None
 
 
-class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
+class HealthMemory(msgspec.Struct, frozen=True, omit_defaults=True):
     """All that is known of a node; what has to outlive the process."""
 
     boot_id: str = ""
@@ -137,7 +137,7 @@ class Hint(msgspec.Struct, frozen=True, rename="camel"):
     core: int | None = None
 
 
-class Said(NamedTuple):
+class SignalReading(NamedTuple):
     """What a reading says about one signal of one chip."""
 
     present: bool | None
@@ -147,8 +147,8 @@ class Said(NamedTuple):
     """Unix time at which it began, where the signal itself says so."""
 
 
-_NO: Final = Said(False)
-_UNTOLD: Final = Said(None)
+_NO: Final = SignalReading(False)
+_UNTOLD: Final = SignalReading(None)
 
 
 class View(NamedTuple):
@@ -161,22 +161,22 @@ class View(NamedTuple):
     """With the counters and the heartbeat of this reading."""
     hints: tuple[Hint, ...]
 
-    def missing(self, path: str) -> Said:
+    def missing(self, path: str) -> SignalReading:
         """For a file that gave no value: whether that is because this kernel driver has no such file."""
         chip = self.chip
         told = chip is not None and path not in chip.there and path not in self.known.there
         return _NO if told else _UNTOLD
 
 
-Rule = Callable[[View], Said]
+Rule = Callable[[View], SignalReading]
 
 
 def _positive(name: str) -> Rule:
-    def rule(view: View) -> Said:
+    def rule(view: View) -> SignalReading:
         value = view.chip.counters.get(name) if view.chip is not None else None
         if value is None:
             return view.missing(f"{HARDWARE}/{name}")
-        return Said(True, _errors(value)) if value > 0 else _NO
+        return SignalReading(True, _errors(value)) if value > 0 else _NO
 
     return rule
 
@@ -189,31 +189,31 @@ def _errors(count: int) -> str:
 
 
 def _growing(name: str) -> Rule:
-    def rule(view: View) -> Said:
+    def rule(view: View) -> SignalReading:
         value = view.chip.counters.get(name) if view.chip is not None else None
         counter = view.known.counters.get(name)
         if value is None or counter is None:
             return view.missing(f"{HARDWARE}/{name}")
-        return Said(value > counter.base)
+        return SignalReading(value > counter.base)
 
     return rule
 
 
 def _component(name: str) -> Rule:
-    def rule(view: View) -> Said:
+    def rule(view: View) -> SignalReading:
         found = view.chip.components if view.chip is not None else None
-        return view.missing(COMPONENTS) if found is None else Said(name in found)
+        return view.missing(COMPONENTS) if found is None else SignalReading(name in found)
 
     return rule
 
 
 def _core_counter(name: str) -> Rule:
-    def rule(view: View) -> Said:
+    def rule(view: View) -> SignalReading:
         if view.chip is None or view.chip.core_errors is None:
             return _UNTOLD
         values = view.chip.core_errors.get(name, {})
         grown = [core for core, value in sorted(values.items()) if value > _base(view.known, f"{name}/{core}")]
-        return Said(True, first_of([f"neuron_core{core}" for core in grown], 4)) if grown else _NO
+        return SignalReading(True, first_of([f"neuron_core{core}" for core in grown], 4)) if grown else _NO
 
     return rule
 
@@ -224,68 +224,68 @@ def _base(known: ChipMemory, name: str) -> int:
 
 
 def _logged(kind: str) -> Rule:
-    def rule(view: View) -> Said:
+    def rule(view: View) -> SignalReading:
         found = [hint for hint in view.hints if hint.kind == kind and hint.seen > view.known.cleared_at]
         if not found:
             return _NO
         first = min(found, key=lambda hint: (hint.seen, -1 if hint.core is None else hint.core))
         detail = f"neuron_core{first.core}" if first.core is not None else ""
-        return Said(True, detail, min(first.seen, int(view.host.read_at)))
+        return SignalReading(True, detail, min(first.seen, int(view.host.read_at)))
 
     return rule
 
 
-def _other_component(view: View) -> Said:
+def _other_component(view: View) -> SignalReading:
     found = view.chip.components if view.chip is not None else None
     if found is None:
         return view.missing(COMPONENTS)
     others = [name for name in found if name not in COMPONENT_NAMES]
-    return Said(True, first_of(others, 4)) if others else _NO
+    return SignalReading(True, first_of(others, 4)) if others else _NO
 
 
-def _stalled(view: View) -> Said:
+def _stalled(view: View) -> SignalReading:
     heartbeat = view.known.heartbeat
     if view.chip is None or view.chip.heartbeat is None or heartbeat is None:
         return view.missing(HEARTBEAT)
     if heartbeat.moves and view.host.uptime - heartbeat.changed_at >= STALLED_SECONDS:
-        return Said(True)
+        return SignalReading(True)
     return _NO if heartbeat.moved or not heartbeat.moves else _UNTOLD
 
 
-def _invalid(view: View) -> Said:
+def _invalid(view: View) -> SignalReading:
     state = view.chip.state if view.chip is not None else None
-    return view.missing(RESET) if state is None else Said(state == _INVALID)
+    return view.missing(RESET) if state is None else SignalReading(state == _INVALID)
 
 
-def _lost(view: View) -> Said:
+def _lost(view: View) -> SignalReading:
     if view.chip is not None:
         return _NO
     loaded = view.host.driver_version is not None
-    return Said(True) if loaded and view.known.index not in view.host.unsettled else _UNTOLD
+    return SignalReading(True) if loaded and view.known.index not in view.host.unsettled else _UNTOLD
 
 
-def _link_lost(view: View) -> Said:
+def _link_lost(view: View) -> SignalReading:
     missing = view.chip.missing_links if view.chip is not None else None
     if missing is None:
         return view.missing(CONNECTED)
-    return Said(True, "to " + first_of([f"neuron{index}" for index in missing], 4)) if missing else _NO
+    return SignalReading(True, "to " + first_of([f"neuron{index}" for index in missing], 4)) if missing else _NO
 
 
-def _server_link_lost(view: View) -> Said:
-    return Said(view.host.server_links_down)
+def _server_link_lost(view: View) -> SignalReading:
+    return SignalReading(view.host.server_links_down)
 
 
-def _unreadable(view: View) -> Said:
+def _unreadable(view: View) -> SignalReading:
     if view.host.driver_version is None:
-        return Said(True, "the kernel driver is not loaded")
+        return SignalReading(True, "the kernel driver is not loaded")
     chip = view.chip
     if chip is None:
         return _UNTOLD
     for path in sorted({*REQUIRED, *view.known.there} - chip.there):
-        return Said(True, f"{path} is missing")
+        return SignalReading(True, f"{path} is missing")
     for path, problem in sorted(chip.problems.items()):
         if path.startswith(f"{HARDWARE}/"):
-            return Said(True, one_line(f"{path}: {problem}", _DETAIL_BYTES))
+            return SignalReading(True, one_line(f"{path}: {problem}", _DETAIL_BYTES))
     return _NO
 
 
@@ -331,11 +331,11 @@ _RISING: Final = {signal.counter: code for code, signal in _SIGNALS.items() if i
 _CORE_CODES: Final = {code: signal.counter for code, signal in _SIGNALS.items() if isinstance(signal, CoreCounter)}
 
 
-def assess(memory: Memory, reading: HostReading, hints: Collection[Hint] = ()) -> tuple[Memory, NodeHealth]:
+def assess(memory: HealthMemory, reading: HostReading, hints: Collection[Hint] = ()) -> tuple[HealthMemory, NodeHealth]:
     """What is known after this reading, and the health that follows.
 
     Args:
-        memory: after the reading before; ``Memory()`` at first.
+        memory: after the reading before; ``HealthMemory()`` at first.
         reading: of the host.
         hints: lines of the kernel log; those about other boots or chips are left out.
     """
@@ -355,11 +355,11 @@ def assess(memory: Memory, reading: HostReading, hints: Collection[Hint] = ()) -
         known = _noted(known, chip, reading)
         view = View(reading, chip, known, tuple(by_chip.get(index, ())))
         chips.append(_judged(view))
-    after = Memory(reading.boot_id or memory.boot_id, reading.driver_version, tuple(chips))
+    after = HealthMemory(reading.boot_id or memory.boot_id, reading.driver_version, tuple(chips))
     return after, health(after, reading.read_at)
 
 
-def health(memory: Memory, read_at: float) -> NodeHealth:
+def health(memory: HealthMemory, read_at: float) -> NodeHealth:
     """What memory alone says."""
     return NodeHealth(tuple(ChipHealth(chip.index, _active(chip)) for chip in memory.chips), read_at)
 
@@ -368,7 +368,7 @@ def _active(chip: ChipMemory) -> tuple[ActiveFault, ...]:
     return in_order(ActiveFault(code, track.since, track.detail) for code, track in chip.tracks.items() if track.since)
 
 
-def undecided(memory: Memory) -> bool:
+def undecided(memory: HealthMemory) -> bool:
     """Whether one more reading may begin or end a fault: worth not waiting for the next turn."""
     return any(
         not track.since or (track.denied == 1 and (track.earlier_boot or FAULTS[code].quiet_seconds == 0))
@@ -377,7 +377,7 @@ def undecided(memory: Memory) -> bool:
     )
 
 
-def undecided_cores(memory: Memory) -> frozenset[int]:
+def undecided_cores(memory: HealthMemory) -> frozenset[int]:
     """Chips whose cores must be read again for that."""
     return frozenset(
         chip.index
@@ -395,7 +395,7 @@ def _after_boot(known: ChipMemory) -> ChipMemory:
     counters = {}
     for name, counter in known.counters.items():
         if "/" in name:  # the kernel driver's own: it has begun anew
-            counters[name] = Counter(value=0, carried=counter.total)
+            counters[name] = CounterState(value=0, carried=counter.total)
         else:  # the firmware's, which may have kept it
             counters[name] = replace(counter, base=counter.value, doubtful=None)
     heartbeat = known.heartbeat
@@ -412,12 +412,12 @@ def _noted(known: ChipMemory, chip: ChipReading | None, reading: HostReading) ->
         known = ChipMemory(known.index)  # another chip has its number now
     counters = dict(known.counters)
     for name, value in chip.counters.items():
-        counters[name] = _counted(counters.get(name) or Counter(value, base=value), value, after_fall=value)
+        counters[name] = _counted(counters.get(name) or CounterState(value, base=value), value, after_fall=value)
     for name, values in (chip.core_errors or {}).items():
         for core, value in values.items():
             before = counters.get(f"{name}/{core}")
             if before is not None or value:
-                counters[f"{name}/{core}"] = _counted(before or Counter(0), value, after_fall=0)
+                counters[f"{name}/{core}"] = _counted(before or CounterState(0), value, after_fall=0)
     there = {path for path in chip.there if path.startswith(f"{HARDWARE}/") or path == RESET}
     return replace(
         known,
@@ -434,7 +434,7 @@ def _differ(known: str | None, now: str | None) -> bool:
     return None not in {known, now} and known != now
 
 
-def _counted(counter: Counter, value: int, *, after_fall: int) -> Counter:
+def _counted(counter: CounterState, value: int, *, after_fall: int) -> CounterState:
     """After one more reading: it rises by what two readings agree on, and falls when two have less.
 
     ``after_fall``: the base that it has then.
@@ -447,7 +447,7 @@ def _counted(counter: Counter, value: int, *, after_fall: int) -> Counter:
     if value > now:
         agreed = min(before, value)
         return replace(counter, value=agreed, doubtful=None if value == agreed else value)
-    return Counter(value, base=after_fall, carried=counter.total)
+    return CounterState(value, base=after_fall, carried=counter.total)
 
 
 def _beating(heartbeat: Heartbeat | None, value: int | None, uptime: float) -> Heartbeat | None:
@@ -478,7 +478,7 @@ def _judged(view: View) -> ChipMemory:
     return replace(known, tracks=tracks, counters=counters, newest_hint=max(known.newest_hint, newest))
 
 
-def _followed(row: Fault, track: Track | None, said: Said, reading: HostReading) -> Track | None:
+def _followed(row: Fault, track: Track | None, said: SignalReading, reading: HostReading) -> Track | None:
     """What is known of a fault after one more reading; None: nothing, it is not there."""
     if said.present:
         if track is None:
@@ -499,7 +499,7 @@ def _followed(row: Fault, track: Track | None, said: Said, reading: HostReading)
     return replace(track, denied=min(track.denied + 1, 2), quiet_from=quiet_from)
 
 
-def hints_by_chip(hints: Collection[Hint], reading: HostReading, memory: Memory) -> Mapping[int, list[Hint]]:
+def hints_by_chip(hints: Collection[Hint], reading: HostReading, memory: HealthMemory) -> Mapping[int, list[Hint]]:
     """The hints that are about a chip of this node, in this boot; the others are left out.
 
     The serial number decides. Without one, the number of the device does, where there is such a chip.
@@ -524,14 +524,14 @@ def hints_by_chip(hints: Collection[Hint], reading: HostReading, memory: Memory)
 class Cleared(NamedTuple):
     """What became of a wish to clear a chip's faults."""
 
-    memory: Memory
+    memory: HealthMemory
     cleared: tuple[str, ...]
     """Codes."""
     kept: tuple[str, ...]
     """Codes of faults that the host still reports, or did when it could last be told."""
 
 
-def clear(memory: Memory, index: int, now: float) -> Cleared:
+def clear(memory: HealthMemory, index: int, now: float) -> Cleared:
     """Forget the faults of a chip that only the driver remembers. What came of them before does not bring them back."""
     known = memory.chip(index)
     if known is None:

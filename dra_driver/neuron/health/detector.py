@@ -22,7 +22,7 @@ from dra_driver.neuron.health.kernel_log import (
     IGNORED,
     TAIL_BYTES,
     Ignored,
-    Line,
+    MarkedLine,
     logged_at,
     marked_lines,
     parse,
@@ -183,7 +183,7 @@ class Detector:
         self._ready = True
         return self._interval
 
-    def _take(self, hints: dict[str, Hint], line: Line, at: int) -> None:
+    def _take(self, hints: dict[str, Hint], line: MarkedLine, at: int) -> None:
         said = parse(line.text)
         if isinstance(said, str):
             self._ignore(said, line)
@@ -197,7 +197,7 @@ class Detector:
         elif before is None or before.seen <= at:
             hints[name] = hint
 
-    def _ignore(self, reason: Ignored | str, line: Line) -> None:
+    def _ignore(self, reason: Ignored | str, line: MarkedLine) -> None:
         self._ignored[reason] += 1
         # Once a reason: the count is in the metrics, and a flood of lines must not become a flood of ours.
         if self._ignored[reason] == 1:

@@ -36,7 +36,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,3}")
 _SERIAL: Final = re.compile(r"[0-9A-Fa-f]{16}")
 
 
-class Line(NamedTuple):
+class MarkedLine(NamedTuple):
     """A line of the log that has the mark."""
 
     seconds: float | None
@@ -45,7 +45,7 @@ class Line(NamedTuple):
     """Without level and time; "" if the line is too long to be one of the kernel's."""
 
 
-class Said(NamedTuple):
+class LogHint(NamedTuple):
     """What a line says of a chip, checked for its form only; see ``assess.Hint``, which has the same fields."""
 
     kind: str
@@ -73,7 +73,7 @@ def unread(before: bytes, log: bytes) -> tuple[bytes, bool]:
     return (log[place + len(before) :], False) if place >= 0 else (log, True)
 
 
-def marked_lines(log: bytes) -> Iterator[Line]:
+def marked_lines(log: bytes) -> Iterator[MarkedLine]:
     """The lines that have the mark, in order, at most ``MAX_LINE_BYTES`` looked at of each."""
     mark = f"{_MARK}=".encode()
     end = 0
@@ -82,18 +82,18 @@ def marked_lines(log: bytes) -> Iterator[Line]:
         end = log.find(b"\n", place)
         end = len(log) if end < 0 else end
         if end - start > MAX_LINE_BYTES:
-            yield Line(None, "")
+            yield MarkedLine(None, "")
             continue
         found = _LINE.match(log, start, end)
         if found is None:
-            yield Line(None, log[start:end].decode("ascii", "replace"))
+            yield MarkedLine(None, log[start:end].decode("ascii", "replace"))
             continue
         seconds, micros, text = found.groups()
         since_boot = None if seconds is None else int(seconds) + int(micros) / 1e6
-        yield Line(since_boot, text.decode("ascii", "replace"))
+        yield MarkedLine(since_boot, text.decode("ascii", "replace"))
 
 
-def parse(text: str) -> Said | Ignored:
+def parse(text: str) -> LogHint | Ignored:
     """What a line says, or why it says nothing. Never raises, whatever the text."""
     if not text or len(text) > MAX_LINE_BYTES:
         return "too-long"
@@ -114,7 +114,7 @@ def parse(text: str) -> Said | Ignored:
     serial = serial.strip("0") and serial
     if device is None and not serial:
         return "names-no-chip"
-    return Said(kind, device, serial, core)
+    return LogHint(kind, device, serial, core)
 
 
 def _number(text: str | None) -> int | Literal["bad"] | None:

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from dra_driver.neuron.health.assess import ChipMemory, Counter, Heartbeat, Memory, Track
+from dra_driver.neuron.health.assess import ChipMemory, CounterState, HealthMemory, Heartbeat, Track
 from dra_driver.neuron.health.faults import FAULTS
 from dra_driver.util.files import read_file, replace_file
 
@@ -38,16 +38,16 @@ class _File(msgspec.Struct, frozen=True):
 
 
 _FILE = msgspec.json.Decoder(_File)
-_MEMORY = msgspec.json.Decoder(Memory)
+_MEMORY = msgspec.json.Decoder(HealthMemory)
 
 
-def encoded(memory: Memory) -> bytes:
+def encoded(memory: HealthMemory) -> bytes:
     """The file of a record; equal records give equal bytes."""
     raw = msgspec.json.encode(memory, order="sorted")
     return msgspec.json.encode(_File(VERSION, _checksum(raw), msgspec.Raw(raw))) + b"\n"
 
 
-def decoded(data: bytes) -> Memory:
+def decoded(data: bytes) -> HealthMemory:
     """The record in a file. ValueError says why it is none."""
     try:
         file = _FILE.decode(data)
@@ -66,7 +66,7 @@ def decoded(data: bytes) -> Memory:
     return msgspec.structs.replace(memory, chips=tuple(chips))
 
 
-def lasting(memory: Memory) -> Memory:
+def lasting(memory: HealthMemory) -> HealthMemory:
     """What of a record must not be lost: without the counts and times that change with every reading."""
     return msgspec.structs.replace(memory, chips=tuple(map(_lasting, memory.chips)))
 
@@ -79,7 +79,7 @@ def _lasting(chip: ChipMemory) -> ChipMemory:
             for code, track in chip.tracks.items()
             if track.since
         },
-        counters={name: Counter(0, item.base, item.carried) for name, item in chip.counters.items()},
+        counters={name: CounterState(0, item.base, item.carried) for name, item in chip.counters.items()},
         heartbeat=Heartbeat(0, 0.0, moves=True) if chip.heartbeat is not None and chip.heartbeat.moves else None,
     )
 
@@ -103,14 +103,14 @@ class MemoryFile:
         self.problem = ""
         """Why it could not be written the last time; "" when it could."""
 
-    def read(self, *, move_aside: bool = True) -> Memory:
-        """What was written last; ``Memory()`` when there is nothing that can be used.
+    def read(self, *, move_aside: bool = True) -> HealthMemory:
+        """What was written last; ``HealthMemory()`` when there is nothing that can be used.
 
         ``move_aside``: keep what cannot be used under another name, for whoever wants to look at it.
         """
         try:
             data = read_file(self._path)
-            return Memory() if data is None else decoded(data)
+            return HealthMemory() if data is None else decoded(data)
         except (OSError, ValueError) as error:
             log.error(  # noqa: TRY400 # it explains itself
                 "%s cannot be used: %s; chips are taken to have the faults that the host says now%s",
@@ -121,9 +121,9 @@ class MemoryFile:
             if move_aside:
                 with contextlib.suppress(OSError):
                     self._path.replace(self._path.with_name(ASIDE))
-            return Memory()
+            return HealthMemory()
 
-    def write(self, memory: Memory) -> bool:
+    def write(self, memory: HealthMemory) -> bool:
         """Replace the record; False, and ``problem``, when that is not possible."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from dra_driver.kube.api.own_node import OwnCondition, OwnLabels, OwnNodeWriter, Part, PartStatus
+from dra_driver.kube.api.own_node import NodePart, OwnCondition, OwnLabels, OwnNodeWriter, PartStatus
 from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.meta import Condition
 from dra_driver.neuron.health import condition
@@ -39,7 +39,7 @@ def chips_present(inventory: NodeInventory) -> bool | None:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStatus:
+class NodeReport:
     """A snapshot."""
 
     labels: PartStatus
@@ -84,7 +84,7 @@ class NodeStatusWriter:
         self._said: set[OfferProblem] = set()
         """Those of which an Event has told: all that the Node's conditions said when it was first seen, too."""
         self._present = OwnLabels(f"labels {PRESENT} of the node", frozenset({PRESENT}), MANAGER)
-        self._labels: tuple[Part[Any], ...] = (*labels, self._present)
+        self._labels: tuple[NodePart[Any], ...] = (*labels, self._present)
         self._present_label = present_label
         self._events = events or NodeEvents(api, component)
         given = {"backoff": backoff, "contest": contest, "pace": pace}
@@ -151,7 +151,7 @@ class NodeStatusWriter:
             self.worker.wake()
 
     @property
-    def status(self) -> NodeStatus:
+    def status(self) -> NodeReport:
         """How all of it stands."""
         labels = [self._writer.status(part) for part in self._labels]
         wrong = [item.last_error for item in labels if item.last_error]
@@ -161,7 +161,7 @@ class NodeStatusWriter:
             sum(item.errors for item in labels),
             "; ".join(wrong),
         )
-        return NodeStatus(together, self._writer.status(self._condition), dict(self._events.counts))
+        return NodeReport(together, self._writer.status(self._condition), dict(self._events.counts))
 
     def samples(self) -> Iterator[Sample]:
         """The same for Prometheus."""

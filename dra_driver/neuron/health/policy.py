@@ -58,7 +58,7 @@ _PLACE = {code: position for position, code in enumerate(FAULTS)}
 
 
 @dataclass(frozen=True, slots=True)
-class Taint:
+class HealthTaint:
     """A taint of a device."""
 
     key: str
@@ -74,7 +74,7 @@ class Taint:
 class Blocking(NamedTuple):
     """A fault of a chip, with a taint that keeps claims away which do not tolerate it."""
 
-    taint: Taint
+    taint: HealthTaint
     text: str
     """What is wrong and what to do."""
 
@@ -171,21 +171,21 @@ class HealthPolicy:
         effect = max((_effect(rule.effect), row.strongest), key=EFFECTS.index)
         return effect, rule.grace_seconds if effect == "NoExecute" else 0
 
-    def taint(self, fault: ActiveFault, instance_type: str | None, now: float) -> Taint:
+    def taint(self, fault: ActiveFault, instance_type: str | None, now: float) -> HealthTaint:
         """The taint of one fault at Unix time ``now``."""
         effect, grace = self.effect(fault.code, instance_type)
         since = fault.since
         if grace:
             effect, since = ("NoSchedule", since) if now < since + grace else (effect, since + grace)
-        return Taint(f"{self.key_domain}/{fault.code}", fault.fault.severity, effect, since)
+        return HealthTaint(f"{self.key_domain}/{fault.code}", fault.fault.severity, effect, since)
 
-    def taints(self, chips: Iterable[ChipHealth], instance_type: str | None, now: float) -> tuple[Taint, ...]:
+    def taints(self, chips: Iterable[ChipHealth], instance_type: str | None, now: float) -> tuple[HealthTaint, ...]:
         """The taints of a device that is made of these chips, at most ``MAX_TAINTS``.
 
         One for each key and effect, with the earliest time; the strongest effect first, then the gravest fault, then in
         the order of ``FAULTS``.
         """
-        merged: dict[tuple[int, int, int], Taint] = {}
+        merged: dict[tuple[int, int, int], HealthTaint] = {}
         for chip in chips:
             for fault in chip.faults:
                 taint = self.taint(fault, instance_type, now)

@@ -22,8 +22,8 @@ from typing import Final, NamedTuple, Protocol
 from dra_driver.neuron.health.assess import (
     CORE_COUNTERS,
     HARDWARE_COUNTERS,
+    HealthMemory,
     Hint,
-    Memory,
     assess,
     clear,
     health,
@@ -293,7 +293,7 @@ class HealthWatch:
             self._changes[after.index] += 1
 
 
-def chip_samples(current: NodeHealth, memory: Memory, changes: Mapping[int, int]) -> Iterator[Sample]:
+def chip_samples(current: NodeHealth, memory: HealthMemory, changes: Mapping[int, int]) -> Iterator[Sample]:
     """The numbers of each chip.
 
     Args:

@@ -1,8 +1,9 @@
 """What the hardware of a node can be offered as: chips, connected groups, the whole node, logical cores.
 
 Each cut is a way to divide the same hardware, so devices of different cuts overlap, and windows of one ring overlap
-each other. A device is made of parts (``Part``): whole chips, or physical NeuronCores of one chip. Which ones, follows
-from its name (``parts_of``); what excludes, exposes or draws devices goes by that, so no other place knows the cuts.
+each other. A device is made of parts (``HardwarePart``): whole chips, or physical NeuronCores of one chip. Which ones,
+follows from its name (``parts_of``); what excludes, exposes or draws devices goes by that, so no other place knows the
+cuts.
 
 Names: ``neuron-device-3`` is chip 3, ``neuron-core-3-1`` logical core 1 of chip 3, ``neuron-group4-2`` the third
 aligned block of four chips (a row of a torus), ``neuron-window3-5`` the chips 5, 6 and 7 of a ring or chain,
@@ -38,7 +39,7 @@ def core_name(chip: int, core: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Part:
+class HardwarePart:
     """Hardware that a device is made of."""
 
     chip: int
@@ -46,7 +47,7 @@ class Part:
     cores: tuple[int, ...] = ()
     """Physical NeuronCores of the chip, ascending; (): the whole chip."""
 
-    def overlaps(self, other: Part) -> bool:
+    def overlaps(self, other: HardwarePart) -> bool:
         """Whether both have some hardware in common."""
         if self.chip != other.chip:
             return False
@@ -108,7 +109,7 @@ class CutDevice:
 
     name: str
     resource: ResourceType
-    parts: tuple[Part, ...]
+    parts: tuple[HardwarePart, ...]
     """Ascending, each chip once."""
     core: int | None = None
     """Number of a logical core on its chip, at ``core_size``."""
@@ -142,17 +143,21 @@ def devices(
     there = sorted(set(chips))
     of_fabric = _groups(fabric, cuts)
     groups = [group for group in of_fabric if set(group.chips) <= set(there)]
-    singles = [CutDevice(device_name(index), "neuron_device", (Part(index),)) for index in there] if cuts.chip else []
+    singles = (
+        [CutDevice(device_name(index), "neuron_device", (HardwarePart(index),)) for index in there] if cuts.chip else []
+    )
     # By the fabric, so that a lost chip changes no order.
     few = fabric is not None and len(of_fabric) < fabric.size
     found = [*groups, *singles] if few else [*singles, *groups]
     if cuts.node and there:
-        found.append(CutDevice(NODE_DEVICE, "neuron_node", tuple(map(Part, there))))
+        found.append(CutDevice(NODE_DEVICE, "neuron_node", tuple(map(HardwarePart, there))))
     if cuts.core and cores:
         for index in there:
             size = core_size(index)
             found += [
-                CutDevice(core_name(index, core), "neuron_core", (Part(index, _physical(core, size)),), core, size)
+                CutDevice(
+                    core_name(index, core), "neuron_core", (HardwarePart(index, _physical(core, size)),), core, size
+                )
                 for core in range(cores // size)
             ]
     return tuple(found)
@@ -175,7 +180,7 @@ def _groups(fabric: Fabric | None, cuts: Cuts) -> list[CutDevice]:
         aligned = members == aligned_blocks(fabric.size, size)
         for number, chips in enumerate(members):
             name = f"neuron-group{size}-{number}" if aligned else f"neuron-window{size}-{chips[0]}"
-            found.append(CutDevice(name, "neuron_group", tuple(map(Part, chips))))
+            found.append(CutDevice(name, "neuron_group", tuple(map(HardwarePart, chips))))
     return found
 
 
@@ -185,7 +190,7 @@ _CORE: Final = re.compile(rf"neuron-core-{_NUMBER}-{_NUMBER}")
 _GROUP: Final = re.compile(rf"neuron-(group|window)([2-9]|[1-9][0-9])-{_NUMBER}")
 
 
-def parts_of(name: str, chips: Collection[int], core_size: Callable[[int], int]) -> tuple[Part, ...] | None:
+def parts_of(name: str, chips: Collection[int], core_size: Callable[[int], int]) -> tuple[HardwarePart, ...] | None:
     """What the published device ``name`` is made of; None when no device has such a name.
 
     Whether the hardware is there is not asked: a device may have been allocated before a chip was lost.
@@ -202,24 +207,24 @@ def parts_of(name: str, chips: Collection[int], core_size: Callable[[int], int])
 def device_of(name: str, chips: Collection[int], core_size: Callable[[int], int]) -> CutDevice | None:
     """The device that is published under ``name``; see ``parts_of``."""
     if name == NODE_DEVICE:
-        parts = tuple(map(Part, sorted(set(chips))))
+        parts = tuple(map(HardwarePart, sorted(set(chips))))
         return CutDevice(name, "neuron_node", parts) if parts else None
     if match := _CHIP.fullmatch(name):
-        return CutDevice(name, "neuron_device", (Part(int(match[1])),))
+        return CutDevice(name, "neuron_device", (HardwarePart(int(match[1])),))
     if match := _CORE.fullmatch(name):
         chip, core = int(match[1]), int(match[2])
         size = core_size(chip)
-        return CutDevice(name, "neuron_core", (Part(chip, _physical(core, size)),), core, size)
+        return CutDevice(name, "neuron_core", (HardwarePart(chip, _physical(core, size)),), core, size)
     if match := _GROUP.fullmatch(name):
         size, number = int(match[2]), int(match[3])
         first = number * size if match[1] == "group" else number
-        return CutDevice(name, "neuron_group", tuple(map(Part, range(first, first + size))))
+        return CutDevice(name, "neuron_group", tuple(map(HardwarePart, range(first, first + size))))
     return None
 
 
 def overlap(devices: Sequence[CutDevice]) -> bool:
     """Whether any two of the devices have hardware in common."""
-    seen: dict[int, list[Part]] = {}
+    seen: dict[int, list[HardwarePart]] = {}
     for device in devices:
         for part in device.parts:
             others = seen.setdefault(part.chip, [])

@@ -43,7 +43,7 @@ def _group_id(bdfs: tuple[str, ...], size: int, block: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ChipGroup:
     """One device group: the chips for which ``resource.aws.com/devicegroup<size>_id`` is ``id``."""
 
     size: int
@@ -67,7 +67,7 @@ class Selection:
     """Whether the set is one of the fabric's ``connected_sets``."""
     run: bool
     """Whether they are one contiguous run of host indexes, as the runtime expects of a container's chips."""
-    group: Group | None
+    group: ChipGroup | None
     """The smallest device group that contains them all, or None."""
 
     @property
@@ -100,17 +100,17 @@ def select(instance_type: InstanceType, devices: Collection[int]) -> Selection:
     )
 
 
-def groups(instance_type: InstanceType) -> tuple[Group, ...]:
+def groups(instance_type: InstanceType) -> tuple[ChipGroup, ...]:
     """All device groups of a type, by size and then by first chip; empty if there is no EFA pairing."""
     found: dict[tuple[int, str], list[int]] = {}
     for index in range(instance_type.devices or 0):
         for size, group_id in device_group_ids(instance_type, index).items():
             found.setdefault((size, group_id), []).append(index)
     ordered = sorted(found.items(), key=lambda item: (item[0][0], item[1]))
-    return tuple(Group(size, group_id, tuple(members)) for (size, group_id), members in ordered)
+    return tuple(ChipGroup(size, group_id, tuple(members)) for (size, group_id), members in ordered)
 
 
-def _smallest_group(instance_type: InstanceType, members: IndexSet) -> Group | None:
+def _smallest_group(instance_type: InstanceType, members: IndexSet) -> ChipGroup | None:
     # On trn1, a group of size 1 contains two chips, which share an EFA device; that does not make it a group of two.
     candidates = (group for group in groups(instance_type) if group.size >= len(members))
     return next((group for group in candidates if set(members) <= set(group.devices)), None)

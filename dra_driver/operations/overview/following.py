@@ -14,7 +14,7 @@ from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
 from dra_driver.neuron.names import DRIVER_NAME, VIEWER_ROLE
 from dra_driver.operations.overview.objects import CLAIMS, NODES, PODS, SLICES, TAINT_RULES, Claim, Pod
-from dra_driver.operations.overview.view import Cluster
+from dra_driver.operations.overview.view import ClusterView
 from dra_driver.util.errors import DriverError
 
 STOP_SECONDS: Final = 2.0
@@ -101,15 +101,15 @@ def _collection(transport: Transport, scope: Scope, kind: Resource[Any]) -> Coll
     return Collection(transport, kind, query, namespace=scope.namespace if kind in (CLAIMS, PODS) else "")
 
 
-def _cluster(scope: Scope, objects: Mapping[str, list[Any]]) -> Cluster:
+def _cluster(scope: Scope, objects: Mapping[str, list[Any]]) -> ClusterView:
     """The objects by their kind as a cluster."""
     nodes, slices, claims, pods, rules = (
         objects.get(kind.plural, []) for kind in (NODES, SLICES, CLAIMS, PODS, TAINT_RULES)
     )
-    return Cluster(nodes, slices, claims, pods, rules, whole=not scope.namespace)
+    return ClusterView(nodes, slices, claims, pods, rules, whole=not scope.namespace)
 
 
-def listed(transport: Transport, scope: Scope) -> Cluster:
+def listed(transport: Transport, scope: Scope) -> ClusterView:
     """The objects as stored now. Raises ApiError for a kind that cannot be listed."""
     kinds = {kind.plural: _collection(transport, scope, kind) for kind in _kinds(scope)}
     return _cluster(scope, {plural: list(filter(_matters, kind.list_all()[0])) for plural, kind in kinds.items()})
@@ -154,6 +154,6 @@ class Followed:
         """Why some of it is not followed now, or ""."""
         return next((informer.last_error for informer in self._informers.values() if informer.last_error), "")
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterView:
         """The objects as known now."""
         return _cluster(self._scope, {plural: informer.objects() for plural, informer in self._informers.items()})

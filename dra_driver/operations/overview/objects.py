@@ -26,9 +26,16 @@ from dra_driver.kube.objects.resource import (
     ResourcePool,
 )
 from dra_driver.legacy.annotations import from_mapping
-from dra_driver.legacy.resource_requests import ENDED, Container, Limits, PodRequest, Resources, pod_request, quantity
-from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, Hardware, hardware
-from dra_driver.legacy.rules import Resource as NeuronResource
+from dra_driver.legacy.resource_requests import (
+    ENDED,
+    Limits,
+    LimitsContainer,
+    PodRequest,
+    Resources,
+    pod_request,
+    quantity,
+)
+from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, NeuronResource, NodeHardware, hardware
 from dra_driver.legacy.usage import Holding, holding
 from dra_driver.neuron.names import DRIVER_NAME, SERVER_2, SERVER_4
 from dra_driver.util.errors import DriverError
@@ -66,7 +73,7 @@ class Node(PartialNode, frozen=True):
         return _servers(self.metadata.labels.get(SERVER_4), self.metadata.labels.get(SERVER_2))
 
     @property
-    def plugin(self) -> Hardware | None:
+    def plugin(self) -> NodeHardware | None:
         """What a device plugin offers there; None: nothing."""
         capacity = self.status.capacity
         counts = [quantity(capacity.get(kind.value, 0)) or 0 for kind in (NeuronResource.DEVICE, NeuronResource.CORE)]
@@ -288,9 +295,9 @@ def _pod(item: core.Pod, _: str) -> Pod:
     )
 
 
-def _asking(containers: tuple[core.Container, ...]) -> tuple[Container, ...]:
+def _asking(containers: tuple[core.Container, ...]) -> tuple[LimitsContainer, ...]:
     return tuple(
-        Container(
+        LimitsContainer(
             item.name, Resources(_limits(item.resources.limits), _limits(item.resources.requests)), item.restart_policy
         )
         for item in containers
@@ -303,7 +310,7 @@ def _limits(amounts: dict[str, Quantity]) -> Limits:
 
 
 @lru_cache(maxsize=4096)
-def _requests(init: tuple[Container, ...], main: tuple[Container, ...]) -> PodRequest | None:
+def _requests(init: tuple[LimitsContainer, ...], main: tuple[LimitsContainer, ...]) -> PodRequest | None:
     try:
         return pod_request(init, main)
     except DriverError:

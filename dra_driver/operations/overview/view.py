@@ -15,15 +15,15 @@ from dra_driver.kube.kubelet.versions import kubelet_problem
 from dra_driver.kube.objects.meta import Condition, ObjectMeta
 from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint, DeviceTaintRule
 from dra_driver.legacy.annotations import UNUSABLE, parse_ids
-from dra_driver.legacy.rules import Hardware as PluginHardware
-from dra_driver.legacy.rules import Resource
+from dra_driver.legacy.rules import NeuronResource
+from dra_driver.legacy.rules import NodeHardware as PluginHardware
 from dra_driver.legacy.rules import hardware as plugin_hardware
 from dra_driver.legacy.usage import Holding, held_by
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, told, told_by
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.health.faults import FAULTS, SEVERITIES, Fault, Severity, State
 from dra_driver.neuron.names import DRIVER_NAME
-from dra_driver.neuron.topology.cuts import Part, device_name
+from dra_driver.neuron.topology.cuts import HardwarePart, device_name
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
 from dra_driver.operations.overview.objects import Claim, Node, Offered, Pod, Servers, Slice
 from dra_driver.simulator.allocator.candidates import BLOCKING, selects, taint_of
@@ -41,7 +41,7 @@ CORDON: Final = "node.kubernetes.io/unschedulable"
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterView:
     """The objects of a cluster, in any order."""
 
     nodes: Sequence[Node] = ()
@@ -72,7 +72,7 @@ class ChipFault:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class HolderOfChip:
     """What one pod, or a claim that no pod uses, has on one node."""
 
     namespace: str
@@ -96,7 +96,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Chip:
+class ChipRow:
     """A chip of a node."""
 
     index: int
@@ -137,8 +137,8 @@ class NodeRow:
     servers: Servers
     condition: str
     """Reason of the Node's condition ``NeuronHealth`` where its status is not False; "" if all is well or unknown."""
-    chips: tuple[Chip, ...]
-    holders: tuple[Holder, ...]
+    chips: tuple[ChipRow, ...]
+    holders: tuple[HolderOfChip, ...]
     kubelet_problem: str = ""
     """Why the driver offers nothing anew, or ""."""
     held_back: str = ""
@@ -191,7 +191,7 @@ class Frame:
     """In the order asked for."""
     types: tuple[TypeRow, ...]
     """Of all nodes of the cluster."""
-    holders: tuple[Holder, ...]
+    holders: tuple[HolderOfChip, ...]
     """On these nodes, of the namespace asked for: by node, namespace and name."""
     pending: tuple[PendingRow, ...]
     """Of the namespace asked for, by namespace and name."""
@@ -264,7 +264,7 @@ def _counts(row: NodeRow | TypeRow) -> dict[str, int]:
     return total | {"free": row.free, "allocated": row.held, "sick": row.sick}
 
 
-def view(cluster: Cluster, *, sort: Sort = "name", namespace: str = "", nodes: Collection[str] = ()) -> Frame:
+def view(cluster: ClusterView, *, sort: Sort = "name", namespace: str = "", nodes: Collection[str] = ()) -> Frame:
     """What is shown of the cluster.
 
     Args:
@@ -328,11 +328,11 @@ def _natural(name: str) -> tuple[str | int, ...]:
 class _Use:
     """Hardware of one node that one holder has."""
 
-    holder: Holder
-    parts: tuple[Part, ...]
+    holder: HolderOfChip
+    parts: tuple[HardwarePart, ...]
 
 
-def _rows(cluster: Cluster) -> list[NodeRow]:
+def _rows(cluster: ClusterView) -> list[NodeRow]:
     nodes = {node.metadata.name: node for node in cluster.nodes}
     slices: dict[str, list[Slice]] = defaultdict(list)
     for item in _tainted(cluster.slices, cluster.taint_rules):
@@ -387,7 +387,7 @@ def _row(
         cores = {index: _cores(hardware, index, physical) for index in indexes}
     else:
         uses += [_of_plugin(pod, pod.holding, by_plugin) for pod in plugin if pod.holding is not None]
-        offers = ((Resource.DEVICE.value, by_plugin.devices), (Resource.CORE.value, by_plugin.cores))
+        offers = ((NeuronResource.DEVICE.value, by_plugin.devices), (NeuronResource.CORE.value, by_plugin.cores))
         indexes = tuple(range(by_plugin.devices))
         cores = dict.fromkeys(indexes, (by_plugin.cores_per_device, 1))
     health, unusable = node.condition(HEALTH_CONDITION), node.metadata.annotations.get(UNUSABLE, "")
@@ -472,12 +472,14 @@ def _chip(
     blocked: bool,
     cores: int,
     size: int,
-) -> Chip:
+) -> ChipRow:
     held: set[int] = set()
     for _, physical in users:
         held.update({core // size for core in physical} if physical else range(cores))
     # A claim may name cores that the chip is not known to have: its node is gone, or says less of its type.
-    return Chip(index, cores, min(len(held), cores), blocked, faults, tuple(dict.fromkeys(name for name, _ in users)))
+    return ChipRow(
+        index, cores, min(len(held), cores), blocked, faults, tuple(dict.fromkeys(name for name, _ in users))
+    )
 
 
 # Who has what
@@ -496,7 +498,9 @@ def _of_claim(
     chips = tuple(sorted({part.chip for part in parts}))
     for name in claim.pods or ("",):
         phase = _phase(pods.get((namespace, name)))
-        yield _Use(Holder(namespace, name, claim.metadata.name, node, _named(tuple(devices)), chips, phase), parts)
+        yield _Use(
+            HolderOfChip(namespace, name, claim.metadata.name, node, _named(tuple(devices)), chips, phase), parts
+        )
 
 
 def _former_plugin(kind: str, chips: int) -> PluginHardware | None:
@@ -520,29 +524,29 @@ def _of_plugin(pod: Pod, holding: Holding, hardware: PluginHardware | None, phys
         return _Use(_as_annotated(pod, holding), ())
     size = max(1, physical // hardware.cores_per_device)
     mask, doubt = held_by(hardware, holding)
-    cores = hardware.ids(Resource.CORE, mask)
+    cores = hardware.ids(NeuronResource.CORE, mask)
     by_chip: dict[int, list[int]] = defaultdict(list)
     for core in cores:
         first = core % hardware.cores_per_device * size
         by_chip[core // hardware.cores_per_device] += range(first, first + size)
     every = hardware.cores_per_device * size
-    parts = tuple(Part(chip, () if len(found) == every else tuple(found)) for chip, found in by_chip.items())
+    parts = tuple(HardwarePart(chip, () if len(found) == every else tuple(found)) for chip, found in by_chip.items())
     whole = all(not part.cores for part in parts)
     said = named(map(device_name, by_chip)) if whole else f"neuroncore {ranges(cores)}"
     meta = pod.metadata
     devices, phase = said if parts else "not known", _phase(pod)
-    return _Use(Holder(meta.namespace, meta.name, "", pod.node, devices, tuple(by_chip), phase, doubt), parts)
+    return _Use(HolderOfChip(meta.namespace, meta.name, "", pod.node, devices, tuple(by_chip), phase, doubt), parts)
 
 
-def _as_annotated(pod: Pod, holding: Holding) -> Holder:
+def _as_annotated(pod: Pod, holding: Holding) -> HolderOfChip:
     """What a pod has of a device plugin, where the node's hardware is not known."""
     shares = [share for allocation in holding.allocations for share in allocation.shares]
-    chips = sorted({number for share in shares if share.resource is Resource.DEVICE for number in share.ids})
-    cores = sorted({number for share in shares if share.resource is Resource.CORE for number in share.ids})
+    chips = sorted({number for share in shares if share.resource is NeuronResource.DEVICE for number in share.ids})
+    cores = sorted({number for share in shares if share.resource is NeuronResource.CORE for number in share.ids})
     said = [named(map(device_name, chips))] if chips else []
     said += [f"neuroncore {ranges(cores)}"] if cores else []
     meta, devices = pod.metadata, ", ".join(said) or "not known"
-    return Holder(meta.namespace, meta.name, "", pod.node, devices, tuple(chips), _phase(pod), holding.trouble)
+    return HolderOfChip(meta.namespace, meta.name, "", pod.node, devices, tuple(chips), _phase(pod), holding.trouble)
 
 
 def _phase(pod: Pod | None) -> str:

@@ -37,7 +37,7 @@ from dra_driver.operations.recovery.decide import (
     decide,
 )
 from dra_driver.operations.recovery.hook import Hook
-from dra_driver.operations.recovery.nodes import NodeView, Sightings, clearing, marking, request_text, view
+from dra_driver.operations.recovery.nodes import NeuronNode, Sightings, clearing, marking, request_text, view
 from dra_driver.operations.recovery.policy import Policy
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations, Sample
@@ -67,7 +67,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RecoverySettings:
     """How recovery acts."""
 
     policy: Policy = field(default_factory=Policy)
@@ -107,7 +107,7 @@ class Recovery(Term):
     def __init__(
         self,
         transport: Transport,
-        settings: Settings,
+        settings: RecoverySettings,
         numbers: Numbers,
         aws: Aws,
         may_act: Callable[[], bool],
@@ -163,7 +163,7 @@ class Recovery(Term):
         self._tell(decision, views)
         self._carry_out(decision.actions)
 
-    def _tell(self, decision: Decision, views: Sequence[NodeView]) -> None:
+    def _tell(self, decision: Decision, views: Sequence[NeuronNode]) -> None:
         self._numbers.waits = Counter(wait.reason for wait in decision.waits)
         self._numbers.nodes = Counter(found.verdict for found in views) + Counter(
             {"acted-on": sum(found.mark is not None for found in views)}
@@ -326,7 +326,7 @@ class Recovery(Term):
         reason, wrong = EVENTS[action.kind]
         self._say(action.node, reason, action.text, wrong=wrong)
 
-    def _say(self, node: NodeView, reason: str, text: str, *, wrong: bool = False) -> bool:
+    def _say(self, node: NeuronNode, reason: str, text: str, *, wrong: bool = False) -> bool:
         """An Event on the Node, and the log; returns whether it is new."""
         new = self._recorder.record(ObjectReference("Node", "", node.name, node.uid), reason, text, wrong=wrong)
         if new:
@@ -334,7 +334,7 @@ class Recovery(Term):
         return new
 
 
-class Service(Leading):
+class RecoveryService(Leading):
     """Runs in threads of its own.
 
     Args:
@@ -346,7 +346,12 @@ class Service(Leading):
     """
 
     def __init__(
-        self, transport: Transport, namespace: str, identity: str, settings: Settings, times: Times | None = None
+        self,
+        transport: Transport,
+        namespace: str,
+        identity: str,
+        settings: RecoverySettings,
+        times: Times | None = None,
     ) -> None:
         if settings.hook is not None:
             settings = replace(settings, hook=replace(settings.hook, stopping=lambda: self.stopping))

@@ -18,7 +18,7 @@ from typing import Final, Literal
 from dra_driver.kube.objects.meta import timestamp
 from dra_driver.neuron.health.faults import FAULTS, REMEDIES
 from dra_driver.neuron.names import NODES_OF
-from dra_driver.operations.recovery.nodes import MARK, Mark, NodeView
+from dra_driver.operations.recovery.nodes import MARK, Mark, NeuronNode
 from dra_driver.operations.recovery.policy import STEPS, Policy, Step
 from dra_driver.util.text import first_of
 
@@ -39,7 +39,7 @@ class Action:
     """One step for one node."""
 
     kind: Kind
-    node: NodeView
+    node: NeuronNode
     mark: Mark
     """As it is written when the step is done (undo: as it is on the node)."""
     text: str
@@ -50,7 +50,7 @@ class Action:
 class Wait:
     """A node for which nothing is done now, though there would be something to do."""
 
-    node: NodeView
+    node: NeuronNode
     reason: Reason
     text: str
 
@@ -68,7 +68,7 @@ class Lead:
     """The fault that decides what is done to a unit."""
 
     code: str
-    node: NodeView
+    node: NeuronNode
     steps: tuple[Step, ...]
     since: float
 
@@ -80,7 +80,7 @@ class Lead:
         return f"{self.code} on {where}, seen since {timestamp(self.since)}: {FAULTS[self.code].text}"
 
 
-def decide(nodes: Sequence[NodeView], last: float, policy: Policy, now: float, *, hook: bool = False) -> Decision:
+def decide(nodes: Sequence[NeuronNode], last: float, policy: Policy, now: float, *, hook: bool = False) -> Decision:
     """What is to be done now. Times are of one clock that never jumps.
 
     Args:
@@ -93,7 +93,7 @@ def decide(nodes: Sequence[NodeView], last: float, policy: Policy, now: float, *
     room = Room(nodes, policy)
     actions: list[Action] = []
     waits: list[Wait] = []
-    candidates: list[tuple[tuple[NodeView, ...], Lead]] = []
+    candidates: list[tuple[tuple[NeuronNode, ...], Lead]] = []
     for unit in units(nodes, policy):
         if any(node.mark for node in unit):
             _go_on(unit, room, policy, now, hook, actions, waits)
@@ -106,9 +106,9 @@ def decide(nodes: Sequence[NodeView], last: float, policy: Policy, now: float, *
     return Decision(tuple(actions), tuple(waits))
 
 
-def units(nodes: Iterable[NodeView], policy: Policy) -> Iterator[tuple[NodeView, ...]]:
+def units(nodes: Iterable[NeuronNode], policy: Policy) -> Iterator[tuple[NeuronNode, ...]]:
     """The nodes that are acted on together: those that were begun so, those of a server that all agree on, or one."""
-    found: dict[str, list[NodeView]] = {}
+    found: dict[str, list[NeuronNode]] = {}
     for node in sorted(nodes, key=lambda node: node.name):
         unit = node.mark.unit if node.mark else node.unit
         found.setdefault(unit if _size(unit) else node.name, []).append(node)
@@ -131,7 +131,7 @@ def _size(unit: str) -> int:
     return NODES_OF.get(unit.partition("=")[0], 0)
 
 
-def _dispute(unit: str, group: Sequence[NodeView]) -> str:
+def _dispute(unit: str, group: Sequence[NeuronNode]) -> str:
     label, _, server = unit.partition("=")
     if not server.strip("0"):
         return f"its label {label} is {server}, which is the id of no server"
@@ -141,7 +141,7 @@ def _dispute(unit: str, group: Sequence[NodeView]) -> str:
     return ""
 
 
-def _agreed(unit: str, group: Sequence[NodeView], policy: Policy) -> bool:
+def _agreed(unit: str, group: Sequence[NeuronNode], policy: Policy) -> bool:
     """Whether the nodes are a unit: each had named the same, whole server before one of them had a fault."""
     if not _size(unit):
         return True
@@ -151,19 +151,19 @@ def _agreed(unit: str, group: Sequence[NodeView], policy: Policy) -> bool:
     return all(node.linked and node.joined <= first for node in group)
 
 
-def lead_of(unit: Sequence[NodeView], policy: Policy, now: float) -> Lead | None:
+def lead_of(unit: Sequence[NeuronNode], policy: Policy, now: float) -> Lead | None:
     """The fault of the unit that has lasted long enough and has the strongest steps."""
     lasting = [lead for lead in _wanted(unit, policy) if now - lead.since >= policy.persist_seconds]
     order = {code: place for place, code in enumerate(FAULTS)}
     return max(lasting, key=lambda lead: (*_strength(lead), -order[lead.code]), default=None)
 
 
-def out_of_use(node: NodeView, policy: Policy) -> bool:
+def out_of_use(node: NeuronNode, policy: Policy) -> bool:
     """Whether the node counts against the budgets: acted on, or not available for another reason."""
     return _foreign(node, policy) is not None or (node.mark is not None and not _handed_back(node))
 
 
-def group_limits(nodes: Iterable[NodeView], policy: Policy) -> Mapping[str, int]:
+def group_limits(nodes: Iterable[NeuronNode], policy: Policy) -> Mapping[str, int]:
     """Node group to the nodes of it that may be out of use at once."""
     sizes = Counter(node.group for node in nodes)
     return {group: max(1, size * policy.max_percent_of_group // 100) for group, size in sizes.items()}
@@ -172,16 +172,16 @@ def group_limits(nodes: Iterable[NodeView], policy: Policy) -> Mapping[str, int]
 class Room:
     """How many more nodes may be taken out of use; each node counts, also where several are one unit."""
 
-    def __init__(self, nodes: Sequence[NodeView], policy: Policy) -> None:
+    def __init__(self, nodes: Sequence[NeuronNode], policy: Policy) -> None:
         self._policy = policy
         self._limits = group_limits(nodes, policy)
         self._busy = {node.name: node.group for node in nodes if out_of_use(node, policy)}
 
-    def take(self, unit: Iterable[NodeView]) -> None:
+    def take(self, unit: Iterable[NeuronNode]) -> None:
         """Count these as out of use."""
         self._busy |= {node.name: node.group for node in unit}
 
-    def lacks(self, unit: Sequence[NodeView]) -> str:
+    def lacks(self, unit: Sequence[NeuronNode]) -> str:
         """Why not all of these may be out of use now, or ""."""
         if text := _exceeded(unit, self._busy, self._policy.max_at_once, "", "maxAtOnce"):
             return text
@@ -194,7 +194,7 @@ class Room:
         return ""
 
 
-def _exceeded(unit: Sequence[NodeView], busy: Iterable[str], most: int, whose: str, setting: str) -> str:
+def _exceeded(unit: Sequence[NeuronNode], busy: Iterable[str], most: int, whose: str, setting: str) -> str:
     names = {node.name for node in unit}
     others = sorted(set(busy) - names)
     if len(names) + len(others) <= most:
@@ -204,7 +204,7 @@ def _exceeded(unit: Sequence[NodeView], busy: Iterable[str], most: int, whose: s
     return f"{'; '.join(parts)}, and at most {most}{whose} may be out of use at once ({setting})"
 
 
-def _wanted(unit: Sequence[NodeView], policy: Policy) -> Iterator[Lead]:
+def _wanted(unit: Sequence[NeuronNode], policy: Policy) -> Iterator[Lead]:
     """The faults about which the policy says something. What a node says that is not Ready is old."""
     for node in unit:
         for code, since in node.faults.items():
@@ -219,7 +219,7 @@ def _strength(lead: Lead) -> tuple[int, int]:
 # Units that have not begun
 
 
-def _not_yet(unit: Sequence[NodeView], policy: Policy) -> Iterator[Wait]:
+def _not_yet(unit: Sequence[NeuronNode], policy: Policy) -> Iterator[Wait]:
     for node in unit:
         soonest = min((lead.since for lead in _wanted([node], policy)), default=None)
         if soonest is not None:
@@ -228,7 +228,7 @@ def _not_yet(unit: Sequence[NodeView], policy: Policy) -> Iterator[Wait]:
 
 
 def _begin(
-    candidates: Sequence[tuple[tuple[NodeView, ...], Lead]],
+    candidates: Sequence[tuple[tuple[NeuronNode, ...], Lead]],
     room: Room,
     last: float,
     policy: Policy,
@@ -251,7 +251,7 @@ def _begin(
             last = now
 
 
-def _first(node: NodeView, unit: Sequence[NodeView], lead: Lead, now: float) -> Action:
+def _first(node: NeuronNode, unit: Sequence[NeuronNode], lead: Lead, now: float) -> Action:
     # Marked even if nothing is cordoned or tainted: the mark is what a successor goes on from.
     did = tuple(step for step in lead.steps if step in ("taint", "cordon"))
     server = lead.node.unit if len(unit) > 1 else ""
@@ -265,7 +265,7 @@ def plan(lead: Lead) -> str:
     return ", ".join(words.get(step, step) for step in lead.steps)
 
 
-def _obstacles(unit: Sequence[NodeView], policy: Policy) -> Iterator[tuple[Reason, str]]:
+def _obstacles(unit: Sequence[NeuronNode], policy: Policy) -> Iterator[tuple[Reason, str]]:
     """Why nothing may be done to the unit, whatever the budgets say."""
     for node in unit:
         if found := _foreign(node, policy):
@@ -275,7 +275,7 @@ def _obstacles(unit: Sequence[NodeView], policy: Policy) -> Iterator[tuple[Reaso
             yield "server", f"{node.name} is left alone until its labels are right: {node.dispute}"
 
 
-def _foreign(node: NodeView, policy: Policy) -> tuple[Reason, str] | None:
+def _foreign(node: NeuronNode, policy: Policy) -> tuple[Reason, str] | None:
     """Why a node is none of our business now."""
     ours = node.mark is not None and "cordon" in node.mark.did
     rows: tuple[tuple[bool, Reason, str], ...] = (
@@ -293,7 +293,7 @@ def _foreign(node: NodeView, policy: Policy) -> tuple[Reason, str] | None:
 
 
 def _go_on(
-    unit: Sequence[NodeView],
+    unit: Sequence[NeuronNode],
     room: Room,
     policy: Policy,
     now: float,
@@ -320,7 +320,7 @@ def _go_on(
                   for node, _ in marked)  # fmt: skip
 
 
-def _is_over(unit: Sequence[NodeView], policy: Policy, now: float) -> bool:
+def _is_over(unit: Sequence[NeuronNode], policy: Policy, now: float) -> bool:
     """Whether no node of the unit has a fault any more about which the policy says something."""
     for node in unit:
         if node.verdict == "unknown" or not node.ready or node.deleting or node.others or node.illegible:
@@ -330,7 +330,7 @@ def _is_over(unit: Sequence[NodeView], policy: Policy, now: float) -> bool:
     return not any(_wanted(unit, policy))
 
 
-def _held(unit: Sequence[NodeView], room: Room, policy: Policy) -> tuple[Reason, str] | None:
+def _held(unit: Sequence[NeuronNode], room: Room, policy: Policy) -> tuple[Reason, str] | None:
     for node in unit:
         if _handed_back(node):
             return "handed-back", f"{node.name} was uncordoned or untainted by somebody else; it is left alone"
@@ -341,12 +341,12 @@ def _held(unit: Sequence[NodeView], room: Room, policy: Policy) -> tuple[Reason,
     return ("budget", trouble) if trouble else None
 
 
-def _handed_back(node: NodeView) -> bool:
+def _handed_back(node: NeuronNode) -> bool:
     did = node.mark.did if node.mark else ()
     return ("cordon" in did and not node.cordoned) or ("taint" in did and not node.tainted)
 
 
-def _next_steps(unit: Sequence[NodeView], lead: Lead, now: float, hook: bool) -> Sequence[Action]:
+def _next_steps(unit: Sequence[NeuronNode], lead: Lead, now: float, hook: bool) -> Sequence[Action]:
     """The steps that are due, all of one kind: no node is ahead of the others of its unit."""
     stages = (
         [_catch_up(node, unit, lead, now) for node in unit],
@@ -363,11 +363,11 @@ def _next_steps(unit: Sequence[NodeView], lead: Lead, now: float, hook: bool) ->
     return ()
 
 
-def _all_told(unit: Sequence[NodeView]) -> bool:
+def _all_told(unit: Sequence[NeuronNode]) -> bool:
     return all(node.mark is not None and node.mark.hook_done for node in unit)
 
 
-def _catch_up(node: NodeView, unit: Sequence[NodeView], lead: Lead, now: float) -> Action | None:
+def _catch_up(node: NeuronNode, unit: Sequence[NeuronNode], lead: Lead, now: float) -> Action | None:
     """For nodes of a unit that a leader has begun and not finished marking, or whose fault got worse."""
     first = _first(node, unit, lead, now)
     if node.mark is None:
@@ -379,13 +379,13 @@ def _catch_up(node: NodeView, unit: Sequence[NodeView], lead: Lead, now: float) 
     return Action("begin", node, replace(node.mark, did=did), first.text)
 
 
-def _drain(node: NodeView, lead: Lead, now: float) -> Action | None:
+def _drain(node: NeuronNode, lead: Lead, now: float) -> Action | None:
     if "drain" not in lead.steps or node.mark is None or node.mark.drained:
         return None
     return Action("drain", node, replace(node.mark, drained=int(now)), f"its pods are evicted ({lead.text})")
 
 
-def _request(node: NodeView, lead: Lead, now: float) -> Action | None:
+def _request(node: NeuronNode, lead: Lead, now: float) -> Action | None:
     action = FAULTS[lead.code].remedy
     if "request" not in lead.steps or node.mark is None or (node.mark.requested and node.mark.action == action):
         return None
@@ -396,7 +396,7 @@ def _request(node: NodeView, lead: Lead, now: float) -> Action | None:
     return Action("request", node, mark, f"{action} is requested: {REMEDIES[action]} ({lead.text})")
 
 
-def _hook(node: NodeView, lead: Lead, now: float, hook: bool) -> Action | None:
+def _hook(node: NeuronNode, lead: Lead, now: float, hook: bool) -> Action | None:
     if not hook or "request" not in lead.steps or node.mark is None or node.mark.hook_done:
         return None
     if now < node.mark.hook_next <= now + HOOK_PAUSE_MOST:
@@ -404,7 +404,7 @@ def _hook(node: NodeView, lead: Lead, now: float, hook: bool) -> Action | None:
     return Action("hook", node, node.mark, f"the hook is told to {node.mark.action} ({lead.text})")
 
 
-def _replace(node: NodeView, lead: Lead, now: float) -> Action | None:
+def _replace(node: NeuronNode, lead: Lead, now: float) -> Action | None:
     if "replace" not in lead.steps or node.mark is None or node.mark.replaced:
         return None
     return Action("replace", node, replace(node.mark, replaced=int(now)), f"the instance is replaced ({lead.text})")

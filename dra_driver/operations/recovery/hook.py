@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from dra_driver.operations.recovery.nodes import Mark, NodeView
+from dra_driver.operations.recovery.nodes import Mark, NeuronNode
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import one_line
 
@@ -62,7 +62,7 @@ class Hook:
     stopping: Callable[[], bool] = lambda: False
     """Asked while it runs: at the end of the controller it is killed too."""
 
-    def call(self, node: NodeView, mark: Mark) -> None:
+    def call(self, node: NeuronNode, mark: Mark) -> None:
         """Call it and wait for its end.
 
         Raises:

@@ -79,7 +79,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeView:
+class NeuronNode:
     """A node with Neuron devices."""
 
     name: str
@@ -140,7 +140,7 @@ class Sightings:
         self._seen = {uid: found for uid, found in self._seen.items() if uid in uids}
 
 
-def view(node: PartialNode, sightings: Sightings, now: float) -> NodeView | None:
+def view(node: PartialNode, sightings: Sightings, now: float) -> NeuronNode | None:
     """The node as recovery sees it; None for nodes without Neuron devices. ``now``: a clock that never jumps."""
     meta, labels = node.metadata, node.metadata.labels
     conditions = {condition.type: condition for condition in node.status.conditions}
@@ -163,7 +163,7 @@ def view(node: PartialNode, sightings: Sightings, now: float) -> NodeView | None
     if mark is not None and mark.node == meta.name:
         told[mark.fault] = max(0.0, min(mark.since, now))
     times = sightings.since(meta.uid, (*chips, verdict, place), told, now)
-    return NodeView(
+    return NeuronNode(
         name=meta.name,
         uid=meta.uid,
         version=meta.resource_version,

@@ -22,7 +22,7 @@ from dra_driver.driver.resourceslices.attributes import ATTRIBUTES
 from dra_driver.kube.objects import core, resource
 from dra_driver.kube.objects.meta import Condition, ObjectMeta
 from dra_driver.legacy.annotations import CORE_USAGE, DEVICE_USAGE, POD_KEYS, UNUSABLE, from_mapping, said
-from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
+from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource
 from dra_driver.neuron.health.condition import HEALTHY_MESSAGE, told_by
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN, NODES_OF
@@ -155,7 +155,7 @@ def merged(rule: Rule, own: Rule) -> Rule:
     return [merged(rule[0], own[0])] if isinstance(rule, list) and isinstance(own, list) else own
 
 
-NEURON_RESOURCES: Final = only(frozenset({*(kind.value for kind in Resource), RETIRED_DEVICE}))
+NEURON_RESOURCES: Final = only(frozenset({*(kind.value for kind in NeuronResource), RETIRED_DEVICE}))
 _PARAMETERS: Final = frozenset(
     entry.alias or name for kind in KINDS.values() for name, entry in kind.model_fields.items()
 )

@@ -86,7 +86,7 @@ REASONS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ProgramSettings:
     """What is a setting of the driver's programs."""
 
     variables: frozenset[str]
@@ -95,7 +95,7 @@ class Settings:
     """Words of the command line: commands, and options such as ``--v``."""
 
 
-def read(transport: Transport, settings: Settings, nodes: Iterable[str] = ()) -> Collected:
+def read(transport: Transport, settings: ProgramSettings, nodes: Iterable[str] = ()) -> Collected:
     """Everything of a cluster that belongs into a report.
 
     Args:
@@ -110,7 +110,7 @@ def read(transport: Transport, settings: Settings, nodes: Iterable[str] = ()) ->
 
 
 class _Reader:
-    def __init__(self, transport: Transport, settings: Settings, nodes: frozenset[str]) -> None:
+    def __init__(self, transport: Transport, settings: ProgramSettings, nodes: frozenset[str]) -> None:
         self._transport = transport
         self._settings = settings
         self._nodes = nodes

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, Struct, field, to_builtins
 
 from dra_driver.neuron.emulation.memory import TreeFiles
-from dra_driver.neuron.emulation.tree import DeviceNode, Entry, Link, TextFile
+from dra_driver.neuron.emulation.tree import CharacterDevice, Entry, SymbolicLink, TextFile
 from dra_driver.neuron.host.discover import discover_files
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.topology.instance_types import InstanceType, lookup
@@ -104,14 +104,14 @@ class Evidence(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
         name = path.removeprefix(f"{CLASS}/")
         match seen.kind:
             case "directory" if name != path and any(other.startswith(f"{DEVICES}/{name}/") for other in self.files):
-                return path, Link(f"../../devices/virtual/neuron_device/{name}")
+                return path, SymbolicLink(f"../../devices/virtual/neuron_device/{name}")
             case "directory":
                 return f"{path}/.keep", TextFile("")
             case "socket":
                 return path, TextFile("", 0o600)
             case "device":
                 major, _, minor = seen.number.partition(":")
-                return path, DeviceNode(int(major or 0), int(minor or 0), seen.mode)
+                return path, CharacterDevice(int(major or 0), int(minor or 0), seen.mode)
             case _ if seen.text is None:
                 return f"{path}/{UNREADABLE}", TextFile(f"{seen.problem}\n")
             case _:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from dra_driver.neuron.emulation.tree import NULL_DEVICE, DeviceNode, Entry, TextFile
+from dra_driver.neuron.emulation.tree import NULL_DEVICE, CharacterDevice, Entry, TextFile
 from dra_driver.neuron.host.devices import PROC_DEVICES
 from dra_driver.operations.verification.evidence import Evidence, plain
 from dra_driver.operations.verification.hostfiles import DEVICES
@@ -36,10 +36,10 @@ def files_of(host: Evidence) -> dict[str, Entry]:
 
 
 def _harmless(host: Evidence, path: str, entry: Entry) -> Entry:
-    if isinstance(entry, DeviceNode):
+    if isinstance(entry, CharacterDevice):
         number = host.text(f"{DEVICES}/{path.removeprefix('dev/')}/dev")
         same = number in (None, host.files[path].number)
-        return DeviceNode(*(HARMLESS if same else HARMLESS_OTHER), entry.mode)
+        return CharacterDevice(*(HARMLESS if same else HARMLESS_OTHER), entry.mode)
     if not isinstance(entry, TextFile):
         return entry
     if path == PROC_DEVICES:

@@ -19,7 +19,7 @@ from typing import Final, Literal, NamedTuple
 from dra_driver.neuron.emulation.options import NEW_FILES_SINCE
 from dra_driver.neuron.emulation.tree import HEALTH_FAMILIES, PCI_DEVICES
 from dra_driver.neuron.health.assess import COMPONENT_NAMES
-from dra_driver.neuron.health.kernel_log import Said, parse
+from dra_driver.neuron.health.kernel_log import LogHint, parse
 from dra_driver.neuron.host.inventory import Membership
 from dra_driver.neuron.host.signals import HEARTBEAT
 from dra_driver.neuron.topology.instance_types import InstanceType
@@ -479,7 +479,7 @@ def kernel_log(host: Evidence) -> Verdict:
         return unchecked("no kernel log was given; save one with 'dmesg --raw' and give it with --kernel-log")
     if not host.kernel_log:
         return unchecked("the log has no line of the Neuron runtime, so no execution has failed since boot")
-    odd = [f"{quoted(line)} ({said})" for line in host.kernel_log if not isinstance(said := parse(line), Said)]
+    odd = [f"{quoted(line)} ({said})" for line in host.kernel_log if not isinstance(said := parse(line), LogHint)]
     return _judged(f"{len(host.kernel_log)} lines", odd)
 
 

@@ -12,7 +12,7 @@ from dra_driver.kube.objects.resource import Device, DeviceTaint, DeviceTaintRul
 from dra_driver.simulator.allocator.capacity import Amount, CapacityError, Usage, amounts, fits
 from dra_driver.simulator.allocator.constraints import Value, value
 from dra_driver.simulator.allocator.nodes import NodeView, matches
-from dra_driver.simulator.allocator.pool_devices import Failure, Pool, PoolDevice, Selectors, verdict
+from dra_driver.simulator.allocator.pool_devices import Pool, PoolDevice, SelectorFailure, Selectors, verdict
 from dra_driver.simulator.allocator.release import Release
 from dra_driver.simulator.allocator.requests import AllocationError, RequestAlternative
 
@@ -167,7 +167,7 @@ def everything(option: RequestAlternative, attributes: Sequence[str], around: Se
 def _selected(offer: PoolDevice, option: RequestAlternative, around: SearchContext) -> bool:
     """Raises AllocationError if a selector fails on the device."""
     found = verdict(offer, option.selectors, option.key, around.selectors.view)
-    if isinstance(found, Failure):
+    if isinstance(found, SelectorFailure):
         device = "" if around.release.name == "1.36" else f" on device {'/'.join(offer.id)}"
         raise AllocationError(f"{option.places[found.place]}{device}: {found.text}")
     if not found or not offer.spec.per_device_node_selection:

@@ -49,7 +49,7 @@ class Selectors:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class SelectorFailure:
     """The selector at ``place`` failed on a device."""
 
     place: int
@@ -60,7 +60,7 @@ class Failure:
 class SelectorView:
     """What selectors can read of a device, and their results. Shared by equal devices of all nodes."""
 
-    verdicts: dict[tuple[str, ...], bool | Failure] = field(default_factory=dict)
+    verdicts: dict[tuple[str, ...], bool | SelectorFailure] = field(default_factory=dict)
     """Results by expressions: selected or not, or the failure."""
     view: Any = None
 
@@ -146,7 +146,9 @@ def _consumption(device: Device) -> tuple[tuple[CounterKey, int], ...]:
     return tuple(total.items())
 
 
-def verdict(offer: PoolDevice, selectors: Sequence[Selector], key: tuple[str, ...], view: Any) -> bool | Failure:
+def verdict(
+    offer: PoolDevice, selectors: Sequence[Selector], key: tuple[str, ...], view: Any
+) -> bool | SelectorFailure:
     """Whether all selectors match, or the first failure; evaluated once per view and list of selectors."""
     verdicts = offer.content.verdicts
     known = verdicts.get(key)
@@ -155,7 +157,7 @@ def verdict(offer: PoolDevice, selectors: Sequence[Selector], key: tuple[str, ..
     return known
 
 
-def _verdict(offer: PoolDevice, selectors: Sequence[Selector], view: Any) -> bool | Failure:
+def _verdict(offer: PoolDevice, selectors: Sequence[Selector], view: Any) -> bool | SelectorFailure:
     for place, selector in enumerate(selectors):
         broken = isinstance(selector, BrokenSelector)
         try:
@@ -164,5 +166,5 @@ def _verdict(offer: PoolDevice, selectors: Sequence[Selector], view: Any) -> boo
             if not selector.matches(offer.content.view):
                 return False
         except DriverError as error:
-            return Failure(place, f"CEL {'compile' if broken else 'runtime'} error: {error.what}")
+            return SelectorFailure(place, f"CEL {'compile' if broken else 'runtime'} error: {error.what}")
     return True

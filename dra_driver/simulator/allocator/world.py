@@ -23,7 +23,7 @@ from dra_driver.simulator.allocator.candidates import SearchContext, tainted
 from dra_driver.simulator.allocator.capacity import Usage
 from dra_driver.simulator.allocator.nodes import NodeView
 from dra_driver.simulator.allocator.partial_allocation import Pick
-from dra_driver.simulator.allocator.pool_devices import Failure, Selectors, verdict
+from dra_driver.simulator.allocator.pool_devices import SelectorFailure, Selectors, verdict
 from dra_driver.simulator.allocator.pools import PoolIndex
 from dra_driver.simulator.allocator.release import Release, release
 from dra_driver.simulator.allocator.requests import AllocationError, PreparedClaim, RequestAlternative, prepare
@@ -214,7 +214,7 @@ class World:
         known = self._harmless.get(option.key)
         if known is None:
             known = self._harmless[option.key] = not any(
-                isinstance(verdict(offer, option.selectors, option.key, self.selectors.view), Failure)
+                isinstance(verdict(offer, option.selectors, option.key, self.selectors.view), SelectorFailure)
                 for offer in self.pools.kinds_of_offers
             )
         return known

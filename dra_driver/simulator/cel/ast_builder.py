@@ -10,7 +10,7 @@ from lark import Token, Transformer, Tree
 
 from dra_driver.simulator.cel.errors import CelError, Position
 from dra_driver.simulator.cel.macros import expand
-from dra_driver.simulator.cel.syntax import Call, Ident, ListLiteral, Literal, MapLiteral, Node, Select, Struct
+from dra_driver.simulator.cel.syntax import Call, Ident, ListLiteral, Literal, MapLiteral, Select, Struct, SyntaxNode
 from dra_driver.simulator.cel.values import INT_MAX, UINT_MAX, Uint
 
 MAX_DEPTH = 250
@@ -34,7 +34,7 @@ def _at(token: Token) -> Position:
     return Position(token.line or 1, token.column or 1)
 
 
-def _inside(position: Position, *children: Node) -> int:
+def _inside(position: Position, *children: SyntaxNode) -> int:
     """The nesting depth of a bracket around these nodes; an empty bracket does not count."""
     depth = 1 + max((child.depth for child in children), default=-1)
     if depth >= MAX_DEPTH:
@@ -42,21 +42,21 @@ def _inside(position: Position, *children: Node) -> int:
     return depth
 
 
-def _longer(position: Position, left: Node) -> int:
+def _longer(position: Position, left: SyntaxNode) -> int:
     """The length of a chain that continues after this node."""
     if left.chain >= MAX_DEPTH:
         raise CelError("compile", "max recursion depth exceeded", position)
     return left.chain + 1
 
 
-def number(node: Node) -> Node:
+def number(node: SyntaxNode) -> SyntaxNode:
     """Refuse the one integer literal that is valid only with a minus sign in front of it."""
     if isinstance(node, Literal) and type(node.value) is int and node.value > INT_MAX:
         raise CelError("compile", "invalid int literal", node.position)
     return node
 
 
-def _call(token: Token, function: str, *args: Node, target: Node | None = None) -> Node:
+def _call(token: Token, function: str, *args: SyntaxNode, target: SyntaxNode | None = None) -> SyntaxNode:
     """A function or method call with its arguments in parentheses, expanded if it is a macro."""
     position = _at(token)
     for arg in args:
@@ -69,7 +69,7 @@ def _call(token: Token, function: str, *args: Node, target: Node | None = None) 
     return expand(Call(position=position, depth=depth, chain=chain, function=function, target=target, args=tuple(args)))
 
 
-def _operator(token: Token, function: str, *operands: Node) -> Node:
+def _operator(token: Token, function: str, *operands: SyntaxNode) -> SyntaxNode:
     """An operator, which does not count as a bracket."""
     position = _at(token)
     depth = max(number(operand).depth for operand in operands)
@@ -77,7 +77,7 @@ def _operator(token: Token, function: str, *operands: Node) -> Node:
     return Call(position=position, depth=depth, chain=chain, function=function, target=None, args=operands)
 
 
-def _index(token: Token, function: str, container: Node, key: Node) -> Node:
+def _index(token: Token, function: str, container: SyntaxNode, key: SyntaxNode) -> SyntaxNode:
     node = _operator(token, function, container, key)
     node.depth = max(node.depth, _inside(node.position, key))
     return node
@@ -101,7 +101,7 @@ def _binary(children: list[Any]) -> Any:
     return node
 
 
-def _left(children: list[Any]) -> tuple[Node, Token]:
+def _left(children: list[Any]) -> tuple[SyntaxNode, Token]:
     return children[0], children[1]
 
 
@@ -181,29 +181,29 @@ class _Builder(Transformer[Any, Any]):
             return operand.args[0]
         return _operator(operator, function, operand)
 
-    def literal(self, children: list[Any]) -> Node:
+    def literal(self, children: list[Any]) -> SyntaxNode:
         token = children[0]
         return Literal(position=_at(token), value=_literal(token))
 
-    def ident(self, children: list[Any]) -> Node:
+    def ident(self, children: list[Any]) -> SyntaxNode:
         return Ident(position=_at(children[0]), name=_ident(children[0]))
 
-    def dot_ident(self, children: list[Any]) -> Node:
+    def dot_ident(self, children: list[Any]) -> SyntaxNode:
         # Kubernetes 1.36 nevertheless resolved it to a macro's variable.
         return Ident(position=_at(children[1]), name=_ident(children[1]), absolute=not self.before_1_37)
 
-    def ident_arg(self, children: list[Any]) -> Node:
+    def ident_arg(self, children: list[Any]) -> SyntaxNode:
         return _call(children[1], _ident(children[0]), *_arguments(children))
 
-    def dot_ident_arg(self, children: list[Any]) -> Node:
+    def dot_ident_arg(self, children: list[Any]) -> SyntaxNode:
         return _call(children[2], _ident(children[1]), *_arguments(children))
 
-    def paren_expr(self, children: list[Any]) -> Node:
+    def paren_expr(self, children: list[Any]) -> SyntaxNode:
         node = number(children[1])
         node.depth, node.chain, node.bracketed = _inside(_at(children[0]), node), 0, True
         return node
 
-    def member_dot(self, children: list[Any]) -> Node:
+    def member_dot(self, children: list[Any]) -> SyntaxNode:
         operand, dot, name = children
         position = _at(dot)
         return Select(
@@ -219,49 +219,49 @@ class _Builder(Transformer[Any, Any]):
             raise CelError("compile", "unsupported syntax: '`'", _at(name))
         return str(name).strip("`")
 
-    def member_dot_arg(self, children: list[Any]) -> Node:
+    def member_dot_arg(self, children: list[Any]) -> SyntaxNode:
         return _call(children[3], str(children[2]), *_arguments(children), target=children[0])
 
-    def member_index(self, children: list[Any]) -> Node:
+    def member_index(self, children: list[Any]) -> SyntaxNode:
         return _index(children[1], "_[_]", children[0], children[2])
 
-    def member_opt(self, children: list[Any]) -> Node:
+    def member_opt(self, children: list[Any]) -> SyntaxNode:
         operand, dot, _, name = children
         field = Literal(position=_at(name), value=self._field(name))
         return _operator(dot, "_?._", operand, field)
 
-    def member_opt_index(self, children: list[Any]) -> Node:
+    def member_opt_index(self, children: list[Any]) -> SyntaxNode:
         return _index(children[1], "_[?_]", children[0], children[3])
 
     def element(self, children: list[Any]) -> Any:
         return children[0]
 
-    def optional(self, children: list[Any]) -> tuple[Node]:
+    def optional(self, children: list[Any]) -> tuple[SyntaxNode]:
         return (children[1],)
 
-    def list_lit(self, children: list[Any]) -> Node:
+    def list_lit(self, children: list[Any]) -> SyntaxNode:
         position = _at(children[0])
         given = _arguments(children)
         optional = frozenset(place for place, item in enumerate(given) if isinstance(item, tuple))
         items = tuple(number(item[0] if isinstance(item, tuple) else item) for item in given)
         return ListLiteral(position=position, depth=_inside(position, *items), elements=items, optional=optional)
 
-    def entry(self, children: list[Any]) -> tuple[Node, Node, bool]:
+    def entry(self, children: list[Any]) -> tuple[SyntaxNode, SyntaxNode, bool]:
         return number(children[0]), number(children[2]), False
 
-    def optional_entry(self, children: list[Any]) -> tuple[Node, Node, bool]:
+    def optional_entry(self, children: list[Any]) -> tuple[SyntaxNode, SyntaxNode, bool]:
         return number(children[1]), number(children[3]), True
 
-    def map_lit(self, children: list[Any]) -> Node:
+    def map_lit(self, children: list[Any]) -> SyntaxNode:
         position = _at(children[0])
         entries = tuple(_arguments(children))
         inside = (node for key, value, _ in entries for node in (key, value))
         return MapLiteral(position=position, depth=_inside(position, *inside), entries=entries)
 
-    def fieldinits(self, children: list[Any]) -> list[Node]:
+    def fieldinits(self, children: list[Any]) -> list[SyntaxNode]:
         return _nodes(children)
 
-    def member_object(self, children: list[Any]) -> Node:
+    def member_object(self, children: list[Any]) -> SyntaxNode:
         position = _at(children[1])
         name, node = [], children[0]
         while isinstance(node, Select):

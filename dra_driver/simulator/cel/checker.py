@@ -18,8 +18,8 @@ from dra_driver.simulator.cel.syntax import (
     ListLiteral,
     Literal,
     MapLiteral,
-    Node,
     Select,
+    SyntaxNode,
     qualified_name,
 )
 from dra_driver.simulator.cel.types import (
@@ -72,12 +72,12 @@ TYPE_IDENTS: dict[str, Type] = {
 class Checked:
     """The checker's results, by node."""
 
-    types: dict[Node, Type] = field(default_factory=dict)
-    overloads: dict[Node, tuple[Overload, ...]] = field(default_factory=dict)
-    named_types: dict[Node, str] = field(default_factory=dict)
+    types: dict[SyntaxNode, Type] = field(default_factory=dict)
+    overloads: dict[SyntaxNode, tuple[Overload, ...]] = field(default_factory=dict)
+    named_types: dict[SyntaxNode, str] = field(default_factory=dict)
 
 
-def check(root: Node) -> Checked:
+def check(root: SyntaxNode) -> Checked:
     """Check an expression; raises CelError (compile) for the first problem for which Kubernetes would refuse it.
 
     Calls of functions with a dotted name lose their target in the process: ``sets.contains(a, b)`` has two arguments.
@@ -104,7 +104,7 @@ class _Checker:
         self._variables = 0
         self._calls = 0
 
-    def check(self, node: Node) -> Type:
+    def check(self, node: SyntaxNode) -> Type:
         """The type of a node, which may still have free variables."""
         known = self.checked.types.get(node)
         if known is None:
@@ -123,7 +123,7 @@ class _Checker:
             raise CelError("compile", f"undeclared reference to '{name}'", node.position)
         return found
 
-    def _lookup(self, node: Node, name: str, scopes: list[dict[str, Type]]) -> Type | None:
+    def _lookup(self, node: SyntaxNode, name: str, scopes: list[dict[str, Type]]) -> Type | None:
         for scope in reversed(scopes):
             if name in scope:
                 return scope[name]
@@ -142,7 +142,7 @@ class _Checker:
         selected = self._field(node.operand, node.field, node.position, optional=False)
         return BOOL if node.test else substitute(self.bound, selected)
 
-    def _field(self, operand: Node, name: str, position: Position, *, optional: bool) -> Type:
+    def _field(self, operand: SyntaxNode, name: str, position: Position, *, optional: bool) -> Type:
         kind = substitute(self.bound, self.check(operand))
         is_optional = kind.kind == "optional_type"
         target = kind.params[0] if is_optional else kind
@@ -240,7 +240,7 @@ class _Checker:
         self.aggregates.append(node)
         return map_of(key_kind or self._variable(), value_kind or self._variable())
 
-    def _unwrapped(self, node: Node, *, optional: bool) -> Type:
+    def _unwrapped(self, node: SyntaxNode, *, optional: bool) -> Type:
         kind = self.check(node)
         if not optional or is_dyn(kind):
             return kind
@@ -370,7 +370,7 @@ def _fresh(kind: Type, suffix: str) -> Type:
     return Type(kind.kind, tuple(_fresh(part, suffix) for part in kind.params), kind.name) if kind.params else kind
 
 
-def same_types(node: ListLiteral | MapLiteral, types: dict[Node, Type]) -> Iterator[CelError]:
+def same_types(node: ListLiteral | MapLiteral, types: dict[SyntaxNode, Type]) -> Iterator[CelError]:
     """Kubernetes requires all elements of a literal to have one type, even where CEL would not."""
     if isinstance(node, ListLiteral):
         columns = [[(element, place in node.optional) for place, element in enumerate(node.elements)]]

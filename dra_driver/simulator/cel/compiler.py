@@ -34,8 +34,8 @@ from dra_driver.simulator.cel.syntax import (
     ListLiteral,
     Literal,
     MapLiteral,
-    Node,
     Select,
+    SyntaxNode,
 )
 from dra_driver.simulator.cel.types import DEVICE, Type
 from dra_driver.simulator.cel.values import Optional, TypeValue, Uint
@@ -52,10 +52,10 @@ class Compiler:
         self.overrides = overrides
         self.width = 1
         self._readers: list[dict[str, Code]] = [{}]
-        self._codes: dict[Node, Code] = {}
-        self.constants: dict[Node, Any] = {}
+        self._codes: dict[SyntaxNode, Code] = {}
+        self.constants: dict[SyntaxNode, Any] = {}
 
-    def code(self, node: Node) -> Code:
+    def code(self, node: SyntaxNode) -> Code:
         """The closure of a node."""
         known = self._codes.get(node)
         if known is None:
@@ -67,14 +67,14 @@ class Compiler:
         self.width += 1
         return self.width - 1
 
-    def scoped(self, variables: dict[str, Code], node: Node) -> Code:
+    def scoped(self, variables: dict[str, Code], node: SyntaxNode) -> Code:
         """The closure of a node, with these variables in scope."""
         self._readers.append(variables)
         code = self.code(node)
         self._readers.pop()
         return code
 
-    def constant(self, node: Node, value: Any) -> Code:
+    def constant(self, node: SyntaxNode, value: Any) -> Code:
         """A closure that always returns this value."""
         self.constants[node] = value
         return lambda _: value
@@ -108,7 +108,7 @@ class Compiler:
         index = operators.index
         return lambda frame: index(operand(frame), name)
 
-    def _part_of_device(self, node: Node) -> tuple[str, str] | None:
+    def _part_of_device(self, node: SyntaxNode) -> tuple[str, str] | None:
         """``("attributes", domain)`` for ``device.attributes["domain"]``, by far the most common operand."""
         if not isinstance(node, Call) or node.function != "_[_]":
             return None
@@ -135,7 +135,7 @@ class Compiler:
         folded = self._folded(node, parts, run)
         return folded if folded is not None else applied(run, codes)
 
-    def _check_pattern(self, node: Call, parts: tuple[Node, ...]) -> None:
+    def _check_pattern(self, node: Call, parts: tuple[SyntaxNode, ...]) -> None:
         place = PATTERN_ARGUMENT.get(node.function)
         if place is not None and isinstance(self.constants.get(parts[place]), str):
             try:
@@ -143,7 +143,7 @@ class Compiler:
             except ValueError as error:
                 raise CelError("compile", str(error), node.position) from None
 
-    def _folded(self, node: Call, parts: tuple[Node, ...], run: Run) -> Code | None:
+    def _folded(self, node: Call, parts: tuple[SyntaxNode, ...], run: Run) -> Code | None:
         """Conversions of constants are evaluated at compile time: if they fail, Kubernetes refuses the expression."""
         if not parts or not all(part in self.constants for part in parts):
             return None
@@ -304,7 +304,7 @@ class Compiler:
         return growing(accumulated, keep, codes, is_list=isinstance(node.initial, ListLiteral))
 
 
-def _element(part: Node) -> Node:
+def _element(part: SyntaxNode) -> SyntaxNode:
     """The element that a step adds: ``[x]`` stands for x."""
     return part.elements[0] if isinstance(part, ListLiteral) else part
 

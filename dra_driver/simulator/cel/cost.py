@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dra_driver.simulator.cel.checker import Checked
-from dra_driver.simulator.cel.syntax import Bind, Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select
+from dra_driver.simulator.cel.syntax import (
+    Bind,
+    Call,
+    Fold,
+    Ident,
+    ListLiteral,
+    Literal,
+    MapLiteral,
+    Select,
+    SyntaxNode,
+)
 from dra_driver.simulator.cel.types import BYTES, QUANTITY, SEMVER, STRING, Type
 
 UNLIMITED = (1 << 64) - 1
@@ -70,7 +80,7 @@ def size_at(path: tuple[str, ...]) -> Size | None:
     return None if found is None else (0, found)
 
 
-def literal_size(node: Node) -> Size | None:
+def literal_size(node: SyntaxNode) -> Size | None:
     """The exact size of a literal."""
     if isinstance(node, Literal):
         length = len(node.value) if isinstance(node.value, str | bytes) else 1
@@ -190,7 +200,7 @@ def call_cost(estimator: Estimator, node: Call, overload: str, target: Operand |
     return add(cost, inside), size
 
 
-def _joined(estimator: Estimator, left: Node, right: Node) -> EntrySize | None:
+def _joined(estimator: Estimator, left: SyntaxNode, right: SyntaxNode) -> EntrySize | None:
     """Sizes of the entries of a value that is either of two nodes, or their concatenation."""
     first, second = estimator.entries(left), estimator.entries(right)
     if first is None or second is None:
@@ -397,7 +407,7 @@ class _Local:
 class Operand:
     """What the cost of a call needs to know about a target or argument; ``cost`` is the cost of evaluating it."""
 
-    node: Node
+    node: SyntaxNode
     path: Path
     type: Type
     known_size: Size | None
@@ -416,7 +426,7 @@ class Operand:
         return self.type.params[0], (size_at((*self.path, "@items")) if self.path else None) or SIZE_UNKNOWN
 
 
-def estimate(root: Node, checked: Checked) -> int:
+def estimate(root: SyntaxNode, checked: Checked) -> int:
     """The maximum cost, in Kubernetes' units; UNLIMITED if there is no bound."""
     return Estimator(checked).cost(root)
 
@@ -427,29 +437,29 @@ class Estimator:
     def __init__(self, checked: Checked) -> None:
         self.checked = checked
         self._locals: dict[str, list[_Local]] = {}
-        self._paths: dict[Node, Path] = {}
-        self._sizes: dict[Node, Size] = {}
-        self._entries: dict[Node, EntrySize] = {}
-        self._costs: dict[Node, int] = {}
+        self._paths: dict[SyntaxNode, Path] = {}
+        self._sizes: dict[SyntaxNode, Size] = {}
+        self._entries: dict[SyntaxNode, EntrySize] = {}
+        self._costs: dict[SyntaxNode, int] = {}
 
-    def cost(self, node: Node) -> int:
+    def cost(self, node: SyntaxNode) -> int:
         """The maximum cost of a node."""
         if node not in self._costs:
             # Macro expansion may use a node twice, at the same cost.
             self._costs[node] = _COSTS[type(node)](self, node)
         return self._costs[node]
 
-    def operand(self, node: Node, cost: int = 0) -> Operand:
+    def operand(self, node: SyntaxNode, cost: int = 0) -> Operand:
         """A node as the target or an argument of a call."""
         return Operand(node, self.path(node), self.checked.types[node], self.size(node), cost)
 
-    def path(self, node: Node) -> Path:
+    def path(self, node: SyntaxNode) -> Path:
         """The part of the device that a node denotes, or ()."""
         if isinstance(node, Ident) and self._locals.get(node.name):
             return self._locals[node.name][-1].path
         return self._paths.get(node, ())
 
-    def size(self, node: Node) -> Size | None:
+    def size(self, node: SyntaxNode) -> Size | None:
         """The size of a node, as far as it is known."""
         known = self._sizes.get(node) or literal_size(node)
         if known is not None:
@@ -465,7 +475,7 @@ class Estimator:
             return self._locals[node.name][-1].size
         return None
 
-    def entries(self, node: Node) -> EntrySize | None:
+    def entries(self, node: SyntaxNode) -> EntrySize | None:
         """The sizes of the entries of a list or map, as far as they are known."""
         if node in self._entries:
             return self._entries[node]
@@ -473,7 +483,7 @@ class Estimator:
             return self._locals[node.name][-1].entries
         return None
 
-    def set_entries(self, node: Node, entries: EntrySize | None) -> None:
+    def set_entries(self, node: SyntaxNode, entries: EntrySize | None) -> None:
         """Record the sizes of a node's entries."""
         if entries is not None:
             self._entries[node] = entries

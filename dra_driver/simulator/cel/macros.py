@@ -14,15 +14,15 @@ from dra_driver.simulator.cel.syntax import (
     ListLiteral,
     Literal,
     MapLiteral,
-    Node,
     Select,
+    SyntaxNode,
 )
 
 OLD_ACCUMULATOR = "__result__"
 SORT_INPUT = "@__sortBy_input__"
 
 
-def expand(call: Call) -> Node:
+def expand(call: Call) -> SyntaxNode:
     """The call, or its expansion if it is a macro; raises CelError if a macro is used incorrectly."""
     expander = MACROS.get((call.function, len(call.args), call.target is not None))
     if expander is None:
@@ -43,15 +43,15 @@ def _accumulated(call: Call) -> Ident:
     return Ident(position=call.position, name=ACCUMULATOR)
 
 
-def _function(call: Call, function: str, *args: Node) -> Call:
+def _function(call: Call, function: str, *args: SyntaxNode) -> Call:
     return Call(position=call.position, function=function, target=None, args=args)
 
 
-def _method(call: Call, function: str, target: Node, *args: Node) -> Call:
+def _method(call: Call, function: str, target: SyntaxNode, *args: SyntaxNode) -> Call:
     return Call(position=call.position, function=function, target=target, args=args)
 
 
-def _variable(node: Node) -> str:
+def _variable(node: SyntaxNode) -> str:
     if not isinstance(node, Ident) or node.absolute:
         raise CelError("compile", "argument must be a simple name", node.position)
     if node.name == OLD_ACCUMULATOR:
@@ -59,7 +59,14 @@ def _variable(node: Node) -> str:
     return node.name
 
 
-def _fold(call: Call, variables: tuple[Node, ...], initial: Node, condition: Node, step: Node, result: Node) -> Fold:
+def _fold(
+    call: Call,
+    variables: tuple[SyntaxNode, ...],
+    initial: SyntaxNode,
+    condition: SyntaxNode,
+    step: SyntaxNode,
+    result: SyntaxNode,
+) -> Fold:
     names = [_variable(node) for node in variables]
     if len(set(names)) != len(names):
         raise CelError("compile", f"duplicate variable name: {names[0]}", variables[1].position)
@@ -114,12 +121,14 @@ def _exists_one(call: Call) -> Fold:
     )
 
 
-def _collect(call: Call, variables: tuple[Node, ...], keep: Node | None, empty: Node, grown: Node) -> Fold:
+def _collect(
+    call: Call, variables: tuple[SyntaxNode, ...], keep: SyntaxNode | None, empty: SyntaxNode, grown: SyntaxNode
+) -> Fold:
     step = grown if keep is None else _function(call, "_?_:_", keep, grown, _accumulated(call))
     return _fold(call, variables, empty, _literal(call, value=True), step, _accumulated(call))
 
 
-def _appended(call: Call, item: Node) -> Node:
+def _appended(call: Call, item: SyntaxNode) -> SyntaxNode:
     return _function(call, "_+_", _accumulated(call), ListLiteral(position=call.position, elements=(item,)))
 
 
@@ -183,7 +192,7 @@ def _opt_flat_map(call: Call) -> Call:
     return _opt(call, lambda bound: bound)
 
 
-def _opt(call: Call, wrap: Callable[[Node], Node]) -> Call:
+def _opt(call: Call, wrap: Callable[[SyntaxNode], SyntaxNode]) -> Call:
     name, body = call.args
     if not isinstance(name, Ident):
         raise CelError("compile", f"{call.function}() variable name must be a simple identifier", name.position)
@@ -204,7 +213,7 @@ def _sort_by(call: Call) -> Bind:
     return Bind(position=call.position, name=SORT_INPUT, value=call.target, body=body)
 
 
-MACROS: dict[tuple[str, int, bool], Callable[[Call], Node | None]] = {
+MACROS: dict[tuple[str, int, bool], Callable[[Call], SyntaxNode | None]] = {
     ("has", 1, False): _has,
     ("all", 2, True): _all,
     ("all", 3, True): _all,

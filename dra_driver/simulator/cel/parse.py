@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.simulator.cel.errors import CelError, Position
-from dra_driver.simulator.cel.syntax import Node
+from dra_driver.simulator.cel.syntax import SyntaxNode
 from dra_driver.util.errors import DriverError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ mapinit: expr ":" expr -> entry | "?" expr ":" expr -> optional_entry
 """
 
 
-def parse(expression: str, *, before_1_37: bool = False) -> Node:
+def parse(expression: str, *, before_1_37: bool = False) -> SyntaxNode:
     """The syntax tree of an expression, with macros expanded; raises CelError with the position of a syntax error."""
     if not expression.strip():
         raise CelError("compile", "the expression is empty", Position(1, 1))

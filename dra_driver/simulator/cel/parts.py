@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 from dra_driver.simulator.cel.errors import CelError
 from dra_driver.simulator.cel.parse import parse
 from dra_driver.simulator.cel.parse import tokens as tokens_of
-from dra_driver.simulator.cel.syntax import Bind, Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select
+from dra_driver.simulator.cel.syntax import (
+    Bind,
+    Call,
+    Fold,
+    Ident,
+    ListLiteral,
+    Literal,
+    MapLiteral,
+    Select,
+    SyntaxNode,
+)
 
 if TYPE_CHECKING:
     from lark import Token
@@ -95,7 +105,7 @@ def references(expression: str) -> tuple[Reference, ...]:
         return ()
 
 
-def _references(node: Node, bound: Mapping[str, Node | None]) -> Iterator[Reference]:
+def _references(node: SyntaxNode, bound: Mapping[str, SyntaxNode | None]) -> Iterator[Reference]:
     found = _reference(_path(node, bound))
     if found is None and isinstance(node, Call) and node.function == "@in" and isinstance(node.args[0], Literal):
         found = _reference((*(_path(node.args[1], bound) or ()), str(node.args[0].value)))
@@ -115,7 +125,7 @@ def _reference(path: tuple[str, ...] | None) -> Reference | None:
     return None
 
 
-def _path(node: Node, bound: Mapping[str, Node | None]) -> tuple[str, ...] | None:
+def _path(node: SyntaxNode, bound: Mapping[str, SyntaxNode | None]) -> tuple[str, ...] | None:
     """The names from ``device`` down to the field that the node reads; None if it reads no field."""
     if isinstance(node, Ident):
         if node.name not in bound:
@@ -131,7 +141,9 @@ def _path(node: Node, bound: Mapping[str, Node | None]) -> tuple[str, ...] | Non
     return None if above is None else (*above, key)
 
 
-def _children(node: Node, bound: Mapping[str, Node | None]) -> Iterator[tuple[Node, Mapping[str, Node | None]]]:
+def _children(
+    node: SyntaxNode, bound: Mapping[str, SyntaxNode | None]
+) -> Iterator[tuple[SyntaxNode, Mapping[str, SyntaxNode | None]]]:
     match node:
         case Select():
             yield node.operand, bound

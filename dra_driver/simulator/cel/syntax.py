@@ -9,7 +9,7 @@ from dra_driver.simulator.cel.errors import Position
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Node:
+class SyntaxNode:
     """An expression. Nodes are compared by identity: the checker and the estimator store their results by node.
 
     ``depth`` is the maximum nesting depth of brackets of any kind inside, ``chain`` the number of operators and
@@ -23,7 +23,7 @@ class Node:
 
 
 @dataclass(eq=False, slots=True)
-class Literal(Node):
+class Literal(SyntaxNode):
     """A constant: bool, int, Uint, float, str, bytes or None. ``signs`` counts the minus signs in front (0 to 2)."""
 
     value: Any
@@ -31,7 +31,7 @@ class Literal(Node):
 
 
 @dataclass(eq=False, slots=True)
-class Ident(Node):
+class Ident(SyntaxNode):
     """A name; ``absolute`` when written with a leading dot."""
 
     name: str
@@ -39,78 +39,78 @@ class Ident(Node):
 
 
 @dataclass(eq=False, slots=True)
-class Select(Node):
+class Select(SyntaxNode):
     """``operand.field``; a presence test inside ``has()``."""
 
-    operand: Node
+    operand: SyntaxNode
     field: str
     test: bool = False
 
 
 @dataclass(eq=False, slots=True)
-class Call(Node):
+class Call(SyntaxNode):
     """A function, an operator (named like ``_+_``), or a method if there is a target."""
 
     function: str
-    target: Node | None
-    args: tuple[Node, ...]
+    target: SyntaxNode | None
+    args: tuple[SyntaxNode, ...]
 
 
 @dataclass(eq=False, slots=True)
-class ListLiteral(Node):
+class ListLiteral(SyntaxNode):
     """``[a, ?b]``; ``optional`` holds the indexes of elements with a question mark."""
 
-    elements: tuple[Node, ...]
+    elements: tuple[SyntaxNode, ...]
     optional: frozenset[int] = frozenset()
 
 
 @dataclass(eq=False, slots=True)
-class MapLiteral(Node):
+class MapLiteral(SyntaxNode):
     """``{key: value, ?key: value}`` as (key, value, optional)."""
 
-    entries: tuple[tuple[Node, Node, bool], ...]
+    entries: tuple[tuple[SyntaxNode, SyntaxNode, bool], ...]
 
 
 @dataclass(eq=False, slots=True)
-class Struct(Node):
+class Struct(SyntaxNode):
     """``Name{field: value}``. No type available to selectors can be constructed this way, so it is always an error."""
 
     name: str
-    values: tuple[Node, ...] = field(default=())
+    values: tuple[SyntaxNode, ...] = field(default=())
 
 
 @dataclass(eq=False, slots=True)
-class Fold(Node):
+class Fold(SyntaxNode):
     """A loop with one accumulator: the expansion of every macro over lists and maps.
 
     For each element, while ``condition`` holds: accumulator = step. The value is ``result``. With ``variable2``, the
     first variable is the index or key and the second the value.
     """
 
-    range: Node
+    range: SyntaxNode
     variable: str
     variable2: str | None
     accumulator: str
-    initial: Node
-    condition: Node
-    step: Node
-    result: Node
+    initial: SyntaxNode
+    condition: SyntaxNode
+    step: SyntaxNode
+    result: SyntaxNode
 
 
 @dataclass(eq=False, slots=True)
-class Bind(Node):
+class Bind(SyntaxNode):
     """``cel.bind(name, value, body)``: the value is computed when it is first needed."""
 
     name: str
-    value: Node
-    body: Node
+    value: SyntaxNode
+    body: SyntaxNode
 
 
 ACCUMULATOR = "@result"
 """The accumulator's name in macros; no identifier in an expression can have this name."""
 
 
-def qualified_name(node: Node) -> str | None:
+def qualified_name(node: SyntaxNode) -> str | None:
     """``a.b.c`` as a dotted name; None for anything else."""
     fields: list[str] = []
     while isinstance(node, Select):

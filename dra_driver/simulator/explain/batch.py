@@ -17,7 +17,7 @@ from dra_driver.simulator.explain.explanation import Question, exclusions, expla
 from dra_driver.simulator.explain.values import Explanation, Refused
 from dra_driver.simulator.manifests import Attempt, ManifestError, Manifests, PodWithClaims, attempts
 from dra_driver.simulator.placement import ExtendedResources, Outcome, Places, scores_of
-from dra_driver.simulator.preparation import NodeDrivers, Stored, prepared_on_nodes
+from dra_driver.simulator.preparation import NodeDrivers, StoredObjects, prepared_on_nodes
 from dra_driver.util.errors import DriverError
 
 
@@ -200,7 +200,7 @@ class _Batch:
         self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim], node: str
     ) -> tuple[Refused, ...]:
         outcomes = [Outcome(pod, tuple(claims), node, "")]
-        found = prepared_on_nodes(outcomes, Stored.of(outcomes), self._drivers)
+        found = prepared_on_nodes(outcomes, StoredObjects.of(outcomes), self._drivers)
         return tuple(Refused("/".join(name), item.problem) for name, item in found.items() if item.problem)
 
     def _obstacles(self, pod: PodWithClaims) -> dict[str, str]:

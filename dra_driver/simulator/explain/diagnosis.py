@@ -14,8 +14,8 @@ from dra_driver.simulator.allocator.requests import PreparedClaim, PreparedReque
 from dra_driver.simulator.explain.findings import are, counted, findings, listed
 from dra_driver.simulator.explain.minimal_conflict import (
     REQUEST,
+    ClaimPart,
     Conflict,
-    Part,
     Trials,
     countable,
     minimal_conflict,
@@ -37,7 +37,7 @@ class Case:
     server: str = ""
     """Release of the live API server, "" if there is none."""
 
-    def request(self, part: Part) -> PreparedRequest:
+    def request(self, part: ClaimPart) -> PreparedRequest:
         """The request that a part refers to."""
         return self.prepared[part.claim].requests[part.place]
 
@@ -92,7 +92,7 @@ def _unready(pool: Pool) -> str:
 Rows = list[tuple[RequestAlternative, list[Pair]]]
 
 
-def _pairs(case: Case, part: Part, found: Conflict, node: NodeView) -> Rows:
+def _pairs(case: Case, part: ClaimPart, found: Conflict, node: NodeView) -> Rows:
     """For each alternative of the request, what was found about each device."""
     around = case.around(node)
     specs = [
@@ -117,7 +117,7 @@ def concerns(spec: DeviceConstraint, option: RequestAlternative) -> bool:
     return not spec.requests or request in spec.requests or f"{request}/{subrequest}" in spec.requests
 
 
-def _constraint(case: Case, part: Part, found: Conflict, pairs: dict[Part, Rows]) -> list[ConstraintView]:
+def _constraint(case: Case, part: ClaimPart, found: Conflict, pairs: dict[ClaimPart, Rows]) -> list[ConstraintView]:
     """One view; for a request with subrequests, one for each of them, because they are tried one after the other."""
     spec = case.claims[part.claim].spec.devices.constraints[part.place]
     concerned = [
@@ -161,10 +161,10 @@ def _short(case: Case, found: Conflict, node: NodeView, views: Sequence[RequestV
     return missing if len(views) == 1 and view.wanted is None and missing else None
 
 
-def _places(found: Conflict) -> dict[Part, Part]:
+def _places(found: Conflict) -> dict[ClaimPart, ClaimPart]:
     """The positions that the requests of the conflict have in claims reduced to them."""
     return {
-        part: Part(REQUEST, part.claim, sum(other.claim == part.claim for other in found.requests[:index]))
+        part: ClaimPart(REQUEST, part.claim, sum(other.claim == part.claim for other in found.requests[:index]))
         for index, part in enumerate(found.requests)
     }
 

@@ -14,7 +14,7 @@ from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.nodes import matches
 from dra_driver.simulator.allocator.pool_devices import Pool, PoolDevice
 from dra_driver.simulator.explain.diagnosis import Case, attribute, claim_name, diagnosis
-from dra_driver.simulator.explain.findings import Finding, counted, findings, listed, shortened
+from dra_driver.simulator.explain.findings import DeviceFinding, counted, findings, listed, shortened
 from dra_driver.simulator.explain.minimal_conflict import Trials
 from dra_driver.simulator.explain.remedies import Miss, remedies
 from dra_driver.simulator.explain.shortfall import ROW
@@ -45,7 +45,7 @@ def error_diagnosis(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
     return Diagnosis("error", f"{what}: {refusal.reason}", tuple(views))
 
 
-def _to_blame(finding: Finding, refusal: Refusal) -> bool:
+def _to_blame(finding: DeviceFinding, refusal: Refusal) -> bool:
     return finding.state == "error" and not finding.in_use and finding.why in refusal.reason
 
 
@@ -132,7 +132,7 @@ def _pool_look(case: Case, pool: Pool) -> object:
     return pool.key[0]
 
 
-def _device_look(case: Case, sight: TrapInput, offer: PoolDevice, finding: Finding) -> object:
+def _device_look(case: Case, sight: TrapInput, offer: PoolDevice, finding: DeviceFinding) -> object:
     attributes = [attribute(spec) for spec in sight.wish.constraints]
     values = tuple(value(offer, name) for name in (*attributes, ROW))
     shares = tuple(case.world.usage.consumed(offer.id).items()) if offer.shareable else ()

@@ -15,7 +15,7 @@ from dra_driver.simulator.allocator.capacity import amounts, fits
 from dra_driver.simulator.allocator.constraints import Value, value
 from dra_driver.simulator.allocator.nodes import matches
 from dra_driver.simulator.allocator.partial_allocation import PartialAllocation
-from dra_driver.simulator.allocator.pool_devices import Failure, Pool, PoolDevice, verdict
+from dra_driver.simulator.allocator.pool_devices import Pool, PoolDevice, SelectorFailure, verdict
 from dra_driver.simulator.allocator.requests import RequestAlternative
 from dra_driver.simulator.cel import Reference, clauses, references
 from dra_driver.simulator.taints import said
@@ -134,7 +134,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DeviceFinding:
     """One device and one request. ``why`` is the obstacle on the device's side, "" if there is none."""
 
     driver: str
@@ -153,7 +153,7 @@ class Finding:
 
 def findings(
     option: RequestAlternative, attributes: Sequence[str], around: SearchContext, pools: Sequence[Pool] | None = None
-) -> list[tuple[PoolDevice, Finding]]:
+) -> list[tuple[PoolDevice, DeviceFinding]]:
     """Every device of the node's usable pools, in the order in which they are tried.
 
     Args:
@@ -178,20 +178,20 @@ def _finding(
     attributes: Sequence[str],
     around: SearchContext,
     progress: PartialAllocation,
-) -> Finding:
+) -> DeviceFinding:
     used = not option.admin and around.usage.exclusive(offer.id)
     name = (offer.driver, offer.device.name)
     selected = verdict(offer, option.selectors, option.key, around.selectors.view)
     if selected is not True:
         failed = _failed(offer, option, around, selected)
         saw = seen(offer, references(failed.clause))
-        return Finding(*name, "error" if failed.error else "selector", failed.error, failed, saw, in_use=used)
+        return DeviceFinding(*name, "error" if failed.error else "selector", failed.error, failed, saw, in_use=used)
     values = tuple(value(offer, attribute) for attribute in attributes)
     state, why = _obstacle(offer, pool, option, around, progress)
     if state == "free" and None in values:
         state, why = "attribute", f"it has no attribute {attributes[values.index(None)]}"
     blockers = _blockers(offer, pool, around, progress) if state == "counters" else ()
-    return Finding(*name, state, why, values=values, in_use=used, blockers=blockers)
+    return DeviceFinding(*name, state, why, values=values, in_use=used, blockers=blockers)
 
 
 def _blockers(offer: PoolDevice, pool: Pool, around: SearchContext, progress: PartialAllocation) -> tuple[str, ...]:
@@ -257,12 +257,14 @@ def _blocking_taint(offer: PoolDevice, option: RequestAlternative) -> DeviceTain
     return None
 
 
-def _failed(offer: PoolDevice, option: RequestAlternative, around: SearchContext, selected: bool | Failure) -> Failed:
+def _failed(
+    offer: PoolDevice, option: RequestAlternative, around: SearchContext, selected: bool | SelectorFailure
+) -> Failed:
     """The decisive clause: a false one of a false expression, the first failing one of a failing expression.
 
     A false clause takes precedence over a failing one, as in CEL.
     """
-    if isinstance(selected, Failure):
+    if isinstance(selected, SelectorFailure):
         place, error = option.places[selected.place], selected.text
         expression = option.key[selected.place]
     else:

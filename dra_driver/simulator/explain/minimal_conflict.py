@@ -59,7 +59,7 @@ class Trials:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ClaimPart:
     """A request or constraint by its position: the claim's index, and the index among its requests or constraints."""
 
     kind: str
@@ -74,8 +74,8 @@ REQUEST, CONSTRAINT = "request", "constraint"
 class Conflict:
     """Parts that are refused together, but not if any one of them is removed."""
 
-    requests: tuple[Part, ...]
-    constraints: tuple[Part, ...]
+    requests: tuple[ClaimPart, ...]
+    constraints: tuple[ClaimPart, ...]
 
 
 def minimal_conflict(claims: Sequence[ResourceClaim], node: NodeView, trials: Trials) -> Conflict:
@@ -93,30 +93,30 @@ def minimal_conflict(claims: Sequence[ResourceClaim], node: NodeView, trials: Tr
     )
 
 
-def parts_of(claims: Sequence[ResourceClaim]) -> list[Part]:
+def parts_of(claims: Sequence[ResourceClaim]) -> list[ClaimPart]:
     """All requests and constraints."""
     return [
-        Part(kind, number, place)
+        ClaimPart(kind, number, place)
         for number, claim in enumerate(claims)
         for kind, items in ((REQUEST, claim.spec.devices.requests), (CONSTRAINT, claim.spec.devices.constraints))
         for place, _ in enumerate(items)
     ]
 
 
-def only(claims: Sequence[ResourceClaim], parts: Sequence[Part]) -> list[ResourceClaim]:
+def only(claims: Sequence[ResourceClaim], parts: Sequence[ClaimPart]) -> list[ResourceClaim]:
     """The claims reduced to these parts, without constraints that no longer concern any request."""
     wanted = set(parts)
     return [_reduced(claim, number, wanted) for number, claim in enumerate(claims)]
 
 
-def _reduced(claim: ResourceClaim, number: int, wanted: set[Part]) -> ResourceClaim:
+def _reduced(claim: ResourceClaim, number: int, wanted: set[ClaimPart]) -> ResourceClaim:
     devices = claim.spec.devices
-    requests = tuple(item for i, item in enumerate(devices.requests) if Part(REQUEST, number, i) in wanted)
+    requests = tuple(item for i, item in enumerate(devices.requests) if ClaimPart(REQUEST, number, i) in wanted)
     names = {item.name for item in requests}
     constraints = tuple(
         narrowed
         for i, item in enumerate(devices.constraints)
-        if Part(CONSTRAINT, number, i) in wanted and (narrowed := _narrowed(item, names)) is not None
+        if ClaimPart(CONSTRAINT, number, i) in wanted and (narrowed := _narrowed(item, names)) is not None
     )
     return with_devices(claim, msgspec.structs.replace(devices, requests=requests, constraints=constraints))
 
@@ -134,7 +134,7 @@ def with_devices(claim: ResourceClaim, devices: DeviceClaim) -> ResourceClaim:
     return msgspec.structs.replace(claim, spec=msgspec.structs.replace(claim.spec, devices=devices))
 
 
-def with_request(claims: Sequence[ResourceClaim], part: Part, request: DeviceRequest) -> list[ResourceClaim]:
+def with_request(claims: Sequence[ResourceClaim], part: ClaimPart, request: DeviceRequest) -> list[ResourceClaim]:
     """The claims with another request at this position."""
     return [
         with_devices(
@@ -152,20 +152,20 @@ def with_request(claims: Sequence[ResourceClaim], part: Part, request: DeviceReq
     ]
 
 
-def with_count(claims: Sequence[ResourceClaim], part: Part, count: int) -> list[ResourceClaim]:
+def with_count(claims: Sequence[ResourceClaim], part: ClaimPart, count: int) -> list[ResourceClaim]:
     """The claims with another count in this request, which has neither subrequests nor ``All``."""
     request = claims[part.claim].spec.devices.requests[part.place]
     exactly = msgspec.structs.replace(request.exactly, count=count) if request.exactly is not None else None
     return with_request(claims, part, msgspec.structs.replace(request, exactly=exactly))
 
 
-def countable(claims: Sequence[ResourceClaim], part: Part) -> int:
+def countable(claims: Sequence[ResourceClaim], part: ClaimPart) -> int:
     """The number of devices that a request asks for; 0 if it is not a fixed number (``All``, or subrequests)."""
     exactly = claims[part.claim].spec.devices.requests[part.place].exactly
     return (exactly.count or 1) if exactly is not None and exactly.allocation_mode == "ExactCount" else 0
 
 
-def most(claims: Sequence[ResourceClaim], part: Part, node: NodeView, trials: Trials) -> int:
+def most(claims: Sequence[ResourceClaim], part: ClaimPart, node: NodeView, trials: Trials) -> int:
     """The highest count below the request's own with which the claims fit on the node; 0 if there is none."""
     return next(
         (

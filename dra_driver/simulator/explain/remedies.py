@@ -22,8 +22,8 @@ from dra_driver.simulator.cel import Reference, clauses, references
 from dra_driver.simulator.explain.diagnosis import Case, attribute, claim_name
 from dra_driver.simulator.explain.findings import counted, listed, named
 from dra_driver.simulator.explain.minimal_conflict import (
+    ClaimPart,
     Conflict,
-    Part,
     countable,
     minimal_conflict,
     most,
@@ -81,7 +81,7 @@ def _fewer(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
             yield f"ask for {able} instead of {asked} devices in {name}: node {miss.node.name} has them"
 
 
-def _request_name(case: Case, part: Part) -> str:
+def _request_name(case: Case, part: ClaimPart) -> str:
     name = f"request {case.request(part).name}"
     return f"{name} of claim {claim_name(case.claims[part.claim])}" if len(case.claims) > 1 else name
 
@@ -143,11 +143,11 @@ def _without_constraints(case: Case, miss: Miss, found: Conflict) -> Iterator[st
             )
 
 
-def _exactly(case: Case, part: Part) -> ExactDeviceRequest | None:
+def _exactly(case: Case, part: ClaimPart) -> ExactDeviceRequest | None:
     return case.claims[part.claim].spec.devices.requests[part.place].exactly
 
 
-def _changed(case: Case, part: Part, exactly: ExactDeviceRequest) -> list[ResourceClaim]:
+def _changed(case: Case, part: ClaimPart, exactly: ExactDeviceRequest) -> list[ResourceClaim]:
     request = case.claims[part.claim].spec.devices.requests[part.place]
     return with_request(case.claims, part, msgspec.structs.replace(request, exactly=exactly))
 
@@ -183,7 +183,7 @@ def _tolerating(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
 
 
 def _tolerant(
-    case: Case, part: Part, exactly: ExactDeviceRequest, taints: Sequence[DeviceTaint]
+    case: Case, part: ClaimPart, exactly: ExactDeviceRequest, taints: Sequence[DeviceTaint]
 ) -> list[ResourceClaim]:
     added = [DeviceToleration(key=taint.key, operator="Exists", effect=taint.effect) for taint in taints]
     return _changed(case, part, msgspec.structs.replace(exactly, tolerations=(*exactly.tolerations, *added)))

@@ -8,13 +8,13 @@ from dra_driver.kube.objects.resource import DeviceConstraint
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.pool_devices import DeviceId, PoolDevice
-from dra_driver.simulator.explain.findings import Finding, are, counted, listed, named
+from dra_driver.simulator.explain.findings import DeviceFinding, are, counted, listed, named
 from dra_driver.simulator.explain.values import ConstraintView, Kind, Share
 
 ROW = f"{DRIVER_NAME}/topology_x"
 """The attribute for the row of the torus in which a chip is."""
 
-Pair = tuple[PoolDevice, Finding]
+Pair = tuple[PoolDevice, DeviceFinding]
 
 
 def constraint_view(

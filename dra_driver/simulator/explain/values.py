@@ -8,7 +8,7 @@ from typing import Literal
 
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
 from dra_driver.simulator.allocator.requests import RequestAlternative
-from dra_driver.simulator.explain.findings import Finding, State, are, choice, named, natural, of_all
+from dra_driver.simulator.explain.findings import DeviceFinding, State, are, choice, named, natural, of_all
 from dra_driver.util.text import shorten
 
 Kind = Literal["matchAttribute", "distinctAttribute"]
@@ -169,7 +169,7 @@ class Explanation:
     """An earlier subject with equal claims and the same explanation; "" for none."""
 
 
-_WANTS: dict[State, Callable[[str, str, Finding], str]] = {
+_WANTS: dict[State, Callable[[str, str, DeviceFinding], str]] = {
     "free": lambda devices, verb, _: f"{devices} {verb} free and match",
     "in use": lambda devices, verb, _: f"{devices} would match, but {verb} in use",
     "node": lambda devices, verb, _: f"{devices} would match, but {verb} for other nodes",
@@ -182,9 +182,9 @@ _WANTS: dict[State, Callable[[str, str, Finding], str]] = {
 }
 
 
-def request_view(claim: str, option: RequestAlternative, found: Sequence[Finding]) -> RequestView:
+def request_view(claim: str, option: RequestAlternative, found: Sequence[DeviceFinding]) -> RequestView:
     """Summary of the findings about a node's devices for a request: free ones, others that match, and the rest."""
-    groups: dict[tuple[object, ...], list[Finding]] = {}
+    groups: dict[tuple[object, ...], list[DeviceFinding]] = {}
     for item in found:
         groups.setdefault((item.state, item.why, item.failed), []).append(item)
     ordered = sorted(groups.values(), key=lambda members: (members[0].state != "free", members[0].failed is not None))
@@ -198,7 +198,7 @@ def request_view(claim: str, option: RequestAlternative, found: Sequence[Finding
     )
 
 
-def _group(members: Sequence[Finding], total: int) -> DeviceGroup:
+def _group(members: Sequence[DeviceFinding], total: int) -> DeviceGroup:
     first = members[0]
     names = tuple(item.device for item in members)
     devices = of_all(len(members), total)
@@ -222,7 +222,7 @@ def _group(members: Sequence[Finding], total: int) -> DeviceGroup:
     return DeviceGroup(names, first.state, sentence, first.failed.expression, first.failed.clause, read)
 
 
-def saw(members: Sequence[Finding]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def saw(members: Sequence[DeviceFinding]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Everything that was read, with the distinct values in the order of the devices."""
     merged: dict[str, dict[str, None]] = {}
     for item in members:

@@ -40,8 +40,8 @@ from dra_driver.ultraserver.placer.values import (
     Assign,
     EmitEvent,
     Evict,
-    Kept,
-    Pod,
+    GroupPod,
+    PlacerRecord,
     Released,
     Rules,
     WarnNode,
@@ -64,7 +64,7 @@ class Memory:
     def __init__(self, transport: Transport, namespace: str) -> None:
         self._kept = KeptText(transport, namespace, NAME, KEY)
 
-    def read(self) -> Kept:
+    def read(self) -> PlacerRecord:
         """What is kept."""
         return read_kept(self._kept.read())
 
@@ -72,13 +72,13 @@ class Memory:
         """Replace the record of where pods were assigned."""
         kept = self.read()
         if placed != kept.placed:
-            self._kept.write(write_kept(Kept(placed, kept.released), now))
+            self._kept.write(write_kept(PlacerRecord(placed, kept.released), now))
 
     def release(self, released: Released, now: float) -> None:
         """Record a released group and the server that it stays away from."""
         kept, same = self.read(), (released.namespace, released.group, released.server)
         others = [item for item in kept.released if (item.namespace, item.group, item.server) != same]
-        self._kept.write(write_kept(Kept(kept.placed, (*others, released)), now))
+        self._kept.write(write_kept(PlacerRecord(kept.placed, (*others, released)), now))
 
 
 LOOK_SECONDS: Final = 5.0
@@ -218,7 +218,7 @@ class Placer(Term):
                 _reference(pod), "Placed", f"UltraServer {action.server} is its group's: {', '.join(action.nodes)}"
             )
 
-    def _refuse(self, pod: Pod, error: ApiError) -> None:
+    def _refuse(self, pod: GroupPod, error: ApiError) -> None:
         """The pod has changed or is gone (read it again), or the server refuses the change (wait)."""
         if error.status not in (404, 409):
             log.warning("pod %s/%s cannot be changed: %s", pod.namespace, pod.name, error)
@@ -245,7 +245,7 @@ class Placer(Term):
                     raise
             self._renew(pod)
 
-    def _renew(self, pod: Pod) -> None:
+    def _renew(self, pod: GroupPod) -> None:
         """Read a pod, so that the next decision rests on its current state."""
         self._surprised = True
         try:
@@ -265,7 +265,7 @@ class Placer(Term):
             informer.wrote(pod)
 
 
-def _reference(pod: Pod) -> ObjectReference:
+def _reference(pod: GroupPod) -> ObjectReference:
     return ObjectReference("Pod", pod.namespace, pod.name, pod.uid)
 
 
@@ -302,7 +302,7 @@ def _has_gate(pod: ApiPod) -> bool:
     return any(gate.name == GATE for gate in pod.spec.scheduling_gates)
 
 
-class Service(Leading):
+class PlacerService(Leading):
     """Runs in threads of its own.
 
     Args:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.neuron.names import NODES_OF, SERVER_4
-from dra_driver.ultraserver.placer.groups import Group, Shape, groups_of, shape_of
+from dra_driver.ultraserver.placer.groups import PodGroup, Shape, groups_of, shape_of
 from dra_driver.ultraserver.placer.servers import (
     Ledger,
     Server,
@@ -36,7 +36,7 @@ from dra_driver.ultraserver.placer.values import (
     Assign,
     EmitEvent,
     Evict,
-    Pod,
+    GroupPod,
     Released,
     Rules,
     Snapshot,
@@ -77,7 +77,7 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
 
 
 def _watch_over(
-    group: Group, servers: Mapping[str, Sequence[Server]], now: float, rules: Rules, clash: str
+    group: PodGroup, servers: Mapping[str, Sequence[Server]], now: float, rules: Rules, clash: str
 ) -> Iterator[Action]:
     """A group that was assigned to a server: record its progress, let its later pods follow, or evict it."""
     placed = group.placed
@@ -106,12 +106,12 @@ def _watch_over(
         yield EmitEvent(pod, f"its group has {size} pods on {server_id} already", wrong=True)
 
 
-def _assign(pod: Pod, server: Server, since: float) -> Assign:
+def _assign(pod: GroupPod, server: Server, since: float) -> Assign:
     names, late = (tuple(node.name for node in nodes) for nodes in (server.nodes, server.late))
     return Assign(pod, server.label, server.id, since, names, late)
 
 
-def _given_up(group: Group, size: int, server_id: str, refused: Pod | None, now: float, rules: Rules) -> str:
+def _given_up(group: PodGroup, size: int, server_id: str, refused: GroupPod | None, now: float, rules: Rules) -> str:
     """Why a group without all of its nodes should not wait for them any longer, or ""."""
     if refused is not None and group.stuck is not None and now - group.stuck >= rules.unschedulable:
         return f"the scheduler finds no node of {server_id} for {refused.name}: {refused.unschedulable}"
@@ -120,16 +120,16 @@ def _given_up(group: Group, size: int, server_id: str, refused: Pod | None, now:
     return ""
 
 
-def _clashing(groups: Iterable[Group], servers: Mapping[str, Sequence[Server]]) -> dict[tuple[str, str], str]:
+def _clashing(groups: Iterable[PodGroup], servers: Mapping[str, Sequence[Server]]) -> dict[tuple[str, str], str]:
     """Groups that were assigned to nodes of another group, which takes two placers that both believe to be the leader.
 
     One that has nodes stays before one that has none, one that has all before one that has some, and the earlier one
     before the later; for the other, the text says why it must go.
     """
-    owner: dict[str, Group] = {}
+    owner: dict[str, PodGroup] = {}
     found = {}
 
-    def standing(group: Group) -> tuple[bool, bool, float, str, str]:
+    def standing(group: PodGroup) -> tuple[bool, bool, float, str, str]:
         return not group.scheduled, group.since is not None, group.since or 0.0, group.namespace, group.key
 
     for group in sorted((group for group in groups if group.placed), key=standing):
@@ -159,7 +159,7 @@ class _Queue:
     rules: Rules
     someone_keeps: bool = False
 
-    def serve(self, group: Group) -> Iterator[Action]:
+    def serve(self, group: PodGroup) -> Iterator[Action]:
         """Assign a server to the group, or explain why there is none."""
         shape = shape_of(group)
         if not isinstance(shape, Shape):
@@ -183,14 +183,14 @@ class _Queue:
             if kept is not None:
                 self.ledger.keep(kept, group)
 
-    def _avoided(self, group: Group) -> frozenset[str]:
+    def _avoided(self, group: PodGroup) -> frozenset[str]:
         return frozenset(
             item.server
             for item in self.released
             if (item.namespace, item.group) == (group.namespace, group.key) and item.until > self.now
         )
 
-    def _reason(self, group: Group, shape: Shape, avoided: frozenset[str]) -> str:
+    def _reason(self, group: PodGroup, shape: Shape, avoided: frozenset[str]) -> str:
         known = self.servers[shape.label]
         if not known:
             return f"it waits for nodes with the label {shape.label}; none has it"
@@ -199,7 +199,7 @@ class _Queue:
         return f"it waits for {what} with {NODES_OF[shape.label]} free nodes. {reasons}"
 
 
-def _not_yet(group: Group, shape: Shape) -> str:
+def _not_yet(group: PodGroup, shape: Shape) -> str:
     """What has to happen before the group may be assigned, or ""."""
     if group.remains:
         return f"it waits for pods of its previous start to end: {_names(group.remains)}"
@@ -211,5 +211,5 @@ def _not_yet(group: Group, shape: Shape) -> str:
     return ""
 
 
-def _names(pods: Sequence[Pod]) -> str:
+def _names(pods: Sequence[GroupPod]) -> str:
     return ", ".join(pod.name for pod in pods[:4])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dra_driver.kube.matching import tolerates
 from dra_driver.neuron.names import NODES_OF, SERVER_2, SERVER_4
-from dra_driver.ultraserver.placer.values import GROUP_LABEL, LWS_TOPOLOGY, NODES_ANNOTATION, Node, Pod
+from dra_driver.ultraserver.placer.values import GROUP_LABEL, LWS_TOPOLOGY, NODES_ANNOTATION, GroupPod, ServerNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PodGroup:
     """Pods of one namespace with one group key, the leader first. Never empty."""
 
     namespace: str
     key: str
-    pods: tuple[Pod, ...]
+    pods: tuple[GroupPod, ...]
 
     @property
     def name(self) -> str:
@@ -41,12 +41,12 @@ class Group:
         return f"{self.namespace}/{self.pods[0].name}"
 
     @property
-    def gated(self) -> tuple[Pod, ...]:
+    def gated(self) -> tuple[GroupPod, ...]:
         """Pods that are waiting for a server."""
         return tuple(pod for pod in self.pods if pod.gated and not pod.ending and not pod.finished)
 
     @property
-    def placed(self) -> tuple[Pod, ...]:
+    def placed(self) -> tuple[GroupPod, ...]:
         """Pods that were assigned to a server and should stay there."""
         return tuple(pod for pod in self.pods if pod.placed and not pod.ending and not pod.finished)
 
@@ -61,7 +61,7 @@ class Group:
         return sum(bool(pod.node) and pod.phase != "Failed" and not pod.ending for pod in self.pods)
 
     @property
-    def remains(self) -> tuple[Pod, ...]:
+    def remains(self) -> tuple[GroupPod, ...]:
         """Pods without the gate that hold nodes or a server."""
         return tuple(pod for pod in self.pods if not pod.gated and not pod.finished and (pod.node or pod.placed))
 
@@ -76,7 +76,7 @@ class Group:
         return min((pod.stuck for pod in self.placed if pod.stuck is not None), default=None)
 
     @property
-    def unschedulable(self) -> Pod | None:
+    def unschedulable(self) -> GroupPod | None:
         """The first of its pods for which the scheduler finds no node."""
         return next((pod for pod in self.pods if pod.unschedulable and not pod.ending), None)
 
@@ -86,22 +86,22 @@ class Group:
         return min(pod.created for pod in self.gated), self.namespace, self.key
 
 
-def groups_of(pods: Iterable[Pod]) -> list[Group]:
+def groups_of(pods: Iterable[GroupPod]) -> list[PodGroup]:
     """All groups; pods without a group key belong to none."""
-    members: dict[tuple[str, str], list[Pod]] = {}
+    members: dict[tuple[str, str], list[GroupPod]] = {}
     for pod in pods:
         if pod.group:
             members.setdefault((pod.namespace, pod.group), []).append(pod)
     ordered = {
         key: sorted(found, key=lambda pod: (not pod.leader, pod.name, pod.uid)) for key, found in members.items()
     }
-    return [Group(namespace, key, tuple(found)) for (namespace, key), found in sorted(ordered.items())]
+    return [PodGroup(namespace, key, tuple(found)) for (namespace, key), found in sorted(ordered.items())]
 
 
 _SIZES = {str(size): size for size in range(1, NODES_OF[SERVER_4] + 1)}
 
 
-def shape_of(group: Group) -> Shape | str:
+def shape_of(group: PodGroup) -> Shape | str:
     """What the group requires, or a message why that cannot be determined."""
     first = (group.gated or group.pods)[0]
     size = _SIZES.get(first.size)
@@ -118,11 +118,11 @@ def shape_of(group: Group) -> Shape | str:
     return Shape(size, label, led=bool(first.topology))
 
 
-def _where(pod: Pod) -> str:
+def _where(pod: GroupPod) -> str:
     return "" if pod.of_lws else f"; give it the label {GROUP_LABEL} and the annotation {NODES_ANNOTATION}: '4' or '2'"
 
 
-def admits(node: Node, pod: Pod) -> bool:
+def admits(node: ServerNode, pod: GroupPod) -> bool:
     """Whether the pod's node selector and tolerations admit it to the node."""
     if any(node.labels.get(key) != value for key, value in pod.selector.items()):
         return False

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.neuron.names import NODES_OF, PLACE_OF, SERVER_4
-from dra_driver.ultraserver.placer.groups import Group, Shape, admits
-from dra_driver.ultraserver.placer.values import Node, Snapshot
+from dra_driver.ultraserver.placer.groups import PodGroup, Shape, admits
+from dra_driver.ultraserver.placer.values import ServerNode, Snapshot
 
 MAX_LISTED = 4
 """Servers listed in a message."""
@@ -19,8 +19,8 @@ class Server:
 
     label: str
     id: str
-    nodes: tuple[Node, ...]
-    late: tuple[Node, ...] = ()
+    nodes: tuple[ServerNode, ...]
+    late: tuple[ServerNode, ...] = ()
     """Nodes that carry the label too, but came when it had all of its own."""
 
     @property
@@ -58,15 +58,15 @@ class Ledger:
     kept: dict[str, str] = field(default_factory=dict)
     """By node: the group for which it is kept."""
 
-    def give(self, server: Server, group: Group) -> None:
+    def give(self, server: Server, group: PodGroup) -> None:
         """Count the server's nodes as used by the group."""
         self.uses |= {node.name: Use(f"group {group.name}", foreign=False) for node in server.nodes}
 
-    def keep(self, server: Server, group: Group) -> None:
+    def keep(self, server: Server, group: PodGroup) -> None:
         """Reserve the server's nodes against later groups."""
         self.kept |= dict.fromkeys(server.names, group.name)
 
-    def obstacle(self, node: Node, group: Group) -> str:
+    def obstacle(self, node: ServerNode, group: PodGroup) -> str:
         """Why the group cannot have the node now, or ""."""
         if node.trouble:
             return node.trouble
@@ -80,7 +80,7 @@ class Ledger:
             return f"is kept for group {self.kept[node.name]}, which has waited longer for a whole server"
         return ""
 
-    def _repelled(self, node: Node, group: Group) -> bool:
+    def _repelled(self, node: ServerNode, group: PodGroup) -> bool:
         """LeaderWorkerSet's anti-affinity: whether a pod there would keep the scheduler from using the node."""
         if not group.pods[0].of_lws:
             return False
@@ -88,13 +88,13 @@ class Ledger:
         return any(namespace == group.namespace and key != group.key for namespace, key in others)
 
 
-def servers_of(nodes: Iterable[Node]) -> dict[str, tuple[Server, ...]]:
+def servers_of(nodes: Iterable[ServerNode]) -> dict[str, tuple[Server, ...]]:
     """All servers and halves by label, each tuple ordered by id.
 
     Nodes label themselves, so one that takes a server's label must not keep groups off it: as long as the oldest nodes
     are as many as the label says and none of them claims another one's place, later nodes are not the server's.
     """
-    found: dict[str, dict[str, list[Node]]] = {label: {} for label in NODES_OF}
+    found: dict[str, dict[str, list[ServerNode]]] = {label: {} for label in NODES_OF}
     for node in sorted(nodes, key=lambda node: node.name):
         for label, by_id in found.items():
             if value := node.labels.get(label):
@@ -105,7 +105,7 @@ def servers_of(nodes: Iterable[Node]) -> dict[str, tuple[Server, ...]]:
     }
 
 
-def _server(label: str, value: str, members: Sequence[Node]) -> Server:
+def _server(label: str, value: str, members: Sequence[ServerNode]) -> Server:
     """The server of these nodes, which are ordered by name."""
     by_age = sorted(members, key=lambda node: node.created)
     oldest, late = by_age[: NODES_OF[label]], by_age[NODES_OF[label] :]
@@ -114,16 +114,16 @@ def _server(label: str, value: str, members: Sequence[Node]) -> Server:
     return Server(label, value, tuple(members))
 
 
-def _rivals(label: str, nodes: Iterable[Node]) -> tuple[Node, ...]:
+def _rivals(label: str, nodes: Iterable[ServerNode]) -> tuple[ServerNode, ...]:
     """Nodes of which each claims a place that another one claims."""
-    by_place: dict[str, list[Node]] = {}
+    by_place: dict[str, list[ServerNode]] = {}
     for node in nodes:
         if place := node.labels.get(PLACE_OF[label]):
             by_place.setdefault(place, []).append(node)
     return tuple(node for found in by_place.values() if len(found) > 1 for node in found)
 
 
-def label_problems(servers: Mapping[str, Sequence[Server]]) -> dict[str, tuple[Node, str]]:
+def label_problems(servers: Mapping[str, Sequence[Server]]) -> dict[str, tuple[ServerNode, str]]:
     """By node's name: what is wrong with its labels."""
     found = {}
     for server in (server for of_label in servers.values() for server in of_label):
@@ -139,7 +139,7 @@ def label_problems(servers: Mapping[str, Sequence[Server]]) -> dict[str, tuple[N
     return found
 
 
-def ledger_of(snapshot: Snapshot, groups: Iterable[Group]) -> Ledger:
+def ledger_of(snapshot: Snapshot, groups: Iterable[PodGroup]) -> Ledger:
     """What is in use: by claims, by pods of groups, and by assigned groups whose pods lack nodes."""
     uses = {node.name: Use(f"claim {node.claim}", foreign=True) for node in snapshot.nodes if node.claim}
     lws_groups: dict[str, set[tuple[str, str]]] = {}
@@ -158,7 +158,7 @@ def ledger_of(snapshot: Snapshot, groups: Iterable[Group]) -> Ledger:
 
 
 def choose(
-    group: Group, shape: Shape, servers: Mapping[str, Sequence[Server]], ledger: Ledger, avoided: frozenset[str]
+    group: PodGroup, shape: Shape, servers: Mapping[str, Sequence[Server]], ledger: Ledger, avoided: frozenset[str]
 ) -> Server | None:
     """The free server or half for the group; None if there is none.
 
@@ -180,7 +180,7 @@ def choose(
     return min(free, key=lambda server: (bool(server.names & whole), server.id), default=None)
 
 
-def possible(group: Group, servers: Sequence[Server], avoided: frozenset[str]) -> list[Server]:
+def possible(group: PodGroup, servers: Sequence[Server], avoided: frozenset[str]) -> list[Server]:
     """Servers that the group could use if they were free."""
     return [
         server
@@ -223,14 +223,14 @@ def _turn(waited: float, turns: int, first: float) -> int:
     return max(0, int(waited / length))
 
 
-def obstacles(servers: Sequence[Server], avoided: frozenset[str], obstacle: Callable[[Node], str]) -> str:
+def obstacles(servers: Sequence[Server], avoided: frozenset[str], obstacle: Callable[[ServerNode], str]) -> str:
     """Why each of the servers is not available, for a message."""
     texts = [f"{server.id}: {_obstacle(server, avoided, obstacle)}" for server in servers[:MAX_LISTED]]
     more = [f"and {len(servers) - MAX_LISTED} more"] if len(servers) > MAX_LISTED else []
     return "; ".join([*texts, *more])
 
 
-def _obstacle(server: Server, avoided: frozenset[str], obstacle: Callable[[Node], str]) -> str:
+def _obstacle(server: Server, avoided: frozenset[str], obstacle: Callable[[ServerNode], str]) -> str:
     if not server.complete:
         rivals = _rivals(server.label, server.nodes)
         names = f"; {' and '.join(node.name for node in rivals)} claim the same place" if rivals else ""

@@ -21,10 +21,10 @@ from dra_driver.ultraserver.placer.values import (
     NODES_ANNOTATION,
     SINCE_ANNOTATION,
     STUCK_ANNOTATION,
-    Kept,
-    Node,
-    Pod,
+    GroupPod,
+    PlacerRecord,
     Released,
+    ServerNode,
     Snapshot,
 )
 
@@ -37,7 +37,7 @@ def snapshot(
     offers: Iterable[PartialResourceSlice],
     claims: Iterable[PartialResourceClaim],
     members: Iterable[ApiPod],
-    kept: Kept,
+    kept: PlacerRecord,
 ) -> Snapshot:
     """The cluster as values."""
     offering = _offering(offers)
@@ -79,7 +79,7 @@ def _holders(claims: Iterable[PartialResourceClaim]) -> dict[str, str]:
     return found
 
 
-def _node(node: PartialNode, offers: bool, claim: str) -> Node:
+def _node(node: PartialNode, offers: bool, claim: str) -> ServerNode:
     ready = any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
     troubles = (
         (node.metadata.deletion_timestamp is not None, "is being deleted"),
@@ -87,7 +87,7 @@ def _node(node: PartialNode, offers: bool, claim: str) -> Node:
         (node.spec.unschedulable, "is cordoned"),
         (not offers, f"offers no device {NODE_DEVICE}"),
     )
-    return Node(
+    return ServerNode(
         name=node.metadata.name,
         labels=node.metadata.labels,
         uid=node.metadata.uid,
@@ -98,7 +98,7 @@ def _node(node: PartialNode, offers: bool, claim: str) -> Node:
     )
 
 
-def pod_of(pod: ApiPod, place: str = "") -> Pod:
+def pod_of(pod: ApiPod, place: str = "") -> GroupPod:
     """A pod as a value.
 
     Args:
@@ -112,7 +112,7 @@ def pod_of(pod: ApiPod, place: str = "") -> Pod:
     gated = GATE in gates
     selector = spec.node_selector
     placed = next((item for item in selector.items() if item[0] in NODES_OF and "=".join(item) == place), None)
-    return Pod(
+    return GroupPod(
         namespace=meta.namespace,
         name=meta.name,
         uid=meta.uid,
@@ -153,17 +153,17 @@ def _unschedulable(pod: ApiPod) -> str:
     return next((item.message or item.reason for item in found if item.reason == "Unschedulable"), "")
 
 
-def read_kept(text: str) -> Kept:
+def read_kept(text: str) -> PlacerRecord:
     """What is kept in the ConfigMap; entries that cannot be parsed are ignored."""
     try:
         document = json.loads(text or "{}")
     except (ValueError, RecursionError):
-        return Kept()
+        return PlacerRecord()
     if not isinstance(document, dict):
-        return Kept()
+        return PlacerRecord()
     placed, entries = document.get("placed"), document.get("released")
     places = placed.items() if isinstance(placed, dict) else ()
-    return Kept({uid: place for uid, place in places if isinstance(place, str)}, _released(entries))
+    return PlacerRecord({uid: place for uid, place in places if isinstance(place, str)}, _released(entries))
 
 
 def _released(entries: object) -> tuple[Released, ...]:
@@ -178,7 +178,7 @@ def _released(entries: object) -> tuple[Released, ...]:
     return tuple(found)
 
 
-def write_kept(kept: Kept, now: float) -> str:
+def write_kept(kept: PlacerRecord, now: float) -> str:
     """The text for the ConfigMap, without expired entries."""
     current = sorted((item for item in kept.released if item.until > now), key=lambda item: item.until)
     released = [

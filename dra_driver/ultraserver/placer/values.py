@@ -33,7 +33,7 @@ LWS_TOPOLOGY: Final = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ServerNode:
     """A node that carries the label of an UltraServer."""
 
     name: str
@@ -50,7 +50,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
+class GroupPod:
     """A pod of a group, or one with the gate."""
 
     namespace: str
@@ -106,7 +106,7 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class PlacerRecord:
     """What only the placer can write: pods are written by users too, and deleted ones are gone."""
 
     placed: Mapping[str, str] = field(default_factory=dict)
@@ -118,8 +118,8 @@ class Kept:
 class Snapshot:
     """The cluster: all nodes with UltraServer labels, all pods of groups or with the gate."""
 
-    nodes: tuple[Node, ...]
-    pods: tuple[Pod, ...]
+    nodes: tuple[ServerNode, ...]
+    pods: tuple[GroupPod, ...]
     released: tuple[Released, ...] = ()
 
 
@@ -142,7 +142,7 @@ class Rules:
 class Assign:
     """Let a gated pod run on the nodes with ``label: server``."""
 
-    pod: Pod
+    pod: GroupPod
     label: str
     server: str
     since: float
@@ -152,7 +152,7 @@ class Assign:
 
     @property
     def place(self) -> str:
-        """As in ``Kept.placed``."""
+        """As in ``PlacerRecord.placed``."""
         return f"{self.label}={self.server}"
 
 
@@ -160,7 +160,7 @@ class Assign:
 class Annotate:
     """Record on a pod since when its group lacks nodes, and since when the scheduler finds none; None clears it."""
 
-    pod: Pod
+    pod: GroupPod
     since: float | None
     stuck: float | None = None
 
@@ -169,7 +169,7 @@ class Annotate:
 class Evict:
     """Record the server that the group failed on, then delete these pods so that the group is recreated."""
 
-    pods: tuple[Pod, ...]
+    pods: tuple[GroupPod, ...]
     released: Released
     why: str
 
@@ -178,7 +178,7 @@ class Evict:
 class EmitEvent:
     """Tell the pod's owner what the pod waits for."""
 
-    pod: Pod
+    pod: GroupPod
     message: str
     wrong: bool = False
     """It will wait forever unless somebody corrects it."""
@@ -188,7 +188,7 @@ class EmitEvent:
 class WarnNode:
     """Tell the administrator what is wrong with a node."""
 
-    node: Node
+    node: ServerNode
     message: str
 
 

@@ -14,7 +14,7 @@ from dra_driver.ultraserver.rendezvous.roster import MAX_GROUP_SIZE, GroupError,
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class GroupMembership:
     """A pod's membership in its group, as its environment describes it.
 
     Attributes:
@@ -34,7 +34,7 @@ class Membership:
     node: int
 
 
-def own_membership(environment: Mapping[str, str]) -> Membership:
+def own_membership(environment: Mapping[str, str]) -> GroupMembership:
     """Read the variables of LeaderWorkerSet and of this driver.
 
     Raises:
@@ -46,7 +46,7 @@ def own_membership(environment: Mapping[str, str]) -> Membership:
     nodes: Mapping[int, Literal[1, 2, 4]] = {1: 1, 2: 2, 4: 4}
     wanted = nodes[Mode(mode).nodes]
     alone = wanted == 1
-    return Membership(
+    return GroupMembership(
         index=index,
         size=size,
         leader=_text(environment, "LWS_LEADER_ADDRESS"),
@@ -56,7 +56,7 @@ def own_membership(environment: Mapping[str, str]) -> Membership:
     )
 
 
-def own_host(membership: Membership, hostname: str) -> str | None:
+def own_host(membership: GroupMembership, hostname: str) -> str | None:
     """The pod's name in the cluster's DNS; None if the leader is known by an address, so that there is no name.
 
     LeaderWorkerSet gives all pods of a group one subdomain: replacing the leader's host name in its address with that
@@ -68,7 +68,7 @@ def own_host(membership: Membership, hostname: str) -> str | None:
     return None if domain is None else f"{hostname}.{domain}".rstrip(".")
 
 
-def group_domain(membership: Membership) -> str | None:
+def group_domain(membership: GroupMembership) -> str | None:
     """What follows the pods' own names in the group's names, or ""; None if the leader is known by an address."""
     try:
         ipaddress.ip_address(membership.leader)
@@ -77,7 +77,7 @@ def group_domain(membership: Membership) -> str | None:
     return None
 
 
-def hello(membership: Membership, host: str) -> Hello:
+def hello(membership: GroupMembership, host: str) -> Hello:
     """The pod's own Hello. Raises GroupError if a value is invalid."""
     member = {"index": membership.index, "host": host, "server": membership.server, "node": membership.node}
     try:

@@ -15,8 +15,8 @@ from dra_driver.ultraserver.rendezvous.roster import (
     FromLeader,
     FromMember,
     GroupError,
+    GroupProgress,
     Hello,
-    Progress,
     Ranks,
     RankTable,
     Roster,
@@ -172,8 +172,8 @@ class _Leader:
             self.tell(self._progress())
         self._changed.set()
 
-    def _progress(self) -> Progress:
-        return Progress(self._size, self.roster.missing)
+    def _progress(self) -> GroupProgress:
+        return GroupProgress(self._size, self.roster.missing)
 
     async def pulse(self) -> None:
         """Send signs of life to the members."""

@@ -4,9 +4,9 @@ The checks and the order are those of AWS's own init script (aws-neuron-sdk, ``s
 each set has the wanted number of nodes, with one server id and different node ids; ranks are counted over the members
 sorted by server id, node id and host.
 
-Messages are one JSON object a line. A member sends Hello; the leader answers with Progress while others are missing
-(and from time to time, as a sign of life), and finally with Ranks or Refused; the member sends Confirmed once it has
-stored its rank.
+Messages are one JSON object a line. A member sends Hello; the leader answers with GroupProgress while others are
+missing (and from time to time, as a sign of life), and finally with Ranks or RefusalMessage; the member sends Confirmed
+once it has stored its rank.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Hello(_Message, frozen=True, tag="hello"):
     version: Literal[1] = 1
 
 
-class Progress(_Message, frozen=True, tag="progress"):
+class GroupProgress(_Message, frozen=True, tag="progress"):
     """From the leader: who is missing."""
 
     size: Size
@@ -167,7 +167,7 @@ class Ranks(_Message, frozen=True, tag="placed"):
     members: Annotated[list[Member], msgspec.Meta(max_length=MAX_GROUP_SIZE)]
 
 
-class Refused(_Message, frozen=True, tag="refused"):
+class RefusalMessage(_Message, frozen=True, tag="refused"):
     """From the leader: why the group, or this member, cannot start."""
 
     reason: Text
@@ -178,7 +178,7 @@ class Confirmed(_Message, frozen=True, tag="confirmed"):
 
 
 FromMember = Hello | Confirmed
-FromLeader = Progress | Ranks | Refused
+FromLeader = GroupProgress | Ranks | RefusalMessage
 
 _FROM_MEMBER: msgspec.json.Decoder[FromMember] = msgspec.json.Decoder(FromMember)
 _FROM_LEADER: msgspec.json.Decoder[FromLeader] = msgspec.json.Decoder(FromLeader)
@@ -200,9 +200,9 @@ def from_leader(line: bytes) -> FromLeader:
         raise GroupError(f"not a message from the leader: {error}") from error
 
 
-def refused(error: Exception) -> Refused:
+def refused(error: Exception) -> RefusalMessage:
     """The error as a message to the members."""
-    return Refused(str(error)[:MAX_REASON_LENGTH])
+    return RefusalMessage(str(error)[:MAX_REASON_LENGTH])
 
 
 def line_of(message: FromMember | FromLeader) -> bytes:

@@ -10,11 +10,11 @@ from dra_driver.ultraserver.rendezvous.roster import (
     MAX_ANSWER_BYTES,
     Confirmed,
     GroupError,
+    GroupProgress,
     Hello,
-    Progress,
     Ranks,
     RankTable,
-    Refused,
+    RefusalMessage,
     assign_ranks,
     from_leader,
     line_of,
@@ -105,13 +105,13 @@ class _Attempts:
             if not line:
                 raise GroupError("it closed the connection, and its log says why")
             answer = from_leader(line)
-            if isinstance(answer, Refused):
+            if isinstance(answer, RefusalMessage):
                 raise _RefusedError(printable(answer.reason))
             if isinstance(answer, Ranks):
                 return self._checked(answer)
             self._progress(answer)
 
-    def _progress(self, answer: Progress) -> None:
+    def _progress(self, answer: GroupProgress) -> None:
         self._tell(progress(answer.size, answer.missing))
 
     def _checked(self, answer: Ranks) -> RankTable:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lab.node import Node
 
-from dra_driver.legacy.rules import Resource
+from dra_driver.legacy.rules import NeuronResource
 from tests.cluster.lib.kube import Kube, Object
 
 _SPEC_PREFIX = "k8s.neuron.aws.com-claim_"
@@ -52,7 +52,7 @@ class NodeFiles:
         plugin takes them for allocatable again.
         """
         self.node.stop_kubelet()
-        nothing: dict[str, None] = dict.fromkeys(resource.value for resource in Resource)
+        nothing: dict[str, None] = dict.fromkeys(resource.value for resource in NeuronResource)
         patch = json.dumps({"status": {"capacity": nothing, "allocatable": nothing}})
         kube.kubectl("patch", "node", self.node.name, "--subresource=status", "--type=merge", "-p", patch)
         (self.node.layout.kubelet / "device-plugins/kubelet_internal_checkpoint").unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from lab.progress import Progress
 from lab.settings import Settings
 
 from dra_driver.kube.api.client import Transport
-from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, Resource
+from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, NeuronResource
 from tests.cluster.lib.installation import EMULATED
 from tests.cluster.lib.installation import NAMESPACE as DRIVER_NAMESPACE
 from tests.cluster.lib.kube import Kube, Object, eventually
@@ -27,7 +27,7 @@ from tests.cluster.lib.serviceaddress import ServiceAddress
 from tests.paths import ROOT
 
 INF1, TRN1 = "inf1.6xlarge", "trn1.32xlarge"
-NEURON, CORE = Resource.DEVICE.value, Resource.CORE.value
+NEURON, CORE = NeuronResource.DEVICE.value, NeuronResource.CORE.value
 NINE = ",".join(map(str, range(9)))
 """Value of NEURON_RT_VISIBLE_CORES for the documented pod with nine cores."""
 CHART = ROOT / "charts/neuron-helm-chart"
@@ -197,7 +197,7 @@ class Release:
 
         def probe() -> bool:
             found = [node["status"]["allocatable"] for node in self.kube.find("nodes")]
-            counts = {tuple(int(item.get(name.value, "0")) for name in Resource) for item in found}
+            counts = {tuple(int(item.get(name.value, "0")) for name in NeuronResource) for item in found}
             return counts == {(devices, cores)}
 
         eventually(f"{devices} chips and {cores} cores on each node", probe, 60)

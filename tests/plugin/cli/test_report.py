@@ -15,7 +15,7 @@ from dra_driver.cli.main import main
 from dra_driver.driver.claims import checkpoint
 from dra_driver.driver.claims.model import CheckpointEntry, ChipNode, Plan, PlannedDevice
 from dra_driver.neuron.health import memory
-from dra_driver.neuron.health.assess import ChipMemory, Memory, Track
+from dra_driver.neuron.health.assess import ChipMemory, HealthMemory, Track
 from tests.builders.claims import uid
 from tests.builders.overview import add_holder, add_neuron_node, add_waiting, taint
 from tests.doubles.apiserver.server import ApiServer
@@ -374,7 +374,7 @@ def used_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     chip = ChipMemory(3, serial=SERIAL, tracks={"hbm-uncorrectable": Track(1_700_000_000, since=1_700_000_000)})
     for path, data in (
         (state / "claims" / f"{uid(1)}.json", checkpoint.encoded(CheckpointEntry(plan, "boot-1"))),
-        (state / "health" / "health.json", memory.encoded(Memory("boot-1", chips=(chip,)))),
+        (state / "health" / "health.json", memory.encoded(HealthMemory("boot-1", chips=(chip,)))),
     ):
         path.parent.mkdir(parents=True)
         path.write_bytes(data)

@@ -11,7 +11,7 @@ import pytest
 
 from dra_driver.cli.main import main
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
-from dra_driver.neuron.health.assess import ChipMemory, Memory, Track
+from dra_driver.neuron.health.assess import ChipMemory, HealthMemory, Track
 from dra_driver.neuron.health.clearing import Answer, answer, take
 from dra_driver.neuron.health.memory import MemoryFile
 from dra_driver.neuron.host.discover import boot_id
@@ -61,7 +61,7 @@ def test_what_the_driver_remembers_is_shown_with_its_time_and_nothing_is_written
     state = tmp_path / "state"
     record = MemoryFile(state)
     tracks = {"log-dma": Track(1_800_000_000, 1_800_000_000)}
-    record.write(Memory(boot_id(host), "2.24.7.0", (ChipMemory(0, None, tracks),)))
+    record.write(HealthMemory(boot_id(host), "2.24.7.0", (ChipMemory(0, None, tracks),)))
     before = (state / "health.json").read_bytes()
     assert main(["health", "--host-root", str(host), "--state-dir", str(state), "-o", "json"]) == 0
     (fault,) = json.loads(capsys.readouterr().out)["devices"][0]["faults"]
@@ -108,7 +108,7 @@ def test_during_the_time_of_grace_the_effect_is_the_one_that_holds_now(
 ) -> None:
     began = int(time.time()) - 1800
     tracks = {code: Track(began, began) for code in ("hbm-uncorrectable", "hbm-repairable")}
-    MemoryFile(tmp_path / "state").write(Memory(boot_id(host), "2.24.7.0", (ChipMemory(1, None, tracks),)))
+    MemoryFile(tmp_path / "state").write(HealthMemory(boot_id(host), "2.24.7.0", (ChipMemory(1, None, tracks),)))
     policy = tmp_path / "policy.yaml"
     policy.write_text(f"rules: [{{severity: unhealthy, effect: NoExecute, graceSeconds: {grace}}}]")
     arguments = ("--host-root", str(host), "--state-dir", str(tmp_path / "state"), "--health-policy", str(policy))
@@ -133,7 +133,7 @@ def test_the_record_is_that_of_the_driver_or_else_of_the_device_plugin(
     for name, code in ((DRIVER, "log-dma"), (PLUGIN, "log-core")):
         if name in there:
             tracks = {code: Track(1_800_000_000, 1_800_000_000)}
-            record = Memory(boot_id(host), "2.24.7.0", (ChipMemory(0, None, tracks),))
+            record = HealthMemory(boot_id(host), "2.24.7.0", (ChipMemory(0, None, tracks),))
             # Of the host that is looked at, and of the node that the command runs on.
             for directory in (host.joinpath(*(daemons / name).parts[1:]), daemons / name):
                 MemoryFile(directory).write(record)

@@ -9,7 +9,7 @@ import pytest
 
 from dra_driver.cli import extender
 from dra_driver.cli.main import main
-from dra_driver.legacy.extender.service import Settings
+from dra_driver.legacy.extender.service import ExtenderSettings
 from dra_driver.util.errors import UsageError
 from tests.golden import golden, golden_error
 
@@ -22,7 +22,7 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
-def settings(*arguments: str) -> tuple[Settings, int]:
+def settings(*arguments: str) -> tuple[ExtenderSettings, int]:
     parser = argparse.ArgumentParser()
     extender.register(parser.add_subparsers())
     values = extender.effective(vars(parser.parse_args(["extender", *arguments])), os.environ)

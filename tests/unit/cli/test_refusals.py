@@ -16,7 +16,7 @@ from dra_driver.cli.clusterinput import MAX_OBJECT_BYTES, read_text
 from dra_driver.cli.hostinput import found_state_dir
 from dra_driver.cli.main import main
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
-from dra_driver.neuron.health.assess import Memory
+from dra_driver.neuron.health.assess import HealthMemory
 from dra_driver.neuron.health.clearing import Answer, answer, take
 from dra_driver.neuron.health.memory import MemoryFile
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
@@ -229,7 +229,7 @@ def test_what_is_printed(
 
 def test_a_report_of_a_host_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_host(tmp_path / "host", INSTANCE_TYPES["inf2.24xlarge"], EmulationOptions())
-    MemoryFile(found_state_dir(tmp_path / "host")).write(Memory())
+    MemoryFile(found_state_dir(tmp_path / "host")).write(HealthMemory())
     (tmp_path / "host/proc/sys/kernel/random").mkdir(parents=True, exist_ok=True)
     (tmp_path / "host/proc/sys/kernel/random/boot_id").write_text("6aa22853-a073-4fb9-9c8b-15972cd2d951\n")
     command = ["report", "--host-root", str(tmp_path / "host"), "--archive", str(tmp_path / "report.tar.gz")]

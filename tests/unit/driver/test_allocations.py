@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra_driver.driver.allocations import MOST_SERIES, Allocation, allocation_samples, allocations
+from dra_driver.driver.allocations import MOST_SERIES, DeviceUse, allocation_samples, allocations
 from dra_driver.driver.claims.model import ChipNode, Plan, PlannedDevice
 from dra_driver.kube.kubelet.client import ClaimedDevice, PodDevices
 from tests.builders.claims import uid
@@ -23,7 +23,7 @@ def listed(pod: str, *uses: tuple[str, str], claim: str = "claim", driver: str =
     return PodDevices("team", pod, {}, claimed)
 
 
-def found(plans: list[Plan], *pods: PodDevices) -> list[Allocation]:
+def found(plans: list[Plan], *pods: PodDevices) -> list[DeviceUse]:
     return allocations(plans, pods, lambda plan: plan.consumers)
 
 
@@ -33,8 +33,8 @@ CHIP = device("neuron-device-3", 3)
 def test_kubelet_says_which_containers_share_a_device() -> None:
     shared = listed("train", ("main", CHIP.device), ("side", CHIP.device))
     assert found([plan(CHIP, consumers=("train",))], shared) == [
-        Allocation("neuron-device-3", "team", "claim", "train", "main", (3,)),
-        Allocation("neuron-device-3", "team", "claim", "train", "side", (3,)),
+        DeviceUse("neuron-device-3", "team", "claim", "train", "main", (3,)),
+        DeviceUse("neuron-device-3", "team", "claim", "train", "side", (3,)),
     ]
 
 
@@ -43,7 +43,7 @@ def test_without_kubelets_word_the_pods_are_those_that_the_claim_is_reserved_for
 
 
 def test_a_device_is_in_use_also_when_nobody_is_known() -> None:
-    assert found([plan(CHIP)]) == [Allocation("neuron-device-3", "team", "claim", "", "", (3,))]
+    assert found([plan(CHIP)]) == [DeviceUse("neuron-device-3", "team", "claim", "", "", (3,))]
 
 
 def test_kubelet_knows_pods_that_came_and_went_since_the_claim_was_read() -> None:

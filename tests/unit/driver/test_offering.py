@@ -16,7 +16,7 @@ from dra_driver.driver.offering import Offering
 from dra_driver.driver.resourceslices.controller import Desired
 from dra_driver.driver.resourceslices.devices import completed, effective_cuts, offer, with_faults
 from dra_driver.driver.resourceslices.kept import Keeper
-from dra_driver.driver.settings import Settings
+from dra_driver.driver.settings import DriverSettings
 from dra_driver.kube.kubelet.client import PodDevices
 from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.exclusion import HeldBack, held_back
@@ -31,7 +31,7 @@ SICK = NodeHealth((ChipHealth(2, (ActiveFault("hbm-uncorrectable", 100),)),))
 POD = PodDevices("default", "old", {"main": {"aws.amazon.com/neuron": frozenset({"7"})}})
 
 
-def settings(**options: str) -> Settings:
+def settings(**options: str) -> DriverSettings:
     return kubelet_plugin.settings(kubelet_plugin.effective({"node_name": NODE, **options}, {}))
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dra_driver.legacy.rules import Hardware, Resource, counts
+from dra_driver.legacy.rules import NeuronResource, NodeHardware, counts
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from tests.paths import DOCS
 
@@ -46,9 +46,9 @@ def test_the_numbers_of_cores_on_the_page_are_those_of_the_rules(row: str) -> No
     cores, shown = line.split(" | ")
     for name in names:
         kind = INSTANCE_TYPES[name]
-        hardware = Hardware(name, kind.fabric, kind.cores_per_device // lnc)
+        hardware = NodeHardware(name, kind.fabric, kind.cores_per_device // lnc)
         assert (name, int(cores)) == (name, hardware.cores)
-        assert (name, numbers(shown)) == (name, list(counts(hardware, Resource.CORE)))
+        assert (name, numbers(shown)) == (name, list(counts(hardware, NeuronResource.CORE)))
 
 
 def test_each_type_with_several_devices_has_its_row_for_each_size_of_its_logical_cores() -> None:
@@ -60,8 +60,8 @@ def test_each_type_with_several_devices_has_its_row_for_each_size_of_its_logical
 def test_a_type_with_one_device_gives_any_number_of_its_cores() -> None:
     for kind in INSTANCE_TYPES.values():
         for lnc in kind.lnc_values if kind.devices == 1 else ():
-            hardware = Hardware(kind.name, kind.fabric, kind.cores_per_device // lnc)
-            assert counts(hardware, Resource.CORE) == tuple(range(1, hardware.cores + 1))
+            hardware = NodeHardware(kind.name, kind.fabric, kind.cores_per_device // lnc)
+            assert counts(hardware, NeuronResource.CORE) == tuple(range(1, hardware.cores + 1))
             assert 2 <= hardware.cores <= 8, "what the page says"
 
 

@@ -13,39 +13,39 @@ from hypothesis import strategies as st
 from dra_driver.legacy.placement import DoesNotFit, Packing, fits, list_counts, place, union
 from dra_driver.legacy.resource_requests import (
     MAX_CONTAINERS,
-    Container,
     ContainerRequest,
     Limits,
+    LimitsContainer,
     Number,
     PodRequest,
     Resources,
     Role,
     pod_request,
 )
-from dra_driver.legacy.rules import Hardware, Resource, candidates, hardware
+from dra_driver.legacy.rules import NeuronResource, NodeHardware, candidates, hardware
 from dra_driver.util.errors import DriverError
 from tests.golden import golden, golden_error
 
-DEVICE, CORE = Resource.DEVICE, Resource.CORE
+DEVICE, CORE = NeuronResource.DEVICE, NeuronResource.CORE
 TRN1, INF2 = hardware("trn1.32xlarge", 16, 32), hardware("inf2.48xlarge", 12, 24)
 INF1 = hardware("inf1.6xlarge", 4, 16)
 
 
-def requests(*items: tuple[Role, Resource, int]) -> PodRequest:
+def requests(*items: tuple[Role, NeuronResource, int]) -> PodRequest:
     return tuple(ContainerRequest(f"c{number}", *item) for number, item in enumerate(items))
 
 
-def main(count: int, resource: Resource = DEVICE) -> tuple[Role, Resource, int]:
+def main(count: int, resource: NeuronResource = DEVICE) -> tuple[Role, NeuronResource, int]:
     return Role.MAIN, resource, count
 
 
-def placed(kind: Hardware, taken: Sequence[int], asked: PodRequest) -> list[tuple[int, ...]]:
+def placed(kind: NodeHardware, taken: Sequence[int], asked: PodRequest) -> list[tuple[int, ...]]:
     found = place(kind, kind.mask(DEVICE, taken), asked)
     assert not isinstance(found, DoesNotFit), found
     return [kind.ids(request.resource, mask) for request, mask in zip(asked, found, strict=True)]
 
 
-def refused(kind: Hardware, taken: Sequence[int], asked: PodRequest) -> DoesNotFit:
+def refused(kind: NodeHardware, taken: Sequence[int], asked: PodRequest) -> DoesNotFit:
     found = place(kind, kind.mask(DEVICE, taken), asked)
     assert isinstance(found, DoesNotFit)
     assert fits(kind, kind.mask(DEVICE, taken), asked) == found
@@ -119,11 +119,11 @@ roles = st.sampled_from(Role)
 
 @given(
     st.sampled_from([TRN1, INF2, INF1, hardware("trn2.48xlarge", 16, 64), hardware("x", 5, 10)]),
-    st.lists(st.tuples(roles, st.sampled_from(Resource), st.integers(1, 17)), max_size=5),
+    st.lists(st.tuples(roles, st.sampled_from(NeuronResource), st.integers(1, 17)), max_size=5),
     st.data(),
 )
 def test_what_is_placed_is_free_obeys_the_rules_and_collides_with_nothing_that_runs_beside_it(
-    kind: Hardware, asked: list[tuple[Role, Resource, int]], data: st.DataObject
+    kind: NodeHardware, asked: list[tuple[Role, NeuronResource, int]], data: st.DataObject
 ) -> None:
     taken = data.draw(st.integers(0, (1 << kind.cores) - 1)) & data.draw(st.integers(0, (1 << kind.cores) - 1))
     demanded = requests(*asked)
@@ -161,14 +161,14 @@ def test_whether_many_containers_fit_is_cheap_on_nodes_that_are_all_different() 
         assert fitting, "else counting alone would have done"
 
 
-@given(st.lists(st.tuples(st.sampled_from(Resource), st.integers(1, 4)), min_size=1, max_size=4), st.data())
+@given(st.lists(st.tuples(st.sampled_from(NeuronResource), st.integers(1, 4)), min_size=1, max_size=4), st.data())
 def test_containers_side_by_side_are_refused_only_where_no_disjoint_sets_exist(
-    asked: list[tuple[Resource, int]], data: st.DataObject
+    asked: list[tuple[NeuronResource, int]], data: st.DataObject
 ) -> None:
     kind = data.draw(st.sampled_from([INF1, hardware("inf2.24xlarge", 6, 12)]))
     taken = data.draw(st.integers(0, (1 << kind.cores) - 1)) & data.draw(st.integers(0, (1 << kind.cores) - 1))
 
-    def possible(busy: int, left: list[tuple[Resource, int]]) -> bool:
+    def possible(busy: int, left: list[tuple[NeuronResource, int]]) -> bool:
         masks = candidates(kind, *left[0]) if left else ()
         return not left or any(not mask & busy and possible(busy | mask, left[1:]) for mask in masks)
 
@@ -176,8 +176,8 @@ def test_containers_side_by_side_are_refused_only_where_no_disjoint_sets_exist(
     assert isinstance(found, DoesNotFit) == (not possible(taken, asked))
 
 
-def container(name: str, devices: Number = None, cores: Number = None, policy: str | None = None) -> Container:
-    return Container(name, Resources(Limits(devices, cores)), policy)
+def container(name: str, devices: Number = None, cores: Number = None, policy: str | None = None) -> LimitsContainer:
+    return LimitsContainer(name, Resources(Limits(devices, cores)), policy)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_other_numbers_are_refused_with_the_container(value: Number) -> None:
 
 
 def test_zero_is_no_demand() -> None:
-    assert pod_request((container("first", "0"),), (container("main", None, "0"), Container("plain"))) == ()
+    assert pod_request((container("first", "0"),), (container("main", None, "0"), LimitsContainer("plain"))) == ()
 
 
 def test_init_containers_that_keep_running_are_sidecars() -> None:
@@ -210,7 +210,7 @@ def test_init_containers_that_keep_running_are_sidecars() -> None:
 
 
 def test_requests_count_where_there_are_no_limits() -> None:
-    found = pod_request(None, (Container("main", Resources(requests=Limits("2"))),))
+    found = pod_request(None, (LimitsContainer("main", Resources(requests=Limits("2"))),))
     assert found[0].count == 2
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from dra_driver.legacy.rules import (
     BEST_SCORE,
-    Hardware,
-    Resource,
+    NeuronResource,
+    NodeHardware,
     candidates,
     counts,
     free_candidates,
@@ -23,10 +23,10 @@ from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import DriverError
 from tests.golden import golden_error
 
-DEVICE, CORE = Resource.DEVICE, Resource.CORE
+DEVICE, CORE = NeuronResource.DEVICE, NeuronResource.CORE
 
 
-def node(name: str, lnc: int | None = None) -> Hardware:
+def node(name: str, lnc: int | None = None) -> NodeHardware:
     row = INSTANCE_TYPES[name]
     devices = row.devices or 16
     return hardware(name, devices, devices * row.cores_per_device // (lnc or row.default_lnc))
@@ -36,7 +36,7 @@ KINDS = [node(name, lnc) for name, row in INSTANCE_TYPES.items() for lnc in row.
 kinds = st.sampled_from(KINDS)
 
 
-def sets(kind: Hardware, resource: Resource, count: int) -> list[tuple[int, ...]]:
+def sets(kind: NodeHardware, resource: NeuronResource, count: int) -> list[tuple[int, ...]]:
     return [kind.ids(resource, mask) for mask in candidates(kind, resource, count)]
 
 
@@ -120,8 +120,10 @@ def test_cores_on_a_torus_lie_on_one_four_eight_or_sixteen_devices() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.instance_type}x{kind.cores_per_device}")
-@pytest.mark.parametrize("resource", Resource)
-def test_each_set_has_the_count_is_a_run_and_its_devices_are_a_set(kind: Hardware, resource: Resource) -> None:
+@pytest.mark.parametrize("resource", NeuronResource)
+def test_each_set_has_the_count_is_a_run_and_its_devices_are_a_set(
+    kind: NodeHardware, resource: NeuronResource
+) -> None:
     possible = counts(kind, resource)
     assert possible[0] == 1
     assert possible[-1] == kind.units(resource), "one or all is always valid"
@@ -139,15 +141,15 @@ def test_counts_that_no_node_can_have_give_nothing(count: int) -> None:
 
 
 @given(kinds, st.data())
-def test_masks_and_ids_are_each_others_inverse(kind: Hardware, data: st.DataObject) -> None:
-    resource = data.draw(st.sampled_from(Resource))
+def test_masks_and_ids_are_each_others_inverse(kind: NodeHardware, data: st.DataObject) -> None:
+    resource = data.draw(st.sampled_from(NeuronResource))
     ids = data.draw(st.sets(st.integers(0, kind.units(resource) - 1)))
     assert set(kind.ids(resource, kind.mask(resource, ids))) == ids
 
 
 @given(kinds, st.data())
-def test_the_choice_keeps_as_many_large_sets_whole_as_any_could(kind: Hardware, data: st.DataObject) -> None:
-    resource = data.draw(st.sampled_from(Resource))
+def test_the_choice_keeps_as_many_large_sets_whole_as_any_could(kind: NodeHardware, data: st.DataObject) -> None:
+    resource = data.draw(st.sampled_from(NeuronResource))
     taken = data.draw(st.integers(0, (1 << kind.cores) - 1))
     taken &= data.draw(st.integers(0, (1 << kind.cores) - 1))
     count = data.draw(st.sampled_from(counts(kind, resource)))
@@ -159,7 +161,7 @@ def test_the_choice_keeps_as_many_large_sets_whole_as_any_could(kind: Hardware, 
         assert 0 <= score(kind, taken, taken | free[0]) <= BEST_SCORE
 
 
-def chosen(kind: Hardware, taken: list[int], count: int, resource: Resource = DEVICE) -> tuple[int, ...]:
+def chosen(kind: NodeHardware, taken: list[int], count: int, resource: NeuronResource = DEVICE) -> tuple[int, ...]:
     mask = kind.mask(resource, taken)
     return kind.ids(resource, least_breaking_first(kind, mask, free_candidates(kind, mask, resource, count))[0])
 

@@ -13,9 +13,9 @@ from dra_driver.legacy.annotations import (
     ALLOCATION,
     OF,
     POD_KEYS,
-    Allocation,
+    ContainerShare,
     PodAnnotations,
-    Share,
+    RecordedAllocation,
     copied,
     from_mapping,
     parse_ids,
@@ -24,17 +24,17 @@ from dra_driver.legacy.annotations import (
     write,
 )
 from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
-from dra_driver.legacy.rules import Resource, hardware
+from dra_driver.legacy.rules import NeuronResource, hardware
 from dra_driver.legacy.usage import Holding, held, holding, usage
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import ranges
 from tests.golden import golden, golden_error
 
-DEVICE, CORE = Resource.DEVICE, Resource.CORE
+DEVICE, CORE = NeuronResource.DEVICE, NeuronResource.CORE
 TRN1, INF1 = hardware("trn1.32xlarge", 16, 32), hardware("inf1.6xlarge", 4, 16)
 
 
-def asks(*counts: int, resource: Resource = DEVICE) -> PodRequest:
+def asks(*counts: int, resource: NeuronResource = DEVICE) -> PodRequest:
     return tuple(ContainerRequest(f"c{number}", Role.MAIN, resource, count) for number, count in enumerate(counts))
 
 
@@ -45,7 +45,7 @@ def taken(annotations: dict[str, str], requests: PodRequest | None) -> tuple[tup
 
 
 def test_nine_cores_are_written_under_all_names() -> None:
-    found = write(INF1, "uid", (Share("main", CORE, tuple(range(9))),), 1_700_000_000_000_000_000)
+    found = write(INF1, "uid", (ContainerShare("main", CORE, tuple(range(9))),), 1_700_000_000_000_000_000)
     assert found == {
         "AWS_NEURON_IDS": "0,1,2,3,4,5,6,7,8",
         "NEURON_RESOURCE_TYPE": "aws.amazon.com/neuroncore",
@@ -59,16 +59,16 @@ def test_nine_cores_are_written_under_all_names() -> None:
 
 
 def test_devices_and_cores_of_one_pod_are_listed_as_cores() -> None:
-    found = write(INF1, "uid", (Share("a", DEVICE, (1,)), Share("b", CORE, (2, 3))), 1)
+    found = write(INF1, "uid", (ContainerShare("a", DEVICE, (1,)), ContainerShare("b", CORE, (2, 3))), 1)
     assert found["AWS_NEURON_IDS"] == "2,3,4,5,6,7"
     assert (found["NEURON_DEVS"], found["NEURON_CORES"]) == ("1", "2,3")
 
 
 shares = st.lists(
     st.builds(
-        Share,
+        ContainerShare,
         st.text("abc-", min_size=1),
-        st.sampled_from(Resource),
+        st.sampled_from(NeuronResource),
         st.sets(st.integers(0, 15), min_size=1).map(lambda ids: tuple(sorted(ids))),
     ),
     min_size=1,
@@ -78,11 +78,11 @@ shares = st.lists(
 
 
 @given(shares, st.integers(0, 2**62))
-def test_what_is_written_is_read(given_: tuple[Share, ...], now: int) -> None:
+def test_what_is_written_is_read(given_: tuple[ContainerShare, ...], now: int) -> None:
     written = write(TRN1, "uid", given_, now)
-    assert read(from_mapping(written)) == Allocation(given_, 2, handed_out=False, chosen_at=now)
+    assert read(from_mapping(written)) == RecordedAllocation(given_, 2, handed_out=False, chosen_at=now)
     assert written.keys() <= set(POD_KEYS)
-    mask = held(TRN1, Allocation(given_, 2))
+    mask = held(TRN1, RecordedAllocation(given_, 2))
     for key in ({"AWS_NEURON_IDS", "NEURON_RESOURCE_TYPE"}, {"NEURON_CORES", "NEURON_DEVS"}):
         found = read(from_mapping({name: text for name, text in written.items() if name in key}))
         assert found is not None
@@ -167,7 +167,7 @@ def test_a_bound_pod_without_annotations_makes_the_node_uncertain() -> None:
     ],
 )  # fmt: skip
 def test_an_edit_of_one_annotation_frees_nothing(edit: dict[str, str]) -> None:
-    written = write(TRN1, "uid", (Share("c0", DEVICE, (4, 5, 6, 7)),), 1) | edit
+    written = write(TRN1, "uid", (ContainerShare("c0", DEVICE, (4, 5, 6, 7)),), 1) | edit
     cores, trouble = taken(written, asks(4))
     assert set(range(8, 16)) <= {*cores}
     assert trouble == ""
@@ -175,7 +175,7 @@ def test_an_edit_of_one_annotation_frees_nothing(edit: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("key", [ALLOCATION, "AWS_NEURON_IDS", "NEURON_RESOURCE_TYPE", "NEURON_DEVS"])
 def test_one_unreadable_annotation_beside_others_that_tell_enough_hides_nothing(key: str) -> None:
-    written = write(TRN1, "uid", (Share("c0", DEVICE, (4, 5, 6, 7)),), 1) | {key: "nonsense"}
+    written = write(TRN1, "uid", (ContainerShare("c0", DEVICE, (4, 5, 6, 7)),), 1) | {key: "nonsense"}
     assert taken(written, asks(4)) == (tuple(range(8, 16)), "")
 
 
@@ -270,7 +270,7 @@ def test_ids_that_the_node_has_not_make_it_uncertain() -> None:
 
 def test_cores_chosen_under_another_logical_core_size_take_their_whole_devices() -> None:
     wide, narrow = hardware("trn2.48xlarge", 16, 64), hardware("trn2.48xlarge", 16, 128)
-    found = read(from_mapping(write(wide, "uid", (Share("c0", CORE, (5, 6)),), 1)))
+    found = read(from_mapping(write(wide, "uid", (ContainerShare("c0", CORE, (5, 6)),), 1)))
     assert found is not None
     assert narrow.ids(DEVICE, held(narrow, found)) == (1,)
     assert narrow.ids(CORE, held(narrow, found)) == tuple(range(8, 16))

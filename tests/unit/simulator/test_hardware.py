@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint
-from dra_driver.neuron.topology.cuts import Cuts, Part
+from dra_driver.neuron.topology.cuts import Cuts, HardwarePart
 from dra_driver.simulator.emulated_nodes import emulated
 from dra_driver.simulator.hardware import Hardware, resource_of
 from dra_driver.simulator.taints import listed, sick
@@ -59,16 +59,16 @@ def test_the_size_of_cores_on_offer_counts_and_else_the_default_of_the_type() ->
         if device.name == "neuron-core-3-1"
     ]
     hardware = Hardware.of([device for device in devices if not device.name.startswith("neuron-core-3-")] + small)
-    assert hardware.parts("neuron-core-3-1") == (Part(3, (1,)),)
-    assert hardware.parts("neuron-core-4-1") == (Part(4, (2, 3)),)
-    assert Hardware.of(offered(cuts="chip")).parts("neuron-core-4-1") == (Part(4, (2, 3)),)
+    assert hardware.parts("neuron-core-3-1") == (HardwarePart(3, (1,)),)
+    assert hardware.parts("neuron-core-4-1") == (HardwarePart(4, (2, 3)),)
+    assert Hardware.of(offered(cuts="chip")).parts("neuron-core-4-1") == (HardwarePart(4, (2, 3)),)
     assert hardware.parts("neuron-thing-1") == ()
 
 
 @pytest.mark.parametrize("size", [0, -1, 10**9])
 def test_an_absurd_size_of_cores_is_not_believed(size: int) -> None:
     attributes = {"deviceId": DeviceAttribute(int_=0), "logicalCoreSize": DeviceAttribute(int_=size)}
-    assert Hardware.of([Device("neuron-core-0-1", attributes)]).parts("neuron-core-0-1") == (Part(0, (1,)),)
+    assert Hardware.of([Device("neuron-core-0-1", attributes)]).parts("neuron-core-0-1") == (HardwarePart(0, (1,)),)
 
 
 def test_marks_leave_out_what_the_type_does_not_have() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from dra_driver.neuron.topology.cuts import Part
+from dra_driver.neuron.topology.cuts import HardwarePart
 
 NO_CORES: Final[Mapping[int, tuple[bool, ...]]] = MappingProxyType({})
 
@@ -36,7 +36,7 @@ class Marks:
 
 
 def marks_of(
-    devices: Iterable[tuple[str, Sequence[Part]]],
+    devices: Iterable[tuple[str, Sequence[HardwarePart]]],
     cores: int,
     core_size: Callable[[int], int],
     *,

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dra_driver.kube.api.errors import Unreachable
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, ResourceClaim
-from dra_driver.neuron.topology.cuts import NODE_DEVICE, Part, parts_of
+from dra_driver.neuron.topology.cuts import NODE_DEVICE, HardwarePart, parts_of
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import ApiServer, Node, claim, result, uid
 from tests.generators.effort import examples
@@ -230,16 +230,16 @@ def _results(item: ResourceClaim) -> Any:
     return item.status.allocation.devices.results
 
 
-def _exclusive(item: ResourceClaim) -> list[Part]:
+def _exclusive(item: ResourceClaim) -> list[HardwarePart]:
     return [part for one in _results(item) if not one.admin_access for part in _parts(one)]
 
 
-def _parts(of: DeviceRequestAllocationResult) -> tuple[Part, ...]:
+def _parts(of: DeviceRequestAllocationResult) -> tuple[HardwarePart, ...]:
     """What a device is made of on this host of sixteen chips, whose logical cores are two physical ones."""
     return parts_of(of.device, range(16), lambda _: 2) or ()
 
 
-def _cores(part: Part) -> list[tuple[int, int]]:
+def _cores(part: HardwarePart) -> list[tuple[int, int]]:
     """Physical cores, by chip."""
     return [(part.chip, core) for core in part.cores or range(8)]
 

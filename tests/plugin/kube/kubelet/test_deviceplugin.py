@@ -21,7 +21,7 @@ from dra_driver.kube.kubelet import client
 from dra_driver.kube.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from dra_driver.kube.kubelet.api import podresources_v1_pb2
 from dra_driver.kube.kubelet.client import CallError, ClaimedDevice, call, list_pods
-from dra_driver.kube.kubelet.deviceplugin import ContainerDevices, DeviceNode, DevicePlugin, PluginDevice
+from dra_driver.kube.kubelet.deviceplugin import ContainerDevices, DevicePlugin, PluginDevice, PluginDeviceNode
 from dra_driver.util.errors import DriverError
 from tests.doubles.device_manager import (
     PLUGIN,
@@ -58,7 +58,7 @@ class SamplePlugin:
         if self.error is not None:
             raise self.error
         self.allocated.append(ids)
-        nodes = tuple(DeviceNode(f"/dev/gpu{n}", f"/host/gpu{n}") for n in sorted(ids))
+        nodes = tuple(PluginDeviceNode(f"/dev/gpu{n}", f"/host/gpu{n}") for n in sorted(ids))
         return ContainerDevices({"GPUS": ",".join(sorted(ids))}, nodes, ("example.com/gpu=all",))
 
 

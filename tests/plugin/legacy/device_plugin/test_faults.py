@@ -8,8 +8,8 @@ import time
 import grpc
 import pytest
 
-from dra_driver.legacy.annotations import ALLOCATED, IDS, Share, write
-from dra_driver.legacy.rules import Resource
+from dra_driver.legacy.annotations import ALLOCATED, IDS, ContainerShare, write
+from dra_driver.legacy.rules import NeuronResource
 from dra_driver.neuron.exclusion import Excluded
 from dra_driver.neuron.host import sysfs, watch
 from dra_driver.neuron.names import DRIVER_NAME
@@ -240,7 +240,9 @@ def test_what_kubelet_counts_for_a_pod_is_not_given_again_whatever_its_annotatio
         admit(node, first)
         node.set_phase("first", "Running")
         eventually(lambda: node.annotations("first")[ALLOCATED] == "true", what="the record")
-    node.annotate("first", write(node.hardware, first.uid, (Share("main", Resource.DEVICE, (4, 5, 6, 7)),), 1))
+    node.annotate(
+        "first", write(node.hardware, first.uid, (ContainerShare("main", NeuronResource.DEVICE, (4, 5, 6, 7)),), 1)
+    )
     with node.plugin(), golden_error(KubeletError):
         admit(node, node.chosen("second", NEURON, range(4)))
 
@@ -249,7 +251,7 @@ def test_a_pod_whose_init_container_has_devices_is_not_meant_again_after_a_resta
     """PodResources does not tell what init containers have."""
     node = make()
     with node.plugin():
-        share = Share("i", Resource.DEVICE, (0, 1, 2, 3))
+        share = ContainerShare("i", NeuronResource.DEVICE, (0, 1, 2, 3))
         containers = Container("i", {NEURON: 4}, init=True), Container("main")
         node.manager.admit(node.pod("first", *containers, shares=(share,)))
         eventually(lambda: node.annotations("first")[ALLOCATED] == "true", what="the record")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dra_driver.legacy.annotations import ALLOCATED, IDS, UNUSABLE
-from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, Resource, candidates
+from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, NeuronResource, candidates
 from tests.builders.device_plugin import NODE, PluginNode, chips, cores, plugin_node
 from tests.builders.extender import CORE, DEVICE, Extender, cores_in_use, extender, limits, pod_document
 from tests.doubles.device_manager import Container, KnownPod
@@ -126,7 +126,7 @@ def test_what_the_annotations_say_is_what_containers_have(node: PluginNode, seed
             if arrived is None:
                 continue
             ids, _ = admit(node, arrived)
-            kind = Resource(resource)
+            kind = NeuronResource(resource)
             mask = machine.mask(kind, ids)
             assert mask in candidates(machine, kind, len(ids))
             assert not any(mask & other for _, other in running.values()), "a core is given twice"

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from dra_driver.legacy.annotations import Share, from_mapping
+from dra_driver.legacy.annotations import ContainerShare, from_mapping
 from dra_driver.legacy.placement import DoesNotFit, place
 from dra_driver.legacy.resource_requests import ContainerRequest, Role
-from dra_driver.legacy.rules import Resource, candidates, counts
-from dra_driver.legacy.usage import Usage, holding, usage
+from dra_driver.legacy.rules import NeuronResource, candidates, counts
+from dra_driver.legacy.usage import NodeUsage, holding, usage
 from tests.builders.device_plugin import CORE, NEURON, PluginNode, chips, cores, plugin_node
 from tests.doubles.device_manager import Container, KnownPod
 from tests.doubles.kubelet_connection import KubeletError
@@ -57,7 +57,7 @@ class History:
 
     # -- the extender
 
-    def usage(self) -> Usage:
+    def usage(self) -> NodeUsage:
         """By the annotations of the pods alone."""
         found = []
         for item in self.node.server.store.list("pods")[0]:
@@ -65,14 +65,14 @@ class History:
                 continue
             (container,) = item["spec"]["containers"]
             ((resource, count),) = container["resources"]["limits"].items()
-            requests = (ContainerRequest(container["name"], Role.MAIN, Resource(resource), int(count)),)
+            requests = (ContainerRequest(container["name"], Role.MAIN, NeuronResource(resource), int(count)),)
             known = holding(item["metadata"]["name"], from_mapping(item["metadata"]["annotations"]), requests)
             if known is not None:
                 found.append(known)
         return usage(self.node.hardware, found)
 
     def arrive(self) -> None:
-        resource = self.random.choice(list(Resource))
+        resource = self.random.choice(list(NeuronResource))
         count = self.random.choice(counts(self.node.hardware, resource))
         eventually(lambda: self.usage().trouble == "", what="everything is written down")
         # A real scheduler is seconds behind kubelet; here a moment would be enough to overtake it.
@@ -83,7 +83,7 @@ class History:
         if isinstance(chosen, DoesNotFit):
             return
         self.number += 1
-        share = Share("main", resource, self.node.hardware.ids(resource, chosen[0]))
+        share = ContainerShare("main", resource, self.node.hardware.ids(resource, chosen[0]))
         pod = self.node.pod(f"p{self.number}", Container("main", {resource.value: count}), shares=(share,))
         self.waiting.append(pod)
 
@@ -100,9 +100,9 @@ class History:
         for _, mask, chosen in self.pods.values():
             kept |= 0 if chosen else mask
         free = ((1 << machine.cores) - 1) & ~kept
-        busy = set(machine.ids(Resource.DEVICE, kept))
+        busy = set(machine.ids(NeuronResource.DEVICE, kept))
         chips_free = {str(number) for number in range(machine.devices) if number not in busy}
-        cores_free = set(map(str, machine.ids(Resource.CORE, free)))
+        cores_free = set(map(str, machine.ids(NeuronResource.CORE, free)))
         return chips_free <= self.node.manager.healthy(NEURON) and cores_free <= self.node.manager.healthy(CORE)
 
     def room(self, resource: str) -> int:
@@ -129,11 +129,11 @@ class History:
             return
         machine = self.node.hardware
         ids = chips(answer) if resource == NEURON else cores(answer)
-        mask = machine.mask(Resource(resource), ids)
+        mask = machine.mask(NeuronResource(resource), ids)
         self.pods[pod.name] = pod, mask, chosen
-        self.check(pod, Resource(resource), mask, chosen=chosen)
+        self.check(pod, NeuronResource(resource), mask, chosen=chosen)
 
-    def check(self, pod: KnownPod, resource: Resource, mask: int, *, chosen: bool) -> None:
+    def check(self, pod: KnownPod, resource: NeuronResource, mask: int, *, chosen: bool) -> None:
         machine = self.node.hardware
         for name, (_, other, _) in self.pods.items():
             assert name == pod.name or not other & mask, f"{pod.name} and {name} share a core"
@@ -195,10 +195,10 @@ def test_no_core_is_ever_given_twice_and_the_annotations_are_the_truth(
         taken = 0
         for _, mask, _ in history.pods.values():
             taken |= mask
-        eventually(lambda: history.usage() == Usage(taken), what="the annotations tell what is taken")
+        eventually(lambda: history.usage() == NodeUsage(taken), what="the annotations tell what is taken")
         for pod, _, _ in list(history.pods.values()):
             node.end(pod)
         machine = node.hardware
         node.manager.wait_for(NEURON, machine.devices)
         node.manager.wait_for(CORE, machine.cores)
-        assert history.usage() == Usage(0), "nothing leaks"
+        assert history.usage() == NodeUsage(0), "nothing leaks"

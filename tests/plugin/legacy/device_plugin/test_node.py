@@ -17,10 +17,10 @@ from dra_driver.legacy.annotations import (
     OF,
     RESOURCE_TYPE,
     UNUSABLE,
-    Share,
+    ContainerShare,
 )
 from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
-from dra_driver.legacy.rules import RETIRED_DEVICE, Resource
+from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource
 from dra_driver.neuron.health.node_status import PRESENT
 from tests.builders.device_plugin import CORE, NEURON, NODE, MakeNode, admit, chips, cores
 from tests.builders.host import renumber
@@ -270,10 +270,10 @@ def test_a_pod_of_the_same_name_does_not_get_what_the_former_had(make: MakeNode)
 def test_containers_and_init_containers_get_their_own_shares(make: MakeNode) -> None:
     node = make("inf2.24xlarge")
     shares = (
-        Share("prepare", Resource.CORE, (7, 8, 9, 10)),
-        Share("a", Resource.CORE, (8, 9)),
-        Share("b", Resource.DEVICE, (0, 1)),
-        Share("c", Resource.CORE, (10, 11)),
+        ContainerShare("prepare", NeuronResource.CORE, (7, 8, 9, 10)),
+        ContainerShare("a", NeuronResource.CORE, (8, 9)),
+        ContainerShare("b", NeuronResource.DEVICE, (0, 1)),
+        ContainerShare("c", NeuronResource.CORE, (10, 11)),
     )
     containers = (
         Container("prepare", {CORE: 4}, init=True),
@@ -293,7 +293,11 @@ def test_containers_and_init_containers_get_their_own_shares(make: MakeNode) -> 
 
 def test_kubelet_counts_nothing_but_the_pods_own_where_an_init_container_leaves_some(make: MakeNode) -> None:
     node = make("inf2.24xlarge")
-    shares = (Share("i", Resource.CORE, (8, 9)), Share("a", Resource.CORE, (8,)), Share("b", Resource.CORE, (10, 11)))
+    shares = (
+        ContainerShare("i", NeuronResource.CORE, (8, 9)),
+        ContainerShare("a", NeuronResource.CORE, (8,)),
+        ContainerShare("b", NeuronResource.CORE, (10, 11)),
+    )
     containers = (Container("i", {CORE: 2}, init=True), Container("a", {CORE: 1}), Container("b", {CORE: 2}))
     with node.plugin():
         pod = node.pod("p", *containers, shares=shares)

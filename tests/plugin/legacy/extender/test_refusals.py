@@ -14,7 +14,7 @@ from lab import pki
 
 from dra_driver.legacy.extender import server as server_module
 from dra_driver.legacy.extender.server import Tls
-from dra_driver.legacy.extender.service import LEASE_NAME, Service, Settings
+from dra_driver.legacy.extender.service import LEASE_NAME, ExtenderService, ExtenderSettings
 from dra_driver.util.errors import DriverError
 from tests.builders.extender import FAST, Extender, add_node, add_pod, extender, known, limits, pod_document
 from tests.doubles.apiserver.server import ApiServer
@@ -111,8 +111,8 @@ def test_a_port_that_is_taken_is_explained(server: ApiServer) -> None:
         port = taken.getsockname()[1]
 
         async def start() -> None:
-            service = Service(
-                server.transport(), Settings("127.0.0.1", port, None, "kube-system", "one", "", False, FAST)
+            service = ExtenderService(
+                server.transport(), ExtenderSettings("127.0.0.1", port, None, "kube-system", "one", "", False, FAST)
             )
             try:
                 await service.start()

@@ -13,7 +13,7 @@ import pytest
 from dra_driver.kube.api.election import Times
 from dra_driver.operations.recovery import controller
 from dra_driver.operations.recovery.aws import Aws
-from dra_driver.operations.recovery.controller import NAME, Service, Settings
+from dra_driver.operations.recovery.controller import NAME, RecoveryService, RecoverySettings
 from dra_driver.operations.recovery.hook import Hook
 from dra_driver.operations.recovery.nodes import MARK, REQUEST, TAINT
 from dra_driver.operations.recovery.policy import Policy
@@ -41,9 +41,9 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def recovering(
     server: ApiServer, policy: Policy = AT_ONCE, *, act: bool = True, hook: Hook | None = None, identity: str = "one"
-) -> Iterator[Service]:
-    settings = Settings(policy=policy, act=act, hook=hook)
-    service = Service(server.transport(), SYSTEM, identity, settings, FAST)
+) -> Iterator[RecoveryService]:
+    settings = RecoverySettings(policy=policy, act=act, hook=hook)
+    service = RecoveryService(server.transport(), SYSTEM, identity, settings, FAST)
     service.start()
     try:
         yield service
@@ -412,7 +412,7 @@ def test_a_clock_that_is_set_forward_makes_nothing_older(server: ApiServer, poli
     wall = [time.time()]
     term = controller.Recovery(
         server.transport(),
-        Settings(policy=policy, act=True),
+        RecoverySettings(policy=policy, act=True),
         controller.Numbers(),
         Aws(),
         lambda: True,

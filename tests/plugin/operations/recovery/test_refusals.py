@@ -8,7 +8,7 @@ from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.objects.core import Node
 from dra_driver.neuron.health.node_events import Change, NodeEvents
-from dra_driver.operations.recovery.controller import Service, Settings
+from dra_driver.operations.recovery.controller import RecoveryService, RecoverySettings
 from dra_driver.operations.recovery.policy import Policy
 from tests.builders.recovery import add_node, add_pod, sicken
 from tests.doubles.apiserver.server import ApiServer
@@ -21,8 +21,9 @@ FAST = Times(lease=2, act=1.0, renew=0.1)
 AT_ONCE = Policy(persist_seconds=0, healthy_seconds=0, pause_seconds=0)
 
 
-def service(server: ApiServer, **settings: object) -> Service:
-    return Service(server.transport(), "kube-system", "one", Settings(policy=AT_ONCE, act=True, **settings), FAST)  # type: ignore[arg-type] # fields of Settings
+def service(server: ApiServer, **settings: object) -> RecoveryService:
+    chosen = RecoverySettings(policy=AT_ONCE, act=True, **settings)  # type: ignore[arg-type] # fields of it
+    return RecoveryService(server.transport(), "kube-system", "one", chosen, FAST)
 
 
 def test_while_nodes_cannot_be_read_nothing_is_decided(server: ApiServer, log: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.leading import RESIGN_SECONDS
 from dra_driver.kube.objects.meta import timestamp
 from dra_driver.neuron.names import SERVER_2, SERVER_4
-from dra_driver.ultraserver.placer.controller import LEASE_NAME, Service
+from dra_driver.ultraserver.placer.controller import LEASE_NAME, PlacerService
 from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION, Rules
 from dra_driver.util.worker import STOP_SECONDS
 from tests.doubles.apiserver.server import ApiServer
@@ -88,8 +88,10 @@ def add_workers(server: ApiServer, leader: str, *nodes: str, first: int = 1) -> 
 
 
 @contextmanager
-def placing(server: ApiServer, identity: str = "one", timeout: float = 300.0, times: Times = FAST) -> Iterator[Service]:
-    service = Service(server.transport(), SYSTEM, identity, Rules(timeout=timeout, avoid=60.0), times)
+def placing(
+    server: ApiServer, identity: str = "one", timeout: float = 300.0, times: Times = FAST
+) -> Iterator[PlacerService]:
+    service = PlacerService(server.transport(), SYSTEM, identity, Rules(timeout=timeout, avoid=60.0), times)
     service.start()
     try:
         yield service

@@ -24,12 +24,12 @@ from dra_driver.ultraserver.rendezvous.roster import (
     MAX_HELLO_BYTES,
     Confirmed,
     GroupError,
+    GroupProgress,
     Hello,
     Member,
-    Progress,
     Ranks,
     RankTable,
-    Refused,
+    RefusalMessage,
     from_leader,
     line_of,
 )
@@ -135,7 +135,7 @@ def outcome(future: Future[None]) -> str:
 def read_answer(connection: socket.socket) -> object:
     """What the leader says after its progress."""
     with connection.makefile("rb") as file:
-        while isinstance(answer := from_leader(file.readline()), Progress):
+        while isinstance(answer := from_leader(file.readline()), GroupProgress):
             pass
     return answer
 
@@ -187,7 +187,7 @@ def test_a_worker_that_restarts_is_missing_until_it_is_back(make: Make) -> None:
     leader = group.lead()
     with group.connect() as first:
         first.sendall(line_of(Hello(group.member(1), 2, 4)))  # it does not even want what the group wants
-        assert isinstance(read_answer(first), Refused)
+        assert isinstance(read_answer(first), RefusalMessage)
     group.wait_said(0, "1 of 2 members: waiting for worker 1")
     group.follow(1).result(SOON)
     leader.result(SOON)
@@ -309,7 +309,7 @@ def test_a_leader_that_talks_nonsense_is_asked_again(make: Make) -> None:
     connection, _ = group.listener.accept()
     with connection:
         assert connection.recv(MAX_HELLO_BYTES)
-        connection.sendall(line_of(Refused("no\x1b[2J")))
+        connection.sendall(line_of(RefusalMessage("no\x1b[2J")))
         assert outcome(worker) == "no?[2J"
 
 

@@ -20,7 +20,7 @@ from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.model import ChipNode, Plan, PlannedDevice
 from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.neuron.names import CDI_KIND
-from dra_driver.neuron.topology.cuts import Part
+from dra_driver.neuron.topology.cuts import HardwarePart
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import uid
 from tests.golden import golden, golden_error
@@ -79,8 +79,8 @@ def test_a_plan_is_kept_as_it_is(checkpoint: Checkpoint, directory: Path) -> Non
         entry = found.entries[uid(1)]
         assert entry.plan == plan
         assert entry.boot_id == "boot-1"
-        assert found.holder(Part(4)) == plan
-        assert found.holder(Part(6)) is None
+        assert found.holder(HardwarePart(4)) == plan
+        assert found.holder(HardwarePart(6)) is None
     assert remove(checkpoint, 1)
     assert held(Checkpoint(directory)) == {}
 
@@ -97,8 +97,8 @@ def test_a_changed_plan_frees_what_it_no_longer_has(checkpoint: Checkpoint) -> N
     put(checkpoint, made(1, 4, 5))
     put(checkpoint, made(1, 5, 6))
     with checkpoint.locked() as found:
-        assert found.holder(Part(4)) is None
-        assert found.holder(Part(6)) is not None
+        assert found.holder(HardwarePart(4)) is None
+        assert found.holder(HardwarePart(6)) is not None
 
 
 def test_a_file_is_private_and_says_version_and_checksum(checkpoint: Checkpoint) -> None:

@@ -19,12 +19,12 @@ from dra_driver.driver.claims.numbering import EXTENDED_RESOURCE_CLAIM
 from dra_driver.driver.claims.planner import refreshed
 from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, ResourceClaim
-from dra_driver.legacy.annotations import Share
+from dra_driver.legacy.annotations import ContainerShare
 from dra_driver.legacy.device_plugin.devices import AnswerSettings, answer, offer
-from dra_driver.legacy.rules import Resource
+from dra_driver.legacy.rules import NeuronResource
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import VISIBLE_CORES
-from dra_driver.neuron.topology.cuts import Part, core_name, device_name
+from dra_driver.neuron.topology.cuts import HardwarePart, core_name, device_name
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (
     SETTINGS,
@@ -535,14 +535,14 @@ def test_a_container_gets_what_the_device_plugin_would_give_it(instance_type: st
     inventory = replace(inventory, devices=tuple(replace(d, core_count=None) for d in inventory.devices))
     node = offer(inventory, None)
     assert node is not None
-    given = answer(node, Share("main", Resource.CORE, ids), AnswerSettings(numbering="renumber"))
+    given = answer(node, ContainerShare("main", NeuronResource.CORE, ids), AnswerSettings(numbering="renumber"))
     width = node.hardware.cores_per_device
     item = extended(1, [core(number // width, number % width, "container-0-request-0") for number in ids])
     got = made(item, inventory=inventory)
     assert all(env == given.env for env in spec_env(got))
     shown = {node.container_path: node.host_path for device in got.devices for node in device.nodes}
     assert shown == {device.container_path: device.host_path for device in given.nodes}
-    whole = answer(node, Share("main", Resource.DEVICE, (4, 5)), AnswerSettings(numbering="renumber"))
+    whole = answer(node, ContainerShare("main", NeuronResource.DEVICE, (4, 5)), AnswerSettings(numbering="renumber"))
     chips = made(extended(1, [result(chip, "container-0-request-0") for chip in (4, 5)]), inventory=inventory)
     assert all(env == whole.env for env in spec_env(chips))
 
@@ -644,7 +644,7 @@ def test_no_physical_core_is_given_twice_and_containers_are_told_what_is_held(
     assert len(taken) == len(set(taken))
     assert all(len(sizes) == 1 for sizes in size_of.values())
     for chip, physical in taken:
-        assert held.holder(Part(chip, (physical,))) is not None
+        assert held.holder(HardwarePart(chip, (physical,))) is not None
 
 
 def _physical(told: str, size: int, chip_of: Mapping[int, int]) -> set[tuple[int, int]]:

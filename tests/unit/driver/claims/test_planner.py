@@ -15,7 +15,7 @@ from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims
 from dra_driver.driver.claims.planner import refreshed
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.kube.objects.resource import DeviceToleration, ResourceClaim, ResourceClaimStatus
-from dra_driver.neuron.health.policy import Blocking, Taint
+from dra_driver.neuron.health.policy import Blocking, HealthTaint
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.opaque_config import ConfigError
 from dra_driver.neuron.topology.cuts import core_name
@@ -431,7 +431,7 @@ def test_any_claim_is_refused_in_words_or_planned_soundly(item: ResourceClaim, n
 
 
 KEY = "health.neuron.aws.com/hbm-uncorrectable"
-SICK = {4: (Blocking(Taint(KEY, "unhealthy", "NoSchedule", 0), "its memory fails; replace the instance"),)}
+SICK = {4: (Blocking(HealthTaint(KEY, "unhealthy", "NoSchedule", 0), "its memory fails; replace the instance"),)}
 
 
 def sick_plan(item: ResourceClaim, unhealthy: Literal["warn", "refuse"] = "warn") -> Plan:

@@ -8,13 +8,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.driver.resourceslices.devices import Kept, Offer, offer
+from dra_driver.driver.resourceslices.devices import KeptDevice, Offer, offer
 from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper
 from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.emulation.options import EmulationOptions
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.topology.cuts import CHIPS, Cuts, Part, parts_of
+from dra_driver.neuron.topology.cuts import CHIPS, Cuts, HardwarePart, parts_of
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from tests.generators.effort import examples
 
@@ -32,10 +32,10 @@ class Cluster:
     cuts: Cuts = CHIPS
     counters: bool = True
     now: float = 1000.0
-    kept: dict[str, Kept] = field(default_factory=dict)
+    kept: dict[str, KeptDevice] = field(default_factory=dict)
     published: tuple[Device, ...] = ()
     offered: Offer = field(default_factory=lambda: Offer(()))
-    held: dict[str, tuple[Part, ...]] = field(default_factory=dict)
+    held: dict[str, tuple[HardwarePart, ...]] = field(default_factory=dict)
     """Hardware by device, as the device was when it was allocated."""
     prepared: set[str] = field(default_factory=set)
 
@@ -45,7 +45,7 @@ class Cluster:
     def start(self) -> None:
         """A new run of the driver, which knows what is prepared."""
         self.keeper = Keeper(self._sizes, lambda: set(self.held), clock=lambda: self.now)
-        self.kept = {name: Kept(self.now, size) for name, size in self._sizes().items()}
+        self.kept = {name: KeptDevice(self.now, size) for name, size in self._sizes().items()}
 
     def _sizes(self) -> dict[str, int | None]:
         return {name: len(self.held[name][0].cores) or None for name in self.prepared}
@@ -63,7 +63,7 @@ class Cluster:
             self.kept = found
         self.published = chosen
 
-    def parts(self, device: Device) -> tuple[Part, ...]:
+    def parts(self, device: Device) -> tuple[HardwarePart, ...]:
         size = device.attributes.get("logicalCoreSize")
         found = parts_of(device.name, self.host.chip_indexes, lambda _: (size and size.int_) or 1)
         assert found is not None

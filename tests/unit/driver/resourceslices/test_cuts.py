@@ -13,14 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.driver.resourceslices.devices import RETIRED, Kept, Offer, offer, shapes
+from dra_driver.driver.resourceslices.devices import RETIRED, KeptDevice, Offer, offer, shapes
 from dra_driver.driver.resourceslices.pool import incomplete, pool
 from dra_driver.driver.resourceslices.taints import bare
 from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.emulation.options import EmulationOptions
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.topology.cuts import NODE_DEVICE, Cuts, Part, core_name, device_name, group_sizes, parts_of
+from dra_driver.neuron.topology.cuts import (
+    NODE_DEVICE,
+    Cuts,
+    HardwarePart,
+    core_name,
+    device_name,
+    group_sizes,
+    parts_of,
+)
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from tests.doubles.apiserver.slice_validation import validate_slice
 
@@ -35,7 +43,7 @@ def with_core_size(host: NodeInventory, size: int) -> NodeInventory:
     return replace(host, default_lnc=size)
 
 
-def parts(host: NodeInventory, device: Device) -> tuple[Part, ...]:
+def parts(host: NodeInventory, device: Device) -> tuple[HardwarePart, ...]:
     """The hardware of a published device, as a reader of the slices sees it."""
     size = device.attributes.get("logicalCoreSize")
     found = parts_of(device.name, host.chip_indexes, lambda _: (size and size.int_) or 1)
@@ -43,7 +51,7 @@ def parts(host: NodeInventory, device: Device) -> tuple[Part, ...]:
     return found
 
 
-def overlap(first: Sequence[Part], second: Sequence[Part]) -> bool:
+def overlap(first: Sequence[HardwarePart], second: Sequence[HardwarePart]) -> bool:
     return any(one.overlaps(other) for one in first for other in second)
 
 
@@ -57,7 +65,7 @@ def counters_allow(offered: Offer, chosen: Collection[Device]) -> bool:
     return all(value >= 0 for value in left.values())
 
 
-def held_somehow(draw: st.DrawFn, host: NodeInventory) -> dict[str, Kept]:
+def held_somehow(draw: st.DrawFn, host: NodeInventory) -> dict[str, KeptDevice]:
     """Devices of former cuts that claims hold: none overlap, and cores have the size of their time."""
     size = draw(st.sampled_from(host.chip.lnc_values if host.chip else (1,)))
     before = offer(with_core_size(host, size), draw(cuts)).devices
@@ -65,7 +73,7 @@ def held_somehow(draw: st.DrawFn, host: NodeInventory) -> dict[str, Kept]:
     for device in draw(st.lists(st.sampled_from(before), max_size=6) if before else st.just([])):
         if not any(overlap(parts(host, device), parts(host, other)) for other in held):
             held.append(device)
-    return {device.name: Kept(SINCE, size if device.name.startswith("neuron-core-") else None) for device in held}
+    return {device.name: KeptDevice(SINCE, size if device.name.startswith("neuron-core-") else None) for device in held}
 
 
 cuts = st.builds(
@@ -79,7 +87,7 @@ cuts = st.builds(
 
 
 @st.composite
-def offers(draw: st.DrawFn) -> tuple[NodeInventory, Mapping[str, Kept], Offer]:
+def offers(draw: st.DrawFn) -> tuple[NodeInventory, Mapping[str, KeptDevice], Offer]:
     host = HOSTS[draw(st.sampled_from(TYPES))]
     kept = held_somehow(draw, host)
     assert host.chip is not None
@@ -91,7 +99,7 @@ def offers(draw: st.DrawFn) -> tuple[NodeInventory, Mapping[str, Kept], Offer]:
 
 @given(offers(), st.randoms(use_true_random=False))
 def test_counters_allow_exactly_the_sets_of_devices_that_do_not_overlap(
-    case: tuple[NodeInventory, Mapping[str, Kept], Offer], random: Random
+    case: tuple[NodeInventory, Mapping[str, KeptDevice], Offer], random: Random
 ) -> None:
     host, _, offered = case
     some = random.sample(offered.devices, min(len(offered.devices), 12))
@@ -107,7 +115,7 @@ def test_counters_allow_exactly_the_sets_of_devices_that_do_not_overlap(
 
 @given(offers())
 def test_what_is_published_without_counters_does_not_overlap(
-    case: tuple[NodeInventory, Mapping[str, Kept], Offer],
+    case: tuple[NodeInventory, Mapping[str, KeptDevice], Offer],
 ) -> None:
     host, _, offered = case
     without = offered.fallback if offered.counters else offered.devices
@@ -120,7 +128,7 @@ def test_what_is_published_without_counters_does_not_overlap(
 
 @given(offers())
 def test_a_device_that_a_claim_holds_stays_as_it_was_and_is_not_given_anew(
-    case: tuple[NodeInventory, Mapping[str, Kept], Offer],
+    case: tuple[NodeInventory, Mapping[str, KeptDevice], Offer],
 ) -> None:
     host, kept, offered = case
     for devices in (offered.devices, offered.fallback) if offered.counters else (offered.devices,):
@@ -137,7 +145,7 @@ def test_a_device_that_a_claim_holds_stays_as_it_was_and_is_not_given_anew(
 
 @given(offers())
 def test_slices_of_any_cuts_are_what_the_api_server_takes(
-    case: tuple[NodeInventory, Mapping[str, Kept], Offer],
+    case: tuple[NodeInventory, Mapping[str, KeptDevice], Offer],
 ) -> None:
     _, _, offered = case
     slices = pool(offered.devices, "node-a", "uid", counters=offered.counters)
@@ -186,7 +194,7 @@ def test_what_a_host_cannot_be_offered_in_is_said() -> None:
 def test_a_new_core_size_reaches_a_chip_when_its_last_core_is_free() -> None:
     before = HOSTS["trn2.48xlarge"]
     after = with_core_size(before, 1)
-    held = {core_name(3, 1): Kept(SINCE, 2)}
+    held = {core_name(3, 1): KeptDevice(SINCE, 2)}
 
     offered = offer(after, Cuts.parse("core"), kept=held)
 
@@ -205,7 +213,7 @@ def test_a_new_core_size_reaches_a_chip_when_its_last_core_is_free() -> None:
 
 def test_without_counters_a_chip_waits_for_its_cores_and_comes_back() -> None:
     host = HOSTS["trn2.48xlarge"]
-    held = {core_name(3, 1): Kept(SINCE, 2)}
+    held = {core_name(3, 1): KeptDevice(SINCE, 2)}
     offered = offer(host, Cuts.parse("chip"), kept=held)
     without = [device_name(index) for index in range(16) if index != 3]
     assert [device.name for device in offered.fallback] == [*without, core_name(3, 1)]
@@ -230,7 +238,7 @@ def test_servers_without_counters_get_one_cut(name: str, text: str, fallback: li
 def test_without_any_cut_only_what_claims_hold_is_offered_as_it_was_and_closed_to_others() -> None:
     host = HOSTS["trn2.48xlarge"]
     assert offer(host, Cuts()).devices == ()
-    held = {device_name(3): Kept(since=0.0), core_name(5, 1): Kept(since=0.0, core_size=2)}
+    held = {device_name(3): KeptDevice(since=0.0), core_name(5, 1): KeptDevice(since=0.0, core_size=2)}
     offered = offer(host, Cuts(), kept=held)
     assert offered.retired == {device.name for device in offered.devices} == held.keys()
     assert {(taint.value, taint.effect) for device in offered.devices for taint in device.taints} == {

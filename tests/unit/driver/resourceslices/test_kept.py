@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dra_driver.driver.resourceslices.devices import RETIRED, Kept
+from dra_driver.driver.resourceslices.devices import RETIRED, KeptDevice
 from dra_driver.driver.resourceslices.kept import Keeper
 from dra_driver.kube.objects.meta import timestamp
 from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint
@@ -33,7 +33,7 @@ class Node:
     published: list[Device] = field(default_factory=list)
     allocated: set[str] | None = field(default_factory=set)
     prepared: dict[str, int | None] = field(default_factory=dict)
-    kept: dict[str, Kept] = field(default_factory=dict)
+    kept: dict[str, KeptDevice] = field(default_factory=dict)
     now: float = 1000.0
     lists: list[float] = field(default_factory=list)
     """When all claims were listed."""
@@ -127,7 +127,7 @@ def test_in_doubt_all_stays() -> None:
 def test_a_device_kept_by_a_former_run_keeps_the_time_of_its_taint() -> None:
     node = Node(wanted=[chip(0)], published=[chip(0), core(3, 1, 2, retired=True)])
     node.look()
-    assert node.kept == {core_name(3, 1): Kept(SINCE, 2)}
+    assert node.kept == {core_name(3, 1): KeptDevice(SINCE, 2)}
 
 
 def test_a_name_that_means_other_hardware_now_is_a_device_that_would_vanish() -> None:

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.driver.resourceslices.reconcile import MAX_YIELD_SECONDS, Instance, InstancePriority
+from dra_driver.driver.resourceslices.reconcile import MAX_YIELD_SECONDS, DriverInstance, InstancePriority
 
-OLD = Instance("boot-1", 1000, "a")
-NEW = Instance("boot-1", 2000, "b")
+OLD = DriverInstance("boot-1", 1000, "a")
+NEW = DriverInstance("boot-1", 2000, "b")
 
 
 def test_the_later_start_is_newer() -> None:
@@ -17,12 +17,12 @@ def test_the_later_start_is_newer() -> None:
 
 
 def test_instances_that_start_in_the_same_millisecond_have_an_order_too() -> None:
-    twins = Instance("b", 5, "x"), Instance("b", 5, "y")
+    twins = DriverInstance("b", 5, "x"), DriverInstance("b", 5, "y")
     assert [one.is_older_than(other.stamp) for one in twins for other in twins] == [False, True, False, False]
 
 
 def test_an_instance_of_an_earlier_boot_cannot_be_running() -> None:
-    assert not Instance("boot-2", 10, "c").is_older_than(NEW.stamp)
+    assert not DriverInstance("boot-2", 10, "c").is_older_than(NEW.stamp)
 
 
 @pytest.mark.parametrize("stamp", ["", "boot-1", "boot-1/", "boot-1//x", "boot-1/-5/x", "boot-1/9e9/x", "boot-1/²/x"])
@@ -32,15 +32,15 @@ def test_odd_stamps_are_nobodys(stamp: str) -> None:
 
 @given(st.text(max_size=60))
 def test_no_stamp_makes_an_error(text: str) -> None:
-    assert Instance("x", 10**19, "").is_older_than(text) is False
+    assert DriverInstance("x", 10**19, "").is_older_than(text) is False
 
 
 def test_this_process_is_newer_than_what_started_before() -> None:
-    first = Instance.here("boot-1")
-    second = Instance.here("boot-1")
+    first = DriverInstance.here("boot-1")
+    second = DriverInstance.here("boot-1")
     assert second.started >= first.started > 0
     assert first.boot == second.boot != ""
-    assert Instance.here("").boot == "unknown"
+    assert DriverInstance.here("").boot == "unknown"
 
 
 def test_an_old_instance_yields_then_asserts_itself_once_and_waits_longer_when_answered() -> None:
@@ -57,7 +57,7 @@ def test_an_old_instance_yields_then_asserts_itself_once_and_waits_longer_when_a
 def test_a_third_instance_gets_its_own_time() -> None:
     precedence = InstancePriority(OLD, yield_seconds=100.0)
     assert precedence.defers([NEW.stamp], 0.0, as_before=False)
-    third = Instance("boot-1", 3000, "c").stamp
+    third = DriverInstance("boot-1", 3000, "c").stamp
     assert precedence.defers([NEW.stamp, third], 50.0, as_before=False) is True
     assert precedence.defers([third], 150.0, as_before=True)
     assert precedence.until == 250.0

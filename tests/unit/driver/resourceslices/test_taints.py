@@ -24,7 +24,7 @@ from dra_driver.driver.resourceslices.taints import (
 )
 from dra_driver.kube.api.codec import ServerVersion, decode
 from dra_driver.kube.objects.resource import Device, DeviceTaint, ResourceClaim, ResourceSlice
-from dra_driver.neuron.health.assess import Memory, assess
+from dra_driver.neuron.health.assess import HealthMemory, assess
 from dra_driver.neuron.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.neuron.health.policy import EFFECTS, HealthPolicy, Rule
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
@@ -157,7 +157,7 @@ def test_all_chips_lost_with_the_kernel_driver_are_on_offer_as_they_were() -> No
 
 
 def test_without_a_kernel_driver_health_is_unknown_and_the_slices_keep_claims_away() -> None:
-    machine, memory, said = Host(), Memory(), NodeHealth()
+    machine, memory, said = Host(), HealthMemory(), NodeHealth()
     for version in ("2.30.2.0", None, None):
         machine.driver_version = version
         memory, said = assess(memory, machine.reading())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.kube.cdi import ContainerEdits, Device, Spec, SpecDirectory, encode
+from dra_driver.kube.cdi import CdiDevice, ContainerEdits, Spec, SpecDirectory, encode
 from dra_driver.util.errors import DriverError
 from tests.golden import golden_error
 
@@ -16,7 +16,7 @@ OWNER = "8d0a5c7e-0000-4000-8000-000000000001"
 
 
 def spec(value: str = "1") -> Spec:
-    return Spec("0.5.0", KIND, (Device(f"{OWNER}-a", ContainerEdits(env=(f"A={value}",))),))
+    return Spec("0.5.0", KIND, (CdiDevice(f"{OWNER}-a", ContainerEdits(env=(f"A={value}",))),))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.cdi import ContainerEdits, Device, DeviceNode, Mount, Spec, decode, encode, minimum_version
+from dra_driver.kube.cdi import CdiDevice, ContainerEdits, DeviceNode, Mount, Spec, decode, encode, minimum_version
 from tests.oracles.cdi_schema import SCHEMA
 
 NODE = DeviceNode("/dev/null", type="c", major=1, minor=3)
@@ -15,7 +15,7 @@ NODE = DeviceNode("/dev/null", type="c", major=1, minor=3)
 
 def spec(*edits: ContainerEdits, name: str = "a", kind: str = "vendor.com/class", common: bool = False) -> Spec:
     return Spec(
-        "1.1.0", kind, tuple(Device(name, edit) for edit in edits), ContainerEdits(("A=1",)) if common else None
+        "1.1.0", kind, tuple(CdiDevice(name, edit) for edit in edits), ContainerEdits(("A=1",)) if common else None
     )
 
 
@@ -49,7 +49,8 @@ def test_the_version_is_the_lowest_that_has_all_that_is_used(value: Spec, versio
 def test_edits_for_all_devices_count_for_the_version_too() -> None:
     common = ContainerEdits(mounts=(Mount("/a", "/b", type="tmpfs"),))
     assert (
-        minimum_version(Spec("1.1.0", "vendor.com/class", (Device("a", ContainerEdits(("A=1",))),), common)) == "0.4.0"
+        minimum_version(Spec("1.1.0", "vendor.com/class", (CdiDevice("a", ContainerEdits(("A=1",))),), common))
+        == "0.4.0"
     )
 
 
@@ -84,7 +85,9 @@ NODES = st.builds(DeviceNode, TEXT, st.none() | TEXT, st.none() | TEXT, NUMBER, 
 EDITS = st.builds(ContainerEdits, st.lists(TEXT, max_size=3).map(tuple), st.lists(NODES, max_size=3).map(tuple))
 
 
-@given(st.builds(Spec, TEXT, TEXT, st.lists(st.builds(Device, TEXT, EDITS), max_size=3).map(tuple), st.none() | EDITS))
+@given(
+    st.builds(Spec, TEXT, TEXT, st.lists(st.builds(CdiDevice, TEXT, EDITS), max_size=3).map(tuple), st.none() | EDITS)
+)
 def test_what_was_written_is_read_back(value: Spec) -> None:
     assert decode(encode(value)) == value
     assert encode(decode(encode(value))) == encode(value)

@@ -22,16 +22,16 @@ from dra_driver.legacy.annotations import (
     OF,
     RESOURCE_TYPE,
     UNUSABLE,
+    ContainerShare,
     PodAnnotations,
-    Share,
     from_mapping,
     read,
     write,
 )
-from dra_driver.legacy.device_plugin.choosing import AllocateError, Match, choose, find, prefer
+from dra_driver.legacy.device_plugin.choosing import AllocateError, WaitingContainer, choose, find, prefer
 from dra_driver.legacy.device_plugin.devices import (
     AnswerSettings,
-    Offer,
+    PluginOffer,
     answer,
     cdi_spec,
     offer,
@@ -43,8 +43,8 @@ from dra_driver.legacy.device_plugin.snapshot import (
     CHOSEN_BY,
     DEVICE_PLUGIN,
     BoundPod,
-    PartialPod,
-    Snapshot,
+    NodeSnapshot,
+    PluginPod,
     bound_pod,
     share_of,
     taken_by,
@@ -53,7 +53,7 @@ from dra_driver.legacy.device_plugin.snapshot import (
 )
 from dra_driver.legacy.placement import DoesNotFit, place
 from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
-from dra_driver.legacy.rules import Resource, candidates, counts
+from dra_driver.legacy.rules import NeuronResource, candidates, counts
 from dra_driver.legacy.usage import usage
 from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth
 from dra_driver.neuron.host.inventory import Finding, NeuronDevice, NodeInventory
@@ -62,7 +62,7 @@ from dra_driver.util.text import ranges
 from tests.builders.claims import of_type
 from tests.golden import golden, golden_error
 
-DEVICE, CORE = Resource.DEVICE, Resource.CORE
+DEVICE, CORE = NeuronResource.DEVICE, NeuronResource.CORE
 
 
 def inventory(kind: str | None, indexes: range | list[int], **changes: Any) -> NodeInventory:
@@ -86,7 +86,7 @@ def inventory(kind: str | None, indexes: range | list[int], **changes: Any) -> N
     return replace(found, **changes)
 
 
-def offered(kind: str = "trn1.32xlarge") -> Offer:
+def offered(kind: str = "trn1.32xlarge") -> PluginOffer:
     found = offer(inventory(kind, range(resolve(kind).devices or 0)), None)
     assert found is not None
     return found
@@ -100,7 +100,7 @@ def pod(name: str, requests: PodRequest, annotations: Mapping[str, str] | None =
     return replace(found, **changes)
 
 
-def one(resource: Resource, count: int, container: str = "main", role: Role = Role.MAIN) -> ContainerRequest:
+def one(resource: NeuronResource, count: int, container: str = "main", role: Role = Role.MAIN) -> ContainerRequest:
     return ContainerRequest(container, role, resource, count)
 
 
@@ -206,35 +206,35 @@ def test_without_a_driver_nothing_is_offered_or_everything_unhealthy() -> None:
 def test_the_next_container_of_a_pod_is_the_first_without_devices() -> None:
     requests = (one(CORE, 2, "i", Role.INIT), one(DEVICE, 1, "a"), one(CORE, 2, "b"), one(CORE, 2, "c"))
     item = pod("p", requests)
-    fresh = Snapshot(offered(), [item], listed(item))
+    fresh = NodeSnapshot(offered(), [item], listed(item))
     match = find(fresh, CORE, 2)
     assert match is not None
     assert match.request.container == "i"
     assert find(fresh, DEVICE, 1) is None, "its turn is later"
-    handed = {item.uid: {"i": Share("i", CORE, (0, 1))}}
-    match = find(Snapshot(offered(), [item], listed(item), handed), DEVICE, 1)
+    handed = {item.uid: {"i": ContainerShare("i", CORE, (0, 1))}}
+    match = find(NodeSnapshot(offered(), [item], listed(item), handed), DEVICE, 1)
     assert match is not None
     assert match.request.container == "a"
     given = {"a": {DEVICE.value: frozenset("1")}, "b": {CORE.value: frozenset(("4", "5"))}}
-    match = find(Snapshot(offered(), [item], listed(item, p=given)), CORE, 2)
+    match = find(NodeSnapshot(offered(), [item], listed(item, p=given)), CORE, 2)
     assert match is not None
     assert match.request.container == "c", "after a restart kubelet's count tells"
 
 
 def test_listed_pods_come_before_others_and_refused_ones_last() -> None:
-    old, new = (pod(n, (one(DEVICE, 4),), write(offered().hardware, "", (Share("main", DEVICE, ids),), time))
+    old, new = (pod(n, (one(DEVICE, 4),), write(offered().hardware, "", (ContainerShare("main", DEVICE, ids),), time))
                 for n, ids, time in (("old", (0, 1, 2, 3), 1), ("new", (4, 5, 6, 7), 2)))  # fmt: skip
-    both = Snapshot(offered(), [new, old], listed(old, new))
+    both = NodeSnapshot(offered(), [new, old], listed(old, new))
     match = find(both, DEVICE, 4)
     assert match is not None
     assert match.pod is old
     match = find(both, DEVICE, 4, {old.uid})
     assert match is not None
     assert match.pod is new
-    match = find(Snapshot(offered(), [new, old], listed(new)), DEVICE, 4)
+    match = find(NodeSnapshot(offered(), [new, old], listed(new)), DEVICE, 4)
     assert match is not None
     assert match.pod is new
-    match = find(Snapshot(offered(), [new, old], None), DEVICE, 4)
+    match = find(NodeSnapshot(offered(), [new, old], None), DEVICE, 4)
     assert match is not None
     assert match.pod is old
 
@@ -243,23 +243,27 @@ def test_pods_that_kubelet_lists_alike_are_rivals_and_age_decides_only_where_it_
     first, second, third = (pod(name, (one(DEVICE, 4),)) for name in ("a", "b", "c"))
     pods = [first, second, third]
 
-    def rivals(world: Snapshot, refused: tuple[str, ...] = ()) -> set[str]:
+    def rivals(world: NodeSnapshot, refused: tuple[str, ...] = ()) -> set[str]:
         match = find(world, DEVICE, 4, refused)
         assert match is not None
         return {str(item) for item in (match.pod, *match.rivals)}
 
-    assert rivals(Snapshot(offered(), pods, listed(*pods))) == {"default/a", "default/b", "default/c"}
-    assert rivals(Snapshot(offered(), pods, listed(second, third))) == {"default/b", "default/c"}
-    assert rivals(Snapshot(offered(), pods, listed(second, third)), (second.uid,)) == {"default/c"}
-    handed = {third.uid: {"main": Share("main", DEVICE, (0, 1, 2, 3))}}
-    assert rivals(Snapshot(offered(), pods, listed(second, third), handed)) == {"default/b"}
-    assert rivals(Snapshot(offered(), pods, listed())) == rivals(Snapshot(offered(), pods, None)) == {"default/a"}
+    assert rivals(NodeSnapshot(offered(), pods, listed(*pods))) == {"default/a", "default/b", "default/c"}
+    assert rivals(NodeSnapshot(offered(), pods, listed(second, third))) == {"default/b", "default/c"}
+    assert rivals(NodeSnapshot(offered(), pods, listed(second, third)), (second.uid,)) == {"default/c"}
+    handed = {third.uid: {"main": ContainerShare("main", DEVICE, (0, 1, 2, 3))}}
+    assert rivals(NodeSnapshot(offered(), pods, listed(second, third), handed)) == {"default/b"}
+    assert (
+        rivals(NodeSnapshot(offered(), pods, listed())) == rivals(NodeSnapshot(offered(), pods, None)) == {"default/a"}
+    )
 
 
 def test_pods_that_run_or_were_served_are_not_meant() -> None:
     requests = (one(DEVICE, 1),)
     running, served = pod("r", requests, running=True), pod("s", requests)
-    world = Snapshot(offered(), [running, served], None, {served.uid: {"main": Share("main", DEVICE, (0,))}})
+    world = NodeSnapshot(
+        offered(), [running, served], None, {served.uid: {"main": ContainerShare("main", DEVICE, (0,))}}
+    )
     assert find(world, DEVICE, 1) is None
     match = find(world, DEVICE, 1, again=True)
     assert match is not None
@@ -268,20 +272,20 @@ def test_pods_that_run_or_were_served_are_not_meant() -> None:
 
 # -- choosing
 
-NOTED = write(offered().hardware, "", (Share("main", DEVICE, (0, 1, 2, 3)),), 1)
+NOTED = write(offered().hardware, "", (ContainerShare("main", DEVICE, (0, 1, 2, 3)),), 1)
 TYPES = ("inf1.6xlarge", "inf2.48xlarge", "trn1.32xlarge", "trn2.48xlarge", "trn1.2xlarge")
 
 
-@given(st.sampled_from(TYPES), st.sampled_from(list(Resource)), st.data())
+@given(st.sampled_from(TYPES), st.sampled_from(list(NeuronResource)), st.data())
 def test_what_an_extender_may_choose_is_given_and_nothing_else(
-    kind: str, resource: Resource, data: st.DataObject
+    kind: str, resource: NeuronResource, data: st.DataObject
 ) -> None:
     found = offered(kind)
     machine = found.hardware
     count = data.draw(st.sampled_from(counts(machine, resource)))
     ids = tuple(sorted(data.draw(st.sets(st.integers(0, machine.units(resource) - 1), min_size=count, max_size=count))))
-    item = pod("p", (one(resource, count),), write(machine, "", (Share("main", resource, ids),), 1))
-    world = Snapshot(found, [item], listed(item))
+    item = pod("p", (one(resource, count),), write(machine, "", (ContainerShare("main", resource, ids),), 1))
+    world = NodeSnapshot(found, [item], listed(item))
     match = find(world, resource, count)
     assert match is not None
     if machine.mask(resource, ids) in candidates(machine, resource, count):
@@ -291,16 +295,16 @@ def test_what_an_extender_may_choose_is_given_and_nothing_else(
             choose(world, match, frozenset())
 
 
-@given(st.sampled_from(TYPES), st.sampled_from(list(Resource)), st.data())
+@given(st.sampled_from(TYPES), st.sampled_from(list(NeuronResource)), st.data())
 def test_preferences_are_sets_by_topology_of_what_is_available(
-    kind: str, resource: Resource, data: st.DataObject
+    kind: str, resource: NeuronResource, data: st.DataObject
 ) -> None:
     found = offered(kind)
     machine = found.hardware
     available = data.draw(st.frozensets(st.integers(0, machine.units(resource) - 1), min_size=1))
     needed = data.draw(st.frozensets(st.sampled_from(sorted(available)), max_size=2))
     size = data.draw(st.integers(max(len(needed), 1), len(available)))
-    ids = prefer(Snapshot(found, [], {}), None, resource, available, needed, size)
+    ids = prefer(NodeSnapshot(found, [], {}), None, resource, available, needed, size)
     if ids:
         assert needed <= set(ids) <= available
         assert machine.mask(resource, ids) in candidates(machine, resource, size)
@@ -312,23 +316,23 @@ def test_preferences_are_sets_by_topology_of_what_is_available(
 def test_what_a_pod_asks_for_without_any_note_blocks_choices_until_it_is_known() -> None:
     unknown = pod("unknown", (one(DEVICE, 1),), running=True)
     item = pod("p", (one(CORE, 1),))
-    world = Snapshot(offered(), [unknown, item], None)
+    world = NodeSnapshot(offered(), [unknown, item], None)
     match = find(world, CORE, 1)
     assert match is not None
     with golden_error(AllocateError):
         choose(world, match, frozenset({0}))
     told = listed(unknown, item, unknown={"main": {DEVICE.value: frozenset({"0"})}})
-    assert choose(Snapshot(offered(), [unknown, item], told), match, frozenset({0})).share.ids != (0,)
+    assert choose(NodeSnapshot(offered(), [unknown, item], told), match, frozenset({0})).share.ids != (0,)
 
 
 def test_a_note_on_a_pod_that_has_nothing_yet_fails_no_other_pod() -> None:
     first, second = pod("first", (one(DEVICE, 4),), NOTED), pod("second", (one(DEVICE, 4),), NOTED)
-    world = Snapshot(offered(), [first, second], listed(first, second))
+    world = NodeSnapshot(offered(), [first, second], listed(first, second))
     assert waits(world, second)
     match = find(world, DEVICE, 4)
     assert match is not None
     assert choose(world, match, frozenset()).annotated
-    world = replace(world, handed={match.pod.uid: {"main": Share("main", DEVICE, (0, 1, 2, 3))}})
+    world = replace(world, handed={match.pod.uid: {"main": ContainerShare("main", DEVICE, (0, 1, 2, 3))}})
     other = find(world, DEVICE, 4)
     assert other is not None
     assert other.pod is not match.pod
@@ -338,7 +342,7 @@ def test_a_note_on_a_pod_that_has_nothing_yet_fails_no_other_pod() -> None:
 
 def test_a_pod_that_runs_keeps_what_was_chosen_for_it_although_kubelet_does_not_list_it() -> None:
     first, second = pod("first", (one(DEVICE, 4),), NOTED, running=True), pod("second", (one(DEVICE, 4),), NOTED)
-    world = Snapshot(offered(), [first, second], listed(second))
+    world = NodeSnapshot(offered(), [first, second], listed(second))
     match = find(world, DEVICE, 4)
     assert match is not None
     with pytest.raises(AllocateError, match="pod default/first has some of them"):
@@ -349,7 +353,7 @@ def test_what_kubelet_counts_for_pods_that_are_not_known_yet_is_taken() -> None:
     stranger = PodDevices("default", "stranger", {"c": {CORE.value: frozenset({"0", "1"})}})
     plain, chosen = pod("plain", (one(DEVICE, 1),)), pod("chosen", (one(DEVICE, 4),), NOTED)
     for item in (plain, chosen):
-        world = Snapshot(offered(), [item], listed(item), unknown_pods=(stranger,))
+        world = NodeSnapshot(offered(), [item], listed(item), unknown_pods=(stranger,))
         (request,) = item.requests or ()
         match = find(world, DEVICE, request.count)
         assert match is not None
@@ -366,10 +370,10 @@ def test_what_kubelet_counts_for_pods_that_are_not_known_yet_is_taken() -> None:
 def test_what_kubelet_counts_is_taken_unless_it_is_known_what_was_handed_out() -> None:
     item = pod("p", (one(DEVICE, 4),), NOTED)
     counted = {"main": {DEVICE.value: frozenset(("8", "9", "10", "11"))}}
-    world = Snapshot(offered(), [item], listed(item, p=counted))
+    world = NodeSnapshot(offered(), [item], listed(item, p=counted))
     machine = world.offer.hardware
     assert machine.ids(DEVICE, taken_by(world, item).mask) == (0, 1, 2, 3, 8, 9, 10, 11)
-    known = replace(world, handed={item.uid: {"main": Share("main", DEVICE, (0, 1, 2, 3))}})
+    known = replace(world, handed={item.uid: {"main": ContainerShare("main", DEVICE, (0, 1, 2, 3))}})
     assert machine.ids(DEVICE, taken_by(known, item).mask) == (0, 1, 2, 3), "kubelet did not follow the preference"
 
 
@@ -384,10 +388,12 @@ def test_ids_without_names_of_containers_are_dealt_out_in_order() -> None:
 
 def test_only_pods_without_an_extender_withhold_the_other_resource() -> None:
     machine = offered().hardware
-    by_extender = pod("e", (one(DEVICE, 1),), write(machine, "", (Share("main", DEVICE, (0,)),), 1))
-    by_plugin = pod("d", (one(DEVICE, 1),), write(machine, "", (Share("main", DEVICE, (1,)),), 1), by_plugin=True)
+    by_extender = pod("e", (one(DEVICE, 1),), write(machine, "", (ContainerShare("main", DEVICE, (0,)),), 1))
+    by_plugin = pod(
+        "d", (one(DEVICE, 1),), write(machine, "", (ContainerShare("main", DEVICE, (1,)),), 1), by_plugin=True
+    )
     counted = listed(by_extender, by_plugin, e={"main": {DEVICE.value: frozenset("0")}})
-    world = Snapshot(offered(), [by_extender, by_plugin], counted)
+    world = NodeSnapshot(offered(), [by_extender, by_plugin], counted)
     assert withheld(world, CORE) == {2, 3}
     assert withheld(world, DEVICE) == frozenset()
 
@@ -395,20 +401,20 @@ def test_only_pods_without_an_extender_withhold_the_other_resource() -> None:
 def test_who_chose_is_not_copied_with_a_pods_annotations() -> None:
     """Else an extender's choice for the copy would be taken for the plugin's, and withheld from the other resource."""
     item = pod("p", (one(DEVICE, 1),))
-    handed = {item.uid: {"main": Share("main", DEVICE, (1,))}}
-    (record,) = records(Snapshot(offered(), [item], None, handed), 1)
+    handed = {item.uid: {"main": ContainerShare("main", DEVICE, (1,))}}
+    (record,) = records(NodeSnapshot(offered(), [item], None, handed), 1)
 
     def by_plugin(uid: str, annotations: Mapping[str, str]) -> bool:
         limits = {"limits": {DEVICE.value: "1"}}
         meta = {"namespace": "a", "name": uid, "uid": uid, "annotations": dict(annotations)}
         spec = {"containers": [{"name": "main", "resources": limits}]}
-        found = bound_pod(msgspec.convert({"metadata": meta, "spec": spec}, PartialPod))
+        found = bound_pod(msgspec.convert({"metadata": meta, "spec": spec}, PluginPod))
         assert found is not None
         return found.by_plugin
 
     assert by_plugin(item.uid, record.annotations)
     assert not by_plugin("copy", record.annotations)
-    extenders = write(offered().hardware, "copy", (Share("main", DEVICE, (0,)),), 2)
+    extenders = write(offered().hardware, "copy", (ContainerShare("main", DEVICE, (0,)),), 2)
     assert not by_plugin("copy", {**record.annotations, **extenders})
     assert by_plugin("older", {CHOSEN_BY: DEVICE_PLUGIN})
     assert not by_plugin("copy", {CHOSEN_BY: DEVICE_PLUGIN} | extenders)
@@ -417,24 +423,26 @@ def test_who_chose_is_not_copied_with_a_pods_annotations() -> None:
 def test_ids_that_kubelet_counts_for_a_pod_are_never_withheld() -> None:
     """It would take them for failed devices of a running pod."""
     machine = offered().hardware
-    chip = pod("chip", (one(DEVICE, 1),), write(machine, "", (Share("main", DEVICE, (1,)),), 1), by_plugin=True)
+    chip = pod(
+        "chip", (one(DEVICE, 1),), write(machine, "", (ContainerShare("main", DEVICE, (1,)),), 1), by_plugin=True
+    )
     core = pod("core", (one(CORE, 1),))
     counted = listed(
         chip, core, chip={"main": {DEVICE.value: frozenset("1")}}, core={"main": {CORE.value: frozenset("2")}}
     )
-    world = Snapshot(offered(), [chip, core], counted)
+    world = NodeSnapshot(offered(), [chip, core], counted)
     assert withheld(world, CORE) == {3}
     assert withheld(world, DEVICE) == frozenset()
 
 
 def test_an_extenders_choice_is_handed_out_when_all_containers_have_theirs() -> None:
     machine = offered().hardware
-    shares = (Share("a", CORE, (0,)), Share("b", CORE, (1,)))
+    shares = (ContainerShare("a", CORE, (0,)), ContainerShare("b", CORE, (1,)))
     item = pod("p", (one(CORE, 1, "a"), one(CORE, 1, "b")), write(machine, "", shares, 1))
 
     def recorded(*containers: str) -> list[Mapping[str, str]]:
         handed = {item.uid: {share.container: share for share in shares if share.container in containers}}
-        return [record.annotations for record in records(Snapshot(offered(), [item], None, handed), 2)]
+        return [record.annotations for record in records(NodeSnapshot(offered(), [item], None, handed), 2)]
 
     assert recorded() == recorded("a") == []
     assert recorded("a", "b") == [{ALLOCATED: "true"}]
@@ -444,7 +452,7 @@ def test_an_extenders_choice_is_handed_out_when_all_containers_have_theirs() -> 
 def test_annotations_of_any_text_never_break_the_picture(annotations: dict[str, str]) -> None:
     item = pod("p", (one(DEVICE, 1),), running=True)
     odd = replace(item, annotations=from_mapping(annotations))
-    world = Snapshot(offered(), [odd], listed(odd))
+    world = NodeSnapshot(offered(), [odd], listed(odd))
     taken_by(world, odd)
     withheld(world, CORE)
     records(world, 1)
@@ -463,7 +471,7 @@ def test_the_spec_has_every_name_that_answers_give() -> None:
         known = {f"{spec.kind}={device.name}" for device in spec.devices}
         for count in counts(found.hardware, DEVICE):
             for mask in candidates(found.hardware, DEVICE, count):
-                share = Share("main", DEVICE, found.hardware.ids(DEVICE, mask))
+                share = ContainerShare("main", DEVICE, found.hardware.ids(DEVICE, mask))
                 assert set(answer(found, share, settings).cdi_names) <= known
 
 
@@ -488,9 +496,9 @@ def test_what_was_listed_by_hand_outlives_what_breaks_and_heals(
     assert set(_ids(annotations.get(UNUSABLE))) <= set(by_hand)
 
 
-@given(sick=CHIPS, by_hand=CHIPS, resource=st.sampled_from(list(Resource)), data=st.data())
+@given(sick=CHIPS, by_hand=CHIPS, resource=st.sampled_from(list(NeuronResource)), data=st.data())
 def test_plugin_and_extender_agree_on_what_sick_chips_are_kept_from(
-    sick: tuple[int, ...], by_hand: tuple[int, ...], resource: Resource, data: st.DataObject
+    sick: tuple[int, ...], by_hand: tuple[int, ...], resource: NeuronResource, data: st.DataObject
 ) -> None:
     found = offer(inventory("trn1.32xlarge", range(16)), None, dict.fromkeys(sick, "it is sick"))
     assert found is not None
@@ -511,9 +519,11 @@ def test_plugin_and_extender_agree_on_what_sick_chips_are_kept_from(
     # Allocate, for a choice of before the fault
     chosen = data.draw(st.sampled_from(candidates(machine, resource, count)))
     item = pod(
-        "p", (one(resource, count),), write(machine, "", (Share("main", resource, machine.ids(resource, chosen)),), 1)
+        "p",
+        (one(resource, count),),
+        write(machine, "", (ContainerShare("main", resource, machine.ids(resource, chosen)),), 1),
     )
-    world = Snapshot(found, [item], listed(item))
+    world = NodeSnapshot(found, [item], listed(item))
     match = find(world, resource, count)
     assert match is not None
     for answers in (partial(choose, world, match, frozenset()), partial(_preferred, world, match, resource, count)):
@@ -524,7 +534,7 @@ def test_plugin_and_extender_agree_on_what_sick_chips_are_kept_from(
             answers()
 
 
-def _preferred(world: Snapshot, match: Match, resource: Resource, count: int) -> None:
+def _preferred(world: NodeSnapshot, match: WaitingContainer, resource: NeuronResource, count: int) -> None:
     available = frozenset(int(device.id) for device in plugin_devices(world.offer, resource) if device.healthy)
     assert len(prefer(world, match, resource, available, frozenset(), count)) == count
 
@@ -533,7 +543,7 @@ def test_all_of_a_node_with_a_sick_chip_is_refused_and_the_text_names_the_chip()
     found = offer(inventory("trn1.32xlarge", range(16)), None, {3: "it is sick"})
     assert found is not None
     item = pod("p", (one(DEVICE, 16),))
-    world = Snapshot(found, [item], listed(item))
+    world = NodeSnapshot(found, [item], listed(item))
     match = find(world, DEVICE, 16)
     assert match is not None
     with golden_error(AllocateError):
@@ -555,13 +565,13 @@ def test_what_a_container_is_refused_with() -> None:
             "of a sibling",
             (one(DEVICE, 4), one(DEVICE, 4, "other")),
             NOTED,
-            {"other": Share("other", DEVICE, (0, 1, 2, 3))},
+            {"other": ContainerShare("other", DEVICE, (0, 1, 2, 3))},
         ),
         ("no resource type", (one(DEVICE, 1), one(CORE, 1, "other")), {IDS: "0"}, {}),
     ):
         item = pod("p", asked, notes)
-        world = Snapshot(offered(), [item], listed(item), {item.uid: handed})
+        world = NodeSnapshot(offered(), [item], listed(item), {item.uid: handed})
         with pytest.raises(AllocateError) as caught:
-            choose(world, Match(item, asked[0], listed=True), frozenset())
+            choose(world, WaitingContainer(item, asked[0], listed=True), frozenset())
         said[name] = str(caught.value)
     golden(f"{name}: {text}" for name, text in said.items())

@@ -8,39 +8,37 @@ from typing import Any
 import msgspec
 import pytest
 
-from dra_driver.legacy.annotations import Share, write
+from dra_driver.legacy.annotations import ContainerShare, write
 from dra_driver.legacy.extender import answers
 from dra_driver.legacy.extender.answers import SHAPES, FitCache
 from dra_driver.legacy.extender.cluster import Choice, Cluster
-from dra_driver.legacy.extender.wire import PartialNode, PartialPod
+from dra_driver.legacy.extender.wire import CapacityNode, LimitsPod
 from dra_driver.legacy.resource_requests import ContainerRequest, Role
-from dra_driver.legacy.rules import Resource, hardware
+from dra_driver.legacy.rules import NeuronResource, hardware
 from tests.golden import golden
 
 TRN1 = hardware("trn1.32xlarge", 16, 32)
-REQUESTS = (ContainerRequest("main", Role.MAIN, Resource.DEVICE, 4),)
+REQUESTS = (ContainerRequest("main", Role.MAIN, NeuronResource.DEVICE, 4),)
 
 
-def node(name: str = "n", **metadata: Any) -> PartialNode:
+def node(name: str = "n", **metadata: Any) -> CapacityNode:
     labels = {"node.kubernetes.io/instance-type": "trn1.32xlarge"}
     capacity = {"aws.amazon.com/neuron": "16", "aws.amazon.com/neuroncore": "32"}
     document = {"metadata": {"name": name, "uid": name, "labels": labels} | metadata, "status": {"capacity": capacity}}
-    return msgspec.convert(document, PartialNode)
+    return msgspec.convert(document, CapacityNode)
 
 
-def pod(
-    name: str, version: int = 1, bound: str = "", row: int = 0, uid: str = "", phase: str = "Running"
-) -> PartialPod:
+def pod(name: str, version: int = 1, bound: str = "", row: int = 0, uid: str = "", phase: str = "Running") -> LimitsPod:
     ids = tuple(range(4 * row, 4 * row + 4))
     meta = {"namespace": "a", "name": name, "uid": uid or name, "resourceVersion": str(version)}
-    annotations = write(TRN1, uid or name, (Share("main", Resource.DEVICE, ids),), 1) if bound else {}
+    annotations = write(TRN1, uid or name, (ContainerShare("main", NeuronResource.DEVICE, ids),), 1) if bound else {}
     containers = [{"name": "main", "resources": {"limits": {"aws.amazon.com/neuron": "4"}}}]
     document = {
         "metadata": meta | {"annotations": annotations},
         "spec": {"nodeName": bound, "containers": containers},
         "status": {"phase": phase if bound else "Pending"},
     }
-    return msgspec.convert(document, PartialPod)
+    return msgspec.convert(document, LimitsPod)
 
 
 @pytest.fixture
@@ -55,7 +53,7 @@ def rows(cluster: Cluster) -> set[int]:
     """Rows of the torus that are in use."""
     found = cluster.look("n")
     assert isinstance(found, tuple), found
-    return {device // 4 for device in TRN1.ids(Resource.DEVICE, found[1])}
+    return {device // 4 for device in TRN1.ids(NeuronResource.DEVICE, found[1])}
 
 
 def choose(cluster: Cluster, name: str) -> Choice:
@@ -147,20 +145,20 @@ def test_pods_on_a_node_that_is_not_known_yet_count_when_it_is() -> None:
 
 
 def test_a_choice_made_under_another_logical_core_size_takes_its_devices() -> None:
-    def trn2(cores: int) -> PartialNode:
+    def trn2(cores: int) -> CapacityNode:
         labels = {"node.kubernetes.io/instance-type": "trn2.48xlarge"}
         capacity = {"aws.amazon.com/neuron": "16", "aws.amazon.com/neuroncore": str(cores)}
         document = {"metadata": {"name": "n", "labels": labels}, "status": {"capacity": capacity}}
-        return msgspec.convert(document, PartialNode)
+        return msgspec.convert(document, CapacityNode)
 
     cluster = Cluster()
     cluster.nodes_listed([trn2(64)])
-    found = cluster.choose("p", "a/p", "n", (ContainerRequest("main", Role.MAIN, Resource.CORE, 3),))
+    found = cluster.choose("p", "a/p", "n", (ContainerRequest("main", Role.MAIN, NeuronResource.CORE, 3),))
     assert isinstance(found, Choice)
     cluster.node_changed(trn2(128))
     seen = cluster.look("n")
     assert isinstance(seen, tuple)
-    assert seen[0].ids(Resource.CORE, seen[1]) == tuple(range(8))
+    assert seen[0].ids(NeuronResource.CORE, seen[1]) == tuple(range(8))
 
 
 def test_verdicts_follow_every_change_and_remember_a_bounded_number_of_requests(cluster: Cluster) -> None:
@@ -173,7 +171,7 @@ def test_verdicts_follow_every_change_and_remember_a_bounded_number_of_requests(
     cluster.give_up("r")
     assert fit_cache.filter(["n"], REQUESTS).fitting == ["n"]
     for count in range(1, 2 * SHAPES):
-        fit_cache.filter(["n"], (ContainerRequest("main", Role.MAIN, Resource.CORE, count),))
+        fit_cache.filter(["n"], (ContainerRequest("main", Role.MAIN, NeuronResource.CORE, count),))
     assert fit_cache.filter(["n"], REQUESTS).fitting == ["n"]
     assert len(fit_cache.remembered) == SHAPES
 

@@ -9,27 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.legacy.annotations import Allocation, Share
+from dra_driver.legacy.annotations import ContainerShare, RecordedAllocation
 from dra_driver.legacy.extender.preemption import Tenancy, Tenant, victims
 from dra_driver.legacy.placement import fits
 from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
-from dra_driver.legacy.rules import Hardware, Resource, hardware
+from dra_driver.legacy.rules import NeuronResource, NodeHardware, hardware
 from dra_driver.legacy.usage import Holding, usage
 
-DEVICE, CORE = Resource.DEVICE, Resource.CORE
+DEVICE, CORE = NeuronResource.DEVICE, NeuronResource.CORE
 TRN1, INF2 = hardware("trn1.32xlarge", 16, 32), hardware("inf2.48xlarge", 12, 24)
 
 
-def asks(count: int, resource: Resource = DEVICE) -> PodRequest:
+def asks(count: int, resource: NeuronResource = DEVICE) -> PodRequest:
     return (ContainerRequest("main", Role.MAIN, resource, count),)
 
 
-def tenant(uid: str, ids: Sequence[int], priority: int | None = 0, resource: Resource = DEVICE) -> Tenant:
-    share = Share("main", resource, tuple(ids))
-    return Tenant(uid, Holding(f"a/{uid}", (Allocation((share,)),), asks(len(ids), resource)), priority)
+def tenant(uid: str, ids: Sequence[int], priority: int | None = 0, resource: NeuronResource = DEVICE) -> Tenant:
+    share = ContainerShare("main", resource, tuple(ids))
+    return Tenant(uid, Holding(f"a/{uid}", (RecordedAllocation((share,)),), asks(len(ids), resource)), priority)
 
 
-def node(*tenants: Tenant, machine: Hardware = TRN1, unusable: str | None = None) -> Tenancy:
+def node(*tenants: Tenant, machine: NodeHardware = TRN1, unusable: str | None = None) -> Tenancy:
     return Tenancy(machine, unusable, tenants)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dra_driver.cli.main import main
 from dra_driver.legacy.migration import Nodes, migrate
-from dra_driver.legacy.rules import Resource, candidates, counts
+from dra_driver.legacy.rules import NeuronResource, candidates, counts
 from dra_driver.neuron.topology.groups import device_group_ids
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import DriverError
@@ -100,10 +100,10 @@ def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
 @pytest.mark.parametrize("name", TYPES)
 def test_a_node_is_filled_with_the_connected_sets_of_the_extenders_rules(shell: Shell, name: str) -> None:
     node = Nodes().of(INSTANCE_TYPES[name])
-    for count in counts(node, Resource.DEVICE):
+    for count in counts(node, NeuronResource.DEVICE):
         pods = [pod(container(count=count), name=f"pod-{place}") for place in range(node.devices // count)]
         found = shell.allocated(shell.migrate(*pods, options=("--instance-type", name)), name)
-        allowed = {node.ids(Resource.DEVICE, mask) for mask in candidates(node, Resource.DEVICE, count)}
+        allowed = {node.ids(NeuronResource.DEVICE, mask) for mask in candidates(node, NeuronResource.DEVICE, count)}
         assert set(found) <= allowed, count
         assert sum(map(len, found)) == len({device for each in found for device in each}) == len(pods) * count
 
@@ -117,7 +117,10 @@ def width(name: str, size: int) -> int:
 @pytest.mark.parametrize("size", [1, 2])
 def test_cores_become_cores_of_one_chip_or_connected_chips_and_other_numbers_are_refused(name: str, size: int) -> None:
     node, cores = Nodes(INSTANCE_TYPES[name], size), width(name, size)
-    legal = [*range(1, cores), *(cores * chips for chips in counts(node.of(INSTANCE_TYPES[name]), Resource.DEVICE))]
+    legal = [
+        *range(1, cores),
+        *(cores * chips for chips in counts(node.of(INSTANCE_TYPES[name]), NeuronResource.DEVICE)),
+    ]
     for count in range(1, 34):
         texts = [("input", json.dumps(pod(container(resource=CORE, count=count))))]
         if count not in legal:

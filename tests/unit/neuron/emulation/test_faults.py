@@ -30,7 +30,7 @@ from dra_driver.neuron.emulation.options import EmulationOptions
 from dra_driver.neuron.emulation.running import EmulatedHost
 from dra_driver.neuron.emulation.tree import Entry, TextFile
 from dra_driver.neuron.emulation.writer import host_writer, write_host
-from dra_driver.neuron.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, Memory, assess
+from dra_driver.neuron.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, HealthMemory, assess
 from dra_driver.neuron.health.faults import FAULTS
 from dra_driver.neuron.health.hints import read_hints
 from dra_driver.neuron.host.discover import EMULATION_MARKER, boot_id, discover
@@ -147,7 +147,7 @@ def test_the_scan_of_the_host_finds_what_the_faults_say(tmp_path: Path) -> None:
 
 def test_a_host_of_another_type_in_place_of_the_former_is_healthy(tmp_path: Path) -> None:
     """As where an installation emulates another type: the driver's record of the former chips is still there."""
-    memory = Memory()
+    memory = HealthMemory()
     for kind in (TRN2, TRN1, TRN2, INF1):
         host = EmulatedHost(tmp_path / kind.name, kind)
         host.write(host.parse(()))
@@ -365,7 +365,7 @@ def diagnosed(root: Path, *faults: str) -> dict[int, set[str]]:
     host.write()
     parsed = host.parse(faults)
     writer, tree = host_writer(root), host_with(TRN2U, HEALTHY, (), Moment())
-    reader, memory, boot = SignalReader(root, HARDWARE_COUNTERS, CORE_COUNTERS), Memory(), boot_id(root)
+    reader, memory, boot = SignalReader(root, HARDWARE_COUNTERS, CORE_COUNTERS), HealthMemory(), boot_id(root)
     now = int(time.time())
     for second in (0, 10, 20, 30, 70, 100, 110):
         shown = parsed if second >= 20 else ()

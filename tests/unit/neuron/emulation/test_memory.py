@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.neuron.emulation.memory import TreeFiles, emulated_inventory
-from dra_driver.neuron.emulation.tree import Link, TextFile
+from dra_driver.neuron.emulation.tree import SymbolicLink, TextFile
 from dra_driver.neuron.emulation.ultraservers import Servers
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
 from dra_driver.neuron.host.discover import discover
@@ -41,7 +41,9 @@ def test_impossible_options_are_refused() -> None:
 
 
 def test_links_that_lead_nowhere_or_in_circles_are_nothing() -> None:
-    files = TreeFiles({"a/x": Link("../b/y"), "b/y": Link("../a/x"), "c": Link("d"), "e": TextFile("text\n")})
+    files = TreeFiles(
+        {"a/x": SymbolicLink("../b/y"), "b/y": SymbolicLink("../a/x"), "c": SymbolicLink("d"), "e": TextFile("text\n")}
+    )
     assert files.status("a/x") is None
     assert files.read("c").missing
     assert files.names("a") == ("x",)
@@ -57,7 +59,7 @@ def test_links_are_followed_as_on_a_disk(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     for path, target in links.items():
         (tmp_path / path).symlink_to(target)
-    tree = TreeFiles({"x/file": TextFile("text\n"), **{path: Link(target) for path, target in links.items()}})
+    tree = TreeFiles({"x/file": TextFile("text\n"), **{path: SymbolicLink(target) for path, target in links.items()}})
     disk = HostFiles(tmp_path)
     for path in links:
         assert tree.read(path) == disk.read(path)

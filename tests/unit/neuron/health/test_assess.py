@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.neuron.health.assess import Hint, Memory, assess, clear, undecided
+from dra_driver.neuron.health.assess import HealthMemory, Hint, assess, clear, undecided
 from dra_driver.neuron.health.faults import ActiveFault, NodeHealth
 from dra_driver.neuron.health.memory import decoded, encoded
 from dra_driver.neuron.host.signals import COMPONENTS, HARDWARE, HEARTBEAT, ChipReading, HostReading
@@ -19,7 +19,7 @@ class Node:
         self.host = Host()
         self.chip = self.host.chip
         self.hints: list[Hint] = []
-        self.memory = Memory()
+        self.memory = HealthMemory()
 
     def read(self, times: int = 2, seconds: float = 10.0) -> NodeHealth:
         for _ in range(times):
@@ -405,7 +405,7 @@ def test_a_hint_is_remembered_when_its_file_is_gone_until_it_is_cleared_or_the_n
 
 def test_what_is_not_read_is_told_by_nobody() -> None:
     """A chip of which no file could be read at all."""
-    memory = Memory()
+    memory = HealthMemory()
     for uptime in (1.0, 2.0):
         memory, said = assess(memory, HostReading(uptime, uptime, "b", "2.30", (ChipReading(0),)))
     assert [fault.code for fault in said.chips[0].faults] == ["unreadable"]

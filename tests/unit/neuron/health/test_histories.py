@@ -19,8 +19,17 @@ from dra_driver.cli.hostinput import HostHealth
 from dra_driver.driver.device_health import device_health
 from dra_driver.driver.resourceslices.devices import offer
 from dra_driver.legacy.device_plugin import devices as device_plugin
-from dra_driver.legacy.rules import Resource
-from dra_driver.neuron.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, RULES, Hint, Memory, assess, clear, health
+from dra_driver.legacy.rules import NeuronResource
+from dra_driver.neuron.health.assess import (
+    CORE_COUNTERS,
+    HARDWARE_COUNTERS,
+    RULES,
+    HealthMemory,
+    Hint,
+    assess,
+    clear,
+    health,
+)
 from dra_driver.neuron.health.condition import condition, parse
 from dra_driver.neuron.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.neuron.health.memory import decoded, encoded
@@ -111,7 +120,7 @@ class Story:
     beats: list[tuple[int, float, int]] = field(default_factory=list)
     """Boot, uptime and value, of each heartbeat that could be read."""
     histories: dict[str, list[Moment]] = field(default_factory=lambda: {code: [] for code in FAULTS})
-    memory: Memory = field(default_factory=Memory)
+    memory: HealthMemory = field(default_factory=HealthMemory)
     said: NodeHealth = field(default_factory=NodeHealth)
 
     def __post_init__(self) -> None:
@@ -285,7 +294,7 @@ def test_scheduler_pod_node_dashboards_command_and_device_plugin_are_told_the_sa
     assert_all_say_the_same(told, story.memory)
 
 
-def assert_all_say_the_same(health: NodeHealth, memory: Memory) -> None:
+def assert_all_say_the_same(health: NodeHealth, memory: HealthMemory) -> None:
     """What each consumer makes of a node's health, with the default table of effects."""
     policy, now = HealthPolicy.default(), health.read_at
     sick = {chip.index for chip in health.chips if chip.state == "unhealthy"}
@@ -352,7 +361,7 @@ def assert_all_say_the_same(health: NodeHealth, memory: Memory) -> None:
     plugin = device_plugin.offer(INVENTORY, None, device_plugin.unhealthy(health))
     assert plugin is not None
     assert (set(plugin.unusable), set(plugin.sick)) == (sick, sick)
-    for resource, each in ((Resource.DEVICE, 1), (Resource.CORE, plugin.hardware.cores_per_device)):
+    for resource, each in ((NeuronResource.DEVICE, 1), (NeuronResource.CORE, plugin.hardware.cores_per_device)):
         units = device_plugin.plugin_devices(plugin, resource)
         assert {int(unit.id) // each for unit in units if not unit.healthy} == sick
         assert {int(unit.id) // each for unit in units if unit.healthy} == set(range(CHIPS)) - sick

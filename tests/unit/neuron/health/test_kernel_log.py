@@ -15,7 +15,7 @@ from dra_driver.neuron.health.kernel_log import (
     IGNORED,
     MAX_LINE_BYTES,
     TAIL_BYTES,
-    Said,
+    LogHint,
     logged_at,
     marked_lines,
     parse,
@@ -33,7 +33,7 @@ DOCUMENTED = (
 
 
 def test_the_documented_line_is_understood() -> None:
-    assert parse(DOCUMENTED) == Said("SRAM_UNCORRECTABLE_ERROR", 0, SERIAL, 0)
+    assert parse(DOCUMENTED) == LogHint("SRAM_UNCORRECTABLE_ERROR", 0, SERIAL, 0)
 
 
 def test_it_is_found_behind_the_texts_that_others_put_before_it() -> None:
@@ -46,7 +46,7 @@ def test_it_is_found_behind_the_texts_that_others_put_before_it() -> None:
 def test_every_row_of_the_table_about_the_log_has_a_kind_of_line(row: Fault) -> None:
     kind = row.reason.removeprefix("NeuronHasError_")
     golden(str(row.signal))
-    assert parse(f"NEURON_HW_ERR={kind} nd-id=15") == Said(kind, 15, "", None)
+    assert parse(f"NEURON_HW_ERR={kind} nd-id=15") == LogHint(kind, 15, "", None)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_a_line_break_within_a_message_begins_a_line_of_its_own() -> None:
     """syslog(2) gives level and time for each of them; so what is forged has the time at which it was."""
     log = b"<3>[    5.000000] NEURON_HW_ERR=DMA_ERROR nd-id=0\n<3>[    5.000000] NEURON_HW_ERR=DMA_ERROR nd-id=1\n"
     assert [parse(line.text) for line in marked_lines(log)] == [
-        Said("DMA_ERROR", 0, "", None),
-        Said("DMA_ERROR", 1, "", None),
+        LogHint("DMA_ERROR", 0, "", None),
+        LogHint("DMA_ERROR", 1, "", None),
     ]
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.neuron.health.assess import ChipMemory, Counter, Heartbeat, Memory, Track
+from dra_driver.neuron.health.assess import ChipMemory, CounterState, HealthMemory, Heartbeat, Track
 from dra_driver.neuron.health.memory import ASIDE, FILE, MemoryFile, decoded, encoded, lasting
 from tests.golden import golden
 
-MEMORY = Memory(
+MEMORY = HealthMemory(
     "boot-1",
     "2.30.2.0",
     (
@@ -21,7 +21,7 @@ MEMORY = Memory(
             0,
             "0e30000000000000",
             {"hbm-uncorrectable": Track(100, 100, "3 errors", denied=1, quiet_from=7.25)},
-            {"mem_ecc_corrected": Counter(5, 2, 3, 6), "hw_nc_ue_error/3": Counter(1)},
+            {"mem_ecc_corrected": CounterState(5, 2, 3, 6), "hw_nc_ue_error/3": CounterState(1)},
             Heartbeat(9, 6.5, moves=True),
             ("reset",),
             newest_hint=90,
@@ -47,7 +47,7 @@ def test_equal_records_are_equal_bytes() -> None:
 
 
 def test_without_a_file_nothing_is_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert MemoryFile(tmp_path).read() == Memory()
+    assert MemoryFile(tmp_path).read() == HealthMemory()
     assert caplog.text == ""
 
 
@@ -70,7 +70,7 @@ def test_a_file_that_cannot_be_used_is_moved_aside_and_reported(
     record = MemoryFile(tmp_path)
     record.write(MEMORY)
     file(tmp_path).write_bytes(damage(file(tmp_path).read_bytes()))
-    assert record.read() == Memory()
+    assert record.read() == HealthMemory()
     assert "cannot be used" in caplog.text
     assert not file(tmp_path).exists()
     assert (tmp_path / ASIDE).exists()
@@ -80,19 +80,19 @@ def test_a_file_that_cannot_be_used_is_moved_aside_and_reported(
 
 def test_who_only_looks_moves_nothing(tmp_path: Path) -> None:
     file(tmp_path).write_bytes(b"damaged")
-    assert MemoryFile(tmp_path).read(move_aside=False) == Memory()
+    assert MemoryFile(tmp_path).read(move_aside=False) == HealthMemory()
     assert file(tmp_path).read_bytes() == b"damaged"
 
 
 def test_faults_that_only_another_version_knows_are_left_out() -> None:
-    other = Memory("b", None, (ChipMemory(0, None, {"flux-low": Track(1, 1), "device-lost": Track(1, 1)}),))
+    other = HealthMemory("b", None, (ChipMemory(0, None, {"flux-low": Track(1, 1), "device-lost": Track(1, 1)}),))
     assert decoded(encoded(other)).chips[0].tracks == {"device-lost": Track(1, 1)}
 
 
 def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(encoded(MEMORY))
     file(tmp_path).symlink_to(tmp_path / "elsewhere")
-    assert MemoryFile(tmp_path).read() == Memory()
+    assert MemoryFile(tmp_path).read() == HealthMemory()
 
 
 def test_a_directory_that_cannot_be_made_is_a_problem_and_no_exception(
@@ -119,7 +119,7 @@ def test_what_a_killed_writer_left_is_in_nobodys_way(tmp_path: Path) -> None:
 
 def test_counts_alone_are_not_worth_a_write_and_faults_are() -> None:
     chip = MEMORY.chips[0]
-    counted = Memory(
+    counted = HealthMemory(
         "boot-1",
         "2.30.2.0",
         (
@@ -127,7 +127,7 @@ def test_counts_alone_are_not_worth_a_write_and_faults_are() -> None:
                 0,
                 chip.serial,
                 chip.tracks,
-                {"mem_ecc_corrected": Counter(9, 2, 3), "hw_nc_ue_error/3": Counter(1)},
+                {"mem_ecc_corrected": CounterState(9, 2, 3), "hw_nc_ue_error/3": CounterState(1)},
                 Heartbeat(50, 90.0, moves=True),
                 ("reset",),
                 90,
@@ -137,4 +137,4 @@ def test_counts_alone_are_not_worth_a_write_and_faults_are() -> None:
         ),
     )
     assert lasting(counted) == lasting(MEMORY)
-    assert lasting(Memory("boot-1", "2.30.2.0", (ChipMemory(0), ChipMemory(1)))) != lasting(MEMORY)
+    assert lasting(HealthMemory("boot-1", "2.30.2.0", (ChipMemory(0), ChipMemory(1)))) != lasting(MEMORY)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.neuron.health.faults import DEFAULT_EFFECTS, FAULTS, SEVERITIES, ActiveFault, ChipHealth, in_order
-from dra_driver.neuron.health.policy import EFFECTS, MAX_TAINTS, HealthPolicy, Rule, Taint
+from dra_driver.neuron.health.policy import EFFECTS, MAX_TAINTS, HealthPolicy, HealthTaint, Rule
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import UsageError
 from tests.golden import golden_error
@@ -65,8 +65,8 @@ def test_a_rule_for_all_faults_evicts_no_pod_for_what_pods_can_forge() -> None:
 def test_a_device_has_a_taint_for_each_fault_of_its_chips_with_the_earliest_time() -> None:
     chips = [chip(0, hbm_uncorrectable=200, hbm_corrected_rising=50), chip(1, hbm_uncorrectable=100)]
     assert HealthPolicy.default().taints(chips, "trn2.48xlarge", NOW) == (
-        Taint("health.neuron.aws.com/hbm-uncorrectable", "unhealthy", "NoSchedule", 100),
-        Taint("health.neuron.aws.com/hbm-corrected-rising", "degraded", "None", 50),
+        HealthTaint("health.neuron.aws.com/hbm-uncorrectable", "unhealthy", "NoSchedule", 100),
+        HealthTaint("health.neuron.aws.com/hbm-corrected-rising", "degraded", "None", 50),
     )
     assert HealthPolicy.default().taints([chip(2)], None, NOW) == ()
 

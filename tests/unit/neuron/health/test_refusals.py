@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
-from dra_driver.neuron.health.assess import Hint, Memory
+from dra_driver.neuron.health.assess import HealthMemory, Hint
 from dra_driver.neuron.health.clearing import ask, take
 from dra_driver.neuron.health.detector import Detector, read_log_file
 from dra_driver.neuron.health.faults import NodeHealth
@@ -45,17 +45,17 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 )
 def test_why_a_record_is_not_believed(damage: Callable[[bytes], bytes]) -> None:
     with golden_error(ValueError):
-        decoded(damage(encoded(Memory())))
+        decoded(damage(encoded(HealthMemory())))
 
 
 def test_what_is_lost_with_the_record_is_logged(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     directory = tmp_path / "state"
     file = MemoryFile(directory)
     directory.write_text("a file in its place")
-    assert not file.write(Memory())
-    assert not file.write(Memory())
+    assert not file.write(HealthMemory())
+    assert not file.write(HealthMemory())
     directory.unlink()
-    assert file.write(Memory())
+    assert file.write(HealthMemory())
     (record,) = directory.iterdir()
     record.write_text("{")
     MemoryFile(directory).read(move_aside=False)

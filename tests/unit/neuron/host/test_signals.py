@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
-from dra_driver.neuron.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, Memory, assess
+from dra_driver.neuron.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS, HealthMemory, assess
 from dra_driver.neuron.health.faults import ChipHealth
 from dra_driver.neuron.host import sysfs
 from dra_driver.neuron.host.discover import discover
@@ -62,9 +62,9 @@ def reader(root: Path) -> Iterator[SignalReader]:
         made.close()
 
 
-def chips(root: Path, memory: Memory | None = None) -> tuple[tuple[ChipHealth, ...], Memory]:
+def chips(root: Path, memory: HealthMemory | None = None) -> tuple[tuple[ChipHealth, ...], HealthMemory]:
     """Health after two readings."""
-    memory = memory or Memory()
+    memory = memory or HealthMemory()
     for _ in range(2):
         memory, said = assess(memory, read(root))
     return said.chips, memory
@@ -197,7 +197,7 @@ def test_a_host_whose_files_come_and_go_all_the_time_raises_nothing(tmp_path: Pa
     thread.start()
     try:
         with reader(root) as made:
-            memory = Memory()
+            memory = HealthMemory()
             for _ in range(50):
                 memory, said = assess(memory, made.read(inventory))
                 assert {chip.state for chip in said.chips if chip.index not in {1, 3}} <= {"healthy", "unknown"}

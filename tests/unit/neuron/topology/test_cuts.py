@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.neuron.topology.cuts import Cuts, Part, devices, group_sizes, overlap, parts_of
+from dra_driver.neuron.topology.cuts import Cuts, HardwarePart, devices, group_sizes, overlap, parts_of
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES, InstanceType
 from dra_driver.util.errors import DriverError
 from tests.golden import golden_error
@@ -105,10 +105,10 @@ def test_only_a_single_cut_has_no_overlaps(words: set[str]) -> None:
 
 
 def test_parts_overlap_by_core() -> None:
-    assert Part(3).overlaps(Part(3, (1,)))
-    assert Part(3, (0, 1)).overlaps(Part(3, (1,)))
-    assert not Part(3, (0, 1)).overlaps(Part(3, (2, 3)))
-    assert not Part(3).overlaps(Part(4))
+    assert HardwarePart(3).overlaps(HardwarePart(3, (1,)))
+    assert HardwarePart(3, (0, 1)).overlaps(HardwarePart(3, (1,)))
+    assert not HardwarePart(3, (0, 1)).overlaps(HardwarePart(3, (2, 3)))
+    assert not HardwarePart(3).overlaps(HardwarePart(4))
 
 
 @pytest.mark.parametrize(

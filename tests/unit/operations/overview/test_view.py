@@ -14,7 +14,7 @@ from dra_driver.cli.top import sections, share
 from dra_driver.kube.api.codec import Resource, decode
 from dra_driver.neuron.health.faults import FAULTS
 from dra_driver.operations.overview.objects import CLAIMS, NODES, PODS, SLICES, TAINT_RULES
-from dra_driver.operations.overview.view import Cluster, Frame, NodeRow, view
+from dra_driver.operations.overview.view import ClusterView, Frame, NodeRow, view
 from tests.builders.overview import TYPE_LABEL, published, taint
 from tests.golden import golden
 
@@ -57,7 +57,7 @@ def frame(
             slices.append(item)
     found = node or {"metadata": {"name": "node-1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     return view(
-        Cluster(
+        ClusterView(
             [kept(NODES, found)],
             [kept(SLICES, item) for item in slices],
             [kept(CLAIMS, item) for item in claims],
@@ -110,7 +110,7 @@ def test_slices_of_an_older_generation_do_not_count() -> None:
 
 
 def test_claims_outlast_the_slices() -> None:
-    cluster = Cluster(claims=[kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",)))])
+    cluster = ClusterView(claims=[kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",)))])
     found = view(cluster)
     assert [(node.name, node.status, node.held) for node in found.nodes] == [("node-1", "Unknown", 1)]
 
@@ -179,7 +179,7 @@ def test_a_node_whose_kubelet_stops_calling_drivers_has_no_free_chips_and_says_w
     status = {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.34.1-eks-1"}}
     node = {"metadata": {"name": "node-1", "labels": {TYPE_LABEL: "trn2.48xlarge"}}, "status": status}
     holder = claim("c", "node-1", "neuron-device-3", pods=("p",))
-    found = view(Cluster([kept(NODES, node)], [kept(SLICES, slice_)], [kept(CLAIMS, holder)]))
+    found = view(ClusterView([kept(NODES, node)], [kept(SLICES, slice_)], [kept(CLAIMS, holder)]))
     (row,) = found.nodes
     assert (len(row.chips), row.free, row.held) == (16, 0, 1)
     golden(row.kubelet_problem)
@@ -227,7 +227,7 @@ def test_a_node_with_a_device_plugin_is_read_from_capacity_annotations_and_condi
         },
         "status": {"phase": "Running"},
     }
-    (found,) = view(Cluster([kept(NODES, node)], pods=[kept(PODS, pod)])).nodes
+    (found,) = view(ClusterView([kept(NODES, node)], pods=[kept(PODS, pod)])).nodes
     assert [(chip.held, chip.cores) for chip in found.chips[:3]] == [(2, 2), (1, 2), (0, 2)]
     assert (found.instance_type, found.free) == ("inf2.48xlarge", 9)
     assert [fault.code for fault in found.chips[3].faults] == ["hbm-uncorrectable"]

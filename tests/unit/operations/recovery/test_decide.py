@@ -20,7 +20,7 @@ from dra_driver.operations.recovery.decide import (
     out_of_use,
     units,
 )
-from dra_driver.operations.recovery.nodes import Mark, NodeView
+from dra_driver.operations.recovery.nodes import Mark, NeuronNode
 from dra_driver.operations.recovery.policy import Policy
 from tests.golden import golden
 
@@ -31,26 +31,26 @@ FOUR = replace(AT_ONCE, max_at_once=4, max_percent_of_group=100)
 S4, S2 = f"{SERVER_4}=s", f"{SERVER_2}=s"
 
 
-def view(name: str, **changes: Any) -> NodeView:
+def view(name: str, **changes: Any) -> NeuronNode:
     """A healthy node, or with ``faults``, a sick one."""
     verdict = "sick" if changes.get("faults") else "well"
-    return replace(NodeView(name, f"uid of {name}", "1", verdict=verdict, unit=name), **changes)  # type: ignore[arg-type] # one of the values
+    return replace(NeuronNode(name, f"uid of {name}", "1", verdict=verdict, unit=name), **changes)  # type: ignore[arg-type] # one of the values
 
 
-def marked(name: str, mark: Mark | None = None, **changes: Any) -> NodeView:
+def marked(name: str, mark: Mark | None = None, **changes: Any) -> NeuronNode:
     """A node that was cordoned by us."""
     mark = mark or Mark("heartbeat-stalled", name, 1, ("cordon",))
     return view(name, **{"mark": mark, "cordoned": "cordon" in mark.did, "tainted": "taint" in mark.did} | changes)
 
 
-def server(unit: str = S4, size: int = 4, sick: int = 0, **changes: Any) -> list[NodeView]:
+def server(unit: str = S4, size: int = 4, sick: int = 0, **changes: Any) -> list[NeuronNode]:
     """The nodes of an UltraServer, ``s-0`` and so on, of which one is sick."""
     name = unit.partition("=")[2]
     faults = [SICK if index == sick else {} for index in range(size)]
     return [view(f"{name}-{index}", unit=unit, linked=True, faults=faults[index], **changes) for index in range(size)]
 
 
-def kinds(nodes: list[NodeView], policy: Policy = AT_ONCE, **more: Any) -> list[tuple[str, str]]:
+def kinds(nodes: list[NeuronNode], policy: Policy = AT_ONCE, **more: Any) -> list[tuple[str, str]]:
     """Give what is done; its texts are golden."""
     actions = decide(nodes, 0.0, policy, NOW, **more).actions
     if actions:
@@ -58,7 +58,7 @@ def kinds(nodes: list[NodeView], policy: Policy = AT_ONCE, **more: Any) -> list[
     return [(action.kind, action.node.name) for action in actions]
 
 
-def reasons(nodes: list[NodeView], policy: Policy = AT_ONCE, last: float = 0.0) -> list[tuple[str, Reason]]:
+def reasons(nodes: list[NeuronNode], policy: Policy = AT_ONCE, last: float = 0.0) -> list[tuple[str, Reason]]:
     """Give why nodes wait; its texts are golden."""
     waits = decide(nodes, last, policy, NOW).waits
     if waits:

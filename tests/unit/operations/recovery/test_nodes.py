@@ -20,7 +20,7 @@ from dra_driver.operations.recovery.nodes import (
     REQUEST,
     TAINT,
     Mark,
-    NodeView,
+    NeuronNode,
     Sightings,
     clearing,
     decode_mark,
@@ -43,7 +43,7 @@ def node(found: Any = None, labels: Any = None, spec: Any = None, **metadata: An
     return msgspec.convert({"metadata": meta, "spec": spec or {}, "status": status}, PartialNode)
 
 
-def seen(*arguments: Any, sightings: Sightings | None = None, now: float = NOW, **more: Any) -> NodeView:
+def seen(*arguments: Any, sightings: Sightings | None = None, now: float = NOW, **more: Any) -> NeuronNode:
     found = view(node(*arguments, **more), sightings or Sightings(), now)
     assert found is not None
     return found

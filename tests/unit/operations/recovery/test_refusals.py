@@ -11,10 +11,10 @@ import pytest
 
 from dra_driver.kube.api.client import RestConfig, Transport
 from dra_driver.kube.objects.core import PartialNode
-from dra_driver.operations.recovery.controller import Service, Settings
+from dra_driver.operations.recovery.controller import RecoveryService, RecoverySettings
 from dra_driver.operations.recovery.decide import decide
 from dra_driver.operations.recovery.hook import Hook
-from dra_driver.operations.recovery.nodes import Mark, NodeView, Sightings
+from dra_driver.operations.recovery.nodes import Mark, NeuronNode, Sightings
 from dra_driver.operations.recovery.nodes import view as view_of
 from dra_driver.operations.recovery.policy import Policy
 from dra_driver.util.errors import DriverError
@@ -25,9 +25,9 @@ NOW = 1_000_000.0
 MARK = Mark("heartbeat-stalled", "n", 1, ("cordon",), action="reboot")
 
 
-def view(name: str, **changes: Any) -> NodeView:
+def view(name: str, **changes: Any) -> NeuronNode:
     verdict = "sick" if changes.get("faults") else "well"
-    return replace(NodeView(name, f"uid of {name}", "1", verdict=verdict, unit=name), **changes)  # type: ignore[arg-type] # one of the values
+    return replace(NeuronNode(name, f"uid of {name}", "1", verdict=verdict, unit=name), **changes)  # type: ignore[arg-type] # one of the values
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_who_else_is_at_work_on_a_node() -> None:
 
 def test_what_each_metric_means() -> None:
     transport = Transport(RestConfig(server="http://127.0.0.1:1"))
-    service = Service(transport, "kube-system", "one", Settings(policy=Policy(), act=False))
+    service = RecoveryService(transport, "kube-system", "one", RecoverySettings(policy=Policy(), act=False))
     service.numbers.waits["budget"] = 1
     service.numbers.done["hook", "failed"] = 1
     golden(dict.fromkeys(f"{sample.name}: {sample.help}" for sample in service.samples()))

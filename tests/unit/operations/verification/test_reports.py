@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dra_driver.neuron.emulation.faults import legal
 from dra_driver.neuron.emulation.running import EmulatedHost
-from dra_driver.neuron.emulation.tree import DeviceNode, Link, TextFile
+from dra_driver.neuron.emulation.tree import CharacterDevice, SymbolicLink, TextFile
 from dra_driver.neuron.emulation.writer import EmulationOptions, host_writer
 from dra_driver.neuron.host.discover import EMULATION_MARKER, discover
 from dra_driver.neuron.host.inventory import NodeInventory
@@ -280,7 +280,7 @@ def test_no_device_number_of_a_report_is_ever_made(tmp_path: Path) -> None:
     evil = {**seen.files, "dev/neuron0": SeenFile(kind="device", number="8:0", mode=0o666)}
     evil[f"{DEVICES}/neuron0/dev"] = SeenFile(text="8:0", mode=0o444)
     tree = files_of(read(written(msgspec.structs.replace(seen, files=evil)).encode()))
-    nodes = [entry for entry in tree.values() if isinstance(entry, DeviceNode)]
+    nodes = [entry for entry in tree.values() if isinstance(entry, CharacterDevice)]
     assert {(node.major, node.minor) for node in nodes} == {(1, 3)}
     dev = tree[f"{DEVICES}/neuron0/dev"]
     assert isinstance(dev, TextFile)
@@ -320,7 +320,7 @@ def test_whatever_the_files_say_every_line_has_a_verdict_and_every_entry_is_harm
     assert len(judge(host)) == len({line.number for line in judge(host)})
     for path, entry in files_of(host).items():
         assert row_of(path.removesuffix("/.keep").removesuffix("/unreadable")) is not None
-        if isinstance(entry, Link):
+        if isinstance(entry, SymbolicLink):
             assert re.fullmatch(r"\.\./\.\./devices/virtual/neuron_device/neuron[0-9]{1,3}", entry.target)
         if path.endswith("/dev") and isinstance(entry, TextFile):
             assert not re.search(r"[0-9]\s*:\s*[0-9]", entry.text.replace("1:3", ""))

@@ -15,9 +15,9 @@ from dra_driver.ultraserver.placer.values import (
     Assign,
     EmitEvent,
     Evict,
-    Node,
-    Pod,
+    GroupPod,
     Rules,
+    ServerNode,
     WarnNode,
 )
 from tests.builders.placer import World, ultraservers
@@ -35,12 +35,12 @@ def texts(actions: list[Action]) -> dict[str, str]:
 
 
 def change(world: World, name: str, **fields: object) -> None:
-    world.nodes = [replace(node, **fields) if node.name == name else node for node in world.nodes]  # type: ignore[arg-type] # fields of Node
+    world.nodes = [replace(node, **fields) if node.name == name else node for node in world.nodes]  # type: ignore[arg-type] # fields of ServerNode
 
 
-def plain(name: str, **fields: object) -> Pod:
-    pod = Pod("a", name, uid=name, version="1", created=1.0, group="job", size="2", gated=True, claims=True)
-    return replace(pod, **fields)  # type: ignore[arg-type] # fields of Pod
+def plain(name: str, **fields: object) -> GroupPod:
+    pod = GroupPod("a", name, uid=name, version="1", created=1.0, group="job", size="2", gated=True, claims=True)
+    return replace(pod, **fields)  # type: ignore[arg-type] # fields of GroupPod
 
 
 def test_a_four_gets_the_server_that_is_wholly_free() -> None:
@@ -74,7 +74,7 @@ def test_twos_fill_both_halves_of_one_server_before_they_open_another() -> None:
 
 
 def test_a_half_whose_other_half_does_not_exist_is_taken_before_a_whole_server_is_opened() -> None:
-    world = World([*ultraservers(1), Node("z-n0", {SERVER_2: "z"}), Node("z-n1", {SERVER_2: "z"})])
+    world = World([*ultraservers(1), ServerNode("z-n0", {SERVER_2: "z"}), ServerNode("z-n1", {SERVER_2: "z"})])
     world.arrive("two", 2)
     assert places(world.decide()) == {"two": "z"}
 
@@ -162,7 +162,9 @@ def test_a_pod_that_lws_anti_affinity_repels_is_not_sent_there() -> None:
     """A router of the same namespace, without devices, keeps leaders off its server; one of another does not."""
     for namespace, server in (("a", "s1"), ("b", "s0")):
         world = World()
-        router = Pod(namespace, "router-0", "r", group="router", size="1", of_lws=True, node="s0-n0", phase="Running")
+        router = GroupPod(
+            namespace, "router-0", "r", group="router", size="1", of_lws=True, node="s0-n0", phase="Running"
+        )
         world.pods["r"] = router
         world.arrive("four", 4, "a")
         assert places(world.decide()) == {"four": server}
@@ -405,7 +407,7 @@ def test_groups_that_can_never_be_placed_are_told_why(size: str, topology: str) 
 
 def test_a_pod_with_the_gate_and_without_a_group_is_told_what_it_lacks() -> None:
     world = World()
-    world.pods["p"] = Pod("a", "p", "p", gated=True)
+    world.pods["p"] = GroupPod("a", "p", "p", gated=True)
     (action,) = world.decide()
     assert isinstance(action, EmitEvent)
     assert GROUP_LABEL in action.message

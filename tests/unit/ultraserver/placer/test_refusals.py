@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dra_driver.ultraserver.placer.values import Action, EmitEvent, Node, Pod
+from dra_driver.ultraserver.placer.values import Action, EmitEvent, GroupPod, ServerNode
 from tests.builders.placer import World, ultraservers
 from tests.golden import golden
 
 
-def plain(name: str, **fields: object) -> Pod:
-    pod = Pod("a", name, uid=name, version="1", created=1.0, group="job", size="2", gated=True, claims=True)
-    return replace(pod, **fields)  # type: ignore[arg-type] # fields of Pod
+def plain(name: str, **fields: object) -> GroupPod:
+    pod = GroupPod("a", name, uid=name, version="1", created=1.0, group="job", size="2", gated=True, claims=True)
+    return replace(pod, **fields)  # type: ignore[arg-type] # fields of GroupPod
 
 
 def told(actions: list[Action]) -> list[str]:
     return [f"{action.pod.name}: {action.message}" for action in actions if isinstance(action, EmitEvent)]
 
 
-def of(*pods: Pod, nodes: list[Node] | None = None) -> list[str]:
+def of(*pods: GroupPod, nodes: list[ServerNode] | None = None) -> list[str]:
     world = World(ultraservers() if nodes is None else nodes)
     world.pods = {pod.uid: pod for pod in pods}
     return told(world.decide())
@@ -32,7 +32,7 @@ def test_why_a_group_waits() -> None:
             *of(plain("alone-0")),
             *of(plain("one-0", other_gates=("example.com/later",)), plain("one-1", other_gates=("example.com/later",))),
             *of(plain("two-0"), plain("two-1"), plain("two-2", gated=False, node="s0-n0")),
-            *of(plain("three-0"), plain("three-1"), nodes=[Node("unlabelled", {})]),
+            *of(plain("three-0"), plain("three-1"), nodes=[ServerNode("unlabelled", {})]),
             *of(plain("four-0", selector={"zone": "z"}), plain("four-1", selector={"zone": "z"})),
         ]
     )

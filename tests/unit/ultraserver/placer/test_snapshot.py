@@ -22,7 +22,7 @@ from dra_driver.ultraserver.placer.snapshot import (
     snapshot,
     write_kept,
 )
-from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION, Kept, Released
+from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION, PlacerRecord, Released
 
 
 def node(**changes: Any) -> PartialNode:
@@ -72,12 +72,12 @@ NOT_READY = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
 def test_a_node_is_usable_when_it_is_ready_and_offers_its_newest_device(
     changes: dict[str, Any], offers: list[PartialResourceSlice], trouble: str
 ) -> None:
-    (found,) = snapshot([node(**changes)], offers, [], [], Kept()).nodes
+    (found,) = snapshot([node(**changes)], offers, [], [], PlacerRecord()).nodes
     assert found.trouble == trouble
 
 
 def test_nodes_without_labels_of_servers_are_left_out() -> None:
-    assert snapshot([node(metadata={"name": "n", "labels": {"zone": "1"}})], [], [], [], Kept()).nodes == ()
+    assert snapshot([node(metadata={"name": "n", "labels": {"zone": "1"}})], [], [], [], PlacerRecord()).nodes == ()
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ def test_nodes_without_labels_of_servers_are_left_out() -> None:
     ids=["ours", "pool below", "other driver", "other node", "admin access", "not allocated"],
 )
 def test_claims_that_hold_a_device_of_the_node_count(held: ResourceClaim, by: str) -> None:
-    (found,) = snapshot([node()], [], [held], [], Kept()).nodes
+    (found,) = snapshot([node()], [], [held], [], PlacerRecord()).nodes
     assert found.claim == by
 
 
 def test_only_taints_that_keep_pods_off_count() -> None:
     taints = [{"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "PreferNoSchedule"}]
-    (found,) = snapshot([node(spec={"taints": taints})], [], [], [], Kept()).nodes
+    (found,) = snapshot([node(spec={"taints": taints})], [], [], [], PlacerRecord()).nodes
     assert [taint.key for taint in found.taints] == ["a"]
 
 
@@ -120,7 +120,7 @@ def test_a_pod_counts_as_placed_only_if_the_placer_recorded_it_its_node_selector
     selector: dict[str, str], gates: list[dict[str, str]], place: str, placed: tuple[str, str] | None
 ) -> None:
     written = pod({"nodeSelector": selector, "schedulingGates": gates}, annotations={PLACED_ANNOTATION: "s"})
-    (found,) = snapshot([], [], [], [written], Kept({"u": place})).pods
+    (found,) = snapshot([], [], [], [written], PlacerRecord({"u": place})).pods
     assert found.placed == placed
 
 
@@ -165,17 +165,17 @@ def test_times_survive_being_written(moment: int) -> None:
 
 @given(st.text() | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(json.dumps))
 def test_a_memory_that_cannot_be_read_is_empty(text: str) -> None:
-    assert read_kept(text) == read_kept(json.dumps({"placed": text, "released": text})) == Kept()
+    assert read_kept(text) == read_kept(json.dumps({"placed": text, "released": text})) == PlacerRecord()
 
 
 def test_of_a_damaged_memory_what_can_be_read_counts() -> None:
     entry = {"namespace": "a", "group": "g", "server": "s", "until": "1970-01-01T00:00:09Z"}
     text = json.dumps({"placed": {"u": "x=y", "v": 1, "w": None}, "released": [entry, 1, entry | {"until": 9}]})
-    assert read_kept(text) == Kept({"u": "x=y"}, (Released("a", "g", "s", 9.0),))
+    assert read_kept(text) == PlacerRecord({"u": "x=y"}, (Released("a", "g", "s", 9.0),))
 
 
 def test_the_memory_keeps_what_is_not_over_and_is_bounded() -> None:
     many = tuple(Released("a", f"g{number}", "s", 1000.0 + number) for number in range(2 * MAX_RELEASED))
-    kept = read_kept(write_kept(Kept({"u": f"{SERVER_4}=s"}, many), now=1010.0))
-    assert kept == Kept({"u": f"{SERVER_4}=s"}, many[-MAX_RELEASED:])
-    assert read_kept(write_kept(Kept(released=many[:20]), now=1010.0)) == Kept(released=many[11:20])
+    kept = read_kept(write_kept(PlacerRecord({"u": f"{SERVER_4}=s"}, many), now=1010.0))
+    assert kept == PlacerRecord({"u": f"{SERVER_4}=s"}, many[-MAX_RELEASED:])
+    assert read_kept(write_kept(PlacerRecord(released=many[:20]), now=1010.0)) == PlacerRecord(released=many[11:20])

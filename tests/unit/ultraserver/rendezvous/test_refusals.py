@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.ultraserver.rendezvous.environment import Membership, hello
+from dra_driver.ultraserver.rendezvous.environment import GroupMembership, hello
 from dra_driver.ultraserver.rendezvous.roster import GroupError, Hello, Member, Roster, from_leader, from_member
 from tests.golden import golden_error
 
@@ -34,4 +34,4 @@ def test_members_that_do_not_fit(other: Hello) -> None:
 
 def test_a_pod_that_cannot_be_described() -> None:
     with golden_error(GroupError):
-        hello(Membership(0, 2, "h0", 2, "no server id", 0), "h0")
+        hello(GroupMembership(0, 2, "h0", 2, "no server id", 0), "h0")

@@ -13,11 +13,11 @@ from dra_driver.ultraserver.rendezvous.environment import env_file, hello, own_h
 from dra_driver.ultraserver.rendezvous.roster import (
     Confirmed,
     GroupError,
+    GroupProgress,
     Hello,
     Member,
-    Progress,
     Ranks,
-    Refused,
+    RefusalMessage,
     Roster,
     assign_ranks,
     from_leader,
@@ -182,8 +182,8 @@ def test_members_messages_survive_the_way(message: Hello | Confirmed) -> None:
     assert from_member(line_of(message)) == message
 
 
-@pytest.mark.parametrize("message", [Progress(4, [2, 3]), Ranks([member(0, 0)]), Refused("no")])
-def test_leaders_messages_survive_the_way(message: Progress | Ranks | Refused) -> None:
+@pytest.mark.parametrize("message", [GroupProgress(4, [2, 3]), Ranks([member(0, 0)]), RefusalMessage("no")])
+def test_leaders_messages_survive_the_way(message: GroupProgress | Ranks | RefusalMessage) -> None:
     assert from_leader(line_of(message)) == message
 
 
