@@ -306,7 +306,7 @@ def emulated_nodes(args: argparse.Namespace) -> Manifests:
             [_node(text) for text in args.node],
             ultraservers=args.emulated_ultraservers,
             layout=args.ultraserver_layout,
-            cuts=vocabulary.cuts_option("--devices", args.devices),
+            partitions=vocabulary.partitions_option("--devices", args.devices),
             driver_version=args.emulated_driver_version,
             extended_resources=args.extended_resources,
         )

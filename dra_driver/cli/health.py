@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dra_driver.cli import vocabulary
 from dra_driver.cli.hostinput import HostHealth, found_state_dir, read_health, state_dirs
 from dra_driver.cli.terminal import columns, print_object, show
-from dra_driver.neuron.topology.cuts import device_name
+from dra_driver.neuron.topology.partitions import device_name
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import first_of, printable
 

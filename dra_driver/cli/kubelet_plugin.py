@@ -170,7 +170,7 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
             remedy="name the type of the emulated nodes too, such as --emulate trn2u.48xlarge",
         )
     daemon.check_node_options(values)
-    values["devices"] = vocabulary.cuts_option("--devices ($DEVICES)", values["devices"])
+    values["devices"] = vocabulary.partitions_option("--devices ($DEVICES)", values["devices"])
     return values
 
 

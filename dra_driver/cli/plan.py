@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dra_driver.kube.objects.core import Pod
     from dra_driver.kube.objects.resource import ResourceClaim
     from dra_driver.neuron.host.inventory import NodeInventory
-    from dra_driver.neuron.topology.cuts import Cuts
+    from dra_driver.neuron.topology.partitions import Partitions
     from dra_driver.simulator.preparation import Prepared
 
 EXAMPLES = (
@@ -64,13 +64,13 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.driver.claims.model import PlanSettings
     from dra_driver.simulator.preparation import node_of, prepared
 
-    cuts = vocabulary.cuts_option("--devices", args.devices)
+    partitions = vocabulary.partitions_option("--devices", args.devices)
     claims, pods, others = _read(vocabulary.files(args))
     inventory = read_host(args)
     by_node: dict[str, list[ResourceClaim]] = {}
     for claim in _wanted(claims, args.node_name):
-        if cuts is not None and node_of(claim) is not None:
-            _check_offered(claim, inventory, cuts)
+        if partitions is not None and node_of(claim) is not None:
+            _check_offered(claim, inventory, partitions)
         by_node.setdefault(args.node_name or node_of(claim) or "", []).append(claim)
     found: list[Prepared] = []
     for node, own in by_node.items():
@@ -178,16 +178,16 @@ def text(document: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _check_offered(claim: ResourceClaim, inventory: NodeInventory, cuts: Cuts) -> None:
+def _check_offered(claim: ResourceClaim, inventory: NodeInventory, partitions: Partitions) -> None:
     """Raise UsageError for a claim with a device that the host does not offer."""
     from dra_driver.driver.claims.planner import own_results
     from dra_driver.driver.resourceslices.devices import devices
 
-    offered = {device.name for device in devices(inventory, cuts)}
+    offered = {device.name for device in devices(inventory, partitions)}
     for result in own_results(claim):
         if result.device not in offered:
             raise UsageError(
-                f"with --devices {cuts}, {inventory.instance_type or 'the host'} offers no device "
+                f"with --devices {partitions}, {inventory.instance_type or 'the host'} offers no device "
                 f"{quoted(result.device)}",
                 remedy="dra-driver slices with the same options lists what it offers",
             )

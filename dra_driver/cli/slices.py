@@ -38,12 +38,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print one List of slices; raises DriverError for a host without devices."""
-    from dra_driver.driver.resourceslices.devices import effective_cuts, offer
+    from dra_driver.driver.resourceslices.devices import effective_partitions, offer
     from dra_driver.driver.resourceslices.pool import pool
     from dra_driver.neuron.health.faults import NodeHealth
     from dra_driver.neuron.health.policy import HealthPolicy
 
-    cuts = vocabulary.cuts_option("--devices", args.devices)
+    partitions = vocabulary.partitions_option("--devices", args.devices)
     policy = HealthPolicy.default() if args.health_policy is None else HealthPolicy.load(args.health_policy)
     inventory = read_host(args)
     if not inventory.devices:
@@ -54,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
         # What is lost is among the findings.
         if chip.faults and inventory.device(chip.index) is not None:
             print(f"warning: {chip.text}", file=sys.stderr)
-    offered = offer(inventory, effective_cuts(inventory, cuts, args.ultraserver_layout), health, policy, health.read_at)
+    offered = offer(
+        inventory, effective_partitions(inventory, partitions, args.ultraserver_layout), health, policy, health.read_at
+    )
     if offered.problem:
         print(f"warning: the whole node is not offered: {offered.problem}", file=sys.stderr)
     for word in offered.absent:

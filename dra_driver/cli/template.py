@@ -28,7 +28,7 @@ from dra_driver.util.text import quoted
 
 if TYPE_CHECKING:
     from dra_driver.driver.resourceslices.devices import Layout
-    from dra_driver.neuron.topology.cuts import Cuts
+    from dra_driver.neuron.topology.partitions import Partitions
 
 CONSUMERS: Final = ("karpenter", "cluster-autoscaler", "kwok")
 TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
@@ -114,10 +114,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the template; raises UsageError for an illegal option, DriverError for a type that cannot be described."""
-    cuts, resources = vocabulary.cuts_option("--devices", args.devices), _resources(args.resource)
+    partitions, resources = vocabulary.partitions_option("--devices", args.devices), _resources(args.resource)
     known = args.consumer != "kwok"
     templates = [
-        node_template(name, cuts, args.ultraserver_layout, args.driver_version, resources, before=known)
+        node_template(name, partitions, args.ultraserver_layout, args.driver_version, resources, before=known)
         for name in dict.fromkeys(args.instance_type)
     ]
     if args.consumer == "karpenter":
@@ -149,7 +149,7 @@ def _resources(texts: Sequence[str]) -> dict[str, str]:
 
 def node_template(
     instance_type: str,
-    cuts: Cuts | None = None,
+    partitions: Partitions | None = None,
     layout: Layout = "node",
     driver_version: str | None = None,
     resources: Mapping[str, str] | None = None,
@@ -160,7 +160,7 @@ def node_template(
 
     Args:
         instance_type: EC2 type, with or without HyperPod's prefix.
-        cuts: what the node offers (``neuron.topology.cuts.Cuts``); None: nothing in particular is set.
+        partitions: what the node offers (``topology.partitions.Partitions``); None: nothing in particular is set.
         layout: what a node of an UltraServer offers then.
         driver_version: of the kernel driver; None for the newest known.
         resources: what else pods can request, by name; these win over what EC2 documents of the type.
@@ -176,7 +176,7 @@ def node_template(
     from dra_driver.simulator.emulated_nodes import emulated
 
     try:
-        made = emulated([(instance_type, 1)], layout=layout, cuts=cuts, driver_version=driver_version)
+        made = emulated([(instance_type, 1)], layout=layout, partitions=partitions, driver_version=driver_version)
     except DriverError as error:
         raise UsageError(str(error)) from error
     node = msgspec.to_builtins(made.nodes[0])

@@ -18,10 +18,10 @@ from dra_driver.util.text import first_of, shorten
 
 if TYPE_CHECKING:
     from dra_driver.kube.objects.resource import ResourceClaim
-    from dra_driver.neuron.topology.cuts import CutDevice, Cuts, ResourceType
     from dra_driver.neuron.topology.drawing import Marks, Sickness
     from dra_driver.neuron.topology.groups import Selection
     from dra_driver.neuron.topology.instance_types import InstanceType
+    from dra_driver.neuron.topology.partitions import Partition, Partitions, ResourceType
     from dra_driver.simulator.hardware import Hardware
     from dra_driver.simulator.manifests import Manifests
 
@@ -110,7 +110,7 @@ def _print_text(asked: _Asked, drawn: _Drawn, instance_type: InstanceType, view:
     print(instance_type.name)
     print_table(facts(instance_type))
     if view.offered:
-        print(f"\noffered with --devices {asked.cuts}")
+        print(f"\noffered with --devices {asked.partitions}")
         print_table(offered_rows(view.offered))
     show(f"\n{text(instance_type, view.marks, view.sick)}")
     if drawn.lines:
@@ -129,7 +129,7 @@ class _Asked(NamedTuple):
     """Chips to mark and to evaluate; None: it names none."""
     names: tuple[str, ...] = ()
     """Devices to mark and to evaluate."""
-    cuts: Cuts | None = None
+    partitions: Partitions | None = None
     """What a node offers that is to be shown."""
 
 
@@ -141,8 +141,8 @@ class _View(NamedTuple):
     """The same, with the groups on offer outlined, for a picture that has room for them."""
     sick: Mapping[int, Sickness]
     selection: Selection | None
-    named: tuple[CutDevice, ...]
-    offered: tuple[CutDevice, ...]
+    named: tuple[Partition, ...]
+    offered: tuple[Partition, ...]
 
     def document(self) -> dict[str, Any]:
         """What JSON says of it."""
@@ -162,20 +162,20 @@ class _View(NamedTuple):
 
 def _view(asked: _Asked, drawn: _Drawn, instance_type: InstanceType) -> _View:
     """Raises DriverError for devices that the type does not have."""
-    from dra_driver.neuron.topology.cuts import Cuts, device_name, devices
     from dra_driver.neuron.topology.groups import select
+    from dra_driver.neuron.topology.partitions import Partitions, device_name, devices
     from dra_driver.simulator.hardware import Hardware
 
     hardware = drawn.hardware or Hardware((), instance_type, drawn.core_size)
     chips = range(instance_type.devices or 0)
 
-    def cut(cuts: Cuts) -> tuple[CutDevice, ...]:
-        return devices(chips, instance_type.fabric, instance_type.cores_per_device, cuts, hardware.core_size)
+    def partitioned(partitions: Partitions) -> tuple[Partition, ...]:
+        return devices(chips, instance_type.fabric, instance_type.cores_per_device, partitions, hardware.core_size)
 
-    if asked.cuts is not None and drawn.hardware is not None:
-        raise UsageError(f"--devices {asked.cuts}: what the node offers is in its slices", remedy="leave it out")
+    if asked.partitions is not None and drawn.hardware is not None:
+        raise UsageError(f"--devices {asked.partitions}: what the node offers is in its slices", remedy="leave it out")
     possible = (
-        {device.name: device for device in cut(Cuts(chip=True, group=True, node=True, core=True))}
+        {device.name: device for device in partitioned(Partitions(chip=True, group=True, node=True, core=True))}
         if asked.names
         else {}
     )
@@ -189,7 +189,7 @@ def _view(asked: _Asked, drawn: _Drawn, instance_type: InstanceType) -> _View:
     indexes = asked.indexes or ()
     chosen = (*indexes, *sorted({chip for device in named for chip in device.chips} - {*indexes}))
     selection = None if asked.indexes is None and not named else select(instance_type, chosen)
-    offered = cut(asked.cuts) if asked.cuts is not None else ()
+    offered = partitioned(asked.partitions) if asked.partitions is not None else ()
     groups = (*(item.name for item in offered), *(item.name for item in hardware.devices))
     # Windows overlap, so that they cannot all be outlined.
     outlined = [name for name in groups if name.startswith("neuron-group")]
@@ -210,13 +210,13 @@ def _view(asked: _Asked, drawn: _Drawn, instance_type: InstanceType) -> _View:
     )
 
 
-def offered_rows(offered: Sequence[CutDevice]) -> Iterator[tuple[str, str]]:
+def offered_rows(offered: Sequence[Partition]) -> Iterator[tuple[str, str]]:
     """What a node offers, one row for each kind of device."""
-    from dra_driver.neuron.topology.cuts import overlap
+    from dra_driver.neuron.topology.partitions import overlap
     from dra_driver.simulator.explain.findings import named
     from dra_driver.simulator.hardware import MEANINGS
 
-    kinds: dict[tuple[ResourceType, int], list[CutDevice]] = {}
+    kinds: dict[tuple[ResourceType, int], list[Partition]] = {}
     for device in offered:
         size = len(device.parts) if device.resource == "neuron_group" else 0
         kinds.setdefault((device.resource, size), []).append(device)
@@ -235,7 +235,7 @@ def offered_rows(offered: Sequence[CutDevice]) -> Iterator[tuple[str, str]]:
     yield "in all", f"{total}; {how}"
 
 
-def _named_rows(found: Sequence[CutDevice]) -> Iterator[tuple[str, str]]:
+def _named_rows(found: Sequence[Partition]) -> Iterator[tuple[str, str]]:
     for device in found:
         cores = f", physical cores {listed(device.parts[0].cores)}" if device.parts[0].cores else ""
         yield device.name, f"device{'s' if len(device.chips) > 1 else ''} {listed(device.chips)}{cores}"
@@ -370,7 +370,7 @@ def parse_asked(text: str | None) -> _Asked:
     indexes = (
         parse_devices(",".join(rest) if items else text or "") if text is not None and (rest or not items) else None
     )
-    return _Asked(indexes, tuple(names), vocabulary.cuts_option("--devices", ",".join(words)))
+    return _Asked(indexes, tuple(names), vocabulary.partitions_option("--devices", ",".join(words)))
 
 
 def parse_devices(text: str) -> tuple[int, ...]:

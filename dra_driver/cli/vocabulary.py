@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.neuron.topology.cuts import Cuts
+    from dra_driver.neuron.topology.partitions import Partitions
 
 Options = argparse.ArgumentParser | argparse._ArgumentGroup  # noqa: SLF001 - argparse has no public name for it
 Format = Literal["text", "wide", "json", "yaml", "svg"]
@@ -307,13 +307,13 @@ def add_watch(parser: Options) -> None:
     parser.add_argument("-w", "--watch", action="store_true", help="print again whenever something changes")
 
 
-def cuts_option(option: str, text: str | None) -> Cuts | None:
+def partitions_option(option: str, text: str | None) -> Partitions | None:
     """What an option such as ``--devices`` says; None when it is not given. UsageError for anything illegal."""
-    from dra_driver.neuron.topology.cuts import Cuts
+    from dra_driver.neuron.topology.partitions import Partitions
 
     if not text:
         return None
     try:
-        return Cuts.parse(text)
+        return Partitions.parse(text)
     except DriverError as error:
         raise UsageError(f"{option}: {error.what}", remedy=error.remedy) from error

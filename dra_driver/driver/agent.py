@@ -50,7 +50,7 @@ from dra_driver.neuron.host.discover import boot_id
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.host.watch import HostWatch
 from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
-from dra_driver.neuron.topology.cuts import NODE_DEVICE
+from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
@@ -288,7 +288,7 @@ class NodeAgent:
             inventory.instance_type or "unknown instance type",
             inventory.driver_version or "not loaded",
             len(inventory.devices),
-            self._offering.cuts(inventory),
+            self._offering.partitions(inventory),
             len(offered.devices),
         )
         if offered.problem:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dra_driver.neuron.names import DRIVER_NAME
-from dra_driver.neuron.topology.cuts import ResourceType
+from dra_driver.neuron.topology.partitions import ResourceType
 
 
 @dataclass(frozen=True, slots=True)

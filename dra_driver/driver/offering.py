@@ -20,7 +20,7 @@ from dra_driver.driver.resourceslices.devices import (
     KeptDevice,
     Offer,
     completed,
-    effective_cuts,
+    effective_partitions,
     offer,
     shapes,
     with_faults,
@@ -33,7 +33,7 @@ from dra_driver.kube.objects.resource import Device, ResourceSlice
 from dra_driver.neuron.exclusion import HeldBack, held_back
 from dra_driver.neuron.health.faults import ActiveFault, NodeHealth
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.topology.cuts import Cuts
+from dra_driver.neuron.topology.partitions import Partitions
 from dra_driver.util.errors import DriverError
 
 CLOCK_SECONDS: Final = 60.0
@@ -113,13 +113,13 @@ class Offering(DeviceSource):
         """Whether an offer is to be published already."""
         return self._inventory is not None
 
-    def cuts(self, inventory: NodeInventory) -> Cuts:
+    def partitions(self, inventory: NodeInventory) -> Partitions:
         """What is offered: the administrator's word for this node, else for all nodes, else the type's.
 
         Nothing with a kubelet that might not start the pods; what claims hold stays (``kept``).
         """
         layout = self._settings.ultraserver_layout
-        return Cuts() if self._kubelet_problem else effective_cuts(inventory, self._wanted, layout)
+        return Partitions() if self._kubelet_problem else effective_partitions(inventory, self._wanted, layout)
 
     # What the slice controller asks
 
@@ -163,7 +163,7 @@ class Offering(DeviceSource):
         problem, self._wanted = "", self._settings.devices
         if text is not None:
             try:
-                self._wanted = Cuts.parse(text)
+                self._wanted = Partitions.parse(text)
             except DriverError as error:
                 problem = f"the label {DEVICES_LABEL} of the Node is ignored: {error}"
         if problem and problem != self._label_problem:
@@ -224,7 +224,7 @@ class Offering(DeviceSource):
             kept = self._kept if kept is None else kept
             back = held_back(self._device_plugin, self._plugin_pods(), whole)
             had_cores = any(core_size for _, core_size in shapes(self.now.offer.devices))
-            offered = offer(whole, self.cuts(whole), health, policy, now, kept, back.chips)
+            offered = offer(whole, self.partitions(whole), health, policy, now, kept, back.chips)
             # Until the server has been looked at, what is allocated there is of the former size.
             former = self._core_size if self._core_size is not None and had_cores else whole.core_size
             sizes = {} if former == whole.core_size else dict.fromkeys(whole.chip_indexes, former)

@@ -10,7 +10,7 @@ from dra_driver.driver.resourceslices.devices import Layout
 from dra_driver.driver.resourceslices.pool import SharedCounters
 from dra_driver.neuron.health.policy import HealthPolicy
 from dra_driver.neuron.names import DRIVER_NAME
-from dra_driver.neuron.topology.cuts import Cuts
+from dra_driver.neuron.topology.partitions import Partitions
 
 DEVICES_LABEL: Final = "neuron.aws.com/devices"
 """Label of a Node with which an administrator sets ``devices`` for it alone; its value has dots instead of commas."""
@@ -32,7 +32,7 @@ class DriverSettings:
     metrics_address: str
     device_numbering: Literal["renumber", "host"]
     contiguity: Literal["refuse", "warn", "allow"]
-    devices: Cuts | None
+    devices: Partitions | None
     """What nodes offer, of any type; None: nothing in particular, then ``ultraserver_layout`` holds."""
     ultraserver_layout: Layout
     shared_counters: SharedCounters

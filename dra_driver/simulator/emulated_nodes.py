@@ -7,7 +7,7 @@ from typing import Final
 
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from dra_driver.driver.node_labels import labels as ultraserver_labels
-from dra_driver.driver.resourceslices.devices import Layout, Offer, effective_cuts, offer
+from dra_driver.driver.resourceslices.devices import Layout, Offer, effective_partitions, offer
 from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.kube.documents import ManifestError
 from dra_driver.kube.objects.core import Node, NodeMeta, NodeStatus
@@ -28,8 +28,8 @@ from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.emulation.options import EmulationOptions
 from dra_driver.neuron.emulation.ultraservers import Servers
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.topology.cuts import Cuts
 from dra_driver.neuron.topology.instance_types import resolve_emulation
+from dra_driver.neuron.topology.partitions import Partitions
 from dra_driver.simulator.manifests.model import Manifests
 from dra_driver.simulator.manifests.names import suffix, uid
 from dra_driver.util.errors import DriverError
@@ -61,7 +61,7 @@ def emulated(
     *,
     ultraservers: str = "",
     layout: Layout = "node",
-    cuts: Cuts | None = None,
+    partitions: Partitions | None = None,
     driver_version: str | None = None,
     extended_resources: bool = False,
 ) -> Manifests:
@@ -74,7 +74,7 @@ def emulated(
         nodes: EC2 types with the number of nodes of each.
         ultraservers: such as ``8x2`` for eight servers of two nodes; "" for as many servers of four as the nodes need.
         layout: what a node of an UltraServer offers, as in the driver's option.
-        cuts: what every node offers, as in the driver's option ``--devices``; None: nothing in particular is set.
+        partitions: what every node offers, as in the driver's option ``--devices``; None: nothing in particular is set.
         driver_version: of the Neuron kernel driver; None for the newest known.
         extended_resources: whether the DeviceClasses offer extended resources.
 
@@ -85,7 +85,7 @@ def emulated(
     if not 0 < total <= MAX_NODES or any(count < 1 for _, count in nodes):
         raise ManifestError(f"{total} nodes cannot be emulated", remedy=f"give 1 to {MAX_NODES} in all")
     made = list(zip(_names(total), _hosts(nodes, ultraservers, driver_version), strict=True))
-    publisher = _Publisher(layout, cuts)
+    publisher = _Publisher(layout, partitions)
     return Manifests(
         nodes=tuple(_node(name, inventory) for name, inventory in made),
         slices=tuple(item for name, inventory in made for item in publisher.slices(name, inventory)),
@@ -148,16 +148,16 @@ def _node(name: str, inventory: NodeInventory) -> Node:
 class _Publisher:
     """Identical hosts share their devices, so that a large cluster is built quickly."""
 
-    def __init__(self, layout: Layout, cuts: Cuts | None) -> None:
+    def __init__(self, layout: Layout, partitions: Partitions | None) -> None:
         self._layout: Layout = layout
-        self._cuts = cuts
+        self._partitions = partitions
         self._published: dict[NodeInventory, Offer] = {}
 
     def slices(self, name: str, inventory: NodeInventory) -> Iterator[ResourceSlice]:
         """The slices that the driver publishes on the node, as stored."""
         if inventory not in self._published:
-            cuts = effective_cuts(inventory, self._cuts, self._layout)
-            self._published[inventory] = offer(inventory, cuts)
+            partitions = effective_partitions(inventory, self._partitions, self._layout)
+            self._published[inventory] = offer(inventory, partitions)
         offered = self._published[inventory]
         for item in pool(offered.devices, name, uid(f"Node {name}"), counters=offered.counters):
             meta = ObjectMeta(

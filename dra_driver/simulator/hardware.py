@@ -9,9 +9,9 @@ from typing import Final
 
 from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.names import DRIVER_NAME
-from dra_driver.neuron.topology.cuts import HardwarePart, ResourceType, parts_of
 from dra_driver.neuron.topology.drawing import Marks, marks_of
 from dra_driver.neuron.topology.instance_types import InstanceType, lookup
+from dra_driver.neuron.topology.partitions import HardwarePart, ResourceType, parts_of
 
 MEANINGS: Final[Mapping[ResourceType, tuple[str, str]]] = {
     "neuron_device": ("chip", "chips"),

@@ -11,7 +11,7 @@ from dra_driver.driver.claims.model import Attributes, Plan, PreparedClaims
 from dra_driver.driver.resourceslices.devices import offer
 from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.topology.cuts import Cuts
+from dra_driver.neuron.topology.partitions import Partitions
 from tests.builders.claims import SETTINGS, claim, host, plan, result
 
 DIRECTORY = Path("/var/lib/kubelet/plugins/neuron.aws.com/metadata")
@@ -19,7 +19,7 @@ DIRECTORY = Path("/var/lib/kubelet/plugins/neuron.aws.com/metadata")
 
 def attributes(inventory: NodeInventory) -> Attributes:
     """Of all devices that such a host can offer, without the driver's version, so that what is recorded stays."""
-    found = offer(inventory, Cuts.parse("chip,core,group,node"))
+    found = offer(inventory, Partitions.parse("chip,core,group,node"))
     return {
         device.name: {name: value for name, value in device.attributes.items() if name != "draDriverVersion"}
         for device in (*found.fallback, *found.devices)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.driver.resourceslices.devices import Layout, Offer, effective_cuts, offer
+from dra_driver.driver.resourceslices.devices import Layout, Offer, effective_partitions, offer
 from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.kube.objects.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
@@ -41,7 +41,7 @@ def _offer(instance_type: str, layout: Layout) -> Offer:
         root = Path(directory) / "host"
         write_host(root, kind, EmulationOptions())
         inventory = discover(root)
-        return offer(inventory, effective_cuts(inventory, None, layout))
+        return offer(inventory, effective_partitions(inventory, None, layout))
 
 
 def published(node: str, instance_type: str = "trn2.48xlarge", layout: Layout = "node") -> list[Json]:

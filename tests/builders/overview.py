@@ -18,16 +18,18 @@ READY = {"type": "Ready", "status": "True"}
 
 
 @cache
-def _published(kind: str, cuts: str) -> str:
+def _published(kind: str, partitions: str) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        assert main(["slices", "--instance-type", kind, "--node-name", "node", "--devices", cuts, "-o", "json"]) == 0
+        assert (
+            main(["slices", "--instance-type", kind, "--node-name", "node", "--devices", partitions, "-o", "json"]) == 0
+        )
     return out.getvalue()
 
 
-def published(name: str, kind: str = TRN2, cuts: str = "chip") -> list[Object]:
+def published(name: str, kind: str = TRN2, partitions: str = "chip") -> list[Object]:
     """The slices that the driver publishes on an emulated node."""
-    items: list[Object] = json.loads(_published(kind, cuts))["items"]
+    items: list[Object] = json.loads(_published(kind, partitions))["items"]
     for place, item in enumerate(items):
         item["metadata"] = {"name": f"{name}-neuron.aws.com-{place}"}
         item["spec"]["nodeName"] = item["spec"]["pool"]["name"] = name
@@ -49,7 +51,7 @@ def add_neuron_node(
     name: str,
     kind: str = TRN2,
     *,
-    cuts: str = "chip",
+    partitions: str = "chip",
     taints: Mapping[str, Sequence[Object]] | None = None,
     conditions: Sequence[Object] = (),
     labels: Mapping[str, str] | None = None,
@@ -63,7 +65,7 @@ def add_neuron_node(
             "status": {"conditions": [READY, *conditions], "nodeInfo": {"kubeletVersion": "v1.37.1"}},
         },
     )
-    for item in published(name, kind, cuts):
+    for item in published(name, kind, partitions):
         for device in item["spec"].get("devices", ()):
             if found := (taints or {}).get(device["name"]):
                 device["taints"] = list(found)

@@ -12,7 +12,7 @@ from dra_driver.driver.resourceslices.reconcile import DriverInstance
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.objects.resource import Device, DeviceAttribute
 from dra_driver.neuron.names import DRIVER_NAME
-from dra_driver.neuron.topology.cuts import device_name
+from dra_driver.neuron.topology.partitions import device_name
 from dra_driver.util.worker import Backoff
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually

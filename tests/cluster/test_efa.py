@@ -16,10 +16,10 @@ import yaml
 from lab.cluster import Cluster
 
 from dra_driver.neuron.emulation.efa import EFA_CLASS, EFA_DRIVER_NAME, efa_devices
-from dra_driver.neuron.topology.cuts import parts_of
 from dra_driver.neuron.topology.fabric import GROUP_SIZES
 from dra_driver.neuron.topology.groups import device_group_ids
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES, InstanceType
+from dra_driver.neuron.topology.partitions import parts_of
 from tests.cluster.lib.controllers import jobset_controller
 from tests.cluster.lib.installation import EMULATED, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually

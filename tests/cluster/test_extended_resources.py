@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
-from dra_driver.neuron.topology.cuts import HardwarePart, parts_of
+from dra_driver.neuron.topology.partitions import HardwarePart, parts_of
 from tests.cluster.lib.installation import EMULATED, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.namespace import Namespace

@@ -9,7 +9,7 @@ import pytest
 from lab.cluster import Cluster
 
 from dra_driver.neuron.health.faults import DEFAULT_EFFECTS, FAULTS
-from dra_driver.neuron.topology.cuts import device_name
+from dra_driver.neuron.topology.partitions import device_name
 from tests.cluster.lib.health import (
     SEEN_SECONDS,
     SickHost,

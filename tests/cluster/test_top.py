@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from lab.cluster import Cluster
 
-from dra_driver.neuron.topology.cuts import device_name
+from dra_driver.neuron.topology.partitions import device_name
 from tests.cluster.lib.health import SEEN_SECONDS, SickHost, wait_taints
 from tests.cluster.lib.installation import NAMESPACE, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually

@@ -36,7 +36,7 @@ from dra_driver.neuron.health.faults import FAULTS, SEVERITIES
 from dra_driver.neuron.health.hints import DIRECTORY
 from dra_driver.neuron.health.node_status import PRESENT
 from dra_driver.neuron.health.policy import EFFECTS, MAX_GRACE_SECONDS, MAX_RULES, HealthPolicy, Prepare, Rule
-from dra_driver.neuron.topology.cuts import Cuts
+from dra_driver.neuron.topology.partitions import Partitions
 from dra_driver.version import VERSION
 from tests.golden import golden
 from tests.manifests.chart import (
@@ -573,7 +573,7 @@ def test_helm_refuses_what_cannot_be_with_plain_text(setting: str, text: str) ->
 @pytest.mark.parametrize("words", ["chip", "chip,core", "core.group4.node", "group", "group16", "chip,group128"])
 def test_legal_words_for_what_nodes_offer_are_those_of_the_driver(words: str) -> None:
     jsonschema.validate(changed("draDriver.devices", words), SCHEMA)
-    assert re.split("[,.]", str(Cuts.parse(words))) == re.split("[,.]", words)
+    assert re.split("[,.]", str(Partitions.parse(words))) == re.split("[,.]", words)
 
 
 @needs_helm

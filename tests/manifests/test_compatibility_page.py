@@ -7,7 +7,7 @@ import re
 import pytest
 from lab import components
 
-from dra_driver.driver.resourceslices.devices import devices, effective_cuts
+from dra_driver.driver.resourceslices.devices import devices, effective_partitions
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.topology.fabric import Chain, Ring, Single, Switched, Torus2D, Unknown
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
@@ -67,9 +67,9 @@ def test_a_types_chips_and_links_are_those_of_the_code(name: str) -> None:
 def test_a_type_offers_what_the_page_says_with_those_attributes(name: str) -> None:
     inventory = emulated_inventory(INSTANCE_TYPES[name])
     _, _, offered, attributes = TYPES[name]
-    by_default = {device.name for device in devices(inventory, effective_cuts(inventory, None))}
+    by_default = {device.name for device in devices(inventory, effective_partitions(inventory, None))}
     assert ("neuron-node" in by_default, "neuron-device-0" in by_default) == (offered == "node", offered == "chips")
-    chips = devices(inventory, effective_cuts(inventory, None, "chips"))
+    chips = devices(inventory, effective_partitions(inventory, None, "chips"))
     found = {attribute.partition("/")[2] or attribute for device in chips for attribute in device.attributes}
     shared = {attribute for attribute in found if re.fullmatch(r"(devicegroup|segment)\d+_id", attribute)}
     assert shared - {"devicegroup1_id"} == set(re.findall(r"`(\S+)`", attributes))

@@ -16,7 +16,7 @@ from dra_driver.driver.node_labels import KEYS
 from dra_driver.kube.api.events import CLUSTER_NAMESPACE
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KUBELET, TYPE
 from dra_driver.neuron.health.node_status import PRESENT
-from dra_driver.neuron.topology.cuts import Cuts
+from dra_driver.neuron.topology.partitions import Partitions
 from tests.golden import golden
 from tests.manifests.support import (
     IMAGE,
@@ -148,7 +148,7 @@ def test_pods_may_be_read_only_where_cores_are_offered(options: tuple[str, ...],
 def test_what_nodes_offer_reaches_the_driver_as_it_reads_it(words: str) -> None:
     given = environment("--devices", words)["DEVICES"]
     assert given == words
-    assert set(re.split("[,.]", str(Cuts.parse(words)))) == set(re.split("[,.]", words))
+    assert set(re.split("[,.]", str(Partitions.parse(words)))) == set(re.split("[,.]", words))
     assert "DEVICES" not in environment()
 
 

@@ -1,8 +1,8 @@
 """Who holds which physical NeuronCore, by what the slices say of each device; and what would still fit.
 
-Made for nodes that offer one hardware in several cuts. It knows no names of devices and no counters: what a device is
-made of follows from its attributes, and how many cores a chip has, from AWS's documentation. So it can be compared with
-a scheduler that goes by counters, and with a driver that goes by names.
+Made for nodes that offer one hardware in several partitions. It knows no names of devices and no counters: what a
+device is made of follows from its attributes, and how many cores a chip has, from AWS's documentation. So it can be
+compared with a scheduler that goes by counters, and with a driver that goes by names.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Ledger:
         return frozenset(core for core, holder in self.holders.items() if holder == uid)
 
     def total(self) -> frozenset[Core]:
-        """All hardware that is offered in any cut."""
+        """All hardware that is offered in any partition."""
         return frozenset().union(*(device.cores for device in self.devices.values()))
 
     def fits(self, pool: str, alternatives: Sequence[Sequence[Want]], own: Sequence[str] = ()) -> bool:

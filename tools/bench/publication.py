@@ -130,7 +130,7 @@ def _drivers(cluster: Cluster, count: int, processes: int, starts: float, world:
     with ExitStack() as stack:
         running = []
         for first in range(0, count, share):
-            words = [sys.executable, "-m", "bench.publication", "--drive", str(cluster.kubeconfig), world.cuts]
+            words = [sys.executable, "-m", "bench.publication", "--drive", str(cluster.kubeconfig), world.partitions]
             words += [str(first), str(min(share, count - first)), str(processes / starts)]
             started = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
             stack.callback(started.wait)
@@ -250,8 +250,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--drive", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.drive:
-        kubeconfig, cuts, first, count, pause = options.drive
-        drive(kubeconfig, int(first), int(count), World(cuts), float(pause))
+        kubeconfig, partitions, first, count, pause = options.drive
+        drive(kubeconfig, int(first), int(count), World(partitions), float(pause))
         return 0
     if min(options.drivers, options.processes) < 1 or options.starts <= 0:
         parser.error("drivers and processes must be at least 1, starts more than 0")

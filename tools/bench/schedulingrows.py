@@ -26,7 +26,7 @@ _ULTRASERVER_TYPE: Final = "trn2u.48xlarge"
 class World:
     """What all nodes offer."""
 
-    cuts: str = "chip"
+    partitions: str = "chip"
     """As the setting says it."""
     instance_type: str = _TYPE
     driver_version: str | None = None
@@ -35,7 +35,7 @@ class World:
     """Whether AWS's EFA DRA driver offers the nodes' EFA devices beside them."""
 
     def __str__(self) -> str:
-        return f"{self.instance_type} offering {self.cuts}{' and EFA' if self.efa else ''}"
+        return f"{self.instance_type} offering {self.partitions}{' and EFA' if self.efa else ''}"
 
     @property
     def chips(self) -> int:
@@ -85,7 +85,7 @@ _GROUP4: Final = "resource.aws.com/devicegroup4_id"
 
 
 def own_rows() -> tuple[Row, ...]:
-    """The classes that come with the driver, without further selectors: one cut a node, several, and all."""
+    """The classes that come with the driver, without further selectors: one partition a node, several, and all."""
     one = [
         Row("chip", World(), 1, _claim(f"chip.{DRIVER_NAME}")),
         Row("4 chips by matchAttribute", World(), 4, _claim(f"chip.{DRIVER_NAME}", match=_GROUP4, count=4)),
@@ -150,14 +150,14 @@ def _template_row(path: Path, item: Object, ours: Collection[str]) -> Row:
     (wanted,) = [request for request in requests if request["deviceClassName"] in ours]
     text = json.dumps(wanted)
     name, instance_type = wanted["deviceClassName"], _said(_OF_TYPE, text) or _TYPE
-    cut = name.removesuffix(f".{DRIVER_NAME}") if name.endswith(f".{DRIVER_NAME}") else "chip"
+    partition = name.removesuffix(f".{DRIVER_NAME}") if name.endswith(f".{DRIVER_NAME}") else "chip"
     if "'neuron_node'" in text:
-        cut, instance_type = "node", _ULTRASERVER_TYPE
-    world = World(cut, instance_type, _said(_VERSION, text), efa=len(requests) > 1)
-    if cut.startswith("group"):
-        size = float(cut.removeprefix("group") or _said(_SIZE, text) or 0)
+        partition, instance_type = "node", _ULTRASERVER_TYPE
+    world = World(partition, instance_type, _said(_VERSION, text), efa=len(requests) > 1)
+    if partition.startswith("group"):
+        size = float(partition.removeprefix("group") or _said(_SIZE, text) or 0)
     else:
-        size = {"chip": 1, "core": _CORE_CHIPS, "node": world.chips}[cut]
+        size = {"chip": 1, "core": _CORE_CHIPS, "node": world.chips}[partition]
     everything = wanted.get("allocationMode") == "All"
     return Row(path.stem, world, world.chips if everything else size * wanted.get("count", 1), spec)
 

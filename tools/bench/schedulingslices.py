@@ -16,14 +16,14 @@ from dra_driver.neuron.emulation.options import EmulationOptions
 from dra_driver.neuron.emulation.writer import write_host
 from dra_driver.neuron.host.discover import discover
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.topology.cuts import Cuts
 from dra_driver.neuron.topology.instance_types import resolve_emulation
+from dra_driver.neuron.topology.partitions import Partitions
 
 
 @cache
 def offered(world: World) -> Offer:
     """What each node offers."""
-    return offer(_inventory(world.instance_type, world.driver_version), Cuts.parse(world.cuts))
+    return offer(_inventory(world.instance_type, world.driver_version), Partitions.parse(world.partitions))
 
 
 def slices(world: World, node_name: str, node_uid: str) -> list[Object]:

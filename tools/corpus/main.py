@@ -38,7 +38,7 @@ sys.path.insert(0, str(ROOT))
 import msgspec  # noqa: E402 # what is asked is that of this tree
 
 from dra_driver.cli.main import main as dra_driver  # noqa: E402
-from dra_driver.driver.resourceslices.devices import effective_cuts, offer  # noqa: E402
+from dra_driver.driver.resourceslices.devices import effective_partitions, offer  # noqa: E402
 from dra_driver.driver.resourceslices.pool import pool  # noqa: E402
 from dra_driver.kube.api.errors import Unreachable  # noqa: E402
 from dra_driver.legacy.placement import DoesNotFit, place  # noqa: E402
@@ -50,8 +50,8 @@ from dra_driver.neuron.health.faults import FAULTS, ActiveFault, ChipHealth, Nod
 from dra_driver.neuron.health.policy import HealthPolicy  # noqa: E402
 from dra_driver.neuron.host.discover import discover  # noqa: E402
 from dra_driver.neuron.host.inventory import NodeInventory  # noqa: E402
-from dra_driver.neuron.topology.cuts import NODE_DEVICE, Cuts  # noqa: E402
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES  # noqa: E402
+from dra_driver.neuron.topology.partitions import NODE_DEVICE, Partitions  # noqa: E402
 from dra_driver.util.errors import DriverError  # noqa: E402
 from tests.builders.claims import (  # noqa: E402
     ApiServer,
@@ -66,8 +66,8 @@ from tests.builders.claims import (  # noqa: E402
     without,
 )
 from tests.builders.placer import World, ultraservers  # noqa: E402
-from tests.generators.cut_pods import random_pod  # noqa: E402
 from tests.generators.effort import short_searches  # noqa: E402
+from tests.generators.partition_pods import random_pod  # noqa: E402
 from tests.generators.simulator_cases import random_case  # noqa: E402
 from tests.oracles.simulator_cases import Simulated, accepted  # noqa: E402
 
@@ -100,7 +100,9 @@ def slices(question: str) -> str:
         fault = ActiveFault(state, 1_700_000_000)
         sick = (ChipHealth(chips[-1], (fault,)),)
         health = NodeHealth(chips=sick)
-    made = offer(inventory, effective_cuts(inventory, Cuts.parse(words)), health, HealthPolicy(), 1_700_000_100.0)
+    made = offer(
+        inventory, effective_partitions(inventory, Partitions.parse(words)), health, HealthPolicy(), 1_700_000_100.0
+    )
     published = pool(made.devices, "node-1", "uid-1", counters=made.counters)
     fallback = pool(made.fallback, "node-1", "uid-1")
     return _text([msgspec.to_builtins(item) for item in (*published, *fallback)], made.problem, sorted(made.absent))

@@ -41,7 +41,7 @@ from dra_driver.kube.objects.resource import (
 )
 from dra_driver.neuron.host.inventory import Membership, NodeInventory, chips_of
 from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME, LOGICAL_CORE_VARIABLES
-from dra_driver.neuron.topology.cuts import NODE_DEVICE
+from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.neuron.topology.ultraserver import Mode, mode_for
 
 # Variables

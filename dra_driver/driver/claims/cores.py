@@ -33,7 +33,7 @@ from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME, VISIBLE_CORES
-from dra_driver.neuron.topology.cuts import HardwarePart
+from dra_driver.neuron.topology.partitions import HardwarePart
 from dra_driver.util.text import first_of, ranges, shorten
 
 

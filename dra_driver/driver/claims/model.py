@@ -15,7 +15,7 @@ from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.resource import DeviceAttribute, ResourceClaimConsumerReference
 from dra_driver.neuron.health.policy import Blocking
 from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES
-from dra_driver.neuron.topology.cuts import HardwarePart
+from dra_driver.neuron.topology.partitions import HardwarePart
 from dra_driver.util.errors import DriverError
 
 DEVICE_PATH = "/dev/neuron"

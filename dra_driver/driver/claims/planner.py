@@ -50,7 +50,7 @@ from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, Part
 from dra_driver.neuron.health.policy import Blocking
 from dra_driver.neuron.host.inventory import NodeInventory, chips_of
 from dra_driver.neuron.names import DRIVER_NAME, VISIBLE_CORES
-from dra_driver.neuron.topology.cuts import HardwarePart, device_name, parts_of
+from dra_driver.neuron.topology.partitions import HardwarePart, device_name, parts_of
 from dra_driver.util.files import is_uuid
 from dra_driver.util.text import shorten
 

@@ -14,10 +14,10 @@ from typing import Final, Literal
 
 from dra_driver.neuron.host.inventory import Membership, NeuronDevice, NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
-from dra_driver.neuron.topology.cuts import ResourceType
 from dra_driver.neuron.topology.fabric import GROUP_SIZES, SEGMENT_SIZES, Chain, Ring, Torus2D
 from dra_driver.neuron.topology.groups import device_group_ids
 from dra_driver.neuron.topology.instance_types import InstanceType
+from dra_driver.neuron.topology.partitions import ResourceType
 from dra_driver.version import VERSION
 
 Value = int | str | None

@@ -1,15 +1,16 @@
 """From what a node has, and how well it is, to the devices that it offers.
 
-What is offered is a set of cuts (``neuron.topology.cuts``): chips, connected groups, the whole node, logical cores.
-Devices of different cuts overlap, and exclude each other by shared counters (``pool``). Where nothing else is set, a
-host that is a node of an UltraServer offers the whole node (what AWS documents), and other hosts their chips.
+What is offered is a set of partitions (``neuron.topology.partitions``): chips, connected groups, the whole node,
+logical cores. Devices of different partitions overlap, and exclude each other by shared counters (``pool``). Where
+nothing else is set, a host that is a node of an UltraServer offers the whole node (what AWS documents), and other hosts
+their chips.
 
 A device with a faulty chip is offered with taints. So is one whose chip was lost while the driver runs, or has become
 unreadable: a scheduler counts what is allocated by the devices that are offered, so a device that may be in use must
 not vanish. A driver that starts later does not know what that chip was like, and does not offer it.
 
-For the same reason a device that a claim holds stays when the cuts or the core size change (``KeptDevice``): as it
-was, and with a taint, so that it is not given anew.
+For the same reason a device that a claim holds stays when the partitions or the core size change (``KeptDevice``): as
+it was, and with a taint, so that it is not given anew.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from dra_driver.kube.objects.resource import CounterSet, Device, DeviceAttribute
 from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.neuron.health.policy import HealthPolicy
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
-from dra_driver.neuron.topology.cuts import (
+from dra_driver.neuron.topology.instance_types import InstanceType, lookup
+from dra_driver.neuron.topology.partitions import (
     CHIPS,
     CHIPS_AND_NODE,
     NODE,
-    CutDevice,
-    Cuts,
+    Partition,
+    Partitions,
     device_of,
     group_sizes,
     overlap,
 )
-from dra_driver.neuron.topology.cuts import devices as cut
-from dra_driver.neuron.topology.instance_types import InstanceType, lookup
+from dra_driver.neuron.topology.partitions import devices as partitioned
 
 Layout = Literal["node", "chips", "both"]
-LAYOUTS: Final[Mapping[Layout, Cuts]] = MappingProxyType({"node": NODE, "chips": CHIPS, "both": CHIPS_AND_NODE})
+LAYOUTS: Final[Mapping[Layout, Partitions]] = MappingProxyType({"node": NODE, "chips": CHIPS, "both": CHIPS_AND_NODE})
 RETIRED: Final = "neuron.aws.com/retired"
 """Key of the taint of a device that is on offer only for as long as a claim holds it; the value says why."""
 PLUGIN: Final = "device-plugin"
@@ -55,7 +56,7 @@ def is_ultraserver(inventory: NodeInventory) -> bool:
     return kind is not None and kind.ultraserver is not None
 
 
-def effective_cuts(inventory: NodeInventory, setting: Cuts | None, layout: Layout = "node") -> Cuts:
+def effective_partitions(inventory: NodeInventory, setting: Partitions | None, layout: Layout = "node") -> Partitions:
     """What a host offers.
 
     Args:
@@ -119,7 +120,7 @@ class Offer:
     problem: str = ""
     """Why the whole node is not offered although it should be, or ""."""
     absent: tuple[str, ...] = ()
-    """Cuts that the host cannot be offered in, such as ``group3`` on a torus; not the whole node."""
+    """Partitions that the host cannot be offered in, such as ``group3`` on a torus; not the whole node."""
     core_sizes: Mapping[int, int] = field(default_factory=dict)
     """Chips whose logical cores are not of the node's default size, because of devices kept, with theirs."""
     retired: frozenset[str] = frozenset()
@@ -190,9 +191,9 @@ def with_faults(health: NodeHealth, found: Mapping[int, ActiveFault]) -> NodeHea
     return NodeHealth(tuple(chips[index] for index in sorted(chips)), health.read_at)
 
 
-def devices(inventory: NodeInventory, cuts: Cuts | None = None) -> tuple[Device, ...]:
-    """The devices of the node's offer, when all is well; ``cuts`` None: those of a host of which nothing is set."""
-    return offer(inventory, cuts).devices
+def devices(inventory: NodeInventory, partitions: Partitions | None = None) -> tuple[Device, ...]:
+    """The devices of the node's offer, when all is well; ``partitions`` None: those of a host with nothing set."""
+    return offer(inventory, partitions).devices
 
 
 _WELL = NodeHealth()
@@ -201,7 +202,7 @@ _DEFAULT_POLICY = HealthPolicy()
 
 def offer(
     inventory: NodeInventory,
-    cuts: Cuts | None = None,
+    partitions: Partitions | None = None,
     health: NodeHealth = _WELL,
     policy: HealthPolicy = _DEFAULT_POLICY,
     now: float = 0.0,
@@ -212,12 +213,12 @@ def offer(
 
     Args:
         inventory: what the host has (``completed``).
-        cuts: how it is divided (``effective_cuts``); None: as one of which nothing is set.
+        partitions: how it is divided (``effective_partitions``); None: as one of which nothing is set.
         health: how well it is (``with_faults``).
         policy: which taints follow from that. A device has those of all its chips.
         now: Unix time, for grace times.
-        kept: devices that claims hold, by name. One that these cuts do not have stays all the same, tainted, and so
-            does a core of another size than the host's default; its chip has no other cores meanwhile.
+        kept: devices that claims hold, by name. One that these partitions do not have stays all the same, tainted, and
+            so does a core of another size than the host's default; its chip has no other cores meanwhile.
         held_back: chips of which nothing is offered anew, by host index (``exclusion``).
 
     A chip whose device numbers cannot be read is not offered, and so is nothing that it is a part of: no container
@@ -226,25 +227,25 @@ def offer(
 
     Whether devices consume counters depends on what the host should have, not on what is usable now, so that no
     allocated device changes its shape when a chip is lost. What is published where there are no counters is a part of
-    this in which nothing overlaps: the same cuts where it is only because of devices kept that something does, else the
-    whole node of an UltraServer of which node and chips are wanted, else chips.
+    this in which nothing overlaps: the same partitions where it is only because of devices kept that something does,
+    else the whole node of an UltraServer of which node and chips are wanted, else chips.
     """
-    cuts = cuts or effective_cuts(inventory, None)
+    partitions = partitions or effective_partitions(inventory, None)
     host = _Host.of(inventory, {name: device.core_size for name, device in kept.items() if device.core_size}, held_back)
-    problem = node_problem(inventory) if cuts.node else ""
+    problem = node_problem(inventory) if partitions.node else ""
     sick = {chip.index: chip for chip in health.chips if chip.faults}
-    why = "cut" if cuts != Cuts() else "kubelet"
+    why = "cut" if partitions != Partitions() else "kubelet"
     taints = _Taints(sick, policy, inventory.instance_type, now, kept, why, host.held_back)
     until = policy.next_change(sick.values(), inventory.instance_type, now) if sick else None
 
-    counted = overlap(host.ideal(cuts))
-    wanted = host.cut(cuts, usable=not problem, limit=MAX_COUNTERS if counted else None)
+    counted = overlap(host.ideal(partitions))
+    wanted = host.partitioned(partitions, usable=not problem, limit=MAX_COUNTERS if counted else None)
     retired = host.others(kept, wanted)
-    fallback: list[CutDevice] = []
-    retired_there: list[CutDevice] = []
+    fallback: list[Partition] = []
+    retired_there: list[Partition] = []
     if counted or overlap([*wanted, *retired]):
-        fewer = _without_counters(inventory, cuts) if counted else cuts
-        fallback = host.cut(fewer, usable=not problem)
+        fewer = _without_counters(inventory, partitions) if counted else partitions
+        fallback = host.partitioned(fewer, usable=not problem)
         retired_there = host.others(kept, fallback)
         clash = [device for device in fallback if any(overlap([device, other]) for other in retired_there)]
         fallback = [device for device in fallback if device not in clash]
@@ -263,7 +264,7 @@ def offer(
         counters=(counter_set(totals),) if totals else (),
         fallback=_published(host, fallback, retired_there, taints),
         problem=problem,
-        absent=host.absent(cuts),
+        absent=host.absent(partitions),
         core_sizes=host.core_sizes,
         retired=frozenset(device.name for device in (*retired, *retired_there)),
         until=until,
@@ -276,8 +277,8 @@ def shapes(devices: Iterable[Device]) -> set[tuple[str, int | None]]:
     return {(name, size.int_ if size else None) for name, size in found}
 
 
-def _without_counters(inventory: NodeInventory, cuts: Cuts) -> Cuts:
-    return NODE if cuts == CHIPS_AND_NODE and is_ultraserver(inventory) else CHIPS
+def _without_counters(inventory: NodeInventory, partitions: Partitions) -> Partitions:
+    return NODE if partitions == CHIPS_AND_NODE and is_ultraserver(inventory) else CHIPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,30 +317,30 @@ class _Host:
         """In force on a chip."""
         return self.core_sizes.get(chip, self.inventory.core_size)
 
-    def _cut(self, chips: Collection[int], cuts: Cuts) -> tuple[CutDevice, ...]:
-        return cut(chips, self.kind.fabric if self.kind else None, self.cores, cuts, self.core_size)
+    def _partition(self, chips: Collection[int], partitions: Partitions) -> tuple[Partition, ...]:
+        return partitioned(chips, self.kind.fabric if self.kind else None, self.cores, partitions, self.core_size)
 
-    def ideal(self, cuts: Cuts) -> tuple[CutDevice, ...]:
+    def ideal(self, partitions: Partitions) -> tuple[Partition, ...]:
         """The devices that the host has when it is complete."""
         expected = range((self.kind.devices if self.kind else None) or 0)
-        return self._cut({*self.inventory.chip_indexes, *expected}, cuts)
+        return self._partition({*self.inventory.chip_indexes, *expected}, partitions)
 
-    def cut(self, cuts: Cuts, *, usable: bool, limit: int | None = None) -> list[CutDevice]:
+    def partitioned(self, partitions: Partitions, *, usable: bool, limit: int | None = None) -> list[Partition]:
         """The devices that can be given away, except cores that would keep their chip from getting its size back.
 
         None has a chip that is held back.
 
         Args:
-            cuts: which.
+            partitions: which.
             usable: whether the whole node is one of them.
             limit: how many chips there may be, where they need counters.
         """
         chips = sorted(self.usable)[:limit]
-        made: Iterable[CutDevice] = self._cut(chips, replace(cuts, node=cuts.node and usable))
+        made: Iterable[Partition] = self._partition(chips, replace(partitions, node=partitions.node and usable))
         made = [device for device in made if not self.held_back.intersection(device.chips)]
         return [device for device in made if device.core is None or device.chips[0] not in self.core_sizes]
 
-    def others(self, kept: Mapping[str, KeptDevice], made: Sequence[CutDevice]) -> list[CutDevice]:
+    def others(self, kept: Mapping[str, KeptDevice], made: Sequence[Partition]) -> list[Partition]:
         """The devices kept that are not among those made."""
         there = {device.name for device in made}
         found = [
@@ -347,27 +348,27 @@ class _Host:
         ]
         return [device for device in found if device is not None]
 
-    def totals(self, made: Sequence[CutDevice]) -> dict[int, int]:
+    def totals(self, made: Sequence[Partition]) -> dict[int, int]:
         """What each chip of these devices is worth: its physical cores where they can be had apart, else 1."""
         parts = [part for device in made for part in device.parts]
         cores = [core for part in parts for core in part.cores]
         worth = max(self.cores or 1, max(cores) + 1) if cores else 1
         return dict.fromkeys(sorted({part.chip for part in parts}), worth)
 
-    def absent(self, cuts: Cuts) -> tuple[str, ...]:
-        """Words for the cuts of which the host has nothing."""
+    def absent(self, partitions: Partitions) -> tuple[str, ...]:
+        """Words for the partitions of which the host has nothing."""
         sizes = group_sizes(self.kind.fabric) if self.kind else ()
         return tuple(
             word
             for word, there in (
-                ("core", not cuts.core or self.cores is not None),
-                ("group", not cuts.group or bool(sizes)),
-                *((f"group{size}", size in sizes) for size in sorted(cuts.sizes)),
+                ("core", not partitions.core or self.cores is not None),
+                ("group", not partitions.group or bool(sizes)),
+                *((f"group{size}", size in sizes) for size in sorted(partitions.sizes)),
             )
             if not there
         )
 
-    def source(self, device: CutDevice) -> AttributeSource:
+    def source(self, device: Partition) -> AttributeSource:
         """What the attributes of a device are made from."""
         chips = tuple(self.usable.get(index) or _unknown(index) for index in device.chips)
         return AttributeSource(
@@ -393,7 +394,7 @@ class _Taints:
     """They are kept: value of their taint, unless a device plugin is the reason."""
     held_back: frozenset[int]
 
-    def of(self, device: CutDevice, *, retired: bool) -> tuple[DeviceTaint, ...]:
+    def of(self, device: Partition, *, retired: bool) -> tuple[DeviceTaint, ...]:
         """Those of all its chips; ``retired``: and that it is on offer only because it is held."""
         faulty = [self.sick[index] for index in device.chips if index in self.sick]
         found = self.policy.taints(faulty, self.instance_type, self.now) if faulty else ()
@@ -405,14 +406,14 @@ class _Taints:
 
 
 def _published(
-    host: _Host, devices: Sequence[CutDevice], retired: Sequence[CutDevice], taints: _Taints
+    host: _Host, devices: Sequence[Partition], retired: Sequence[Partition], taints: _Taints
 ) -> tuple[Device, ...]:
     """The devices as they are published: the ordinary ones, then the retired ones.
 
     Devices of a type and size have the same attributes; what is not known of a retired one is no reason to take it from
     others.
     """
-    alike: dict[tuple[str, int, bool], list[CutDevice]] = {}
+    alike: dict[tuple[str, int, bool], list[Partition]] = {}
     for some, is_retired in ((devices, False), (retired, True)):
         for device in some:
             alike.setdefault((device.resource, len(device.parts), is_retired), []).append(device)
@@ -422,7 +423,7 @@ def _published(
     return tuple(made[device.name] for device in (*devices, *retired))
 
 
-def _alike(host: _Host, devices: Sequence[CutDevice], taints: _Taints, *, retired: bool) -> dict[str, Device]:
+def _alike(host: _Host, devices: Sequence[Partition], taints: _Taints, *, retired: bool) -> dict[str, Device]:
     """Devices with the same set of attributes, by name."""
     subjects = [host.source(device) for device in devices]
     rows = [row for row in ATTRIBUTES if subjects[0].resource in row.of]

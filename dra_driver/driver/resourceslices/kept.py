@@ -24,7 +24,7 @@ from dra_driver.driver.resourceslices.devices import RETIRED, KeptDevice, shapes
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS
 from dra_driver.kube.objects.meta import seconds
 from dra_driver.kube.objects.resource import Device
-from dra_driver.neuron.topology.cuts import device_of
+from dra_driver.neuron.topology.partitions import device_of
 
 SETTLE_SECONDS: Final = 5.0
 """Between the taint and the question: schedulers see the one, and what they had allocated before gets written."""

@@ -43,7 +43,7 @@ MAX_STREAMS: Final = 4
 MAX_DEVICES: Final = 16384
 """kubelet keeps no more of one driver."""
 MAX_MESSAGE_BYTES: Final = 1024
-"""kubelet cuts off the rest, in the middle of a character if need be."""
+"""kubelet partitions off the rest, in the middle of a character if need be."""
 MAX_REPLY_BYTES: Final = 4 << 20
 """kubelet's gRPC client refuses more, and the stream with it."""
 SETTLE_SECONDS: Final = 0.1
@@ -280,12 +280,12 @@ def fitted(devices: Iterable[DeviceHealth]) -> tuple[DeviceHealth, ...]:
                 remedy="list each device once, by the names it has in its ResourceSlice",
             )
         seen.add((device.pool, device.device))
-    listed = tuple(_cut(device, MAX_MESSAGE_BYTES) for device in listed)
+    listed = tuple(_partition(device, MAX_MESSAGE_BYTES) for device in listed)
     names = sum(_FIELD_BYTES + len(device.pool) + len(device.device) for device in listed)
     texts = [len(device.message.encode()) for device in listed]
     for most in _SHORTER:
         if names + sum(min(text, most) for text in texts) <= MAX_REPLY_BYTES:
-            return tuple(_cut(device, most) for device in listed)
+            return tuple(_partition(device, most) for device in listed)
     raise DriverError(
         f"the names of {len(listed)} devices have more than {MAX_REPLY_BYTES >> 20} MiB",
         consequence="kubelet would refuse the list",
@@ -303,7 +303,7 @@ def _problem(device: DeviceHealth, seen: Container[tuple[str, str]]) -> str | No
     return None
 
 
-def _cut(device: DeviceHealth, most: int) -> DeviceHealth:
+def _partition(device: DeviceHealth, most: int) -> DeviceHealth:
     message = one_line(device.message, most) if device.message and most else ""
     return device if message == device.message else replace(device, message=message)
 

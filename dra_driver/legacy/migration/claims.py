@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dra_driver.neuron.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
-from dra_driver.neuron.topology.cuts import group_sizes
 from dra_driver.neuron.topology.fabric import GROUP_SIZES, SEGMENT_SIZES, Chain, IndexSet, Ring, Torus2D
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES, InstanceType
+from dra_driver.neuron.topology.partitions import group_sizes
 
 REQUEST: Final = "neurons"
 EFA_REQUEST: Final = "efa"

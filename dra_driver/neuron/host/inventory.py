@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dra_driver.neuron.topology.cuts import parts_of
 from dra_driver.neuron.topology.hardware import Chip
+from dra_driver.neuron.topology.partitions import parts_of
 from dra_driver.neuron.topology.ultraserver import Mode
 
 

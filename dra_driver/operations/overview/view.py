@@ -23,8 +23,8 @@ from dra_driver.neuron.health.condition import DEVICE_PLUGIN, told, told_by
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.health.faults import FAULTS, SEVERITIES, Fault, Severity, State
 from dra_driver.neuron.names import DRIVER_NAME
-from dra_driver.neuron.topology.cuts import HardwarePart, device_name
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
+from dra_driver.neuron.topology.partitions import HardwarePart, device_name
 from dra_driver.operations.overview.objects import Claim, Node, Offered, Pod, Servers, Slice
 from dra_driver.simulator.allocator.candidates import BLOCKING, selects, taint_of
 from dra_driver.simulator.explain.findings import named

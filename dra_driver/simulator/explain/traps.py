@@ -14,8 +14,8 @@ from dra_driver.driver.deviceclasses import DEVICE_CLASSES, DeviceClassRow
 from dra_driver.driver.resourceslices.attributes import RUN_SIZES
 from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.names import DRIVER_NAME
-from dra_driver.neuron.topology.cuts import ResourceType, group_sizes
 from dra_driver.neuron.topology.instance_types import InstanceType, lookup
+from dra_driver.neuron.topology.partitions import ResourceType, group_sizes
 from dra_driver.simulator.allocator import Allocation
 from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.pool_devices import Pool, PoolDevice

@@ -10,7 +10,7 @@ from dra_driver.kube.objects.core import Pod as ApiPod
 from dra_driver.kube.objects.meta import seconds, timestamp
 from dra_driver.kube.objects.resource import PartialResourceClaim, PartialResourceSlice
 from dra_driver.neuron.names import DRIVER_NAME, NODES_OF
-from dra_driver.neuron.topology.cuts import NODE_DEVICE
+from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.ultraserver.placer.values import (
     GATE,
     GROUP_LABEL,

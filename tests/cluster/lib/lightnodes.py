@@ -288,7 +288,7 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 def _now() -> str:
-    """Now, as a MicroTime; the API server cuts it to a Time where it wants one."""
+    """Now, as a MicroTime; the API server partitions it to a Time where it wants one."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dra_driver.driver.node_labels import KEYS, MANAGER
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
-from dra_driver.neuron.topology.cuts import NODE_DEVICE, device_name
+from dra_driver.neuron.topology.partitions import NODE_DEVICE, device_name
 from tests.builders.agent import (
     NODE,
     START_SECONDS,

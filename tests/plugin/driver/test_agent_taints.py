@@ -12,7 +12,7 @@ import pytest
 
 from dra_driver.driver.resourceslices.taints import SPACING_SECONDS
 from dra_driver.neuron.names import DRIVER_NAME
-from dra_driver.neuron.topology.cuts import NODE_DEVICE
+from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from tests.builders.agent import (
     NODE,
     START_SECONDS,

@@ -17,7 +17,7 @@ from dra_driver.driver import allocations
 from dra_driver.driver.agent import NodeAgent
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN
 from dra_driver.neuron.names import DRIVER_NAME
-from dra_driver.neuron.topology.cuts import device_name
+from dra_driver.neuron.topology.partitions import device_name
 from tests.builders.agent import NODE, START_SECONDS, World, agent_here
 from tests.doubles.device_manager import Allocation, Container, DeviceManager, KnownPod
 from tests.doubles.kubelet import KubeletError

@@ -12,7 +12,7 @@ from dra_driver.driver import agent as agent_module
 from dra_driver.driver.agent import NodeAgent
 from dra_driver.neuron.health.condition import KUBELET
 from dra_driver.neuron.names import DRIVER_NAME
-from dra_driver.neuron.topology.cuts import device_name
+from dra_driver.neuron.topology.partitions import device_name
 from tests.builders.agent import NODE, START_SECONDS, World, agent_here
 from tests.eventually import eventually
 

@@ -10,7 +10,7 @@ import pytest
 from dra_driver.neuron.emulation.ultraservers import Servers
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
 from dra_driver.neuron.names import DRIVER_NAME
-from dra_driver.neuron.topology.cuts import NODE_DEVICE
+from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.neuron.topology.ultraserver import Mode
 from tests.builders.agent import THIRD, TRN2U, Agent, World, agent, agent_on_host, third_of_four
 from tests.doubles.kubelet import Claim, Device, KubeletError

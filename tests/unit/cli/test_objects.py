@@ -181,9 +181,9 @@ def test_slices_prints_every_chip_of_a_type_as_kubernetes_objects(capsys: pytest
     assert [device["name"] for device in item["spec"]["devices"]] == [f"neuron-device-{i}" for i in range(12)]
 
 
-def test_slices_shows_any_cuts_with_their_counters(capsys: pytest.CaptureFixture[str]) -> None:
-    cuts = ["--devices", "chip,core,group3", "-o", "json"]
-    assert main(["slices", "--instance-type", "inf2.24xlarge", *cuts]) == 0
+def test_slices_shows_any_partitions_with_their_counters(capsys: pytest.CaptureFixture[str]) -> None:
+    partitions = ["--devices", "chip,core,group3", "-o", "json"]
+    assert main(["slices", "--instance-type", "inf2.24xlarge", *partitions]) == 0
     counters, item = json.loads(capsys.readouterr().out)["items"]
     (found,) = counters["spec"]["sharedCounters"]
     assert found["counters"] == {f"chip-{index}": {"value": "2"} for index in range(6)}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dra_driver.cli import kubelet_plugin
 from dra_driver.driver.offering import Offering
 from dra_driver.driver.resourceslices.controller import Desired
-from dra_driver.driver.resourceslices.devices import completed, effective_cuts, offer, with_faults
+from dra_driver.driver.resourceslices.devices import completed, effective_partitions, offer, with_faults
 from dra_driver.driver.resourceslices.kept import Keeper
 from dra_driver.driver.settings import DriverSettings
 from dra_driver.kube.kubelet.client import PodDevices
@@ -22,7 +22,7 @@ from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.exclusion import HeldBack, held_back
 from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.topology.cuts import Cuts, core_name
+from dra_driver.neuron.topology.partitions import Partitions, core_name
 from tests.builders.claims import NODE, changed, host, without
 
 PLUGIN = "aws.amazon.com/neuron: 16"
@@ -93,13 +93,13 @@ def test_an_offer_follows_from_the_latest_news_of_each_kind(news: list[tuple[str
     world.offering.renew()
     assert whole is not None
     try:
-        wanted = Cuts.parse(last["label"]) if last["label"] is not None else None
+        wanted = Partitions.parse(last["label"]) if last["label"] is not None else None
     except Exception:  # noqa: BLE001 # whichever way it is refused
         wanted = None
     back = held_back(last["plugin"], last["pods"], whole)
     expected = offer(
         whole,
-        Cuts() if last["kubelet"] else effective_cuts(whole, wanted),
+        Partitions() if last["kubelet"] else effective_partitions(whole, wanted),
         with_faults(last["health"], lost),
         held_back=back.chips,
     )

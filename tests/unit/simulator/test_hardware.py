@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint
-from dra_driver.neuron.topology.cuts import Cuts, HardwarePart
+from dra_driver.neuron.topology.partitions import HardwarePart, Partitions
 from dra_driver.simulator.emulated_nodes import emulated
 from dra_driver.simulator.hardware import Hardware, resource_of
 from dra_driver.simulator.taints import listed, sick
@@ -17,9 +17,9 @@ from tests.golden import golden
 EVERYTHING = "chip,core,group,node"
 
 
-def offered(kind: str = "trn2.48xlarge", cuts: str = EVERYTHING) -> tuple[Device, ...]:
-    """The devices of a node with these cuts."""
-    slices = emulated([(kind, 1)], cuts=Cuts.parse(cuts)).slices
+def offered(kind: str = "trn2.48xlarge", partitions: str = EVERYTHING) -> tuple[Device, ...]:
+    """The devices of a node with these partitions."""
+    slices = emulated([(kind, 1)], partitions=Partitions.parse(partitions)).slices
     return tuple(device for item in slices for device in item.spec.devices)
 
 
@@ -61,7 +61,7 @@ def test_the_size_of_cores_on_offer_counts_and_else_the_default_of_the_type() ->
     hardware = Hardware.of([device for device in devices if not device.name.startswith("neuron-core-3-")] + small)
     assert hardware.parts("neuron-core-3-1") == (HardwarePart(3, (1,)),)
     assert hardware.parts("neuron-core-4-1") == (HardwarePart(4, (2, 3)),)
-    assert Hardware.of(offered(cuts="chip")).parts("neuron-core-4-1") == (HardwarePart(4, (2, 3)),)
+    assert Hardware.of(offered(partitions="chip")).parts("neuron-core-4-1") == (HardwarePart(4, (2, 3)),)
     assert hardware.parts("neuron-thing-1") == ()
 
 
@@ -86,7 +86,7 @@ def test_a_taint_of_a_core_or_chip_says_which_chip_is_sick_and_one_of_a_group_do
     chips = range(16)
     assert sick(tainted(offered(), neuron_core_3_1=FAULT), chips) == {3: "unhealthy"}
     assert sick(tainted(offered(), neuron_group4_1=FAULT, neuron_device_5=FAULT), chips) == {5: "unhealthy"}
-    groups = offered(cuts="group4")
+    groups = offered(partitions="group4")
     assert sick(tainted(groups, neuron_group4_1=FAULT), chips) == dict.fromkeys(range(4, 8), "unhealthy")
 
 

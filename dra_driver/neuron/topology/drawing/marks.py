@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from dra_driver.neuron.topology.cuts import HardwarePart
+from dra_driver.neuron.topology.partitions import HardwarePart
 
 NO_CORES: Final[Mapping[int, tuple[bool, ...]]] = MappingProxyType({})
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dra_driver.kube.api.errors import Unreachable
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, ResourceClaim
-from dra_driver.neuron.topology.cuts import NODE_DEVICE, HardwarePart, parts_of
+from dra_driver.neuron.topology.partitions import NODE_DEVICE, HardwarePart, parts_of
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import ApiServer, Node, claim, result, uid
 from tests.generators.effort import examples

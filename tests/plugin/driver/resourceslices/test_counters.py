@@ -12,7 +12,7 @@ import pytest
 from dra_driver.driver.resourceslices.controller import SliceController
 from dra_driver.driver.resourceslices.devices import LAYOUTS, offer
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory, chips_of
-from dra_driver.neuron.topology.cuts import NODE_DEVICE, device_name
+from dra_driver.neuron.topology.partitions import NODE_DEVICE, device_name
 from tests.builders.publisher import NODE, open_watches, published, publishing
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object

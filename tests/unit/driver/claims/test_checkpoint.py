@@ -20,7 +20,7 @@ from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.model import ChipNode, Plan, PlannedDevice
 from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.neuron.names import CDI_KIND
-from dra_driver.neuron.topology.cuts import HardwarePart
+from dra_driver.neuron.topology.partitions import HardwarePart
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import uid
 from tests.golden import golden, golden_error

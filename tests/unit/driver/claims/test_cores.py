@@ -24,7 +24,7 @@ from dra_driver.legacy.device_plugin.devices import AnswerSettings, answer, offe
 from dra_driver.legacy.rules import NeuronResource
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import VISIBLE_CORES
-from dra_driver.neuron.topology.cuts import HardwarePart, core_name, device_name
+from dra_driver.neuron.topology.partitions import HardwarePart, core_name, device_name
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (
     SETTINGS,

@@ -18,7 +18,7 @@ from dra_driver.kube.objects.resource import DeviceToleration, ResourceClaim, Re
 from dra_driver.neuron.health.policy import Blocking, HealthTaint
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.opaque_config import ConfigError
-from dra_driver.neuron.topology.cuts import core_name
+from dra_driver.neuron.topology.partitions import core_name
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (
     NODE,

@@ -16,7 +16,7 @@ from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims
 from dra_driver.kube.objects.resource import DeviceAllocationConfiguration, ResourceClaim
 from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.neuron.opaque_config import API_VERSIONS, ConfigError
-from dra_driver.neuron.topology.cuts import NODE_DEVICE
+from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.neuron.topology.ultraserver import PREFERENCE, Mode
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (

@@ -12,7 +12,7 @@ from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS
 from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory, chips_of
-from dra_driver.neuron.topology.cuts import NODE_DEVICE
+from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from tests.builders.claims import SETTINGS, ApiServer, Node, changed, claim, host, plan, result, uid, without
 from tests.golden import golden
 

@@ -14,8 +14,8 @@ from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.emulation.options import EmulationOptions
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.topology.cuts import CHIPS, Cuts, HardwarePart, parts_of
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
+from dra_driver.neuron.topology.partitions import CHIPS, HardwarePart, Partitions, parts_of
 from tests.generators.effort import examples
 
 HOSTS = {
@@ -29,7 +29,7 @@ class Cluster:
     """One node, its slices as the server has them, and a scheduler that goes by these alone."""
 
     host: NodeInventory
-    cuts: Cuts = CHIPS
+    partitions: Partitions = CHIPS
     counters: bool = True
     now: float = 1000.0
     kept: dict[str, KeptDevice] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Cluster:
     def publish(self) -> None:
         """One look of the driver's publisher."""
         for _ in range(4):
-            self.offered = offer(self.host, self.cuts, kept=self.kept)
+            self.offered = offer(self.host, self.partitions, kept=self.kept)
             self.kept = {name: one for name, one in self.kept.items() if name in self.offered.retired}
             trusted = self.counters or not self.offered.counters
             chosen = self.offered.devices if trusted else self.offered.fallback
@@ -124,7 +124,7 @@ actions = st.one_of(
     st.tuples(st.just("allocate"), st.integers(0, 200)),
     st.tuples(st.just("prepare"), st.integers(0, 20)),
     st.tuples(st.just("free"), st.integers(0, 20)),
-    st.tuples(st.just("cuts"), st.lists(words, min_size=1, max_size=4).map(",".join).map(Cuts.parse)),
+    st.tuples(st.just("partitions"), st.lists(words, min_size=1, max_size=4).map(",".join).map(Partitions.parse)),
     st.tuples(st.just("size"), st.sampled_from([1, 2])),
     st.tuples(st.just("counters"), st.booleans()),
     st.tuples(st.just("wait"), st.sampled_from([1.0, SETTLE_SECONDS, 30.0, 700.0])),
@@ -141,7 +141,7 @@ def test_what_a_claim_holds_stays_what_it_was_and_nobody_elses(name: str, histor
         match action:
             case "allocate" | "prepare" | "free":
                 getattr(cluster, action)(value)
-            case "cuts" | "counters":
+            case "partitions" | "counters":
                 setattr(cluster, action, value)
             case "size":
                 cluster.host = replace(cluster.host, default_lnc=value)

@@ -14,7 +14,7 @@ from dra_driver.driver.resourceslices.pool import SharedCounters, counters_probl
 from dra_driver.kube.api.codec import ServerVersion
 from dra_driver.kube.objects.resource import Device, ResourceSlice
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory, chips_of
-from dra_driver.neuron.topology.cuts import CHIPS, CHIPS_AND_NODE, NODE, NODE_DEVICE, Cuts, device_name
+from dra_driver.neuron.topology.partitions import CHIPS, CHIPS_AND_NODE, NODE, NODE_DEVICE, Partitions, device_name
 from tests.golden import golden
 
 
@@ -23,8 +23,8 @@ def host(lost: Collection[int] = (), instance_type: str = "trn2u.48xlarge") -> N
     return NodeInventory(instance_type, "2.30.0.0", chips)
 
 
-def slices(inventory: NodeInventory, cuts: Cuts) -> tuple[ResourceSlice, ...]:
-    offered = offer(inventory, cuts)
+def slices(inventory: NodeInventory, partitions: Partitions) -> tuple[ResourceSlice, ...]:
+    offered = offer(inventory, partitions)
     return pool(offered.devices, "n", "u", counters=offered.counters)
 
 
@@ -69,8 +69,8 @@ def test_a_lost_chip_takes_the_node_away_and_leaves_the_other_devices_as_they_we
 
 
 @pytest.mark.parametrize("text", ["chip", "node", "core", "group4", "group8"])
-def test_a_cut_that_does_not_overlap_uses_no_counters(text: str) -> None:
-    offered = offer(host(), Cuts.parse(text))
+def test_a_partition_that_does_not_overlap_uses_no_counters(text: str) -> None:
+    offered = offer(host(), Partitions.parse(text))
     assert offered.devices
     assert not offered.counters
     assert not any(device.consumes_counters for device in offered.devices)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.driver.resourceslices.attributes import ATTRIBUTES
-from dra_driver.driver.resourceslices.devices import LAYOUTS, Layout, devices, effective_cuts, node_problem, offer
+from dra_driver.driver.resourceslices.devices import LAYOUTS, Layout, devices, effective_partitions, node_problem, offer
 from dra_driver.driver.resourceslices.pool import MAX_PREFIX_LENGTH, name_prefix, pool
 from dra_driver.kube.api.codec import encode_slice
 from dra_driver.kube.objects.resource import Device, ResourceSlice
 from dra_driver.neuron.host.inventory import Membership, NeuronDevice, NodeInventory, ServerSet, chips_of
-from dra_driver.neuron.topology.cuts import CHIPS, NODE, NODE_DEVICE, Cuts, ResourceType, device_name
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
+from dra_driver.neuron.topology.partitions import CHIPS, NODE, NODE_DEVICE, Partitions, ResourceType, device_name
 from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.version import VERSION
 from tests.doubles.apiserver.slice_validation import validate_slice
@@ -48,12 +48,14 @@ def inventory(instance_type: str | None, count: int, **changes: Any) -> NodeInve
     return replace(NodeInventory(instance_type, "2.26.10.0", tuple(chip(i) for i in range(count))), **changes)
 
 
-EVERYTHING = Cuts.parse("chip,core,group,node")
-CUTS = [Cuts.parse(text) for text in ("chip", "node", "core", "group", "group4", "chip,node", "chip,core,group,node")]
+EVERYTHING = Partitions.parse("chip,core,group,node")
+CUTS = [
+    Partitions.parse(text) for text in ("chip", "node", "core", "group", "group4", "chip,node", "chip,core,group,node")
+]
 
 
-def slices(host: NodeInventory, cuts: Cuts) -> tuple[ResourceSlice, ...]:
-    offered = offer(host, cuts)
+def slices(host: NodeInventory, partitions: Partitions) -> tuple[ResourceSlice, ...]:
+    offered = offer(host, partitions)
     return pool(offered.devices, "node-a", "uid", counters=offered.counters)
 
 
@@ -200,7 +202,7 @@ def test_every_type_gives_slices_that_the_api_server_takes(instance_type: str) -
     full = inventory(instance_type, count, network_layers=("a", "b", "c"), capacity_block_id="cb")
     chips = tuple(replace(c, pci_bus_id=f"0000:00:{c.index:02x}.0", numa_node=0, connected=(0,)) for c in full.devices)
     host = replace(full, devices=chips, ultraserver=MEMBERSHIP)
-    for item in (item for cuts in CUTS for item in slices(host, cuts)):
+    for item in (item for partitions in CUTS for item in slices(host, partitions)):
         validate_slice(msgspec.json.decode(msgspec.json.encode(encode_slice(item, "v1"))), None)
         assert all(len(device.attributes) + len(device.capacity) <= 32 for device in item.spec.devices)
 
@@ -282,10 +284,10 @@ def test_chips_of_an_ultraserver_know_their_server_too() -> None:
 
 @pytest.mark.parametrize("layout", ["node", "chips", "both"])
 def test_the_layout_is_one_of_ultraservers_and_a_setting_one_of_all_hosts(layout: Layout) -> None:
-    assert effective_cuts(ultraserver(), None, layout) == LAYOUTS[layout]
-    assert effective_cuts(inventory("trn2.48xlarge", 16), None, layout) == CHIPS
+    assert effective_partitions(ultraserver(), None, layout) == LAYOUTS[layout]
+    assert effective_partitions(inventory("trn2.48xlarge", 16), None, layout) == CHIPS
     for host in (ultraserver(), inventory("inf2.xlarge", 1)):
-        assert effective_cuts(host, EVERYTHING, layout) == EVERYTHING
+        assert effective_partitions(host, EVERYTHING, layout) == EVERYTHING
 
 
 def test_sets_that_do_not_exist_are_not_published() -> None:

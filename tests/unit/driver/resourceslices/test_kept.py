@@ -11,7 +11,7 @@ from dra_driver.driver.resourceslices.devices import RETIRED, KeptDevice
 from dra_driver.driver.resourceslices.kept import Keeper
 from dra_driver.kube.objects.meta import timestamp
 from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint
-from dra_driver.neuron.topology.cuts import core_name, device_name
+from dra_driver.neuron.topology.partitions import core_name, device_name
 
 SINCE = 1_767_225_600
 

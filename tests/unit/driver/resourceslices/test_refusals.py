@@ -12,7 +12,7 @@ from dra_driver.driver.resourceslices.pool import consuming, counters_problem, d
 from dra_driver.kube.api.codec import ServerVersion
 from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.topology.cuts import device_name
+from dra_driver.neuron.topology.partitions import device_name
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import host
 from tests.golden import golden, golden_error

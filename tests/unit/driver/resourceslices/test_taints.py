@@ -28,7 +28,7 @@ from dra_driver.neuron.health.assess import HealthMemory, assess
 from dra_driver.neuron.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.neuron.health.policy import EFFECTS, HealthPolicy, Rule
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
-from dra_driver.neuron.topology.cuts import CHIPS, CHIPS_AND_NODE, NODE, NODE_DEVICE, Cuts, device_name
+from dra_driver.neuron.topology.partitions import CHIPS, CHIPS_AND_NODE, NODE, NODE_DEVICE, Partitions, device_name
 from tests.builders.chips import Host
 from tests.doubles.apiserver.slice_validation import validate_slice
 
@@ -122,11 +122,13 @@ def test_an_offer_says_when_a_grace_time_ends() -> None:
     st.sampled_from([NODE, CHIPS, CHIPS_AND_NODE]),
     st.sampled_from([HealthPolicy(rules=(Rule(effect),)) for effect in EFFECTS]),
 )
-def test_slices_with_any_faults_are_valid(faults: dict[int, set[str]], cuts: Cuts, policy: HealthPolicy) -> None:
+def test_slices_with_any_faults_are_valid(
+    faults: dict[int, set[str]], partitions: Partitions, policy: HealthPolicy
+) -> None:
     health = NodeHealth(
         tuple(ChipHealth(index, in_order(ActiveFault(code, SINCE) for code in faults[index])) for index in faults)
     )
-    offered = offer(host(instance_type="trn2u.48xlarge"), cuts, health, policy)
+    offered = offer(host(instance_type="trn2u.48xlarge"), partitions, health, policy)
     for item in pool(offered.devices, "node-a", "uid", counters=offered.counters):
         validate_slice(msgspec.to_builtins(item), None)
 

@@ -115,8 +115,8 @@ def test_what_takes_too_long_is_left() -> None:
 @given(st.data())
 def test_there_is_room_then_and_every_one_of_them_is_needed(data: st.DataObject) -> None:
     machine = data.draw(st.sampled_from([TRN1, INF2]))
-    cuts = sorted(data.draw(st.sets(st.integers(1, machine.devices - 1), max_size=machine.devices)))
-    runs = itertools.pairwise([0, *cuts, machine.devices])
+    partitions = sorted(data.draw(st.sets(st.integers(1, machine.devices - 1), max_size=machine.devices)))
+    runs = itertools.pairwise([0, *partitions, machine.devices])
     pods = [
         tenant(f"p{number}", range(*run), data.draw(st.integers(0, 3)))
         for number, run in enumerate(runs)

@@ -37,7 +37,7 @@ from dra_driver.neuron.health.policy import MAX_TAINTS, HealthPolicy
 from dra_driver.neuron.health.watch import aged, chip_samples
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.neuron.host.signals import COMPONENTS, CONNECTED, HARDWARE, HEARTBEAT, RESET
-from dra_driver.neuron.topology.cuts import CHIPS_AND_NODE, NODE_DEVICE, device_name
+from dra_driver.neuron.topology.partitions import CHIPS_AND_NODE, NODE_DEVICE, device_name
 from tests.builders.chips import Host, codes
 from tests.generators.effort import examples
 from tests.oracles.health import Moment, latch_is_active, level_is_active

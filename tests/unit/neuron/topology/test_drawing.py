@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.neuron.topology.cuts import parts_of
 from dra_driver.neuron.topology.drawing import Marks, Sickness, marks_of, svg, text
 from dra_driver.neuron.topology.fabric import Chain, Fabric, Ring, Single, Switched, Torus2D, Unknown
 from dra_driver.neuron.topology.hardware import TRAINIUM2
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES, InstanceType
+from dra_driver.neuron.topology.partitions import parts_of
 from dra_driver.util.errors import DriverError
 from tests.golden import golden, golden_error
 

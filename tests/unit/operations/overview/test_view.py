@@ -40,7 +40,7 @@ def claim(name: str, node: str, *devices: str, pods: tuple[str, ...] = (), **mor
 
 def frame(
     *claims: Object,
-    cuts: str = "chip",
+    partitions: str = "chip",
     kind: str = "trn2.48xlarge",
     taints: Mapping[str, list[Object]] | None = None,
     node: Object | None = None,
@@ -50,7 +50,7 @@ def frame(
 ) -> Frame:
     slices = []
     for generation in generations:
-        for item in published("node-1", kind, cuts):
+        for item in published("node-1", kind, partitions):
             item["spec"]["pool"]["generation"] = generation
             for device in item["spec"].get("devices", ()):
                 device["taints"] = (taints or {}).get(device["name"], [])
@@ -74,7 +74,7 @@ def row(*claims: Object, **more: Any) -> NodeRow:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("devices", "cuts", "held"),
+    ("devices", "partitions", "held"),
     [
         (["neuron-device-3"], "chip", {3: 4}),
         (["neuron-core-3-1", "neuron-core-3-2"], "chip,core", {3: 2}),
@@ -83,8 +83,10 @@ def row(*claims: Object, **more: Any) -> NodeRow:
     ],
     ids=["chip", "cores", "group", "node"],
 )
-def test_chips_are_held_by_whatever_device_is_made_of_them(devices: list[str], cuts: str, held: dict[int, int]) -> None:
-    found = row(claim("c", "node-1", *devices, pods=("p",)), cuts=cuts)
+def test_chips_are_held_by_whatever_device_is_made_of_them(
+    devices: list[str], partitions: str, held: dict[int, int]
+) -> None:
+    found = row(claim("c", "node-1", *devices, pods=("p",)), partitions=partitions)
     assert {chip.index: chip.held for chip in found.chips if chip.held} == held
     assert (found.held, found.free) == (len(held), 16 - len(held))
     assert all(found.chips[index].holders == ("ml/p",) for index in held)
@@ -168,7 +170,7 @@ def test_a_taint_rule_says_nothing_about_the_chip_whatever_its_key() -> None:
 
 
 def test_a_group_does_not_tell_which_of_its_chips_is_sick() -> None:
-    found = row(cuts="chip,group", taints={"neuron-group4-0": [taint("hbm-uncorrectable")]})
+    found = row(partitions="chip,group", taints={"neuron-group4-0": [taint("hbm-uncorrectable")]})
     assert (found.sick, found.free) == (0, 16)
 
 

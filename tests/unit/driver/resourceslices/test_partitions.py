@@ -1,4 +1,4 @@
-"""What nodes offer in any cuts, and what stays of it while claims hold devices: that no hardware is on offer twice."""
+"""What nodes offer in any partitions, and what stays while claims hold devices: no hardware is on offer twice."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.emulation.options import EmulationOptions
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.topology.cuts import (
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
+from dra_driver.neuron.topology.partitions import (
     NODE_DEVICE,
-    Cuts,
     HardwarePart,
+    Partitions,
     core_name,
     device_name,
     group_sizes,
     parts_of,
 )
-from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from tests.doubles.apiserver.slice_validation import validate_slice
 
 SINCE = 1_767_225_600
 TYPES = sorted(name for name, kind in INSTANCE_TYPES.items() if kind.devices)
 HOSTS = {name: emulated_inventory(INSTANCE_TYPES[name], EmulationOptions()) for name in TYPES}
-EVERYTHING = Cuts.parse("chip,core,group,node")
+EVERYTHING = Partitions.parse("chip,core,group,node")
 
 
 def with_core_size(host: NodeInventory, size: int) -> NodeInventory:
@@ -66,9 +66,9 @@ def counters_allow(offered: Offer, chosen: Collection[Device]) -> bool:
 
 
 def held_somehow(draw: st.DrawFn, host: NodeInventory) -> dict[str, KeptDevice]:
-    """Devices of former cuts that claims hold: none overlap, and cores have the size of their time."""
+    """Devices of former partitions that claims hold: none overlap, and cores have the size of their time."""
     size = draw(st.sampled_from(host.chip.lnc_values if host.chip else (1,)))
-    before = offer(with_core_size(host, size), draw(cuts)).devices
+    before = offer(with_core_size(host, size), draw(partitions)).devices
     held: list[Device] = []
     for device in draw(st.lists(st.sampled_from(before), max_size=6) if before else st.just([])):
         if not any(overlap(parts(host, device), parts(host, other)) for other in held):
@@ -76,8 +76,8 @@ def held_somehow(draw: st.DrawFn, host: NodeInventory) -> dict[str, KeptDevice]:
     return {device.name: KeptDevice(SINCE, size if device.name.startswith("neuron-core-") else None) for device in held}
 
 
-cuts = st.builds(
-    Cuts,
+partitions = st.builds(
+    Partitions,
     chip=st.booleans(),
     group=st.booleans(),
     node=st.booleans(),
@@ -94,7 +94,7 @@ def offers(draw: st.DrawFn) -> tuple[NodeInventory, Mapping[str, KeptDevice], Of
     lost = draw(st.sets(st.sampled_from(host.chip_indexes), max_size=1))
     now = with_core_size(host, draw(st.sampled_from(host.chip.lnc_values)))
     now = replace(now, devices=tuple(chip for chip in now.devices if chip.index not in lost))
-    return now, kept, offer(now, draw(cuts), kept=kept)
+    return now, kept, offer(now, draw(partitions), kept=kept)
 
 
 @given(offers(), st.randoms(use_true_random=False))
@@ -144,7 +144,7 @@ def test_a_device_that_a_claim_holds_stays_as_it_was_and_is_not_given_anew(
 
 
 @given(offers())
-def test_slices_of_any_cuts_are_what_the_api_server_takes(
+def test_slices_of_any_partitions_are_what_the_api_server_takes(
     case: tuple[NodeInventory, Mapping[str, KeptDevice], Offer],
 ) -> None:
     _, _, offered = case
@@ -159,7 +159,7 @@ def test_slices_of_any_cuts_are_what_the_api_server_takes(
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_each_cut_gives_all_that_the_fabric_has(name: str) -> None:
+def test_each_partition_gives_all_that_the_fabric_has(name: str) -> None:
     host, kind = HOSTS[name], INSTANCE_TYPES[name]
     count = len(host.devices)
     made = [device.name for device in offer(host, EVERYTHING).devices]
@@ -177,15 +177,16 @@ def test_each_cut_gives_all_that_the_fabric_has(name: str) -> None:
 def test_a_chip_is_worth_its_cores_only_where_cores_are_offered() -> None:
     host = HOSTS["trn2.48xlarge"]
     worth = {
-        text: offer(host, Cuts.parse(text)).counters[0].counters["chip-3"].value for text in ("chip,group", "chip,core")
+        text: offer(host, Partitions.parse(text)).counters[0].counters["chip-3"].value
+        for text in ("chip,group", "chip,core")
     }
     assert worth == {"chip,group": "1", "chip,core": "8"}
-    left = offer(replace(host, devices=host.devices[:1]), Cuts.parse("core,node"))
+    left = offer(replace(host, devices=host.devices[:1]), Partitions.parse("core,node"))
     assert left.counters[0].counters["chip-0"].value == "8", "what the node would take stands for it while it cannot be"
 
 
 def test_what_a_host_cannot_be_offered_in_is_said() -> None:
-    assert offer(HOSTS["trn2.48xlarge"], Cuts.parse("chip,group3,group4")).absent == ("group3",)
+    assert offer(HOSTS["trn2.48xlarge"], Partitions.parse("chip,group3,group4")).absent == ("group3",)
     assert offer(HOSTS["inf2.xlarge"], EVERYTHING).absent == ("group",)
     unknown = NodeInventory("trn9.48xlarge", None, HOSTS["inf2.xlarge"].devices)
     assert offer(unknown, EVERYTHING).absent == ("core", "group")
@@ -196,7 +197,7 @@ def test_a_new_core_size_reaches_a_chip_when_its_last_core_is_free() -> None:
     after = with_core_size(before, 1)
     held = {core_name(3, 1): KeptDevice(SINCE, 2)}
 
-    offered = offer(after, Cuts.parse("core"), kept=held)
+    offered = offer(after, Partitions.parse("core"), kept=held)
 
     names = [device.name for device in offered.devices]
     assert [name for name in names if name.startswith("neuron-core-3-")] == [core_name(3, 1)]
@@ -206,7 +207,7 @@ def test_a_new_core_size_reaches_a_chip_when_its_last_core_is_free() -> None:
     assert not offered.counters, "the core that stays has nothing in common with the others"
     (kept,) = [device for device in offered.devices if device.name == core_name(3, 1)]
     assert [(taint.key, taint.value, taint.effect) for taint in kept.taints] == [(RETIRED, "cut", "NoSchedule")]
-    (was,) = [device for device in offer(before, Cuts.parse("core")).devices if device.name == core_name(3, 1)]
+    (was,) = [device for device in offer(before, Partitions.parse("core")).devices if device.name == core_name(3, 1)]
     assert bare([kept]) == (was,)
     assert shapes([kept]) == {(core_name(3, 1), 2)}
 
@@ -214,11 +215,11 @@ def test_a_new_core_size_reaches_a_chip_when_its_last_core_is_free() -> None:
 def test_without_counters_a_chip_waits_for_its_cores_and_comes_back() -> None:
     host = HOSTS["trn2.48xlarge"]
     held = {core_name(3, 1): KeptDevice(SINCE, 2)}
-    offered = offer(host, Cuts.parse("chip"), kept=held)
+    offered = offer(host, Partitions.parse("chip"), kept=held)
     without = [device_name(index) for index in range(16) if index != 3]
     assert [device.name for device in offered.fallback] == [*without, core_name(3, 1)]
     assert [device.name for device in offered.devices] == [*map(device_name, range(16)), core_name(3, 1)]
-    assert offer(host, Cuts.parse("chip"), kept={}) == offer(host, Cuts.parse("chip"))
+    assert offer(host, Partitions.parse("chip"), kept={}) == offer(host, Partitions.parse("chip"))
 
 
 @pytest.mark.parametrize(
@@ -231,19 +232,19 @@ def test_without_counters_a_chip_waits_for_its_cores_and_comes_back() -> None:
         ("trn2.48xlarge", "group4", []),
     ],
 )
-def test_servers_without_counters_get_one_cut(name: str, text: str, fallback: list[str]) -> None:
-    assert [device.name for device in offer(HOSTS[name], Cuts.parse(text)).fallback] == fallback
+def test_servers_without_counters_get_one_partition(name: str, text: str, fallback: list[str]) -> None:
+    assert [device.name for device in offer(HOSTS[name], Partitions.parse(text)).fallback] == fallback
 
 
-def test_without_any_cut_only_what_claims_hold_is_offered_as_it_was_and_closed_to_others() -> None:
+def test_without_any_partition_only_what_claims_hold_is_offered_as_it_was_and_closed_to_others() -> None:
     host = HOSTS["trn2.48xlarge"]
-    assert offer(host, Cuts()).devices == ()
+    assert offer(host, Partitions()).devices == ()
     held = {device_name(3): KeptDevice(since=0.0), core_name(5, 1): KeptDevice(since=0.0, core_size=2)}
-    offered = offer(host, Cuts(), kept=held)
+    offered = offer(host, Partitions(), kept=held)
     assert offered.retired == {device.name for device in offered.devices} == held.keys()
     assert {(taint.value, taint.effect) for device in offered.devices for taint in device.taints} == {
         ("kubelet", "NoSchedule")
     }
-    (whole,) = [device for device in offer(host, Cuts.parse("chip")).devices if device.name == device_name(3)]
+    (whole,) = [device for device in offer(host, Partitions.parse("chip")).devices if device.name == device_name(3)]
     (chip,) = [device for device in offered.devices if device.name == device_name(3)]
     assert chip.attributes == whole.attributes

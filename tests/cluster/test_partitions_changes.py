@@ -28,15 +28,15 @@ from tests.cluster.lib.installation import EMULATED
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.lightnodes import LightNodes
 from tests.cluster.lib.objects import container, pod
-from tests.generators.cut_pods import CHIP, CORE, NODE, CutClaim, CutPod, Request, random_pod
 from tests.generators.effort import SEED
+from tests.generators.partition_pods import CHIP, CORE, NODE, CutClaim, CutPod, Request, random_pod
 from tests.oracles.core_ledger import Core, Device, Ledger, Want
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.nightly
 
 STEPS = int(os.environ.get("CUTS_STEPS", "40"))
-A, B = "cuts-1", "cuts-2"
+A, B = "partitions-1", "partitions-2"
 ALL = "chip,core,group,node"
 LABEL = "neuron.aws.com/devices"
 RETIRED = "neuron.aws.com/retired"
@@ -170,10 +170,10 @@ class Pods:
         asks, node = self.asks[name]
         return ledger.fits(node, asks.alternatives())
 
-    def everything(self, node: str, cuts: Collection[str]) -> None:
+    def everything(self, node: str, partitions: Collection[str]) -> None:
         """With nothing else there, all devices of each kind can be had."""
         for want in (NODE, CHIP, CORE):
-            kinds = {KINDS[word] for word in cuts}
+            kinds = {KINDS[word] for word in partitions}
             if want.kind in kinds:
                 ledger = self.ledger()
                 left = [item for item in ledger.devices.values() if (item.pool, item.kind) == (node, want.kind)]
@@ -307,7 +307,7 @@ def test_settings_change_and_nothing_is_given_twice_lost_or_stuck(pods: Pods, ku
         wait_offer(pods, node, setting[node])
         assert not [device for device in devices(kube, node) if device.taints]
         pods.everything(node, setting[node].replace(".", ",").split(","))
-    figures.append(f"cuts: {changes} changes of the setting, {made} pods, {time.monotonic() - began:.0f} s")
+    figures.append(f"partitions: {changes} changes of the setting, {made} pods, {time.monotonic() - began:.0f} s")
     assert not pods.light.failures, pods.light.failures[:3]
 
 
@@ -388,7 +388,7 @@ def test_another_core_size_holds_for_chips_of_which_no_core_is_held(pods: Pods, 
 @pytest.mark.upgrade
 @pytest.mark.kubernetes("1.36")
 @pytest.mark.timeout(500, func_only=True)
-def test_an_upgrade_of_the_control_plane_brings_the_cuts_while_chips_are_held(lab: Cluster, kube: Kube) -> None:
+def test_an_upgrade_of_the_control_plane_brings_the_partitions_while_chips_are_held(lab: Cluster, kube: Kube) -> None:
     one = CutPod((CutClaim((Request((CHIP,)),)),))
     core = CutPod((CutClaim((Request((CORE,)),)),))
     with light(kube, "--devices", ALL) as nodes:
@@ -417,7 +417,9 @@ def test_an_upgrade_of_the_control_plane_brings_the_cuts_while_chips_are_held(la
 
 @pytest.mark.upgrade
 @pytest.mark.timeout(500, func_only=True)
-def test_a_feature_gate_that_is_turned_off_and_on_takes_the_cuts_and_brings_them(lab: Cluster, kube: Kube) -> None:
+def test_a_feature_gate_that_is_turned_off_and_on_takes_the_partitions_and_brings_them(
+    lab: Cluster, kube: Kube
+) -> None:
     core = CutPod((CutClaim((Request((CORE,)),)),))
     with light(kube, "--devices", ALL) as nodes:
         pods = Pods(kube, nodes)

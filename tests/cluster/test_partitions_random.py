@@ -32,8 +32,8 @@ from tests.cluster.lib.following import Followed
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.lightnodes import LightNodes
 from tests.cluster.lib.objects import container, pod
-from tests.generators.cut_pods import CHIP, CORE, NODE, CutClaim, CutPod, Request, random_pod
 from tests.generators.effort import SEED
+from tests.generators.partition_pods import CHIP, CORE, NODE, CutClaim, CutPod, Request, random_pod
 from tests.oracles.core_ledger import Core, Ledger, Want
 from tests.oracles.simulator_cases import Simulated, disagreement
 from tests.paths import ROOT
@@ -450,7 +450,7 @@ def test_random_claims_share_no_core_lose_none_and_get_what_the_simulator_says(
     classes = kube.find("deviceclasses")
     observer = Observer(slices)
     assert len(observer.ledger.devices) == 2 * (87 + 55 + 102 + 87)
-    transport = Transport.from_kubeconfig(os.fspath(lab.kubeconfig), user_agent="cuts-test")
+    transport = Transport.from_kubeconfig(os.fspath(lab.kubeconfig), user_agent="partitions-test")
     began = time.monotonic()
     with Followed(transport, (PODS, CLAIM_PATH), observer.seen) as followed, ThreadPoolExecutor(4) as pool:
         lanes = []
@@ -469,7 +469,7 @@ def test_random_claims_share_no_core_lose_none_and_get_what_the_simulator_says(
     counts: Counter[str] = sum((lane.counts for lane in lanes), Counter())
     longest = max(lane.longest_wait for lane in lanes)
     figures.append(
-        f"cuts: {sum(lane.made for lane in lanes)} claims of {counts['pods']} pods in "
+        f"partitions: {sum(lane.made for lane in lanes)} claims of {counts['pods']} pods in "
         f"{time.monotonic() - began:.0f} s: {dict(counts)}; cores in use at most {dict(observer.most)}; "
         f"at most {longest:.1f} s until a pod that waited got what had become free"
     )

@@ -1,9 +1,9 @@
 """What the hardware of a node can be offered as: chips, connected groups, the whole node, logical cores.
 
-Each cut is a way to divide the same hardware, so devices of different cuts overlap, and windows of one ring overlap
-each other. A device is made of parts (``HardwarePart``): whole chips, or physical NeuronCores of one chip. Which ones,
-follows from its name (``parts_of``); what excludes, exposes or draws devices goes by that, so no other place knows the
-cuts.
+A partition is one device of a division of the hardware. Devices of different divisions overlap, and windows of one ring
+overlap each other. A device is made of parts (``HardwarePart``): whole chips, or physical NeuronCores of one chip.
+Which ones, follows from its name (``parts_of``); what excludes, exposes or draws devices goes by that, so no other
+place knows the partitions.
 
 Names: ``neuron-device-3`` is chip 3, ``neuron-core-3-1`` logical core 1 of chip 3, ``neuron-group4-2`` the third
 aligned block of four chips (a row of a torus), ``neuron-window3-5`` the chips 5, 6 and 7 of a ring or chain,
@@ -55,7 +55,7 @@ class HardwarePart:
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
+class Partitions:
     """What a node offers, as an administrator sets it."""
 
     chip: bool = False
@@ -67,7 +67,7 @@ class Cuts:
     """Sizes of groups that are offered although ``group`` is not set."""
 
     @classmethod
-    def parse(cls, text: str) -> Cuts:
+    def parse(cls, text: str) -> Partitions:
         """From what a setting says: ``chip``, ``core``, ``group``, ``group4`` (groups of one size), ``node``.
 
         They are joined by commas or, as in the value of a label, dots. DriverError for anything else.
@@ -98,13 +98,13 @@ class Cuts:
 _WORDS: Final = frozenset({"chip", "group", "node", "core"})
 _SIZED: Final = re.compile(r"group([1-9][0-9]{0,2})")
 
-CHIPS: Final = Cuts(chip=True)
-NODE: Final = Cuts(node=True)
-CHIPS_AND_NODE: Final = Cuts(chip=True, node=True)
+CHIPS: Final = Partitions(chip=True)
+NODE: Final = Partitions(node=True)
+CHIPS_AND_NODE: Final = Partitions(chip=True, node=True)
 
 
 @dataclass(frozen=True, slots=True)
-class CutDevice:
+class Partition:
     """A device that the hardware can be offered as."""
 
     name: str
@@ -123,9 +123,13 @@ class CutDevice:
 
 
 def devices(
-    chips: Collection[int], fabric: Fabric | None, cores: int | None, cuts: Cuts, core_size: Callable[[int], int]
-) -> tuple[CutDevice, ...]:
-    """The devices of these cuts, in the order of publication.
+    chips: Collection[int],
+    fabric: Fabric | None,
+    cores: int | None,
+    partitions: Partitions,
+    core_size: Callable[[int], int],
+) -> tuple[Partition, ...]:
+    """The devices of these partitions, in the order of publication.
 
     Schedulers take the first device that fits, and pay for each free device before it: with chips, eight microseconds a
     node and pod (docs/performance.md). So what there is little of comes first: groups, as long as they are fewer than
@@ -137,25 +141,27 @@ def devices(
         chips: host indexes that can be given to a container.
         fabric: how they are linked; None: not known, then there are no groups.
         cores: physical NeuronCores of a chip; None: not known, then there are no cores.
-        cuts: which to make. A group or node is made only where all its chips are among ``chips``.
+        partitions: which to make. A group or node is made only where all its chips are among ``chips``.
         core_size: physical cores in a logical core, by chip.
     """
     there = sorted(set(chips))
-    of_fabric = _groups(fabric, cuts)
+    of_fabric = _groups(fabric, partitions)
     groups = [group for group in of_fabric if set(group.chips) <= set(there)]
     singles = (
-        [CutDevice(device_name(index), "neuron_device", (HardwarePart(index),)) for index in there] if cuts.chip else []
+        [Partition(device_name(index), "neuron_device", (HardwarePart(index),)) for index in there]
+        if partitions.chip
+        else []
     )
     # By the fabric, so that a lost chip changes no order.
     few = fabric is not None and len(of_fabric) < fabric.size
     found = [*groups, *singles] if few else [*singles, *groups]
-    if cuts.node and there:
-        found.append(CutDevice(NODE_DEVICE, "neuron_node", tuple(map(HardwarePart, there))))
-    if cuts.core and cores:
+    if partitions.node and there:
+        found.append(Partition(NODE_DEVICE, "neuron_node", tuple(map(HardwarePart, there))))
+    if partitions.core and cores:
         for index in there:
             size = core_size(index)
             found += [
-                CutDevice(
+                Partition(
                     core_name(index, core), "neuron_core", (HardwarePart(index, _physical(core, size)),), core, size
                 )
                 for core in range(cores // size)
@@ -168,19 +174,19 @@ def group_sizes(fabric: Fabric | None) -> tuple[int, ...]:
     return () if fabric is None else tuple(size for size in fabric.set_sizes() if 1 < size < fabric.size)
 
 
-def _groups(fabric: Fabric | None, cuts: Cuts) -> list[CutDevice]:
+def _groups(fabric: Fabric | None, partitions: Partitions) -> list[Partition]:
     if fabric is None:
         return []
     found = []
     for size in group_sizes(fabric):
-        if not cuts.group and size not in cuts.sizes:
+        if not partitions.group and size not in partitions.sizes:
             continue
         members = fabric.usable_sets(size)
         # Blocks are counted; windows overlap, and are named by their first chip.
         aligned = members == aligned_blocks(fabric.size, size)
         for number, chips in enumerate(members):
             name = f"neuron-group{size}-{number}" if aligned else f"neuron-window{size}-{chips[0]}"
-            found.append(CutDevice(name, "neuron_group", tuple(map(HardwarePart, chips))))
+            found.append(Partition(name, "neuron_group", tuple(map(HardwarePart, chips))))
     return found
 
 
@@ -204,25 +210,25 @@ def parts_of(name: str, chips: Collection[int], core_size: Callable[[int], int])
     return None if found is None else found.parts
 
 
-def device_of(name: str, chips: Collection[int], core_size: Callable[[int], int]) -> CutDevice | None:
+def device_of(name: str, chips: Collection[int], core_size: Callable[[int], int]) -> Partition | None:
     """The device that is published under ``name``; see ``parts_of``."""
     if name == NODE_DEVICE:
         parts = tuple(map(HardwarePart, sorted(set(chips))))
-        return CutDevice(name, "neuron_node", parts) if parts else None
+        return Partition(name, "neuron_node", parts) if parts else None
     if match := _CHIP.fullmatch(name):
-        return CutDevice(name, "neuron_device", (HardwarePart(int(match[1])),))
+        return Partition(name, "neuron_device", (HardwarePart(int(match[1])),))
     if match := _CORE.fullmatch(name):
         chip, core = int(match[1]), int(match[2])
         size = core_size(chip)
-        return CutDevice(name, "neuron_core", (HardwarePart(chip, _physical(core, size)),), core, size)
+        return Partition(name, "neuron_core", (HardwarePart(chip, _physical(core, size)),), core, size)
     if match := _GROUP.fullmatch(name):
         size, number = int(match[2]), int(match[3])
         first = number * size if match[1] == "group" else number
-        return CutDevice(name, "neuron_group", tuple(map(HardwarePart, range(first, first + size))))
+        return Partition(name, "neuron_group", tuple(map(HardwarePart, range(first, first + size))))
     return None
 
 
-def overlap(devices: Sequence[CutDevice]) -> bool:
+def overlap(devices: Sequence[Partition]) -> bool:
     """Whether any two of the devices have hardware in common."""
     seen: dict[int, list[HardwarePart]] = {}
     for device in devices:

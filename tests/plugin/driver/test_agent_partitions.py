@@ -15,8 +15,8 @@ from dra_driver.driver.agent import NodeAgent
 from dra_driver.driver.settings import DEVICES_LABEL
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
 from dra_driver.neuron.names import DRIVER_NAME
-from dra_driver.neuron.topology.cuts import NODE_DEVICE, core_name, device_name
 from dra_driver.neuron.topology.instance_types import resolve_emulation
+from dra_driver.neuron.topology.partitions import NODE_DEVICE, core_name, device_name
 from dra_driver.util.metrics import Sample
 from tests.builders.agent import NODE, TOKEN, World, agent
 from tests.doubles.kubelet import Claim

@@ -1,4 +1,4 @@
-"""Examples of cores and groups do what their comments say, and all cuts of one node exclude each other."""
+"""Examples of cores and groups do what their comments say, and all partitions of one node exclude each other."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def offering(installation: Installation, instance_type: str) -> None:
 
 
 @pytest.fixture
-def all_cuts(installation: Installation) -> Installation:
+def all_partitions(installation: Installation) -> Installation:
     offering(installation, EMULATED)
     return installation
 
@@ -103,7 +103,7 @@ def test_an_example_prints_what_its_comment_promises(
 
 
 def test_pods_that_share_a_chip_keep_it_from_whoever_wants_it_whole(
-    all_cuts: Installation, namespace: Namespace, nodes: Sequence[str], node_files: dict[str, NodeFiles]
+    all_partitions: Installation, namespace: Namespace, nodes: Sequence[str], node_files: dict[str, NodeFiles]
 ) -> None:
     """A core excludes its chip, its row and the node, and nothing else; the last one that goes gives them back."""
     first = nodes[0]
@@ -141,7 +141,7 @@ def test_pods_that_share_a_chip_keep_it_from_whoever_wants_it_whole(
 
 
 def test_cores_of_two_claims_are_for_containers_of_their_own(
-    all_cuts: Installation, namespace: Namespace, nodes: Sequence[str]
+    all_partitions: Installation, namespace: Namespace, nodes: Sequence[str]
 ) -> None:
     templates = {"one": "one", "three": "three"}
     containers = [container("a", "one"), container("b", "three")]
@@ -160,7 +160,7 @@ def test_cores_of_two_claims_are_for_containers_of_their_own(
 
 
 def test_the_first_claim_on_a_chip_decides_its_logical_core_size(
-    all_cuts: Installation, namespace: Namespace, nodes: Sequence[str], node_files: dict[str, NodeFiles]
+    all_partitions: Installation, namespace: Namespace, nodes: Sequence[str], node_files: dict[str, NodeFiles]
 ) -> None:
     """The refused pod starts as soon as the chip is its own."""
     small = template("small", request(device_class=CORE), configs=[config(neuron_config(1))])
@@ -180,7 +180,7 @@ def test_the_first_claim_on_a_chip_decides_its_logical_core_size(
 
 
 def test_chips_are_still_found_by_the_constraint_of_the_founding_template(
-    all_cuts: Installation, namespace: Namespace, nodes: Sequence[str], node_files: dict[str, NodeFiles]
+    all_partitions: Installation, namespace: Namespace, nodes: Sequence[str], node_files: dict[str, NodeFiles]
 ) -> None:
     row = template("row", request(count=4), constraints=[connected(4, "neurons")])
     namespace.apply(ONE_CORE, row, pod("core", templates={"neurons": "core"}, node=nodes[0]))
