@@ -14,6 +14,8 @@ from tests.golden import golden
 
 CHIP = "sys/devices/virtual/neuron_device/neuron"
 CLASS = "sys/class/neuron_device"
+UNKNOWN = ("core_count", *(f"info/architecture/{name}" for name in ("arch_type", "instance_type", "device_name")))
+"""What tells which chip it is."""
 
 
 def of_all_chips(name: str, text: Callable[[int], str]) -> Change:
@@ -39,6 +41,17 @@ HOSTS: dict[str, tuple[str, Change]] = {
     "no major number": ("trn2.48xlarge", files({"proc/devices": ""})),
     "major numbers that cannot be read": ("trn2.48xlarge", without("proc/devices")),
     "no number of cores": ("trn2.48xlarge", files({f"{CHIP}3/core_count": "many"})),
+    "no numbers of cores": ("trn2.48xlarge", of_all_chips("core_count", lambda _: "many")),
+    "a chip that is not known": (
+        "trn2.48xlarge",
+        files(
+            {"sys/devices/virtual/dmi/id/product_name": "trn9.48xlarge"}
+            | {f"{CHIP}{chip}/{name}": "odd" for chip in range(16) for name in UNKNOWN}
+        ),
+    ),
+    "no directories of cores": ("trn2.48xlarge", without("/neuron_core")),
+    "no device nodes": ("trn2.48xlarge", without("dev/neuron")),
+    "no version": ("trn2.48xlarge", files({"sys/module/neuron/version": "", f"{CLASS}/version": ""})),
     "another architecture": ("trn2.48xlarge", files({f"{CHIP}3/info/architecture/arch_type": "NDv9"})),
     "empty serial numbers": ("trn2.48xlarge", files({f"{CHIP}3/info/serial_number": "0000000000000000"})),
     "serial numbers that come twice": (
