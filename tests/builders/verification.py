@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ def on_hardware(root: Path, name: str) -> Evidence:
     )
 
 
-def with_files(host: Evidence, texts: dict[str, str | None]) -> Evidence:
+def with_files(host: Evidence, texts: Mapping[str, str | None]) -> Evidence:
     """The host with other texts in these files; None: the file is not there."""
     files = dict(host.files)
     for path, text in texts.items():
@@ -110,7 +110,7 @@ Change = Callable[[Evidence], Evidence]
 """How a host is made another one."""
 
 
-def files(texts: dict[str, str | None]) -> Change:
+def files(texts: Mapping[str, str | None]) -> Change:
     """As ``with_files``."""
     return lambda host: with_files(host, texts)
 
