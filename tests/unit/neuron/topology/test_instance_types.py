@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.neuron.topology.fabric import Chain, Fabric, Ring, Single, Switched, Torus2D
+from dra_driver.neuron.topology.fabric import Chain, Fabric, Ring, Single, Switched, Torus2D, Unknown
 from dra_driver.neuron.topology.instance_types import (
     INSTANCE_TYPES,
     InstanceType,
@@ -84,6 +84,14 @@ def test_published_facts_hold(name: str) -> None:
 
 def test_the_table_has_every_known_name_and_no_other() -> None:
     assert set(INSTANCE_TYPES) == {*PUBLISHED, *FURTHER_NAMES}
+
+
+def test_what_no_source_says_of_a_name_is_marked_and_counted() -> None:
+    rows = [INSTANCE_TYPES[name] for name in FURTHER_NAMES]
+    unmarked = {row.name for row in rows if not isinstance(row.fabric, Unknown) and "fabric" not in row.inferred}
+    unmarked |= {row.name for row in rows if row.ultraserver is not None and "ultraserver" not in row.inferred}
+    assert unmarked == set()
+    assert sum(bool(row.inferred) for row in INSTANCE_TYPES.values()) == 20
 
 
 @pytest.mark.parametrize("name", NEURON_LS)
