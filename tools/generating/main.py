@@ -29,7 +29,7 @@ from dra_driver.driver.resourceslices import attributes
 from dra_driver.neuron.health import page as health_page
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.operations.verification import page as verification_page
-from dra_driver.operations.verification.assumptions import ASSUMPTIONS
+from dra_driver.operations.verification.assumptions import TABLE
 from tests.builders import metrics_page
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -141,10 +141,10 @@ def main() -> int:
 def concluded() -> str:
     """How many rows have a value that no document, report or record says."""
     types = [row for row in INSTANCE_TYPES.values() if row.inferred]
-    rows = [row for row in ASSUMPTIONS if row.source.basis == "inferred"]
+    rows = [row for row in TABLE if row.source.basis == "inferred"]
     return (
         f"inferred, and not read anywhere: a field of {len(types)} of {len(INSTANCE_TYPES)} instance types, "
-        f"and {len(rows)} of {len(ASSUMPTIONS)} assumptions about hosts"
+        f"and {len(rows)} of {len(TABLE)} assumptions about hosts"
     )
 
 

@@ -91,7 +91,7 @@ def test_what_no_source_says_of_a_name_is_marked_and_counted() -> None:
     unmarked = {row.name for row in rows if not isinstance(row.fabric, Unknown) and "fabric" not in row.inferred}
     unmarked |= {row.name for row in rows if row.ultraserver is not None and "ultraserver" not in row.inferred}
     assert unmarked == set()
-    assert sum(bool(row.inferred) for row in INSTANCE_TYPES.values()) == 20
+    assert sum(bool(row.inferred) for row in INSTANCE_TYPES.values()) == 19
 
 
 @pytest.mark.parametrize("name", NEURON_LS)
