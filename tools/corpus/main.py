@@ -300,7 +300,8 @@ def extender(question: str) -> str:
             for count in (random.choice((1, 1, 2, 3, 4, 8, 16)),)
         )
         placed = place(node, taken, requests)
-        lines.append(f"{requests}: {placed}")
+        asked = [(one.container, one.role.name, one.resource.value, one.count) for one in requests]
+        lines.append(f"{asked}: {placed}")
         if not isinstance(placed, DoesNotFit):
             for mask in placed:
                 taken |= mask
