@@ -39,7 +39,7 @@ def cluster_for(path: Path) -> list[str]:
     arguments = ["--instance-type", f"{instance_type(path)}=8"]
     if path.stem in VERSIONS:
         arguments += ["--emulated-driver-version", VERSIONS[path.stem]]
-    if path.parent.name == "partitions" or "group" in path.name:
+    if path.parent.name == "cuts" or "group" in path.name:
         arguments += ["--devices", "chip,core,group,node"]
     if path.parent.name == "extended-resources":
         arguments += ["--devices", "chip,core,group", "--extended-resources"]

@@ -28,6 +28,8 @@ from dra_driver.operations.verification.hostfiles import BUSY, CLASS, DEVICES, F
 from dra_driver.util.text import first_of, quoted, ranges
 
 State = Literal["ok", "differs", "not checked", "n/a"]
+THERE: Final = "there"
+"""What is seen of a directory or a socket."""
 MOST: Final = 4
 """Examples named of one kind."""
 HEARTBEAT_SECONDS: Final = 60
@@ -146,7 +148,7 @@ class _Texts:
 
     def add(self, host: Evidence, key: str, path: str, odd: Callable[[str], str]) -> None:
         name, seen = path.removeprefix(f"{DEVICES}/"), host.files.get(path)
-        said = "" if seen is None else seen.number or (seen.text if seen.kind == "file" else "there")
+        said = "" if seen is None else seen.number or (seen.text if seen.kind == "file" else THERE)
         if seen is None:
             self.bad.append(f"{name} is missing")
         elif said is None or said == BUSY:
@@ -164,7 +166,7 @@ class _Texts:
         for key, texts in self.good.items():
             secret, several = FILES[key].keep != "text", "<" in FILES[key].path
             if several:
-                parts.append(f"{len({*texts})} different, left out" if secret else _counted(texts))
+                parts.append(f"{len({*texts})} different texts, left out" if secret else _counted(texts))
             else:
                 parts.append(f"{key} " * (len(self.good) > 1) + ("left out" if secret else texts[0]))
         return "; ".join(dict.fromkeys(parts))
@@ -172,7 +174,8 @@ class _Texts:
 
 def _counted(texts: Iterable[object]) -> str:
     counts = Counter(map(str, texts))
-    return first_of([f"{count} x {quoted(text, 40)}" for text, count in counts.items()], MOST)
+    shown = (f"{count} there" if text == THERE else f"{count} x {quoted(text, 40)}" for text, count in counts.items())
+    return first_of(list(shown), MOST)
 
 
 def files(
