@@ -197,12 +197,26 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
         "those that are pending are placed; - is stdin (repeatable)",
     )
     vocabulary.add_nodes(parser)
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="take workloads of FILE that are suspended or scaled to zero as resumed, with one replica at least (those "
+        "that wait for a queue of Kueue always are)",
+    )
     emulation = parser.add_argument_group("emulated nodes")
     emulation.add_argument(
         "--emulated-ultraservers",
         metavar="SxN",
         default="",
         help="group the nodes into S servers of N nodes (default: servers of 4 nodes)",
+    )
+    emulation.add_argument(
+        "--node-label",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="a label of the nodes, beside those that their type has on EKS and under Karpenter (repeatable); for one "
+        "node, give a Node object of its name: node-1 and so on",
     )
     emulation.add_argument(
         "--emulated-driver-version", metavar="V", help="version of the kernel driver (default: the newest known)"
@@ -226,7 +240,7 @@ class ClusterInput:
     kubernetes: str
     """The Kubernetes release to simulate."""
     server: str
-    """The release of the live cluster; "" without one."""
+    """The release that is asked about, or that of the live cluster; "" without either."""
 
 
 def read_input(args: argparse.Namespace, files: Sequence[str], *, named: bool = False) -> ClusterInput:
@@ -244,7 +258,7 @@ def read_input(args: argparse.Namespace, files: Sequence[str], *, named: bool = 
     from dra_driver.simulator.allocator.release import release
     from dra_driver.simulator.cel import RELEASES, nearest
     from dra_driver.simulator.cluster import merge, waiting_left_out
-    from dra_driver.simulator.emulated_nodes import efa_of
+    from dra_driver.simulator.emulated_nodes import described, efa_of
     from dra_driver.simulator.manifests import Manifests, left_out, of_templates, read_manifests
 
     live = vocabulary.from_cluster(args)
@@ -252,27 +266,39 @@ def read_input(args: argparse.Namespace, files: Sequence[str], *, named: bool = 
     server, cluster = "", Manifests()
     if live:
         cluster, server = read_cluster(args)
-    kubernetes = args.kubernetes or nearest(server)
-    notes = []
-    if server and server not in RELEASES and args.kubernetes is None:
-        notes.append(f"the cluster's release {server}: {kubernetes} is simulated")
+    asked = args.kubernetes or server
+    kubernetes = nearest(asked)
+    notes = [difference(asked, kubernetes)] if asked and asked not in RELEASES else []
     if args.objects:
         with Progress("reading", "objects") as progress:
-            cluster = merge(cluster, read_manifests(_texts(args.objects), kubernetes, progress))
-    if args.node:
-        cluster = merge(_beside(emulated_nodes(args), cluster), cluster)
+            cluster = merge(cluster, read_manifests(_texts(args.objects), kubernetes, progress, held=True))
+    emulated = emulated_nodes(args) if args.node else Manifests()
+    cluster = merge(emulated, cluster)
     if files:
         with Progress("reading", "objects") as progress:
-            applied = of_templates(read_manifests(_texts(files), kubernetes, progress, namespace(args)))
+            applied = of_templates(
+                read_manifests(_texts(files), kubernetes, progress, namespace(args), resume=args.resume)
+            )
         cluster = merge(waiting_left_out(cluster), applied)
     elif not (named or args.all_namespaces) and (live or args.namespace):
         cluster = waiting_left_out(cluster, keep=namespace(args))
+    cluster = described(cluster, emulated)
     cluster = merge(efa_of(cluster), cluster)
     if cluster.taint_rules and release(kubernetes).follows_no_taint_rules:
         why = f"DRADeviceTaintRules is off by default in {kubernetes}"
         notes.append(f"DeviceTaintRule: {len(cluster.taint_rules)} ({why})")
     with_notes = merge(cluster, Manifests(not_considered=(*left_out(cluster), *notes)))
-    return ClusterInput(with_notes, kubernetes, server)
+    return ClusterInput(with_notes, kubernetes, asked)
+
+
+def difference(asked: str, kubernetes: str) -> str:
+    """What is to be said of an answer for a release by the rules of another."""
+    text = f"what is different in Kubernetes {asked}: it is simulated by the rules of {kubernetes}"
+    if asked in vocabulary.BEFORE_1_36:
+        text += (
+            "; API servers before 1.36 drop taints, shared counters and consumable capacity unless feature gates are on"
+        )
+    return text
 
 
 def _check(args: argparse.Namespace, files: Sequence[str], *, live: bool) -> None:
@@ -282,27 +308,17 @@ def _check(args: argparse.Namespace, files: Sequence[str], *, live: bool) -> Non
         raise UsageError("no FILE is given, so nothing is to be placed", remedy="give the YAML of pods or claims")
     if [*files, *args.objects].count("-") > 1:
         raise UsageError("- (standard input) is given twice", remedy="read one of the two from a file")
-    for option in ("emulated_ultraservers", "devices", "extended_resources"):
+    for option in ("emulated_ultraservers", "node_label", "devices", "extended_resources"):
         if getattr(args, option) and not args.node:
             raise UsageError(f"--{option.replace('_', '-')} goes with --node", remedy="name the nodes too")
 
 
-def _beside(nodes: Manifests, cluster: Manifests) -> Manifests:
-    """The emulated nodes; an error if the cluster already has a node of the same name."""
-    names = {node.metadata.name for node in cluster.nodes} & {node.metadata.name for node in nodes.nodes}
-    if names:
-        raise UsageError(
-            f"--node: the cluster has a node {min(names)} already", remedy="rename it, or leave --node out"
-        )
-    return nodes
-
-
 def emulated_nodes(args: argparse.Namespace) -> Manifests:
     """The nodes of ``--node``; raises UsageError if they cannot be emulated."""
-    from dra_driver.simulator.emulated_nodes import emulated
+    from dra_driver.simulator.emulated_nodes import emulated, provisioned
 
     try:
-        return emulated(
+        nodes = emulated(
             [_node(text) for text in args.node],
             ultraservers=args.emulated_ultraservers,
             layout=args.ultraserver_layout,
@@ -312,6 +328,17 @@ def emulated_nodes(args: argparse.Namespace) -> Manifests:
         )
     except DriverError as error:
         raise UsageError(str(error)) from error
+    return provisioned(nodes, dict(_label(text) for text in args.node_label))
+
+
+def _label(text: str) -> tuple[str, str]:
+    from dra_driver.kube import formats
+
+    key, sign, value = text.partition("=")
+    problem = formats.label_key(key) or formats.label_value(value)
+    if problem or not sign:
+        raise UsageError(f"--node-label {text[:60]!r}: {problem or 'there is no ='}", remedy="write KEY=VALUE")
+    return key, value
 
 
 def _node(text: str) -> tuple[str, int]:

@@ -40,7 +40,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "behaviour are reported on standard error. Comments are lost.",
         examples=EXAMPLES,
         done="converted",
-        refused="claims cannot express the request, or no such pod could run",
+        refused="claims cannot express a request, no such pod could run, or a place is left to be converted by hand",
     )
     vocabulary.add_files(parser, "YAML or JSON, several documents or Lists")
     vocabulary.add_instance_type(parser, "instance type of the nodes, for pods whose node selector does not name one")
@@ -93,11 +93,11 @@ def run(args: argparse.Namespace) -> int:
     except ManifestError as error:
         raise UsageError(str(error)) from error
     notes = [f"{name}: its comments are lost" for name, text in sources if _COMMENT.search(text)]
-    if not migration.changed:
+    if not migration.changed and not migration.left:
         notes.append("nothing asks for Neuron resources by limits: the objects are printed as they are")
-    _tell([*migration.warnings, *notes])
+    _tell([*migration.warnings, *migration.left, *notes])
     _print(migration.documents, args.output)
-    return 0
+    return 1 if migration.left else 0
 
 
 def _nodes(args: argparse.Namespace) -> Nodes:

@@ -76,8 +76,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print one row per device; returns 1 if the selector fails on one."""
+    from dra_driver.simulator.cel import nearest
+
     source = _source(args)
-    release = args.kubernetes or source.release
+    release = nearest(args.kubernetes or source.release)
+    if args.kubernetes not in (None, release):
+        vocabulary.warn(
+            f"Kubernetes {args.kubernetes} is taken by the rules of {release}, the nearest that is known here"
+        )
     resource = _RESOURCE.fullmatch(args.expression) is not None
     expressions = _selectors(args.expression, source) if resource else [args.expression]
     programs = [compiled(expression, release) for expression in expressions]
@@ -184,7 +190,7 @@ def _of_files(files: Sequence[str]) -> DeviceSelection:
     from dra_driver.simulator.manifests import ManifestError, read_manifests
 
     try:
-        found = read_manifests([(name, read_text(name, MAX_MANIFEST_BYTES)) for name in files])
+        found = read_manifests([(name, read_text(name, MAX_MANIFEST_BYTES)) for name in files], held=True)
     except ManifestError as error:
         raise UsageError(str(error)) from error
     if not found.slices:

@@ -36,8 +36,9 @@ Format = Literal["text", "wide", "json", "yaml", "svg"]
 
 KUBECTL: Final = "kubectl neuron"
 """The program's name as a plugin of kubectl; then --from-cluster is implied."""
-RELEASES: Final = ("1.36", "1.37")
-"""The releases of ``cel.RELEASES``, repeated because its import would slow ``--help``."""
+RELEASES: Final = ("1.33", "1.34", "1.35", "1.36", "1.37")
+"""The releases on which the driver runs. Those of ``cel.RELEASES`` are simulated; of others, what differs is said."""
+BEFORE_1_36: Final = RELEASES[:3]
 MANIFESTS: Final = (".json", ".yaml", ".yml")
 INVALID: Final = "the input is invalid, or the cluster cannot be reached"
 """Exit status 2, the same for all commands."""

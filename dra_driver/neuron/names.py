@@ -6,6 +6,10 @@ Sources: aws-neuron-sdk ``deploy/eks/dra.rst`` and ``deploy/files/manifests``; K
 DRIVER_NAME = "neuron.aws.com"
 """DRA driver name: ``driver`` of slices and of opaque configuration, and the domain of our unqualified attributes."""
 
+API_VERSIONS = ("neuron.aws.com/v1", "neuron.aws.com/v1alphav1", "resource.neuron.aws.com/v1alphav1")
+"""Spellings of the version of opaque parameters: the first is current, the others are from AWS's beta documents
+(aws-neuron-sdk, deploy/eks)."""
+
 GROUP_ATTRIBUTE_DOMAIN = "resource.aws.com"
 """Domain of the ``devicegroupN_id`` attributes, shared with AWS's EFA driver so that one claim can match both."""
 

@@ -18,11 +18,9 @@ from typing import Annotated, Literal, Protocol, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from dra_driver.neuron.names import API_VERSIONS
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import printable, shorten
-
-API_VERSIONS = ("neuron.aws.com/v1", "neuron.aws.com/v1alphav1", "resource.neuron.aws.com/v1alphav1")
-"""Accepted spellings: the first is current, the others are from AWS's beta documents (aws-neuron-sdk, deploy/eks)."""
 
 
 def _exact_integer(value: object) -> object:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
-
-import msgspec
 
 from dra_driver.kube.documents import ManifestError
 from dra_driver.kube.kubelet.versions import kubelet_problem
 from dra_driver.kube.matching import tolerates
-from dra_driver.kube.objects.core import Node, NodeSelector, Taint
-from dra_driver.kube.objects.resource import Device, ResourceClaim
+from dra_driver.kube.objects.core import Node, NodeSelector, NodeSelectorRequirement, Taint
+from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, told
 from dra_driver.simulator.allocator import NodeView, Selectors, Usage, World
-from dra_driver.simulator.allocator.nodes import matches
+from dra_driver.simulator.allocator.nodes import matches, unmet
 from dra_driver.simulator.cel import CelDevice, compile_for
 from dra_driver.simulator.manifests.model import Manifests, PodWithClaims
+from dra_driver.util.text import first_of
 
 T = TypeVar("T")
 
@@ -102,19 +101,7 @@ def waiting_left_out(cluster: Manifests, keep: str | None = None) -> Manifests:
 
 def selectors(kubernetes: str) -> Selectors:
     """CEL of this release. Raises DriverError for an unknown release, and if the parser is not installed."""
-
-    def view(driver: str, device: Device) -> Any:
-        return CelDevice.of(driver, _with_texts(device))
-
-    return Selectors(compile_for(kubernetes), view)
-
-
-def _with_texts(device: Device) -> Any:
-    """The device with its capacities as strings, which may be numbers in a file."""
-    if all(isinstance(capacity.value, str) for capacity in device.capacity.values()):
-        return device
-    capacity = {name: msgspec.structs.replace(entry, value=str(entry.value)) for name, entry in device.capacity.items()}
-    return msgspec.structs.replace(device, capacity=capacity)
+    return Selectors(compile_for(kubernetes), CelDevice.of)
 
 
 _BLOCKING: Final = ("NoSchedule", "NoExecute")
@@ -134,7 +121,10 @@ def obstacle(pod: PodWithClaims, node: Node) -> str:
             has = f"is {labels[key]}" if key in labels else "is not set"
             return f"the pod's nodeSelector wants the label {key}={value}, which {has}"
     if pod.node_affinity is not None and not selects(pod.node_affinity, node):
-        return "the pod's node affinity does not match"
+        known = {**labels, "metadata.name": name}
+        view = NodeView(name, labels)
+        wanted = " or ".join(_requirement(item, known) for item in unmet(view, pod.node_affinity)[:MAX_TERMS])
+        return f"the pod's node affinity does not match{wanted and f': it wants {wanted}'}"
     if pod.node_name:
         # Such a pod bypasses the scheduler, so taints that do not affect running pods are irrelevant.
         return ""
@@ -146,6 +136,31 @@ def obstacle(pod: PodWithClaims, node: Node) -> str:
             value = f"={taint.value}" if taint.value else ""
             return f"the pod does not tolerate the taint {taint.key}{value}:{taint.effect}"
     return ""
+
+
+MAX_TERMS: Final = 3
+"""Terms of a node affinity that are named."""
+
+
+def _requirement(item: NodeSelectorRequirement, known: Mapping[str, str]) -> str:
+    values = f" {first_of(item.values, MAX_TERMS)}" if item.values else ""
+    has = f"is {known[item.key]}" if item.key in known else "is not set"
+    return f"{item.key} {item.operator}{values}, which {has}"
+
+
+def missing_labels(pod: PodWithClaims, nodes: Sequence[Node]) -> dict[str, str]:
+    """The labels that the pod, or its group, wants and no node has, with whatever value."""
+    affinity = pod.node_affinity if pod.node_affinity is not None else NodeSelector()
+    terms = affinity.node_selector_terms[:1]
+    wanted = dict(pod.node_selector) | {
+        item.key: item.values[0]
+        for term in terms
+        for item in term.match_expressions
+        if item.operator == "In" and item.values
+    }
+    if pod.group is not None:
+        wanted.setdefault(pod.group.topology, "NAME")
+    return {key: value for key, value in wanted.items() if all(key not in node.metadata.labels for node in nodes)}
 
 
 def allocated_elsewhere(claims: Sequence[ResourceClaim], node: Node) -> str:

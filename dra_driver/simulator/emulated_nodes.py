@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
+
+from msgspec import structs
 
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from dra_driver.driver.node_labels import labels as ultraserver_labels
@@ -19,6 +23,8 @@ from dra_driver.kube.objects.resource import (
     DeviceClassSpec,
     DeviceRequest,
     DeviceSelector,
+    DeviceSubRequest,
+    ExactDeviceRequest,
     ResourcePool,
     ResourceSlice,
     ResourceSliceSpec,
@@ -28,7 +34,9 @@ from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.emulation.options import EmulationOptions
 from dra_driver.neuron.emulation.ultraservers import Servers
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.topology.instance_types import resolve_emulation
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.hardware import INFERENTIA, INFERENTIA2, TRAINIUM, TRAINIUM2
+from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, InstanceType, resolve, resolve_emulation
 from dra_driver.neuron.topology.partitions import Partitions
 from dra_driver.simulator.manifests.model import Manifests
 from dra_driver.simulator.manifests.names import suffix, uid
@@ -84,10 +92,14 @@ def emulated(
     total = sum(count for _, count in nodes)
     if not 0 < total <= MAX_NODES or any(count < 1 for _, count in nodes):
         raise ManifestError(f"{total} nodes cannot be emulated", remedy=f"give 1 to {MAX_NODES} in all")
+    types = (name for name, count in nodes for _ in range(count))
     made = list(zip(_names(total), _hosts(nodes, ultraservers, driver_version), strict=True))
     publisher = _Publisher(layout, partitions)
     return Manifests(
-        nodes=tuple(_node(name, inventory) for name, inventory in made),
+        nodes=tuple(
+            _node(name, inventory, HYPERPOD_PREFIX if kind.startswith(HYPERPOD_PREFIX) else "")
+            for (name, inventory), kind in zip(made, types, strict=True)
+        ),
         slices=tuple(item for name, inventory in made for item in publisher.slices(name, inventory)),
         classes=driver_classes(extended_resources=extended_resources),
         inventories=dict(made),
@@ -132,17 +144,95 @@ def _hosts(nodes: Sequence[tuple[str, int]], ultraservers: str, version: str | N
             yield emulated_inventory(kind, servers.options(kind, number, options))
 
 
-def _node(name: str, inventory: NodeInventory) -> Node:
+def _node(name: str, inventory: NodeInventory, prefix: str) -> Node:
+    of_type = prefix + (inventory.instance_type or "")
     labels = {
         "kubernetes.io/arch": "amd64",
         "kubernetes.io/os": "linux",
         "kubernetes.io/hostname": name,
-        "node.kubernetes.io/instance-type": inventory.instance_type or "",
+        **dict.fromkeys(("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"), of_type),
         **(ultraserver_labels(inventory.ultraserver) or {}),
     }
     size = _SIZES.get(inventory.instance_type or "")
     allocatable: dict[str, Quantity] = {"cpu": str(size[0]), "memory": f"{size[1]}Gi"} if size is not None else {}
     return Node(NodeMeta(name=name, uid=uid(f"Node {name}"), labels=labels), status=NodeStatus(allocatable))
+
+
+def provisioned(cluster: Manifests, labels: Mapping[str, str]) -> Manifests:
+    """The emulated nodes with the labels that provisioners add to real ones, and with ``labels``, which win."""
+    nodes = tuple(
+        structs.replace(node, metadata=structs.replace(node.metadata, labels={**_labels(cluster, node), **labels}))
+        for node in cluster.nodes
+    )
+    return replace(cluster, nodes=nodes)
+
+
+def _labels(cluster: Manifests, node: Node) -> dict[str, str]:
+    kind = cluster.inventories[node.metadata.name].instance_type
+    return (provisioned_labels(resolve(kind)) if kind else {}) | node.metadata.labels
+
+
+def described(cluster: Manifests, emulated: Manifests) -> Manifests:
+    """The cluster, with emulated nodes of which it has Node objects: their labels, amounts and taints are added.
+
+    Raises ManifestError if such a node has Neuron devices of its own.
+    """
+    own = {item.metadata.name for item in emulated.slices}
+    for item in cluster.slices:
+        is_neuron = item.spec.driver == DRIVER_NAME and item.metadata.name not in own
+        if is_neuron and item.spec.node_name in emulated.inventories:
+            raise ManifestError(
+                f"--node: the cluster has a node {item.spec.node_name} with Neuron devices already",
+                remedy="rename it, or leave --node out",
+            )
+    nodes = {node.metadata.name: node for node in emulated.nodes}
+    return replace(
+        cluster, nodes=tuple(_described(nodes.get(node.metadata.name, node), node) for node in cluster.nodes)
+    )
+
+
+def _described(node: Node, given: Node) -> Node:
+    meta = structs.replace(node.metadata, labels=node.metadata.labels | given.metadata.labels)
+    allocatable = {**node.status.allocatable, **given.status.allocatable}
+    return Node(meta, given.spec, structs.replace(given.status, allocatable=allocatable))
+
+
+def provisioned_labels(kind: InstanceType) -> dict[str, str]:
+    """What Karpenter and EKS' node groups add to on-demand nodes of a type, as far as it follows from the type.
+
+    Not the names of node pools, node groups and zones. Sources: Karpenter, "Well-Known Labels" of AWS's provider; EKS
+    user guide, "Managed node groups".
+    """
+    family, _, size = kind.name.partition(".")
+    labels = {
+        "karpenter.sh/capacity-type": "on-demand",
+        "eks.amazonaws.com/capacityType": "ON_DEMAND",
+        "karpenter.k8s.aws/instance-category": re.split(r"[0-9]", family, maxsplit=1)[0],
+        "karpenter.k8s.aws/instance-generation": "".join(re.findall(r"[0-9]+", family)[:1]),
+        "karpenter.k8s.aws/instance-family": family,
+        "karpenter.k8s.aws/instance-size": size,
+        "karpenter.k8s.aws/instance-accelerator-manufacturer": "aws",
+    }
+    if kind.chip in _ACCELERATORS:
+        labels["karpenter.k8s.aws/instance-accelerator-name"] = _ACCELERATORS[kind.chip]
+    if kind.devices is not None:
+        labels["karpenter.k8s.aws/instance-accelerator-count"] = str(kind.devices)
+    if kind.name in _SIZES:
+        cores, memory = _SIZES[kind.name]
+        labels |= {
+            "karpenter.k8s.aws/instance-cpu": str(cores),
+            "karpenter.k8s.aws/instance-memory": str(memory << 10),
+        }
+    return labels
+
+
+_ACCELERATORS: Final = {
+    INFERENTIA: "inferentia",
+    INFERENTIA2: "inferentia2",
+    TRAINIUM: "trainium",
+    TRAINIUM2: "trainium2",
+}
+"""Karpenter's names of the chips, as far as they are documented."""
 
 
 class _Publisher:
@@ -167,13 +257,19 @@ class _Publisher:
 
 
 def efa_of(cluster: Manifests) -> Manifests:
-    """The EFA devices of the cluster's emulated nodes and their DeviceClass, if a claim asks for that class.
+    """The EFA devices of the cluster's emulated nodes and their DeviceClass, if any claim or class asks for them.
 
     To be merged below the cluster, so that a class of that name in it stays; nodes that have devices of that driver
     get no others.
     """
     claims = [*(item.spec for item in cluster.claims), *(item.spec.spec for item in cluster.templates)]
-    if not any(efa.EFA_CLASS in _classes_of(item) for claim in claims for item in claim.devices.requests):
+    asked = [one for claim in claims for request in claim.devices.requests for one in _alternatives(request)]
+    classes = [item.spec.selectors for item in cluster.classes]
+    selectors = [item for found in (*classes, *(one.selectors for one in asked)) for item in found]
+    expressions = (item.cel.expression for item in selectors if item.cel is not None)
+    if all(one.device_class_name != efa.EFA_CLASS for one in asked) and not any(
+        efa.EFA_DRIVER_NAME in text for text in expressions
+    ):
         return Manifests()
     there = {item.spec.node_name for item in cluster.slices if item.spec.driver == efa.EFA_DRIVER_NAME}
     types = {name: item.instance_type for name, item in cluster.inventories.items() if name not in there}
@@ -184,9 +280,8 @@ def efa_of(cluster: Manifests) -> Manifests:
     return Manifests(classes=(offered,) if cluster.inventories else (), slices=slices)
 
 
-def _classes_of(request: DeviceRequest) -> set[str]:
-    asked = [request.exactly] if request.exactly is not None else request.first_available
-    return {item.device_class_name for item in asked}
+def _alternatives(request: DeviceRequest) -> Sequence[ExactDeviceRequest | DeviceSubRequest]:
+    return [request.exactly] if request.exactly is not None else request.first_available
 
 
 def _efa_slice(node: str, devices: tuple[Device, ...]) -> ResourceSlice:

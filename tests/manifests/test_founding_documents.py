@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
-from dra_driver.neuron.opaque_config import API_VERSIONS
+from dra_driver.neuron.names import API_VERSIONS
 from tests.manifests.support import Object, as_v1, documents, of_kind
 from tests.paths import ROOT
 

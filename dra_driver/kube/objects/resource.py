@@ -24,12 +24,16 @@ TAINT_RULE_VERSIONS: Final = ("v1", "v1beta2", "v1alpha3")
 
 
 class DeviceAttribute(ApiObject, frozen=True):
-    """Exactly one of the fields is set."""
+    """Exactly one of the fields is set; lists with the feature gate DRAListTypeAttributes (KEP-5491) only."""
 
     int_: int | None = msgspec.field(name="int", default=None)
     bool_: bool | None = msgspec.field(name="bool", default=None)
     string: str | None = None
     version: str | None = None
+    ints: tuple[int, ...] | None = None
+    bools: tuple[bool, ...] | None = None
+    strings: tuple[str, ...] | None = None
+    versions: tuple[str, ...] | None = None
 
 
 class CapacityRange(ApiObject, frozen=True):

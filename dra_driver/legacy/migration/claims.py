@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dra_driver.neuron.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
+from dra_driver.neuron.names import API_VERSIONS, DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
 from dra_driver.neuron.topology.fabric import GROUP_SIZES, SEGMENT_SIZES, Chain, IndexSet, Ring, Torus2D
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES, InstanceType
 from dra_driver.neuron.topology.partitions import group_sizes
@@ -41,6 +41,8 @@ class Wanted:
     chips: int = 0
     cores: int = 0
     efa: int = 0
+    core_size: int | None = None
+    """Logical core size that its containers choose; None: that of the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,11 @@ def template(wanted: Wanted, row: InstanceType | None, core_size: int | None, *,
     devices: dict[str, Any] = {"requests": requests}
     if attributes:
         devices["constraints"] = [{"requests": names, "matchAttribute": attribute} for attribute in attributes]
+    if wanted.core_size is not None:
+        parameters = {"apiVersion": API_VERSIONS[0], "kind": "NeuronConfig", "logicalNeuronCore": wanted.core_size}
+        opaque = {"driver": DRIVER_NAME, "parameters": parameters}
+        devices["config"] = [{"requests": [REQUEST], "opaque": opaque}]
+        name += f"-lnc{wanted.core_size}"
     return Template(name + (f"-{row.name.replace('.', '-')}" if row else ""), devices, differences)
 
 

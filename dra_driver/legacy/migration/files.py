@@ -26,10 +26,11 @@ from dra_driver.legacy.migration.limits import (
     Place,
     Warnings,
     Wishes,
-    chosen_type,
+    chosen_types,
     not_possible,
     places,
 )
+from dra_driver.legacy.migration.mentions import mentions
 from dra_driver.legacy.migration.pods import SECOND_SCHEDULER, migrate_spec
 from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource
 from dra_driver.neuron.names import DRIVER_NAME
@@ -51,6 +52,8 @@ class Migration:
     """Number of objects that were given claims."""
     warnings: tuple[str, ...]
     """What differs from before, with file, line and path."""
+    left: tuple[str, ...] = ()
+    """Where Neuron resources are named and nothing was converted, likewise."""
 
 
 def objects(sources: Sequence[tuple[str, str]]) -> Iterator[tuple[Json, Origin]]:
@@ -140,7 +143,7 @@ def migrate(sources: Sequence[tuple[str, str]], nodes: Nodes, wishes: Wishes | N
     work = _Work(nodes, wishes or Wishes())
     for item, origin in objects(sources):
         work.add(item, origin)
-    return Migration(tuple(work.documents), work.changed, work.warnings.texts())
+    return Migration(tuple(work.documents), work.changed, work.warnings.texts(), tuple(work.left))
 
 
 @dataclass(slots=True)
@@ -150,12 +153,16 @@ class _Work:
     documents: list[Json] = field(default_factory=list)
     changed: int = 0
     warnings: Warnings = field(default_factory=Warnings)
+    left: list[str] = field(default_factory=list)
     templates: dict[tuple[str, str], Json] = field(default_factory=dict)
     """By namespace and name: created, or from the files."""
 
     def add(self, item: Json, origin: Origin) -> None:
         made = item
-        for path in pod_specs(item, origin, self.warnings):
+        found = pod_specs(item, origin, self.warnings)
+        for path in mentions(item, podtemplates.find(item, origin)) if _may_ask(item) else ():
+            self.left.append(origin.told(path, _NOT_CONVERTED))
+        for path in found:
             spec = podtemplates.at(item, path)
             migrated = migrate_spec(spec, origin, path, self.nodes, self.wishes, self.warnings)
             if migrated is not None:
@@ -165,12 +172,30 @@ class _Work:
         if made is not item:
             self.changed += 1
             made = _without_stale(made)
+        made = self._as_new(made, origin)
         if item["kind"] == "ResourceClaimTemplate":
             self._keep_template(item, origin)
         else:
             if made is item and (named := _quota(item)):
                 self.warnings.add(origin, named, "it counts limits, of which the migrated pods have none")
             self.documents.append(made)
+
+    def _as_new(self, item: Json, origin: Origin) -> Json:
+        """Without what only an API server writes, if one has written the object."""
+        metadata = _metadata(item)
+        if "uid" not in metadata:
+            return item
+        if metadata.get("ownerReferences") and item["kind"] in ("Pod", "ReplicaSet", "Job"):
+            owner = metadata["ownerReferences"][0]
+            text = f"{owner.get('kind')} {owner.get('name')} has made it, and would make another: migrate that one"
+            self.warnings.add(origin, ("metadata", "ownerReferences"), text)
+        self.warnings.add(origin, ("metadata", "uid"), "it is a live object: what the API server wrote is left out")
+        kept = {key: value for key, value in metadata.items() if key not in _OF_SERVER}
+        annotations = {
+            key: value for key, value in (kept.pop("annotations", None) or {}).items() if key not in _OF_KUBECTL
+        }
+        rest = {key: value for key, value in item.items() if key != "status"}
+        return {**rest, "metadata": {**kept, **({"annotations": annotations} if annotations else {})}}
 
     def _need(self, template: Template, namespace: str | None, origin: Origin) -> None:
         document = template.document(namespace)
@@ -189,6 +214,22 @@ class _Work:
         elif known.get("spec") != item.get("spec"):
             what = f"a ResourceClaimTemplate {key[1]} with different content is needed for the pods before it"
             raise origin.error(("metadata", "name"), what, remedy="rename this one")
+
+
+_NOT_CONVERTED: Final = "this is not converted: what makes pods of it has to ask by claims instead"
+_OF_SERVER: Final = frozenset({
+    *("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
+    *("managedFields", "ownerReferences", "selfLink"),
+})  # fmt: skip
+_OF_KUBECTL: Final = frozenset({
+    "kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision"
+})  # fmt: skip
+
+
+def _may_ask(item: Json) -> bool:
+    """Whether an object may ask for devices elsewhere than in pod templates: custom resources, and texts."""
+    name = (item["apiVersion"].rpartition("/")[0], item["kind"])
+    return name == ("", "ConfigMap") or (name not in KINDS and name not in BESIDE)
 
 
 def _subject(item: Json, origin: Origin) -> str:
@@ -315,7 +356,8 @@ def unchanged(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Unchanged:
 
 def _warn_of_choice(place: Place, spec: Any, origin: Origin, path: Path, nodes: Nodes, warnings: Warnings) -> None:
     where, count = (*path, *place.path), place.request.count
-    row = lookup(chosen_type(spec) or "") or nodes.instance_type
+    types = chosen_types(spec)
+    row = (lookup(types[0]) if len(types) == 1 else None) or nodes.instance_type
     if place.request.resource is NeuronResource.CORE:
         text = "only nodes that offer cores can serve this: set devices to core, or to chip,core"
         warnings.add(origin, where, text)

@@ -174,17 +174,18 @@ def without(resources: Mapping[str, Any], names: Collection[str]) -> dict[str, A
     return made
 
 
-def chosen_type(spec: Mapping[str, Any]) -> str | None:
-    """The instance type that a pod's node selector or required affinity names, if it is the same for all terms."""
+def chosen_types(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """The instance types that a pod's node selector or required affinity allows, sorted; () if it allows any."""
     selector = spec.get("nodeSelector") or {}
     found = {selector[label] for label in _TYPE_LABELS if label in selector}
     node: Any = spec
     for step in _AFFINITY:
         node = node.get(step) or {}
     terms = [_types_of_term(term) for term in node.get("nodeSelectorTerms") or ()]
-    if terms and all(len(types) == 1 for types in terms):
-        found |= set().union(*terms)
-    return found.pop() if len(found) == 1 else None
+    if terms and all(terms):
+        among = set().union(*terms)
+        found = found & among or found | among
+    return tuple(sorted(found))
 
 
 def _types_of_term(term: Mapping[str, Any]) -> set[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import msgspec
 
 from dra_driver.legacy.migration.claims import (
     MAX_DEVICES,
@@ -14,6 +16,11 @@ from dra_driver.legacy.migration.claims import (
     most_cores_of_any_type,
     size_of,
     template,
+)
+from dra_driver.legacy.migration.container_settings import (
+    ContainerSettings,
+    container_settings,
+    warn_of_host_access,
 )
 from dra_driver.legacy.migration.limits import (
     EFA,
@@ -24,7 +31,7 @@ from dra_driver.legacy.migration.limits import (
     Place,
     Warnings,
     Wishes,
-    chosen_type,
+    chosen_types,
     not_possible,
     places,
     without,
@@ -32,10 +39,11 @@ from dra_driver.legacy.migration.limits import (
 from dra_driver.legacy.placement import fits, unsupported
 from dra_driver.legacy.resource_requests import ContainerRequest, Role
 from dra_driver.legacy.rules import NeuronResource, NodeHardware, candidates, counts
-from dra_driver.neuron.topology.instance_types import InstanceType, lookup
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES, InstanceType, lookup
 from dra_driver.simulator.manifests import Origin
 from dra_driver.util.errors import DriverError
 
+LOGICAL_CORE_SIZES: Final = tuple(sorted({size for row in INSTANCE_TYPES.values() for size in row.lnc_values}))
 SECOND_SCHEDULER: Final = "my-scheduler"
 """The scheduler name in the extender's documentation."""
 _GIVE_TYPE: Final = "give the nodes' type with --instance-type, or in the pod's nodeSelector"
@@ -76,23 +84,57 @@ def migrate_spec(
     found = places(spec, origin, path)
     if not found:
         return None
-    row = _type_of(spec, nodes)
-    node = _node(row, nodes, origin, path)
-    pod = _Pod(spec, origin, path, row, node, nodes.logical_core_size, wishes, warnings)
-    wanted = [_wanted(pod, place) for place in found]
+    rows = _types_of(spec, nodes)
+    made = [
+        _migrated(
+            _Pod(spec, origin, path, row, _node(row, nodes, origin, path), nodes.logical_core_size, wishes, own), found
+        )
+        for row, own in ((row, warnings if number == 0 else Warnings()) for number, row in enumerate(rows))
+    ]
+    return made[0] if len(made) == 1 else _of_any_type(made, [row for row in rows if row is not None], origin, path)
+
+
+def _types_of(spec: Mapping[str, Any], nodes: Nodes) -> tuple[InstanceType | None, ...]:
+    """The pod's own node selection takes precedence, unless it leaves a choice that the user has made."""
+    own = [row for row in map(lookup, chosen_types(spec)) if row is not None and row.devices is not None]
+    return tuple(own) if len(own) == 1 or (own and nodes.instance_type is None) else (nodes.instance_type,)
+
+
+def _of_any_type(
+    made: Sequence[MigratedSpec], rows: Sequence[InstanceType], origin: Origin, path: Path
+) -> MigratedSpec:
+    """What is the same for nodes of several types, with a selector that admits all of them."""
+    common = {_with_types(each, row, rows): each for each, row in zip(made, rows, strict=True)}
+    if len(common) > 1:
+        names = " and ".join(row.name for row in rows)
+        what = f"what the claim has to ask for is not the same on {names}, which the pod allows"
+        raise origin.error(path, what, remedy="let the pod name one of them, or give --instance-type")
+    return msgspec.json.decode(next(iter(common)), type=MigratedSpec)
+
+
+def _with_types(made: MigratedSpec, row: InstanceType, rows: Sequence[InstanceType]) -> bytes:
+    text = msgspec.json.encode(made).decode()
+    names = ", ".join(f"'{each.name}'" for each in rows)
+    text = text.replace(f"instanceType == '{row.name}'", f"instanceType in [{names}]")
+    own, joined = (f"-{'-or-'.join(each.name for each in some)}".replace(".", "-") for some in ([row], rows))
+    return text.replace(own + '"', joined + '"').encode()
+
+
+def _migrated(pod: _Pod, found: Sequence[Place]) -> MigratedSpec:
+    settings = [_settings(pod, place) for place in found]
+    wanted = [
+        replace(_wanted(pod, place), core_size=each.core_size) for place, each in zip(found, settings, strict=True)
+    ]
     _check_together(pod, found, wanted)
     claims, of_place = _shared(pod, found, wanted)
     _check_sum(pod, claims)
     templates = [_template(pod, claim, found[_owner(found, of_place, number)]) for number, claim in enumerate(claims)]
     _warn_of_efa(pod, found)
     _warn_of_scheduling(pod)
-    return MigratedSpec(_rewritten(pod, found, of_place, templates), tuple(templates))
-
-
-def _type_of(spec: Mapping[str, Any], nodes: Nodes) -> InstanceType | None:
-    """The pod's own node selection takes precedence."""
-    own = lookup(chosen_type(spec) or "")
-    return own if own is not None and own.devices is not None else nodes.instance_type
+    for place in found:
+        warn_of_host_access(pod.spec, place.list_name, place.index, pod.warn)
+    left_out = {(place.list_name, place.index): each.left_out for place, each in zip(found, settings, strict=True)}
+    return MigratedSpec(_rewritten(pod, found, of_place, templates, left_out), tuple(templates))
 
 
 def _node(row: InstanceType | None, nodes: Nodes, origin: Origin, path: Path) -> NodeHardware | None:
@@ -100,6 +142,17 @@ def _node(row: InstanceType | None, nodes: Nodes, origin: Origin, path: Path) ->
         return nodes.of(row) if row is not None else None
     except DriverError as error:
         raise origin.error(path, str(error)) from error
+
+
+def _settings(pod: _Pod, place: Place) -> ContainerSettings:
+    """What the container says of its cores."""
+    above = (place.list_name, place.index)
+    container = pod.spec[place.list_name][place.index]
+    sizes = pod.row.lnc_values if pod.row is not None else LOGICAL_CORE_SIZES
+    is_part = place.request.resource is NeuronResource.CORE and (
+        pod.node is None or place.request.count < pod.node.cores_per_device
+    )
+    return container_settings(container, sizes, lambda path, text: pod.warn((*above, *path), text), cores=is_part)
 
 
 def _wanted(pod: _Pod, place: Place) -> Wanted:
@@ -123,7 +176,8 @@ def _wanted(pod: _Pod, place: Place) -> Wanted:
     chips, rest = divmod(count, node.cores_per_device)
     if rest or not candidates(node, NeuronResource.DEVICE, chips):
         what = f"no claim can request {count} cores of {node.instance_type}: {_possible_cores(node)} are possible"
-        raise not_possible(pod.origin, where, what)
+        remedy = "or let the pod stay as it is, with a DeviceClass that offers cores: migrate --extended-resources"
+        raise not_possible(pod.origin, where, what, remedy=remedy)
     return Wanted(chips=chips, efa=efa)
 
 
@@ -164,6 +218,8 @@ def _check_sum(pod: _Pod, claims: Sequence[Wanted]) -> None:
 def _holds(claim: Wanted, wanted: Wanted, node: NodeHardware | None) -> bool:
     """Whether a claim has what a container wants."""
     cores = claim.chips * node.cores_per_device if node is not None else 0
+    if wanted.core_size not in (None, claim.core_size):
+        return False
     return claim.chips >= wanted.chips and max(claim.cores, cores) >= wanted.cores and claim.efa >= wanted.efa
 
 
@@ -259,7 +315,11 @@ def _warn_of_scheduling(pod: _Pod) -> None:
 
 
 def _rewritten(
-    pod: _Pod, found: Sequence[Place], of_place: Sequence[int], templates: Sequence[Template]
+    pod: _Pod,
+    found: Sequence[Place],
+    of_place: Sequence[int],
+    templates: Sequence[Template],
+    left_out: Mapping[tuple[str, int], Collection[str]],
 ) -> dict[str, Any]:
     present = list(pod.spec.get("resourceClaims") or ())
     names = _names(len(templates), {entry["name"] for entry in present})
@@ -267,7 +327,7 @@ def _rewritten(
     claims = {(place.list_name, place.index): names[claim] for place, claim in zip(found, of_place, strict=True)}
     for list_name in dict.fromkeys(place.list_name for place in found):
         spec[list_name] = [
-            _container(item, claims.get((list_name, index)), efa=pod.wishes.efa)
+            _container(item, claims.get((list_name, index)), left_out.get((list_name, index), ()), efa=pod.wishes.efa)
             for index, item in enumerate(spec[list_name])
         ]
     added = [
@@ -277,14 +337,18 @@ def _rewritten(
     return spec
 
 
-def _container(container: Mapping[str, Any], claim: str | None, *, efa: bool) -> dict[str, Any]:
+def _container(
+    container: Mapping[str, Any], claim: str | None, left_out: Collection[str], *, efa: bool
+) -> dict[str, Any]:
     """The container with the claim instead of limits; one that requested 0 just loses the limit."""
     names = {*RESOURCES, EFA} if efa and claim is not None else RESOURCES
     resources = without(container.get("resources") or {}, names)
     if claim is not None:
         resources["claims"] = [*(resources.get("claims") or ()), {"name": claim}]
-    made = {key: value for key, value in container.items() if key != "resources"}
-    return {**made, "resources": resources} if resources else made
+    env = [entry for entry in container.get("env") or () if entry.get("name") not in left_out]
+    changed = {"resources": resources} | ({"env": env} if left_out else {})
+    rest = {key: value for key, value in container.items() if key not in changed}
+    return {**rest, **{key: value for key, value in changed.items() if value}}
 
 
 def _names(count: int, taken: set[str]) -> list[str]:

@@ -25,8 +25,8 @@ from dra_driver.legacy.annotations import CORE_USAGE, DEVICE_USAGE, POD_KEYS, UN
 from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource
 from dra_driver.neuron.health.condition import HEALTHY_MESSAGE, told_by
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
-from dra_driver.neuron.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN, NODES_OF
-from dra_driver.neuron.opaque_config import API_VERSIONS, KINDS
+from dra_driver.neuron.names import API_VERSIONS, DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN, NODES_OF
+from dra_driver.neuron.opaque_config import KINDS
 
 Rule = Callable[[Any], Any] | Mapping[str, "Rule"] | list["Rule"]
 """Fields of an object by name, what each item of a list is, or a function that keeps a value or gives ``OUT``."""

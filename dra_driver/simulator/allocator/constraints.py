@@ -6,17 +6,26 @@ Both are monotonic: a device that cannot be added now cannot be added after more
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
+from typing import Final, cast
 
 from dra_driver.kube.objects.resource import DeviceAttribute, DeviceConstraint
 from dra_driver.simulator.allocator.pool_devices import PoolDevice
 from dra_driver.simulator.allocator.release import Release
 
 Value = tuple[str, Hashable]
-"""Type and value: 1 differs from "1" and from true."""
-
+"""Type and value: 1 differs from "1" and from true. Of a list, ``LIST`` and the values in it."""
+LIST: Final = "list"
 _UNKNOWN: Value = ("", None)
-"""An attribute of a type that the release does not know."""
+"""An attribute of a type that is not known here."""
+
+
+def alternatives(value: Value) -> Collection[Value]:
+    """The values that an attribute has: one; those of a list; none if its type is not known."""
+    kind, content = value
+    if kind == LIST:
+        return cast("frozenset[Value]", content)
+    return () if value == _UNKNOWN else (value,)
 
 
 class Constraint(ABC):
@@ -48,37 +57,36 @@ class Constraint(ABC):
 
 
 class Match(Constraint):
-    """All devices have the same value, of the same type."""
+    """All devices have a value in common, of the same type."""
 
     def __init__(self, attribute: str, requests: tuple[str, ...]) -> None:
         super().__init__(attribute, requests)
-        self._value: Value | None = None
-        self._count = 0
+        self._common: list[frozenset[Value]] = []
+        """The values in common of the devices up to each."""
 
     @property
     def undecided(self) -> bool:
         """Whether no device has set the value yet."""
-        return not self._count
+        return not self._common
 
     def allows(self, request: str, value: Value | None) -> bool:  # noqa: ARG002 - one set for all requests
         """Any value for the first device."""
         if value is None:
             return False
-        return not self._count or (value == self._value and value != _UNKNOWN)
+        return not self._common or not self._common[-1].isdisjoint(alternatives(value))
 
     def add(self, request: str, value: Value) -> None:  # noqa: ARG002 - one set for all requests
-        """The first device sets the value."""
-        if not self._count:
-            self._value = value
-        self._count += 1
+        """The first device sets the values, the others narrow them."""
+        found = frozenset(alternatives(value))
+        self._common.append(found & self._common[-1] if self._common else found)
 
     def remove(self, request: str) -> None:  # noqa: ARG002 - one set for all requests
-        """Removing the last device clears the value."""
-        self._count -= 1
+        """Back to what the devices before have in common."""
+        self._common.pop()
 
     def state(self) -> Hashable:
-        """The value, if set."""
-        return self._value if self._count else None
+        """The values, if there is a device."""
+        return self._common[-1] if self._common else None
 
 
 class Distinct(Constraint):
@@ -138,8 +146,11 @@ class DistinctByRequest(Constraint):
 
 
 def _repeats(value: Value, others: list[Value]) -> bool:
-    """Whether a value is among others; one of unknown type equals any."""
-    return value in others or (value == _UNKNOWN and bool(others))
+    """Whether a value is among others, or a list has one in common with them; one of unknown type equals any."""
+    if value == _UNKNOWN:
+        return bool(others)
+    mine = frozenset(alternatives(value))
+    return any(not mine.isdisjoint(alternatives(other)) for other in others)
 
 
 def constraint(spec: DeviceConstraint, release: Release) -> Constraint | None:
@@ -159,12 +170,14 @@ def value(offer: PoolDevice, attribute: str) -> Value | None:
 
 
 def _value(found: DeviceAttribute) -> Value:
-    for kind, content in (
-        ("string", found.string),
-        ("int", found.int_),
-        ("bool", found.bool_),
-        ("version", found.version),
+    for kind, one, several in (
+        ("string", found.string, found.strings),
+        ("int", found.int_, found.ints),
+        ("bool", found.bool_, found.bools),
+        ("version", found.version, found.versions),
     ):
-        if content is not None:
-            return (kind, content)
+        if one is not None:
+            return (kind, one)
+        if several is not None:
+            return (LIST, frozenset((kind, content) for content in several))
     return _UNKNOWN

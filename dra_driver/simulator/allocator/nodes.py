@@ -33,6 +33,19 @@ def matches(node: NodeView, node_name: str | None, all_nodes: bool | None, selec
     return selector is not None and any(_term(node, term) for term in selector.node_selector_terms)
 
 
+def unmet(node: NodeView, selector: NodeSelector) -> tuple[NodeSelectorRequirement, ...]:
+    """Of each term that does not match the node, the first requirement that it does not meet."""
+    return tuple(
+        next(item for item in requirements if not _meets(node, term, item))
+        for term in selector.node_selector_terms
+        if (requirements := (*term.match_expressions, *term.match_fields)) and not _term(node, term)
+    )
+
+
+def _meets(node: NodeView, term: NodeSelectorTerm, item: NodeSelectorRequirement) -> bool:
+    return _expression(node.labels, item) if item in term.match_expressions else _field(node, item)
+
+
 def _term(node: NodeView, term: NodeSelectorTerm) -> bool:
     if not term.match_expressions and not term.match_fields:
         return False

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dra_driver.simulator.allocator.candidates import Candidate, SearchContext, candidates, everything
-from dra_driver.simulator.allocator.constraints import Constraint, DistinctByRequest, Match, value
+from dra_driver.simulator.allocator.constraints import Constraint, DistinctByRequest, Match, Value, alternatives, value
 from dra_driver.simulator.allocator.partial_allocation import PartialAllocation, Pick
 from dra_driver.simulator.allocator.pool_devices import DeviceId
 from dra_driver.simulator.allocator.requests import MAX_RESULTS, AllocationError, PreparedClaim, RequestAlternative
@@ -351,8 +351,8 @@ class _Search:
         for number, item in enumerate(held):
             if needed > 1 and isinstance(item, Match) and item.undecided:
                 # A value that fewer devices have than are needed cannot be the common value.
-                having = Counter(candidate.values[number] for candidate in fitting)
-                fitting = [candidate for candidate in fitting if having[candidate.values[number]] >= needed]
+                having = Counter(one for candidate in fitting for one in _values(candidate, number))
+                fitting = [item for item in fitting if any(having[one] >= needed for one in _values(item, number))]
         return fitting, needed
 
     def _add(self, claim: int, option: RequestAlternative, held: list[Constraint], candidate: Candidate) -> bool:
@@ -375,3 +375,9 @@ class _Search:
             lists = {item: self._all[item] if item.all_devices else self._candidates_of(item) for item in options}
             self._pruning = Pruning(self._claims, self.progress, lists)
         return self._pruning if self._pruning.usable else None
+
+
+def _values(candidate: Candidate, number: int) -> Collection[Value]:
+    """The values of the attribute of a constraint that a device has."""
+    found = candidate.values[number]
+    return () if found is None else alternatives(found)

@@ -4,54 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from dra_driver.kube.objects.resource import Device, DeviceAttribute
 from dra_driver.kube.quantity import Quantity, stored
 from dra_driver.simulator.cel.errors import CelError, EvaluationError
 from dra_driver.simulator.cel.values import DeviceMap, DomainMap, Semver, read_quantity
 
-Value = bool | int | str | Semver
+Value = bool | int | str | Semver | list[bool] | list[int] | list[str] | list[Semver]
 """The types of attribute values."""
-
-
-class PublishedAttribute(Protocol):
-    """An attribute in a slice, such as ``kube.api.objects.DeviceAttribute``; selectors do not support list values."""
-
-    @property
-    def int_(self) -> int | None:
-        """An integer."""
-
-    @property
-    def bool_(self) -> bool | None:
-        """A boolean."""
-
-    @property
-    def string(self) -> str | None:
-        """A string."""
-
-    @property
-    def version(self) -> str | None:
-        """A semantic version."""
-
-
-class PublishedCapacity(Protocol):
-    """A capacity in a slice."""
-
-    @property
-    def value(self) -> str | int | float:
-        """A quantity; may be a number in files."""
-
-
-class PublishedDevice(Protocol):
-    """A device in a slice, such as ``kube.api.objects.Device``, with or without ``allow_multiple_allocations``."""
-
-    @property
-    def attributes(self) -> Mapping[str, PublishedAttribute]:
-        """Attributes by name."""
-
-    @property
-    def capacity(self) -> Mapping[str, PublishedCapacity]:
-        """Capacities by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +35,7 @@ class CelDevice:
                 object.__setattr__(self, name, DomainMap({domain: DeviceMap(ids) for domain, ids in given.items()}))
 
     @classmethod
-    def of(cls, driver: str, device: PublishedDevice) -> CelDevice:
+    def of(cls, driver: str, device: Device) -> CelDevice:
         """A device of a slice; raises CelError (runtime) for a value that Kubernetes could not pass to a selector."""
         attributes: dict[str, dict[str, Value]] = {}
         for name, attribute in device.attributes.items():
@@ -87,7 +48,7 @@ class CelDevice:
                 capacity.setdefault(domain, {})[identifier] = read_quantity(stored, str(entry.value))
             except ValueError as error:
                 raise CelError("runtime", f"capacity {name}: {error}") from None
-        return cls(driver, attributes, capacity, getattr(device, "allow_multiple_allocations", None))
+        return cls(driver, attributes, capacity, device.allow_multiple_allocations)
 
     def field(self, name: str) -> Any:
         """``device.name``."""
@@ -114,14 +75,22 @@ def _split(name: str, driver: str) -> tuple[str, str]:
     return (domain, identifier) if slash else (driver, name)
 
 
-def _value(name: str, attribute: PublishedAttribute) -> Value:
+def _value(name: str, attribute: DeviceAttribute) -> Value:
     for value in (attribute.int_, attribute.bool_, attribute.string):
         if value is not None:
             return value
+    for several in (attribute.ints, attribute.bools, attribute.strings):
+        if several is not None:
+            return list(several)  # type: ignore[return-value] # of one of the three types
+    if attribute.versions is not None:
+        return [_version(name, text) for text in attribute.versions]
     if attribute.version is None:
-        # For example a list: list attributes need a feature that is off by default.
         raise CelError("runtime", f"attribute {name}: unsupported attribute value")
+    return _version(name, attribute.version)
+
+
+def _version(name: str, text: str) -> Semver:
     try:
-        return Semver.parse(attribute.version)
+        return Semver.parse(text)
     except ValueError as error:
         raise CelError("runtime", f"attribute {name}: parse semantic version: {error}") from None

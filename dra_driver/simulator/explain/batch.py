@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
+from msgspec import structs
 
 from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.resource import ResourceClaim, ResourceClaimStatus
 from dra_driver.simulator.allocator import Allocation, NodeView, Scheduler, World
-from dra_driver.simulator.cluster import cluster_of, obstacle
+from dra_driver.simulator.cluster import cluster_of, missing_labels, obstacle
 from dra_driver.simulator.explain.diagnosis import claim_name
-from dra_driver.simulator.explain.explanation import Question, exclusions, explain, placed_on
+from dra_driver.simulator.explain.explanation import Question, decide, exclusions, explain, placed_on
 from dra_driver.simulator.explain.values import Explanation, Refused
 from dra_driver.simulator.manifests import Attempt, ManifestError, Manifests, PodWithClaims, attempts
 from dra_driver.simulator.placement import ExtendedResources, Outcome, Places, scores_of
@@ -131,7 +132,7 @@ class _Batch:
             found = explain(question)
             if found.node is not None:
                 self._take(attempt.pod, found.node)
-            return found
+            return self._with_labels(attempt.pod, question, found)
         excluded = exclusions(question)
         on = [node for node in self._nodes if node.name not in excluded] if excluded else None
         answer = self._scheduler.place(waiting, on, question.choose)
@@ -144,8 +145,25 @@ class _Batch:
         key = (msgspec.json.encode([claim.spec for claim in waiting]), tuple(sorted(excluded.items())))
         if key in self._refused:
             return replace(self._refused[key], subject=question.subject, like=self._refused[key].subject)
-        found = self._refused[key] = explain(question, answer)
+        found = self._refused[key] = self._with_labels(attempt.pod, question, explain(question, answer))
         return found
+
+    def _with_labels(self, pod: PodWithClaims | None, question: Question, found: Explanation) -> Explanation:
+        """With the labels that would make the pod fit, where no node has them."""
+        labels = missing_labels(pod, self._manifests.nodes) if pod is not None and found.node is None else {}
+        if pod is None or not labels:
+            return found
+        excluded = dict(question.excluded)
+        for node in self._manifests.nodes:
+            name, meta = node.metadata.name, node.metadata
+            if excluded.get(name) == self._obstacle(pod, node):
+                labelled = structs.replace(node, metadata=structs.replace(meta, labels={**meta.labels, **labels}))
+                excluded[name] = self._obstacle(pod, labelled)
+        excluded = {name: text for name, text in excluded.items() if text}
+        if not isinstance(decide(replace(question, excluded=excluded)), Allocation):
+            return found
+        emulated = any(node.metadata.name in self._manifests.inventories for node in self._manifests.nodes)
+        return replace(found, remedies=(*found.remedies, _labelling(labels, emulated=emulated)))
 
     def _take(self, pod: PodWithClaims | None, node: str) -> None:
         self._places.take(pod, self._views[node])
@@ -203,6 +221,10 @@ class _Batch:
         found = prepared_on_nodes(outcomes, StoredObjects.of(outcomes), self._drivers)
         return tuple(Refused("/".join(name), item.problem) for name, item in found.items() if item.problem)
 
+    def _obstacle(self, pod: PodWithClaims, node: Node) -> str:
+        """Why the pod cannot run on the node, or the group of the pod cannot."""
+        return _obstacle(pod, node) or (self._places.obstacle(pod, node) if pod.group is not None else "")
+
     def _obstacles(self, pod: PodWithClaims) -> dict[str, str]:
         """The nodes on which the pod cannot run, with reasons. They are the same for all pods of one controller."""
         key = (pod.node_name, tuple(sorted(pod.node_selector.items())), pod.node_affinity, pod.tolerations)
@@ -214,6 +236,14 @@ class _Batch:
         # The eligible nodes of a group change with every group that is placed.
         of_group = {node.metadata.name: self._places.obstacle(pod, node) for node in self._manifests.nodes}
         return {**{name: text for name, text in of_group.items() if text}, **self._excluded[key]}
+
+
+def _labelling(labels: Mapping[str, str], *, emulated: bool) -> str:
+    texts = [f"{key}={value}" for key, value in sorted(labels.items())]
+    if emulated:
+        options = " ".join(f"--node-label {text}" for text in texts)
+        return f"say that the nodes have {'it' if len(texts) == 1 else 'them'}, if those of your cluster do: {options}"
+    return f"label a node (kubectl label node NODE {' '.join(texts)}), or do not ask for that in the pod"
 
 
 def _nowhere(pod: PodWithClaims | None, claims: Sequence[ResourceClaim]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from dra_driver.kube.objects.resource import DeviceConstraint
 from dra_driver.neuron.names import DRIVER_NAME
-from dra_driver.simulator.allocator.constraints import value
+from dra_driver.simulator.allocator.constraints import Value, alternatives, value
 from dra_driver.simulator.allocator.pool_devices import DeviceId, PoolDevice
 from dra_driver.simulator.explain.findings import DeviceFinding, are, counted, listed, named
 from dra_driver.simulator.explain.values import ConstraintView, Kind, Share
@@ -39,18 +39,19 @@ def constraint_view(
     suitable = {offer.id for found in pairs for offer, finding in found if finding.failed is None}
     free_for = [{offer.id for offer, finding in found if finding.state == "free"} for found in pairs]
     free = set[DeviceId]().union(*free_for)
-    by_value: dict[Hashable, list[PoolDevice]] = {}
+    by_value: dict[Value, list[PoolDevice]] = {}
     for offer in devices.values():
-        if offer.id in suitable and value(offer, attribute) is not None:
-            by_value.setdefault(value(offer, attribute), []).append(offer)
+        if offer.id in suitable and (found := value(offer, attribute)) is not None:
+            for one in alternatives(found) or (found,):
+                by_value.setdefault(one, []).append(offer)
     shares = tuple(
         Share(
-            label=_label(attribute, members, devices.values()),
+            label=_label(one, attribute, members, devices.values()),
             devices=tuple(offer.device.name for offer in members),
             free=tuple(offer.device.name for offer in members if offer.id in free),
             short=_short(members, [(free, wanted), *zip(free_for, counts, strict=True)]) if matching else 0,
         )
-        for members in by_value.values()
+        for one, members in by_value.items()
     )
     kind: Kind = "matchAttribute" if matching else "distinctAttribute"
     return ConstraintView(kind, attribute, tuple(labels), wanted, tuple(sorted(shares, key=lambda item: item.short)))
@@ -61,7 +62,7 @@ def _short(members: Sequence[PoolDevice], needs: Sequence[tuple[set[DeviceId], i
     return max(max(count - sum(offer.id in free for offer in members), 0) for free, count in needs)
 
 
-def _label(attribute: str, members: Sequence[PoolDevice], devices: Iterable[PoolDevice]) -> str:
+def _label(shared: Value, attribute: str, members: Sequence[PoolDevice], devices: Iterable[PoolDevice]) -> str:
     """A description of the group: its rows in the torus if no other group shares them, otherwise its devices."""
     rows = {found: None for offer in members if (found := value(offer, ROW)) is not None}
     others = [offer for offer in devices if offer not in members]
@@ -71,9 +72,8 @@ def _label(attribute: str, members: Sequence[PoolDevice], devices: Iterable[Pool
             return f"row {numbers[0]}" if len(numbers) == 1 else f"rows {numbers[0]} and {numbers[1]}"
     if len(members) == 1:
         return members[0].device.name
-    found = value(members[0], attribute)
     name = attribute.rpartition("/")[2]
-    return f"{named(offer.device.name for offer in members)} ({name} {found[1] if found else ''})"
+    return f"{named(offer.device.name for offer in members)} ({name} {shared[1]})"
 
 
 def share_sentence(view: ConstraintView) -> str:

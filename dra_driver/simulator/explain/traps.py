@@ -368,6 +368,8 @@ def _not_offered(case: Case, seen: Sequence[TrapInput], chosen: Allocation | Non
             continue
         if mistaken := _mistaken(sight, row):
             return mistaken
+        if whole := _whole_nodes(sight):
+            return whole
         if own and not any(_selects(row, device) for device in own):
             return _offer_them(case, sight, row, own)
     return ""
@@ -402,6 +404,23 @@ def _mistaken(sight: TrapInput, row: DeviceClassRow) -> str:
                 f"{MEANINGS[kind][1]} is {_class(kind)}"
             )
     return ""
+
+
+def _whole_nodes(sight: TrapInput) -> str:
+    """Several devices are asked for where each node is one, as nodes of UltraServers are by default."""
+    option, found = sight.wish.option, [offer for offer, _ in sight.matching]
+    if option.all_devices or len(found) >= option.count:
+        return ""
+    if any(resource_of(one.device) != "neuron_node" for one in found):
+        return ""
+    kind = _type(found)
+    if kind is None or kind.ultraserver is None:
+        return ""
+    return (
+        f"{sight.wish.name} asks for {option.count} devices, and a node of {kind.name} offers one, itself as a whole: "
+        "with the driver's option --ultraserver-layout chips, or both (in the chart draDriver.ultraserverLayout), "
+        "nodes of UltraServers offer their chips"
+    )
 
 
 def _own(seen: Sequence[TrapInput]) -> list[Device]:

@@ -126,7 +126,12 @@ def _replicas(part: _Part) -> int:
 def _ray_workers(part: _Part) -> int:
     if part.is_set("suspend"):
         return 0
-    return max(part.number("minReplicas", 0), part.number("replicas", 0)) * part.number("numOfHosts", 1)
+    least, most = part.number("minReplicas", 0), part.number("maxReplicas", MAX_PODS)
+    return min(max(least, part.number("replicas", 0)), most) * part.number("numOfHosts", 1)
+
+
+def _none_or_more(part: _Part) -> int:
+    return part.number("replicas", 0)
 
 
 def _replicated_job(part: _Part) -> int:
@@ -169,7 +174,13 @@ def _ray(*cluster: str) -> tuple[_Rule, ...]:
 _SUSPEND: Final = ("spec", "suspend")
 _PLAIN: Final = _JobKind((_Rule(("spec",), ("template",), _replicas),))
 KNOWN: Final[Mapping[tuple[str, str], _JobKind]] = {
-    ("kubeflow.org", "MPIJob"): _kubeflow("mpiReplicaSpecs"),
+    ("kubeflow.org", "MPIJob"): _JobKind(
+        (
+            _Rule(("spec", "mpiReplicaSpecs", "Worker"), ("template",), _none_or_more),
+            _Rule(("spec", "mpiReplicaSpecs", "*"), ("template",), _replicas),
+        ),
+        ("spec", "runPolicy", "suspend"),
+    ),
     ("kubeflow.org", "PyTorchJob"): _kubeflow("pytorchReplicaSpecs"),
     ("kubeflow.org", "TFJob"): _kubeflow("tfReplicaSpecs"),
     ("kubeflow.org", "JAXJob"): _kubeflow("jaxReplicaSpecs"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -11,11 +12,13 @@ import msgspec
 from dra_driver.kube.documents import ManifestError, Origin, documents, items_of
 from dra_driver.kube.objects import core, resource
 from dra_driver.kube.objects.meta import ObjectMeta
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.simulator.cel import compile_for
 from dra_driver.simulator.manifests import pods as pods_of
 from dra_driver.simulator.manifests import podtemplates, workloads
 from dra_driver.simulator.manifests.corevalidation import check_metadata, check_node, check_pod
 from dra_driver.simulator.manifests.fields import BESIDE, KINDS, Kind, convert
+from dra_driver.simulator.manifests.idle import beyond, idle, resumed, waits
 from dra_driver.simulator.manifests.model import Key, Manifests, PodWithClaims
 from dra_driver.simulator.manifests.names import MAX_NAMES, generated
 from dra_driver.simulator.manifests.pods import MAX_PODS, unconsidered, with_claims
@@ -32,22 +35,30 @@ def read_manifests(
     kubernetes: str = "1.37",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     namespace: str = NAMESPACE,
+    *,
+    held: bool = False,
+    resume: bool = False,
 ) -> Manifests:
     """Read the objects of YAML or JSON texts, each of which may have several documents or Lists.
 
-    Objects that refer to each other (templates, classes, claims) may be in different texts, so references are checked
-    by ``attempts``. Everything else is validated here as the API server does.
+    What is to be applied is validated as the API server does; objects that refer to each other (templates, classes,
+    claims) may be in different texts, so references are checked by ``attempts``. What a cluster holds is taken as it
+    is: an object with a UID, and Nodes, slices and taint rules, which nobody applies, with whatever fields. What is not
+    known of them, and objects of kinds that have no pods and no devices, are named in ``not_considered``.
 
     Args:
         sources: name (for errors) and text of each file.
         kubernetes: the release whose CEL is used.
         progress: called for each object with the number read so far and the total of its document.
         namespace: that of objects that do not specify one.
+        held: whether a cluster holds all of them.
+        resume: whether workloads that are suspended or scaled to zero are taken as resumed; those that wait for a
+            queue always are.
 
     Raises:
         ManifestError: invalid input, with file, line and path. DriverError: CEL's parser is not installed.
     """
-    reader = _Reader(kubernetes, namespace)
+    reader = _Reader(kubernetes, namespace, held=held, resume=resume)
     for file, text in sources:
         found = False
         for origin, document in documents(file, text):
@@ -72,7 +83,7 @@ def read_stored(lists: Sequence[tuple[str, str, Sequence[dict[str, Any]]]]) -> M
     Raises:
         ManifestError: an object that cannot be converted.
     """
-    reader = _Reader("", stored=True)
+    reader = _Reader("", stored=True, held=True)
     for version, kind, items in lists:
         for item in items:
             reader.add({"apiVersion": version, "kind": kind, **item}, Origin("the cluster", ""))
@@ -105,11 +116,37 @@ def _named(value: dict[str, Any], kind: str, origin: Origin) -> Origin:
     return origin.at(origin.path, f"{kind} {name}" if isinstance(name, str) else kind)
 
 
+_NEVER_APPLIED: Final = (core.Node, resource.ResourceSlice, resource.DeviceTaintRule)
+_GROUPS: Final = frozenset(group for group, _ in (*KINDS, *BESIDE) if "." not in group or group.endswith(".k8s.io"))
+"""API groups of Kubernetes: a kind that they do not have is a mistake. Those of others may have any."""
+
+
+def _has_uid(value: dict[str, Any]) -> bool:
+    """Whether an API server has stored the object."""
+    metadata = value.get("metadata")
+    return isinstance(metadata, dict) and bool(metadata.get("uid"))
+
+
+def _is_foreign_slice(value: dict[str, Any]) -> bool:
+    spec = value.get("spec")
+    return value.get("kind") == "ResourceSlice" and isinstance(spec, dict) and spec.get("driver") != DRIVER_NAME
+
+
 class _Reader:
-    def __init__(self, kubernetes: str, namespace: str = NAMESPACE, *, stored: bool = False) -> None:
+    def __init__(
+        self,
+        kubernetes: str,
+        namespace: str = NAMESPACE,
+        *,
+        stored: bool = False,
+        held: bool = False,
+        resume: bool = False,
+    ) -> None:
         self._namespace = namespace
         self._kubernetes = kubernetes
         self._stored = stored
+        self._held = held
+        self._resume = resume
         self._unknown: dict[str, None] = {}
         self._compile: Compile | None = None
         self._found: dict[type, list[Any]] = {kind.struct: [] for kind in KINDS.values()}
@@ -144,31 +181,59 @@ class _Reader:
     def add(self, value: dict[str, Any], origin: Origin) -> None:
         version, name = self._type(value, origin)
         group = version.rpartition("/")[0]
-        if (group, name) in BESIDE:
-            self._beside[name] += 1
-            return
         kind = KINDS.get((group, name))
-        if kind is None:
-            kind, item, origin = self._custom(value, group, name, origin)
-        else:
-            item, origin = read_object(value, kind, origin, self._unknown if self._stored else None)
-        named = self._named(item, kind, origin)
-        if named is not None:
-            self._keep(named, kind, value)
+        makes_pods = pods_of.makes_pods(kind.struct) if kind is not None else bool(podtemplates.find(value, origin))
+        if makes_pods and (state := idle(value)):
+            value = self._resumed(value, state)
+        if kind is not None:
+            self._add_known(value, kind, origin)
+        elif (group, name) in BESIDE or not self._add_custom(value, group, name, origin):
+            self._beside[name[:60]] += 1
 
-    def _custom(self, value: dict[str, Any], group: str, name: str, origin: Origin) -> tuple[Kind, Any, Origin]:
-        """An object of a kind that is known by its pod templates alone."""
+    def _resumed(self, value: dict[str, Any], state: str) -> dict[str, Any]:
+        """The object as it is to be taken, with a note."""
+        takes = self._resume or waits(value)
+        text = f"{state}, taken as resumed" if takes else f"{state}, so it makes no pods (--resume takes it as resumed)"
+        meta = value.get("metadata")
+        name = (meta.get("name") or meta.get("generateName")) if isinstance(meta, dict) else None
+        self._unconsidered.setdefault(text, []).append(f"{value['kind'][:60]} {str(name)[:253]}")
+        return resumed(value) if takes else value
+
+    def _add_known(self, value: dict[str, Any], kind: Kind, origin: Origin) -> None:
+        held = self._held or _has_uid(value)
+        lenient = held or kind.struct in _NEVER_APPLIED
+        try:
+            item, origin = read_object(value, kind, origin, self._unknown if lenient else None)
+        except ManifestError:
+            if not held or not _is_foreign_slice(value):
+                raise
+            self._beside["ResourceSlice of another driver that cannot be read"] += 1
+            return
+        self._add(item, kind, origin, value)
+
+    def _add_custom(self, value: dict[str, Any], group: str, name: str, origin: Origin) -> bool:
+        """Add an object of a kind that is known by its pod templates alone; returns whether it has any.
+
+        Raises ManifestError for one without any that is said to be a part of Kubernetes, in what is to be applied.
+        """
         shown = name[:60]
-        named = _named(value, shown, origin)
-        item = podtemplates.read(value, group, name, named, self._unknown)
-        if item is None:
+        origin = _named(value, shown, origin)
+        item = podtemplates.read(value, group, name, origin, self._unknown)
+        if item is not None:
+            self._add(item, Kind(shown, group, (), workloads.CustomWorkload), origin, value)
+        elif group in _GROUPS and not self._held and not _has_uid(value):
+            near = get_close_matches(name, [kind for at, kind in (*KINDS, *BESIDE) if at == group], n=1)
             raise origin.error(
                 ("kind",),
-                f"kind {shown!r} of {value['apiVersion'][:60]!r} is not one that the simulator knows, and it has no "
-                "pod template",
-                remedy="leave it out, or give the pods that it makes",
+                f"{value['apiVersion'][:60]} has no kind {shown!r} that is known here",
+                remedy=f"did you mean {near[0]}?" if near else "leave it out, or give the pods that it makes",
             )
-        return Kind(shown, group, (), workloads.CustomWorkload), item, named
+        return item is not None
+
+    def _add(self, item: Any, kind: Kind, origin: Origin, value: dict[str, Any]) -> None:
+        named = self._identified(item, kind, origin)
+        if named is not None:
+            self._keep(named, kind, value)
 
     def _type(self, value: dict[str, Any], origin: Origin) -> tuple[str, str]:
         """API version and kind."""
@@ -178,7 +243,7 @@ class _Reader:
             raise origin.error((), f"{missing} is missing, so this is no Kubernetes object")
         return version, name
 
-    def _named(self, item: Any, kind: Kind, origin: Origin) -> Any:
+    def _identified(self, item: Any, kind: Kind, origin: Origin) -> Any:
         """The object with its name and namespace; None if it was read before, in whatever version.
 
         Raises ManifestError if it has no name, or if another object has its name.
@@ -207,9 +272,11 @@ class _Reader:
     def _keep(self, item: Any, kind: Kind, value: dict[str, Any]) -> None:
         key = (kind.name, item.metadata.namespace, item.metadata.name)
         origin = self._origins[key]
-        if not self._stored:
+        if not self._stored and not _has_uid(value):
             self._check(item, origin)
         if pods_of.makes_pods(kind.struct):
+            for text in beyond(value):
+                self._unconsidered.setdefault(text, []).append(f"{kind.name} {item.metadata.name}")
             self._add_pods(item, origin, value)
         else:
             self._found[kind.struct].append(item)

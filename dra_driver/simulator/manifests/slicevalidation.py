@@ -154,9 +154,9 @@ def _device(device: Device, *, per_device: bool) -> Iterator[Problem]:
 
 
 def _attribute(attribute: DeviceAttribute) -> Iterator[Problem]:
-    values = (attribute.int_, attribute.bool_, attribute.string, attribute.version)
+    values = [getattr(attribute, name) for name in attribute.__struct_fields__]
     if values.count(None) != len(values) - 1:
-        yield (), "exactly one of int, bool, string and version is needed"
+        yield (), "exactly one of int, bool, string and version (or a list of them) is needed"
     for name, text in (("string", attribute.string), ("version", attribute.version)):
         if text is not None and len(text.encode()) > MAX_VALUE_LENGTH:
             yield (name,), f"it is longer than {MAX_VALUE_LENGTH} bytes"

@@ -470,9 +470,22 @@ def test_emulated_nodes_stand_beside_the_others_and_leave_their_class_alone(shel
     objects = write(tmp_path, node("other"), own, *gadgets("other", 2))
     new = write(tmp_path, claim("new"), name="new.yaml")
     assert [item["node"] for item in shell.claims(new, "--objects", objects, "--node", "trn2.48xlarge")] == ["other"]
-    objects = write(tmp_path, node("node-1"))
+    objects = write(tmp_path, node("node-1"), own, *gadgets("node-1", 1, "neuron.aws.com"))
     assert shell(new, "--objects", objects, "--node", "trn2.48xlarge") == 2
     golden(shell.err)
+
+
+def test_a_node_object_describes_an_emulated_node(shell: Shell, tmp_path: Path) -> None:
+    described = node("node-1")
+    described["metadata"]["labels"] = {"pool": "a"}
+    described["spec"] = {"taints": [{"key": "own", "effect": "NoSchedule"}]}
+    asked = pod("p", "c", nodeSelector={"pool": "a", "node.kubernetes.io/instance-type": "trn2.48xlarge"})
+    file = write(tmp_path, claim("c"), asked, described)
+    assert shell(file, "--node", "trn2.48xlarge") == 1
+    assert "does not tolerate the taint own:NoSchedule" in shell.out
+    asked["spec"]["tolerations"] = [{"key": "own", "operator": "Exists"}]
+    file = write(tmp_path, claim("c"), asked, described)
+    assert shell(file, "--node", "trn2.48xlarge") == 0
 
 
 def test_cpu_and_affinity_are_listed_as_not_considered(shell: Shell, tmp_path: Path) -> None:

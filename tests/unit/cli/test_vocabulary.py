@@ -109,7 +109,7 @@ def test_an_option_that_commands_share_means_the_same_in_each(command: str) -> N
                 assert set(action.choices or ()) <= {"text", "wide", "json", "yaml", "svg"}
                 assert {"json", "yaml"} <= set(action.choices or ())
             if spelling == "--kubernetes":
-                assert tuple(action.choices or ()) == RELEASES
+                assert tuple(action.choices or ())[-len(RELEASES) :] == RELEASES
             if spelling == "--instance-type":
                 assert action.metavar in ("TYPE", "TYPE[=N]")
 

@@ -15,7 +15,8 @@ from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims
 from dra_driver.kube.objects.resource import DeviceAllocationConfiguration, ResourceClaim
 from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSet
-from dra_driver.neuron.opaque_config import API_VERSIONS, ConfigError
+from dra_driver.neuron.names import API_VERSIONS
+from dra_driver.neuron.opaque_config import ConfigError
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.neuron.topology.ultraserver import PREFERENCE, Mode
 from dra_driver.util.errors import DriverError

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from dra_driver.cli.main import main
 from dra_driver.legacy.migration import Nodes, migrate
+from dra_driver.legacy.migration.container_settings import reaches_devices
 from dra_driver.legacy.rules import NeuronResource, candidates, counts
 from dra_driver.neuron.topology.groups import device_group_ids
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
@@ -259,8 +260,16 @@ def test_the_pods_own_choice_of_nodes_comes_before_the_option(shell: Shell, spec
     assert made[0]["metadata"]["name"] == expected
 
 
-@pytest.mark.parametrize(("types", "expected"), [(["inf2.48xlarge"], "-inf2-48xlarge"), (["inf2.48xlarge", "a"], "")])
-def test_a_required_affinity_for_one_type_tells_it_too(shell: Shell, types: list[str], expected: str) -> None:
+@pytest.mark.parametrize(
+    ("types", "expected"),
+    [
+        (["inf2.48xlarge"], "-inf2-48xlarge"),
+        (["inf2.48xlarge", "a"], "-inf2-48xlarge"),
+        (["inf2.48xlarge", "trn3s-es.48xlarge"], "-inf2-48xlarge"),
+        (["trn1.32xlarge", "trn2.48xlarge"], "-trn1-32xlarge-or-trn2-48xlarge"),
+    ],
+)
+def test_a_required_affinity_tells_the_types_too(shell: Shell, types: list[str], expected: str) -> None:
     term = {"matchExpressions": [{"key": TYPE_LABEL, "operator": "In", "values": types}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     made = shell.migrate(pod(container(count=4), affinity={"nodeAffinity": required}))
@@ -319,10 +328,75 @@ def test_an_object_within_an_object_has_its_template_beside_it_and_that_is_said(
     golden(shell.err)
 
 
-def test_text_and_schemas_that_look_like_pods_stay(shell: Shell) -> None:
-    config = kind("v1 ConfigMap", {}) | {"data": {"pod.yaml": yaml.safe_dump(pod())}}
+def test_schemas_that_look_like_pods_stay_and_a_text_that_asks_for_devices_is_named(shell: Shell) -> None:
     schema = kind("apiextensions.k8s.io/v1 CustomResourceDefinition", {"default": {"template": TEMPLATE}})
-    assert shell.migrate(config, schema) == [config, schema]
+    assert shell.migrate(schema) == [schema]
+    config = kind("v1 ConfigMap", {}) | {"data": {"pod.yaml": yaml.safe_dump(pod())}}
+    assert shell("migrate", shell.file([config, pod()])) == 1
+    assert "ConfigMap owner: data.pod.yaml: this is not converted" in shell.err
+    kept, _, migrated = yaml.safe_load_all(shell.out)
+    assert kept == config
+    assert NEURON not in str(migrated)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- key: aws.amazon.com/neuron\n  effect: NoSchedule",
+        "kind: KubeSchedulerConfiguration\nmanagedResources: [{name: aws.amazon.com/neuron}]",
+        "nodeSelector: {aws.amazon.com/neuron.present: 'true'}",
+    ],
+)
+def test_a_text_that_names_the_resource_otherwise_is_not_named(shell: Shell, text: str) -> None:
+    config = kind("v1 ConfigMap", {}) | {"data": {"a": text}}
+    assert shell.migrate(config) == [config]
+
+
+def test_of_a_live_object_stays_what_a_user_writes(shell: Shell) -> None:
+    made = pod()
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": "{}", "mine": "1"}
+    live = {"uid": "u", "resourceVersion": "7", "creationTimestamp": "2026-01-01T00:00:00Z", "ownerReferences": [owner]}
+    _, stripped = shell.migrate(
+        {**made, "metadata": {**made["metadata"], **live, "annotations": annotations}, "status": {"phase": "Running"}}
+    )
+    assert stripped["metadata"] == {**made["metadata"], "annotations": {"mine": "1"}}
+    assert "status" not in stripped
+    golden(shell.err)
+
+
+def test_what_reaches_past_a_claim_is_named(shell: Shell) -> None:
+    made = pod(
+        container(count=1)
+        | {"securityContext": {"privileged": True}, "volumeMounts": [{"name": "d", "mountPath": "/d"}]}
+    )
+    made["spec"]["volumes"] = [{"name": "d", "hostPath": {"path": "/dev/neuron0"}}]
+    shell.migrate(made)
+    golden(shell.err)
+
+
+@pytest.mark.parametrize("path", ["/", "/dev", "/dev/", "/dev/neuron3"])
+def test_directories_with_device_files_reach_devices(path: str) -> None:
+    assert reaches_devices(path)
+
+
+@pytest.mark.parametrize("path", ["/device", "/dev/shm", "/var"])
+def test_other_directories_do_not(path: str) -> None:
+    assert not reaches_devices(path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"name": "NEURON_LOGICAL_NC_CONFIG", "value": "3"}, "the logical core size of these nodes is 1 or 2"),
+        ({"name": "NEURON_RT_VIRTUAL_CORE_SIZE", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}, "is not known"),
+        ({"name": "AWS_NEURON_VISIBLE_DEVICES", "value": "0"}, "numbers count from 0"),
+    ],
+)
+def test_what_a_container_says_of_its_devices_is_named(shell: Shell, entry: Object, said: str) -> None:
+    _, made = shell.migrate(pod(container(count=4) | {"env": [entry]}), options=("--instance-type", "trn2.48xlarge"))
+    assert ("env" in made["spec"]["containers"][0]) == ("valueFrom" in entry)
+    assert said in shell.err
 
 
 def test_every_kind_and_all_of_its_pod_templates_are_migrated(shell: Shell) -> None:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.neuron.opaque_config import API_VERSIONS, ConfigError, NeuronConfig, UltraServerConfig, decode, shown
+from dra_driver.neuron.names import API_VERSIONS
+from dra_driver.neuron.opaque_config import ConfigError, NeuronConfig, UltraServerConfig, decode, shown
 from tests.golden import golden, golden_error
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
 
 from tests.builders.allocator import (
     chips,
@@ -28,6 +31,34 @@ BOTH = pytest.mark.parametrize("kubernetes", ["1.36", "1.37"])
 def valued(*values: object) -> list[dict[str, Any]]:
     """Devices d0, d1, ... with these values of attribute "v"; None for none."""
     return [device(f"d{place}", attributes={} if value is None else {"v": value}) for place, value in enumerate(values)]
+
+
+LISTS = st.lists(
+    st.lists(st.sampled_from("abcd"), min_size=1, max_size=3, unique=True) | st.sampled_from("abcd"), max_size=6
+)
+
+
+@for_all(LISTS, st.integers(1, 4), st.booleans())
+def test_of_lists_one_value_is_common_to_all_devices_or_none_to_two(values: list[Any], count: int, alike: bool) -> None:
+    """KEP-5491: a list has each of its values; the first solution in device order is taken."""
+    given = [
+        device(f"d{at}", attributes={"v": {"strings": each} if isinstance(each, list) else each})
+        for at, each in enumerate(values)
+    ]
+    sets = [frozenset(each) for each in values]
+
+    def holds(chosen: tuple[int, ...]) -> bool:
+        if alike:
+            return bool(frozenset.intersection(*(sets[at] for at in chosen)))
+        return all(sets[one].isdisjoint(sets[other]) for one, other in combinations(chosen, 2))
+
+    expected = next((chosen for chosen in combinations(range(len(values)), count) if holds(chosen)), None)
+    asked = claim(request(count=count), constraints=[same("v") if alike else different("v")])
+    cluster = world(offered(*given), kubernetes="1.37")
+    if expected is None:
+        refusal(cluster, asked)
+    else:
+        assert devices(cluster, asked) == [f"d{at}" for at in expected]
 
 
 def test_matching_devices_have_one_value() -> None:

@@ -254,6 +254,27 @@ def test_fields_in_back_quotes_came_with_1_37(expression: str) -> None:
         compile(expression, KubernetesRelease("1.36"))
 
 
+@pytest.mark.parametrize(
+    ("expression", "matches"),
+    [
+        ("'pci0000:80' in device.attributes['dra.example.com'].roots", True),
+        ("'pci0000:81' in device.attributes['dra.example.com'].roots", False),
+        ("device.attributes['dra.example.com'].nodes == [0, 1]", True),
+        ("device.attributes['dra.example.com'].flags == [true, false]", True),
+        ("semver('1.2.3') in device.attributes['dra.example.com'].versions", True),
+    ],
+)
+def test_a_list_attribute_is_a_list(expression: str, matches: bool) -> None:
+    """KEP-5491; that a server has stored one means that its schedulers read it."""
+    listed = {
+        "roots": DeviceAttribute(strings=("pci0000:00", "pci0000:80")),
+        "nodes": DeviceAttribute(ints=(0, 1)),
+        "versions": DeviceAttribute(versions=("1.0.0", "1.2.3")),
+        "flags": DeviceAttribute(bools=(True, False)),
+    }
+    assert compile(expression).matches(CelDevice.of(DRIVER, Device(name="d", attributes=listed))) is matches
+
+
 def test_an_attribute_that_selectors_cannot_have_fails_the_device() -> None:
     with golden_error(CelError):
         CelDevice.of(DRIVER, Device(name="d", attributes={"list": DeviceAttribute()}))

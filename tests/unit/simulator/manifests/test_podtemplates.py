@@ -132,8 +132,9 @@ NO_TEMPLATES: list[Object] = [
 @pytest.mark.parametrize("owner", NO_TEMPLATES)
 def test_what_only_resembles_a_pod_template_is_none(owner: Object) -> None:
     assert find(owner, ORIGIN) == ()
-    with golden_error(ManifestError):
-        read(owner)
+    found = read(owner)
+    assert found.pods == ()
+    assert found.not_considered == ("Other: 1",)
 
 
 @pytest.mark.parametrize("kind", ["v1 ConfigMap", "apiextensions.k8s.io/v1 CustomResourceDefinition"])

@@ -187,8 +187,8 @@ def test_slices_that_were_never_stored_get_names_in_their_order() -> None:
         (("count: 2", "allocationMode: all"), 10, ("allocationMode", "neither ExactCount nor All")),
         (("name: r", "name: R"), 7, ("requests[0].name", "lower-case")),
         (("deviceClassName: neuron.aws.com", "deviceClassName: a b"), 9, ("deviceClassName",)),
-        (("kind: ResourceClaim", "kind: ResourceClam"), 2, ("ResourceClam", "not one that the simulator knows")),
-        (("kind: ResourceClaim", "kind: DaemonSet"), 2, ("not one that the simulator knows",)),
+        (("kind: ResourceClaim", "kind: ResourceClam"), 2, ("ResourceClam", "did you mean ResourceClaim?")),
+        (("kind: ResourceClaim", "kind: DaemonSet"), 2, ("has no kind 'DaemonSet'",)),
         (("resource.k8s.io/v1", "resource.k8s.io/v1alpha3"), 1, ("apiVersion", "write resource.k8s.io/v1")),
         (("metadata: {name: c}", "metadata: {}"), 3, ("there is no name",)),
         (("count: 2", "count: 2\n        count: 3"), 11, ("comes twice",)),
@@ -229,8 +229,8 @@ def test_an_error_in_the_second_document_and_in_a_list_names_its_own_line() -> N
     assert failure(f"{CLAIM}---\n{CLAIM.replace('count: 2', 'count: -1')}".replace("c}", "d}", 1)).startswith(
         "input.yaml:21: "
     )
-    listed = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Node\n  metadata: {nome: n}\n"
-    assert failure(listed).startswith("input.yaml:6: Node: items[0].metadata.nome: ")
+    listed = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata: {nome: n}\n"
+    assert failure(listed).startswith("input.yaml:6: Pod: items[0].metadata.nome: ")
 
 
 def test_in_long_files_name_and_path_have_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,70 @@
+"""Objects that make pods and make none now: suspended ones, and those scaled to zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+Json = dict[str, Any]
+Path = tuple[str, ...]
+
+QUEUE: Final = "kueue.x-k8s.io/queue-name"
+"""Label of a workload that Kueue resumes when its turn comes."""
+_SWITCHES: Final[tuple[Path, ...]] = (("spec", "suspend"), ("spec", "runPolicy", "suspend"))
+_SCALED: Final = frozenset(
+    {"Deployment", "ReplicaSet", "StatefulSet", "ReplicationController", "LeaderWorkerSet", "Rollout"}
+)
+
+
+def idle(value: Json) -> str:
+    """Why the object makes no pods: ``suspended``, ``scaled to zero``, or ""."""
+    if any(_at(value, path) is True for path in _SWITCHES):
+        return "suspended"
+    return "scaled to zero" if value.get("kind") in _SCALED and _at(value, ("spec", "replicas")) == 0 else ""
+
+
+def waits(value: Json) -> bool:
+    """Whether a queue resumes it."""
+    labels = _at(value, ("metadata", "labels"))
+    return isinstance(labels, dict) and QUEUE in labels
+
+
+def resumed(value: Json) -> Json:
+    """The object as it is once it is resumed; with one replica, where it has none."""
+    made = value
+    for path in _SWITCHES:
+        if _at(value, path) is True:
+            made = _replaced(made, path, False)
+    return _replaced(made, ("spec", "replicas"), 1) if _at(value, ("spec", "replicas")) == 0 else made
+
+
+def _at(value: Any, path: Path) -> Any:
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _replaced(value: Json, path: Path, by: Any) -> Json:
+    first, *rest = path
+    return {**value, first: _replaced(value[first], tuple(rest), by) if rest else by}
+
+
+_BEYOND: Final = {
+    "dependsOn": "dependsOn (all are placed at once)",
+    "scheduling": "scheduling (each pod has claims of its own; a group that shares one needs fewer devices)",
+}
+
+
+def beyond(value: Json) -> Iterator[str]:
+    """What the object says of its pods as a group, and is not considered."""
+    waiting: list[tuple[int, Any]] = [(0, value.get("spec"))]
+    while waiting:
+        level, part = waiting.pop()
+        if isinstance(part, dict):
+            yield from (text for name, text in _BEYOND.items() if part.get(name))
+        below = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+        waiting += [(level + 1, item) for item in below if isinstance(item, dict | list) and level < _LEVELS]
+
+
+_LEVELS: Final = 3
+"""From ``spec`` to the last level at which JobSet, Job and CronJob have such fields."""

@@ -1,0 +1,116 @@
+"""Files as strangers have them, through the commands that they would be given to."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from dra_driver.cli.main import main
+from tests.golden import golden
+from tests.paths import DATA
+
+FILES = DATA / "foreign"
+CLAIM = str(FILES / "list-attribute-claim.yaml")
+
+Shell = Callable[..., tuple[int, str, str]]
+
+COMMANDS = {
+    "a slice of another driver with a list attribute": [
+        f"simulate {CLAIM} --node trn1.2xlarge --objects FILES/list-attribute-slice.yaml",
+        f"explain {CLAIM} --node trn1.2xlarge --objects FILES/list-attribute-slice.yaml",
+    ],
+    "slices with fields of newer releases": [
+        "select -f FILES/slice-fields-of-1.36-and-1.37.yaml true",
+        f"simulate {CLAIM} --node trn1.2xlarge --objects FILES/slice-fields-of-1.36-and-1.37.yaml",
+    ],
+    "HyperPod's prefix in node labels": [
+        "migrate FILES/hyperpod-ml-label.yaml",
+        "simulate - --node ml.trn1.32xlarge=2",
+    ],
+    "a queue beside the job": ["simulate FILES/volcano-queue.yaml --node trn1.32xlarge=3 -o json"],
+    "kinds of an operator and of OpenShift": ["simulate FILES/operator-and-route.yaml --node trn2.3xlarge"],
+    "Kueue's own configuration": [f"simulate FILES/kueue-config.yaml {CLAIM} --node trn1.2xlarge"],
+    "labels of Karpenter": [
+        "migrate FILES/karpenter-label.yaml",
+        "explain - --node trn2.48xlarge",
+        "explain - --node trn2.48xlarge --node-label karpenter.sh/nodepool=neuron-trn2",
+    ],
+    "the beta label of instance types": [
+        "migrate FILES/beta-instance-type-label.yaml",
+        "simulate - --node inf2.48xlarge",
+    ],
+    "an exclusive topology of node groups": [
+        "migrate FILES/lws-nodegroup-topology.yaml",
+        "explain - --node trn1.32xlarge=4",
+        "explain - --node trn1.32xlarge=4 --node-label eks.amazonaws.com/nodegroup=trn1",
+    ],
+    "EFA devices by a class of another name": [
+        "simulate FILES/efa-class-of-another-name.yaml --node trn1.32xlarge",
+    ],
+    "Neuron in Helm values and in a text": ["migrate FILES/neuron-in-helm-values.yaml"],
+    "Neuron below limits.custom": ["migrate FILES/dynamo-custom-resources.yaml"],
+    "chips of a type that offers whole nodes": [
+        "explain FILES/trn3-half-node.yaml --node trn3-dev1.48xlarge",
+        "simulate FILES/trn3-half-node.yaml --node trn3-dev1.48xlarge --ultraserver-layout both",
+    ],
+    "two instance types in an affinity": [
+        "migrate FILES/two-types-in-affinity.yaml",
+        "simulate - --node inf2.24xlarge",
+        "simulate - --node trn1.32xlarge",
+    ],
+    "a range of cores of its own": ["migrate FILES/own-core-ranges.yaml", "simulate - --node inf2.48xlarge"],
+    "a logical core size of its own": ["migrate FILES/own-logical-core-size.yaml", "simulate - --node trn2.48xlarge"],
+    "a job that is suspended, a deployment without replicas": [
+        "simulate FILES/suspended-and-scaled-to-zero.yaml --node trn2.48xlarge",
+        "simulate FILES/suspended-and-scaled-to-zero.yaml --node trn2.48xlarge --resume",
+    ],
+    "more workers than KubeRay makes": ["simulate FILES/ray-more-than-max.yaml --node trn2.48xlarge"],
+    "a job after another": ["simulate FILES/jobset-depends-on.yaml --node trn2.48xlarge"],
+    "a claim of a Job's pods": ["simulate FILES/job-group-claim.yaml --node trn2.48xlarge=2"],
+    "a claim of a JobSet's pods": ["simulate FILES/jobset-group-claim.yaml --node trn2.48xlarge=2"],
+    "a claim of a PodGroup": ["simulate FILES/jobset-podgroup-claim.yaml --node trn2.48xlarge=2"],
+    "a release before those that are simulated": [
+        f"explain {CLAIM} --node trn2.48xlarge --kubernetes 1.34",
+        f"simulate {CLAIM} --node trn2.48xlarge --kubernetes 1.33",
+        "select true --kubernetes 1.35",
+    ],
+}
+"""What the file has in it -> commands; - is what migrate, if it is the first, has printed."""
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """Runs a command with standard input: status, output, errors."""
+
+    def run(line: str, given: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+        status = main(line.replace("FILES", str(FILES)).split())
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+@pytest.mark.parametrize("what", COMMANDS)
+def test_a_strangers_file_is_read_as_it_is_meant(shell: Shell, what: str) -> None:
+    lines, piped = [], ""
+    for number, line in enumerate(COMMANDS[what]):
+        status, out, errors = shell(line, piped)
+        if number == 0:
+            piped = out
+        lines += [f"$ {line}", errors + (placed(out) if line.startswith("simulate") else out), f"exit status {status}"]
+    golden("\n".join(lines).replace(str(FILES), "FILES"))
+
+
+def placed(text: str) -> str:
+    """Of a simulation, what becomes of each pod, and what was not considered."""
+    devices, _, rest = text.partition("\nnot considered\n")
+    return "\n".join([*(line for line in devices.splitlines() if line[:1] not in ("", " ")), rest])
+
+
+def test_every_file_is_given_to_a_command() -> None:
+    named = " ".join(line for lines in COMMANDS.values() for line in lines)
+    assert all(path.name in named for path in FILES.iterdir())
