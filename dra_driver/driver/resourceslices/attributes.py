@@ -422,7 +422,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "Kubernetes",
         CHIP,
         _LOCATED,
-        "PCI address of the chip",
+        "PCI address of the chip; `pcieRoot` is not published: `devicegroup1_id` pairs chips with EFA devices",
         lambda s: s.chips[0].pci_bus_id,
     ),
     Attribute(
