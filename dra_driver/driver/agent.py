@@ -24,9 +24,7 @@ from dra_driver.driver.metrics import checkpoint_samples, offer_samples, samples
 from dra_driver.driver.node_labels import LABELS, labels
 from dra_driver.driver.offering import Offering
 from dra_driver.driver.resourceslices.controller import Desired, SliceController, SlicePolicy
-from dra_driver.driver.resourceslices.devices import (
-    is_ultraserver,
-)
+from dra_driver.driver.resourceslices.devices import is_ultraserver
 from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper
 from dra_driver.driver.resourceslices.reconcile import DriverInstance
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS, allocated
@@ -346,8 +344,8 @@ class NodeAgent:
         before, self._labels = self._labels or {}, node.metadata.labels
         self._offering.label(self._labels.get(DEVICES_LABEL))
         # What was read while the labels were unknown was not published, and what is offered may follow from them alone.
-        recut = before.get(DEVICES_LABEL) != self._labels.get(DEVICES_LABEL)
-        self._host.rescan(hand_over=first or recut)
+        offers_else = before.get(DEVICES_LABEL) != self._labels.get(DEVICES_LABEL)
+        self._host.rescan(hand_over=first or offers_else)
 
     def _on_registered(self, registered: bool, _error: str) -> None:
         # kubelet deletes the node's slices when it starts, just before it registers drivers again.

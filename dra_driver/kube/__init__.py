@@ -1,4 +1,4 @@
-"""What speaks Kubernetes and knows no word of Neuron: a library for any DRA driver.
+"""What speaks Kubernetes and knows nothing about Neuron: a library for any DRA driver.
 
 ``api`` asks the API server, ``kubelet`` serves kubelet, ``cdi`` writes what container runtimes read. ``documents`` and
 ``decoding`` read people's YAML as Kubernetes reads it; ``quantity`` and ``formats`` know its numbers and names,

@@ -1,6 +1,6 @@
 """What Neuron hardware is, and what is said about it.
 
 ``topology`` knows the instance types, ``host`` reads a host and ``emulation`` writes one, ``health`` finds the faults
-of its chips. ``opaque_config`` and ``names`` are what users and programs say on both sides of a joint, and
+of its chips. ``opaque_config`` and ``names`` are the names and parameters shared with users and other programs, and
 ``exclusion`` keeps a driver and a device plugin from offering the same chips.
 """

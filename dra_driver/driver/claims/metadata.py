@@ -1,7 +1,7 @@
 """Files that tell a container what its devices are (KEP-5304, device metadata; beta in Kubernetes 1.37).
 
-Each request of a claim has a file, which its containers see where ``cdi_spec.metadata_path`` says: the devices with
-their attributes, as the ResourceSlices had them when the claim was prepared. Format and paths are those of
+Each request of a claim has a file, which its containers see where ``container_edits.metadata_path`` says: the devices
+with their attributes, as the ResourceSlices had them when the claim was prepared. Format and paths are those of
 ``k8s.io/dynamic-resource-allocation`` 0.37 (``api/metadata/v1beta1``, ``kubeletplugin/metadata.go``). That library does
 it by CDI specs of their own; here the mounts are part of the claim's spec, so that they come and go with it.
 

@@ -190,7 +190,7 @@ class OwnNodeWriter:
         self._wanted: dict[NodePart[Any], Any] = {}
         self._kept = {part: _Kept(part, backoff(), contest(), pace()) for part in parts}
         self._chore = chore
-        self.worker = Worker("writing to the own node", self._round)
+        self.worker = Worker("writing to its node", self._round)
 
     def start(self) -> None:
         """Begin to write as soon as what is wanted and the Node are known."""

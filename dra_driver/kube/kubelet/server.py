@@ -116,7 +116,7 @@ class KubeletPlugin:
         self._activity = Activity()
         self._on_error = on_error
         self._check_interval = check_interval
-        self.worker = Worker("looking after the own sockets", self._look)
+        self.worker = Worker("looking after its sockets", self._look)
         self._lock = threading.Lock()  # start, stop and restoring of servers, one at a time; never held for long
         self._servers: dict[str, SocketServer] = {}
         self._replaced: set[str] = set()

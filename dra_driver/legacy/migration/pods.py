@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dra_driver.kube.documents import Origin
 from dra_driver.legacy.migration.claims import (
     MAX_DEVICES,
     Template,
@@ -40,7 +41,6 @@ from dra_driver.legacy.placement import fits, unsupported
 from dra_driver.legacy.resource_requests import ContainerRequest, Role
 from dra_driver.legacy.rules import NeuronResource, NodeHardware, candidates, counts
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES, InstanceType, lookup
-from dra_driver.simulator.manifests import Origin
 from dra_driver.util.errors import DriverError
 
 LOGICAL_CORE_SIZES: Final = tuple(sorted({size for row in INSTANCE_TYPES.values() for size in row.lnc_values}))

@@ -1,1 +1,1 @@
-"""The health of a node's chips: what is read, which faults that shows, and who is told."""
+"""The health of a node's chips: what is read, which faults follow, and who is informed."""

@@ -1,1 +1,1 @@
-"""``dra-driver recover``: a controller, once a cluster, that acts on sick nodes."""
+"""``dra-driver recover``: a controller, one per cluster, that acts on sick nodes."""

@@ -1,1 +1,1 @@
-"""What the code takes from a host, as a numbered list, and whether a host is so: ``dra-driver verify-host``."""
+"""The numbered assumptions about hosts, and whether a host meets them: ``dra-driver verify-host``."""
