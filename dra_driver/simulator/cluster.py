@@ -133,6 +133,8 @@ def obstacle(pod: PodWithClaims, node: Node) -> str:
         taints.append(_UNSCHEDULABLE)
     for taint in taints:
         if not any(tolerates(toleration, taint) for toleration in pod.tolerations):
+            if taint.key == _UNSCHEDULABLE.key:
+                return f"the node is cordoned (kubectl uncordon {name} makes it take pods again)"
             value = f"={taint.value}" if taint.value else ""
             return f"the pod does not tolerate the taint {taint.key}{value}:{taint.effect}"
     return ""

@@ -46,6 +46,11 @@ def said(taint: DeviceTaint) -> str:
     return f"the taint {written(taint)}" + (f" ({fault.text})" if fault is not None else "")
 
 
+def is_unhealthy(taint: DeviceTaint) -> bool:
+    """Whether a driver says by it that the chip may give wrong results or none."""
+    return fault_of(taint) is not None and taint.value == "unhealthy" and taint.effect in BLOCKING
+
+
 def way_out(taint: DeviceTaint) -> str:
     """What takes the taint away, as a clause; "" if that is not known."""
     if isinstance(taint, TaintOfRule):

@@ -5,7 +5,7 @@ Since the allocator itself is run, an explanation of a refusal cannot contradict
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -45,6 +45,11 @@ class Trials:
     def fits(self, claims: Sequence[ResourceClaim], node: NodeView) -> bool:
         """Whether the claims are allocated devices on the node."""
         return isinstance(self._answered(claims, node), Allocation)
+
+    def allocation(self, claims: Sequence[ResourceClaim], node: NodeView) -> Allocation | None:
+        """The devices that the claims would be given on the node; None if there are none."""
+        answer = self._answered(claims, node)
+        return answer if isinstance(answer, Allocation) else None
 
     def _answered(self, claims: Sequence[ResourceClaim], node: NodeView) -> Allocation | Refusal:
         prepared = self._world.prepare(claims)
@@ -165,13 +170,22 @@ def countable(claims: Sequence[ResourceClaim], part: ClaimPart) -> int:
     return (exactly.count or 1) if exactly is not None and exactly.allocation_mode == "ExactCount" else 0
 
 
-def most(claims: Sequence[ResourceClaim], part: ClaimPart, node: NodeView, trials: Trials) -> int:
-    """The highest count below the request's own with which the claims fit on the node; 0 if there is none."""
+def most(
+    claims: Sequence[ResourceClaim],
+    part: ClaimPart,
+    node: NodeView,
+    trials: Trials,
+    sound: Callable[[Allocation], bool] = lambda _: True,
+) -> int:
+    """The highest count below the request's own with which the claims fit on the node; 0 if there is none.
+
+    ``sound`` says whether somebody would want the devices that they are then given.
+    """
     return next(
         (
             count
             for count in range(countable(claims, part) - 1, 0, -1)
-            if trials.fits(with_count(claims, part, count), node)
+            if (found := trials.allocation(with_count(claims, part, count), node)) is not None and sound(found)
         ),
         0,
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -16,12 +18,14 @@ from dra_driver.kube.objects.resource import (
     ExactDeviceRequest,
     ResourceClaim,
 )
-from dra_driver.simulator.allocator import NodeView
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.simulator.allocator import Allocation, NodeView
 from dra_driver.simulator.allocator.candidates import BLOCKING
 from dra_driver.simulator.cel import Reference, clauses, references
 from dra_driver.simulator.explain.diagnosis import Case, attribute, claim_name
 from dra_driver.simulator.explain.findings import counted, listed, named
 from dra_driver.simulator.explain.minimal_conflict import (
+    REQUEST,
     ClaimPart,
     Conflict,
     countable,
@@ -31,8 +35,9 @@ from dra_driver.simulator.explain.minimal_conflict import (
     parts_of,
     with_request,
 )
+from dra_driver.simulator.explain.spelling import spellings
 from dra_driver.simulator.explain.values import DeviceGroup, Diagnosis, clause_text
-from dra_driver.simulator.taints import retired, way_out
+from dra_driver.simulator.taints import is_unhealthy, retired, way_out
 from dra_driver.util.errors import DriverError
 
 MAX_HOLDERS = 64
@@ -59,9 +64,12 @@ def remedies(
     if miss is None:
         return ()
     if miss.diagnosis.step == "error":
-        return tuple(_guards(case, miss))
+        requests = [part for part in parts_of(case.claims) if part.kind == REQUEST]
+        return (*_did_you_mean(case, miss, requests), *_guards(case, miss))
     found = minimal_conflict(case.claims, miss.node, case.trials)
     ways: tuple[Callable[[], Iterator[str]], ...] = (
+        lambda: _did_you_mean(case, miss, found.requests),
+        lambda: _mended(case, miss, found),
         lambda: _fewer(case, miss, found),
         lambda: _ended(case, miss, holders),
         lambda: _without_constraints(case, miss, found),
@@ -75,10 +83,74 @@ def remedies(
 def _fewer(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
     for part in found.requests:
         asked = countable(case.claims, part)
-        able = most(case.claims, part, miss.node, case.trials) if asked > 1 else 0
+        able = most(case.claims, part, miss.node, case.trials, _is_run) if asked > 1 else 0
         if able:
             name = _request_name(case, part)
             yield f"ask for {able} instead of {asked} devices in {name}: node {miss.node.name} has them"
+
+
+def _is_run(given: Allocation) -> bool:
+    """Whether the chips of each request have consecutive numbers, without which a driver warns of the runtime."""
+    chips: dict[tuple[int, str], list[int]] = {}
+    for number, result in enumerate(given.results):
+        for one in result.devices.results:
+            match = _CHIP.fullmatch(one.device) if one.driver == DRIVER_NAME else None
+            if match is not None:
+                chips.setdefault((number, one.request), []).append(int(match[1]))
+    return all(max(numbers) - min(numbers) + 1 == len(numbers) for numbers in chips.values())
+
+
+_CHIP: Final = re.compile(r"neuron-device-([0-9]+)")
+
+
+def _did_you_mean(case: Case, miss: Miss, requests: Sequence[ClaimPart]) -> Iterator[str]:
+    """A value or an attribute that is nearly one that the node's devices have, in a selector that excludes them."""
+    states = ("selector", "error")
+    excluding = [group for view in miss.diagnosis.requests for group in view.groups if group.state in states]
+    devices = [offer for pool in case.world.pools.pools(miss.node) for offer in pool.offers]
+    for part in requests:
+        exactly = _exactly(case, part)
+        if exactly is None:
+            continue
+        for group in excluding:
+            for wrong, right in spellings(group.clause, devices):
+                changed = _rewritten(exactly.selectors, group.selector, group.selector.replace(wrong, right))
+                if changed and case.trials.fits(
+                    _changed(case, part, msgspec.structs.replace(exactly, selectors=changed)), miss.node
+                ):
+                    name = _request_name(case, part)
+                    yield f"write {right} in place of {wrong} in {name}: node {miss.node.name} has it"
+                    return
+
+
+def _rewritten(selectors: Sequence[DeviceSelector], old: str, new: str) -> tuple[DeviceSelector, ...] | None:
+    """The selectors with another expression in place of one; None if they do not have it."""
+    made = tuple(
+        DeviceSelector(CELDeviceSelector(new)) if item.cel is not None and item.cel.expression == old else item
+        for item in selectors
+    )
+    return made if made != tuple(selectors) else None
+
+
+def _mended(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
+    """Chips that would be taken if they were well. Nobody should tolerate what may make results wrong."""
+    ways: dict[str, list[str]] = {}
+    for pool in case.world.pools.pools(miss.node):
+        for offer in pool.offers:
+            taints = [taint for taint in offer.device.taints if taint.effect in BLOCKING]
+            if any(map(is_unhealthy, taints)) and _fits_despite(case, miss.node, found, taints):
+                way = listed(list(dict.fromkeys(filter(None, map(way_out, taints)))))
+                ways.setdefault(way, []).append(offer.device.name)
+    for way, names in ways.items():
+        yield f"{way} ({named(names)} of node {miss.node.name})"
+
+
+def _fits_despite(case: Case, node: NodeView, found: Conflict, taints: Sequence[DeviceTaint]) -> bool:
+    return any(
+        case.trials.fits(_changed(case, part, _tolerating_all(exactly, taints)), node)
+        for part in found.requests
+        if (exactly := _exactly(case, part)) is not None
+    )
 
 
 def _request_name(case: Case, part: ClaimPart) -> str:
@@ -159,7 +231,11 @@ def _tolerating(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
     """
     offers = [offer.device for pool in case.world.pools.pools(miss.node) for offer in pool.offers]
     devices = [device for device in offers if not any(retired(taint) for taint in device.taints)]
-    blocking = [tuple(taint for taint in device.taints if taint.effect in BLOCKING) for device in devices]
+    blocking = [
+        tuple(taint for taint in device.taints if taint.effect in BLOCKING)
+        for device in devices
+        if not any(map(is_unhealthy, device.taints))
+    ]
     single = {(taint.key, taint.effect): (taint,) for taints in blocking for taint in taints}
     several = {tuple((taint.key, taint.effect) for taint in taints): taints for taints in blocking if len(taints) > 1}
     for part in found.requests:
@@ -185,8 +261,12 @@ def _tolerating(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
 def _tolerant(
     case: Case, part: ClaimPart, exactly: ExactDeviceRequest, taints: Sequence[DeviceTaint]
 ) -> list[ResourceClaim]:
+    return _changed(case, part, _tolerating_all(exactly, taints))
+
+
+def _tolerating_all(exactly: ExactDeviceRequest, taints: Sequence[DeviceTaint]) -> ExactDeviceRequest:
     added = [DeviceToleration(key=taint.key, operator="Exists", effect=taint.effect) for taint in taints]
-    return _changed(case, part, msgspec.structs.replace(exactly, tolerations=(*exactly.tolerations, *added)))
+    return msgspec.structs.replace(exactly, tolerations=(*exactly.tolerations, *added))
 
 
 def _without_clause(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
@@ -265,6 +345,4 @@ def _last_resort(
     with without(case, holders):
         if any(case.trials.fits(case.claims, node) for node in nodes):
             return ("wait: only nodes that are emptier than now would do",)
-    if case.trials.incomplete:
-        return (_TOO_MANY,)
-    return ("add a node of another kind: none of these would do, not even an empty one",)
+    return (_TOO_MANY,) if case.trials.incomplete else ()

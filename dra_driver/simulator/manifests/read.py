@@ -314,7 +314,8 @@ class _Reader:
                 raise origin.error((), f"this and what was read before make more than {MAX_PODS} pods")
             made = with_claims(pod, value)
             if not made.claims and (made.node_name or not made.extended_resources):
-                self._unconsidered.setdefault("Pod without resource claims", []).append(name)
+                if not self._stored:  # in a cluster, those are most pods, and nobody asks about them
+                    self._unconsidered.setdefault("Pod without resource claims", []).append(name)
                 if made.node_name:
                     self._running.append(made)
                 continue

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.simulator.explain import text
+from dra_driver.simulator.cluster import merge
+from dra_driver.simulator.emulated_nodes import emulated
+from dra_driver.simulator.explain import explanations, text
 from dra_driver.simulator.explain.values import Holder
+from dra_driver.simulator.manifests import read_manifests
 from tests.builders.allocator import counters, device, offered
 from tests.builders.explain import (
     ATTRIBUTES,
@@ -197,3 +200,33 @@ def test_several_holders_of_which_one_has_to_end() -> None:
 def test_a_clause_in_the_way_is_named_when_the_rest_would_do() -> None:
     found = explained([claim(wanted("n", 1, f"{TYPE} && {ATTRIBUTES}.deviceId > 15"))], ONE)
     golden(found.remedies)
+
+
+@pytest.mark.parametrize(
+    ("expression", "remedy"),
+    [
+        ("device.attributes['neuron.aws.com'].instanceType == 'trn2.48xlrge'", "write trn2.48xlarge in place of"),
+        ("device.attributes['neuron.aws.com'].instancetype == 'trn2.48xlarge'", "write instanceType in place of"),
+        ("device.attributes['neuron.aws.com'].instanceType == 'trn1.32xlarge'", ""),
+        ("device.attributes['neuron.aws.com'].resourceType == 'neuron_node'", ""),
+    ],
+)
+def test_a_word_that_is_nearly_right_is_named_and_one_that_means_something_else_is_not(
+    expression: str, remedy: str
+) -> None:
+    cluster = emulated([("trn2.48xlarge", 1)])
+    text = f"""
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {{name: c}}
+spec:
+  devices:
+    requests:
+    - name: r
+      exactly:
+        deviceClassName: neuron.aws.com
+        selectors: [{{cel: {{expression: "{expression}"}}}}]
+"""
+    (found,) = explanations(merge(cluster, read_manifests([("file", text)])), "1.37")
+    suggested = [each for each in found.remedies if each.startswith("write ")]
+    assert [each.startswith(remedy) for each in suggested] == ([True] if remedy else [])

@@ -1,0 +1,43 @@
+"""What somebody may have meant who wrote a selector that no device matches: a name or a value that is nearly right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+from dra_driver.neuron.topology.instance_types import lookup
+from dra_driver.simulator.allocator.pool_devices import PoolDevice
+from dra_driver.simulator.cel import references
+from dra_driver.simulator.hardware import MEANINGS
+
+_TEXT: Final = re.compile(r"['\"]([^'\"]+)['\"]")
+_NEARLY: Final = 0.85
+"""Of values: a letter in six or more may be wrong, missing or too much."""
+_MOST: Final = 2
+"""Suggestions for one word."""
+
+
+def spellings(clause: str, devices: Sequence[PoolDevice]) -> Iterator[tuple[str, str]]:
+    """Words of a clause, each with one that the devices have and that is written nearly so.
+
+    Args:
+        clause: of a selector, as it stands there.
+        devices: of a node.
+    """
+    for reference in references(clause):
+        values: dict[str, set[str]] = {}
+        for offer in devices:
+            for full, found in offer.device.attributes.items():
+                domain, _, name = full.rpartition("/")
+                if reference.domain == (domain or offer.driver):
+                    values.setdefault(name, set()).update(filter(None, (found.string, found.version)))
+        if reference.name not in values:
+            alike = [name for name in values if name.lower() == reference.name.lower()]
+            yield from ((reference.name, name) for name in alike or get_close_matches(reference.name, values, n=_MOST))
+            continue
+        for text in _TEXT.findall(clause):
+            if text not in MEANINGS and lookup(text) is None:  # that is what was meant, and no node has it
+                near = get_close_matches(text, sorted(values[reference.name]), n=_MOST, cutoff=_NEARLY)
+                yield from ((text, value) for value in near if value != text)
