@@ -423,7 +423,7 @@ NOT_IN_A = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operato
         ({"nodeName": "other"}, {}, "is for node other"),
         ({"nodeSelector": {"zone": "b"}}, {}, "zone=b, which is a"),
         ({"nodeSelector": {"disk": "b"}}, {}, "disk=b, which is not set"),
-        ({}, {"unschedulable": True}, "unschedulable"),
+        ({}, {"unschedulable": True}, "kubectl uncordon"),
         ({"tolerations": [{"operator": "Exists"}]}, {"unschedulable": True}, ""),
         ({}, {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}, "k=v:NoSchedule"),
         ({}, {"taints": [{"key": "k", "effect": "PreferNoSchedule"}]}, ""),
