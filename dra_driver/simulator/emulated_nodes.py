@@ -106,6 +106,11 @@ def emulated(
     )
 
 
+def ec2_nodes() -> Manifests:
+    """One healthy, empty node of each type that EC2's pages list, with the driver's defaults."""
+    return emulated([(kind, 1) for kind in _SIZES])
+
+
 def driver_classes(*, extended_resources: bool = False) -> tuple[DeviceClass, ...]:
     """The DeviceClasses that are installed with the driver.
 

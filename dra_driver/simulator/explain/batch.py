@@ -11,10 +11,13 @@ from msgspec import structs
 
 from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.resource import ResourceClaim, ResourceClaimStatus
-from dra_driver.simulator.allocator import Allocation, NodeView, Scheduler, World
+from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.cluster import cluster_of, missing_labels, obstacle
+from dra_driver.simulator.emulated_nodes import ec2_nodes
 from dra_driver.simulator.explain.diagnosis import claim_name
 from dra_driver.simulator.explain.explanation import Question, decide, exclusions, explain, placed_on
+from dra_driver.simulator.explain.findings import listed
+from dra_driver.simulator.explain.traps import NOT_OFFERED
 from dra_driver.simulator.explain.values import Explanation, Refused
 from dra_driver.simulator.manifests import Attempt, ManifestError, Manifests, PodWithClaims, attempts
 from dra_driver.simulator.placement import ExtendedResources, Outcome, Places, scores_of
@@ -62,7 +65,7 @@ def explanations(
     world, nodes = cluster_of(manifests, kubernetes)
     asked = attempts(manifests if target is None else _reduced(manifests, target))
     asked = tuple(item for item in asked if _waits(item)) or asked
-    batch = _Batch(manifests, world, nodes, server)
+    batch = _Batch(manifests, world, nodes, kubernetes, server)
     for done, attempt in enumerate(asked, 1):
         yield batch.next(attempt, alone=len(asked) == 1)
         progress(done, len(asked))
@@ -95,17 +98,22 @@ def _absent(manifests: Manifests, target: Target) -> ManifestError:
 
 
 _SHOWN = 8
+_TYPE = "node.kubernetes.io/instance-type"
 _OTHER_KIND = "other extended resources than here are devices of a class there, so kube-scheduler makes another claim"
 
 
 class _Batch:
     """What has been placed so far is in use, and known by the name of its claim."""
 
-    def __init__(self, manifests: Manifests, world: World, nodes: Sequence[NodeView], server: str) -> None:
+    def __init__(
+        self, manifests: Manifests, world: World, nodes: Sequence[NodeView], kubernetes: str, server: str
+    ) -> None:
         self._manifests = manifests
         self._world = world
         self._nodes = nodes
+        self._kubernetes = kubernetes
         self._server = server
+        self._others: tuple[World, tuple[NodeView, ...]] | None = None
         self._scheduler = Scheduler(world, nodes)
         self._views = {node.name: node for node in nodes}
         self._places = Places()
@@ -132,7 +140,7 @@ class _Batch:
             found = explain(question)
             if found.node is not None:
                 self._take(attempt.pod, found.node)
-            return self._with_labels(attempt.pod, question, found)
+            return self._with_types(question, self._with_labels(attempt.pod, question, found))
         excluded = exclusions(question)
         on = [node for node in self._nodes if node.name not in excluded] if excluded else None
         answer = self._scheduler.place(waiting, on, question.choose)
@@ -145,7 +153,8 @@ class _Batch:
         key = (msgspec.json.encode([claim.spec for claim in waiting]), tuple(sorted(excluded.items())))
         if key in self._refused:
             return replace(self._refused[key], subject=question.subject, like=self._refused[key].subject)
-        found = self._refused[key] = self._with_labels(attempt.pod, question, explain(question, answer))
+        found = self._with_labels(attempt.pod, question, explain(question, answer))
+        found = self._refused[key] = self._with_types(question, found)
         return found
 
     def _with_labels(self, pod: PodWithClaims | None, question: Question, found: Explanation) -> Explanation:
@@ -164,6 +173,22 @@ class _Batch:
             return found
         emulated = any(node.metadata.name in self._manifests.inventories for node in self._manifests.nodes)
         return replace(found, remedies=(*found.remedies, _labelling(labels, emulated=emulated)))
+
+    def _with_types(self, question: Question, found: Explanation) -> Explanation:
+        """With the EC2 types that have what is asked for, if nothing else would help."""
+        known = found.remedies or any(trap.name == NOT_OFFERED for trap in found.traps)
+        if known or found.node is not None or found.error or not found.nearest:
+            return found
+        if self._others is None:
+            others = replace(ec2_nodes(), classes=self._manifests.classes)
+            self._others = cluster_of(others, self._kubernetes)
+        world, nodes = self._others
+        claims = [claim for claim in question.claims if claim.status.allocation is None]
+        prepared = world.prepare(claims)
+        if isinstance(prepared, Refusal):
+            return found
+        able = [node.labels[_TYPE] for node in nodes if isinstance(world.ask(prepared, node), Allocation)]
+        return replace(found, remedies=(f"use a node of type {listed(able, 'or')}",)) if able else found
 
     def _take(self, pod: PodWithClaims | None, node: str) -> None:
         self._places.take(pod, self._views[node])
