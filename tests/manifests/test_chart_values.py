@@ -602,6 +602,33 @@ def test_helm_refuses_a_misspelt_key_and_names_it(setting: str, misspelt: str) -
     golden(refusal(setting))
 
 
+@needs_helm
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("emulate=trn2.49xlarge",),
+        ("draDriver.emulatedFaults=device-lost@3",),
+        ("devicePlugin.emulatedDriverVersion=2.1",),
+        ("emulate=trn2.48xlarge", "draDriver.rescanSeconds=0"),
+    ],
+)
+def test_helm_refuses_what_the_driver_would_not_start_with(settings: tuple[str, ...]) -> None:
+    golden(refusal("draDriver.enabled=true", *settings))
+
+
+@needs_helm
+@pytest.mark.parametrize("kind", ["trn2u", "ml.trn2.48xlarge", "inf2.24xlarge"])
+def test_a_type_is_emulated_by_every_name_that_the_driver_takes(kind: str) -> None:
+    container = of_container("draDriver", template("draDriver.enabled=true", f"emulate={kind}"))
+    assert {"name": "NEURON_DRA_DRIVER_EMULATION_MODE", "value": kind} in container["env"]
+
+
+@needs_helm
+@pytest.mark.parametrize("workload", OURS)
+def test_why_a_container_ended_is_in_the_pods_status(workload: str) -> None:
+    assert container_of(workload)["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
 @pytest.mark.parametrize(
     "values",
     [

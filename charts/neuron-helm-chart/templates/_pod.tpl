@@ -215,6 +215,7 @@ securityContext:
 resources:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+terminationMessagePolicy: FallbackToLogsOnError
 {{- end -}}
 
 {{- define "neuron.verbosity" -}}
