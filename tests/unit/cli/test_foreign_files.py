@@ -36,7 +36,14 @@ COMMANDS = {
     "labels of Karpenter": [
         "migrate FILES/karpenter-label.yaml",
         "explain - --node trn2.48xlarge",
+        "explain - --node trn2.48xlarge -o json",
         "explain - --node trn2.48xlarge --node-label karpenter.sh/nodepool=neuron-trn2",
+    ],
+    "a cluster without the pod's label, and a slice that is none": [
+        "explain --objects FILES/cluster-with-a-label-missing.yaml -o json",
+    ],
+    "a node that is cordoned": [
+        "explain FILES/jobset-depends-on.yaml --node trn2.48xlarge --objects FILES/cordoned-node.yaml"
     ],
     "the beta label of instance types": [
         "migrate FILES/beta-instance-type-label.yaml",

@@ -386,17 +386,20 @@ def test_other_directories_do_not(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("resource", "entry"),
     [
-        ({"name": "NEURON_LOGICAL_NC_CONFIG", "value": "3"}, "the logical core size of these nodes is 1 or 2"),
-        ({"name": "NEURON_RT_VIRTUAL_CORE_SIZE", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}, "is not known"),
-        ({"name": "AWS_NEURON_VISIBLE_DEVICES", "value": "0"}, "numbers count from 0"),
+        (NEURON, {"name": "NEURON_LOGICAL_NC_CONFIG", "value": "3"}),
+        (CORE, {"name": "NEURON_LOGICAL_NC_CONFIG", "value": "1"}),
+        (NEURON, {"name": "NEURON_RT_VIRTUAL_CORE_SIZE", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}),
+        (NEURON, {"name": "AWS_NEURON_VISIBLE_DEVICES", "value": "0"}),
     ],
+    ids=lambda value: value if isinstance(value, str) else f"{value['name']}={value.get('value', 'from')}",
 )
-def test_what_a_container_says_of_its_devices_is_named(shell: Shell, entry: Object, said: str) -> None:
-    _, made = shell.migrate(pod(container(count=4) | {"env": [entry]}), options=("--instance-type", "trn2.48xlarge"))
-    assert ("env" in made["spec"]["containers"][0]) == ("valueFrom" in entry)
-    assert said in shell.err
+def test_what_a_container_says_of_its_devices_is_named(shell: Shell, resource: str, entry: Object) -> None:
+    made = container(resource=resource, count={NEURON: 4, CORE: 1}[resource], env=[entry])
+    *_, migrated = shell.migrate(pod(made), options=("--instance-type", "trn2.48xlarge"))
+    assert ("env" in migrated["spec"]["containers"][0]) == ("valueFrom" in entry)
+    golden(shell.err)
 
 
 def test_every_kind_and_all_of_its_pod_templates_are_migrated(shell: Shell) -> None:

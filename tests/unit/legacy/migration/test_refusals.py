@@ -33,6 +33,23 @@ def pod(*containers: Object, **spec: Any) -> Object:
 TYPE = "--instance-type=trn2.48xlarge"
 ULTRA = "--instance-type=trn2u.48xlarge"
 INF2 = "--instance-type=inf2.48xlarge"
+TYPES = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {
+                    "matchExpressions": [
+                        {
+                            "key": "node.kubernetes.io/instance-type",
+                            "operator": "In",
+                            "values": ["trn1.32xlarge", "trn2.48xlarge"],
+                        }
+                    ]
+                }
+            ]
+        }
+    }
+}
 CASES: dict[str, tuple[Object, tuple[str, ...]]] = {
     "two resources": (pod(container(neuron=1, core=1)), ()),
     "a request that is not the limit": (pod(container(neuron=2, requests={NEURON: 1})), ()),
@@ -42,6 +59,7 @@ CASES: dict[str, tuple[Object, tuple[str, ...]]] = {
     "cores without a type": (pod(container(core=64)), ()),
     "connected devices without a type": (pod(container(neuron=3)), ()),
     "a node by name": (pod(container(neuron=1), nodeName="node-1"), (TYPE,)),
+    "two types that differ": (pod(container(core=16), affinity=TYPES), ()),
     "an UltraServer node": (pod(container(neuron=1)), (ULTRA,)),
     "more runs than alternatives": (pod(container(neuron=5)), ("--instance-type=inf1.24xlarge",)),
     "aligned runs": (pod(container(neuron=2)), (INF2,)),

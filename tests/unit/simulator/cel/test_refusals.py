@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from dra_driver.kube.objects.resource import Device
+from dra_driver.simulator.allocator.release import release
 from dra_driver.simulator.cel import (
     CelDevice,
     CelError,
     compile,  # noqa: A004 # the usual word for it
 )
-from tests.golden import golden
+from dra_driver.simulator.cel.releases import release_of
+from dra_driver.util.errors import DriverError
+from tests.golden import golden, golden_error
 
 DEVICE = CelDevice.of("dra.example.com", Device(name="d0"))
 
@@ -78,3 +83,9 @@ def test_an_expression_that_fails_on_a_device_says_why() -> None:
             )
         )
     )
+
+
+@pytest.mark.parametrize("named", [release_of, release])
+def test_a_release_that_is_not_known_is_refused_with_those_that_are(named: Callable[[str], object]) -> None:
+    with golden_error(DriverError):
+        named("1.12")
