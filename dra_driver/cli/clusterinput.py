@@ -259,7 +259,7 @@ def read_input(args: argparse.Namespace, files: Sequence[str], *, named: bool = 
     from dra_driver.simulator.cel import RELEASES, nearest
     from dra_driver.simulator.cluster import merge, waiting_left_out
     from dra_driver.simulator.emulated_nodes import described, efa_of
-    from dra_driver.simulator.manifests import Manifests, left_out, of_templates, read_manifests
+    from dra_driver.simulator.manifests import Manifests, left_out, of_known_classes, of_templates, read_manifests
 
     live = vocabulary.from_cluster(args)
     _check(args, files, live=live)
@@ -284,11 +284,22 @@ def read_input(args: argparse.Namespace, files: Sequence[str], *, named: bool = 
         cluster = waiting_left_out(cluster, keep=namespace(args))
     cluster = described(cluster, emulated)
     cluster = merge(efa_of(cluster), cluster)
+    if not named:
+        cluster = of_known_classes(cluster)
     if cluster.taint_rules and release(kubernetes).follows_no_taint_rules:
         why = f"DRADeviceTaintRules is off by default in {kubernetes}"
         notes.append(f"DeviceTaintRule: {len(cluster.taint_rules)} ({why})")
     with_notes = merge(cluster, Manifests(not_considered=(*left_out(cluster), *notes)))
     return ClusterInput(with_notes, kubernetes, asked)
+
+
+def beside_nothing(not_considered: Sequence[str]) -> str:
+    """For an error that there is nothing to answer about: what there is instead, in parentheses; "" without any."""
+    more = [f"and {len(not_considered) - _SHOWN} more"] if len(not_considered) > _SHOWN else []
+    return f" (not considered: {'; '.join([*not_considered[:_SHOWN], *more])})" if not_considered else ""
+
+
+_SHOWN: Final = 6
 
 
 def difference(asked: str, kubernetes: str) -> str:

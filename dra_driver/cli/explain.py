@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import vocabulary
-from dra_driver.cli.clusterinput import add_cluster_arguments, namespace, read_input
+from dra_driver.cli.clusterinput import add_cluster_arguments, beside_nothing, namespace, read_input
 from dra_driver.cli.terminal import Progress, print_object, show
 from dra_driver.util.errors import UsageError
 from dra_driver.util.text import first_of
@@ -77,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
     except ManifestError as error:
         raise UsageError(str(error)) from error
     if not found:
-        raise UsageError("nothing waits for devices", remedy="give the YAML of pods or claims as FILE")
+        beside = beside_nothing(given.manifests.not_considered)
+        raise UsageError(f"nothing waits for devices{beside}", remedy="give the YAML of pods or claims as FILE")
     _show(found, given.manifests, given.kubernetes, args.output)
     return 0 if all(item.fits for item in found) else 1
 

@@ -6,11 +6,12 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import vocabulary
-from dra_driver.cli.clusterinput import add_cluster_arguments, read_input
+from dra_driver.cli.clusterinput import add_cluster_arguments, beside_nothing, read_input
 from dra_driver.cli.terminal import Progress
 from dra_driver.util.errors import UsageError
 
 if TYPE_CHECKING:
+    from dra_driver.simulator.manifests import Manifests
     from dra_driver.simulator.placement import Simulation
 
 EXAMPLES: Final = (
@@ -55,14 +56,15 @@ def run(args: argparse.Namespace) -> int:
             simulation = simulate(given.manifests, given.kubernetes, progress)
     except ManifestError as error:
         raise UsageError(str(error)) from error
-    _refuse_nothing(simulation)
+    _refuse_nothing(simulation, given.manifests)
     found = show(given, simulation, args.output)
     return 0 if found["summary"]["status"] == "placed" else 1
 
 
-def _refuse_nothing(simulation: Simulation) -> None:
+def _refuse_nothing(simulation: Simulation, given: Manifests) -> None:
     if not simulation.outcomes:
         raise UsageError(
-            "nothing is to be placed: there is neither a pod with resource claims nor a claim",
+            "nothing is to be placed: there is neither a pod with resource claims nor a claim"
+            + beside_nothing(given.not_considered),
             remedy="give the YAML of pods or claims as FILE",
         )

@@ -27,7 +27,6 @@ from dra_driver.legacy.migration.limits import (
     Warnings,
     Wishes,
     chosen_types,
-    not_possible,
     places,
 )
 from dra_driver.legacy.migration.mentions import mentions
@@ -74,7 +73,6 @@ def pod_specs(item: Json, origin: Origin, warnings: Warnings) -> tuple[Path, ...
 
     Raises:
         ManifestError: an invalid field of a kind of Kubernetes, or of such a pod spec of another kind.
-        NotPossibleError: limits of Neuron resources that are not in a pod template.
     """
     version, kind = item["apiVersion"], item["kind"]
     group = version.rpartition("/")[0]
@@ -87,17 +85,10 @@ def pod_specs(item: Json, origin: Origin, warnings: Warnings) -> tuple[Path, ...
         convert(item, known.struct, origin)
         return podtemplates.find(item, origin)
     templates = podtemplates.find(item, origin)
-    among, used = frozenset(templates), set()
+    among = frozenset(templates)
+    used: set[Path] = set()
     for limit in _limits(item):
-        above = next((limit[:length] for length in range(len(limit)) if limit[:length] in among), None)
-        if above is None:
-            raise not_possible(
-                origin,
-                limit,
-                f"this is not in a pod template of {kind[:60]}, so what it becomes is not known",
-                remedy="migrate the pods that it makes as Pods, and copy the result",
-            )
-        used.add(above)
+        used.update(limit[:length] for length in range(len(limit)) if limit[:length] in among)
     found = tuple(path for path in templates if path in used)
     is_counted = (group, kind) in podtemplates.KNOWN
     for path in found:
@@ -228,8 +219,10 @@ _OF_KUBECTL: Final = frozenset({
 
 def _may_ask(item: Json) -> bool:
     """Whether an object may ask for devices elsewhere than in pod templates: custom resources, and texts."""
-    name = (item["apiVersion"].rpartition("/")[0], item["kind"])
-    return name == ("", "ConfigMap") or (name not in KINDS and name not in BESIDE)
+    group, _, version = item["apiVersion"].rpartition("/")
+    name = (group, item["kind"])
+    is_known = name in BESIDE or (name in KINDS and version in KINDS[name].versions)
+    return name == ("", "ConfigMap") or not is_known
 
 
 def _subject(item: Json, origin: Origin) -> str:
@@ -331,7 +324,7 @@ def unchanged(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Unchanged:
     """The classes that the pods in some texts need. Without texts, the class for ``aws.amazon.com/neuron``.
 
     Raises:
-        ManifestError: a text that cannot be parsed. NotPossibleError: limits that are not in a pod template.
+        ManifestError: a text that cannot be parsed.
     """
     warnings = Warnings()
     used = {} if sources else {NeuronResource.DEVICE.value: None}
@@ -339,7 +332,12 @@ def unchanged(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Unchanged:
     for item, origin in objects(sources):
         found: list[Place] = []
         # That a kind has to keep claims does not matter here.
-        for path in pod_specs(item, origin, Warnings()):
+        paths = pod_specs(item, origin, Warnings())
+        elsewhere = [limit for limit in _limits(item) if not any(limit[: len(path)] == path for path in paths)]
+        for limit in elsewhere if _may_ask(item) else ():
+            warnings.add(origin, limit, "what makes pods of it has to give them this limit")
+            used[str(limit[-1])] = None
+        for path in paths:
             spec = podtemplates.at(item, path)
             places_here = places(spec, origin, path)
             for place in places_here:
@@ -349,7 +347,7 @@ def unchanged(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Unchanged:
             if places_here and spec.get("schedulerName") == SECOND_SCHEDULER:
                 text = f"{SECOND_SCHEDULER} would ask the extender, which knows nothing of DRA: remove this line"
                 warnings.add(origin, (*path, "schedulerName"), text)
-        counted[origin.file] += bool(found)
+        counted[origin.file] += bool(found or (elsewhere and _may_ask(item)))
     classes = tuple(_device_class(name, nodes) for name in CLASS_NAMES if name in used)
     return Unchanged(classes, counted, warnings.texts())
 

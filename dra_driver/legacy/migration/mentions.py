@@ -11,8 +11,8 @@ from dra_driver.legacy.migration.limits import RESOURCES, Path
 _NAMED: Final = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, RESOURCES))})(?![\w.-])", re.ASCII)
 _OF_TAINT: Final = re.compile(r"\b(?:key|taintKey)[\"']?\s*:\s*[\"']?$")
 """Before a resource that is the key of a taint."""
-_SCHEDULER: Final = "KubeSchedulerConfiguration"
-"""The configuration of a scheduler that asks the extender has the resources, and asks for none."""
+_SCHEDULER: Final = ("KubeSchedulerConfiguration", '"managedResources"')
+"""The configuration of a scheduler that asks the extender, in its newer and its older form, asks for no resources."""
 _NOT_SPECIFIED: Final = frozenset({"metadata", "status"})
 
 
@@ -36,6 +36,6 @@ def mentions(item: dict[str, Any], templates: Collection[Path]) -> Iterator[Path
 
 
 def _asks(text: str) -> bool:
-    if _SCHEDULER in text:
+    if any(word in text for word in _SCHEDULER):
         return False
     return any(_OF_TAINT.search(text, 0, found.start()) is None for found in _NAMED.finditer(text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 
 import msgspec
 
@@ -20,6 +21,7 @@ from dra_driver.kube.objects.resource import (
     ResourceClaimTemplate,
 )
 from dra_driver.kube.quantity import UNIT
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.simulator.manifests.model import IMPLICIT, ClaimReference, Key, Manifests, PodWithClaims, of_container
 from dra_driver.simulator.manifests.names import MAX_NAMES, generated, uid
 from dra_driver.util.text import first_of
@@ -144,6 +146,44 @@ def attempts(manifests: Manifests) -> tuple[Attempt, ...]:
     return tuple(_Resolver(manifests).attempts())
 
 
+def of_known_classes(manifests: Manifests) -> Manifests:
+    """Without pods and claims that ask for devices of other drivers, whose DeviceClass is not there.
+
+    They are named in what is not considered. What asks for known classes too is kept, so that ``attempts`` refuses it,
+    and so is a class that looks misspelt. Of what a cluster holds, whatever needs something that is not there is left
+    out: that never stops a command. An operator's pods may have claims of templates that the operator makes.
+    """
+    resolver = _Resolver(manifests)
+    found: dict[str, list[str]] = {}
+    pods, running, standby = [], list(manifests.running), set(manifests.standby)
+    for pod in manifests.pods:
+        if missing := resolver.missing_of_pod(pod):
+            found.setdefault(missing, []).append(f"{pod.namespace}/{pod.name}")
+            standby |= {(pod.namespace, reference.claim) for reference in pod.claims}
+            running += [pod] if pod.node_name else []
+        else:
+            pods.append(pod)
+    used = {(pod.namespace, reference.claim) for pod in pods for reference in pod.claims}
+    standby -= used - manifests.standby
+    for claim in manifests.claims:
+        name = (claim.metadata.namespace, claim.metadata.name)
+        if name not in used | standby and (missing := resolver.missing_of_claim(claim)):
+            found.setdefault(missing, []).append("/".join(name))
+            standby.add(name)
+    notes = [f"{missing}: {first_of(names, MAX_NAMES)}" for missing, names in found.items()]
+    return replace(
+        manifests,
+        pods=tuple(pods),
+        running=tuple(running),
+        standby=frozenset(standby),
+        not_considered=(*manifests.not_considered, *notes),
+    )
+
+
+_SLIP = 0.8
+"""Similarity (``difflib``) from which a DeviceClass that is not there is a known one, misspelt."""
+
+
 class _Resolver:
     def __init__(self, manifests: Manifests) -> None:
         self._manifests = manifests
@@ -165,14 +205,13 @@ class _Resolver:
                 yield Attempt(pod, claims, extended)
         for (namespace, name), claim in self._claims.items():
             if (namespace, name) not in used | self._manifests.standby:
-                self._check_classes(claim.spec.devices, self._origin("ResourceClaim", namespace, name), ("spec",))
+                self._check_claim(claim)
                 yield Attempt(None, (claim,))
 
     def _claim(self, pod: PodWithClaims, reference: ClaimReference) -> ResourceClaim:
         known = self._claims.get((pod.namespace, reference.claim))
         if known is not None:
-            origin = self._origin("ResourceClaim", pod.namespace, reference.claim)
-            self._check_classes(known.spec.devices, origin, ("spec",))
+            self._check_claim(known)
             return known
         if not reference.template:
             raise self._missing(pod, reference, "ResourceClaim", reference.claim)
@@ -182,6 +221,39 @@ class _Resolver:
         origin = self._origin("ResourceClaimTemplate", pod.namespace, reference.template)
         self._check_classes(template.spec.spec.devices, origin, ("spec", "spec"))
         return _made(pod, reference, template)
+
+    def missing_of_pod(self, pod: PodWithClaims) -> str:
+        """What is not there for the devices that the pod asks for, if it is to be left out; else ""."""
+        held = bool((pod.written.get("metadata") or {}).get("uid"))
+        devices: list[DeviceClaim] = []
+        for reference in pod.claims:
+            claim = self._claims.get((pod.namespace, reference.claim))
+            template = self._templates.get((pod.namespace, reference.template))
+            if claim is not None and claim.status.allocation is None:
+                devices.append(claim.spec.devices)
+            elif claim is None and template is not None:
+                devices.append(template.spec.spec.devices)
+            elif claim is None and reference.name and (held or pod.by_operator):
+                kind = "ResourceClaimTemplate" if reference.template else "ResourceClaim"
+                return f"{kind} {reference.template or reference.claim}, which is not there"
+        asks_here = any(name.startswith(NEURON_RESOURCES) for name in pod.extended_resources)
+        return self._missing_classes(devices, held=held, asks_here=asks_here)
+
+    def missing_of_claim(self, claim: ResourceClaim) -> str:
+        """The same of a claim."""
+        devices = [claim.spec.devices] if claim.status.allocation is None else []
+        return self._missing_classes(devices, held=bool(claim.metadata.uid), asks_here=False)
+
+    def _missing_classes(self, devices: Iterable[DeviceClaim], *, held: bool, asks_here: bool) -> str:
+        names = {name for item in devices for request in item.requests for _, name in _class_names(request)}
+        missing = sorted(names - self._classes)
+        is_of_others = missing and not asks_here and names.isdisjoint(self._classes)
+        if missing and (held or (is_of_others and not any(map(self._is_slip, missing)))):
+            return f"DeviceClass {' and '.join(missing)}, which is not there"
+        return ""
+
+    def _is_slip(self, name: str) -> bool:
+        return name.endswith(f".{DRIVER_NAME}") or bool(get_close_matches(name, self._classes, n=1, cutoff=_SLIP))
 
     def _missing(self, pod: PodWithClaims, reference: ClaimReference, kind: str, name: str) -> ManifestError:
         elsewhere = self._claims if kind == "ResourceClaim" else self._templates
@@ -198,15 +270,15 @@ class _Resolver:
         origin = self._origins.get((kind, namespace, name))
         return origin if origin is not None else Origin("the cluster", "", subject=f"{kind} {namespace}/{name}")
 
+    def _check_claim(self, claim: ResourceClaim) -> None:
+        """An allocated claim needs its classes no more."""
+        if claim.status.allocation is None:
+            origin = self._origin("ResourceClaim", claim.metadata.namespace, claim.metadata.name)
+            self._check_classes(claim.spec.devices, origin, ("spec",))
+
     def _check_classes(self, devices: DeviceClaim, origin: Origin, path: tuple[str | int, ...]) -> None:
         for place, request in enumerate(devices.requests):
-            wanted: list[tuple[tuple[str | int, ...], str]] = [
-                (("firstAvailable", number), sub.device_class_name)
-                for number, sub in enumerate(request.first_available)
-            ]
-            if request.exactly is not None:
-                wanted.append((("exactly",), request.exactly.device_class_name))
-            for below, name in wanted:
+            for below, name in _class_names(request):
                 if name not in self._classes:
                     known = ", ".join(sorted(self._classes)[:8]) or "none"
                     raise origin.error(
@@ -214,6 +286,14 @@ class _Resolver:
                         f"there is no DeviceClass {name} (there are: {known})",
                         remedy="give the file that has it too, or correct the name",
                     )
+
+
+def _class_names(request: DeviceRequest) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """The DeviceClasses of a request, each after its path in the request."""
+    for number, sub in enumerate(request.first_available):
+        yield ("firstAvailable", number), sub.device_class_name
+    if request.exactly is not None:
+        yield ("exactly",), request.exactly.device_class_name
 
 
 def _made(pod: PodWithClaims, reference: ClaimReference, template: ResourceClaimTemplate) -> ResourceClaim:

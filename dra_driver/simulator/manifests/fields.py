@@ -54,23 +54,26 @@ KINDS: Final[Mapping[tuple[str, str], Kind]] = {
 }
 
 _BESIDE: Final[Mapping[str, str]] = {
-    "": "ConfigMap Endpoints LimitRange Namespace PersistentVolume PersistentVolumeClaim ResourceQuota Secret Service "
-    "ServiceAccount Event",
+    "": "Binding ComponentStatus ConfigMap Endpoints Event LimitRange Namespace PersistentVolume PersistentVolumeClaim "
+    "ResourceQuota Secret Service ServiceAccount",
     "apps": "ControllerRevision",
     "autoscaling": "HorizontalPodAutoscaler",
-    "admissionregistration.k8s.io": "ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding "
-    "ValidatingWebhookConfiguration MutatingWebhookConfiguration",
+    "admissionregistration.k8s.io": "MutatingAdmissionPolicy MutatingAdmissionPolicyBinding "
+    "MutatingWebhookConfiguration ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding "
+    "ValidatingWebhookConfiguration",
     "apiextensions.k8s.io": "CustomResourceDefinition",
-    "coordination.k8s.io": "Lease",
+    "coordination.k8s.io": "Lease LeaseCandidate",
     "discovery.k8s.io": "EndpointSlice",
-    "karpenter.sh": "NodePool NodeClaim",
-    "kueue.x-k8s.io": "ClusterQueue Cohort LocalQueue ResourceFlavor Topology WorkloadPriorityClass",
-    "networking.k8s.io": "Ingress IngressClass NetworkPolicy",
+    "karpenter.sh": "NodePool NodeClaim Provisioner",
+    "kueue.x-k8s.io": "ClusterQueue Cohort LocalQueue ResourceFlavor Topology Workload WorkloadPriorityClass",
+    "networking.k8s.io": "Ingress IngressClass IPAddress NetworkPolicy ServiceCIDR",
     "node.k8s.io": "RuntimeClass",
-    "policy": "PodDisruptionBudget",
+    "policy": "Eviction PodDisruptionBudget PodSecurityPolicy",
     "rbac.authorization.k8s.io": "ClusterRole ClusterRoleBinding Role RoleBinding",
-    "scheduling.k8s.io": "PriorityClass",
-    "storage.k8s.io": "StorageClass CSIDriver CSINode VolumeAttributesClass",
+    "resource.k8s.io": "ResourcePoolStatusRequest",
+    "scheduling.k8s.io": "CompositePodGroup PodGroup PriorityClass Workload",
+    "scheduling.volcano.sh": "PodGroup Queue",
+    "storage.k8s.io": "CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass",
 }
 BESIDE: Final = frozenset((group, name) for group, names in _BESIDE.items() for name in names.split())
 """Kinds often kept in the same files; none of them uses devices. They are listed as not considered."""

@@ -2,11 +2,12 @@
 
 Operators put pod templates at places of their own (``spec.pytorchReplicaSpecs.Worker.template``,
 ``spec.workerGroupSpecs[0].template``), and new kinds appear all the time. So a template is recognized by what it is: an
-object with ``spec.containers`` below a key that ends in ``template``, a Pod within another object, or a ``podSpec``.
-How many pods an operator makes of it is known for the kinds of a table; of others, one pod stands for each template.
+object with ``spec.containers`` or ``containers`` below a key that ends in ``template``, a Pod within another object, or
+a ``podSpec``. How many pods an operator makes of it is known for the kinds of a table; of others, one pod stands for
+each template.
 
-Sources of the table: the CRDs of Kubeflow's training operator and MPI operator, KubeRay, JobSet, Volcano, Argo Rollouts
-and OpenKruise.
+Sources of the table: the CRDs of Kubeflow's training operator and MPI operator, KubeRay, JobSet, Volcano, Argo
+Rollouts, OpenKruise, OpenShift and SageMaker HyperPod's training operator.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _spec_path(path: Path, value: Any) -> Path | None:
     if not isinstance(value, dict):
         return None
     key = path[-1].lower() if path and isinstance(path[-1], str) else ""
-    if key == "podspec":
+    if key == "podspec" or (key.endswith("template") and "containers" in value):
         return path if _is_pod_spec(value) else None
     is_pod = value.get("kind") == "Pod" and value.get("apiVersion") == "v1"
     return (*path, "spec") if (is_pod or key.endswith("template")) and _is_pod_spec(value.get("spec")) else None
@@ -75,6 +76,15 @@ def _is_pod_spec(value: Any) -> bool:
         and bool(containers)
         and all(isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in containers)
     )
+
+
+def asks(item: Any, origin: Origin) -> bool:
+    """Whether a pod template has claims or names Neuron resources, as far as its text says."""
+    texts = (str(at(item, path)) for path in find(item, origin))
+    return any("resourceClaims" in text or _NEURON in text for text in texts)
+
+
+_NEURON: Final = "aws.amazon.com/neuron"
 
 
 def at(item: Any, path: Path) -> Any:
@@ -128,6 +138,10 @@ def _ray_workers(part: _Part) -> int:
         return 0
     least, most = part.number("minReplicas", 0), part.number("maxReplicas", MAX_PODS)
     return min(max(least, part.number("replicas", 0)), most) * part.number("numOfHosts", 1)
+
+
+def _with_spares(part: _Part) -> int:
+    return part.number("replicas", 1) + part.number("spares", 0)
 
 
 def _none_or_more(part: _Part) -> int:
@@ -195,7 +209,14 @@ KNOWN: Final[Mapping[tuple[str, str], _JobKind]] = {
         (_Rule(("spec", "replicatedJobs", "*"), ("template", "spec", "template"), _replicated_job),), _SUSPEND
     ),
     ("batch.volcano.sh", "Job"): _JobKind((_Rule(("spec", "tasks", "*"), ("template",), _replicas),)),
+    ("batch.volcano.sh", "CronJob"): _JobKind(
+        (_Rule(("spec", "jobTemplate", "spec", "tasks", "*"), ("template",), _replicas),), _SUSPEND
+    ),
+    ("sagemaker.amazonaws.com", "HyperPodPyTorchJob"): _JobKind(
+        (_Rule(("spec", "replicaSpecs", "*"), ("template",), _with_spares),), ("spec", "runPolicy", "suspend")
+    ),
     ("argoproj.io", "Rollout"): _PLAIN,
+    ("apps.openshift.io", "DeploymentConfig"): _PLAIN,
     ("apps.kruise.io", "CloneSet"): _PLAIN,
     ("apps.kruise.io", "StatefulSet"): _PLAIN,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -218,7 +219,16 @@ class _Reader:
         """
         shown = name[:60]
         origin = _named(value, shown, origin)
-        item = podtemplates.read(value, group, name, origin, self._unknown)
+        try:
+            item = podtemplates.read(value, group, name, origin, self._unknown)
+            for path, spec in pods_of.pod_specs(item) if item is not None else ():
+                check_pod(spec, origin, path)
+        except ManifestError:
+            # Of a kind that is not known, even what looks like a pod template may be none, or may be filled in later.
+            if (group, name) in podtemplates.KNOWN or podtemplates.asks(value, origin):
+                raise
+            self._beside[f"{shown} with a pod template that cannot be read"] += 1
+            return True
         if item is not None:
             self._add(item, Kind(shown, group, (), workloads.CustomWorkload), origin, value)
         elif group in _GROUPS and not self._held and not _has_uid(value):
@@ -313,6 +323,8 @@ class _Reader:
             if self._count > MAX_PODS:
                 raise origin.error((), f"this and what was read before make more than {MAX_PODS} pods")
             made = with_claims(pod, value)
+            if pod.assumed and isinstance(owner, workloads.CustomWorkload):
+                made = replace(made, by_operator=True)
             if not made.claims and (made.node_name or not made.extended_resources):
                 if not self._stored:  # in a cluster, those are most pods, and nobody asks about them
                     self._unconsidered.setdefault("Pod without resource claims", []).append(name)

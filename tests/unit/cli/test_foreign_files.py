@@ -84,6 +84,35 @@ COMMANDS = {
         f"simulate {CLAIM} --node trn2.48xlarge --kubernetes 1.33",
         "select true --kubernetes 1.35",
     ],
+    "claims of other drivers beside one of ours": [
+        f"simulate FILES/claims-of-other-drivers.yaml {CLAIM} --node trn1.2xlarge",
+        f"explain FILES/claims-of-other-drivers.yaml {CLAIM} --node trn1.2xlarge",
+        "simulate FILES/claims-of-other-drivers.yaml --node trn1.2xlarge",
+        "explain FILES/claims-of-other-drivers.yaml --node trn1.2xlarge",
+        "simulate FILES/class-that-is-misspelt.yaml --node trn1.32xlarge",
+        "simulate FILES/gpu-beside-chips.yaml --node trn1.32xlarge",
+    ],
+    "a cluster's pods that lack something": [
+        "explain --node trn1.2xlarge --objects FILES/held-pods-that-lack-something.yaml",
+        "simulate --node trn1.2xlarge --objects FILES/held-pods-that-lack-something.yaml",
+    ],
+    "other kinds of Kubernetes": [f"simulate FILES/kinds-of-kubernetes.yaml {CLAIM} --node trn1.2xlarge"],
+    "a template that is filled in later": [
+        f"simulate FILES/template-filled-in-later.yaml {CLAIM} --node trn1.2xlarge",
+    ],
+    "limits that are in no pod template": [
+        "migrate FILES/limits-outside-pod-templates.yaml --instance-type trn2.48xlarge",
+        "migrate FILES/limits-outside-pod-templates.yaml --extended-resources",
+        "simulate FILES/limits-outside-pod-templates.yaml --node trn2.48xlarge --extended-resources",
+    ],
+    "Neuron in what limits and in what schedules": ["migrate FILES/neuron-limited-not-asked-for.yaml"],
+    "operators that make several pods of a template": [
+        "simulate FILES/operators-that-make-several-pods.yaml --node trn1.32xlarge=4 --extended-resources",
+    ],
+    "a pod spec below template": [
+        "migrate FILES/llm-inference-service.yaml --instance-type trn2.48xlarge",
+        "simulate - --node trn2.48xlarge",
+    ],
 }
 """What the file has in it -> commands; - is what migrate, if it is the first, has printed."""
 

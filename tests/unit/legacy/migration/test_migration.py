@@ -512,15 +512,6 @@ def test_migrating_twice_is_migrating_once(shell: Shell) -> None:
         (pod(container(resource=CORE, count=5)), ("--instance-type", "trn1.32xlarge")),
         (pod(container("a", count=8), container("b", count=16)), ("--instance-type", "trn1.32xlarge")),
         (pod(container("a", CORE, 2), container("b", CORE)), ("--instance-type", "inf2.xlarge")),
-        (
-            {
-                "apiVersion": "trainer.kubeflow.org/v1alpha1",
-                "kind": "TrainJob",
-                "metadata": {"name": "c"},
-                "spec": {"trainer": {"resourcesPerNode": {"limits": {NEURON: 1}}}},
-            },
-            (),
-        ),
     ],
 )
 def test_what_no_node_could_run_or_no_claim_can_say_is_refused(
@@ -868,7 +859,7 @@ def without_claims(value: Any) -> Any:
 
 @settings(max_examples=examples(150))
 @given(body=st.dictionaries(KEYS, ANYTHING, max_size=4))
-def test_pod_templates_anywhere_are_migrated_or_refused_and_all_else_stays(body: Object) -> None:
+def test_pod_templates_anywhere_are_migrated_or_named_and_all_else_stays(body: Object) -> None:
     before = {"apiVersion": "example.org/v1", "kind": "Other", "metadata": {"name": "o"}, **body}
     try:
         made = migrate([("input", json.dumps(before))], Nodes(INSTANCE_TYPES["trn2.48xlarge"]))
@@ -876,7 +867,7 @@ def test_pod_templates_anywhere_are_migrated_or_refused_and_all_else_stays(body:
         assert str(error).startswith("input:1")
         return
     after = made.documents[-1]
-    assert f'"limits": {{"{NEURON}"' not in json.dumps(after)
+    assert f'"limits": {{"{NEURON}"' not in json.dumps(after) or made.left
     assert without_claims(after) == without_claims(before)
     assert (len(made.documents) > 1) == bool(made.changed) == (after != before)
     again = migrate([("input", json.dumps(after))], Nodes(INSTANCE_TYPES["trn2.48xlarge"]))
