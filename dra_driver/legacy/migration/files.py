@@ -82,7 +82,8 @@ def pod_specs(item: Json, origin: Origin, warnings: Warnings) -> tuple[Path, ...
     if known is not None and version.rpartition("/")[2] in known.versions:
         if not makes_pods(known.struct):
             return ()
-        convert(item, known.struct, origin)
+        # A live object may have fields of newer releases.
+        convert(item, known.struct, origin, {} if _metadata(item).get("uid") else None)
         return podtemplates.find(item, origin)
     templates = podtemplates.find(item, origin)
     among = frozenset(templates)
@@ -91,9 +92,10 @@ def pod_specs(item: Json, origin: Origin, warnings: Warnings) -> tuple[Path, ...
         used.update(limit[:length] for length in range(len(limit)) if limit[:length] in among)
     found = tuple(path for path in templates if path in used)
     is_counted = (group, kind) in podtemplates.KNOWN
+    is_strict = is_counted and not _metadata(item).get("uid")
     for path in found:
         at = origin.at((*origin.path, *path), origin.subject)
-        convert(podtemplates.at(item, path), PodSpec, at, None if is_counted else {})
+        convert(podtemplates.at(item, path), PodSpec, at, None if is_strict else {})
         _warn_of_kind(item, path, origin, warnings, is_known=is_counted or known is not None)
     return found
 

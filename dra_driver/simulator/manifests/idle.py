@@ -1,4 +1,4 @@
-"""Objects that make pods and make none now: suspended ones, and those scaled to zero."""
+"""Objects that make pods and make none now: those that are suspended, finished or scaled to zero."""
 
 from __future__ import annotations
 
@@ -16,11 +16,24 @@ _SCALED: Final = frozenset(
 )
 
 
+FINISHED: Final = "finished"
+_ENDS: Final = frozenset({"Complete", "Completed", "Succeeded", "Failed"})
+"""Conditions of jobs of Kubernetes, JobSet and Kubeflow that have ended."""
+
+
 def idle(value: Json) -> str:
-    """Why the object makes no pods: ``suspended``, ``scaled to zero``, or ""."""
+    """Why the object makes no pods: ``finished``, ``suspended``, ``scaled to zero``, or ""."""
+    if str(value.get("kind")).endswith(("Job", "JobSet")) and _has_ended(_at(value, ("status", "conditions"))):
+        return FINISHED
     if any(_at(value, path) is True for path in _SWITCHES):
         return "suspended"
     return "scaled to zero" if value.get("kind") in _SCALED and _at(value, ("spec", "replicas")) == 0 else ""
+
+
+def _has_ended(conditions: Any) -> bool:
+    return isinstance(conditions, list) and any(
+        isinstance(item, dict) and item.get("type") in _ENDS and item.get("status") == "True" for item in conditions
+    )
 
 
 def waits(value: Json) -> bool:

@@ -224,7 +224,7 @@ KNOWN: Final[Mapping[tuple[str, str], _JobKind]] = {
 
 
 def read(
-    item: dict[str, Any], group: str, kind: str, origin: Origin, unknown: dict[str, None]
+    item: dict[str, Any], group: str, kind: str, origin: Origin, unknown: dict[str, None], *, held: bool = False
 ) -> CustomWorkload | None:
     """An object of a kind that is no part of Kubernetes, with its pod templates; None if it has none.
 
@@ -234,7 +234,8 @@ def read(
         kind: its kind.
         origin: of the object.
         unknown: records the unknown fields of pods of kinds that are not in the table, whose pod specs may have more
-            fields than Kubernetes'. In those of the table they are errors.
+            fields than Kubernetes'. In those of the table they are errors, unless a cluster holds the object.
+        held: whether a cluster holds the object.
 
     Raises:
         ManifestError: an invalid field, or a number of pods that no cluster has.
@@ -243,7 +244,7 @@ def read(
     if not paths:
         return None
     known = KNOWN.get((group, kind))
-    lenient = None if known is not None else unknown
+    lenient = None if known is not None and not held else unknown
     meta = _converted(item, ("metadata",), ObjectMeta, origin, None)
     root = _Part(item, origin)
     unsaid = f"how many pods {kind[:60]} of {group[:60]} makes (one for each pod template is taken)"

@@ -19,7 +19,7 @@ from dra_driver.simulator.manifests import pods as pods_of
 from dra_driver.simulator.manifests import podtemplates, workloads
 from dra_driver.simulator.manifests.corevalidation import check_metadata, check_node, check_pod
 from dra_driver.simulator.manifests.fields import BESIDE, KINDS, Kind, convert
-from dra_driver.simulator.manifests.idle import beyond, idle, resumed, waits
+from dra_driver.simulator.manifests.idle import FINISHED, beyond, idle, resumed, waits
 from dra_driver.simulator.manifests.model import Key, Manifests, PodWithClaims
 from dra_driver.simulator.manifests.names import MAX_NAMES, generated
 from dra_driver.simulator.manifests.pods import MAX_PODS, unconsidered, with_claims
@@ -156,11 +156,18 @@ class _Reader:
         self._origins: dict[Key, Origin] = {}
         self._items: dict[Key, Any] = {}
         self._again: list[str] = []
+        self._makers: list[tuple[Any, Origin, dict[str, Any]]] = []
+        self._has_made: set[str] = set()
         self._count = 0
         self._beside: Counter[str] = Counter()
         self._unconsidered: dict[str, list[str]] = {}
 
     def manifests(self) -> Manifests:
+        for owner, origin, value in self._makers:
+            if _has_uid(value) and str(value["metadata"]["uid"]) in self._has_made:
+                self._unconsidered.setdefault("what it makes is there", []).append(origin.subject)
+            elif self._resume or idle(value) != FINISHED:
+                self._add_pods(owner, origin, value)
         found = self._found
         beside = [f"{kind}: {count}" for kind, count in sorted(self._beside.items())]
         parts = [f"{text}: {first_of(names, MAX_NAMES)}" for text, names in self._unconsidered.items()]
@@ -182,6 +189,7 @@ class _Reader:
     def add(self, value: dict[str, Any], origin: Origin) -> None:
         version, name = self._type(value, origin)
         group = version.rpartition("/")[0]
+        self._note_controllers(value)
         kind = KINDS.get((group, name))
         makes_pods = pods_of.makes_pods(kind.struct) if kind is not None else bool(podtemplates.find(value, origin))
         if makes_pods and (state := idle(value)):
@@ -193,12 +201,19 @@ class _Reader:
 
     def _resumed(self, value: dict[str, Any], state: str) -> dict[str, Any]:
         """The object as it is to be taken, with a note."""
-        takes = self._resume or waits(value)
+        takes = self._resume or (waits(value) and state != FINISHED)
         text = f"{state}, taken as resumed" if takes else f"{state}, so it makes no pods (--resume takes it as resumed)"
         meta = value.get("metadata")
         name = (meta.get("name") or meta.get("generateName")) if isinstance(meta, dict) else None
         self._unconsidered.setdefault(text, []).append(f"{value['kind'][:60]} {str(name)[:253]}")
         return resumed(value) if takes else value
+
+    def _note_controllers(self, value: dict[str, Any]) -> None:
+        """Remember what has made a stored object, and so needs to make nothing."""
+        owners = value["metadata"].get("ownerReferences") if _has_uid(value) else None
+        for owner in owners if isinstance(owners, list) else ():
+            if isinstance(owner, dict) and owner.get("controller") is True:
+                self._has_made.add(str(owner.get("uid")))
 
     def _add_known(self, value: dict[str, Any], kind: Kind, origin: Origin) -> None:
         held = self._held or _has_uid(value)
@@ -206,7 +221,8 @@ class _Reader:
         try:
             item, origin = read_object(value, kind, origin, self._unknown if lenient else None)
         except ManifestError:
-            if not held or not _is_foreign_slice(value):
+            is_older = str(value["apiVersion"]).rpartition("/")[2] not in kind.versions
+            if not _is_foreign_slice(value) or not (held or is_older):
                 raise
             self._beside["ResourceSlice of another driver that cannot be read"] += 1
             return
@@ -219,13 +235,14 @@ class _Reader:
         """
         shown = name[:60]
         origin = _named(value, shown, origin)
+        held = self._held or _has_uid(value)
         try:
-            item = podtemplates.read(value, group, name, origin, self._unknown)
+            item = podtemplates.read(value, group, name, origin, self._unknown, held=held)
             for path, spec in pods_of.pod_specs(item) if item is not None else ():
                 check_pod(spec, origin, path)
         except ManifestError:
             # Of a kind that is not known, even what looks like a pod template may be none, or may be filled in later.
-            if (group, name) in podtemplates.KNOWN or podtemplates.asks(value, origin):
+            if not held and ((group, name) in podtemplates.KNOWN or podtemplates.asks(value, origin)):
                 raise
             self._beside[f"{shown} with a pod template that cannot be read"] += 1
             return True
@@ -287,7 +304,7 @@ class _Reader:
         if pods_of.makes_pods(kind.struct):
             for text in beyond(value):
                 self._unconsidered.setdefault(text, []).append(f"{kind.name} {item.metadata.name}")
-            self._add_pods(item, origin, value)
+            self._makers.append((item, origin, value))
         else:
             self._found[kind.struct].append(item)
 

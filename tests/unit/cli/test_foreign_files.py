@@ -113,6 +113,11 @@ COMMANDS = {
         "migrate FILES/llm-inference-service.yaml --instance-type trn2.48xlarge",
         "simulate - --node trn2.48xlarge",
     ],
+    "live objects with what they have made": [
+        "migrate FILES/live-objects-and-their-owners.yaml",
+        "simulate FILES/live-objects-and-their-owners.yaml --node trn1.32xlarge --extended-resources",
+    ],
+    "a slice in an older API": [f"simulate FILES/slice-of-an-older-api.yaml {CLAIM} --node trn1.2xlarge"],
 }
 """What the file has in it -> commands; - is what migrate, if it is the first, has printed."""
 
