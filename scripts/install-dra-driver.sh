@@ -399,7 +399,10 @@ render() {
     if [[ -n $node_selector ]]; then
         component $SETTINGS/node-selector 'example.com/neuron: dra' "${node_selector%%=*}: \"${node_selector#*=}\""
     fi
-    component $SETTINGS/kubelet-root /var/lib/k0s/kubelet "$kubelet_root"
+    # Not for the usual one: kustomize puts first what a patch names, and helm would replace pods for the other order.
+    if [[ $kubelet_root != /var/lib/kubelet ]]; then
+        component $SETTINGS/kubelet-root /var/lib/k0s/kubelet "$kubelet_root"
+    fi
     if [[ -n $placer ]]; then component $SETTINGS/placer '"300"' "\"$group_timeout\""; fi
     add_tolerations
     add_pull_secrets

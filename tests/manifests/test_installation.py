@@ -18,6 +18,7 @@ from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KUBELET, TYPE
 from dra_driver.neuron.health.node_status import PRESENT
 from dra_driver.neuron.topology.partitions import Partitions
 from tests.golden import golden
+from tests.manifests.chart import needs_helm, template
 from tests.manifests.support import (
     IMAGE,
     INSTALLER,
@@ -170,6 +171,18 @@ def test_nothing_of_the_template_is_left(options: tuple[str, ...]) -> None:
 
 def test_the_same_options_give_the_same_bytes() -> None:
     assert install("--dry-run", IMAGE).stdout == install("--dry-run", IMAGE).stdout
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("options", "values"), [((), ()), (("--emulate", "trn2.48xlarge"), ("emulate=trn2.48xlarge",))], ids=str
+)
+def test_helm_finds_the_pods_as_the_chart_makes_them_to_the_order_and_replaces_none(
+    options: tuple[str, ...], values: tuple[str, ...]
+) -> None:
+    made = of_kind(template("draDriver.enabled=true", "devicePlugin.enabled=false", *values), "DaemonSet")
+    made_pod, ours = made["spec"]["template"]["spec"], pod(*options)
+    assert ours | {"containers": [container(*options) | {"image": made_pod["containers"][0]["image"]}]} == made_pod
 
 
 def test_the_driver_may_do_exactly_this() -> None:

@@ -226,6 +226,9 @@ def template(helm: str, values: Iterable[str]) -> dict[Key, str]:
 
 _MERGED_BY: Final = {"containers": "name", "env": "name", "volumes": "name", "volumeMounts": "mountPath"}
 """Lists that kustomize merges by a key of their items; it replaces all others."""
+_NAMED_WHOLE: Final = ("env",)
+"""Kustomize puts first what a patch names. With all names, the order is the chart's: helm, which takes over what was
+installed, replaces no pod. Not for volumes, since a name would bring back what another component has deleted."""
 
 
 def difference(before: Object, after: Object) -> Object:
@@ -242,7 +245,9 @@ def _change(before: object, after: object, field: str) -> object:
         old = {item[by]: item for item in before}
         new = {item[by]: item for item in after}
         changes = [
-            {by: name} | difference(old.get(name, {}), item) for name, item in new.items() if old.get(name) != item
+            {by: name} | difference(old.get(name, {by: name}), item)
+            for name, item in new.items()
+            if old.get(name) != item or field in _NAMED_WHOLE
         ]
         return [*changes, *({"$patch": "delete", by: name} for name in old if name not in new)]
     return after
