@@ -65,6 +65,7 @@ def _replaced(value: Json, path: Path, by: Any) -> Json:
 _BEYOND: Final = {
     "dependsOn": "dependsOn (all are placed at once)",
     "scheduling": "scheduling (each pod has claims of its own; a group that shares one needs fewer devices)",
+    "spares": "spares (the replicas alone are placed)",
 }
 
 
@@ -80,4 +81,4 @@ def beyond(value: Json) -> Iterator[str]:
 
 
 _LEVELS: Final = 3
-"""From ``spec`` to the last level at which JobSet, Job and CronJob have such fields."""
+"""From ``spec`` to the last level at which JobSet, Job, CronJob and HyperPodPyTorchJob have such fields."""

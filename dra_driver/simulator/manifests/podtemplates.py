@@ -140,10 +140,6 @@ def _ray_workers(part: _Part) -> int:
     return min(max(least, part.number("replicas", 0)), most) * part.number("numOfHosts", 1)
 
 
-def _with_spares(part: _Part) -> int:
-    return part.number("replicas", 1) + part.number("spares", 0)
-
-
 def _none_or_more(part: _Part) -> int:
     return part.number("replicas", 0)
 
@@ -213,7 +209,7 @@ KNOWN: Final[Mapping[tuple[str, str], _JobKind]] = {
         (_Rule(("spec", "jobTemplate", "spec", "tasks", "*"), ("template",), _replicas),), _SUSPEND
     ),
     ("sagemaker.amazonaws.com", "HyperPodPyTorchJob"): _JobKind(
-        (_Rule(("spec", "replicaSpecs", "*"), ("template",), _with_spares),), ("spec", "runPolicy", "suspend")
+        (_Rule(("spec", "replicaSpecs", "*"), ("template",), _replicas),), ("spec", "runPolicy", "suspend")
     ),
     ("argoproj.io", "Rollout"): _PLAIN,
     ("apps.openshift.io", "DeploymentConfig"): _PLAIN,
