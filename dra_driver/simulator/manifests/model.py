@@ -128,7 +128,7 @@ class PodWithClaims:
     """Equal for pods that kube-scheduler spreads over nodes by default: those of one ReplicaSet or StatefulSet."""
     labels: Mapping[str, str] = field(default_factory=dict)
     by_operator: bool = False
-    """Whether it is of a kind that is known by its pod templates alone, whose operator may make claims too."""
+    """Whether an operator may make its claims: that of its kind, or of an object that names their template."""
     spec: PodSpec = field(default=PodSpec(), compare=False, repr=False)
     written: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """The pod or the pod template as it was read, with all its fields."""

@@ -53,6 +53,18 @@ def find(item: Any, origin: Origin) -> tuple[Path, ...]:
     return tuple(found)
 
 
+def claim_templates(item: Any) -> Iterator[str]:
+    """Names of ResourceClaimTemplates that an object's operator makes: NVIDIA's ComputeDomain has one so."""
+    waiting: list[tuple[int, str, Any]] = [(0, "", item)]
+    while waiting:
+        level, key, value = waiting.pop()
+        name = value.get("name") if isinstance(value, dict) and key.lower().endswith("resourceclaimtemplate") else None
+        if isinstance(name, str):
+            yield name
+        if level < MAX_LEVELS:
+            waiting += [(level + 1, str(step), below) for step, below in _children(value)]
+
+
 def _children(value: Any) -> Iterator[tuple[str | int, Any]]:
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return ((step, below) for step, below in pairs if isinstance(below, dict | list) and isinstance(step, str | int))

@@ -158,6 +158,7 @@ class _Reader:
         self._again: list[str] = []
         self._makers: list[tuple[Any, Origin, dict[str, Any]]] = []
         self._has_made: set[str] = set()
+        self._made_by_operators: set[str] = set()
         self._count = 0
         self._beside: Counter[str] = Counter()
         self._unconsidered: dict[str, list[str]] = {}
@@ -180,11 +181,15 @@ class _Reader:
             classes=tuple(found[resource.DeviceClass]),
             templates=tuple(found[resource.ResourceClaimTemplate]),
             claims=tuple(found[resource.ResourceClaim]),
-            pods=tuple(self._pods),
+            pods=tuple(map(self._with_operator, self._pods)),
             running=tuple(self._running),
             not_considered=(*parts, *beside, *(f"field {name}" for name in self._unknown)),
             origins=self._origins,
         )
+
+    def _with_operator(self, pod: PodWithClaims) -> PodWithClaims:
+        makes = any(reference.template in self._made_by_operators for reference in pod.claims)
+        return replace(pod, by_operator=True) if makes else pod
 
     def add(self, value: dict[str, Any], origin: Origin) -> None:
         version, name = self._type(value, origin)
@@ -236,6 +241,7 @@ class _Reader:
         shown = name[:60]
         origin = _named(value, shown, origin)
         held = self._held or _has_uid(value)
+        self._made_by_operators.update(podtemplates.claim_templates(value))
         try:
             item = podtemplates.read(value, group, name, origin, self._unknown, held=held)
             for path, spec in pods_of.pod_specs(item) if item is not None else ():

@@ -106,6 +106,7 @@ COMMANDS = {
         "simulate FILES/limits-outside-pod-templates.yaml --node trn2.48xlarge --extended-resources",
     ],
     "Neuron in what limits and in what schedules": ["migrate FILES/neuron-limited-not-asked-for.yaml"],
+    "a template that an operator makes": ["simulate FILES/claim-template-of-an-operator.yaml --node trn2.48xlarge"],
     "operators that make several pods of a template": [
         "simulate FILES/operators-that-make-several-pods.yaml --node trn1.32xlarge=4 --extended-resources",
     ],
