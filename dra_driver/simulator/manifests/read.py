@@ -236,7 +236,7 @@ class _Reader:
     def _add_custom(self, value: dict[str, Any], group: str, name: str, origin: Origin) -> bool:
         """Add an object of a kind that is known by its pod templates alone; returns whether it has any.
 
-        Raises ManifestError for one without any that is said to be a part of Kubernetes, in what is to be applied.
+        Raises ManifestError for one that looks like a misspelt kind of Kubernetes, in what is to be applied.
         """
         shown = name[:60]
         origin = _named(value, shown, origin)
@@ -255,12 +255,12 @@ class _Reader:
         if item is not None:
             self._add(item, Kind(shown, group, (), workloads.CustomWorkload), origin, value)
         elif group in _GROUPS and not self._held and not _has_uid(value):
-            near = get_close_matches(name, [kind for at, kind in (*KINDS, *BESIDE) if at == group], n=1)
-            raise origin.error(
-                ("kind",),
-                f"{value['apiVersion'][:60]} has no kind {shown!r} that is known here",
-                remedy=f"did you mean {near[0]}?" if near else "leave it out, or give the pods that it makes",
-            )
+            known = (*KINDS, *BESIDE)
+            meant = get_close_matches(name, [kind for at, kind in known if at == group], n=1)
+            meant += [f"{kind} of {at or 'v1'}" for at, kind in known if kind == name]
+            if meant:
+                what = f"{value['apiVersion'][:60]} has no kind {shown!r} that is known here"
+                raise origin.error(("kind",), what, remedy=f"did you mean {meant[0]}?")
         return item is not None
 
     def _add(self, item: Any, kind: Kind, origin: Origin, value: dict[str, Any]) -> None:
