@@ -6,6 +6,12 @@ Sources: aws-neuron-sdk ``deploy/eks/dra.rst`` and ``deploy/files/manifests``; K
 DRIVER_NAME = "neuron.aws.com"
 """DRA driver name: ``driver`` of slices and of opaque configuration, and the domain of our unqualified attributes."""
 
+
+def is_own_class(name: str) -> bool:
+    """Whether a DeviceClass has a name of those that are installed with the driver."""
+    return name == DRIVER_NAME or name.endswith(f".{DRIVER_NAME}")
+
+
 API_VERSIONS = ("neuron.aws.com/v1", "neuron.aws.com/v1alphav1", "resource.neuron.aws.com/v1alphav1")
 """Spellings of the version of opaque parameters: the first is current, the others are from AWS's beta documents
 (aws-neuron-sdk, deploy/eks)."""

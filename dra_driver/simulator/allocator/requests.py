@@ -17,6 +17,7 @@ from dra_driver.kube.objects.resource import (
     ExactDeviceRequest,
     ResourceClaim,
 )
+from dra_driver.neuron.names import is_own_class
 from dra_driver.simulator.allocator.pool_devices import BrokenSelector, Selector, Selectors
 from dra_driver.util.errors import DriverError
 
@@ -108,9 +109,11 @@ class _Workshop:
                 raise AllocationError(f"{where}, selector #{place}: CEL expression empty (unsupported selector type?)")
         device_class = self._classes.get(item.device_class_name)
         if device_class is None:
+            remedy = "apply the DeviceClass, or name one that exists"
+            if is_own_class(item.device_class_name):
+                remedy = "install the driver, which brings this DeviceClass (docs/install.md), or name one that exists"
             raise AllocationError(
-                f"{where}: could not retrieve device class {item.device_class_name}: not found",
-                remedy="apply the DeviceClass, or name one that exists",
+                f"{where}: could not retrieve device class {item.device_class_name}: not found", remedy=remedy
             )
         if item.allocation_mode not in ("ExactCount", "All"):
             raise AllocationError(f"{where}: unsupported count mode {item.allocation_mode}")

@@ -21,7 +21,7 @@ from dra_driver.kube.objects.resource import (
     ResourceClaimTemplate,
 )
 from dra_driver.kube.quantity import UNIT
-from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.names import is_own_class
 from dra_driver.simulator.manifests.model import IMPLICIT, ClaimReference, Key, Manifests, PodWithClaims, of_container
 from dra_driver.simulator.manifests.names import MAX_NAMES, generated, uid
 from dra_driver.util.text import first_of
@@ -218,13 +218,14 @@ class _Resolver:
         template = self._templates.get((pod.namespace, reference.template))
         if template is None:
             raise self._missing(pod, reference, "ResourceClaimTemplate", reference.template)
-        origin = self._origin("ResourceClaimTemplate", pod.namespace, reference.template)
-        self._check_classes(template.spec.spec.devices, origin, ("spec", "spec"))
+        if not template.metadata.uid:
+            origin = self._origin("ResourceClaimTemplate", pod.namespace, reference.template)
+            self._check_classes(template.spec.spec.devices, origin, ("spec", "spec"))
         return _made(pod, reference, template)
 
     def missing_of_pod(self, pod: PodWithClaims) -> str:
         """What is not there for the devices that the pod asks for, if it is to be left out; else ""."""
-        held = bool((pod.written.get("metadata") or {}).get("uid"))
+        held = _is_held(pod)
         devices: list[DeviceClaim] = []
         for reference in pod.claims:
             claim = self._claims.get((pod.namespace, reference.claim))
@@ -248,22 +249,25 @@ class _Resolver:
         names = {name for item in devices for request in item.requests for _, name in _class_names(request)}
         missing = sorted(names - self._classes)
         is_of_others = missing and not asks_here and names.isdisjoint(self._classes)
+        if any(map(is_own_class, missing)):
+            return ""
         if missing and (held or (is_of_others and not any(map(self._is_slip, missing)))):
             return f"DeviceClass {' and '.join(missing)}, which is not there"
         return ""
 
     def _is_slip(self, name: str) -> bool:
-        return name.endswith(f".{DRIVER_NAME}") or bool(get_close_matches(name, self._classes, n=1, cutoff=_SLIP))
+        return bool(get_close_matches(name, self._classes, n=1, cutoff=_SLIP))
 
     def _missing(self, pod: PodWithClaims, reference: ClaimReference, kind: str, name: str) -> ManifestError:
         elsewhere = self._claims if kind == "ResourceClaim" else self._templates
         others = sorted(namespace for namespace, other in elsewhere if other == name)
         where = f"; there is one in namespace {others[0]}" if others else ""
         field = "resourceClaimName" if kind == "ResourceClaim" else "resourceClaimTemplateName"
+        give = "create it" if _is_held(pod) else "give the file that has it too"
         return (pod.origin or _NO_ORIGIN).error(
             (*reference.path, field),
             f"pod {pod.namespace}/{pod.name} needs the {kind} {pod.namespace}/{name}, which is not there{where}",
-            remedy="give the file that has it too, or correct the name",
+            remedy=f"{give}, or correct the name",
         )
 
     def _origin(self, kind: str, namespace: str, name: str) -> Origin:
@@ -271,8 +275,8 @@ class _Resolver:
         return origin if origin is not None else Origin("the cluster", "", subject=f"{kind} {namespace}/{name}")
 
     def _check_claim(self, claim: ResourceClaim) -> None:
-        """An allocated claim needs its classes no more."""
-        if claim.status.allocation is None:
+        """An allocated claim needs its classes no more; of a stored one, the scheduler says that they are missing."""
+        if claim.status.allocation is None and not claim.metadata.uid:
             origin = self._origin("ResourceClaim", claim.metadata.namespace, claim.metadata.name)
             self._check_classes(claim.spec.devices, origin, ("spec",))
 
@@ -286,6 +290,11 @@ class _Resolver:
                         f"there is no DeviceClass {name} (there are: {known})",
                         remedy="give the file that has it too, or correct the name",
                     )
+
+
+def _is_held(pod: PodWithClaims) -> bool:
+    """Whether a cluster holds the pod."""
+    return bool((pod.written.get("metadata") or {}).get("uid"))
 
 
 def _class_names(request: DeviceRequest) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -42,6 +42,10 @@ COMMANDS = {
     "a cluster without the pod's label, and a slice that is none": [
         "explain --objects FILES/cluster-with-a-label-missing.yaml -o json",
     ],
+    "a cluster without the driver": [
+        "explain pod/train --objects FILES/cluster-without-the-driver.yaml",
+        "simulate --objects FILES/cluster-without-the-driver.yaml",
+    ],
     "a node that is cordoned": [
         "explain FILES/jobset-depends-on.yaml --node trn2.48xlarge --objects FILES/cordoned-node.yaml"
     ],
