@@ -214,10 +214,10 @@ class _Reader:
         return resumed(value) if takes else value
 
     def _note_controllers(self, value: dict[str, Any]) -> None:
-        """Remember what has made a stored object, and so needs to make nothing."""
+        """Remember what has made a stored object, and so needs to make nothing. What a Pod makes are its claims."""
         owners = value["metadata"].get("ownerReferences") if _has_uid(value) else None
         for owner in owners if isinstance(owners, list) else ():
-            if isinstance(owner, dict) and owner.get("controller") is True:
+            if isinstance(owner, dict) and owner.get("controller") is True and owner.get("kind") != "Pod":
                 self._has_made.add(str(owner.get("uid")))
 
     def _add_known(self, value: dict[str, Any], kind: Kind, origin: Origin) -> None:

@@ -42,6 +42,10 @@ COMMANDS = {
     "a cluster without the pod's label, and a slice that is none": [
         "explain --objects FILES/cluster-with-a-label-missing.yaml -o json",
     ],
+    "a pod with the claim that was made for it": [
+        "explain pod/web --objects FILES/pod-with-its-claim.yaml --node trn2.48xlarge",
+        "simulate --objects FILES/pod-with-its-claim.yaml --node trn2.48xlarge",
+    ],
     "a cluster without the driver": [
         "explain pod/train --objects FILES/cluster-without-the-driver.yaml",
         "simulate --objects FILES/cluster-without-the-driver.yaml",
