@@ -194,9 +194,10 @@ class _Reader:
     def add(self, value: dict[str, Any], origin: Origin) -> None:
         version, name = self._type(value, origin)
         group = version.rpartition("/")[0]
-        self._note_controllers(value)
         kind = KINDS.get((group, name))
         makes_pods = pods_of.makes_pods(kind.struct) if kind is not None else bool(podtemplates.find(value, origin))
+        if makes_pods:
+            self._note_controllers(value)
         if makes_pods and (state := idle(value)):
             value = self._resumed(value, state)
         if kind is not None:
@@ -214,7 +215,10 @@ class _Reader:
         return resumed(value) if takes else value
 
     def _note_controllers(self, value: dict[str, Any]) -> None:
-        """Remember what has made a stored object, and so needs to make nothing. What a Pod makes are its claims."""
+        """Remember what has made stored pods, or what makes them, and so needs to make nothing.
+
+        A Pod stays: LeaderWorkerSet's leader owns the StatefulSet of its workers.
+        """
         owners = value["metadata"].get("ownerReferences") if _has_uid(value) else None
         for owner in owners if isinstance(owners, list) else ():
             if isinstance(owner, dict) and owner.get("controller") is True and owner.get("kind") != "Pod":

@@ -46,6 +46,9 @@ COMMANDS = {
         "explain pod/web --objects FILES/pod-with-its-claim.yaml --node trn2.48xlarge",
         "simulate --objects FILES/pod-with-its-claim.yaml --node trn2.48xlarge",
     ],
+    "a workload that owns the claim of its pods": [
+        "simulate --objects FILES/owner-of-a-claim.yaml --node trn2.48xlarge",
+    ],
     "a cluster without the driver": [
         "explain pod/train --objects FILES/cluster-without-the-driver.yaml",
         "simulate --objects FILES/cluster-without-the-driver.yaml",
