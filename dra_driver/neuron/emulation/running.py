@@ -30,6 +30,7 @@ from dra_driver.neuron.emulation.writer import host_writer
 from dra_driver.neuron.host.discover import boot_id
 from dra_driver.neuron.topology.instance_types import InstanceType
 from dra_driver.util.errors import DriverError
+from dra_driver.util.files import remove_file, replace_file
 from dra_driver.util.worker import Worker
 
 LOOK_SECONDS: Final = 1.0
@@ -99,7 +100,7 @@ class EmulatedHost:
             DriverError: the directory has other content or is not writable.
         """
         with contextlib.suppress(OSError):
-            (self._root / REFUSED_FILE).unlink()
+            remove_file(self._root / REFUSED_FILE)
         kept = keep_file and self.faults_file.exists()
         if kept:
             faults = self._edited() or ()
@@ -156,9 +157,9 @@ class EmulatedHost:
         self._complained = text
         if text:
             log.error("%s: %s", self.faults_file, text)
-        told = self._root / REFUSED_FILE
+        refused = self._root / REFUSED_FILE
         with contextlib.suppress(OSError):  # the log has it
-            told.write_text(f"{text}\n") if text else told.unlink(missing_ok=True)
+            self._put(refused, f"{text}\n") if text else remove_file(refused)
 
     def _apply(self, faults: tuple[EmulatedFault, ...], *, counters: bool = False) -> None:
         counters = counters or self._complete or any(SIGNS[fault.code].how == "core" for fault in faults)
@@ -197,9 +198,12 @@ class EmulatedHost:
         )
 
     def _put_file(self, text: str) -> None:
-        staged = self.faults_file.with_name(f".{FAULTS_FILE}.new")
         try:
-            staged.write_text(text)
-            staged.replace(self.faults_file)
+            self._put(self.faults_file, text)
         except OSError as error:
             raise DriverError(f"cannot write {self.faults_file}: {error}") from error
+
+    @staticmethod
+    def _put(path: Path, text: str) -> None:
+        # Whole at once: others look at these files at any moment.
+        replace_file(path, text.encode(), temporary=f".{path.name}.new", mode=0o644, synced=False)

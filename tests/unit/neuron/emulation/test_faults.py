@@ -344,6 +344,23 @@ def test_health_of_an_emulated_host_says_that_its_file_of_faults_is_wrong_until_
         running.stop()
 
 
+def test_what_is_wrong_with_the_file_of_faults_is_read_whole_at_any_moment(running: EmulatedHost) -> None:
+    told = running.root / "faults.error"
+    running.start()
+    try:
+        running.faults_file.write_text("hbm-uncorrectable@33\n")
+        eventually(told.exists)
+        first = told.read_text()
+        assert "no chips 33" in first
+        with told.open() as opened:
+            running.faults_file.write_text("hbm-uncorrectable@44\n")
+            eventually(lambda: told.read_text() != first)
+            assert "no chips 44" in told.read_text()
+            assert opened.read() == first
+    finally:
+        running.stop()
+
+
 def test_a_driver_that_starts_anew_finds_the_chips_as_sick_as_they_were(tmp_path: Path) -> None:
     def started(*faults: str) -> list[str]:
         host = EmulatedHost(tmp_path / "host", TRN2)
