@@ -7,13 +7,13 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.terminal import Progress
-from dra_driver.neuron.names import VIEWER_ROLE
+from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, VIEWER_ROLE
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import first_of
 
@@ -94,7 +94,7 @@ def asking(args: argparse.Namespace) -> Iterator[Transport]:
     except DriverError as error:
         if isinstance(error, ApiError) and error.status == 403:
             # The error's own remedy is that of the driver's service account.
-            raise UsageError(error.what, remedy=f"the ClusterRole {VIEWER_ROLE} (docs/top.md) allows it") from error
+            raise UsageError(error.what, remedy=f"the ClusterRole {VIEWER_ROLE} allows it") from error
         raise UsageError(str(error)) from error
 
 
@@ -122,14 +122,66 @@ def read_cluster(args: argparse.Namespace) -> tuple[Manifests, str]:
         UsageError: see ``asking``. ManifestError: an object of the cluster cannot be decoded.
     """
     from dra_driver.kube.api.resources import ResourceApi
-    from dra_driver.simulator.cluster import merge
+    from dra_driver.simulator.cluster import merge, nodes_of
     from dra_driver.simulator.manifests import Manifests, read_stored
 
     with asking(args) as transport:
         rules, notes = _taint_rules(transport)
-        found = read_stored([*(_listed(transport, *wanted) for wanted in WANTED), *rules])
+        lists, more = _allowed(transport, "" if args.all_namespaces else namespace(args))
+        found = read_stored([*lists, *rules])
+        if not any(kind == "Node" for _, kind, _ in lists):
+            found = replace(found, nodes=nodes_of(found.slices))
         release = released(ResourceApi(transport))
-    return merge(found, Manifests(not_considered=notes)), release
+        unserved = _unserved(transport, found)
+    return merge(found, Manifests(not_considered=(*notes, *more), unserved=unserved)), release
+
+
+def _allowed(transport: Transport, within: str) -> tuple[list[Listed], list[str]]:
+    """What the user may list, and what has to be left out; of kinds of namespaces those of ``within`` at least."""
+    from dra_driver.kube.api.errors import ApiError
+
+    lists, notes = [], []
+    for kind, plural, versions in WANTED:
+        try:
+            lists.append(_listed(transport, kind, plural, versions))
+        except ApiError as error:
+            if error.status == 403 and kind in ("ResourceSlice", "DeviceClass"):
+                raise UsageError(
+                    error.what,
+                    remedy=f"the ClusterRole {DEVICES_VIEWER_ROLE} allows it; without any rights: "
+                    "dra-driver explain FILE --instance-type TYPE",
+                ) from error
+            if error.status != 403 or not (within or kind == "Node"):
+                raise
+            if kind == "Node":
+                notes.append("Nodes (labels, taints, CPUs and memory are not known)")
+                continue
+            lists.append(_listed(transport, kind, plural, versions, within))
+            free = " (the devices that they have look free)" if kind == "ResourceClaim" else ""
+            notes.append(f"{plural} of namespaces other than {within}{free}")
+    return lists, [f"what this user may not list: {', '.join(notes)}"] if notes else []
+
+
+def _unserved(transport: Transport, found: Manifests) -> dict[str, str]:
+    """Nodes whose driver offers nothing or is not well, with the reason and what helps; {} where that is not known."""
+    from dra_driver.neuron.names import DRIVER_NAME
+    from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, INSTANCE_TYPE_LABEL, lookup
+    from dra_driver.operations.overview.following import daemons
+    from dra_driver.operations.overview.serving import remedy, serving
+
+    pods = daemons(transport)
+    if pods is None:
+        return {}
+    offered = {item.spec.node_name for item in found.slices if item.spec.driver == DRIVER_NAME and item.spec.devices}
+    told = {}
+    for node in found.nodes:
+        name, kind = node.metadata.name, node.metadata.labels.get(INSTANCE_TYPE_LABEL, "")
+        here = [pod.daemon for pod in pods if pod.node == name and pod.daemon is not None]
+        if here or lookup(kind.removeprefix(HYPERPOD_PREFIX)) is not None:
+            state = serving(name in offered, here, node.status.conditions)
+            ways = remedy(state, name)
+            told[name] = f"{state.problem}; {ways}" if ways else state.problem
+    return {name: text for name, text in told.items() if text}
 
 
 def _taint_rules(transport: Transport) -> tuple[list[Listed], tuple[str, ...]]:
@@ -165,12 +217,12 @@ def read_devices(transport: Transport) -> Manifests:
     return read_stored([*(_listed(transport, *entry) for entry in wanted), *rules])
 
 
-def _listed(transport: Transport, kind: str, plural: str, versions: tuple[str, ...]) -> Listed:
-    """The newest served version, the kind, and its objects."""
+def _listed(transport: Transport, kind: str, plural: str, versions: tuple[str, ...], within: str = "") -> Listed:
+    """The newest served version, the kind, and its objects, of one namespace if one is given."""
     from dra_driver.kube.api.codec import Resource
     from dra_driver.kube.api.resources import Collection
 
-    collection = Collection(transport, Resource(dict, kind, plural, versions))
+    collection = Collection(transport, Resource(dict, kind, plural, versions), namespace=within)
     items, _ = collection.list_all()
     return collection.version, kind, items
 

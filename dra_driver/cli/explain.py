@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import vocabulary
-from dra_driver.cli.clusterinput import add_cluster_arguments, beside_nothing, namespace, read_input
+from dra_driver.cli.clusterinput import add_cluster_arguments, asking, beside_nothing, namespace, read_input
 from dra_driver.cli.terminal import Progress, print_object, show
 from dra_driver.util.errors import UsageError
 from dra_driver.util.text import first_of
@@ -17,6 +17,7 @@ from dra_driver.util.text import first_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dra_driver.operations.overview.bound import BoundPod
     from dra_driver.simulator.explain import Explanation, Target
     from dra_driver.simulator.manifests import Manifests
 
@@ -41,10 +42,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         subparsers,
         "explain",
         about="Explain for each node what keeps a pod's claims off it: the clause of a selector that is false, the "
-        "group that lacks devices, the devices in use; then what would help, and known traps.",
+        "group that lacks devices, the devices in use; what would help, and known traps. Of a pod that has a node: why "
+        "it does not start there, does not end, or runs on a sick chip.",
         examples=EXAMPLES,
-        done="everything fits, and the nodes' drivers would prepare it",
-        refused="something does not fit, or a node's driver would refuse a claim",
+        done="everything fits, the nodes' drivers would prepare it, and a pod that has a node is well there",
+        refused="something does not fit, a node's driver would refuse a claim, or a pod is not well on its node",
     )
     parser.add_argument(
         "items",
@@ -69,6 +71,10 @@ def run(args: argparse.Namespace) -> int:
             f"{target.kind}/{target.name} is in no cluster", remedy="give --from-cluster, --objects or FILE"
         )
     try:
+        look = _look_at(args, target) if target is not None and not files else None
+        if target is not None and look is not None and look.ended:
+            print(f"Pod {target.namespace}/{target.name} has ended: {look.state}.")
+            return 1 if look.causes else 0
         given = read_input(args, files, named=target is not None)
         with Progress("explaining", "pods") as progress:
             found = list(
@@ -79,8 +85,28 @@ def run(args: argparse.Namespace) -> int:
     if not found:
         beside = beside_nothing(given.manifests.not_considered)
         raise UsageError(f"nothing waits for devices{beside}", remedy="give the YAML of pods or claims as FILE")
+    if look is not None:
+        found = [item.with_state(look.state, look.causes, look.remedies) for item in found]
     _show(found, given.manifests, given.kubernetes, args.output)
     return 0 if all(item.fits for item in found) else 1
+
+
+def _look_at(args: argparse.Namespace, target: Target) -> BoundPod | None:
+    """How a pod of a live cluster is on its node; None for one that has none, or is in no live cluster."""
+    from dra_driver.kube.api.errors import ApiError
+    from dra_driver.operations.overview.bound import bound
+    from dra_driver.operations.overview.following import around
+
+    if target.kind != "pod" or not vocabulary.from_cluster(args):
+        return None
+    with asking(args) as transport:
+        try:
+            pod, cluster = around(transport, target.namespace, target.name)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None  # which pods there are is said below
+    return bound(pod, cluster) if pod.node else None
 
 
 def _show(found: Sequence[Explanation], manifests: Manifests, kubernetes: str, output: str) -> None:

@@ -118,11 +118,12 @@ def _refused_faults(root: Path) -> str:
 
 def _of_cluster(args: argparse.Namespace) -> int:
     from dra_driver.cli.clusterinput import asking, check_nodes
+    from dra_driver.kube.api.client import context_namespace
     from dra_driver.operations.overview.following import listed, readable
     from dra_driver.operations.overview.view import node_document, view
 
     with asking(args) as transport:
-        scope = readable(transport)
+        scope = readable(transport, context_namespace(args.kubeconfig, args.context), devices=True)
         for note in scope.notes:
             vocabulary.warn(printable(note))
         frame = view(listed(transport, scope), nodes=args.node_name)
@@ -136,9 +137,20 @@ def _of_cluster(args: argparse.Namespace) -> int:
 
 
 def cluster_table(nodes: Sequence[Mapping[str, Any]], *, every_chip: bool) -> str:
-    """One line for each fault, and for each healthy chip or for all of a node; ``nodes`` as of ``node_document``."""
-    lines = [("NODE", *_COLUMNS, "HOLDERS")]
+    """One line for each fault, and for each healthy chip or for all of a node; what is wrong with drivers below.
+
+    ``nodes`` as of ``node_document``.
+    """
+    lines, texts = [("NODE", *_COLUMNS, "HOLDERS")], []
     for node in nodes:
+        driver = node["driver"]
+        if driver["problem"]:
+            texts.append("; ".join([f"{node['node']}: {driver['problem']}", *filter(None, [driver["remedy"]])]))
+        if not node["offers"] and not every_chip:
+            since = driver["since"] or "-"
+            whole = f"all {len(node['devices'])}"
+            lines.append((node["node"], whole, "unknown", driver["state"], "-", since, *("-",) * 3))
+            continue
         well = [device for device in node["devices"] if not device["faults"]]
         for device in node["devices"] if every_chip else [device for device in node["devices"] if device["faults"]]:
             faults = [tuple(text or "-" for text in fault.values()) for fault in device["faults"]] or [("-",) * 5]
@@ -149,7 +161,8 @@ def cluster_table(nodes: Sequence[Mapping[str, Any]], *, every_chip: bool) -> st
         if node["condition"] and len(well) == len(node["devices"]):
             # Such as that of a detector that does not name the chips.
             lines.append((node["node"], "-", "-", node["condition"], *("-",) * 5))
-    return columns([[printable(cell) for cell in line] for line in lines])
+    table = columns([[printable(cell) for cell in line] for line in lines])
+    return "\n".join([table, *([""] if texts else []), *map(printable, texts)])
 
 
 def document(said: HostHealth, policy: HealthPolicy) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.terminal import print_object
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import quoted
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from dra_driver.neuron.topology.partitions import Partitions
 
 CONSUMERS: Final = ("karpenter", "cluster-autoscaler", "kwok")
-TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 POD_LIMIT: Final = "110"
 """Kubelet's default."""
 SHARED_ATTRIBUTES: Final = (
@@ -181,7 +181,7 @@ def node_template(
         raise UsageError(str(error)) from error
     node = msgspec.to_builtins(made.nodes[0])
     labels = {**node["metadata"]["labels"], PRESENT: "true"}
-    name = labels[TYPE_LABEL]
+    name = labels[INSTANCE_TYPE_LABEL]
     found = {"pods": POD_LIMIT, **node["status"].get("allocatable", {}), **(resources or {})}
     if missing := [key for key in ("cpu", "memory") if key not in found]:
         raise DriverError(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from dra_driver.operations.overview.following import Followed
-    from dra_driver.operations.overview.view import ChipRow, Frame, NodeRow
+    from dra_driver.operations.overview.view import ChipRow, Frame, HolderOfChip, NodeRow
 
 MIN_PAUSE: Final = 0.5
 """Seconds between two frames, at least; a frame of a large cluster takes part of a second itself."""
@@ -57,8 +57,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         examples=EXAMPLES,
         done="shown, also when ended with Ctrl-C",
         refused="the packages to draw with are not installed",
-        notes="Without the right to list Nodes, ResourceSlices or the objects of all namespaces, the pods and claims "
-        "of one namespace are shown, with a warning.\n\n"
+        notes="What the user may not list is left out, with a warning: without claims and pods of all namespaces, "
+        "those of one are shown, and how many chips are free is not known.\n\n"
         "-w without a terminal prints everything again on every change; with -o json, one document per line; "
         "with -o yaml, one document after the other.",
     )
@@ -91,8 +91,7 @@ def run(args: argparse.Namespace) -> int:
     of = "" if args.all_namespaces else namespace(args)
     shown = Shown(args.sort, of, frozenset(args.node_name), args.output)
     with asking(args) as transport:
-        # What is shown of a node is wrong without what other namespaces have there.
-        scope = readable(transport, "" if args.node_name else of)
+        scope = readable(transport, of, devices=bool(args.node_name))
         for note in scope.notes:
             vocabulary.warn(printable(note))
         if not args.watch and (args.once or not sys.stdout.isatty()):
@@ -258,7 +257,7 @@ def _table(section: Section, count: int) -> Table:
 
 def sections(frame: Frame, *, wide: bool = False) -> Iterator[Section]:
     """The tables of a frame: types, nodes, who has devices, and who waits for some."""
-    if frame.whole:
+    if frame.with_slices:
         yield from _of_nodes(frame, wide=wide)
     yield Section(
         ("NAMESPACE", "POD", "CLAIM", "NODE", "DEVICES", "STATUS"),
@@ -268,8 +267,8 @@ def sections(frame: Frame, *, wide: bool = False) -> Iterator[Section]:
                 Cell(row.pod or "-"),
                 Cell(row.claim or "-"),
                 Cell(row.node),
-                Cell(row.devices),
-                Cell(row.doubt or row.phase or "-", "yellow" if row.doubt or row.phase != "Running" else ""),
+                Cell(row.devices + (f" ({'; '.join(row.sick)})" if row.sick else ""), "bold red" if row.sick else ""),
+                Cell(_status(row), "yellow" if row.doubt or row.phase != "Running" else ""),
             )
             for row in frame.holders
         ),
@@ -283,13 +282,18 @@ def sections(frame: Frame, *, wide: bool = False) -> Iterator[Section]:
         yield Section(("NAMESPACE", "PENDING POD", "ASKS FOR", "REASON"), tuple(rows), "pending pods")
 
 
+def _status(row: HolderOfChip) -> str:
+    since = f" since {row.since}" if row.since else ""
+    return row.doubt or f"{row.phase}{since}" + (f": {row.problem}" if row.problem else "") or "-"
+
+
 def _of_nodes(frame: Frame, *, wide: bool) -> Iterator[Section]:
     yield Section(
         ("TYPE", "NODES", "CHIPS", "FREE", "ALLOCATED", "SICK"),
         tuple(
             (
                 Cell(row.instance_type or "not known"),
-                *(Cell(str(count)) for count in (row.nodes, row.chips, row.free, row.held)),
+                *(Cell("-" if count is None else str(count)) for count in (row.nodes, row.chips, row.free, row.held)),
                 Cell(str(row.sick), "bold red" if row.sick else ""),
             )
             for row in frame.types
@@ -298,7 +302,7 @@ def _of_nodes(frame: Frame, *, wide: bool) -> Iterator[Section]:
     )
     more = ("TAINTS", "ULTRASERVER") if wide else ()
     yield Section(
-        ("NODE", "TYPE", "STATUS", "OFFERS", "FREE", "CHIPS", "SICK", *more),
+        ("NODE", "TYPE", "STATUS", "DRIVER", "OFFERS", "FREE", "CHIPS", "SICK", *more),
         tuple(_node_row(row, wide=wide) for row in frame.nodes),
         "nodes",
     )
@@ -306,7 +310,7 @@ def _of_nodes(frame: Frame, *, wide: bool) -> Iterator[Section]:
 
 def _node_row(row: NodeRow, *, wide: bool) -> tuple[Cell, ...]:
     status = row.status + ",KubeletUnsupported" * bool(row.kubelet_problem) + ",DevicePlugin" * bool(row.held_back)
-    bad = status != "Ready"
+    bad = status not in ("Ready", "-")
     servers = ", ".join(f"{server} ({size} nodes)" for size, server in row.servers)
     more = (Cell(first_of(row.taints, 4) or "-"), Cell(servers or "-")) if wide else ()
     kind = row.instance_type or "-"
@@ -314,20 +318,29 @@ def _node_row(row: NodeRow, *, wide: bool) -> tuple[Cell, ...]:
         Cell(row.name),
         Cell(kind if wide or not row.servers else f"{kind} in {row.servers[0][1]}"),
         Cell(status if wide or not row.taints else f"{status},Tainted", "yellow" if bad or row.taints else ""),
-        Cell(", ".join(f"{count} {what.removeprefix('aws.amazon.com/')}" for what, count in row.offers) or "nothing"),
-        Cell(f"{row.free}/{len(row.chips)}"),
-        Cell("".join(map(_sign, row.chips))),
+        Cell(row.serving.word, "bold red" if row.serving.problem else ""),
+        Cell(_offers(row)),
+        Cell(f"{'-' if row.free is None else row.free}/{len(row.chips)}"),
+        Cell("".join(_sign(chip, whole=row.whole) for chip in row.chips)),
         Cell(_sick(row), "bold red" if row.sick or row.condition else ""),
         *more,
     )
 
 
-def _sign(chip: ChipRow) -> str:
+def _offers(row: NodeRow) -> str:
+    offers = ", ".join(f"{count} {what.removeprefix('aws.amazon.com/')}" for what, count in row.offers)
+    since = f" (since {row.serving.since})" if row.serving.since else ""
+    return (offers or "nothing") + (f": {row.serving.problem}{since}" if row.serving.problem else "")
+
+
+def _sign(chip: ChipRow, *, whole: bool) -> str:
     from dra_driver.neuron.topology.drawing import SIGNS
 
     if chip.held:
         return HELD if chip.held >= chip.cores else PARTLY
-    state = "tainted" if chip.blocked and not chip.faults else chip.state
+    state = "tainted" if chip.blocked and chip.known and not chip.faults else chip.state
+    if state == "healthy" and not whole:
+        state = "unknown"
     return next((sign for kind, sign in SIGNS.items() if kind == state), FREE)
 
 

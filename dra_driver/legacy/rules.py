@@ -40,9 +40,6 @@ class NeuronResource(Enum):
 RETIRED_DEVICE: Final = "aws.amazon.com/neurondevice"
 """Former name of ``NeuronResource.DEVICE``; pods placed by the vendor's extender may still use it."""
 
-INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
-"""Node label; SageMaker HyperPod puts ``ml.`` before the EC2 type."""
-
 
 MAX_DEVICES, MAX_CORES_PER_DEVICE = 64, 8
 """Limits of the kernel driver."""

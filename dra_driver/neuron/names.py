@@ -44,4 +44,11 @@ VISIBLE_CORES = "NEURON_RT_VISIBLE_CORES"
 chips that the container sees, ascending and contiguous (aws-neuron-sdk, neuron-runtime/configuration-guide)."""
 
 VIEWER_ROLE = "neuron-viewer"
-"""The ClusterRole of docs/top.md: what the commands that read a cluster need."""
+"""The administrators' ClusterRole: all that the commands that read a cluster need."""
+DEVICES_VIEWER_ROLE = "neuron-devices-viewer"
+"""Everybody's: slices, classes and taints of devices."""
+
+DRIVER_POD = ("app", "neuron-dra-driver-kubelet-plugin")
+DEVICE_PLUGIN_POD = ("name", "neuron-device-plugin-ds")
+"""Labels of the pods that serve a node's devices, as the chart and the installer make them; the second is that of AWS's
+device plugin, too."""

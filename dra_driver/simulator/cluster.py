@@ -9,9 +9,10 @@ from typing import Any, Final, TypeVar
 from dra_driver.kube.documents import ManifestError
 from dra_driver.kube.kubelet.versions import kubelet_problem
 from dra_driver.kube.matching import tolerates
-from dra_driver.kube.objects.core import Node, NodeSelector, NodeSelectorRequirement, Taint
-from dra_driver.kube.objects.resource import ResourceClaim
-from dra_driver.neuron.health.condition import DEVICE_PLUGIN, told
+from dra_driver.kube.objects.core import Node, NodeMeta, NodeSelector, NodeSelectorRequirement, Taint
+from dra_driver.kube.objects.resource import ResourceClaim, ResourceSlice
+from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KERNEL_DRIVER, told
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.simulator.allocator import NodeView, Selectors, Usage, World
 from dra_driver.simulator.allocator.nodes import matches, unmet
 from dra_driver.simulator.cel import CelDevice, compile_for
@@ -35,6 +36,7 @@ def merge(first: Manifests, second: Manifests) -> Manifests:
         running=tuple(pod for pod in _joined(first.running, second.running, key=_pod) if _pod(pod) not in replaced),
         not_considered=tuple(dict.fromkeys((*first.not_considered, *second.not_considered))),
         standby=first.standby - {_name(item) for item in second.claims} | second.standby,
+        unserved={**first.unserved, **second.unserved},
         inventories={**first.inventories, **second.inventories},
         origins={**first.origins, **second.origins},
     )
@@ -71,11 +73,29 @@ def cluster_of(manifests: Manifests, kubernetes: str) -> tuple[World, tuple[Node
         NodeView(
             node.metadata.name,
             node.metadata.labels,
-            kubelet_problem(node.status.node_info.kubelet_version) or told(DEVICE_PLUGIN, node.status.conditions),
+            manifests.unserved.get(node.metadata.name, "") or _withheld(node),
         )
         for node in manifests.nodes
     )
     return world, tuple(sorted(views, key=lambda view: view.name))
+
+
+def nodes_of(slices: Iterable[ResourceSlice]) -> tuple[Node, ...]:
+    """The nodes that slices name, with the labels that these tell: for users who may not read Nodes."""
+    kinds: dict[str, str] = {}
+    for item in slices:
+        for device in item.spec.devices[:1]:
+            kind = device.attributes.get("instanceType")
+            kinds.setdefault(item.spec.node_name or "", (kind.string if kind is not None else "") or "")
+    return tuple(
+        Node(
+            NodeMeta(
+                name=name, labels={"kubernetes.io/hostname": name, **({INSTANCE_TYPE_LABEL: kind} if kind else {})}
+            )
+        )
+        for name, kind in sorted(kinds.items())
+        if name
+    )
 
 
 def waiting_left_out(cluster: Manifests, keep: str | None = None) -> Manifests:
@@ -97,6 +117,12 @@ def waiting_left_out(cluster: Manifests, keep: str | None = None) -> Manifests:
         standby=frozenset(_name(item) for item in cluster.claims if item.metadata.namespace != keep),
         not_considered=(*cluster.not_considered, *((f"pods of {whose}: {waiting}",) if waiting else ())),
     )
+
+
+def _withheld(node: Node) -> str:
+    """Why a driver offers less than the node has, as far as the Node says it."""
+    told_ = (told(problem, node.status.conditions) for problem in (KERNEL_DRIVER, DEVICE_PLUGIN))
+    return kubelet_problem(node.status.node_info.kubelet_version) or next(filter(None, told_), "")
 
 
 def selectors(kubernetes: str) -> Selectors:

@@ -76,21 +76,32 @@ def add_plugin_node(server: ApiServer, name: str) -> None:
     """A node whose 12 chips a device plugin offers."""
     capacity = {"aws.amazon.com/neuron": "12", "aws.amazon.com/neuroncore": "24"}
     node: Object = {"metadata": {"name": name, "labels": {TYPE_LABEL: INF2}}, "spec": {}}
-    server.store.create("nodes", {**node, "status": {"capacity": capacity, "conditions": [READY]}})
+    status = {"capacity": capacity, "allocatable": capacity, "conditions": [READY]}
+    server.store.create("nodes", {**node, "status": status})
 
 
 def add_holder(
-    server: ApiServer, namespace: str, pod: str, node: str, devices: Sequence[str], phase: str = "Running"
+    server: ApiServer,
+    namespace: str,
+    pod: str,
+    node: str,
+    devices: Sequence[str],
+    phase: str = "Running",
+    *,
+    meta: Object | None = None,
+    **more: object,
 ) -> None:
-    """A pod on a node, with a claim ``POD-neurons`` that has these devices."""
+    """A pod on a node, with a claim ``POD-neurons`` that has these devices; ``more`` of its status."""
     claim = f"{pod}-neurons"
     server.add_claim(namespace, claim, devices=[("neurons", device) for device in devices], node=node)
     stored = server.store.get("resourceclaims", f"{namespace}/{claim}")
     stored["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": "7d1e"}]
     server.store.update("resourceclaims", f"{namespace}/{claim}", stored)
     spec = {"nodeName": node, "resourceClaims": [{"name": "neurons", "resourceClaimName": claim}]}
-    status = {"phase": phase}
-    server.store.create("pods", {"metadata": {"namespace": namespace, "name": pod}, "spec": spec, "status": status})
+    ready = {"type": "Ready", "status": str(phase == "Running"), "lastTransitionTime": "2026-03-01T10:00:00Z"}
+    status = {"phase": phase, "conditions": [ready], **more}
+    named = {"namespace": namespace, "name": pod, **(meta or {})}
+    server.store.create("pods", {"metadata": named, "spec": spec, "status": status})
 
 
 def add_waiting(server: ApiServer, namespace: str, pod: str, message: str) -> None:
@@ -123,3 +134,33 @@ def add_plugin_pod(server: ApiServer, namespace: str, pod: str, node: str, ids: 
             "status": {"phase": "Running"},
         },
     )
+
+
+def driver_pod(
+    node: str, *, state: Object | None = None, last: Object | None = None, ready: bool = True, **status: object
+) -> Object:
+    """A pod of the driver's DaemonSet; ``state`` and ``last`` are its container's."""
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "neuron-dra-driver-kubelet-plugin", "uid": "d5"}
+    meta = {
+        "namespace": "neuron-dra-driver",
+        "name": f"driver-{node}",
+        "labels": {"app": "neuron-dra-driver-kubelet-plugin"},
+        "ownerReferences": [{**owner, "controller": True}],
+    }
+    since = "2026-03-01T10:00:00Z"
+    conditions = [{"type": "Ready", "status": str(ready), "lastTransitionTime": since}]
+    container = {"name": "driver", "ready": ready, "restartCount": 5 if last else 0}
+    container |= {"state": state or {"running": {}}, "lastState": {"terminated": last} if last else {}}
+    made = {"phase": "Running", "conditions": conditions, "containerStatuses": [container], **status}
+    return {"metadata": meta, "spec": {"nodeName": node}, "status": made}
+
+
+CRASHED: Object = {
+    "exitCode": 2,
+    "reason": "Error",
+    "message": "usage: dra-driver\nerror: --rescan-seconds must be at least 1\n",
+    "finishedAt": "2026-03-01T10:04:00Z",
+}
+CRASH_LOOP: Object = {
+    "waiting": {"reason": "CrashLoopBackOff", "message": "back-off 2m40s restarting failed container"}
+}

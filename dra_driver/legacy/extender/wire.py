@@ -25,8 +25,9 @@ from dra_driver.legacy.resource_requests import (
     pod_request,
     quantity,
 )
-from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, NeuronResource, NodeHardware, hardware
+from dra_driver.legacy.rules import NeuronResource, NodeHardware, hardware
 from dra_driver.legacy.usage import Holding, holding
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.util.errors import DriverError
 
 RUNNING: Final = (("fieldSelector", ",".join(f"status.phase!={phase}" for phase in sorted(ENDED))),)

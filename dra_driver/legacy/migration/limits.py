@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from dra_driver.kube.documents import Origin
 from dra_driver.legacy.resource_requests import MAX_CONTAINERS, ContainerRequest, Role, quantity
-from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, RETIRED_DEVICE, NeuronResource, NodeHardware, hardware
-from dra_driver.neuron.topology.instance_types import InstanceType
+from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource, NodeHardware, hardware
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL, InstanceType
 from dra_driver.util.errors import DriverError
 
 Path = tuple[str | int, ...]

@@ -21,6 +21,8 @@ TYPE: Final = "NeuronHealth"
 HEALTHY_REASON: Final = "NeuronHasNoError"
 """Of status False, and of the Event about a fault that is over."""
 HEALTHY_MESSAGE: Final = "Neuron has no error"
+STOPPED_REASON: Final = "NeuronDriverStopped"
+"""Of status Unknown: whoever wrote the condition has ended, and nobody watches the chips."""
 MAX_MESSAGE_BYTES: Final = 1024
 """Room for 16 chips with two faults each."""
 
@@ -46,6 +48,7 @@ class OfferProblem:
 
 KUBELET: Final = OfferProblem("NeuronKubeletUnsupported", "KubeletStopsCallingDrivers", "kubelet")
 DEVICE_PLUGIN: Final = OfferProblem("NeuronDevicesHeldBack", "DevicePluginHasDevices", "device-plugin")
+KERNEL_DRIVER: Final = OfferProblem("NeuronDriverNotLoaded", "KernelDriverNotLoaded", "kernel-driver")
 
 
 def told(problem: OfferProblem, conditions: Iterable[Condition]) -> str:

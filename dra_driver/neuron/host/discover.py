@@ -14,7 +14,7 @@ from dra_driver.neuron.host.inventory import Membership, NeuronDevice, NodeInven
 from dra_driver.neuron.host.sysfs import HostFiles
 from dra_driver.neuron.host.ultraserver import membership
 from dra_driver.neuron.topology.hardware import CHIPS, Chip
-from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
+from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, INSTANCE_TYPE_LABEL, lookup
 
 BOOT_ID = "proc/sys/kernel/random/boot_id"
 PRODUCT_NAME = "sys/devices/virtual/dmi/id/product_name"
@@ -22,7 +22,6 @@ MODULE_VERSION = "sys/module/neuron/version"
 LNC_DEFAULT = "opt/aws/neuron/logical_nc_config"
 """Written by EC2 user data; one line ``NEURON_LOGICAL_NC_CONFIG=1`` (aws-neuron-sdk, deploy/eks/prerequisites.rst)."""
 
-INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
 NETWORK_LAYER_LABELS = tuple(f"topology.k8s.aws/network-node-layer-{layer}" for layer in (1, 2, 3))
 CAPACITY_BLOCK_LABEL = "topology.k8s.aws/capacity-block-id"
 

@@ -40,6 +40,8 @@ from dra_driver.neuron.topology.ultraserver import (
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted
 
+INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
+"""Node label; SageMaker HyperPod puts ``ml.`` before the EC2 type."""
 HYPERPOD_PREFIX = "ml."
 """SageMaker HyperPod uses ``ml.trn2.48xlarge`` in the node label; the hardware is the same."""
 

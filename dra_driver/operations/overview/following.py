@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from functools import partial
+from typing import Any, Final, Self, TypeVar
 
-from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.client import Query, Transport
 from dra_driver.kube.api.codec import Resource
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
-from dra_driver.neuron.names import DRIVER_NAME, VIEWER_ROLE
-from dra_driver.operations.overview.objects import CLAIMS, NODES, PODS, SLICES, TAINT_RULES, Claim, Pod
+from dra_driver.neuron.names import DEVICE_PLUGIN_POD, DEVICES_VIEWER_ROLE, DRIVER_NAME, DRIVER_POD, VIEWER_ROLE
+from dra_driver.operations.overview.objects import CLAIMS, NODES, PODS, REFUSALS, SLICES, TAINT_RULES, Claim, Pod
 from dra_driver.operations.overview.view import ClusterView
 from dra_driver.util.errors import DriverError
 
+T = TypeVar("T")
 STOP_SECONDS: Final = 2.0
-_OWN_SLICES: Final = (("fieldSelector", f"spec.driver={DRIVER_NAME}"),)
-_ROLE: Final = f"the ClusterRole {VIEWER_ROLE} (docs/top.md) allows it"
+_REFUSED: Final = "FailedPrepareDynamicResources"
+"""Reason of kubelet's Events about pods whose claims could not be prepared."""
+_QUERIES: Final[Mapping[str, Query]] = {
+    SLICES.plural: (("fieldSelector", f"spec.driver={DRIVER_NAME}"),),
+    REFUSALS.plural: (("fieldSelector", f"reason={_REFUSED}"),),
+}
 
 
 def _matters(item: object) -> bool:
     """Of the others, nobody here asks: claims of other drivers, once allocated, and pods without devices."""
     if isinstance(item, Claim):
         return bool(item.held) or item.status.allocation is None
-    return item.counts if isinstance(item, Pod) else True
+    return item.counts or item.daemon is not None if isinstance(item, Pod) else True
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,55 +40,80 @@ class Scope:
     """What of a cluster can be read."""
 
     namespace: str = ""
-    """Pods and claims of this namespace, and nothing else; "": the whole cluster."""
-    taint_rules: bool = True
-    """Whether DeviceTaintRules can be read too."""
+    """Pods, claims and Events of this namespace, and of no other; "": of all."""
+    lacking: frozenset[str] = frozenset()
+    """Plural names of kinds that cannot be read."""
     notes: tuple[str, ...] = ()
     """What is left out because the user may not list it, a sentence each."""
 
 
-def readable(transport: Transport, namespace: str = "") -> Scope:
+def readable(transport: Transport, namespace: str = "", *, devices: bool = False) -> Scope:
     """What the user of the transport may list.
 
     Args:
         transport: the API server.
         namespace: to make do with if the whole cluster may not be read; "": nothing less will do.
+        devices: whether nothing can be said without ResourceSlices.
 
     Raises:
         DriverError: the user may not list what is needed. ApiError: the API server does not answer.
     """
-    cluster = {
-        "nodes": _refused(transport, NODES),
-        "resourceslices": _refused(transport, SLICES),
-        "resourceclaims of all namespaces": _refused(transport, CLAIMS),
-        "pods of all namespaces": _refused(transport, PODS),
+    refused = {kind.plural: _refused(transport, kind) for kind in (NODES, SLICES, TAINT_RULES)}
+    elsewhere = {
+        f"{kind.plural} of all namespaces": error
+        for kind in (CLAIMS, PODS)
+        if (error := _refused(transport, kind)) is not None
     }
-    refused = [what for what, error in cluster.items() if error is not None]
-    if not refused:
-        rules = _refused(transport, TAINT_RULES)
-        note = f"this user may not list devicetaintrules: what they keep from pods looks free; {_ROLE}"
-        return Scope(taint_rules=rules is None, notes=(note,) if rules is not None and rules.status == 403 else ())
-    within = {
-        f"{resource.plural} of namespace {namespace}": _refused(transport, resource, namespace)
-        for resource in (CLAIMS, PODS)
-        if namespace
-    }
-    lacking = [what for what, error in (within or cluster).items() if error is not None]
-    if lacking:
-        error = next(error for error in (within or cluster).values() if error is not None)
+    needed = dict(elsewhere)
+    if elsewhere and namespace:
+        within = {
+            f"{kind.plural} of namespace {namespace}": _refused(transport, kind, namespace) for kind in (CLAIMS, PODS)
+        }
+        needed = {what: error for what, error in within.items() if error is not None}
+    slices = refused[SLICES.plural]
+    if slices is not None and (devices or not namespace):
+        needed[SLICES.plural] = slices
+    if needed:
+        error = next(iter(needed.values()))
+        more = "" if namespace else "; with rights in one namespace: dra-driver top -n NAMESPACE"
         raise DriverError(
-            f"this user may not list {', '.join(lacking)} ({error.message or error})",
+            f"this user may not list {', '.join(needed)} ({error.message or error})",
             consequence="nothing can be shown",
-            remedy=_ROLE if within else f"{_ROLE}; with rights in one namespace: dra-driver top -n NAMESPACE",
+            remedy=f"the ClusterRole {VIEWER_ROLE} allows it{more}",
         )
-    note = f"this user may not list {', '.join(refused)}: only namespace {namespace} is shown, without nodes; {_ROLE}"
-    return Scope(namespace, taint_rules=False, notes=(note,))
+    within_only = namespace if elsewhere else ""
+    refused[REFUSALS.plural] = _refused(transport, REFUSALS, within_only)
+    lacking = {plural: error for plural, error in refused.items() if error is not None}
+    unlisted = [plural for plural, error in lacking.items() if error.status != 404]
+    return Scope(within_only, frozenset(lacking), _note(unlisted, within_only))
+
+
+def _note(unlisted: Sequence[str], within_only: str) -> tuple[str, ...]:
+    """What is said of the kinds that the user may not list."""
+    others = [f"claims and pods of namespaces other than {within_only}"] if within_only else []
+    if SLICES.plural in unlisted:
+        text = f"{', '.join([*unlisted, *others])}: nodes and their chips are not shown; the ClusterRole "
+        text += f"{DEVICES_VIEWER_ROLE} allows to see chips, {VIEWER_ROLE} everything"
+    elif unlisted or others:
+        parts = [f"{plural} ({_WITHOUT[plural]})" for plural in unlisted]
+        parts += [f"{what} (how many chips are free is not known)" for what in others]
+        text = f"{', '.join(parts)}; the ClusterRole {VIEWER_ROLE} allows it"
+    else:
+        return ()
+    return (f"this user may not list {text}",)
+
+
+_WITHOUT: Final = {
+    NODES.plural: "what keeps pods off nodes is not known",
+    TAINT_RULES.plural: "what they keep from pods looks free",
+    REFUSALS.plural: "why claims cannot be prepared is not known",
+}
 
 
 def _refused(transport: Transport, resource: Resource[Any], namespace: str = "") -> ApiError | None:
     """Why a kind cannot be listed: 403, or 404 if the server does not serve it."""
     try:
-        Collection(transport, resource, namespace=namespace).probe()
+        _collection(transport, Scope(namespace), resource).probe()
     except ApiError as error:
         if error.status == 403 or (error.status == 404 and resource is TAINT_RULES):
             return error
@@ -92,27 +123,84 @@ def _refused(transport: Transport, resource: Resource[Any], namespace: str = "")
 
 def _kinds(scope: Scope) -> tuple[Resource[Any], ...]:
     """What can be read."""
-    whole = () if scope.namespace else (NODES, SLICES)
-    return (*whole, CLAIMS, PODS, *((TAINT_RULES,) if scope.taint_rules else ()))
+    every: tuple[Resource[Any], ...] = (NODES, SLICES, CLAIMS, PODS, TAINT_RULES, REFUSALS)
+    return tuple(kind for kind in every if kind.plural not in scope.lacking)
 
 
 def _collection(transport: Transport, scope: Scope, kind: Resource[Any]) -> Collection[Any]:
-    query = _OWN_SLICES if kind is SLICES else ()
-    return Collection(transport, kind, query, namespace=scope.namespace if kind in (CLAIMS, PODS) else "")
+    namespace = scope.namespace if kind in (CLAIMS, PODS, REFUSALS) else ""
+    return Collection(transport, kind, _QUERIES.get(kind.plural, ()), namespace=namespace)
 
 
 def _cluster(scope: Scope, objects: Mapping[str, list[Any]]) -> ClusterView:
     """The objects by their kind as a cluster."""
-    nodes, slices, claims, pods, rules = (
-        objects.get(kind.plural, []) for kind in (NODES, SLICES, CLAIMS, PODS, TAINT_RULES)
+    nodes, slices, claims, pods, rules, refusals = (
+        objects.get(kind.plural, []) for kind in (NODES, SLICES, CLAIMS, PODS, TAINT_RULES, REFUSALS)
     )
-    return ClusterView(nodes, slices, claims, pods, rules, whole=not scope.namespace)
+    with_nodes, with_slices = (kind.plural not in scope.lacking for kind in (NODES, SLICES))
+    return ClusterView(nodes, slices, claims, pods, rules, refusals, not scope.namespace, with_nodes, with_slices)
 
 
 def listed(transport: Transport, scope: Scope) -> ClusterView:
     """The objects as stored now. Raises ApiError for a kind that cannot be listed."""
     kinds = {kind.plural: _collection(transport, scope, kind) for kind in _kinds(scope)}
     return _cluster(scope, {plural: list(filter(_matters, kind.list_all()[0])) for plural, kind in kinds.items()})
+
+
+def around(transport: Transport, namespace: str, name: str) -> tuple[Pod, ClusterView]:
+    """A pod, and what there is on its node, as far as the user may read it.
+
+    That is a few small requests, however large the cluster is. Raises ApiError: the pod cannot be read.
+    """
+    pod: Pod = Collection(transport, PODS).get(namespace, name)
+    if not pod.node:
+        return pod, ClusterView(pods=[pod])
+    nodes = _allowed(partial(_one, transport, NODES, "", pod.node))
+    of_node = f"spec.driver={DRIVER_NAME},spec.nodeName={pod.node}"
+    slices = _allowed(partial(_selected, transport, SLICES, of_node))
+    claims = [_allowed(partial(_one, transport, CLAIMS, namespace, name)) for name in pod.claims]
+    about = f"reason={_REFUSED},involvedObject.uid={pod.metadata.uid}"
+    refusals = _allowed(partial(_selected, transport, REFUSALS, about, namespace))
+    serving = daemons(transport, f"spec.nodeName={pod.node}")
+    return pod, ClusterView(
+        nodes or (),
+        slices or (),
+        [claim for found in claims for claim in found or ()],
+        [pod, *(serving or ())],
+        (),
+        refusals or (),
+        whole=serving is not None,
+        with_nodes=nodes is not None,
+        with_slices=slices is not None,
+    )
+
+
+def daemons(transport: Transport, field_selector: str = "") -> list[Pod] | None:
+    """The pods of driver and device plugin; None: the user may not list them."""
+    labels = ("=".join(label) for label in (DRIVER_POD, DEVICE_PLUGIN_POD))
+    found = [_allowed(partial(_selected, transport, PODS, field_selector, labels=label)) for label in labels]
+    return None if None in found else [pod for pods in found for pod in pods or () if pod.daemon is not None]
+
+
+def _one(transport: Transport, kind: Resource[T], namespace: str, name: str) -> list[T]:
+    return [Collection(transport, kind).get(namespace, name)]
+
+
+def _selected(
+    transport: Transport, kind: Resource[T], fields: str, namespace: str = "", *, labels: str = ""
+) -> list[T]:
+    query = (("fieldSelector", fields), ("labelSelector", labels))
+    return Collection(transport, kind, [pair for pair in query if pair[1]], namespace=namespace).list_all()[0]
+
+
+def _allowed(read: Callable[[], list[T]]) -> list[T] | None:
+    """What is read; [] where it is not there, None where it may not be read."""
+    try:
+        return read()
+    except ApiError as error:
+        if error.status not in (403, 404):
+            raise
+        return None if error.status == 403 else []
 
 
 class Followed:

@@ -7,6 +7,7 @@ with 5,000 pods, 13 MB stay this way, and 220 MB as the structs of ``kube.object
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
@@ -35,14 +36,18 @@ from dra_driver.legacy.resource_requests import (
     pod_request,
     quantity,
 )
-from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, NeuronResource, NodeHardware, hardware
+from dra_driver.legacy.rules import NeuronResource, NodeHardware, hardware
 from dra_driver.legacy.usage import Holding, holding
 from dra_driver.neuron.names import DRIVER_NAME, SERVER_2, SERVER_4
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
+from dra_driver.operations.overview.serving import Daemon, PodState, PodWithStatus, daemon_of, state_of
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import first_of, one_line
 
 REASON_BYTES: Final = 400
 """The scheduler lists a reason for each kind of node."""
+MESSAGE_BYTES: Final = 700
+"""An Event has at most 1,024."""
 
 T = TypeVar("T")
 
@@ -55,6 +60,7 @@ class NodeStatus(PartialNodeStatus, frozen=True):
 
     node_info: NodeSystemInfo = NodeSystemInfo()
     capacity: dict[str, Quantity] = msgspec.field(default_factory=dict)
+    allocatable: dict[str, Quantity] = msgspec.field(default_factory=dict)
 
 
 class Node(PartialNode, frozen=True):
@@ -74,11 +80,13 @@ class Node(PartialNode, frozen=True):
 
     @property
     def plugin(self) -> NodeHardware | None:
-        """What a device plugin offers there; None: nothing."""
-        capacity = self.status.capacity
-        counts = [quantity(capacity.get(kind.value, 0)) or 0 for kind in (NeuronResource.DEVICE, NeuronResource.CORE)]
+        """What a device plugin offers there; None: nothing. kubelet keeps the capacity of one that is gone."""
+        there, usable = (
+            [quantity(amounts.get(kind.value, 0)) or 0 for kind in (NeuronResource.DEVICE, NeuronResource.CORE)]
+            for amounts in (self.status.capacity, self.status.allocatable)
+        )
         try:
-            return hardware(self.instance_type, *counts) if any(counts) else None
+            return hardware(self.instance_type, *there) if any(usable) else None
         except DriverError:  # what the node reports fits no hardware: its devices cannot be told apart
             return None
 
@@ -186,7 +194,7 @@ def _once(value: T) -> T:
 
 
 def _identity(meta: ObjectMeta) -> ObjectMeta:
-    return ObjectMeta(name=meta.name, namespace=meta.namespace, resource_version=meta.resource_version)
+    return ObjectMeta(meta.name, "", meta.namespace, meta.uid, meta.resource_version)
 
 
 # Claims
@@ -250,6 +258,7 @@ class Pod:
     """A pod."""
 
     metadata: ObjectMeta
+    state: PodState
     node: str = ""
     """"": it has none yet."""
     phase: str = "Pending"
@@ -264,6 +273,8 @@ class Pod:
     """What the device plugin's and the extender's clusters record for it."""
     waits: str = ""
     """Why it has no node yet, in one line."""
+    daemon: Daemon | None = None
+    """What it is if it serves the devices of its node."""
 
     @property
     def counts(self) -> bool:
@@ -271,7 +282,7 @@ class Pod:
         return self.phase not in ENDED and bool(self.claims or self.lacking or self.asks)
 
 
-def _pod(item: core.Pod, _: str) -> Pod:
+def _pod(item: PodWithStatus, _: str) -> Pod:
     meta, spec, status = item.metadata, item.spec, item.status
     made = {entry.name: entry.resource_claim_name for entry in status.resource_claim_statuses}
     named = {entry.name: entry.resource_claim_name or made.get(entry.name) for entry in spec.resource_claims}
@@ -283,6 +294,7 @@ def _pod(item: core.Pod, _: str) -> Pod:
         held = holding(f"{meta.namespace}/{meta.name}", from_mapping(meta.annotations), requests)
     return Pod(
         _identity(meta),
+        state_of(item),
         spec.node_name,
         status.phase,
         meta.deletion_timestamp is not None,
@@ -291,7 +303,37 @@ def _pod(item: core.Pod, _: str) -> Pod:
         tuple(entry for entry, name in named.items() if not name and entry not in made),
         ", ".join(f"{request.count} x {request.resource.value}" for request in requests or ()),
         held,
-        "" if spec.node_name else one_line(_why(item), REASON_BYTES),
+        "" if spec.node_name else one_line(_why(item, named.keys() - made.keys()), REASON_BYTES),
+        daemon_of(item),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """kubelet's Event about a pod whose claims could not be prepared."""
+
+    metadata: ObjectMeta
+    pod: tuple[str, str]
+    """Its namespace and name."""
+    uid: str
+    """The pod's."""
+    last: str
+    """RFC 3339, or ""."""
+    text: str
+    """One line: which claim, and what the driver says."""
+
+
+def _refusal(item: core.Event, _: str) -> Refusal:
+    about = item.involved_object
+    text = item.message.removeprefix("Failed to prepare dynamic resources: ").removeprefix(
+        "prepare dynamic resources: "
+    )
+    return Refusal(
+        _identity(item.metadata),
+        (about.namespace, about.name),
+        about.uid,
+        item.last_timestamp or item.first_timestamp,
+        one_line(text, MESSAGE_BYTES),
     )
 
 
@@ -317,12 +359,20 @@ def _requests(init: tuple[LimitsContainer, ...], main: tuple[LimitsContainer, ..
         return None
 
 
-def _why(item: core.Pod) -> str:
+def _why(item: core.Pod, unmade: Collection[str]) -> str:
     if item.metadata.deletion_timestamp is not None:
         return "it is being deleted"
     if item.spec.scheduling_gates:
         return f"scheduling gates: {first_of([gate.name for gate in item.spec.scheduling_gates], 3)}"
     scheduled = next((entry for entry in item.status.conditions if entry.type == "PodScheduled"), None)
+    templates = [
+        entry.resource_claim_template_name
+        for entry in item.spec.resource_claims
+        if entry.resource_claim_template_name and entry.name in unmade
+    ]
+    if templates:
+        each = first_of([f"ResourceClaimTemplate {name}" for name in templates], 3)
+        return f"no claim is made of {each} of its namespace: does it exist?"
     if scheduled is None or scheduled.status == "True":
         return "no scheduler has looked at it yet"
     return scheduled.message or scheduled.reason
@@ -336,4 +386,5 @@ NODES: Final = _kept(codec.NODES, Node)
 SLICES: Final = _kept(codec.RESOURCE_SLICES, Slice, _slice, _Slice)
 TAINT_RULES: Final = codec.DEVICE_TAINT_RULES
 CLAIMS: Final = _kept(codec.PARTIAL_RESOURCE_CLAIMS, Claim)
-PODS: Final = _kept(codec.PODS, Pod, _pod, core.Pod)
+PODS: Final = _kept(codec.PODS, Pod, _pod, PodWithStatus)
+REFUSALS: Final = _kept(codec.EVENTS, Refusal, _refusal, core.Event)

@@ -25,7 +25,8 @@ from dra_driver.neuron.health.faults import FAULTS, SEVERITIES, Fault, Severity,
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
 from dra_driver.neuron.topology.partitions import HardwarePart, device_name
-from dra_driver.operations.overview.objects import Claim, Node, Offered, Pod, Servers, Slice
+from dra_driver.operations.overview.objects import Claim, Node, Offered, Pod, Refusal, Servers, Slice
+from dra_driver.operations.overview.serving import Daemon, Serving, remedy, serving
 from dra_driver.simulator.allocator.candidates import BLOCKING, selects, taint_of
 from dra_driver.simulator.explain.findings import named
 from dra_driver.simulator.hardware import MEANINGS, Hardware
@@ -49,8 +50,13 @@ class ClusterView:
     claims: Sequence[Claim] = ()
     pods: Sequence[Pod] = ()
     taint_rules: Sequence[DeviceTaintRule] = ()
+    refusals: Sequence[Refusal] = ()
     whole: bool = True
     """False: claims and pods of one namespace, since the user may not list the rest."""
+    with_nodes: bool = True
+    """Whether Nodes could be listed."""
+    with_slices: bool = True
+    """Whether ResourceSlices could be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +91,15 @@ class HolderOfChip:
     """Such as ``neuron-device-4 to 7``."""
     chips: tuple[int, ...]
     phase: str = ""
-    """Of the pod; "" where it is not known."""
+    """How the pod is, as kubectl's column STATUS says it; "" where it is not known."""
     doubt: str = ""
     """Why it may have more or less than that, or ""."""
+    since: str = ""
+    """RFC 3339: since when a pod that does not run is as it is; "" for one that runs."""
+    problem: str = ""
+    """Why it does not run, or ""."""
+    sick: tuple[str, ...] = ()
+    """Its chips that have faults, with these, such as ``neuron5: hbm-uncorrectable``."""
 
     @property
     def name(self) -> str:
@@ -109,6 +121,8 @@ class ChipRow:
     faults: tuple[ChipFault, ...] = ()
     holders: tuple[str, ...] = ()
     """``namespace/pod``, or ``namespace/claim NAME``."""
+    known: bool = True
+    """False: nobody watches its health."""
 
     @property
     def free(self) -> bool:
@@ -120,7 +134,7 @@ class ChipRow:
         """That of its gravest fault."""
         severities = {fault.severity for fault in self.faults}
         order: tuple[State | Literal["tainted"], ...] = ("unhealthy", "tainted", "unknown", "degraded")
-        return next((state for state in order if state in severities), "healthy")
+        return next((state for state in order if state in severities), "healthy" if self.known else "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +144,8 @@ class NodeRow:
     name: str
     instance_type: str
     status: str
-    """As of kubectl: ``Ready``, ``NotReady``, ``Unknown`` (no Node of that name), with ``SchedulingDisabled``."""
+    """As of kubectl: ``Ready``, ``NotReady``, ``Unknown`` (no Node of that name), with ``SchedulingDisabled``; ``-``
+    where Nodes cannot be listed."""
     offers: tuple[tuple[str, int], ...]
     """Kinds of devices in words, and how many of each; for the device plugin, its extended resources."""
     taints: tuple[str, ...]
@@ -139,15 +154,18 @@ class NodeRow:
     """Reason of the Node's condition ``NeuronHealth`` where its status is not False; "" if all is well or unknown."""
     chips: tuple[ChipRow, ...]
     holders: tuple[HolderOfChip, ...]
+    serving: Serving
+    whole: bool = True
+    """False: what pods of other namespaces have is not known."""
     kubelet_problem: str = ""
     """Why the driver offers nothing anew, or ""."""
     held_back: str = ""
     """Why the driver offers some or all chips not anew, or "": a device plugin has them."""
 
     @property
-    def free(self) -> int:
-        """Chips that can be given away as a whole."""
-        return sum(chip.free for chip in self.chips)
+    def free(self) -> int | None:
+        """Chips that can be given away as a whole; None: not known."""
+        return sum(chip.free for chip in self.chips) if self.whole else None
 
     @property
     def held(self) -> int:
@@ -167,7 +185,7 @@ class TypeRow:
     instance_type: str
     nodes: int
     chips: int
-    free: int
+    free: int | None
     held: int
     sick: int
 
@@ -196,14 +214,16 @@ class Frame:
     pending: tuple[PendingRow, ...]
     """Of the namespace asked for, by namespace and name."""
     whole: bool = True
+    """False: pods and claims of one namespace alone."""
+    with_slices: bool = True
     """False: what nodes have is not known, so that there are neither nodes nor types."""
 
     def document(self) -> dict[str, Any]:
         """The same as plain values; ``types`` and ``nodes`` are null where they are not known."""
         types = [{"instanceType": row.instance_type, "nodes": row.nodes, "chips": _counts(row)} for row in self.types]
         return {
-            "types": types if self.whole else None,
-            "nodes": [node_document(row) for row in self.nodes] if self.whole else None,
+            "types": types if self.with_slices else None,
+            "nodes": [node_document(row) for row in self.nodes] if self.with_slices else None,
             "holders": [
                 {
                     "namespace": row.namespace,
@@ -213,6 +233,9 @@ class Frame:
                     "devices": row.devices,
                     "chips": list(row.chips),
                     "phase": row.phase or None,
+                    "since": row.since or None,
+                    "problem": row.problem or None,
+                    "sick": list(row.sick),
                     "doubt": row.doubt or None,
                 }
                 for row in self.holders
@@ -230,6 +253,12 @@ def node_document(row: NodeRow) -> dict[str, Any]:
         "node": row.name,
         "instanceType": row.instance_type or None,
         "status": row.status,
+        "driver": {
+            "state": row.serving.word,
+            "problem": row.serving.problem or None,
+            "since": row.serving.since or None,
+            "remedy": remedy(row.serving, row.name) or None,
+        },
         "condition": row.condition or None,
         "kubeletProblem": row.kubelet_problem or None,
         "devicePluginProblem": row.held_back or None,
@@ -259,8 +288,8 @@ def node_document(row: NodeRow) -> dict[str, Any]:
     }
 
 
-def _counts(row: NodeRow | TypeRow) -> dict[str, int]:
-    total = {"total": row.chips} if isinstance(row, TypeRow) else {}
+def _counts(row: NodeRow | TypeRow) -> dict[str, int | None]:
+    total: dict[str, int | None] = {"total": row.chips} if isinstance(row, TypeRow) else {}
     return total | {"free": row.free, "allocated": row.held, "sick": row.sick}
 
 
@@ -277,7 +306,7 @@ def view(cluster: ClusterView, *, sort: Sort = "name", namespace: str = "", node
     shown = [row for row in rows if not nodes or row.name in nodes]
     order: Callable[[NodeRow], Any] = {
         "name": lambda _: 0,
-        "free": lambda row: -row.free,
+        "free": lambda row: -(row.free or 0),
         "sick": lambda row: (-row.sick, not row.condition),
     }[sort]
     pods = {(pod.metadata.namespace, pod.metadata.name): pod for pod in cluster.pods}
@@ -289,11 +318,12 @@ def view(cluster: ClusterView, *, sort: Sort = "name", namespace: str = "", node
     )
     holders = [holder for row in shown for holder in row.holders if namespace in ("", holder.namespace)]
     return Frame(
-        tuple(sorted(shown, key=order)) if cluster.whole else (),
-        tuple(_by_type(rows)) if cluster.whole else (),
+        tuple(sorted(shown, key=order)) if cluster.with_slices else (),
+        tuple(_by_type(rows)) if cluster.with_slices else (),
         tuple(sorted(holders, key=lambda row: (_natural(row.node), row.namespace, row.pod, row.claim))),
         tuple(pending),
         cluster.whole,
+        cluster.with_slices,
     )
 
 
@@ -312,7 +342,8 @@ def _by_type(rows: Iterable[NodeRow]) -> Iterator[TypeRow]:
     for row in rows:
         found[row.instance_type].append(row)
     for name, group in sorted(found.items()):
-        total, free = sum(len(row.chips) for row in group), sum(row.free for row in group)
+        total = sum(len(row.chips) for row in group)
+        free = sum(row.free or 0 for row in group) if all(row.whole for row in group) else None
         yield TypeRow(name, len(group), total, free, sum(row.held for row in group), sum(row.sick for row in group))
 
 
@@ -347,34 +378,62 @@ def _rows(cluster: ClusterView) -> list[NodeRow]:
             held[name].append((claim, devices))
     pods = {(pod.metadata.namespace, pod.metadata.name): pod for pod in cluster.pods}
     plugin: dict[str, list[Pod]] = defaultdict(list)
+    daemons: dict[str, list[Daemon]] = defaultdict(list)
     for pod in cluster.pods:
         if pod.holding is not None and pod.counts:
             plugin[pod.node].append(pod)
-    offering = {name for name, node in nodes.items() if node.plugin is not None}
+        if pod.daemon is not None:
+            daemons[pod.node].append(pod.daemon)
+    refusals = {item.uid: item for item in sorted(cluster.refusals, key=lambda item: item.last)}
+    ours = {name for name, node in nodes.items() if _ours(node)}
     return [
-        _row(name, nodes.get(name), slices.get(name, ()), held.get(name, ()), plugin.get(name, ()), pods)
-        for name in sorted({*slices, *held, *offering, *plugin} - {""}, key=_natural)
+        _row(
+            cluster,
+            name,
+            nodes.get(name),
+            slices.get(name, ()),
+            held.get(name, ()),
+            plugin.get(name, ()),
+            daemons.get(name, ()),
+            _Pods(pods, refusals),
+        )
+        for name in sorted({*slices, *held, *ours, *plugin, *daemons} - {""}, key=_natural)
     ]
 
 
+_UNKNOWN: Final[tuple[Mapping[int, tuple[ChipFault, ...]], frozenset[int]]] = ({}, frozenset())
+
+
+def _ours(node: Node) -> bool:
+    """Whether a node has Neuron devices, also while nobody offers them."""
+    kind = lookup(node.instance_type.removeprefix(HYPERPOD_PREFIX))
+    return node.plugin is not None or kind is not None or node.condition(HEALTH_CONDITION) is not None
+
+
 def _row(
+    cluster: ClusterView,
     name: str,
-    node: Node | None,
+    found: Node | None,
     slices: Sequence[Slice],
     held: Sequence[tuple[Claim, list[str]]],
     plugin: Sequence[Pod],
-    pods: Mapping[tuple[str, str], Pod],
+    daemons: Sequence[Daemon],
+    pods: _Pods,
 ) -> NodeRow:
     newest = max((item.generation for item in slices), default=0)
     current = [item for item in slices if item.generation == newest]
     devices = tuple(device for item in current for device in item.devices)
-    status, node = _status(node), node or Node(ObjectMeta())
+    node = found or Node(ObjectMeta())
     label = node.instance_type.removeprefix(HYPERPOD_PREFIX)
     kind = next((item.instance_type for item in current if item.instance_type), "") or label
     servers = node.servers or next((item.servers for item in current), ())
     # Which devices there are is said by one of the two at a time. Claims outlast the slices of a driver that is gone,
     # and pods of a device plugin that is gone keep their chips.
     by_plugin = node.plugin if not devices else None
+    problem = kubelet_problem(node.status.node_info.kubelet_version) if by_plugin is None else ""
+    held_back = told(DEVICE_PLUGIN, node.status.conditions)
+    offered = bool(devices) or by_plugin is not None
+    served = serving(offered, daemons, node.status.conditions, known=cluster.whole, withheld=problem or held_back)
     hardware = _hardware(devices, kind)
     uses = [use for claim, names in held for use in _of_claim(claim, names, name, hardware, pods)]
     physical = _physical(kind)
@@ -383,7 +442,11 @@ def _row(
         # Without slices and a known type, there is at least what somebody has.
         former = _former_plugin(kind, len(hardware.chips))
         uses += [_of_plugin(pod, pod.holding, former, physical) for pod in plugin if pod.holding is not None]
-        indexes = hardware.chips or tuple(sorted({chip for use in uses for chip in use.holder.chips}))
+        row = lookup(kind)
+        chips_of_type = range(row.devices or 0) if row is not None and not devices else ()
+        indexes = hardware.chips or tuple(
+            sorted({*chips_of_type, *(chip for use in uses for chip in use.holder.chips)})
+        )
         cores = {index: _cores(hardware, index, physical) for index in indexes}
     else:
         uses += [_of_plugin(pod, pod.holding, by_plugin) for pod in plugin if pod.holding is not None]
@@ -391,10 +454,8 @@ def _row(
         indexes = tuple(range(by_plugin.devices))
         cores = dict.fromkeys(indexes, (by_plugin.cores_per_device, 1))
     health, unusable = node.condition(HEALTH_CONDITION), node.metadata.annotations.get(UNUSABLE, "")
-    faults, blocked = _faults(devices, kind) if devices else _told(health, unusable, indexes)
-    problem = kubelet_problem(node.status.node_info.kubelet_version) if by_plugin is None else ""
-    held_back = told(DEVICE_PLUGIN, node.status.conditions)
-    if problem:
+    faults, blocked = _faults(devices, kind) if devices else _told(health, unusable, indexes) if offered else _UNKNOWN
+    if problem or not offered:
         blocked = frozenset(indexes)
     elif held_back and by_plugin is None:
         open_ = (device for device in devices if not any(map(retired, device.taints)))
@@ -404,12 +465,21 @@ def _row(
         for part in use.parts:
             users[part.chip].append((f"{use.holder.namespace}/{use.holder.name}", part.cores))
     chips = tuple(
-        _chip(index, users.get(index, ()), faults.get(index, ()), index in blocked, *cores[index]) for index in indexes
+        _chip(index, users.get(index, ()), faults.get(index, ()), index in blocked, offered, *cores[index])
+        for index in indexes
+    )
+    sick = {
+        chip.index: f"neuron{chip.index}: {', '.join(fault.code for fault in chip.faults)}"
+        for chip in chips
+        if chip.faults
+    }
+    holders = tuple(
+        replace(use.holder, sick=tuple(sick[index] for index in use.holder.chips if index in sick)) for use in uses
     )
     return NodeRow(
         name,
         kind,
-        status,
+        _status(found) if cluster.with_nodes else "-",
         offers,
         tuple(
             written(DeviceTaint(taint.key, taint.value, taint.effect))
@@ -417,9 +487,11 @@ def _row(
             if taint.effect in BLOCKING and taint.key != CORDON
         ),
         servers,
-        health.reason if health is not None and health.status != "False" else "",
+        health.reason if offered and health is not None and health.status != "False" else "",
         chips,
-        tuple(use.holder for use in uses),
+        holders,
+        served,
+        cluster.whole,
         problem,
         held_back,
     )
@@ -470,6 +542,7 @@ def _chip(
     users: Sequence[tuple[str, tuple[int, ...]]],
     faults: tuple[ChipFault, ...],
     blocked: bool,
+    known: bool,
     cores: int,
     size: int,
 ) -> ChipRow:
@@ -478,11 +551,31 @@ def _chip(
         held.update({core // size for core in physical} if physical else range(cores))
     # A claim may name cores that the chip is not known to have: its node is gone, or says less of its type.
     return ChipRow(
-        index, cores, min(len(held), cores), blocked, faults, tuple(dict.fromkeys(name for name, _ in users))
+        index, cores, min(len(held), cores), blocked, faults, tuple(dict.fromkeys(name for name, _ in users)), known
     )
 
 
 # Who has what
+
+
+@dataclass(frozen=True, slots=True)
+class _Pods:
+    """The pods, and what kubelet last said of those whose claims it could not prepare, by UID."""
+
+    by_name: Mapping[tuple[str, str], Pod]
+    refusals: Mapping[str, Refusal]
+
+    def described(self, holder: HolderOfChip) -> HolderOfChip:
+        """The holder with the state of its pod."""
+        pod = self.by_name.get((holder.namespace, holder.pod))
+        if pod is None:
+            return holder
+        state = pod.state
+        if state.ready:
+            return replace(holder, phase=state.word)
+        refusal = self.refusals.get(pod.metadata.uid) if pod.metadata.uid else None
+        problem = refusal.text if refusal is not None and not pod.ending else state.detail
+        return replace(holder, phase=state.word, since=state.since, problem=problem)
 
 
 @lru_cache(maxsize=4096)
@@ -490,17 +583,13 @@ def _named(devices: tuple[str, ...]) -> str:
     return named(devices)
 
 
-def _of_claim(
-    claim: Claim, devices: Sequence[str], node: str, hardware: Hardware, pods: Mapping[tuple[str, str], Pod]
-) -> Iterator[_Use]:
+def _of_claim(claim: Claim, devices: Sequence[str], node: str, hardware: Hardware, pods: _Pods) -> Iterator[_Use]:
     namespace = claim.metadata.namespace
     parts = tuple(part for device in devices for part in hardware.parts(device))
     chips = tuple(sorted({part.chip for part in parts}))
     for name in claim.pods or ("",):
-        phase = _phase(pods.get((namespace, name)))
-        yield _Use(
-            HolderOfChip(namespace, name, claim.metadata.name, node, _named(tuple(devices)), chips, phase), parts
-        )
+        holder = HolderOfChip(namespace, name, claim.metadata.name, node, _named(tuple(devices)), chips)
+        yield _Use(pods.described(holder), parts)
 
 
 def _former_plugin(kind: str, chips: int) -> PluginHardware | None:
@@ -533,9 +622,7 @@ def _of_plugin(pod: Pod, holding: Holding, hardware: PluginHardware | None, phys
     parts = tuple(HardwarePart(chip, () if len(found) == every else tuple(found)) for chip, found in by_chip.items())
     whole = all(not part.cores for part in parts)
     said = named(map(device_name, by_chip)) if whole else f"neuroncore {ranges(cores)}"
-    meta = pod.metadata
-    devices, phase = said if parts else "not known", _phase(pod)
-    return _Use(HolderOfChip(meta.namespace, meta.name, "", pod.node, devices, tuple(by_chip), phase, doubt), parts)
+    return _Use(_holder(pod, said if parts else "not known", tuple(by_chip), doubt), parts)
 
 
 def _as_annotated(pod: Pod, holding: Holding) -> HolderOfChip:
@@ -545,12 +632,13 @@ def _as_annotated(pod: Pod, holding: Holding) -> HolderOfChip:
     cores = sorted({number for share in shares if share.resource is NeuronResource.CORE for number in share.ids})
     said = [named(map(device_name, chips))] if chips else []
     said += [f"neuroncore {ranges(cores)}"] if cores else []
-    meta, devices = pod.metadata, ", ".join(said) or "not known"
-    return HolderOfChip(meta.namespace, meta.name, "", pod.node, devices, tuple(chips), _phase(pod), holding.trouble)
+    return _holder(pod, ", ".join(said) or "not known", tuple(chips), holding.trouble)
 
 
-def _phase(pod: Pod | None) -> str:
-    return "" if pod is None else "Terminating" if pod.ending else pod.phase
+def _holder(pod: Pod, devices: str, chips: tuple[int, ...], doubt: str) -> HolderOfChip:
+    meta = pod.metadata
+    found = HolderOfChip(meta.namespace, meta.name, "", pod.node, devices, chips, doubt=doubt)
+    return _Pods({(meta.namespace, meta.name): pod}, {}).described(found)
 
 
 # What is wrong

@@ -17,7 +17,7 @@ from dra_driver.kube.objects.meta import JsonObject
 from dra_driver.kube.objects.resource import v1
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.health.policy import HealthPolicy
-from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.names import DEVICE_PLUGIN_POD, DRIVER_NAME, DRIVER_POD
 from dra_driver.operations.recovery.policy import decode_policy
 from dra_driver.operations.report import allowed
 from dra_driver.operations.report.archive import Collected, File
@@ -57,13 +57,13 @@ KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 
 PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {
     "app": (
-        "neuron-dra-driver-kubelet-plugin",
+        DRIVER_POD[1],
         "neuron-dra-driver-placer",
         "neuron-scheduler",
         "neuron-node-problem-detector",
         "neuron-node-recovery",
     ),
-    "name": ("neuron-device-plugin-ds",),
+    "name": (DEVICE_PLUGIN_POD[1],),
 }
 """Labels of the pods of the driver's own programs, whose settings and logs are collected."""
 POLICIES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.resource import ResourceClaim, ResourceClaimStatus
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.cluster import cluster_of, missing_labels, obstacle
 from dra_driver.simulator.emulated_nodes import ec2_nodes
@@ -19,7 +20,14 @@ from dra_driver.simulator.explain.explanation import Question, decide, exclusion
 from dra_driver.simulator.explain.findings import listed
 from dra_driver.simulator.explain.traps import NOT_OFFERED
 from dra_driver.simulator.explain.values import Explanation, Refused
-from dra_driver.simulator.manifests import Attempt, ManifestError, Manifests, PodWithClaims, attempts
+from dra_driver.simulator.manifests import (
+    Attempt,
+    ManifestError,
+    Manifests,
+    MissingObjectError,
+    PodWithClaims,
+    attempts,
+)
 from dra_driver.simulator.placement import ExtendedResources, Outcome, Places, scores_of
 from dra_driver.simulator.preparation import NodeDrivers, StoredObjects, prepared_on_nodes
 from dra_driver.util.errors import DriverError
@@ -63,7 +71,16 @@ def explanations(
         ManifestError: something is missing; DriverError for input that Kubernetes could not read either.
     """
     world, nodes = cluster_of(manifests, kubernetes)
-    asked = attempts(manifests if target is None else _reduced(manifests, target))
+    try:
+        asked = attempts(manifests if target is None else _reduced(manifests, target))
+    except MissingObjectError as error:
+        if target is None:
+            raise
+        yield Explanation(
+            subject=f"pod {target.namespace}/{target.name}", claims=(), fits=False, node=None, could=(), placed=(),
+            verdict=error.what, error="", nodes=(), nearest="", remedies=(error.remedy,), traps=(),
+        )  # fmt: skip
+        return
     asked = tuple(item for item in asked if _waits(item)) or asked
     batch = _Batch(manifests, world, nodes, kubernetes, server)
     for done, attempt in enumerate(asked, 1):
@@ -98,7 +115,6 @@ def _absent(manifests: Manifests, target: Target) -> ManifestError:
 
 
 _SHOWN = 8
-_TYPE = "node.kubernetes.io/instance-type"
 _OTHER_KIND = "other extended resources than here are devices of a class there, so kube-scheduler makes another claim"
 
 
@@ -187,7 +203,7 @@ class _Batch:
         prepared = world.prepare(claims)
         if isinstance(prepared, Refusal):
             return found
-        able = [node.labels[_TYPE] for node in nodes if isinstance(world.ask(prepared, node), Allocation)]
+        able = [node.labels[INSTANCE_TYPE_LABEL] for node in nodes if isinstance(world.ask(prepared, node), Allocation)]
         return replace(found, remedies=(f"use a node of type {listed(able, 'or')}",)) if able else found
 
     def _take(self, pod: PodWithClaims | None, node: str) -> None:

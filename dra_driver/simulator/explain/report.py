@@ -20,8 +20,13 @@ MAX_HOLDERS = 8
 def text(found: Explanation, told: Collection[str] = ()) -> str:
     """The explanation in paragraphs. Traps whose names are in ``told`` are omitted."""
     lines = [_sentence(found.verdict)]
-    lines += [f"  {line}" for item in found.placed for line in _placed(item)]
+    lines += [_sentence(found.state)] if found.state else []
+    lines += [f"  - {_sentence(item)}" for item in found.causes]
+    if not found.state:  # else the verdict lists them
+        lines += [f"  {line}" for item in found.placed for line in _placed(item)]
     lines += [f"  {_sentence(item.sentence)}" for item in found.refused]
+    tried = " (each was tried)" if found.nodes and not found.state else ""
+    lines += _listed(f"What would help{tried}:", [_sentence(item) for item in found.remedies])
     groups = obstacles(found)
     for group in groups[:MAX_GROUPS]:
         lines += ["", *group]
@@ -30,7 +35,6 @@ def text(found: Explanation, told: Collection[str] = ()) -> str:
     if found.nearest and len(groups) > 1:
         lines += ["", _sentence(f"nearest miss: {found.nearest}")]
     lines += _listed("Who holds what is in the way:", _held(found))
-    lines += _listed("What would help (each was tried):", [_sentence(item) for item in found.remedies])
     traps = [trap for trap in found.traps if trap.name not in told]
     lines += _listed("Known traps:", [f"[{trap.name}] {_sentence(trap.sentence)}" for trap in traps])
     return "\n".join(map(printable, lines))
@@ -125,6 +129,8 @@ def plain(found: Explanation) -> dict[str, Any]:
         "node": found.node,
         "couldGoTo": list(found.could),
         "verdict": found.verdict,
+        "state": found.state or None,
+        "causes": list(found.causes),
         "error": found.error or None,
         "allocations": [
             {

@@ -165,8 +165,18 @@ class Explanation:
     """On the node of the nearest miss: who holds the devices that have used up shared counters."""
     refused: tuple[Refused, ...] = ()
     """What the driver of ``node`` would refuse."""
+    state: str = ""
+    """How a pod that has a node is there, a sentence; "" for any other."""
+    causes: tuple[str, ...] = ()
+    """Why it is not well."""
     like: str = ""
     """An earlier subject with equal claims and the same explanation; "" for none."""
+
+    def with_state(self, state: str, causes: tuple[str, ...], ways: tuple[str, ...]) -> Explanation:
+        """The same of a pod that has a node, with how it is there; it is not fine while there are causes."""
+        return replace(
+            self, state=state, causes=causes, remedies=(*ways, *self.remedies), fits=self.fits and not causes
+        )
 
 
 _WANTS: dict[State, Callable[[str, str, DeviceFinding], str]] = {

@@ -7,6 +7,7 @@ from dra_driver.kube.documents import ManifestError, Origin
 from dra_driver.simulator.manifests.attempts import (
     NEURON_RESOURCES,
     Attempt,
+    MissingObjectError,
     attempts,
     left_out,
     of_known_classes,
@@ -26,6 +27,7 @@ __all__ = [
     "ExclusiveGroup",
     "ManifestError",
     "Manifests",
+    "MissingObjectError",
     "Origin",
     "PodWithClaims",
     "attempts",

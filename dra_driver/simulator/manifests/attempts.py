@@ -184,6 +184,10 @@ _SLIP = 0.8
 """Similarity (``difflib``) from which a DeviceClass that is not there is a known one, misspelt."""
 
 
+class MissingObjectError(ManifestError):
+    """What a pod of a cluster needs is not there: the pod waits for it."""
+
+
 class _Resolver:
     def __init__(self, manifests: Manifests) -> None:
         self._manifests = manifests
@@ -261,14 +265,14 @@ class _Resolver:
     def _missing(self, pod: PodWithClaims, reference: ClaimReference, kind: str, name: str) -> ManifestError:
         elsewhere = self._claims if kind == "ResourceClaim" else self._templates
         others = sorted(namespace for namespace, other in elsewhere if other == name)
-        where = f"; there is one in namespace {others[0]}" if others else ""
+        beside = get_close_matches(name, [other for space, other in elsewhere if space == pod.namespace], n=1)
+        where = f"; there is one in namespace {others[0]}" if others else f" ({beside[0]} is)" if beside else ""
         field = "resourceClaimName" if kind == "ResourceClaim" else "resourceClaimTemplateName"
-        give = "create it" if _is_held(pod) else "give the file that has it too"
-        return (pod.origin or _NO_ORIGIN).error(
-            (*reference.path, field),
-            f"pod {pod.namespace}/{pod.name} needs the {kind} {pod.namespace}/{name}, which is not there{where}",
-            remedy=f"{give}, or correct the name",
-        )
+        what = f"pod {pod.namespace}/{pod.name} needs the {kind} {pod.namespace}/{name}, which is not there{where}"
+        if _is_held(pod):
+            return MissingObjectError(what, remedy="create it; or correct the name, and make the pod again")
+        remedy = "give the file that has it too, or correct the name"
+        return (pod.origin or _NO_ORIGIN).error((*reference.path, field), what, remedy=remedy)
 
     def _origin(self, kind: str, namespace: str, name: str) -> Origin:
         origin = self._origins.get((kind, namespace, name))

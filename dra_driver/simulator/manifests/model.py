@@ -164,6 +164,8 @@ class Manifests:
     """Descriptions of input that has no influence on the result."""
     standby: frozenset[tuple[str, str]] = frozenset()
     """Claims, by namespace and name, that exist for pods to use, and are not to be allocated by themselves."""
+    unserved: Mapping[str, str] = field(default_factory=dict)
+    """Nodes of a live cluster whose driver offers nothing or is not well, and why."""
     inventories: Mapping[str, NodeInventory] = field(default_factory=dict)
     """Inventories of emulated nodes, by node."""
     origins: Mapping[Key, Origin] = field(default_factory=dict, compare=False, repr=False)

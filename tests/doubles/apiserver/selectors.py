@@ -28,6 +28,11 @@ def event_type(event: Event, query: Mapping[str, str]) -> str:
 
 
 def labels_match(item: Object, selector: str) -> bool:
-    """Evaluate terms ``label`` and ``!label``."""
+    """Evaluate terms ``label``, ``!label`` and ``label=value``."""
     labels = item["metadata"].get("labels") or {}
-    return all((term.lstrip("!") in labels) != term.startswith("!") for term in filter(None, selector.split(",")))
+
+    def matches(term: str) -> bool:
+        key, sign, value = term.partition("=")
+        return labels.get(key) == value if sign else (term.lstrip("!") in labels) != term.startswith("!")
+
+    return all(map(matches, filter(None, selector.split(","))))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from dra_driver.cli.main import kubectl_main, main
+from tests.builders.overview import CRASH_LOOP, CRASHED, TYPE_LABEL, add_holder, driver_pod, taint
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 from tests.golden import golden
@@ -80,8 +82,8 @@ def test_a_pod_whose_template_is_not_there(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with server:
-        assert explained(server, tmp_path, "pod/lost", "-n", "shop") == 2
-    golden(capsys.readouterr().err)
+        assert explained(server, tmp_path, "pod/lost", "-n", "shop") == 1
+    golden(capsys.readouterr().out)
 
 
 def test_a_pod_that_is_not_there(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,3 +203,147 @@ def test_a_node_that_offers_nothing_because_of_its_kubelet_says_so(
     with server:
         assert explained(server, tmp_path, "pod/web-0", "-n", "shop") == 1
     golden(capsys.readouterr().out)
+
+
+# Pods that have a node
+
+CREATING: dict[str, Any] = {
+    "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}]
+}
+REFUSED = (
+    "Failed to prepare dynamic resources: NodePrepareResources failed for ResourceClaim p-neurons: NeuronConfig: "
+    "logicalNeuronCore: expected 1 or 2, got 3"
+)
+
+
+@pytest.fixture
+def bound(server: ApiServer) -> ApiServer:
+    """The same node with a driver that is well, and nothing that waits."""
+    server.store.delete("pods", "shop/web-0")
+    server.store.delete("pods", "shop/lost")
+    found = server.store.get("nodes", "node-a")
+    labels = {**(found["metadata"].get("labels") or {}), TYPE_LABEL: "trn2.48xlarge"}
+    server.store.update("nodes", "node-a", {**found, "metadata": {**found["metadata"], "labels": labels}})
+    server.store.create("pods", driver_pod("node-a"))
+    return server
+
+
+def without_driver(server: ApiServer, pod: Object | None) -> None:
+    server.store.delete("pods", "neuron-dra-driver/driver-node-a")
+    server.wipe_slices("node-a")
+    if pod is not None:
+        server.store.create("pods", pod)
+
+
+def add_refusal(server: ApiServer, uid: str) -> None:
+    event = {
+        "metadata": {"namespace": "shop", "name": "p.1"},
+        "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "p", "uid": uid},
+        "reason": "FailedPrepareDynamicResources",
+        "message": REFUSED,
+        "lastTimestamp": "2026-03-01T10:03:00Z",
+    }
+    server.store.create("events", event)
+
+
+CRASHING = driver_pod("node-a", state=CRASH_LOOP, last=CRASHED, ready=False)
+EVICTED = driver_pod("node-a", ready=False, phase="Failed", reason="Evicted", message="low on memory")
+
+
+@pytest.mark.parametrize(
+    ("case", "status"),
+    [
+        ("runs", 0),
+        ("starts", 0),
+        ("refused", 1),
+        ("no driver", 1),
+        ("crash loop", 1),
+        ("evicted", 1),
+        ("ends", 0),
+        ("ends without a driver", 1),
+        ("sick chip", 1),
+        ("image", 1),
+        ("succeeded", 0),
+        ("failed", 1),
+    ],
+)
+def test_a_pod_on_a_node_says_why_it_does_not_run_or_end_there(
+    case: str, status: int, bound: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = {"reason": "ErrImagePull", "message": "manifest unknown"}
+    found: tuple[str, dict[str, Any]] = {
+        "starts": ("Pending", CREATING),
+        "refused": ("Pending", CREATING),
+        "no driver": ("Pending", CREATING),
+        "crash loop": ("Pending", CREATING),
+        "evicted": ("Pending", CREATING),
+        "image": ("Pending", {"containerStatuses": [{"name": "main", "state": {"waiting": image}}]}),
+        "succeeded": ("Succeeded", {}),
+        "failed": ("Failed", {"reason": "UnexpectedAdmissionError", "message": "no room"}),
+    }.get(case, ("Running", {}))
+    phase, more = found
+    meta = {"uid": "u-1"} | ({"deletionTimestamp": "2026-03-01T10:05:00Z"} if case.startswith("ends") else {})
+    add_holder(bound, "shop", "p", "node-a", ["neuron-device-1", "neuron-device-2"], phase, meta=meta, **more)
+    if case == "refused":
+        add_refusal(bound, bound.store.get("pods", "shop/p")["metadata"]["uid"])
+    elif case in ("no driver", "ends without a driver"):
+        without_driver(bound, None)
+    elif case in ("crash loop", "evicted"):
+        without_driver(bound, CRASHING if case == "crash loop" else EVICTED)
+    elif case == "sick chip":
+        (item,) = bound.slices()
+        item["spec"]["devices"][2]["taints"] = [taint("hbm-uncorrectable")]
+        bound.store.update("resourceslices", item["metadata"]["name"], item)
+    with bound:
+        assert explained(bound, tmp_path, "pod/p", "-n", "shop") == status
+    golden(capsys.readouterr().out)
+
+
+def test_a_pod_that_waits_is_told_why_the_nodes_offer_nothing(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.wipe_slices("node-a")
+    server.store.create("pods", CRASHING)
+    with server:
+        assert explained(server, tmp_path, "pod/web-0", "-n", "shop") == 1
+    golden(capsys.readouterr().out)
+
+
+# Users with rights in one namespace
+
+
+def test_with_devices_and_one_namespace_a_pod_is_explained_by_what_can_be_read(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forbid(server, "nodes")
+    with server:
+        assert explained(server, tmp_path, "pod/web-0", "-n", "shop") == 0
+        golden(capsys.readouterr().out)
+        assert explained(server, tmp_path, "pod/web-0", "-A") == 2
+
+
+def test_without_rights_the_way_without_rights_is_named(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forbid(server, "nodes|resourceslices|deviceclasses")
+    with server:
+        assert explained(server, tmp_path, "pod/web-0", "-n", "shop") == 2
+    golden(capsys.readouterr().err)
+
+
+def test_a_pod_on_a_node_is_explained_without_rights_on_nodes(
+    bound: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_holder(bound, "shop", "p", "node-a", ["neuron-device-1"], "Pending", meta={"uid": "u-1"}, **CREATING)
+    add_refusal(bound, bound.store.get("pods", "shop/p")["metadata"]["uid"])
+    forbid(bound, "nodes")
+    with bound:
+        assert explained(bound, tmp_path, "pod/p", "-n", "shop") == 1
+    golden(capsys.readouterr().out)
+
+
+def forbid(server: ApiServer, cluster: str) -> None:
+    """Answer as to a user who may read the objects of namespaces, and no kinds of the cluster that are named."""
+    server.fail(403, 10**6, path=rf"/({cluster})(/[^/]+)?$", message="that is forbidden")
+    kinds = "pods|resourceclaims|resourceclaimtemplates"
+    server.fail(403, 10**6, path=rf"/(v1|v1beta2|v1beta1)/({kinds})$", message="that is forbidden")

@@ -18,11 +18,14 @@ import yaml
 
 from dra_driver.cli.main import kubectl_main, main
 from tests.builders.overview import (
+    CRASH_LOOP,
+    CRASHED,
     add_holder,
     add_neuron_node,
     add_plugin_node,
     add_plugin_pod,
     add_waiting,
+    driver_pod,
     taint,
 )
 from tests.builders.programs import ended
@@ -239,6 +242,20 @@ def test_what_needs_the_whole_cluster_is_refused_with_the_rights_it_needs(
     golden(line)
 
 
+def test_who_sees_devices_and_one_namespace_sees_sick_chips_and_no_number_of_free_ones(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.fail(403, 10**6, path=r"/nodes$", message="nodes is forbidden")
+    server.fail(403, 10**6, path=r"/v1/(pods|resourceclaims)$", message="pods is forbidden")
+    arguments = ["--from-cluster", "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
+    assert main(["top", "-n", "ml", *arguments]) == 0
+    said = capsys.readouterr()
+    golden(said.err + "\n".join(said.out.splitlines()[1:]))
+    assert main(["health", *arguments]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["node-10", "neuron3", "unhealthy", "hbm-uncorrectable"] in [line[:4] for line in lines]
+
+
 def test_one_namespace_is_followed_too(server: ApiServer, tmp_path: Path) -> None:
     refuse_whole_cluster(server)
     code = f"{HEED} from dra_driver.cli.main import main; sys.exit(main())"
@@ -351,6 +368,18 @@ def test_health_of_a_cluster_names_sick_chips_with_who_has_them(
     row = f"node-10 neuron3 unhealthy hbm-uncorrectable unhealthy {since} NoSchedule replacement web/serve"
     assert sick == [row.split()]
     assert any(line.split()[:5] == ["node-10", "15", "of", "16", "healthy"] for line in lines)
+
+
+def test_health_and_top_say_of_a_node_whose_driver_crashes_that_its_chips_are_not_known(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.wipe_slices("node-2")
+    server.store.create("pods", driver_pod("node-2", state=CRASH_LOOP, last=CRASHED, ready=False))
+    golden(shown(server, tmp_path, capsys, "health", "--from-cluster"))
+    one = shown(server, tmp_path, capsys, "health", "--from-cluster", "--node-name", "node-2").splitlines()
+    assert [line.split()[:3] for line in one[1:17]] == [["node-2", f"neuron{chip}", "unknown"] for chip in range(16)]
+    lines = shown(server, tmp_path, capsys, "top", "--from-cluster", "-A").splitlines()
+    golden("\n".join(line for line in lines if line.startswith(("NODE", "node-2", "TYPE", "trn2"))))
 
 
 def test_health_of_one_node_lists_all_its_chips(

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dra_driver.legacy.annotations import ALLOCATED, IDS, UNUSABLE
-from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, NeuronResource, candidates
+from dra_driver.legacy.rules import NeuronResource, candidates
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from tests.builders.device_plugin import NODE, PluginNode, chips, cores, plugin_node
 from tests.builders.extender import CORE, DEVICE, Extender, cores_in_use, extender, limits, pod_document
 from tests.doubles.device_manager import Container, KnownPod

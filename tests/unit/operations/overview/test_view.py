@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from dra_driver.cli.top import sections, share
 from dra_driver.kube.api.codec import Resource, decode
 from dra_driver.neuron.health.faults import FAULTS
-from dra_driver.operations.overview.objects import CLAIMS, NODES, PODS, SLICES, TAINT_RULES
+from dra_driver.operations.overview.objects import CLAIMS, NODES, PODS, REFUSALS, SLICES, TAINT_RULES
+from dra_driver.operations.overview.serving import Serving, remedy
 from dra_driver.operations.overview.view import ClusterView, Frame, NodeRow, view
-from tests.builders.overview import TYPE_LABEL, published, taint
+from tests.builders.overview import CRASH_LOOP, CRASHED, TYPE_LABEL, driver_pod, published, taint
 from tests.golden import golden
 
 T = TypeVar("T")
@@ -137,6 +138,7 @@ def rule(name: str, selector: Mapping[str, str] | None, taint: Object) -> Object
     return {"metadata": {"name": name}, "spec": {"taint": taint, **({"deviceSelector": selector} if selector else {})}}
 
 
+PLUGIN = {"aws.amazon.com/neuron": "12", "aws.amazon.com/neuroncore": "24"}
 REPAIR = {"key": "example.com/repair", "value": "fan", "effect": "NoExecute"}
 
 
@@ -181,7 +183,8 @@ def test_a_node_whose_kubelet_stops_calling_drivers_has_no_free_chips_and_says_w
     status = {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.34.1-eks-1"}}
     node = {"metadata": {"name": "node-1", "labels": {TYPE_LABEL: "trn2.48xlarge"}}, "status": status}
     holder = claim("c", "node-1", "neuron-device-3", pods=("p",))
-    found = view(ClusterView([kept(NODES, node)], [kept(SLICES, slice_)], [kept(CLAIMS, holder)]))
+    pods = [kept(PODS, driver_pod("node-1"))]
+    found = view(ClusterView([kept(NODES, node)], [kept(SLICES, slice_)], [kept(CLAIMS, holder)], pods))
     (row,) = found.nodes
     assert (len(row.chips), row.free, row.held) == (16, 0, 1)
     golden(row.kubelet_problem)
@@ -191,9 +194,10 @@ def test_a_node_whose_kubelet_stops_calling_drivers_has_no_free_chips_and_says_w
         "NODE": "node-1",
         "TYPE": "trn2.48xlarge",
         "STATUS": "Ready,KubeletUnsupported",
-        "OFFERS": "1 chip" if offered else "nothing",
+        "DRIVER": "Ready" if offered else "NothingOffered",
+        "OFFERS": "1 chip" if offered else f"nothing: {row.kubelet_problem}",
         "FREE": "0/16",
-        "CHIPS": "!!!#!!!!!!!!!!!!",
+        "CHIPS": "!!!#!!!!!!!!!!!!" if offered else "???#????????????",
         "SICK": "-",
     }
 
@@ -214,7 +218,7 @@ def test_a_node_with_a_device_plugin_is_read_from_capacity_annotations_and_condi
             "labels": {TYPE_LABEL: "ml.inf2.48xlarge"},
             "annotations": {"neuron.aws.com/unusable-devices": "3"},
         },
-        "status": {"capacity": {"aws.amazon.com/neuron": "12", "aws.amazon.com/neuroncore": "24"}},
+        "status": {"capacity": PLUGIN, "allocatable": PLUGIN},
     }
     node["status"]["conditions"] = conditions
     pod: Object = {
@@ -236,6 +240,121 @@ def test_a_node_with_a_device_plugin_is_read_from_capacity_annotations_and_condi
     assert found.chips[3].blocked
 
 
+# Whether anybody serves a node
+
+NEURON_NODE: Object = {
+    "metadata": {"name": "node-1", "labels": {TYPE_LABEL: "trn2.48xlarge"}},
+    "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+}
+WELL = {"type": "NeuronHealth", "status": "False", "reason": "NeuronHasNoError", "message": "Neuron has no error"}
+STOPPED = {
+    "type": "NeuronHealth",
+    "status": "Unknown",
+    "reason": "NeuronDriverStopped",
+    "lastTransitionTime": "2026-03-01T09:00:00Z",
+}
+UNLOADED = {
+    "type": "NeuronDriverNotLoaded",
+    "status": "True",
+    "reason": "KernelDriverNotLoaded",
+    "message": "the kernel driver is not loaded; load it: modprobe neuron",
+    "lastTransitionTime": "2026-03-01T08:00:00Z",
+}
+EVICTED: dict[str, Any] = {
+    "phase": "Failed",
+    "reason": "Evicted",
+    "message": "The node was low on resource: memory.",
+    "containerStatuses": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("pods", "conditions", "word"),
+    [
+        ([driver_pod("node-1", state=CRASH_LOOP, last=CRASHED, ready=False)], [WELL], "CrashLoopBackOff"),
+        ([driver_pod("node-1", ready=False, **EVICTED)], [WELL], "Evicted"),
+        ([driver_pod("node-1", ready=False)], [WELL], "NotReady"),
+        ([], [WELL], "None"),
+        ([], [STOPPED], "None"),
+        ([driver_pod("node-1")], [WELL, UNLOADED], "KernelDriverNotLoaded"),
+        ([], [WELL, UNLOADED], "None"),
+        ([driver_pod("node-1")], [WELL], "NothingOffered"),
+    ],
+    ids=["crash loop", "evicted", "not ready", "gone", "stopped", "kernel driver", "gone before", "silent"],
+)
+def test_nothing_is_free_and_no_chip_is_called_healthy_where_nobody_serves_a_node(
+    pods: list[Object], conditions: list[Object], word: str
+) -> None:
+    node = {**NEURON_NODE, "status": {"conditions": [*NEURON_NODE["status"]["conditions"], *conditions]}}
+    holder = claim("c", "node-1", "neuron-device-3", pods=("p",))
+    cluster = ClusterView([kept(NODES, node)], (), [kept(CLAIMS, holder)], [kept(PODS, pod) for pod in pods])
+    (found,) = view(cluster).nodes
+    assert (found.serving.word, found.free, found.held, len(found.chips)) == (word, 0, 1, 16)
+    assert {chip.state for chip in found.chips} == {"unknown"}
+    assert found.condition == ""
+    golden(f"{found.serving.problem}; since {found.serving.since or '-'}; {remedy(found.serving, 'node-1')}")
+
+
+def test_what_a_device_plugin_offered_is_not_free_when_it_has_gone() -> None:
+    status = {"capacity": PLUGIN, "allocatable": dict.fromkeys(PLUGIN, "0")}
+    node = {"metadata": {"name": "old", "labels": {TYPE_LABEL: "inf2.48xlarge"}}, "status": status}
+    (found,) = view(ClusterView([kept(NODES, node)])).nodes
+    assert (found.offers, found.free, len(found.chips)) == ((), 0, 12)
+
+
+def test_a_driver_that_crashes_is_told_while_its_slices_are_still_there() -> None:
+    found = row(pods=(driver_pod("node-1", state=CRASH_LOOP, last=CRASHED, ready=False),))
+    assert (found.free, found.serving.word) == (16, "CrashLoopBackOff")
+    assert row(pods=(driver_pod("node-1"),)).serving == Serving("Ready")
+
+
+def test_during_an_update_the_pod_that_is_ready_counts_and_a_pod_of_nobodys_daemonset_never() -> None:
+    broken = driver_pod("node-1", state=CRASH_LOOP, last=CRASHED, ready=False)
+    broken["metadata"]["name"] = "driver-node-1-new"
+    assert row(pods=(broken, driver_pod("node-1"))).serving.problem == ""
+    broken["metadata"]["ownerReferences"] = []
+    assert row(pods=(broken,)).serving.problem == ""
+
+
+def test_who_sees_one_namespace_is_not_told_that_chips_are_free() -> None:
+    slices = [kept(SLICES, item) for item in published("node-1")]
+    found = view(ClusterView(slices=slices, whole=False, with_nodes=False))
+    (only,) = found.nodes
+    assert (only.free, only.status, only.instance_type) == (None, "-", "trn2.48xlarge")
+    types, nodes, _ = sections(found)
+    assert (types.rows[0][3].text, nodes.rows[0][5].text, nodes.rows[0][6].text) == ("-", "-/16", "?" * 16)
+
+
+def test_a_pod_that_does_not_start_says_why_and_which_of_its_chips_are_sick() -> None:
+    pod: Object = {
+        "metadata": {"name": "p", "namespace": "ml", "uid": "u-7", "creationTimestamp": "2026-03-01T10:00:00Z"},
+        "spec": {"nodeName": "node-1", "resourceClaims": [{"name": "n", "resourceClaimName": "c"}]},
+    }
+    waiting = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    pod["status"] = {"phase": "Pending", "containerStatuses": [waiting]}
+    texts = ("NeuronConfig: expected 1 or 2, got 3", "the second try")
+    events: list[Object] = [
+        {
+            "metadata": {"name": f"e{place}", "namespace": "ml"},
+            "involvedObject": {"kind": "Pod", "namespace": "ml", "name": "p", "uid": uid},
+            "reason": "FailedPrepareDynamicResources",
+            "message": f"Failed to prepare dynamic resources: {text}",
+            "lastTimestamp": f"2026-03-01T10:0{place}:00Z",
+        }
+        for place, (uid, text) in enumerate([*zip(("u-7", "u-7"), texts, strict=True), ("u-6", "of a pod before")])
+    ]
+    (offered,) = published("node-1")
+    offered["spec"]["devices"][3]["taints"] = [taint("hbm-uncorrectable")]
+    slices = [kept(SLICES, offered)]
+    refusals = [kept(REFUSALS, event) for event in reversed(events)]
+    holder = kept(CLAIMS, claim("c", "node-1", "neuron-device-3", "neuron-device-4", pods=("p",)))
+    found = view(ClusterView(slices=slices, claims=[holder], pods=[kept(PODS, pod)], refusals=refusals))
+    (only,) = found.holders
+    assert (only.phase, only.since, only.problem) == ("ContainerCreating", "2026-03-01T10:00:00Z", "the second try")
+    assert only.sick == ("neuron3: hbm-uncorrectable",)
+    golden(" | ".join(cell.text for cell in list(sections(found))[2].rows[0]))
+
+
 WORDS = st.text(st.characters(codec="utf-8"), max_size=12)
 NAMES = st.one_of(WORDS, st.from_regex(r"neuron-(device|core|group4|window3|node)(-[0-9]{1,3}){0,2}", fullmatch=True))
 
@@ -245,6 +364,7 @@ NAMES = st.one_of(WORDS, st.from_regex(r"neuron-(device|core|group4|window3|node
 def test_claims_of_any_content_count_no_chip_twice(devices: list[str], pool: str, pods: list[str]) -> None:
     found = frame(claim("c", pool or "node-1", *devices, pods=tuple(pods)))
     for node in found.nodes:
+        assert node.free is not None
         assert node.free + node.held <= len(node.chips)
         assert all(0 <= chip.held <= chip.cores for chip in node.chips)
     json.dumps(found.document())

@@ -1,0 +1,237 @@
+"""Who offers the devices of a node now and, if nobody does, why not. Values in, values out.
+
+Slices, capacity and conditions outlast whoever wrote them; kubelet removes the slices of a driver that is gone after
+half a minute, and sets allocatable to 0 for a device plugin that is. What is offered, and how the pod of the driver is
+on that node, is therefore what counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dra_driver.kube.objects import core
+from dra_driver.kube.objects.meta import ApiObject, Condition
+from dra_driver.neuron.health.condition import KERNEL_DRIVER, STOPPED_REASON, told
+from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
+from dra_driver.neuron.names import DEVICE_PLUGIN_POD, DRIVER_POD
+from dra_driver.util.text import one_line
+
+LINE_BYTES: Final = 300
+"""Of a message that is shown in a row."""
+_CREATING: Final = frozenset({"ContainerCreating", "PodInitializing"})
+
+
+class StateWaiting(ApiObject, frozen=True):
+    """``state.waiting``."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class StateTerminated(ApiObject, frozen=True):
+    """``state.terminated``; the message is the end of the log where the container has FallbackToLogsOnError."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(ApiObject, frozen=True):
+    """``state``, ``lastState``: at most one is set."""
+
+    waiting: StateWaiting | None = None
+    terminated: StateTerminated | None = None
+
+
+class ContainerStatus(ApiObject, frozen=True):
+    """``status.containerStatuses[]``."""
+
+    name: str = ""
+    ready: bool = False
+    restart_count: int = 0
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+
+
+class PodStatus(core.PodStatus, frozen=True):
+    """``status``, with the containers."""
+
+    reason: str = ""
+    message: str = ""
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class PodWithStatus(core.Pod, frozen=True):
+    """A pod, with the state of its containers."""
+
+    status: PodStatus = PodStatus()
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """What kubectl shows in the column STATUS, and more."""
+
+    word: str
+    """Such as ``Running``, ``ContainerCreating``, ``CrashLoopBackOff``, ``Evicted``, ``Terminating``."""
+    since: str = ""
+    """RFC 3339, or ""."""
+    detail: str = ""
+    """One line, or ""."""
+    ready: bool = False
+
+
+def state_of(pod: PodWithStatus) -> PodState:
+    """How a pod is, in the words of kubectl."""
+    status, meta = pod.status, pod.metadata
+    ready = next((entry for entry in status.conditions if entry.type == "Ready"), None)
+    since = (ready.last_transition_time if ready is not None else "") or meta.creation_timestamp or ""
+    if status.phase in ("Failed", "Succeeded"):
+        return PodState(status.reason or status.phase, since, one_line(status.message, LINE_BYTES))
+    if meta.deletion_timestamp is not None:
+        return PodState("Terminating", meta.deletion_timestamp)
+    for item in (*status.init_container_statuses, *status.container_statuses):
+        found = _trouble(item)
+        if found is not None:
+            return PodState(found[0], since, found[1])
+    if ready is not None and ready.status == "True":
+        return PodState("Running", since, ready=True)
+    scheduled = next((entry for entry in status.conditions if entry.type == "PodScheduled"), None)
+    detail = scheduled.message if scheduled is not None and scheduled.status != "True" else ""
+    word = status.phase if status.phase != "Running" or ready is None else "NotReady"
+    return PodState(word, since, one_line(detail, LINE_BYTES))
+
+
+def _trouble(item: ContainerStatus) -> tuple[str, str] | None:
+    """Word and detail of a container that does not run; None for one that does, or has done its work."""
+    now, last = item.state, item.last_state.terminated
+    if now.terminated is not None:
+        ended = now.terminated
+        return None if not ended.exit_code else (ended.reason or "Error", _last_line(ended))
+    if now.waiting is None:
+        return None
+    word = now.waiting.reason or "Waiting"
+    if last is None:
+        return word, "" if word in _CREATING else one_line(now.waiting.message, LINE_BYTES)
+    return word, f"{item.restart_count} restarts; {_last_line(last)}"
+
+
+def _last_line(ended: StateTerminated) -> str:
+    lines = [line.strip() for line in ended.message.splitlines() if line.strip()]
+    return one_line(lines[-1] if lines else f"{ended.reason or 'ended'} with exit code {ended.exit_code}", LINE_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """The pod of the driver, or of the device plugin, on a node."""
+
+    pod: str
+    """``namespace/name``."""
+    plugin: bool
+    state: PodState
+
+    @property
+    def kind(self) -> str:
+        """In words."""
+        return "device plugin" if self.plugin else "driver"
+
+
+def daemon_of(pod: PodWithStatus) -> Daemon | None:
+    """None for any other pod. Only a DaemonSet's counts: anybody may put a label on a pod."""
+    owned = any(owner.kind == "DaemonSet" and owner.controller for owner in pod.metadata.owner_references)
+    labels = pod.metadata.labels
+    plugin = labels.get(DEVICE_PLUGIN_POD[0]) == DEVICE_PLUGIN_POD[1]
+    if not owned or not (plugin or labels.get(DRIVER_POD[0]) == DRIVER_POD[1]):
+        return None
+    return Daemon(f"{pod.metadata.namespace}/{pod.metadata.name}", plugin, state_of(pod))
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Who serves a node's devices."""
+
+    word: str
+    """For a column: ``Ready``, or what is the matter, such as ``None`` and ``CrashLoopBackOff``."""
+    problem: str = ""
+    """Why nobody offers devices there, or why their driver is not ready; "" if all is well."""
+    since: str = ""
+    """RFC 3339, or ""."""
+    pod: str = ""
+    """``namespace/name`` of the pod that has the problem, or ""."""
+
+
+def serving(
+    offered: bool,
+    daemons: Sequence[Daemon],
+    conditions: Sequence[Condition] = (),
+    *,
+    known: bool = True,
+    withheld: str = "",
+) -> Serving:
+    """Who serves the devices of a node.
+
+    Args:
+        offered: whether any are offered now, by slices or by a device plugin.
+        daemons: the pods of driver and device plugin on the node.
+        conditions: of the Node.
+        known: whether all pods could be read.
+        withheld: why the driver itself offers nothing, as far as the Node says it.
+    """
+    # During an update with surge, two are there. The pod of somebody else's DaemonSet may have the label, too.
+    best = min(daemons, key=lambda item: (not item.state.ready, item.plugin), default=None)
+    if best is not None and not best.state.ready:
+        state = best.state
+        problem = f"the {best.kind}'s pod {best.pod} {_IS.get(state.word, f'is in {state.word}')}"
+        return Serving(state.word, problem + (f" ({state.detail})" if state.detail else ""), state.since, best.pod)
+    if offered:
+        return Serving("Ready" if best is not None else "-")
+    unloaded = _condition(conditions, KERNEL_DRIVER.type)
+    if unloaded is not None and unloaded.status == "True" and (best is not None or not known):
+        return Serving("KernelDriverNotLoaded", told(KERNEL_DRIVER, conditions), unloaded.last_transition_time or "")
+    if best is not None:
+        problem = withheld or f"the {best.kind} runs, and offers no devices"
+        return Serving("NothingOffered", problem, "", "" if withheld else best.pod)
+    if not known:
+        return Serving("Unknown", withheld or "no devices are published there")
+    health = _condition(conditions, HEALTH_CONDITION)
+    stopped = health is not None and health.reason == STOPPED_REASON
+    since = (health.last_transition_time if stopped and health is not None else "") or ""
+    return Serving("None", "no pod of the driver runs there", since)
+
+
+_IS: Final = {
+    "NotReady": "is not ready",
+    "Pending": "is pending",
+    "Terminating": "is being deleted",
+    "Evicted": "was evicted",
+    "Failed": "has failed",
+    "Error": "ended with an error",
+}
+_CRASHED: Final = frozenset({"CrashLoopBackOff", "Error", "OOMKilled"})
+
+
+def _condition(conditions: Sequence[Condition], kind: str) -> Condition | None:
+    return next((item for item in conditions if item.type == kind), None)
+
+
+def remedy(found: Serving, node: str) -> str:
+    """What an administrator does about a node that is not served; "" where the problem says that itself."""
+    if found.word == "None":
+        label = "=".join(DRIVER_POD)
+        return (
+            f"have the driver's DaemonSet select node {node} and tolerate its taints (kubectl get daemonset -A "
+            f"-l {label} -o wide; kubectl describe node {node}); if there is no DaemonSet, install the driver"
+        )
+    if not found.problem or not found.pod:
+        return ""
+    namespace, _, name = found.pod.partition("/")
+    if found.word == "NothingOffered":
+        return f"read why: kubectl -n {namespace} logs {name}"
+    if found.word not in _CRASHED:
+        return f"read why: kubectl -n {namespace} describe pod {name}"
+    return (
+        f"read why (kubectl -n {namespace} logs {name} --previous); if it began with a change of settings or image, "
+        "undo that: helm rollback to a revision of helm history, or the installer script with the settings of before"
+    )
