@@ -53,6 +53,8 @@ _REMEDIES = {
     422: "this is a defect of the driver or a limit of this Kubernetes version; please report it with this text",
     429: "the API server is overloaded or limits this client; it is asked again later",
 }
+_DENIED = "RBAC allows it: change the policy that the text names, or install program and policy in the same version"
+"""For a 403 by a ValidatingAdmissionPolicy, which is asked after RBAC has said yes."""
 _SERVER_TROUBLE = "the API server has trouble; it is asked again later"
 _MAX_RETRY_AFTER = 300.0
 """Upper bound: longer waits that a server asks for are cut to this many seconds."""
@@ -104,6 +106,7 @@ def refusal(method: str, path: str, http_status: int, body: bytes, retry_after: 
     if message:
         what += f": {message}"
     details = status.details
+    denied = http_status == 403 and "ValidatingAdmissionPolicy" in message
     return ApiError(
         what,
         status=http_status,
@@ -111,7 +114,7 @@ def refusal(method: str, path: str, http_status: int, body: bytes, retry_after: 
         message=message,
         retry_after=_seconds(retry_after, details.retry_after_seconds if details else None),
         object_missing=http_status == 404 and details is not None and bool(details.name),
-        remedy=_REMEDIES.get(http_status, _SERVER_TROUBLE if http_status >= 500 else ""),
+        remedy=_DENIED if denied else _REMEDIES.get(http_status, _SERVER_TROUBLE if http_status >= 500 else ""),
     )
 
 

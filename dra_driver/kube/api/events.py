@@ -41,11 +41,12 @@ def new_event(
         reason: one word in camel case.
         message: for people; cut to one line of 1,024 bytes, which is what the API server takes.
         component: who writes it.
-        key: what makes the Event one of its own among those about the object; its name is derived from it.
+        key: what makes the Event one of its own among those of the component about the object. Its name is derived
+            from all three: an admission policy may let each component write its own Events only.
         moment: when it happened, in seconds since the epoch.
         wrong: whether it is a ``Warning``; else it is ``Normal``.
     """
-    digest = hashlib.sha256(f"{about.uid} {key}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{about.uid} {component} {key}".encode()).hexdigest()[:16]
     return Event(
         metadata=ObjectMeta(name=f"{about.name[:200]}.{digest}", namespace=about.namespace or CLUSTER_NAMESPACE),
         involved_object=about,

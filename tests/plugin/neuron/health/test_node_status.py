@@ -36,17 +36,19 @@ def server() -> Iterator[ApiServer]:
 
 
 @contextmanager
-def telling(server: ApiServer, *, burst: int = 25, **options: Any) -> Iterator[NodeStatusWriter]:
+def telling(
+    server: ApiServer, *, burst: int = 25, component: str = "neuron-dra-driver", **options: Any
+) -> Iterator[NodeStatusWriter]:
     """A writer that follows its Node."""
     api = ResourceApi(server.transport())
     writer = NodeStatusWriter(
         api,
         NODE,
-        "neuron-dra-driver",
+        component,
         backoff=lambda: Backoff(first=0.02, cap=0.2),
         contest=lambda: Backoff(first=0.5, cap=5.0, free=1),
         **({"pace": lambda: Backoff(free=1000)} | options),
-        events=NodeEvents(api, "neuron-dra-driver", burst=burst, backoff=Backoff(first=0.02, cap=0.2)),
+        events=NodeEvents(api, component, burst=burst, backoff=Backoff(first=0.02, cap=0.2)),
     )
 
     def on_list(nodes: list[Node]) -> None:
@@ -143,6 +145,18 @@ def test_a_fault_is_a_condition_and_an_event_and_its_end_clears_the_one_and_is_a
         # The answer to the last one may still be on its way.
         eventually(lambda: writer.status.condition.writes == 3)
         assert server.count("PATCH", STATUS) == 3
+
+
+def test_driver_and_device_plugin_tell_of_the_same_fault_in_events_of_their_own(server: ApiServer) -> None:
+    for count, component in enumerate(("neuron-dra-driver", "neuron-device-plugin"), 1):
+        set_condition(server.store, NODE, {"type": "NeuronHealth", "status": "False", "reason": "NeuronHasNoError"})
+        with telling(server, component=component) as writer:
+            tell(server, writer, "True", SICK, count)
+    assert sorted(item["source"]["component"] for item in events(server)) == [
+        "neuron-device-plugin",
+        "neuron-dra-driver",
+    ]
+    assert server.count("PATCH", EVENTS) == 0
 
 
 def test_the_conditions_of_others_stay(server: ApiServer) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dra_driver.kube.api.errors import refusal
@@ -13,6 +14,12 @@ def test_a_refusal_tells_what_the_server_said_and_what_to_do() -> None:
     golden(str(error))
     assert "no" in str(error)
     assert "permission" in error.remedy
+
+
+def test_what_an_admission_policy_refuses_is_no_matter_of_rbac() -> None:
+    message = "events is forbidden: ValidatingAdmissionPolicy 'own-events' with binding 'own-events' denied request: no"
+    body = msgspec.json.encode({"kind": "Status", "reason": "Forbidden", "message": message})
+    golden(str(refusal("PATCH", "/api/v1/namespaces/default/events/x", 403, body)))
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422, 429, 500])
