@@ -18,6 +18,7 @@ from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import first_of, printable
 
 if TYPE_CHECKING:
+    from dra_driver.neuron.health.faults import ActiveFault
     from dra_driver.neuron.health.policy import HealthPolicy
 
 MAX_REASON_LENGTH: Final = 1000
@@ -166,25 +167,34 @@ def cluster_table(nodes: Sequence[Mapping[str, Any]], *, every_chip: bool) -> st
 
 
 def document(said: HostHealth, policy: HealthPolicy) -> dict[str, Any]:
-    """The health as plain values; ``effect``: what the fault's taint does at the time of the reading."""
+    """The health as plain values; ``effect``: what the fault's taint does at the time of the reading.
+
+    A fault of the whole host is one of the device ``all``, with its remedy in words; beside it, only chips with faults
+    of their own are there.
+    """
+    from dra_driver.neuron.host.findings import LOAD_DRIVER
+
     health, kind = said
+    host = health.not_loaded
+    found: list[tuple[str, str, tuple[ActiveFault, ...]]] = [("all", "unknown", (host,))] if host else []
+    found += [(f"neuron{chip.index}", chip.state, chip.own) for chip in health.chips if chip.own or not host]
     return {
         "devices": [
             {
-                "device": f"neuron{chip.index}",
-                "state": chip.state,
+                "device": device,
+                "state": state,
                 "faults": [
                     {
-                        "code": fault.code,
+                        "code": "driver-not-loaded" if fault.of_host else fault.code,
                         "severity": fault.fault.severity,
                         "since": _time(fault.since),
                         "effect": policy.taint(fault, kind, health.read_at).effect,
-                        "remedy": fault.fault.remedy,
+                        "remedy": LOAD_DRIVER if fault.of_host else fault.fault.remedy,
                     }
-                    for fault in chip.faults
+                    for fault in faults
                 ],
             }
-            for chip in health.chips
+            for device, state, faults in found
         ]
     }
 
@@ -201,7 +211,7 @@ def table(said: HostHealth, policy: HealthPolicy) -> str:
         faults = [tuple(map(str, fault.values())) for fault in device["faults"]] or [("-",) * 5]
         lines += [(device["device"], device["state"], *fault) for fault in faults]
     for chip in said.health.chips:
-        texts += [f"neuron{chip.index}: {printable(fault.text)}" for fault in chip.faults]
+        texts += [f"neuron{chip.index}: {printable(fault.text)}" for fault in chip.own]
     return "\n".join([columns(lines), *([""] if texts else []), *texts])
 
 

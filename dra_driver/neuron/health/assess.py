@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from dra_driver.neuron.health.faults import (
     BOOT,
     FAULTS,
+    NOT_LOADED,
     ActiveFault,
     ChipHealth,
     Component,
@@ -277,7 +278,7 @@ def _server_link_lost(view: View) -> SignalReading:
 
 def _unreadable(view: View) -> SignalReading:
     if view.host.driver_version is None:
-        return SignalReading(True, "the kernel driver is not loaded")
+        return SignalReading(True, NOT_LOADED)
     chip = view.chip
     if chip is None:
         return _UNTOLD

@@ -16,6 +16,7 @@ from typing import Final
 
 from dra_driver.kube.objects.meta import Condition
 from dra_driver.neuron.health.faults import FAULTS, SEVERITIES, ActiveFault, ChipHealth, NodeHealth, in_order
+from dra_driver.neuron.host.findings import LOAD_DRIVER
 
 TYPE: Final = "NeuronHealth"
 HEALTHY_REASON: Final = "NeuronHasNoError"
@@ -49,6 +50,15 @@ class OfferProblem:
 KUBELET: Final = OfferProblem("NeuronKubeletUnsupported", "KubeletStopsCallingDrivers", "kubelet")
 DEVICE_PLUGIN: Final = OfferProblem("NeuronDevicesHeldBack", "DevicePluginHasDevices", "device-plugin")
 KERNEL_DRIVER: Final = OfferProblem("NeuronDriverNotLoaded", "KernelDriverNotLoaded", "kernel-driver")
+PROBLEMS: Final = (KUBELET, DEVICE_PLUGIN, KERNEL_DRIVER)
+NOT_LOADED_MESSAGE: Final = (
+    "the Neuron kernel driver is not loaded; until it is, no chip is offered, and the chips' health is not known; "
+    + LOAD_DRIVER
+)
+
+_UNREAD: Final = {KERNEL_DRIVER.reason: NOT_LOADED_MESSAGE}
+"""Why the chips are not read, by the reason of ``NeuronHealth``; ``_BEFORE`` and what is known from before follow."""
+_BEFORE: Final = "; before: "
 
 
 def told(problem: OfferProblem, conditions: Iterable[Condition]) -> str:
@@ -60,11 +70,14 @@ def condition(health: NodeHealth) -> Condition:
     """The condition that says so; without times.
 
     True with the gravest fault's reason while a chip is unhealthy. Otherwise Unknown while the host does not tell the
-    health of a chip, for unknown is not healthy; else False, while chips are degraded too.
+    health of a chip, for unknown is not healthy; else False, while chips are degraded too. That the kernel driver is
+    not loaded is said in place of the chips.
     """
     sick = _sick(health)
-    gravest = sick[0].faults[0].fault if sick else None
+    gravest = sick[0].own[0].fault if sick else None
     status = _STATUS.get(gravest.severity, "False") if gravest else "False"
+    if health.not_loaded and status != "True":
+        return _unread(KERNEL_DRIVER.reason, message(health) if sick else "")
     reason = gravest.reason if gravest and status != "False" else HEALTHY_REASON
     return Condition(TYPE, status, reason, message(health))
 
@@ -74,7 +87,7 @@ def message(health: NodeHealth) -> str:
 
     What does not fit is left out by whole chips, and ``and N more`` says how many.
     """
-    parts = [f"neuron{chip.index}: {', '.join(fault.code for fault in chip.faults)}" for chip in _sick(health)]
+    parts = [f"neuron{chip.index}: {', '.join(fault.code for fault in chip.own)}" for chip in _sick(health)]
     for count in range(len(parts), 0, -1):
         more = [f"and {len(parts) - count} more"] if count < len(parts) else []
         text = "; ".join([*parts[:count], *more])
@@ -89,10 +102,13 @@ def parse(reason: str, text: str) -> Mapping[int | None, tuple[str, ...]]:
     Whoever may write the Node's status chooses both arguments. Only what ``condition`` writes is taken for a message
     of this driver. Of any other, such as that of AWS's detector, the reason alone counts, under the key None: the chip
     is not known. Where several faults have a reason, it is the one that rests on the weakest source, for the detector
-    reads the kernel log. A message that was cut names the chips that it names.
+    reads the kernel log. A message that was cut names the chips that it names; one that they are not read, those that
+    had faults before.
     """
+    unread = _UNREAD.get(reason)
+    text = text.removeprefix(f"{unread}{_BEFORE}")
     named = dict(_chips(text)) if len(text) <= MAX_MESSAGE_BYTES else {}
-    if named and _agree(reason, named):
+    if named and (unread or _agree(reason, named)):
         return named
     codes = [code for code, row in FAULTS.items() if row.reason == reason]
     return {None: (min(codes, key=lambda code: FAULTS[code].strongest != "NoSchedule"),)} if codes else {}
@@ -109,9 +125,14 @@ def gravity(fault: ActiveFault) -> tuple[int, int]:
 
 
 def _sick(health: NodeHealth) -> list[ChipHealth]:
-    """Chips with faults: by their gravest fault, then by index."""
-    chips = [chip for chip in health.chips if chip.faults]
-    return sorted(chips, key=lambda chip: (gravity(chip.faults[0]), chip.index))
+    """Chips with faults of their own: by their gravest fault, then by index."""
+    chips = [chip for chip in health.chips if chip.own]
+    return sorted(chips, key=lambda chip: (gravity(chip.own[0]), chip.index))
+
+
+def _unread(reason: str, before: str) -> Condition:
+    """While the chips are not read; ``before``: what is known from before, or ""."""
+    return Condition(TYPE, "Unknown", reason, _UNREAD[reason] + (_BEFORE + before if before else ""))
 
 
 def _chips(text: str) -> Iterator[tuple[int | None, tuple[str, ...]]]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
+from dra_driver.neuron.host.findings import LOAD_DRIVER
+
 Severity = Literal["unhealthy", "unknown", "degraded"]
 """Value of the taint. ``unknown``: the host does not say whether the chip works; ``degraded``: it works."""
 
@@ -323,6 +325,9 @@ REMEDIES: Final[Mapping[Remedy, str]] = MappingProxyType(
 )
 """What to do, as a clause."""
 
+NOT_LOADED: Final = "the kernel driver is not loaded"
+"""Detail of ``unreadable`` on a host without its kernel driver: a fault of the host, not of its chips (``of_host``)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ActiveFault:
@@ -341,10 +346,15 @@ class ActiveFault:
         return FAULTS[self.code]
 
     @property
+    def of_host(self) -> bool:
+        """Whether it says of the whole host that the kernel driver is not loaded: told once, not for each chip."""
+        return self.code == "unreadable" and self.detail == NOT_LOADED
+
+    @property
     def text(self) -> str:
         """What is wrong and what to do, for pods and people."""
         seen = f" ({self.detail})" if self.detail else ""
-        return f"{self.fault.text}{seen}; {REMEDIES[self.fault.remedy]}"
+        return f"{self.fault.text}{seen}; {LOAD_DRIVER if self.of_host else REMEDIES[self.fault.remedy]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +372,11 @@ class ChipHealth:
         return self.faults[0].fault.severity if self.faults else "healthy"
 
     @property
+    def own(self) -> tuple[ActiveFault, ...]:
+        """Its faults but the one that the whole host has."""
+        return tuple(fault for fault in self.faults if not fault.of_host)
+
+    @property
     def text(self) -> str:
         """All faults in one line, "" when there are none."""
         return "; ".join(f"neuron{self.index}: {fault.text}" for fault in self.faults)
@@ -375,6 +390,12 @@ class NodeHealth:
     """Ascending. Chips that were lost are among them."""
     read_at: float = 0.0
     """Unix time of the last good reading; 0: none yet."""
+
+    @property
+    def not_loaded(self) -> ActiveFault | None:
+        """The fault of the whole host, if its kernel driver is not loaded; since it began."""
+        found = [fault for chip in self.chips for fault in chip.faults if fault.of_host]
+        return min(found, key=lambda fault: fault.since, default=None)
 
     def chip(self, index: int) -> ChipHealth | None:
         """Health of one chip; None when nothing is known of it."""

@@ -69,8 +69,8 @@ class Change:
 
 
 def active(health: NodeHealth) -> Mapping[Key, ActiveFault]:
-    """The faults of all chips, the gravest first."""
-    found = [(chip.index, fault) for chip in health.chips for fault in chip.faults]
+    """The faults of all chips that are their own, the gravest first."""
+    found = [(chip.index, fault) for chip in health.chips for fault in chip.own]
     return {(index, fault.code): fault for index, fault in sorted(found, key=lambda item: (gravity(item[1]), item[0]))}
 
 
@@ -156,7 +156,7 @@ class NodeEvents:
         self._active = set(found)
 
     def tell(self, change: Change) -> None:
-        """Have an Event written about it. For any thread."""
+        """Have an Event written about it."""
         self._waiting.append(change)
 
     def write(self, node: Node) -> float:

@@ -17,7 +17,7 @@ from dra_driver.kube.api.own_node import NodePart, OwnCondition, OwnLabels, OwnN
 from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.meta import Condition
 from dra_driver.neuron.health import condition
-from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KUBELET, OfferProblem
+from dra_driver.neuron.health.condition import KERNEL_DRIVER, NOT_LOADED_MESSAGE, PROBLEMS, OfferProblem
 from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.health.node_events import Change, NodeEvents
 from dra_driver.neuron.host.inventory import NodeInventory
@@ -78,9 +78,9 @@ class NodeStatusWriter:
         events: NodeEvents | None = None,
     ) -> None:
         self._condition = OwnCondition(condition.TYPE, MANAGER)
-        self._problems = {
-            problem: OwnCondition(problem.type, f"neuron-{problem.subject}") for problem in (KUBELET, DEVICE_PLUGIN)
-        }
+        self._problems = {problem: OwnCondition(problem.type, f"neuron-{problem.subject}") for problem in PROBLEMS}
+        self._texts: dict[OfferProblem, str] = {}
+        """What is to be said of them, where that is known."""
         self._said: set[OfferProblem] = set()
         """Those of which an Event has told: all that the Node's conditions said when it was first seen, too."""
         self._present = OwnLabels(f"labels {PRESENT} of the node", frozenset({PRESENT}), MANAGER)
@@ -123,11 +123,8 @@ class NodeStatusWriter:
         self._writer.want(labels, wanted)
 
     def problem(self, problem: OfferProblem, text: str) -> None:
-        """Why the node offers less than it has, or "" if that is over. The Node was seen before."""
-        # What the condition says, an Event has told; a restart of the driver is no reason for another one.
-        if text and problem not in self._said:
-            self._events.tell(Change(problem.subject, problem.reason, True, time.time(), text))
-        (self._said.add if text else self._said.discard)(problem)
+        """Why the node offers less than it has, or "" if that is over."""
+        self._texts[problem] = text
         wanted = (Condition(problem.type, "True", problem.reason, text),) if text else ()
         self._writer.want(self._problems[problem], wanted)
 
@@ -146,6 +143,7 @@ class NodeStatusWriter:
             self._writer.want(self._condition, ())
         else:
             return
+        self.problem(KERNEL_DRIVER, NOT_LOADED_MESSAGE if health.not_loaded else "")
         if self._health is None or self._health.chips != health.chips:
             self._health = health
             self.worker.wake()
@@ -184,4 +182,9 @@ class NodeStatusWriter:
         if health is not None and health is not self._looked:
             self._looked = health
             self._events.look(health, self._told or ())
+        for problem, text in tuple(self._texts.items()):
+            # What the condition says, an Event has told; a restart of the driver is no reason for another one.
+            if text and problem not in self._said:
+                self._events.tell(Change(problem.subject, problem.reason, True, time.time(), text))
+            (self._said.add if text else self._said.discard)(problem)
         return self._events.write(node)

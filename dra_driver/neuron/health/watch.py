@@ -283,11 +283,11 @@ class HealthWatch:
 
     def _note(self, before: ChipHealth | None, after: ChipHealth) -> None:
         """Log and count what has become of a chip."""
-        had = {fault.code for fault in before.faults} if before is not None else set()
-        for fault in after.faults:
+        had = {fault.code for fault in before.own} if before is not None else set()
+        for fault in after.own:
             if fault.code not in had:
                 log.warning("neuron%d is %s: %s [%s]", after.index, fault.fault.severity, fault.text, fault.code)
-        for code in sorted(had - {fault.code for fault in after.faults}):
+        for code in sorted(had - {fault.code for fault in after.own}):
             log.info("neuron%d: %s is over", after.index, code)
         if before is not None and before.state != after.state:
             self._changes[after.index] += 1

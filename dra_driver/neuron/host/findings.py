@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from dra_driver.neuron.host.inventory import Finding
 from dra_driver.util.text import quoted
+
+LOAD_DRIVER: Final = "install aws-neuronx-dkms on the node and load it with 'modprobe neuron'"
+"""What to do where the kernel driver is not loaded."""
 
 Severity = Literal["info", "warning", "error"]
 
@@ -37,7 +40,7 @@ _ROWS = (
         "error",
         "{subject} does not exist: the Neuron kernel driver is not loaded",
         "no device is published until it is",
-        "install aws-neuronx-dkms on the node and load it with 'modprobe neuron'",
+        LOAD_DRIVER,
     ),
     _Row(
         "driver-version-missing",

@@ -9,6 +9,8 @@ import pytest
 
 from dra_driver.neuron.emulation.tree import DEVICES
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
+from dra_driver.neuron.health.condition import KERNEL_DRIVER
+from dra_driver.neuron.host.discover import MODULE_VERSION
 from dra_driver.neuron.topology.instance_types import resolve_emulation
 from tests.builders.agent import NODE, World, agent_on_host, free_port, scraped
 from tests.eventually import eventually
@@ -124,3 +126,36 @@ def test_the_label_can_be_turned_off(world: World) -> None:
         eventually(lambda: labels() == {PRESENT: "true"}, WITHIN, "the label")
     with agent_on_host(world, "--present-label", "off"):
         eventually(lambda: labels() == {}, WITHIN, "no label")
+
+
+def problems(world: World) -> list[str]:
+    found = world.server.store.get("nodes", NODE)["status"].get("conditions", [])
+    return [item["message"] for item in found if item["type"] == KERNEL_DRIVER.type and item["status"] == "True"]
+
+
+def test_a_kernel_driver_that_is_not_loaded_is_one_finding_with_its_remedy_until_it_is(world: World) -> None:
+    version, devices, away = world.host / MODULE_VERSION, world.host / DEVICES, world.root / "away"
+    content = version.read_text()
+    version.unlink()
+    devices.rename(away)
+    for _ in range(2):  # a restart of the driver repeats no Event
+        with agent_on_host(world) as running:
+            running.ready()
+            eventually(lambda: problems(world), WITHIN, "the condition")
+            (text,) = problems(world)
+            says(world, "Unknown", text)
+            told(world, ("Warning", KERNEL_DRIVER.reason))
+            assert running.terminate() == 0
+        wrong = [line for line in running.log.splitlines() if " INFO " not in line]
+        assert sum("modprobe neuron" in line for line in wrong) == 1
+        assert "unreadable" not in running.log
+    golden(text)
+    (event,) = events(world)
+    assert (event["message"], event["count"]) == (text, 1)
+    with agent_on_host(world) as running:
+        running.ready()
+        away.rename(devices)
+        version.write_text(content)
+        says(world, "False", "Neuron has no error")
+        eventually(lambda: not problems(world), WITHIN, "its end")
+    told(world, ("Warning", KERNEL_DRIVER.reason))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.cli.main import main
+from dra_driver.neuron.emulation.tree import DEVICES
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
 from dra_driver.neuron.health.assess import ChipMemory, HealthMemory, Track
 from dra_driver.neuron.health.clearing import Answer, answer, take
@@ -53,6 +55,22 @@ def test_the_table_has_a_line_for_each_fault_and_says_what_to_do(
         ["neuron1", "unhealthy", "hbm-repairable"],
     ]
     golden(lines[-2])
+
+
+def test_a_kernel_driver_that_is_not_loaded_is_one_row_with_its_remedy(
+    host: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(host / "sys/module/neuron")
+    shutil.rmtree(host / DEVICES)
+    arguments = ["health", "--host-root", str(host), "--state-dir", str(host / "none")]
+    assert main([*arguments, "-o", "json"]) == 0
+    (device,) = json.loads(capsys.readouterr().out)["devices"]
+    (fault,) = device["faults"]
+    assert (device["device"], device["state"], fault["code"]) == ("all", "unknown", "driver-not-loaded")
+    assert main(arguments) == 0
+    _, row = capsys.readouterr().out.splitlines()
+    golden(row.replace(fault["since"], "SINCE"))
+    assert row.endswith(fault["remedy"])
 
 
 def test_what_the_driver_remembers_is_shown_with_its_time_and_nothing_is_written(

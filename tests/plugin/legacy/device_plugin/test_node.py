@@ -21,8 +21,9 @@ from dra_driver.legacy.annotations import (
 )
 from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
 from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource
+from dra_driver.neuron.health.condition import HEALTHY_REASON, KERNEL_DRIVER
 from dra_driver.neuron.health.node_status import PRESENT
-from tests.builders.device_plugin import CORE, NEURON, NODE, MakeNode, admit, chips, cores
+from tests.builders.device_plugin import CORE, NEURON, NODE, MakeNode, PluginNode, admit, chips, cores
 from tests.builders.host import renumber
 from tests.doubles.device_manager import Container
 from tests.doubles.kubelet_connection import KubeletError
@@ -85,9 +86,18 @@ def test_the_resources_appear_when_the_kernel_driver_loads_and_stay_when_it_goes
         text = version.read_text()
         version.unlink()
         node.manager.wait_for(NEURON, 0)
+        eventually(lambda: reasons(node) == {KERNEL_DRIVER.reason}, what="what the Node says")
         assert node.manager.capacity(CORE) == 32
         version.write_text(text)
         node.manager.wait_for(CORE, 32)
+        eventually(lambda: reasons(node) == {HEALTHY_REASON}, what="its end")
+    assert [item["reason"] for item in node.server.store.list("events")[0]] == [KERNEL_DRIVER.reason]
+
+
+def reasons(node: PluginNode) -> set[str]:
+    """Of the conditions that the plugin keeps on the Node."""
+    found = node.server.store.get("nodes", NODE)["status"].get("conditions", [])
+    return {item["reason"] for item in found if item["type"].startswith("Neuron")}
 
 
 def test_a_lost_chip_counts_on_as_unhealthy_and_the_node_tells_of_it(make: MakeNode) -> None:

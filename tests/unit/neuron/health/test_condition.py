@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dra_driver.kube.objects.meta import Condition
-from dra_driver.neuron.health.condition import MAX_MESSAGE_BYTES, condition, message, parse, told_by
-from dra_driver.neuron.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth, in_order
+from dra_driver.neuron.health.condition import KERNEL_DRIVER, MAX_MESSAGE_BYTES, condition, message, parse, told_by
+from dra_driver.neuron.health.faults import FAULTS, NOT_LOADED, ActiveFault, ChipHealth, NodeHealth, in_order
 from tests.golden import golden
 
 codes = st.lists(st.sampled_from(sorted(FAULTS)), unique=True, max_size=4)
@@ -45,6 +45,28 @@ def test_a_degraded_chip_is_told_and_is_no_error() -> None:
 
 def test_unknown_is_not_healthy() -> None:
     assert said({0: [], 2: ["unreadable"]}) == ("Unknown", "NeuronHealthUnknown", "neuron2: unreadable")
+
+
+def unloaded(faults: dict[int, list[str]]) -> NodeHealth:
+    """With a host whose kernel driver is not loaded."""
+    lacking = ActiveFault("unreadable", 1_700_000_000, NOT_LOADED)
+    chips = (ChipHealth(chip.index, in_order((*chip.faults, lacking))) for chip in health(faults).chips)
+    return NodeHealth(tuple(chips), 1.0)
+
+
+def test_a_kernel_driver_that_is_not_loaded_is_one_finding_with_its_remedy() -> None:
+    found = condition(unloaded({index: [] for index in range(16)}))
+    assert (found.status, found.reason) == ("Unknown", KERNEL_DRIVER.reason)
+    golden(found.message)
+    assert told_by(found) == {}
+
+
+def test_what_was_known_before_the_kernel_driver_went_is_read_back() -> None:
+    found = condition(unloaded({0: [], 3: ["hbm-corrected-rising"]}))
+    assert (found.status, found.reason) == ("Unknown", KERNEL_DRIVER.reason)
+    assert told_by(found) == {3: ("hbm-corrected-rising",)}
+    found = condition(unloaded({0: [], 3: ["log-dma"]}))
+    assert (found.status, found.message) == ("True", "neuron3: log-dma")
 
 
 def test_what_does_not_fit_is_left_out_by_whole_chips() -> None:
