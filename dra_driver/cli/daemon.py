@@ -92,14 +92,17 @@ def number(option: str, text: str, least: float, most: float) -> float:
     return value
 
 
-def transport(kubeconfig: str) -> Transport:
-    """Access to the API server, with a kubeconfig (UsageError if unusable) or, if "", the pod's service account."""
+def transport(kubeconfig: str, place: str = "here") -> Transport:
+    """Access to the API server, with a kubeconfig (UsageError if unusable) or, if "", the pod's service account.
+
+    ``place``: where this is, for errors that are read elsewhere.
+    """
     from dra_driver.kube.api.client import Transport
 
     if not kubeconfig:
-        return Transport.in_cluster()
+        return Transport.in_cluster(place=place)
     try:
-        return Transport.from_kubeconfig(kubeconfig)
+        return Transport.from_kubeconfig(kubeconfig, place=place)
     except DriverError as error:
         raise UsageError(str(error)) from error
 

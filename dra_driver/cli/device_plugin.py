@@ -162,6 +162,7 @@ def _run(values: Mapping[str, Any]) -> int:
     from dra_driver.legacy.device_plugin.agent import DevicePluginAgent
 
     with daemon.stopped_by_signals() as stop:
-        agent = DevicePluginAgent(settings(values), daemon.transport(values["kubeconfig"]), on_fatal=stop.set)
+        transport = daemon.transport(values["kubeconfig"], f"node {values['node_name']}")
+        agent = DevicePluginAgent(settings(values), transport, on_fatal=stop.set)
         daemon.run_until(stop, agent)
     return 1 if agent.fatal else 0

@@ -210,6 +210,7 @@ def _run(values: Mapping[str, Any]) -> int:
     from dra_driver.driver.agent import NodeAgent
 
     with daemon.stopped_by_signals() as stop:
-        agent = NodeAgent(settings(values), daemon.transport(values["kubeconfig"]), on_fatal=stop.set)
+        transport = daemon.transport(values["kubeconfig"], f"node {values['node_name']}")
+        agent = NodeAgent(settings(values), transport, on_fatal=stop.set)
         daemon.run_until(stop, agent)
     return 1 if agent.fatal else 0

@@ -31,6 +31,7 @@ from dra_driver.driver.resourceslices.taints import HELD_SECONDS, allocated
 from dra_driver.driver.settings import DEVICES_LABEL, DriverSettings
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError
+from dra_driver.kube.api.reachability import Reachability
 from dra_driver.kube.api.resources import ResourceApi, WatchEvent
 from dra_driver.kube.api.watch import Reflector
 from dra_driver.kube.cdi import SpecDirectory
@@ -72,6 +73,12 @@ next one has said already, until that one says it again."""
 NODE_PATIENCE: Final = 3.0
 """Seconds that the start waits for the Node object; after that it is followed in the background."""
 
+CUT_OFF: Final = (
+    "slices stay; pods that are placed here cannot be prepared until it does; check that the API server is up, and the "
+    "way to it from the driver's pod: routes, security groups, network policies, proxies"
+)
+"""What it means that the API server does not answer, and what to do."""
+
 log = logging.getLogger(__name__)
 
 
@@ -99,6 +106,7 @@ class NodeAgent:
         """Why chips are held back because of one, as told last."""
         self._operations = Operations()
         self._stop_metrics: Callable[[], None] | None = None
+        self._api_server = Reachability(transport, settings.node_name, CUT_OFF)
         api = ResourceApi(transport)
 
         self._node = _get_node(api, settings.node_name)
@@ -210,6 +218,7 @@ class NodeAgent:
         self._offering.label((self._labels or {}).get(DEVICES_LABEL))
         # What an instance before this one has prepared is on offer from the first publication on, whatever is set now.
         self._offering.keep(prepared_devices(self._checkpoint) or {})
+        self._api_server.worker.start()
         self._slices.start()
         self._node_status.start()
         if self._node is not None:
@@ -244,6 +253,7 @@ class NodeAgent:
             (self._plugin.stop, CALL_GRACE),
             (self._reconciler.stop, REPAIR_GRACE),
             (self._node_watch.stop, THREAD_GRACE),
+            (self._api_server.worker.stop, THREAD_GRACE),
             (self._containers.stop, THREAD_GRACE),
             (self._health_watch.stop, THREAD_GRACE),
             (self._host.stop, THREAD_GRACE),
@@ -405,6 +415,7 @@ class NodeAgent:
         status = self._slices.status
         problems = [*self._plugin.problems(), *filter(None, [self._checkpoint.unusable, self._checkpoint.unwritable])]
         problems += [text for worker in self._workers if (text := worker.problem())]
+        problems += filter(None, [self._api_server.problem()])
         held = self._offering.now.held_back
         if held.chips.issuperset(self._host.current.chip_indexes):
             # Chips of single pods are no reason: the others are offered, and an update need not wait for those pods.
@@ -418,7 +429,7 @@ class NodeAgent:
     @property
     def _workers(self) -> tuple[Worker, ...]:
         others = (self._host, self._health_watch, self._node_watch, self._node_status, self._reconciler, self._plugin)
-        return (*self._slices.workers, *(part.worker for part in (*others, self._containers)))
+        return (*self._slices.workers, *(part.worker for part in (*others, self._containers, self._api_server)))
 
     def samples(self) -> Iterator[Sample]:
         """The numbers of now, for Prometheus."""

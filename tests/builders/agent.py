@@ -20,6 +20,7 @@ import grpc
 
 from dra_driver.cli import kubelet_plugin
 from dra_driver.driver.agent import NodeAgent
+from dra_driver.kube.api.client import Transport
 from dra_driver.kube.kubelet.api import health_v1_pb2
 from dra_driver.neuron.emulation.ultraservers import Servers
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
@@ -177,10 +178,13 @@ def agent_on_host(world: World, *options: str) -> AbstractContextManager[Agent]:
     return agent(world, "--emulate", "", "--host-root", str(world.host), *options)
 
 
-def agent_here(world: World, instance_type: str, *, faster: float = 1.0, ports: int = -1) -> NodeAgent:
+def agent_here(
+    world: World, instance_type: str, *, faster: float = 1.0, ports: int = -1, transport: Transport | None = None
+) -> NodeAgent:
     """An agent in this process, not started, on a host of this type; it scans ``faster`` times as often.
 
-    ``ports`` are those of probes and metrics: -1: none, 0: free ones of the loopback address.
+    ``ports`` are those of probes and metrics: -1: none, 0: free ones of the loopback address. ``transport``: its way to
+    the API server, if it is not the straight one.
     """
     write_host(world.host, resolve_emulation(instance_type), EmulationOptions())
     options = {
@@ -199,7 +203,8 @@ def agent_here(world: World, instance_type: str, *, faster: float = 1.0, ports: 
         metrics_port=ports,
         metrics_address="127.0.0.1",
     )
-    return NodeAgent(settings, world.server.transport(authorization=lambda: f"Bearer {TOKEN}"), lambda: None)
+    straight = world.server.transport(authorization=lambda: f"Bearer {TOKEN}")
+    return NodeAgent(settings, transport or straight, lambda: None)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
@@ -50,11 +50,11 @@ _NO_RETRIES: Final = urllib3.Retry(total=False, redirect=False)
 _KEEP_ALIVE: Final = (
     *urllib3.connection.HTTPConnection.default_socket_options,
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 9),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
-"""TCP keepalive, to detect a watch whose server is gone; the timings are client-go's (Go's ``net.Dialer``)."""
+"""TCP keepalive, to end a watch whose server is gone after 30 s, as long as client-go's HTTP/2 pings take to ask."""
 
 Query = Sequence[tuple[str, str]]
 
@@ -82,6 +82,7 @@ class RestConfig:
         tls_server_name: the name to verify in the certificate, if it is not the host of the URL.
         proxy: URL of a proxy, or None.
         no_proxy: comma-separated hosts, domains and networks, optionally with a port, that are reached directly.
+        place: where this is, for errors that are read elsewhere.
     """
 
     server: str
@@ -93,6 +94,7 @@ class RestConfig:
     tls_server_name: str | None = None
     proxy: str | None = None
     no_proxy: str = ""
+    place: str = "here"
 
 
 def in_cluster_config(directory: Path = SERVICE_ACCOUNT) -> RestConfig:
@@ -326,22 +328,28 @@ class Transport:
         self._lock = threading.Lock()
         self._user_agent = user_agent
         self.server = config.server
+        self.heard: Callable[[Unreachable | None], None] = lambda _: None
+        """Called with each answer (None), and with each error that there is none."""
 
     @classmethod
-    def in_cluster(cls, user_agent: str = "dra-driver", directory: Path = SERVICE_ACCOUNT) -> Transport:
+    def in_cluster(
+        cls, user_agent: str = "dra-driver", directory: Path = SERVICE_ACCOUNT, place: str = "here"
+    ) -> Transport:
         """Use the pod's service account; raises DriverError outside a pod."""
         remedy = "run inside a pod, or give a kubeconfig"
-        return cls._load(lambda: in_cluster_config(directory), user_agent, remedy)
+        return cls._load(lambda: replace(in_cluster_config(directory), place=place), user_agent, remedy)
 
     @classmethod
-    def from_kubeconfig(cls, path: str | None, context: str | None = None, user_agent: str = "dra-driver") -> Transport:
+    def from_kubeconfig(
+        cls, path: str | None, context: str | None = None, user_agent: str = "dra-driver", place: str = "here"
+    ) -> Transport:
         """Use a kubeconfig; None is ``$KUBECONFIG`` or ``~/.kube/config``.
 
         Raises:
             DriverError: it is unusable. ModuleNotFoundError: the official client, which reads it, is not installed.
         """
         remedy = f"check {path or 'the kubeconfig file'} and its {context or 'current'} context"
-        return cls._load(lambda: config_from_kubeconfig(path, context), user_agent, remedy)
+        return cls._load(lambda: replace(config_from_kubeconfig(path, context), place=place), user_agent, remedy)
 
     @classmethod
     def _load(cls, load: Callable[[], RestConfig], user_agent: str, remedy: str) -> Transport:
@@ -417,7 +425,19 @@ class Transport:
     def _open(
         self, method: str, path: str, query: Query, body: object, content_type: str, timeout: float
     ) -> tuple[_Endpoint, urllib3.BaseHTTPResponse]:
-        """The endpoint that answered and its response, with the body unread, after a retry where that is harmless."""
+        """The endpoint that answered and its response, with the body unread; tells ``heard``."""
+        try:
+            answered = self._tried(method, path, query, body, content_type, timeout)
+        except Unreachable as error:
+            self.heard(error)
+            raise
+        self.heard(None)
+        return answered
+
+    def _tried(
+        self, method: str, path: str, query: Query, body: object, content_type: str, timeout: float
+    ) -> tuple[_Endpoint, urllib3.BaseHTTPResponse]:
+        """The same, after a retry where that is harmless."""
         words = "&".join(f"{quote(name)}={quote(value)}" for name, value in query)
         target = f"{path}?{words}" if words else path
         headers = {"Accept": JSON, "User-Agent": self._user_agent}
@@ -490,7 +510,7 @@ def _read(
 def _unreachable(endpoint: _Endpoint, method: str, path: str, error: BaseException) -> Unreachable:
     return Unreachable(
         f"the API server {endpoint.config.server} did not answer {method} {path}{endpoint.via}: {_cause(error)}",
-        remedy="check that the API server is up and reachable from here",
+        remedy=f"check that the API server is up and reachable from {endpoint.config.place}",
     )
 
 
