@@ -824,7 +824,7 @@ uninstall() {
     # shellcheck disable=SC2046 # one word a class
     remove deviceclass $(sed -n 's/^  name: //p' "$DEPLOY/deviceclasses.yaml")
     remove clusterrolebinding neuron-dra-driver-binding "$PLACER"
-    remove clusterrole neuron-dra-driver-clusterrole "$PLACER"
+    remove clusterrole neuron-dra-driver-clusterrole neuron-viewer neuron-devices-viewer "$PLACER"
     remove -n default rolebinding,role neuron-dra-driver-events
     remove namespace "$NAMESPACE"
     lines "" "Left on the nodes: the record of prepared claims in $kubelet_root/plugins/$DRIVER. A later installation" \

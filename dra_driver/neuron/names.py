@@ -44,9 +44,9 @@ VISIBLE_CORES = "NEURON_RT_VISIBLE_CORES"
 chips that the container sees, ascending and contiguous (aws-neuron-sdk, neuron-runtime/configuration-guide)."""
 
 VIEWER_ROLE = "neuron-viewer"
-"""The administrators' ClusterRole: all that the commands that read a cluster need."""
+"""The ClusterRole for administrators (docs/top.md): what the commands that read a cluster need."""
 DEVICES_VIEWER_ROLE = "neuron-devices-viewer"
-"""Everybody's: slices, classes and taints of devices."""
+"""The ClusterRole for everybody else: slices, classes and taint rules, which no Role of a namespace can give."""
 
 DRIVER_POD = ("app", "neuron-dra-driver-kubelet-plugin")
 DEVICE_PLUGIN_POD = ("name", "neuron-device-plugin-ds")

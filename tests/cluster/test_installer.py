@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
+from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, VIEWER_ROLE
 from tests.cluster.lib.installation import DAEMONSET, EMULATED, NAMESPACE, Installation
 from tests.cluster.lib.kube import Object, eventually, steadily
 from tests.cluster.lib.namespace import Namespace
@@ -20,6 +21,8 @@ CLUSTER_OBJECTS = {
     *(("validatingadmissionpolicies", name) for name in POLICIES),
     *(("validatingadmissionpolicybindings", name) for name in POLICIES),
     ("clusterroles", "neuron-dra-driver-clusterrole"),
+    ("clusterroles", VIEWER_ROLE),
+    ("clusterroles", DEVICES_VIEWER_ROLE),
     ("clusterrolebindings", "neuron-dra-driver-binding"),
 }
 NAMESPACED_OBJECTS = 4

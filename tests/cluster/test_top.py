@@ -8,13 +8,13 @@ import subprocess
 import sys
 import tarfile
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lab.cluster import Cluster
 
+from dra_driver.neuron.names import VIEWER_ROLE
 from dra_driver.neuron.topology.partitions import device_name
 from tests.cluster.lib.health import SEEN_SECONDS, SickHost, wait_taints
 from tests.cluster.lib.installation import NAMESPACE, Installation
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.nightly
 
 NODE = "node-1"
 SECRET = "hunter2-do-not-tell"
-READER = "neuron-viewer"
+READER = VIEWER_ROLE
 
 
 def run(kubeconfig: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -136,7 +136,7 @@ def reported(kubeconfig: Path, namespace: str, directory: Path) -> None:
 
 
 def as_a_reader(lab: Cluster, kube: Kube, namespace: Namespace, directory: Path) -> None:
-    """The ClusterRole of docs/top.md is enough for all of it; with less, what is left out is told."""
+    """The ClusterRole that the installer brings is enough for all of it; with less, what is left out is told."""
     account: Object = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": READER}}
     binding: Object = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -146,7 +146,7 @@ def as_a_reader(lab: Cluster, kube: Kube, namespace: Namespace, directory: Path)
         "subjects": [{"kind": "ServiceAccount", "name": READER, "namespace": namespace.name}],
     }
     namespace.apply(account)
-    kube.apply(*role_of_the_page(), binding)
+    kube.apply(binding)
     try:
         token = namespace.kubectl("create", "token", READER).strip()
         kubeconfig = directory / "reader"
@@ -162,7 +162,7 @@ def as_a_reader(lab: Cluster, kube: Kube, namespace: Namespace, directory: Path)
         assert "pods is forbidden" in files_of(directory / "none.tar.gz")["MANIFEST.txt"]
         with_rights_in_the_namespace(kubeconfig, namespace)
     finally:
-        kube.kubectl("delete", "clusterrolebinding,clusterrole", READER, "--ignore-not-found")
+        kube.kubectl("delete", "clusterrolebinding", READER, "--ignore-not-found")
 
 
 def with_rights_in_the_namespace(kubeconfig: Path, namespace: Namespace) -> None:
@@ -184,14 +184,6 @@ def with_rights_in_the_namespace(kubeconfig: Path, namespace: Namespace) -> None
     assert [row["pod"] for row in found["pending"]] == ["greedy"]
     assert found["nodes"] is None
     assert "not list nodes" in done.stderr
-
-
-def role_of_the_page() -> Sequence[str]:
-    """The ClusterRole that docs/top.md shows."""
-    from tests.paths import ROOT
-
-    page = (ROOT / "docs/top.md").read_text()
-    return [part.partition("```")[0] for part in page.split("```yaml\n")[1:] if "kind: ClusterRole\n" in part]
 
 
 def reader(admin: Path, token: str) -> str:

@@ -36,6 +36,7 @@ from dra_driver.neuron.health.faults import FAULTS, SEVERITIES
 from dra_driver.neuron.health.hints import DIRECTORY
 from dra_driver.neuron.health.node_status import PRESENT
 from dra_driver.neuron.health.policy import EFFECTS, MAX_GRACE_SECONDS, MAX_RULES, HealthPolicy, Prepare, Rule
+from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, VIEWER_ROLE
 from dra_driver.neuron.topology.partitions import Partitions
 from dra_driver.version import VERSION
 from tests.golden import golden
@@ -52,7 +53,17 @@ from tests.manifests.chart import (
     refusal,
     template,
 )
-from tests.manifests.support import IMAGE, Object, needs_kubectl, of_kind, ordered, pod_spec, rendered
+from tests.manifests.support import (
+    IMAGE,
+    KUBECTL,
+    Object,
+    documents,
+    needs_kubectl,
+    of_kind,
+    ordered,
+    pod_spec,
+    rendered,
+)
 from tests.paths import ROOT
 
 DIGEST = f"sha256:{'1' * 64}"
@@ -227,6 +238,39 @@ def test_rights_are_those_that_the_pages_name() -> None:
         ("Role", "leases", ("my-scheduler",), ("get", "update")),
         ("Role", "leases", (), ("create",)),
     }
+
+
+@needs_helm
+@needs_kubectl
+def test_who_sees_the_devices_is_for_values_to_say() -> None:
+    def viewers(*settings: str) -> list[Object]:
+        made = template("draDriver.enabled=true", *settings)
+        return [item for item in made if item["metadata"]["name"] in (VIEWER_ROLE, DEVICES_VIEWER_ROLE)]
+
+    assert {(item["kind"], item["metadata"]["name"]) for item in viewers()} == {
+        ("ClusterRole", VIEWER_ROLE),
+        ("ClusterRole", DEVICES_VIEWER_ROLE),
+    }
+    assert viewers("draDriver.viewerRoles.enabled=false", "draDriver.viewerRoles.bindAuthenticated=true") == []
+    binding = of_kind(viewers("draDriver.viewerRoles.bindAuthenticated=true"), "ClusterRoleBinding")
+    assert (binding["roleRef"]["name"], [who["name"] for who in binding["subjects"]]) == (
+        DEVICES_VIEWER_ROLE,
+        ["system:authenticated"],
+    )
+    # What docs/top.md says to type instead.
+    command = next(line for line in (ROOT / "docs/top.md").read_text().splitlines() if "--group=" in line).split()
+    assert KUBECTL is not None
+    done = subprocess.run(
+        [KUBECTL, *command[2:], "--dry-run=client", "--output=yaml"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+    )
+    (typed,) = documents(done.stdout)
+    assert [(typed[field], typed["metadata"]["name"]) for field in ("roleRef", "subjects")] == [
+        (binding[field], binding["metadata"]["name"]) for field in ("roleRef", "subjects")
+    ]
 
 
 PODS = {IDS, ALLOCATED, ALLOC_TIME, RESOURCE_TYPE, CORES, DEVICES, ALLOCATION, OF}

@@ -16,7 +16,9 @@ from dra_driver.driver.node_labels import KEYS
 from dra_driver.kube.api.events import CLUSTER_NAMESPACE
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KUBELET, TYPE
 from dra_driver.neuron.health.node_status import PRESENT
+from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, VIEWER_ROLE
 from dra_driver.neuron.topology.partitions import Partitions
+from dra_driver.operations.report.cluster import KINDS, POLICIES
 from tests.golden import golden
 from tests.manifests.chart import needs_helm, template
 from tests.manifests.support import (
@@ -31,6 +33,7 @@ from tests.manifests.support import (
 
 pytestmark = pytest.mark.slow
 
+DRIVER_ROLE = "neuron-dra-driver-clusterrole"
 VARIANTS = {
     "plain": (),
     "emulated": ("--emulate", "trn2.48xlarge"),
@@ -89,7 +92,7 @@ def test_what_is_applied_is_valid(version: str, options: tuple[str, ...]) -> Non
     assert Counter(item["kind"] for item in objects) == {
         "Namespace": 1,
         "ServiceAccount": 1,
-        "ClusterRole": 1,
+        "ClusterRole": 3,
         "ClusterRoleBinding": 1,
         "Role": 1,
         "RoleBinding": 1,
@@ -140,9 +143,11 @@ def test_extended_resources_are_on_the_classes_only_when_asked_for() -> None:
     ],
 )
 def test_pods_may_be_read_only_where_cores_are_offered(options: tuple[str, ...], pods: bool) -> None:
-    role = of_kind(rendered(*options, IMAGE), "ClusterRole")
-    plain = of_kind(rendered(IMAGE), "ClusterRole")["rules"]
-    assert role["rules"] == [*plain, *([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}] if pods else [])]
+    plain = rules()
+    assert rules(options=options) == [
+        *plain,
+        *([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}] if pods else []),
+    ]
 
 
 @pytest.mark.parametrize("words", ["chip", "chip,core", "core,group4,node", "chip.core", "group", "group16"])
@@ -186,27 +191,60 @@ def test_helm_finds_the_pods_as_the_chart_makes_them_to_the_order_and_replaces_n
 
 
 def test_the_driver_may_do_exactly_this() -> None:
-    role = of_kind(rendered(IMAGE), "ClusterRole")
-    assert {(rule["apiGroups"][0], rule["resources"][0]): rule["verbs"] for rule in role["rules"]} == {
+    found = rules()
+    assert {(rule["apiGroups"][0], rule["resources"][0]): rule["verbs"] for rule in found} == {
         ("resource.k8s.io", "resourceclaims"): ["get", "list"],
         ("resource.k8s.io", "resourceslices"): ["get", "list", "watch", "create", "update", "delete"],
         ("", "nodes"): ["get", "list", "watch", "patch"],
         ("", "nodes/status"): ["patch"],
     }
-    assert all(set(rule) == {"apiGroups", "resources", "verbs"} for rule in role["rules"])
-    assert all(len(rule["apiGroups"]) == len(rule["resources"]) == 1 for rule in role["rules"])
+    assert all(set(rule) == {"apiGroups", "resources", "verbs"} for rule in found)
+    assert all(len(rule["apiGroups"]) == len(rule["resources"]) == 1 for rule in found)
     events = of_kind(rendered(IMAGE), "Role")
     assert events["metadata"]["namespace"] == "default", "where Events about Nodes are"
     assert events["rules"] == [{"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}]
+
+
+def rules(role: str = DRIVER_ROLE, options: tuple[str, ...] = ()) -> list[Object]:
+    """Those of a ClusterRole."""
+    found: list[Object] = of_kind([item for item in rendered(*options, IMAGE) if named(item) == role], "ClusterRole")[
+        "rules"
+    ]
+    return found
+
+
+def named(item: Object) -> str:
+    return str(item["metadata"]["name"])
+
+
+def test_who_looks_at_a_cluster_may_read_and_nothing_else() -> None:
+    everything = [rule for role in (VIEWER_ROLE, DEVICES_VIEWER_ROLE) for rule in rules(role)]
+    assert {verb for rule in everything for verb in rule["verbs"]} == {"get", "list", "watch"}
+    assert {resource for rule in rules(VIEWER_ROLE) for resource in rule["resources"]} == {
+        *(plural for plural, _ in KINDS.values()),
+        *("configmaps", "pods/log"),
+    }, "what report reads, which reads the most"
+    (policies,) = [rule for rule in rules(VIEWER_ROLE) if rule["resources"] == ["configmaps"]]
+    assert set(policies["resourceNames"]) == POLICIES.keys()
+
+
+def test_who_may_view_edit_or_administer_sees_the_devices_and_nothing_in_a_namespace_comes_with_it() -> None:
+    """Kubernetes' edit and admin aggregate view; claims and templates are in view already."""
+    (role,) = [item for item in rendered(IMAGE) if named(item) == DEVICES_VIEWER_ROLE]
+    assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    (rule,) = role["rules"]
+    assert rule["resources"] == ["resourceslices", "deviceclasses", "devicetaintrules"]
 
 
 def test_only_the_drivers_service_account_is_bound() -> None:
     objects = rendered(IMAGE)
     subject = {"kind": "ServiceAccount", "name": "neuron-dra-driver-sa", "namespace": "neuron-dra-driver"}
     for kind in ("", "Cluster"):
-        binding, role = of_kind(objects, f"{kind}RoleBinding"), of_kind(objects, f"{kind}Role")
+        binding = of_kind(objects, f"{kind}RoleBinding")
         assert binding["subjects"] == [subject]
-        assert binding["roleRef"]["name"] == role["metadata"]["name"]
+        (role,) = [
+            item for item in objects if (item["kind"], named(item)) == (f"{kind}Role", binding["roleRef"]["name"])
+        ]
         assert binding["metadata"].get("namespace") == role["metadata"].get("namespace")
     account = of_kind(objects, "ServiceAccount")["metadata"]
     assert (account["name"], account["namespace"]) == (subject["name"], subject["namespace"])

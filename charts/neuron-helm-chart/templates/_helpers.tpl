@@ -35,6 +35,7 @@ draDriver:
   force: {claimsInUse: false, podsWithLimits: false, secondDriver: false}
   presentLabel: true
   ultraserverLabels: true
+  viewerRoles: {enabled: true}
   healthPort: 51515
   resources: {requests: {cpu: 20m, memory: 64Mi}, limits: {memory: 128Mi}}
   placer:
