@@ -94,6 +94,15 @@ def ordered(objects: list[Object]) -> list[str]:
     return sorted(json.dumps(item, sort_keys=True) for item in objects)
 
 
+def printed(output: str, item: Object, directory: Path) -> str:
+    """What kubectl prints of an object in this format."""
+    assert KUBECTL is not None
+    file = directory / "item.json"
+    file.write_text(json.dumps(item))
+    reading = [KUBECTL, "patch", "--local", f"--filename={file}", "--type=merge", "--patch={}", f"--output={output}"]
+    return subprocess.run(reading, capture_output=True, text=True, check=True, timeout=20).stdout
+
+
 def as_v1(item: Object) -> Object:
     """What the API server makes of a v1beta1 object: the fields of a request move into `exactly`."""
     item = copy.deepcopy(item)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import kubernetes_validate
 import pytest
 
-from tests.manifests.support import Object, documents, install, name_of
+from dra_driver.driver.device_health import device_health
+from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth
+from tests.manifests.pages import commands_of, is_shown
+from tests.manifests.support import Object, documents, install, name_of, needs_kubectl, printed
 from tests.paths import ROOT
 
 DOCUMENTS = sorted(
@@ -60,6 +64,28 @@ def objects_in(path: Path) -> list[Object]:
 def test_objects_in_documents_are_valid(path: Path) -> None:
     for item in objects_in(path):
         kubernetes_validate.validate(item, "1.37", strict=True)
+
+
+@needs_kubectl
+def test_the_owner_of_a_pod_reads_the_health_of_its_chips_as_the_page_shows(tmp_path: Path) -> None:
+    (command,) = [
+        command
+        for block in commands_of(ROOT / "docs/ask-for-chips.md")
+        for command in block.commands()
+        if "allocatedResourcesStatus" in command.text
+    ]
+    health = NodeHealth((ChipHealth(3, (ActiveFault("hbm-uncorrectable", 1),)),))
+    told = device_health(health, [3], (), "node-1")[0]
+    chips = [
+        {"resourceID": "k8s.neuron.aws.com/claim=a", "health": "Healthy"},
+        {"resourceID": "k8s.neuron.aws.com/claim=b", "health": told.health.capitalize(), "message": told.message},
+    ]
+    statuses = [
+        {"name": "other"},
+        {"name": "main", "allocatedResourcesStatus": [{"name": "claim:c", "resources": chips}]},
+    ]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "status": {"containerStatuses": statuses}}
+    assert is_shown(command.printed, printed(shlex.split(command.text)[-1], pod, tmp_path))
 
 
 def test_the_pod_that_learns_its_place_is_valid() -> None:
