@@ -35,7 +35,8 @@
 #                        assumes (dra-driver verify-host), and write verify-TYPE.json for each into this directory
 #   --uninstall          remove the driver; refuses while pods use its devices, unless you pass --force
 #   --force              uninstall, or leave nodes, even if pods use devices: they stay Terminating until the driver is
-#                        back; or install beside claims with the device names of the beta of AWS's driver
+#                        back; or install beside claims with the device names of the beta of AWS's driver; or change or
+#                        remove what helm has installed
 #   --dry-run            print the YAML of a first installation (with --uninstall: the commands) without using a cluster
 #   --resource-api V     v1, v1beta2 or v1beta1 of resource.k8s.io for the DeviceClasses (default: what the cluster
 #                        serves)
@@ -520,6 +521,26 @@ check_device_plugin() {
     fi
 }
 
+release_columns='{.metadata.labels.app\.kubernetes\.io/managed-by}|{.metadata.annotations.meta\.helm\.sh/release-name}'
+release_columns+='|{.metadata.annotations.meta\.helm\.sh/release-namespace}'
+
+# check_release COMMAND: refuses to change what helm has installed, and names helm's command instead. A DeviceClass tells:
+# its name is the same wherever the release has put the rest, and whatever it calls that.
+check_release() {
+    local found manager release space remedy
+    found=$(kube get deviceclass "$DRIVER" --ignore-not-found -o "jsonpath=$release_columns") || unknown "what is installed"
+    IFS='|' read -r manager release space <<<"$found"
+    if [[ $manager != Helm ]]; then return; fi
+    if [[ -n $release ]]; then
+        found="  release $release in the namespace $space" remedy="run helm -n $space ${1//RELEASE/$release} instead"
+    else
+        found='  a tool that renders the chart, such as Argo CD' remedy='change its settings instead'
+    fi
+    refuse "$found" "The driver in this cluster was installed from the chart, by" \
+        "an update from the chart would revert what this script changes, or stop at it; $remedy" \
+        "going on, because of --force: the next update from the chart reverts this, or stops at it"
+}
+
 daemonset_columns='{.metadata.name}|{.spec.template.spec.containers[?(@.name=="neuron-dra-driver")].image}'
 for variable in NEURON_DRA_DRIVER_EMULATION_MODE EMULATED_ULTRASERVERS KUBELET_PLUGINS_DIRECTORY_PATH; do
     daemonset_columns+="|{.spec.template.spec.containers[*].env[?(@.name==\"$variable\")].value}"
@@ -711,12 +732,19 @@ slice_columns='{range .items[*]}{.spec.nodeName}|{.spec.devices[0].attributes.in
 slice_columns+='{.spec.devices[0].basic.attributes.instanceType.string}|{.spec.devices[*].name}{"\n"}{end}'
 
 show_published() {
-    local nodes published table example=examples/specs command=${KUBE[*]}
+    local nodes wanted published table example=examples/specs command=${KUBE[*]}
     nodes=$(kube -n "$NAMESPACE" get daemonset "$DAEMONSET" -o 'jsonpath={.status.desiredNumberScheduled}')
     if [[ $nodes == 0 ]]; then
-        lines "" "Installed, but no node of the cluster matches, so the driver is not running yet. It starts automatically on" \
-            "nodes with a known instance type; use --node-selector or --emulate to select others. Your nodes:"
-        kube get nodes -L node.kubernetes.io/instance-type >&2
+        wanted='with the label node.kubernetes.io/instance-type of a Neuron instance, such as trn2.48xlarge'
+        if [[ -n $node_selector ]]; then
+            wanted="with the label $node_selector"
+        elif [[ -n $emulate ]]; then
+            wanted='of every type, but for Fargate, EKS Auto Mode and hybrid nodes'
+        fi
+        lines "" "Installed, but no node of the cluster matches, so the driver is not running yet, and pods with claims wait." \
+            "It starts by itself on nodes $wanted." \
+            "Use --node-selector or --emulate to select others. Your nodes:"
+        kube get nodes -L "${node_selector:+${node_selector%%=*},}node.kubernetes.io/instance-type" >&2
         return
     fi
     published=$(kube get resourceslices --field-selector "spec.driver=$DRIVER" -o "jsonpath=$slice_columns")
@@ -726,7 +754,7 @@ show_published() {
                  for (node in slices)
                      printf "  %-48s %-16s %3d devices in %d slice(s)\n", node, type[node], devices[node], slices[node]
              }' <<<"$published" | sort)
-    lines "" "Published:" "${table:-  nothing}"
+    lines "" "$nodes node(s) match. Published:" "${table:-  nothing}"
     # A driver that finds no device publishes an empty slice.
     if [[ -z $table || $table == *' 0 devices in '* ]]; then
         warn "not every node offers devices. The driver's log says what it found there:" \
@@ -807,6 +835,7 @@ remove() {
 uninstall() {
     if [[ -z $dry_run ]]; then
         show_context
+        check_release 'uninstall RELEASE'
         read_installed
         kubelet_root=${kubelet_root:-$was_root}
         confirm "Remove the Neuron DRA driver from this cluster?"
@@ -827,14 +856,15 @@ uninstall() {
     remove clusterrole neuron-dra-driver-clusterrole neuron-viewer neuron-devices-viewer "$PLACER"
     remove -n default rolebinding,role neuron-dra-driver-events
     remove namespace "$NAMESPACE"
-    lines "" "Left on the nodes: the record of prepared claims in $kubelet_root/plugins/$DRIVER. A later installation" \
-        "continues with it. If you do not plan to reinstall the driver, and no pod uses its devices, you may delete it." \
+    lines "" "Left on the nodes: $kubelet_root/plugins/$DRIVER, with the record of prepared claims and of the chips' health," \
+        "and, until the next boot, /run/neuron-health and files k8s.neuron.aws.com-claim_*.json in /var/run/cdi. A later" \
+        "installation continues with them. If none is planned, and no pod uses the devices, you may delete them." \
         "Nodes keep their labels and conditions. To remove them, run" \
         "  ${KUBE[*]} label nodes --all neuron.amazonaws.com/{present,ultraserver-{mode,server-id-{2,4},node-id-{2,4}}}-" \
-        "  ${KUBE[*]} patch node NAME --subresource status" \
-        "    -p '{\"status\": {\"conditions\": [{\"type\": \"NeuronHealth\", \"\$patch\": \"delete\"}," \
+        "  for node in \$(${KUBE[*]} get nodes -o name); do ${KUBE[*]} patch \$node --subresource status -p \\" \
+        "    '{\"status\": {\"conditions\": [{\"type\": \"NeuronHealth\", \"\$patch\": \"delete\"}," \
         "      {\"type\": \"NeuronKubeletUnsupported\", \"\$patch\": \"delete\"}," \
-        "      {\"type\": \"NeuronDevicesHeldBack\", \"\$patch\": \"delete\"}]}}'"
+        "      {\"type\": \"NeuronDevicesHeldBack\", \"\$patch\": \"delete\"}]}}'; done"
 }
 
 # suffix_of TYPE: of the name of the Job that checks nodes of this type.
@@ -944,6 +974,7 @@ main() {
     else
         show_context
         preflight
+        check_release 'upgrade RELEASE charts/neuron-helm-chart --reuse-values --set ...'
         keep_settings
         check_nodes
         check_former_names

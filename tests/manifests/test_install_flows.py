@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.driver.node_labels import KEYS
+from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KUBELET, TYPE
+from dra_driver.neuron.health.node_status import PRESENT
 from tests.builders.programs import ended
 from tests.doubles import kubectl
 from tests.golden import golden
@@ -29,6 +32,7 @@ from tests.manifests.support import (
     of_kind,
     ordered,
     pod_spec,
+    printed,
     rendered,
 )
 from tests.paths import ROOT
@@ -82,6 +86,7 @@ class Cluster:
         self.reply("get daemonset neuron-dra-driver-kubelet-plugin --ignore-not-found")
         self.reply("get deployment neuron-dra-driver-placer --ignore-not-found")
         self.reply("get deviceclasses", "")
+        self.reply("get deviceclass neuron.aws.com --ignore-not-found", "")
         self.reply("get deviceclass ", "aws.amazon.com/neuron")
         self.reply("get --raw /version", version(37))
         self.reply("apply -f -", "daemonset.apps/neuron-dra-driver-kubelet-plugin created\n")
@@ -412,12 +417,50 @@ def test_a_failed_start_shows_pods_events_log_and_what_to_do(cluster: Cluster) -
     assert "Published" not in result.stderr
 
 
-def test_no_matching_node_is_no_failure_and_is_explained(cluster: Cluster) -> None:
+@pytest.mark.parametrize("options", [(), ("--node-selector", "example.com/neuron=yes"), ("--emulate", "trn2.48xlarge")])
+def test_no_matching_node_is_no_failure_and_is_explained(cluster: Cluster, options: tuple[str, ...]) -> None:
     cluster.reply("get daemonset ", "0")
-    result = cluster.run(IMAGE)
+    result = cluster.run(*options, IMAGE)
     assert result.returncode == 0
     golden(result.stderr)
     assert "m5.large" in result.stderr
+
+
+RELEASES = {
+    "a release": "Helm|neuron|prod",
+    "a tool that renders the chart": "Helm||",
+}
+
+
+@pytest.mark.parametrize("marks", RELEASES.values(), ids=RELEASES)
+@pytest.mark.parametrize("arguments", [(IMAGE,), ("--uninstall",)], ids=["install", "uninstall"])
+def test_what_helm_has_installed_is_left_to_helm(cluster: Cluster, marks: str, arguments: tuple[str, ...]) -> None:
+    cluster.reply("get deviceclass neuron.aws.com --ignore-not-found", marks)
+    result = cluster.run(*arguments)
+    assert result.returncode == 1
+    golden(result.stderr)
+    assert cluster.changes == []
+    forced = cluster.run("--force", *arguments)
+    assert forced.returncode == 0
+    golden([line for line in forced.stderr.splitlines() if line.startswith("warning")], "forced")
+    assert cluster.changes
+
+
+def test_what_somebody_else_has_installed_is_no_release(cluster: Cluster) -> None:
+    cluster.reply("get deviceclass neuron.aws.com --ignore-not-found", "kustomize||")
+    assert cluster.run(IMAGE).returncode == 0
+
+
+def test_the_marks_of_helm_are_those_that_the_installer_asks_for(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.run(IMAGE)
+    (asked,) = [line for line in cluster.calls if "get deviceclass neuron.aws.com --ignore-not-found" in line]
+    annotations = {"meta.helm.sh/release-name": "neuron", "meta.helm.sh/release-namespace": "prod"}
+    (made,) = [item for item in rendered(IMAGE) if item["metadata"]["name"] == "neuron.aws.com"]
+    made["metadata"] |= {"annotations": annotations, "labels": {"app.kubernetes.io/managed-by": "Helm"}}
+    # kubectl reads no DeviceClass of a file without a cluster; where metadata is, it is the same for all kinds.
+    made |= {"apiVersion": "v1", "kind": "ConfigMap"}
+    made.pop("spec")
+    assert printed(asked.partition(" -o ")[2], made, tmp_path) == "Helm|neuron|prod"
 
 
 @pytest.mark.parametrize("slices", ["", "node-a||\n", "node-a|trn2.48xlarge|neuron-device-0\nnode-b||\n"])
@@ -488,8 +531,9 @@ def test_uninstall_stops_when_it_cannot_tell_whether_devices_are_in_use(cluster:
 
 
 def test_uninstall_removes_all_that_was_applied_and_the_pods_first(cluster: Cluster) -> None:
-    assert cluster.run("--uninstall").returncode == 0
+    done = cluster.run("--uninstall")
     removed = [line.removeprefix("delete --ignore-not-found ") for line in cluster.changes]
+    golden(done.stderr)
     assert removed[0].startswith("-n neuron-dra-driver daemonset neuron-dra-driver-kubelet-plugin --cascade=foreground")
     text = " ".join(removed)
     for item in documents(install("--dry-run", "--placer", IMAGE).stdout):
@@ -519,6 +563,20 @@ def test_without_admission_policies_the_placer_comes_without_its_own(cluster: Cl
     assert cluster.run("--placer", IMAGE).returncode == 0
     assert "ValidatingAdmissionPolicy" not in cluster.applied
     assert "kind: Deployment" in cluster.applied
+
+
+def test_what_is_left_on_nodes_is_all_that_the_driver_writes_there_and_the_chart_says_the_same(
+    cluster: Cluster,
+) -> None:
+    command = cluster.run("--uninstall").stderr.partition("run\n")[2]
+    label, patch = command.split("\n", 1)
+    typed = subprocess.run(["bash", "-c", label.replace("kubectl", "echo")], capture_output=True, text=True, check=True)
+    assert {word.removesuffix("-") for word in typed.stdout.split()[3:]} == KEYS | {PRESENT}
+    change = json.loads(patch.partition("-p \\\n")[2].strip().removesuffix("; done").strip("'"))
+    conditions = change["status"]["conditions"]
+    assert {item["type"] for item in conditions} == {TYPE, KUBELET.type, DEVICE_PLUGIN.type}
+    readme = (ROOT / "charts/neuron-helm-chart/README.md").read_text()
+    assert " ".join(command.split()) in " ".join(readme.replace("$ ", "").split())
 
 
 def test_uninstall_keeps_the_rest_while_the_pods_have_not_ended(cluster: Cluster) -> None:
