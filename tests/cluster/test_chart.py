@@ -185,6 +185,13 @@ def test_nothing_of_the_chart_is_left_after_the_commands_for_its_removal(pair: R
     items = json.loads(kube.kubectl("get", kinds, "--all-namespaces", "-o", "json", "--chunk-size=0"))["items"]
     assert [(item["kind"], item["metadata"]["name"]) for item in items if of_release(item)] == []
     assert not made & {(item["kind"], item["metadata"]["name"]) for item in items}
+    nodes = [item for item in items if item["kind"] == "Node"]
+    assert nodes
+    labels = {key for item in nodes for key in item["metadata"]["labels"]}
+    assert {key for key in labels if key.startswith("neuron.amazonaws.com/")} == set()
+    types = {condition["type"] for item in nodes for condition in item["status"]["conditions"]}
+    assert "Ready" in types
+    assert {name for name in types if name.startswith("Neuron")} == set()
 
 
 def of_release(item: Object) -> bool:

@@ -24,6 +24,7 @@ from tests.cluster.lib.installation import NAMESPACE as DRIVER_NAMESPACE
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.objects import IMAGE, SLEEP
 from tests.cluster.lib.serviceaddress import ServiceAddress
+from tests.manifests.pages import commands_of
 from tests.paths import ROOT
 
 INF1, TRN1 = "inf1.6xlarge", "trn1.32xlarge"
@@ -122,7 +123,8 @@ class Release:
         """Remove it as the chart's page says; returns when its pods, and what they offered, are gone."""
         self._unreachable()
         self.settings = {}
-        helm, *more = re.findall(r"(?m)^\$ (.*)$", (CHART / "README.md").read_text().partition("## Removal")[2])
+        blocks = [block for block in commands_of(CHART / "README.md") if block.value.endswith("for the removal")]
+        helm, *more = [command.text for block in blocks for command in block.commands()]
         self.helm(*helm.split()[1:], "--ignore-not-found")
         eventually("the pods to be gone", lambda: not any(self.pods(name, ending=True) for name in LABELS), 90)
         for command in more:
