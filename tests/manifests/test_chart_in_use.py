@@ -202,6 +202,32 @@ def test_node_by_node_only_the_drivers_nodes_count_and_only_when_they_change(tmp
     assert upgrade(tmp_path, there, *labelled, "draDriver.logFormat=json").returncode == 0
 
 
+@needs_helm
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("draDriver.nodeSelector.neuron=dra", "nodeSelector.pool=a"),
+        ("draDriver.nodeSelector.neuron=dra", "neuronInstances={trn1.2xlarge,trn1.32xlarge}"),
+        ("emulate=trn2.48xlarge",),
+    ],
+    ids=["types", "labels", "labels and types", "emulated"],
+)
+def test_the_notes_count_the_nodes_that_match_and_say_what_is_wanted_where_none_does(
+    settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    def said(*nodes: Object) -> str:
+        done = upgrade(tmp_path, nodes, DRIVER, "devicePlugin.enabled=false", *settings)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.partition("NOTES:\n")[2].partition("To convert")[0].strip()
+
+    labels = {"neuron": "dra", "pool": "a", "node.kubernetes.io/instance-type": "trn1.32xlarge"}
+    serverless = node("serverless", **labels, **{"eks.amazonaws.com/compute-type": "auto"})
+    unfit = [serverless] if "emulate=trn2.48xlarge" in settings else [node("cpu") | {"metadata": {"name": "cpu"}}]
+    golden(said(*unfit), "none")
+    assert "on 1 of 3 nodes. To see" in said(node("fits", **labels), serverless, *unfit)
+
+
 def hooks(*settings: str) -> list[Object]:
     """What helm makes at certain moments only."""
     made = template(*settings, options=("--no-hooks=false",))
