@@ -18,7 +18,8 @@ from lab.progress import Progress
 from lab.settings import Settings
 
 from dra_driver.kube.api.client import Transport
-from dra_driver.legacy.rules import INSTANCE_TYPE_LABEL, NeuronResource
+from dra_driver.legacy.rules import NeuronResource
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from tests.cluster.lib.installation import EMULATED
 from tests.cluster.lib.installation import NAMESPACE as DRIVER_NAMESPACE
 from tests.cluster.lib.kube import Kube, Object, eventually

@@ -1,0 +1,233 @@
+"""What ``top``, ``health`` and ``explain`` say while something is wrong: each time one command names the cause."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from lab.cluster import Cluster
+
+from tests.cluster.lib.installation import DAEMONSET, NAMESPACE, Installation
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.lifecycle import (
+    is_ready,
+    keep_emulated_host,
+    kept_host,
+    pods_cut_off,
+    renew_driver,
+    wait_driver_ready,
+    wait_gone,
+)
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.objects import pod, request, template
+
+pytestmark = pytest.mark.nightly
+
+NODE = "node-1"
+SLICES_STAY = 75.0
+"""kubelet deletes the slices of a driver that is gone after 30 s, and looks every 30 s or so."""
+
+
+class Commands:
+    """The commands, as the user of a kubeconfig."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.kubeconfig = kubeconfig
+
+    def run(self, *arguments: str, status: int = 0) -> str:
+        """Standard output, and standard error after it."""
+        command = [sys.executable, "-m", "dra_driver", *arguments, "--from-cluster", "--kubeconfig"]
+        done = subprocess.run([*command, str(self.kubeconfig)], check=False, capture_output=True, text=True, timeout=60)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def explain(self, namespace: Namespace, name: str, status: int = 1) -> str:
+        """``explain`` of a pod."""
+        return self.run("explain", f"pod/{name}", "-n", namespace.name, status=status)
+
+    def node(self) -> Any:
+        """``NODE`` as ``top`` shows it."""
+        frame = json.loads(self.run("top", "-o", "json", "-A"))
+        return next(node for node in frame["nodes"] if node["node"] == NODE)
+
+
+@pytest.fixture
+def commands(lab: Cluster) -> Commands:
+    """As the administrator."""
+    return Commands(lab.kubeconfig)
+
+
+@pytest.fixture
+def holder(driver: Installation, namespace: Namespace) -> str:
+    """A running pod on ``NODE`` that has a chip, of a template of which tests make more pods."""
+    namespace.apply(template("one", request()), with_chip("holder"))
+    namespace.wait_ready("holder")
+    return "holder"
+
+
+def with_chip(name: str) -> Object:
+    return pod(name, templates={"neurons": "one"}, node=NODE)
+
+
+def no_slices(kube: Kube) -> None:
+    eventually("the slices to be deleted", lambda: not kube.slices(NODE), SLICES_STAY)
+
+
+@pytest.fixture
+def crashing(driver: Installation) -> Iterator[Installation]:
+    """A wrong setting, and the driver's pod of ``NODE`` deleted, as people do who want it to start anew."""
+    wrong = [{"name": "RESCAN_SECONDS", "value": "0"}]
+    containers = [{"name": "neuron-dra-driver", "env": wrong}]
+    driver.patch(json.dumps({"spec": {"template": {"spec": {"containers": containers}}}}))
+    old = driver.pod(NODE)["metadata"]
+    driver.kube.kubectl("-n", NAMESPACE, "delete", "pod", old["name"], "--grace-period=1", "--wait=false")
+    yield driver
+    driver.changed()
+    driver.kube.kubectl("-n", NAMESPACE, "rollout", "undo", f"daemonset/{DAEMONSET}")
+    driver.kube.kubectl("-n", NAMESPACE, "delete", "pod", "--all", "--grace-period=1", "--wait=false")
+    wait_driver_ready(driver, NODE)
+
+
+def test_a_driver_that_crashes_is_named_with_its_last_line(
+    holder: str, crashing: Installation, kube: Kube, namespace: Namespace, commands: Commands, figures: list[str]
+) -> None:
+    namespace.apply(with_chip("starts"))
+    no_slices(kube)
+    namespace.apply(with_chip("waits"))
+    namespace.kubectl("delete", "pod", holder, "--grace-period=1", "--wait=false")
+    node = eventually(
+        "the crash loop", lambda: (n := commands.node())["driver"]["state"] == "CrashLoopBackOff" and n, 90
+    )
+    assert node["chips"]["free"] == 0
+    assert {device["state"] for device in node["devices"]} == {"unknown"}
+    assert "--rescan-seconds" in node["driver"]["problem"]
+    health = commands.run("health")
+    assert "--rescan-seconds" in health
+    assert "16 of 16" not in "".join(line for line in health.splitlines() if line.startswith(NODE))
+    for name, verb in (("starts", "cannot prepare"), (holder, "cannot unprepare")):
+        text = commands.explain(namespace, name)
+        assert verb in text
+        assert "CrashLoopBackOff" in text
+        assert "--rescan-seconds" in text
+        figures.append(text)
+    text = commands.explain(namespace, "waits")
+    assert "no driver publishes devices there: the driver's pod" in text
+    figures.append(text)
+
+
+def test_a_node_that_the_daemonset_no_longer_selects_has_no_driver(
+    holder: str, driver: Installation, kube: Kube, namespace: Namespace, commands: Commands
+) -> None:
+    kube.kubectl("label", "node", NODE, "eks.amazonaws.com/compute-type=hybrid")
+    try:
+        no_slices(kube)
+        node = commands.node()
+        assert (node["driver"]["state"], node["chips"]["free"], node["chips"]["allocated"]) == ("None", 0, 1)
+        namespace.kubectl("delete", "pod", holder, "--grace-period=1", "--wait=false")
+        text = commands.explain(namespace, holder)
+        assert "Terminating" in text
+        assert "no pod of the driver runs there" in text
+    finally:
+        kube.kubectl("label", "node", NODE, "eks.amazonaws.com/compute-type-")
+    wait_driver_ready(driver, NODE)
+    wait_gone(namespace, holder)
+
+
+def test_a_driver_that_is_cut_off_from_the_api_server_is_not_ready_and_says_so(
+    holder: str, driver: Installation, kube: Kube, lab: Cluster, namespace: Namespace, commands: Commands
+) -> None:
+    slices = [item["metadata"]["uid"] for item in kube.slices(NODE)]
+    with pods_cut_off(lab.node(NODE)):
+        namespace.apply(with_chip("starts"))
+        eventually("the driver to be not ready", lambda: not is_ready(driver.pod(NODE)), 120)
+        text = commands.explain(namespace, "starts")
+        assert "is not ready" in text
+        assert f"from node {NODE}" in text, text
+        log = driver.logs(NODE)
+        assert f"{NODE}: the API server has not answered since" in log
+        assert [item["metadata"]["uid"] for item in kube.slices(NODE)] == slices
+        assert commands.node()["driver"]["state"] == "NotReady"
+    eventually("the driver to be ready", lambda: is_ready(driver.pod(NODE)), 120)
+    namespace.wait_ready("starts", within=120)
+    assert commands.explain(namespace, holder, 0)
+
+
+def test_a_kernel_driver_that_is_not_loaded_is_one_finding_with_its_remedy(
+    installation: Installation, lab: Cluster, kube: Kube, namespace: Namespace, commands: Commands
+) -> None:
+    installation.vary("a host whose chips can fail", keep_emulated_host)
+    root = kept_host(lab, NODE, renew_driver(installation, NODE))
+    module, aside = root / "sys/module/neuron", root / "neuron-aside"
+    module.rename(aside)
+    try:
+        found = eventually(
+            "top to say so", lambda: (n := commands.node())["driver"]["state"] == "KernelDriverNotLoaded" and n, 90
+        )
+        assert "modprobe neuron" in found["driver"]["problem"]
+        assert found["chips"]["free"] == 0
+        namespace.apply(template("one", request()), with_chip("waits"))
+        namespace.wait_event("waits", "cannot allocate all claims", 60)
+        assert "modprobe neuron" in commands.explain(namespace, "waits")
+        assert "modprobe neuron" in commands.run("health")
+        conditions = {item["type"]: item for item in (kube.get("nodes", NODE) or {})["status"]["conditions"]}
+        assert conditions["NeuronDriverNotLoaded"]["status"] == "True"
+        assert conditions["NeuronHealth"]["status"] == "Unknown"
+        events = [event for event in kube.find("events", "default") if event["involvedObject"]["name"] == NODE]
+        assert not any("unreadable" in event["message"] for event in events)
+    finally:
+        aside.rename(module)
+    namespace.wait_ready("waits", within=90)
+    assert commands.node()["driver"]["state"] == "Ready"
+
+
+def test_a_tenant_gets_answers_with_the_rights_of_a_namespace(
+    holder: str, lab: Cluster, kube: Kube, namespace: Namespace, commands: Commands, tmp_path: Path
+) -> None:
+    namespace.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "tenant"}})
+    subject = {"kind": "ServiceAccount", "name": "tenant", "namespace": namespace.name}
+    binding: Object = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "tenant"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+        "subjects": [subject],
+    }
+    namespace.apply(binding)
+    config = yaml.safe_load(lab.kubeconfig.read_text())
+    config["users"] = [{"name": "tenant", "user": {"token": namespace.kubectl("create", "token", "tenant").strip()}}]
+    for context in config["contexts"]:
+        context["context"] |= {"user": "tenant", "namespace": namespace.name}
+    kubeconfig = tmp_path / "tenant"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    tenant = Commands(kubeconfig)
+    eventually("the rights", lambda: "holder" in _either(tenant, "top"), 20)
+    assert "explain FILE --instance-type TYPE" in tenant.explain(namespace, holder, 2)
+    devices = binding | {
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": namespace.name},
+        "roleRef": binding["roleRef"] | {"name": "neuron-devices-viewer"},
+    }
+    kube.apply(devices)
+    try:
+        eventually("the devices", lambda: NODE in _either(tenant, "top").partition("NAMESPACE")[0], 20)
+        row = next(line for line in tenant.run("top").splitlines() if line.startswith(NODE))
+        assert "-/16" in row
+        assert "Running on node" in tenant.explain(namespace, holder, 0)
+        big = pod("big", templates={"neurons": "many"}, node=NODE)
+        namespace.apply(template("many", request(count=17)), big)
+        assert "17 devices" in tenant.explain(namespace, "big")
+    finally:
+        kube.kubectl("delete", "clusterrolebinding", namespace.name)
+
+
+def _either(commands: Commands, *arguments: str) -> str:
+    try:
+        return commands.run(*arguments)
+    except AssertionError as error:
+        return str(error)
