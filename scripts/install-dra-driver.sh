@@ -864,7 +864,8 @@ uninstall() {
         "  for node in \$(${KUBE[*]} get nodes -o name); do ${KUBE[*]} patch \$node --subresource status -p \\" \
         "    '{\"status\": {\"conditions\": [{\"type\": \"NeuronHealth\", \"\$patch\": \"delete\"}," \
         "      {\"type\": \"NeuronKubeletUnsupported\", \"\$patch\": \"delete\"}," \
-        "      {\"type\": \"NeuronDevicesHeldBack\", \"\$patch\": \"delete\"}]}}'; done"
+        "      {\"type\": \"NeuronDevicesHeldBack\", \"\$patch\": \"delete\"}," \
+        "      {\"type\": \"NeuronDriverNotLoaded\", \"\$patch\": \"delete\"}]}}'; done"
 }
 
 # suffix_of TYPE: of the name of the Job that checks nodes of this type.

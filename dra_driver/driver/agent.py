@@ -63,6 +63,8 @@ REPAIR_GRACE: Final = 5.0
 """Seconds that a repair gets at the end: wherever it stops, the next start goes on."""
 THREAD_GRACE: Final = 1.0
 """Seconds that a thread gets which may be waiting for the API server or the host: it writes nothing any more."""
+LAST_WORD_GRACE: Final = 2.0
+"""Seconds for the last write to the Node, when all that kubelet waits for is done."""
 HEALTH_PATIENCE: Final = 3.0
 """Seconds that the first publication waits for what is wrong with the chips."""
 HELD_PATIENCE: Final = 5.0
@@ -255,6 +257,7 @@ class NodeAgent:
             (self._node_watch.stop, THREAD_GRACE),
             (self._api_server.worker.stop, THREAD_GRACE),
             (self._containers.stop, THREAD_GRACE),
+            (self._last_word, LAST_WORD_GRACE),
             (self._health_watch.stop, THREAD_GRACE),
             (self._host.stop, THREAD_GRACE),
             (self._health.stop, THREAD_GRACE),
@@ -262,6 +265,10 @@ class NodeAgent:
         if self._stop_metrics is not None:
             self._stop_metrics()
         self._checkpoint.close()
+
+    def _last_word(self, seconds: float) -> None:
+        if not self.fatal and not self._plugin.succeeded():
+            self._node_status.last_word(seconds)
 
     # Calls between the parts
 

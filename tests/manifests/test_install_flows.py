@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.driver.node_labels import KEYS
-from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KUBELET, TYPE
+from dra_driver.neuron.health.condition import PROBLEMS, TYPE
 from dra_driver.neuron.health.node_status import PRESENT
 from tests.builders.programs import ended
 from tests.doubles import kubectl
@@ -574,7 +574,7 @@ def test_what_is_left_on_nodes_is_all_that_the_driver_writes_there_and_the_chart
     assert {word.removesuffix("-") for word in typed.stdout.split()[3:]} == KEYS | {PRESENT}
     change = json.loads(patch.partition("-p \\\n")[2].strip().removesuffix("; done").strip("'"))
     conditions = change["status"]["conditions"]
-    assert {item["type"] for item in conditions} == {TYPE, KUBELET.type, DEVICE_PLUGIN.type}
+    assert {item["type"] for item in conditions} == {TYPE, *(problem.type for problem in PROBLEMS)}
     readme = (ROOT / "charts/neuron-helm-chart/README.md").read_text()
     assert " ".join(command.split()) in " ".join(readme.replace("$ ", "").split())
 

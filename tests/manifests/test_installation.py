@@ -14,7 +14,7 @@ from dra_driver.driver.agent import COMPONENT
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from dra_driver.driver.node_labels import KEYS
 from dra_driver.kube.api.events import CLUSTER_NAMESPACE
-from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KUBELET, TYPE
+from dra_driver.neuron.health.condition import PROBLEMS, TYPE
 from dra_driver.neuron.health.node_status import PRESENT
 from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, VIEWER_ROLE
 from dra_driver.neuron.topology.partitions import Partitions
@@ -550,7 +550,7 @@ def test_the_labels_that_the_policy_lets_pass_are_those_that_the_driver_writes()
 def test_the_conditions_and_the_component_that_the_policies_let_pass_are_the_drivers() -> None:
     variables = policy("neuron-dra-driver-own-node")["variables"]
     (conditions,) = [item["expression"] for item in variables if item["name"] == "conditions"]
-    assert set(re.findall(r"'([^']+)'", conditions)) == {TYPE, KUBELET.type, DEVICE_PLUGIN.type}
+    assert set(re.findall(r"'([^']+)'", conditions)) == {TYPE, *(problem.type for problem in PROBLEMS)}
     others = [item["expression"] for item in variables if item["name"].startswith("others")]
     assert [text.count("!(c.type in variables.conditions)") for text in others] == [1, 1]
     texts = [item["expression"] for item in policy("neuron-dra-driver-own-events")["validations"]]

@@ -21,7 +21,7 @@ from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.meta import Condition, timestamp
 from dra_driver.util.errors import DriverError
-from dra_driver.util.worker import Backoff, Worker
+from dra_driver.util.worker import Backoff, Worker, bounded
 
 if TYPE_CHECKING:  # the simulator needs the labels alone
     from dra_driver.kube.api.resources import ResourceApi
@@ -199,6 +199,18 @@ class OwnNodeWriter:
     def stop(self, timeout: float = 5.0) -> None:
         """Write nothing any more, and end; what was written stays."""
         self.worker.stop(timeout)
+
+    def conclude(self, part: NodePart[T], value: T, seconds: float) -> None:
+        """After ``stop``: write a part once more, within so many seconds or not at all."""
+        with self._lock:
+            seen = self._seen
+        if seen is None:
+            return
+        late = ApiError(f"the API server did not answer within {seconds:.0f} s")
+        try:
+            bounded(lambda: part.apply(self._api, seen, value), seconds, lambda: late)
+        except DriverError as error:
+            log.warning("the %s stay as they are: %s", part.name, error)
 
     def want(self, part: NodePart[T], value: T | None) -> None:
         """What the Node should have from now on; None: leave it as it is."""

@@ -33,6 +33,7 @@ from dra_driver.kube.kubelet.grpcserver import (
     fitting,
     hidden_pattern,
     remove_stale,
+    serving,
 )
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted_ascii
@@ -344,6 +345,10 @@ class DevicePlugin:
                 self._server = None
         self.worker.stop(max(0.0, deadline - time.monotonic()))
 
+    def succeeded(self) -> bool:
+        """Whether, after ``stop``, another instance of the plugin serves the resource."""
+        return serving(self._directory, [self._sockets()])
+
     def update(self, devices: Sequence[PluginDevice]) -> bool:
         """Offer these devices from now on; False when nothing changed. The resource appears with the first ones."""
         changed = self._service.update(devices)
@@ -391,8 +396,7 @@ class DevicePlugin:
             log.info("the socket of %s is gone, as after a restart of kubelet; it is created again", self.resource)
             self._server.stop(0)
             self._server = None
-        own = re.compile(rf"{re.escape(self._name)}-[0-9a-f]{{6}}\.sock")
-        for path in remove_stale(self._directory, [own, hidden_pattern(self._name)]):
+        for path in remove_stale(self._directory, [self._sockets(), hidden_pattern(self._name)]):
             log.info("removed the socket %s of an instance that is gone", path)
         path = fitting(self._directory, [self._new_name()])
         server = SocketServer(path, self._service.methods(), WORKERS, Activity(), self._name)
@@ -403,6 +407,9 @@ class DevicePlugin:
             server.stop(0)
             raise
         self._server = server
+
+    def _sockets(self) -> re.Pattern[str]:
+        return re.compile(rf"{re.escape(self._name)}-[0-9a-f]{{6}}\.sock")
 
     def _new_name(self) -> str:
         return f"{self._name}-{secrets.token_hex(3)}.sock"

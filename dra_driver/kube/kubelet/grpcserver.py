@@ -472,6 +472,15 @@ def remove_stale(directory: Path, names: Iterable[re.Pattern[str]]) -> list[Path
     return removed
 
 
+def serving(directory: Path, names: Iterable[re.Pattern[str]]) -> bool:
+    """Whether a socket in ``directory`` whose name fully matches one of ``names`` has a listener."""
+    try:
+        found = [path for path in directory.iterdir() if any(pattern.fullmatch(path.name) for pattern in names)]
+    except OSError:
+        return False  # as where the directory is gone
+    return any(path.is_socket() and not _is_dead(path) for path in found)
+
+
 def _is_dead(path: Path) -> bool:
     status = _lstat(path)
     if status is None or not stat.S_ISSOCK(status.st_mode):

@@ -30,6 +30,7 @@ from dra_driver.kube.kubelet.grpcserver import (
     registrar_names,
     remove_stale,
     service_names,
+    serving,
 )
 from dra_driver.kube.kubelet.registration import OnRegistered, Registrar, Registration
 from dra_driver.util.errors import DriverError
@@ -167,6 +168,10 @@ class KubeletPlugin:
             self._stop_servers(grace)
         self._stopped.set()
 
+    def succeeded(self) -> bool:
+        """Whether, after ``stop``, another instance of the driver serves kubelet."""
+        return serving(self.registration_socket.parent, self._registrations())
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for stop() to end; False if ``timeout`` seconds passed before."""
         return self._stopped.wait(timeout)
@@ -183,16 +188,10 @@ class KubeletPlugin:
                 ) from error
 
     def _remove_stale(self) -> None:
-        driver = re.escape(self._driver_name)
         uid = r"[0-9A-Za-z][0-9A-Za-z_.-]*"
-        own = re.compile(re.escape(self.registration_socket.name))
         patterns = {
             self.endpoint.parent: [re.compile(rf"dra(-{uid})?\.sock"), hidden_pattern()],
-            self.registration_socket.parent: [
-                own,
-                re.compile(rf"{driver}(-{_POD_UID})?-reg\.sock"),
-                hidden_pattern(self._driver_name),
-            ],
+            self.registration_socket.parent: [*self._registrations(), hidden_pattern(self._driver_name)],
         }
         for directory, names in patterns.items():
             try:
@@ -204,6 +203,11 @@ class KubeletPlugin:
                     consequence="kubelet cannot reach the driver",
                     remedy="run as root with kubelet's directory mounted and writable",
                 ) from error
+
+    def _registrations(self) -> list[re.Pattern[str]]:
+        """Names of the registration sockets of this driver's instances."""
+        driver, own = re.escape(self._driver_name), re.escape(self.registration_socket.name)
+        return [re.compile(own), re.compile(rf"{driver}(-{_POD_UID})?-reg\.sock")]
 
     def _launch(self, name: str) -> SocketServer:
         server = self._server(name)

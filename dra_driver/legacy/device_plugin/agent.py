@@ -188,6 +188,8 @@ CALL_GRACE: Final = 5.0
 """Seconds that running calls of kubelet get at shutdown, for each resource."""
 THREAD_GRACE: Final = 1.0
 """Seconds that a thread gets at shutdown that may be waiting for the API server or the host."""
+LAST_WORD_GRACE: Final = 2.0
+"""Seconds for the last write to the Node, when all that kubelet waits for is done."""
 FORBIDDEN: Final = 403
 COMPONENT: Final = "neuron-device-plugin"
 """Source of the Events."""
@@ -294,12 +296,17 @@ class DevicePluginAgent:
             (self._sources.stop, THREAD_GRACE),
             (self._node_watch.stop, THREAD_GRACE),
             (self._node_status.stop, THREAD_GRACE),
+            (self._last_word, LAST_WORD_GRACE),
             (self._chips.stop, THREAD_GRACE),
             (self._host.stop, THREAD_GRACE),
             (self._health.stop, THREAD_GRACE),
         )
         if self._stop_metrics is not None:
             self._stop_metrics()
+
+    def _last_word(self, seconds: float) -> None:
+        if not self.fatal and not any(plugin.succeeded() for plugin in self._plugins.values()):
+            self._node_status.last_word(seconds)
 
     # Health and metrics
 

@@ -22,8 +22,6 @@ TYPE: Final = "NeuronHealth"
 HEALTHY_REASON: Final = "NeuronHasNoError"
 """Of status False, and of the Event about a fault that is over."""
 HEALTHY_MESSAGE: Final = "Neuron has no error"
-STOPPED_REASON: Final = "NeuronDriverStopped"
-"""Of status Unknown: whoever wrote the condition has ended, and nobody watches the chips."""
 MAX_MESSAGE_BYTES: Final = 1024
 """Room for 16 chips with two faults each."""
 
@@ -55,8 +53,13 @@ NOT_LOADED_MESSAGE: Final = (
     "the Neuron kernel driver is not loaded; until it is, no chip is offered, and the chips' health is not known; "
     + LOAD_DRIVER
 )
+STOPPED_REASON: Final = "NeuronDriverStopped"
+"""Of the last word of a program that nobody has succeeded."""
 
-_UNREAD: Final = {KERNEL_DRIVER.reason: NOT_LOADED_MESSAGE}
+_UNREAD: Final = {
+    STOPPED_REASON: "no driver watches the chips of this node since it stopped",
+    KERNEL_DRIVER.reason: NOT_LOADED_MESSAGE,
+}
 """Why the chips are not read, by the reason of ``NeuronHealth``; ``_BEFORE`` and what is known from before follow."""
 _BEFORE: Final = "; before: "
 
@@ -82,6 +85,11 @@ def condition(health: NodeHealth) -> Condition:
     return Condition(TYPE, status, reason, message(health))
 
 
+def stopped(health: NodeHealth) -> Condition:
+    """The condition that nobody looks after the chips any more; without times."""
+    return _unread(STOPPED_REASON, condition(health).message)
+
+
 def message(health: NodeHealth) -> str:
     """The chips with their faults, the gravest first, in at most ``MAX_MESSAGE_BYTES`` bytes of ASCII.
 
@@ -105,10 +113,11 @@ def parse(reason: str, text: str) -> Mapping[int | None, tuple[str, ...]]:
     reads the kernel log. A message that was cut names the chips that it names; one that they are not read, those that
     had faults before.
     """
-    unread = _UNREAD.get(reason)
-    text = text.removeprefix(f"{unread}{_BEFORE}")
+    if reason in _UNREAD:
+        for unread in _UNREAD.values():
+            text = text.removeprefix(unread + _BEFORE)
     named = dict(_chips(text)) if len(text) <= MAX_MESSAGE_BYTES else {}
-    if named and (unread or _agree(reason, named)):
+    if named and (reason in _UNREAD or _agree(reason, named)):
         return named
     codes = [code for code, row in FAULTS.items() if row.reason == reason]
     return {None: (min(codes, key=lambda code: FAULTS[code].strongest != "NoSchedule"),)} if codes else {}

@@ -2,8 +2,8 @@
 
 The condition is true to the present: it is written when status, reason or message change, and not otherwise. There are
 no periodic writes, so ``lastHeartbeatTime`` is the time of the last change; whether the driver lives is what its pod
-and its metrics say. It stays when the driver stops, as slices do. Those of ``condition.OfferProblem`` are there only
-while they are true.
+and its metrics say. The last word of a driver that nobody succeeds is that the health is not known any more. Those of
+``condition.OfferProblem`` are there only while they are true, and stay when the driver stops, as slices do.
 """
 
 from __future__ import annotations
@@ -109,6 +109,11 @@ class NodeStatusWriter:
     def stop(self, timeout: float = 5.0) -> None:
         """Write nothing any more, and end; all that was written stays."""
         self._writer.stop(timeout)
+
+    def last_word(self, seconds: float) -> None:
+        """After ``stop``: say that nobody watches the chips any more, within so many seconds or not at all."""
+        if self._health is not None and self._health.chips:
+            self._writer.conclude(self._condition, (condition.stopped(self._health),), seconds)
 
     def saw(self, node: Node) -> None:
         """The Node as it is now."""

@@ -49,10 +49,11 @@ def bound(pod: Pod, around: ClusterView) -> BoundPod:
     refusal = max(around.refusals, key=lambda item: item.last, default=None)
     if refusal is not None and not state.ready and not pod.ending:
         causes.append(f"kubelet's last try to prepare its claims failed ({refusal.last}): {refusal.text}")
-        remedies.append(
-            "if a parameter is wrong, correct it in the ResourceClaimTemplate or DeviceClass and make the pod anew, "
-            "since a claim keeps its parameters; else kubelet tries again by itself"
-        )
+        if not remedies:  # else kubelet had nobody to ask
+            remedies.append(
+                "if a parameter is wrong, correct it in the ResourceClaimTemplate or DeviceClass and make the pod anew, "
+                "since a claim keeps its parameters; else kubelet tries again by itself"
+            )
     elif state.detail and not state.ready:
         causes.append(f"{state.word}: {state.detail}")
     for what, mend in _sick(pod, row) if row is not None else ():

@@ -84,6 +84,7 @@ _DEPLOYMENT: Final = "paused progressDeadlineSeconds revisionHistoryLimit strate
 UNREAD: Final[Mapping[type, frozenset[str]]] = {
     kind: frozenset(names.split())
     for kind, names in {
+        core.ManagedFields: "apiVersion fieldsType subresource time",
         ObjectMeta: "deletionGracePeriodSeconds generation managedFields selfLink",
         core.NodeMeta: "deletionGracePeriodSeconds generation selfLink",
         core.Toleration: "tolerationSeconds",

@@ -223,7 +223,10 @@ def bound(server: ApiServer) -> ApiServer:
     server.store.delete("pods", "shop/lost")
     found = server.store.get("nodes", "node-a")
     labels = {**(found["metadata"].get("labels") or {}), TYPE_LABEL: "trn2.48xlarge"}
-    server.store.update("nodes", "node-a", {**found, "metadata": {**found["metadata"], "labels": labels}})
+    managed = [{"manager": "kubelet", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}]
+    managed[0] |= {"time": "2026-03-01T10:00:00Z", "subresource": "status"}
+    meta = {**found["metadata"], "labels": labels, "managedFields": managed}
+    server.store.update("nodes", "node-a", {**found, "metadata": meta})
     server.store.create("pods", driver_pod("node-a"))
     return server
 

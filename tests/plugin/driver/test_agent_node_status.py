@@ -9,8 +9,9 @@ import pytest
 
 from dra_driver.neuron.emulation.tree import DEVICES
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
-from dra_driver.neuron.health.condition import KERNEL_DRIVER
+from dra_driver.neuron.health.condition import KERNEL_DRIVER, STOPPED_REASON
 from dra_driver.neuron.host.discover import MODULE_VERSION
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.instance_types import resolve_emulation
 from tests.builders.agent import NODE, World, agent_on_host, free_port, scraped
 from tests.eventually import eventually
@@ -128,6 +129,55 @@ def test_the_label_can_be_turned_off(world: World) -> None:
         eventually(lambda: labels() == {}, WITHIN, "no label")
 
 
+def test_its_last_word_is_that_nobody_watches_the_chips_and_the_next_one_repeats_no_event(world: World) -> None:
+    with agent_on_host(world) as running:
+        running.ready()
+        world.node_told()
+        count(world, 3, 1)
+        told(world, ("Warning", SRAM))
+        says(world, "True", "neuron3: sram-uncorrectable")
+        writes = world.server.count("PATCH", f"/nodes/{NODE}")
+        assert running.terminate() == 0
+    found = world.condition()
+    assert (found["status"], found["reason"]) == ("Unknown", STOPPED_REASON)
+    golden(found["message"])
+    assert world.server.count("PATCH", f"/nodes/{NODE}") == writes + 1
+    (event,) = events(world)
+    with agent_on_host(world) as running:
+        says(world, "True", "neuron3: sram-uncorrectable")
+        assert [item | {"metadata": None} for item in events(world)] == [event | {"metadata": None}]
+        assert running.terminate() == 0
+    count(world, 3, 0)
+    with agent_on_host(world):
+        says(world, "False", "Neuron has no error")
+        told(world, ("Warning", SRAM), ("Normal", "NeuronHasNoError"))
+
+
+def test_an_instance_whose_successor_serves_says_no_last_word(world: World) -> None:
+    uids = ("00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002")
+    with agent_on_host(world, "--pod-uid", uids[0]) as old:
+        old.ready()
+        says(world, "False", "Neuron has no error")
+        with agent_on_host(world, "--pod-uid", uids[1]) as new:
+            eventually(lambda: len(world.kubelet.instances[DRIVER_NAME]) == 2, WITHIN, "the successor")
+            writes = world.server.count("PATCH", f"/nodes/{NODE}")
+            assert old.terminate() == 0
+            assert world.server.count("PATCH", f"/nodes/{NODE}") == writes
+            assert new.terminate() == 0
+    assert world.condition()["reason"] == STOPPED_REASON
+
+
+def test_the_last_word_waits_for_no_api_server(world: World) -> None:
+    with agent_on_host(world) as running:
+        running.ready()
+        world.node_told()
+        world.server.delay(30.0, method="PATCH", path=f"/nodes/{NODE}/status")
+        began = time.monotonic()
+        assert running.terminate() == 0
+        assert time.monotonic() - began < 5.0
+        assert "within 2 s" in running.log
+
+
 def problems(world: World) -> list[str]:
     found = world.server.store.get("nodes", NODE)["status"].get("conditions", [])
     return [item["message"] for item in found if item["type"] == KERNEL_DRIVER.type and item["status"] == "True"]
@@ -146,6 +196,7 @@ def test_a_kernel_driver_that_is_not_loaded_is_one_finding_with_its_remedy_until
             says(world, "Unknown", text)
             told(world, ("Warning", KERNEL_DRIVER.reason))
             assert running.terminate() == 0
+            assert text in world.condition()["message"]
         wrong = [line for line in running.log.splitlines() if " INFO " not in line]
         assert sum("modprobe neuron" in line for line in wrong) == 1
         assert "unreadable" not in running.log

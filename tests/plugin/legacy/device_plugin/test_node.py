@@ -21,7 +21,7 @@ from dra_driver.legacy.annotations import (
 )
 from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
 from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource
-from dra_driver.neuron.health.condition import HEALTHY_REASON, KERNEL_DRIVER
+from dra_driver.neuron.health.condition import HEALTHY_REASON, KERNEL_DRIVER, STOPPED_REASON
 from dra_driver.neuron.health.node_status import PRESENT
 from tests.builders.device_plugin import CORE, NEURON, NODE, MakeNode, PluginNode, admit, chips, cores
 from tests.builders.host import renumber
@@ -91,6 +91,10 @@ def test_the_resources_appear_when_the_kernel_driver_loads_and_stay_when_it_goes
         version.write_text(text)
         node.manager.wait_for(CORE, 32)
         eventually(lambda: reasons(node) == {HEALTHY_REASON}, what="its end")
+        with node.plugin():  # a successor, as during an update
+            pass
+        eventually(lambda: reasons(node) == {HEALTHY_REASON}, what="what the one that serves says")
+    assert reasons(node) == {STOPPED_REASON}
     assert [item["reason"] for item in node.server.store.list("events")[0]] == [KERNEL_DRIVER.reason]
 
 

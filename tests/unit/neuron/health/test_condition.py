@@ -7,7 +7,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dra_driver.kube.objects.meta import Condition
-from dra_driver.neuron.health.condition import KERNEL_DRIVER, MAX_MESSAGE_BYTES, condition, message, parse, told_by
+from dra_driver.neuron.health.condition import (
+    KERNEL_DRIVER,
+    MAX_MESSAGE_BYTES,
+    STOPPED_REASON,
+    condition,
+    message,
+    parse,
+    stopped,
+    told_by,
+)
 from dra_driver.neuron.health.faults import FAULTS, NOT_LOADED, ActiveFault, ChipHealth, NodeHealth, in_order
 from tests.golden import golden
 
@@ -67,6 +76,18 @@ def test_what_was_known_before_the_kernel_driver_went_is_read_back() -> None:
     assert told_by(found) == {3: ("hbm-corrected-rising",)}
     found = condition(unloaded({0: [], 3: ["log-dma"]}))
     assert (found.status, found.message) == ("True", "neuron3: log-dma")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [health({0: []}), health({3: ["sram-uncorrectable"]}), unloaded({3: ["hbm-corrected-rising"]}), unloaded({3: []})],
+    ids=["well", "sick", "worn, kernel driver not loaded", "kernel driver not loaded"],
+)
+def test_the_last_word_keeps_what_was_told_before(before: NodeHealth) -> None:
+    found = stopped(before)
+    assert (found.status, found.reason) == ("Unknown", STOPPED_REASON)
+    golden(found.message)
+    assert told_by(found) == told_by(condition(before))
 
 
 def test_what_does_not_fit_is_left_out_by_whole_chips() -> None:
