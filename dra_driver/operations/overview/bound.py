@@ -51,8 +51,8 @@ def bound(pod: Pod, around: ClusterView) -> BoundPod:
         causes.append(f"kubelet's last try to prepare its claims failed ({refusal.last}): {refusal.text}")
         if not remedies:  # else kubelet had nobody to ask
             remedies.append(
-                "if a parameter is wrong, correct it in the ResourceClaimTemplate or DeviceClass and make the pod anew, "
-                "since a claim keeps its parameters; else kubelet tries again by itself"
+                "if a parameter is wrong, correct it in the ResourceClaimTemplate or DeviceClass and make the pod "
+                "anew, since a claim keeps its parameters; else kubelet tries again by itself"
             )
     elif state.detail and not state.ready:
         causes.append(f"{state.word}: {state.detail}")
