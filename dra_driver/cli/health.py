@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.hostinput import HostHealth, found_state_dir, read_health, state_dirs
+from dra_driver.cli.overviewoutput import FAULT_COLUMNS, cluster_table
 from dra_driver.cli.terminal import columns, print_object, show
 from dra_driver.neuron.topology.partitions import device_name
 from dra_driver.util.errors import DriverError, UsageError
-from dra_driver.util.text import first_of, printable
+from dra_driver.util.text import printable
 
 if TYPE_CHECKING:
     from dra_driver.neuron.health.faults import ActiveFault
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 MAX_REASON_LENGTH: Final = 1000
 """Characters."""
 _DEVICE = re.compile(rf"(?:neuron|{re.escape(device_name(0))[:-1]})?(0|[1-9][0-9]{{0,2}})")
-_COLUMNS: Final = ("DEVICE", "STATE", "FAULT", "SEVERITY", "SINCE", "EFFECT", "REMEDY")
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -137,35 +136,6 @@ def _of_cluster(args: argparse.Namespace) -> int:
     return 0
 
 
-def cluster_table(nodes: Sequence[Mapping[str, Any]], *, every_chip: bool) -> str:
-    """One line for each fault, and for each healthy chip or for all of a node; what is wrong with drivers below.
-
-    ``nodes`` as of ``node_document``.
-    """
-    lines, texts = [("NODE", *_COLUMNS, "HOLDERS")], []
-    for node in nodes:
-        driver = node["driver"]
-        if driver["problem"]:
-            texts.append("; ".join([f"{node['node']}: {driver['problem']}", *filter(None, [driver["remedy"]])]))
-        if not node["offers"] and not every_chip:
-            since = driver["since"] or "-"
-            whole = f"all {len(node['devices'])}"
-            lines.append((node["node"], whole, "unknown", driver["state"], "-", since, *("-",) * 3))
-            continue
-        well = [device for device in node["devices"] if not device["faults"]]
-        for device in node["devices"] if every_chip else [device for device in node["devices"] if device["faults"]]:
-            faults = [tuple(text or "-" for text in fault.values()) for fault in device["faults"]] or [("-",) * 5]
-            holders = first_of(device["holders"], 3) or "-"
-            lines += [(node["node"], device["device"], device["state"], *fault, holders) for fault in faults]
-        if well and not every_chip:
-            lines.append((node["node"], f"{len(well)} of {len(node['devices'])}", "healthy", *("-",) * 6))
-        if node["condition"] and len(well) == len(node["devices"]):
-            # Such as that of a detector that does not name the chips.
-            lines.append((node["node"], "-", "-", node["condition"], *("-",) * 5))
-    table = columns([[printable(cell) for cell in line] for line in lines])
-    return "\n".join([table, *([""] if texts else []), *map(printable, texts)])
-
-
 def document(said: HostHealth, policy: HealthPolicy) -> dict[str, Any]:
     """The health as plain values; ``effect``: what the fault's taint does at the time of the reading.
 
@@ -205,7 +175,7 @@ def _time(seconds: int) -> str:
 
 def table(said: HostHealth, policy: HealthPolicy) -> str:
     """One line for each fault, and one for each healthy device; what is wrong in words below."""
-    lines = [_COLUMNS]
+    lines = [FAULT_COLUMNS]
     texts = []
     for device in document(said, policy)["devices"]:
         faults = [tuple(map(str, fault.values())) for fault in device["faults"]] or [("-",) * 5]

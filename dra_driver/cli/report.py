@@ -6,20 +6,30 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import vocabulary
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError, UsageError
-from dra_driver.util.text import printable
+from dra_driver.util.text import one_line, printable
 
 if TYPE_CHECKING:
+    from dra_driver.kube.api.client import Transport
+    from dra_driver.operations.overview.view import Frame
     from dra_driver.operations.report.archive import Collected
     from dra_driver.operations.report.cluster import ProgramSettings
 
 STDOUT: Final = "-"
+MAX_EXPLAINED: Final = 50
+"""Pods and claims of which it is explained why they wait."""
+EXPLAINED: Final = frozenset({"Node", "Pod", "ResourceSlice", "DeviceClass", "ResourceClaim", "ResourceClaimTemplate"})
+"""Kinds that explanations rest on."""
+MAX_REASON_BYTES: Final = 300
 OWN_NAMESPACES: Final = ("neuron-dra-driver", "neuron-healthcheck-system")
 """Their names are the same everywhere, and stay with --redact-names."""
 
@@ -30,7 +40,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         subparsers,
         "report",
         about="Collect what a bug report needs into one archive: versions, slices, claims, pods that use them, Nodes' "
-        "labels and conditions, Events, settings and logs of the driver's programs; on a node, the devices, the "
+        "labels and conditions, Events, settings and logs of the driver's programs, what top, health and explain show; "
+        "on a node, the devices, the "
         "journal of claims and the record of health. Changes nothing.\n\nOnly fields that are on a list are taken: no "
         "Secrets, no environment of other pods, no annotations but the driver's. MANIFEST.txt in the archive "
         "lists its contents; what could not be read is printed and noted there, and the rest is collected anyway.",
@@ -41,7 +52,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             "report --host-root /",
         ),
         done="written, even if something could not be read",
-        refused="nothing could be written",
+        refused="nothing could be written, or it has a manifest alone, since nothing could be read",
     )
     vocabulary.add_cluster(parser, "objects and logs (the default without --host-root)")
     vocabulary.add_node_name(parser, "of the cluster, only what is on this node", several=True)
@@ -81,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     _write(Path(target), data)
     print(f"written: {target} ({len(data)} bytes); MANIFEST.txt in it lists its contents")
-    return 0
+    return 0 if found.files else 1
 
 
 def _tell(line: str) -> None:
@@ -109,11 +120,77 @@ def _of_node(root: Path) -> Collected:
 
 
 def _of_cluster(args: argparse.Namespace) -> Collected:
-    from dra_driver.cli.clusterinput import asking
+    from dra_driver.cli.clusterinput import asking, released
+    from dra_driver.kube.api.errors import ApiError
+    from dra_driver.kube.api.resources import ResourceApi
+    from dra_driver.operations.report.archive import Collected
     from dra_driver.operations.report.cluster import read
 
     with asking(args) as transport:
-        return read(transport, _settings(), args.node_name)
+        try:
+            found = read(transport, _settings(), args.node_name)
+        except ApiError as error:
+            found = Collected()
+            found.missing.append((f"the cluster of {transport.server}", one_line(str(error), MAX_REASON_BYTES)))
+            return found
+        _as_text(found, "top", "what top shows, without messages of users' containers", lambda: _top(args, transport))
+        _as_text(found, "health", "what health shows", lambda: _health(args, transport))
+        release = released(ResourceApi(transport))
+    _as_text(found, "explain", "why pods wait, as far as these files tell", lambda: _explained(found, release))
+    return found
+
+
+def _as_text(found: Collected, command: str, why: str, make: Callable[[], str]) -> None:
+    """Add what a command shows; why it cannot be shown is noted instead."""
+    from dra_driver.operations.report.archive import File
+
+    try:
+        found.files.append(File(f"cluster/{command}.txt", why, make()))
+    except (DriverError, ModuleNotFoundError) as error:
+        found.missing.append((f"what {command} shows", one_line(str(error), MAX_REASON_BYTES)))
+
+
+def _frame(args: argparse.Namespace, transport: Transport) -> Frame:
+    from dra_driver.operations.overview.following import listed, readable
+    from dra_driver.operations.overview.view import view
+
+    cluster = listed(transport, readable(transport))
+    # What kubelet says of users' containers has images, commands and probes.
+    pods = [
+        pod if pod.daemon is not None else replace(pod, state=replace(pod.state, detail="")) for pod in cluster.pods
+    ]
+    return view(replace(cluster, pods=pods), nodes=args.node_name)
+
+
+def _top(args: argparse.Namespace, transport: Transport) -> str:
+    from dra_driver.cli.overviewoutput import Shown
+
+    return Shown("name", "", frozenset(args.node_name), "text").text(_frame(args, transport), transport.server)
+
+
+def _health(args: argparse.Namespace, transport: Transport) -> str:
+    from dra_driver.cli.overviewoutput import cluster_table
+    from dra_driver.operations.overview.view import node_document
+
+    return cluster_table([node_document(row) for row in _frame(args, transport).nodes], every_chip=False)
+
+
+def _explained(found: Collected, release: str) -> str:
+    """By what is in the report: what is left out of it cannot be told."""
+    from dra_driver.operations.report.cluster import KINDS
+    from dra_driver.simulator.cel import nearest
+    from dra_driver.simulator.explain import explanations, texts
+    from dra_driver.simulator.manifests import of_known_classes, read_stored
+
+    plurals = {plural: kind for kind, (plural, _) in KINDS.items() if kind in EXPLAINED}
+    lists = []
+    for file in found.files:
+        plural = file.path.removeprefix("cluster/").removesuffix(".json")
+        if plural in plurals:
+            kind = plurals[plural]
+            lists.append(("v1" if kind in ("Node", "Pod") else "resource.k8s.io/v1", kind, file.content["items"]))
+    waiting = explanations(of_known_classes(read_stored(lists)), nearest(release), server=release)
+    return texts([item for item in islice(waiting, MAX_EXPLAINED) if not item.fits]) or "nothing waits for devices"
 
 
 def _settings() -> ProgramSettings:

@@ -123,6 +123,13 @@ def parse(reason: str, text: str) -> Mapping[int | None, tuple[str, ...]]:
     return {None: (min(codes, key=lambda code: FAULTS[code].strongest != "NoSchedule"),)} if codes else {}
 
 
+def written_here(reason: str, text: str) -> bool:
+    """Whether the message is one that ``condition`` or ``stopped`` writes with this reason."""
+    for unread in _UNREAD.values() if reason in _UNREAD else ():
+        text = text.removeprefix(unread).removeprefix(_BEFORE)
+    return text in ("", HEALTHY_MESSAGE) or bool(parse(reason, text).keys() - {None})
+
+
 def told_by(found: Condition | None) -> Mapping[int | None, tuple[str, ...]]:
     """The same of a Node's condition, or of its absence."""
     return parse(found.reason, found.message) if found is not None and found.type == TYPE else {}

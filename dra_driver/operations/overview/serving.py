@@ -96,11 +96,11 @@ def state_of(pod: PodWithStatus) -> PodState:
         found = _trouble(item)
         if found is not None:
             return PodState(found[0], since, found[1])
-    if ready is not None and ready.status == "True":
+    if status.phase == "Running" and (ready is None or ready.status == "True"):
         return PodState("Running", since, ready=True)
     scheduled = next((entry for entry in status.conditions if entry.type == "PodScheduled"), None)
     detail = scheduled.message if scheduled is not None and scheduled.status != "True" else ""
-    word = status.phase if status.phase != "Running" or ready is None else "NotReady"
+    word = "NotReady" if status.phase == "Running" else status.phase
     return PodState(word, since, one_line(detail, LINE_BYTES))
 
 

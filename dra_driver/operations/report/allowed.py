@@ -23,8 +23,8 @@ from dra_driver.kube.objects import core, resource
 from dra_driver.kube.objects.meta import Condition, ObjectMeta
 from dra_driver.legacy.annotations import CORE_USAGE, DEVICE_USAGE, POD_KEYS, UNUSABLE, from_mapping, said
 from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource
-from dra_driver.neuron.health.condition import HEALTHY_MESSAGE, told_by
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
+from dra_driver.neuron.health.condition import written_here
 from dra_driver.neuron.names import API_VERSIONS, DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN, NODES_OF
 from dra_driver.neuron.opaque_config import KINDS
 
@@ -242,10 +242,8 @@ def _node_condition(value: object) -> object:
     if kept is not OUT and kept.get("type") == HEALTH_CONDITION and isinstance(value, dict):
         message, reason = value.get("message"), value.get("reason")
         # Any other message than one that the driver writes is of unknown origin.
-        if isinstance(message, str) and isinstance(reason, str):
-            named = told_by(Condition(HEALTH_CONDITION, reason=reason, message=message))
-            if message == HEALTHY_MESSAGE or (named and None not in named):
-                kept["message"] = message
+        if isinstance(message, str) and isinstance(reason, str) and written_here(reason, message):
+            kept["message"] = message
     return kept
 
 

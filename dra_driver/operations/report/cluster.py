@@ -149,7 +149,7 @@ class _Reader:
         self._objects("Event", allowed.EVENT, lambda kept, _: _event(kept, about), "what was said about these objects")
         rule = allowed.workload(self._settings.variables, self._settings.options)
         for kind in ("DaemonSet", "Deployment"):
-            self._objects(kind, rule, lambda _, item: _program(item), "settings of the driver's programs")
+            self._objects(kind, rule, lambda _, item: self._workload(item), "settings of the driver's programs")
         self._policies()
         self._logs(pods)
         return self._found
@@ -239,6 +239,15 @@ class _Reader:
         return bool(spec.get("resourceClaims") or limits or _at(kept, "metadata", "annotations"))
 
     # The driver's own programs
+
+    def _workload(self, item: JsonObject) -> bool:
+        own = _program(item)
+        annotations = (_at(item, "metadata", "annotations") or {}) if own else {}
+        release, namespace = (str(annotations.get(f"meta.helm.sh/release-{key}", "")) for key in ("name", "namespace"))
+        if release and allowed.word(release) == release and allowed.word(namespace) == namespace:
+            why = f"they are in Secrets, which reports leave out; helm get values {release} -n {namespace} prints them"
+            self._found.missing.append((f"values of the helm release {release}", why))
+        return own
 
     def _policies(self) -> None:
         namespaces = sorted({_key(pod)[0] for pod in self._programs} - {""})

@@ -29,6 +29,8 @@ OWN = "neuron-dra-driver"
 APP = "neuron-dra-driver-kubelet-plugin"
 OWNER = {"kind": "DaemonSet", "name": APP, "controller": True, "apiVersion": "apps/v1", "uid": "d"}
 SELECTOR = {"nodeSelectorTerms": [{"matchExpressions": [{"key": SECRET, "operator": "In", "values": [SECRET]}]}]}
+HELM = {"meta.helm.sh/release-name": "neuron", "meta.helm.sh/release-namespace": "kube-system"}
+SPREAD: Object = {"maxSkew": 1, "topologyKey": SECRET, "whenUnsatisfiable": "DoNotSchedule"}
 POLICY = "# by SECRET\nprepare: refuse\n".replace("SECRET", SECRET)
 
 
@@ -87,7 +89,9 @@ def spoil_stored(server: ApiServer) -> None:
         "tolerations": [{"key": "team", "value": SECRET}],
         "nodeSelector": {"team": SECRET},
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": SELECTOR}},
-        "topologySpreadConstraints": [{"topologyKey": SECRET, "labelSelector": {"matchLabels": {"team": SECRET}}}],
+        "topologySpreadConstraints": [
+            {**SPREAD, "topologyKey": SECRET, "labelSelector": {"matchLabels": {"t": SECRET}}}
+        ],
     }
     pod["status"]["message"] = SECRET
     pod["status"]["containerStatuses"] = [
@@ -143,7 +147,10 @@ def server() -> Iterator[ApiServer]:
         made.store.create(
             "daemonsets",
             spoil(
-                {"metadata": {"namespace": OWN, "name": APP, "labels": labels}, "spec": {"template": {"spec": spec}}}
+                {
+                    "metadata": {"namespace": OWN, "name": APP, "labels": labels, "annotations": HELM},
+                    "spec": {"template": {"spec": spec}},
+                }
             ),
         )
         made.store.create(
@@ -216,9 +223,11 @@ def test_what_a_bug_report_needs_is_there(server: ApiServer, tmp_path: Path) -> 
     assert sorted(files) == [
         "MANIFEST.txt",
         *(f"cluster/{kind}.json" for kind in ("daemonsets", "deployments", "deviceclasses", "devicetaintrules")),
-        *(f"cluster/{kind}.json" for kind in ("events", "nodes", "pods")),
+        *(f"cluster/{name}" for name in ("events.json", "explain.txt", "health.txt", "nodes.json", "pods.json")),
         f"cluster/policies/{OWN}/neuron-dra-driver-health-policy.json",
-        *(f"cluster/{kind}.json" for kind in ("resourceclaims", "resourceclaimtemplates", "resourceslices", "version")),
+        *(f"cluster/{kind}.json" for kind in ("resourceclaims", "resourceclaimtemplates", "resourceslices")),
+        "cluster/top.txt",
+        "cluster/version.json",
         f"{log}.log",
         f"{log}.previous.log",
     ]
@@ -253,6 +262,9 @@ def test_what_a_bug_report_needs_is_there(server: ApiServer, tmp_path: Path) -> 
     assert container_["args"] == ["kubelet-plugin", "--v=6", "(withheld)", "(withheld)"]
     assert json.loads(files[f"cluster/policies/{OWN}/neuron-dra-driver-health-policy.json"]) == {"prepare": "refuse"}
     assert "prepared claim ml/train-0-neurons" in files[f"{log}.log"]
+    for command in ("top", "health", "explain"):
+        golden(files[f"cluster/{command}.txt"].replace(server.url, "SERVER"))
+    assert "helm get values neuron -n kube-system" in files["MANIFEST.txt"]
 
 
 def test_the_manifest_names_every_file_and_why_it_is_there(server: ApiServer, tmp_path: Path) -> None:
@@ -328,13 +340,13 @@ def test_an_archive_is_not_written_over(server: ApiServer, tmp_path: Path, capsy
     assert (tmp_path / "report.tar.gz").read_text() == "mine"
 
 
-def test_an_unreachable_cluster_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_cluster_is_told_in_the_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with ApiServer() as stopped:
         kubeconfig = str(stopped.kubeconfig(tmp_path / "kubeconfig"))
     target = tmp_path / "r.tar.gz"
-    assert main(["report", "--from-cluster", "--kubeconfig", kubeconfig, "--archive", str(target)]) == 2
-    golden(capsys.readouterr().err)
-    assert not target.exists()
+    assert main(["report", "--from-cluster", "--kubeconfig", kubeconfig, "--archive", str(target)]) == 1
+    golden(capsys.readouterr().err.replace(stopped.url, "SERVER"))
+    assert list(files_of(target.read_bytes())) == ["MANIFEST.txt"]
 
 
 def test_a_node_tells_its_devices_and_what_the_driver_keeps(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dra_driver.cli.top import sections, share
+from dra_driver.cli.overviewoutput import sections, share
 from dra_driver.kube.api.codec import Resource, decode
 from dra_driver.neuron.health.faults import FAULTS
 from dra_driver.operations.overview.objects import CLAIMS, NODES, PODS, REFUSALS, SLICES, TAINT_RULES
