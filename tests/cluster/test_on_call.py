@@ -25,7 +25,7 @@ from tests.cluster.lib.lifecycle import (
     wait_gone,
 )
 from tests.cluster.lib.namespace import Namespace
-from tests.cluster.lib.objects import pod, request, template
+from tests.cluster.lib.objects import config, neuron_config, pod, request, template
 
 pytestmark = pytest.mark.nightly
 
@@ -184,6 +184,48 @@ def test_a_kernel_driver_that_is_not_loaded_is_one_finding_with_its_remedy(
         aside.rename(module)
     namespace.wait_ready("waits", within=90)
     assert commands.node()["driver"]["state"] == "Ready"
+
+
+KIND = "device.attributes['neuron.aws.com']"
+CASES: dict[str, tuple[Object | None, tuple[str, ...]]] = {
+    "typo": (
+        template("typo", request(), configs=[config(neuron_config() | {"logicalNeuronCores": 1})]),
+        ("logicalNeuronCores", "the driver will refuse it", "correct it in the ResourceClaimTemplate"),
+    ),
+    "lnc": (
+        template("lnc", request(), configs=[config(neuron_config(3))]),
+        ("expected 1 or 2, got 3", "correct it in the ResourceClaimTemplate"),
+    ),
+    "no-template": (None, ("needs the ResourceClaimTemplate", "which is not there")),
+    "no-class": (template("no-class", request(device_class="neuron.aws.co")), ("neuron.aws.co",)),
+    "attribute": (
+        template("attribute", request(selectors=[f"{KIND}.instancetype == 'trn2.48xlarge'"])),
+        ("instanceType in place of instancetype",),
+    ),
+    "value": (
+        template("value", request(selectors=[f"{KIND}.instanceType == 'trn2.48xlrge'"])),
+        ("trn2.48xlarge",),
+    ),
+    "too-many": (template("too-many", request(count=16)), ("has room when this claim ends", "holder")),
+}
+"""What is wrong with a pod's claim, and what explain says of it."""
+
+
+def test_one_command_tells_what_is_wrong_with_a_pod(
+    holder: str, namespace: Namespace, commands: Commands, figures: list[str]
+) -> None:
+    for name, (made, _) in CASES.items():
+        namespace.apply(*([made] if made is not None else []), pod(name, templates={"neurons": name}, node=NODE))
+    for name in ("typo", "lnc"):
+        namespace.wait_event(name, "Failed to prepare dynamic resources", 60)
+    namespace.wait_event("too-many", "cannot allocate all claims", 60)
+    for name, (_, told) in CASES.items():
+        text = commands.explain(namespace, name)
+        assert [part for part in told if part not in text] == [], text
+        figures.append(text)
+    status = {row["pod"]: row for row in json.loads(commands.run("top", "-n", namespace.name, "-o", "json"))["holders"]}
+    assert status["lnc"]["phase"] == "ContainerCreating"
+    assert "got 3" in status["lnc"]["problem"]
 
 
 def test_a_tenant_gets_answers_with_the_rights_of_a_namespace(
