@@ -168,11 +168,16 @@ def _unserved(transport: Transport, found: Manifests) -> dict[str, str]:
     from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, INSTANCE_TYPE_LABEL, lookup
     from dra_driver.operations.overview.following import daemons
     from dra_driver.operations.overview.serving import remedy, serving
+    from dra_driver.simulator.taints import retired
 
     pods = daemons(transport)
     if pods is None:
         return {}
-    offered = {item.spec.node_name for item in found.slices if item.spec.driver == DRIVER_NAME and item.spec.devices}
+    offered = {
+        item.spec.node_name
+        for item in found.slices
+        if item.spec.driver == DRIVER_NAME and not all(any(map(retired, device.taints)) for device in item.spec.devices)
+    }
     told = {}
     for node in found.nodes:
         name, kind = node.metadata.name, node.metadata.labels.get(INSTANCE_TYPE_LABEL, "")

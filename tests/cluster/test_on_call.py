@@ -206,7 +206,7 @@ CASES: dict[str, tuple[Object | None, tuple[str, ...]]] = {
         template("value", request(selectors=[f"{KIND}.instanceType == 'trn2.48xlrge'"])),
         ("trn2.48xlarge",),
     ),
-    "too-many": (template("too-many", request(count=16)), ("has room when this claim ends", "holder")),
+    "too-many": (template("too-many", request(count=16)), ("has room when these claims end together", "holder")),
 }
 """What is wrong with a pod's claim, and what explain says of it."""
 

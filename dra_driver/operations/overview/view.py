@@ -432,7 +432,8 @@ def _row(
     by_plugin = node.plugin if not devices else None
     problem = kubelet_problem(node.status.node_info.kubelet_version) if by_plugin is None else ""
     held_back = told(DEVICE_PLUGIN, node.status.conditions)
-    offered = bool(devices) or by_plugin is not None
+    open_ = [device for device in devices if not any(map(retired, device.taints))]
+    offered = bool(open_) or by_plugin is not None
     served = serving(offered, daemons, node.status.conditions, known=cluster.whole, withheld=problem or held_back)
     hardware = _hardware(devices, kind)
     uses = [use for claim, names in held for use in _of_claim(claim, names, name, hardware, pods)]
@@ -458,7 +459,6 @@ def _row(
     if problem or not offered:
         blocked = frozenset(indexes)
     elif held_back and by_plugin is None:
-        open_ = (device for device in devices if not any(map(retired, device.taints)))
         blocked |= frozenset(indexes) - {part.chip for device in open_ for part in hardware.parts(device.name)}
     users: dict[int, list[tuple[str, tuple[int, ...]]]] = defaultdict(list)
     for use in uses:

@@ -189,6 +189,7 @@ def _ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iterator
             if case.trials.fits(case.claims, miss.node):
                 helpful.append(holder)
     if not helpful:
+        yield from _all_ended(case, miss, holders)
         return
     listing = [f"{claim_name(item)} (has {named(_devices(item))})" for item in helpful[:MAX_NAMED]]
     more = len(helpful) - len(listing)
@@ -196,6 +197,23 @@ def _ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iterator
         listing.append(f"{more} more")
     whose = "when this claim ends" if len(helpful) == 1 else "when one of these claims ends"
     yield f"wait: node {miss.node.name} has room {whose}: {listed(listing, 'or')}"
+
+
+def _all_ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iterator[str]:
+    """The fewest claims that have to end together: all, without those of which the end changes nothing."""
+    ending = list(_on_node(case, miss.node, holders)[:MAX_HOLDERS])
+    with without(case, ending):
+        able = len(ending) > 1 and case.trials.fits(case.claims, miss.node)
+    if not able:
+        return
+    for holder in tuple(ending):
+        others = [item for item in ending if item is not holder]
+        with without(case, others):
+            if case.trials.fits(case.claims, miss.node):
+                ending = others
+    listing = [claim_name(item) for item in ending[:MAX_NAMED]]
+    listing += [f"{len(ending) - len(listing)} more"] if len(ending) > len(listing) else []
+    yield f"wait: node {miss.node.name} has room when these claims end together: {listed(listing, 'and')}"
 
 
 def _devices(holder: ResourceClaim) -> list[str]:

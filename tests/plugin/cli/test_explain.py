@@ -72,6 +72,22 @@ def test_a_claim_that_waits(server: ApiServer, tmp_path: Path, capsys: pytest.Ca
     golden(out)
 
 
+def test_a_claim_that_several_others_have_to_make_room_for(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, chip in (("one", 1), ("two", 2)):
+        server.add_claim("default", name, devices=[("r", f"neuron-device-{chip}")], node="node-a")
+    index = "device.attributes['neuron.aws.com'].deviceId"
+    for name, selector in (("all", "true"), ("most", f"{index} != 2")):
+        spec = claim_of(16 if name == "all" else 15)
+        spec["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": selector}}]
+        server.store.create("resourceclaims", {"metadata": {"name": name, "namespace": "shop"}, "spec": spec})
+    with server:
+        for name in ("all", "most"):
+            assert explained(server, tmp_path, f"claim/{name}", "-n", "shop") == 1
+            golden(next(line for line in capsys.readouterr().out.splitlines() if "Wait:" in line))
+
+
 def test_a_claim_that_has_its_devices(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with server:
         assert explained(server, tmp_path, "claim/used") == 0
