@@ -20,6 +20,7 @@ from dra_driver.util.text import one_line
 
 LINE_BYTES: Final = 300
 """Of a message that is shown in a row."""
+NOT_LOADED: Final = "KernelDriverNotLoaded"
 _CREATING: Final = frozenset({"ContainerCreating", "PodInitializing"})
 
 
@@ -185,11 +186,12 @@ def serving(
         state = best.state
         problem = f"the {best.kind}'s pod {best.pod} {_IS.get(state.word, f'is in {state.word}')}"
         return Serving(state.word, problem + (f" ({state.detail})" if state.detail else ""), state.since, best.pod)
-    if offered:
-        return Serving("Ready" if best is not None else "-")
     unloaded = _condition(conditions, KERNEL_DRIVER.type)
     if unloaded is not None and unloaded.status == "True" and (best is not None or not known):
-        return Serving("KernelDriverNotLoaded", told(KERNEL_DRIVER, conditions), unloaded.last_transition_time or "")
+        # Slices may have the chips that were there before, each with a taint.
+        return Serving(NOT_LOADED, told(KERNEL_DRIVER, conditions), unloaded.last_transition_time or "")
+    if offered:
+        return Serving("Ready" if best is not None else "-")
     if best is not None:
         problem = withheld or f"the {best.kind} runs, and offers no devices"
         return Serving("NothingOffered", problem, "", "" if withheld else best.pod)

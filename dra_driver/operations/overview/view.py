@@ -26,7 +26,7 @@ from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
 from dra_driver.neuron.topology.partitions import HardwarePart, device_name
 from dra_driver.operations.overview.objects import Claim, Node, Offered, Pod, Refusal, Servers, Slice
-from dra_driver.operations.overview.serving import Daemon, Serving, remedy, serving
+from dra_driver.operations.overview.serving import NOT_LOADED, Daemon, Serving, remedy, serving
 from dra_driver.simulator.allocator.candidates import BLOCKING, selects, taint_of
 from dra_driver.simulator.explain.findings import named
 from dra_driver.simulator.hardware import MEANINGS, Hardware
@@ -435,6 +435,7 @@ def _row(
     open_ = [device for device in devices if not any(map(retired, device.taints))]
     offered = bool(open_) or by_plugin is not None
     served = serving(offered, daemons, node.status.conditions, known=cluster.whole, withheld=problem or held_back)
+    offered = offered and served.word != NOT_LOADED
     hardware = _hardware(devices, kind)
     uses = [use for claim, names in held for use in _of_claim(claim, names, name, hardware, pods)]
     physical = _physical(kind)
@@ -455,7 +456,10 @@ def _row(
         indexes = tuple(range(by_plugin.devices))
         cores = dict.fromkeys(indexes, (by_plugin.cores_per_device, 1))
     health, unusable = node.condition(HEALTH_CONDITION), node.metadata.annotations.get(UNUSABLE, "")
-    faults, blocked = _faults(devices, kind) if devices else _told(health, unusable, indexes) if offered else _UNKNOWN
+    if not offered:
+        faults, blocked = _UNKNOWN
+    else:
+        faults, blocked = _faults(devices, kind) if devices else _told(health, unusable, indexes)
     if problem or not offered:
         blocked = frozenset(indexes)
     elif held_back and by_plugin is None:
@@ -480,7 +484,7 @@ def _row(
         name,
         kind,
         _status(found) if cluster.with_nodes else "-",
-        offers,
+        offers if offered else (),
         tuple(
             written(DeviceTaint(taint.key, taint.value, taint.effect))
             for taint in node.spec.taints

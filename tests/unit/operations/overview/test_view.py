@@ -302,6 +302,14 @@ def test_what_a_device_plugin_offered_is_not_free_when_it_has_gone() -> None:
     assert (found.offers, found.free, len(found.chips)) == ((), 0, 12)
 
 
+def test_chips_that_were_there_before_the_kernel_driver_was_unloaded_have_no_faults_of_their_own() -> None:
+    node = {**NEURON_NODE, "status": {"conditions": [*NEURON_NODE["status"]["conditions"], UNLOADED]}}
+    lost = {f"neuron-device-{chip}": [taint("device-lost")] for chip in range(16)}
+    found = row(node=node, taints=lost, pods=(driver_pod("node-1"),))
+    assert (found.serving.word, found.free, found.sick) == ("KernelDriverNotLoaded", 0, 0)
+    assert {chip.state for chip in found.chips} == {"unknown"}
+
+
 def test_a_driver_that_crashes_is_told_while_its_slices_are_still_there() -> None:
     found = row(pods=(driver_pod("node-1", state=CRASH_LOOP, last=CRASHED, ready=False),))
     assert (found.free, found.serving.word) == (16, "CrashLoopBackOff")
