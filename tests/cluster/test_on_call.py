@@ -113,7 +113,7 @@ def test_a_driver_that_crashes_is_named_with_its_last_line(
     for name, verb in (("starts", "cannot prepare"), (holder, "cannot unprepare")):
         text = commands.explain(namespace, name)
         assert verb in text
-        assert "CrashLoopBackOff" in text
+        assert f"the driver's pod {NAMESPACE}/" in text  # between two starts, its status is Error for a moment
         assert "--rescan-seconds" in text
         figures.append(text)
     text = commands.explain(namespace, "waits")
