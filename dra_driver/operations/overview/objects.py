@@ -292,9 +292,12 @@ def _pod(item: PodWithStatus, _: str) -> Pod:
     held = None
     if spec.node_name and extended is None:
         held = holding(f"{meta.namespace}/{meta.name}", from_mapping(meta.annotations), requests)
+    daemon = daemon_of(item)
+    # Of most pods of a cluster nobody asks how they are.
+    concerned = spec.resource_claims or extended is not None or requests or daemon is not None
     return Pod(
         _identity(meta),
-        state_of(item),
+        state_of(item) if concerned else PodState(status.phase),
         spec.node_name,
         status.phase,
         meta.deletion_timestamp is not None,
@@ -304,7 +307,7 @@ def _pod(item: PodWithStatus, _: str) -> Pod:
         ", ".join(f"{request.count} x {request.resource.value}" for request in requests or ()),
         held,
         "" if spec.node_name else one_line(_why(item, named.keys() - made.keys()), REASON_BYTES),
-        daemon_of(item),
+        daemon,
     )
 
 
@@ -313,8 +316,6 @@ class Refusal:
     """kubelet's Event about a pod whose claims could not be prepared."""
 
     metadata: ObjectMeta
-    pod: tuple[str, str]
-    """Its namespace and name."""
     uid: str
     """The pod's."""
     last: str
@@ -324,14 +325,12 @@ class Refusal:
 
 
 def _refusal(item: core.Event, _: str) -> Refusal:
-    about = item.involved_object
     text = item.message.removeprefix("Failed to prepare dynamic resources: ").removeprefix(
         "prepare dynamic resources: "
     )
     return Refusal(
         _identity(item.metadata),
-        (about.namespace, about.name),
-        about.uid,
+        item.involved_object.uid,
         item.last_timestamp or item.first_timestamp,
         one_line(text, MESSAGE_BYTES),
     )
