@@ -328,8 +328,7 @@ class Transport:
         self._lock = threading.Lock()
         self._user_agent = user_agent
         self.server = config.server
-        self.heard: Callable[[Unreachable | None], None] = lambda _: None
-        """Called with each answer (None), and with each error that there is none."""
+        self._heard: Callable[[Unreachable | None], None] = lambda _: None
 
     @classmethod
     def in_cluster(
@@ -422,16 +421,20 @@ class Transport:
         finally:
             answer.close()
 
+    def follow(self, heard: Callable[[Unreachable | None], None]) -> None:
+        """Have ``heard`` called with each answer (None), and with each error that there is none; by any thread."""
+        self._heard = heard
+
     def _open(
         self, method: str, path: str, query: Query, body: object, content_type: str, timeout: float
     ) -> tuple[_Endpoint, urllib3.BaseHTTPResponse]:
-        """The endpoint that answered and its response, with the body unread; tells ``heard``."""
+        """The endpoint that answered and its response, with the body unread; tells who follows."""
         try:
             answered = self._tried(method, path, query, body, content_type, timeout)
         except Unreachable as error:
-            self.heard(error)
+            self._heard(error)
             raise
-        self.heard(None)
+        self._heard(None)
         return answered
 
     def _tried(

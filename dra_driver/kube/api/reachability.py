@@ -55,7 +55,7 @@ class Reachability:
         self._failing: _Failing | None = None
         self._told = False
         self.worker = Worker("following whether the API server answers", self._round)
-        transport.heard = self._heard
+        transport.follow(self._heard)
 
     def problem(self) -> str:
         """That it has not answered for longer than the grace, for readiness; or ""."""
