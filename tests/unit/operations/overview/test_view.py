@@ -349,7 +349,7 @@ def test_a_pod_that_does_not_start_says_why_and_which_of_its_chips_are_sick() ->
             "message": f"Failed to prepare dynamic resources: {text}",
             "lastTimestamp": f"2026-03-01T10:0{place}:00Z",
         }
-        for place, (uid, text) in enumerate([*zip(("u-7", "u-7"), texts, strict=True), ("u-6", "of a pod before")])
+        for place, (uid, text) in enumerate([("u-6", "of a pod before"), *zip(("u-7", "u-7"), texts, strict=True)])
     ]
     (offered,) = published("node-1")
     offered["spec"]["devices"][3]["taints"] = [taint("hbm-uncorrectable")]
