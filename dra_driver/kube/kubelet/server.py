@@ -290,7 +290,7 @@ class KubeletPlugin:
             threading.Thread(target=self._on_error, args=(error,), name="on-error", daemon=True).start()
 
 
-_POD_UID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9A-Za-z_-]{11}"
+_POD_UID = r"(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9A-Za-z_-]{11})"
 """A pod's UID, or its digest in the shorter name: nothing that could be the rest of another driver's name."""
 
 

@@ -235,6 +235,7 @@ def test_sockets_of_killed_instances_are_cleared_away_and_others_stay(kubelet: K
         service_dir / ".0a1b2c",
         registry / f"{DRIVER}-reg.sock",
         registry / f"{DRIVER}-{UID_A}-reg.sock",
+        registry / f"{DRIVER}-Zm_2zKpbPAc-reg.sock",
     ]
     foreign = [registry / f"{DRIVER}-more-reg.sock", registry / "csi.example.com-reg.sock"]
     listening = registry / f"{DRIVER}-{UID_B}-reg.sock"
