@@ -129,6 +129,9 @@ def test_a_node_that_the_daemonset_no_longer_selects_has_no_driver(
         no_slices(kube)
         node = commands.node()
         assert (node["driver"]["state"], node["chips"]["free"], node["chips"]["allocated"]) == ("None", 0, 1)
+        last_word = health_condition(kube)
+        assert (last_word["status"], last_word["reason"]) == ("Unknown", "NeuronDriverStopped")
+        assert node["driver"]["since"] == last_word["lastTransitionTime"]
         namespace.kubectl("delete", "pod", holder, "--grace-period=1", "--wait=false")
         text = commands.explain(namespace, holder)
         assert "Terminating" in text
@@ -137,6 +140,30 @@ def test_a_node_that_the_daemonset_no_longer_selects_has_no_driver(
         kube.kubectl("label", "node", NODE, "eks.amazonaws.com/compute-type-")
     wait_driver_ready(driver, NODE)
     wait_gone(namespace, holder)
+    eventually("the truth again", lambda: health_condition(kube)["reason"] == "NeuronHasNoError", 30)
+
+
+def test_an_evicted_driver_is_back_and_its_node_served(
+    holder: str, driver: Installation, kube: Kube, namespace: Namespace, commands: Commands
+) -> None:
+    old = driver.pod(NODE)["metadata"]
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": old["name"], "namespace": NAMESPACE},
+    }
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{old['name']}/eviction"
+    kube.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+    wait_driver_ready(driver, NODE, other_than=old["uid"])
+    assert commands.node()["driver"]["state"] == "Ready"
+    eventually("the truth again", lambda: health_condition(kube)["reason"] == "NeuronHasNoError", 30)
+    assert "Running on node" in commands.explain(namespace, holder, 0)
+
+
+def health_condition(kube: Kube) -> Object:
+    conditions = (kube.get("nodes", NODE) or {})["status"]["conditions"]
+    found: Object = next(item for item in conditions if item["type"] == "NeuronHealth")
+    return found
 
 
 def test_a_driver_that_is_cut_off_from_the_api_server_is_not_ready_and_says_so(
