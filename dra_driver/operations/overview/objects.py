@@ -325,9 +325,7 @@ class Refusal:
 
 
 def _refusal(item: core.Event, _: str) -> Refusal:
-    text = item.message.removeprefix("Failed to prepare dynamic resources: ").removeprefix(
-        "prepare dynamic resources: "
-    )
+    text = item.message.rpartition("dynamic resources: ")[2]  # without kubelet's own words before the driver's
     return Refusal(
         _identity(item.metadata),
         item.involved_object.uid,

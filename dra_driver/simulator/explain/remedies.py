@@ -23,7 +23,7 @@ from dra_driver.simulator.allocator import Allocation, NodeView
 from dra_driver.simulator.allocator.candidates import BLOCKING
 from dra_driver.simulator.cel import Reference, clauses, references
 from dra_driver.simulator.explain.diagnosis import Case, attribute, claim_name
-from dra_driver.simulator.explain.findings import counted, listed, named
+from dra_driver.simulator.explain.findings import listed, named
 from dra_driver.simulator.explain.minimal_conflict import (
     REQUEST,
     ClaimPart,
@@ -77,7 +77,7 @@ def remedies(
         lambda: _without_clause(case, miss, found),
     )
     found_ways = tuple(sentence for way in ways for sentence in way())
-    return found_ways or (_last_resort(case, nodes, miss, holders) if offered else ())
+    return found_ways or (_last_resort(case, nodes, holders) if offered else ())
 
 
 def _fewer(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
@@ -351,15 +351,8 @@ _TOO_MANY = (
 )
 
 
-def _last_resort(
-    case: Case, nodes: Sequence[NodeView], miss: Miss, holders: Sequence[ResourceClaim]
-) -> tuple[str, ...]:
+def _last_resort(case: Case, nodes: Sequence[NodeView], holders: Sequence[ResourceClaim]) -> tuple[str, ...]:
     """If no small change helps: whether the claims would fit on an empty node."""
-    busy = _on_node(case, miss.node, holders)
-    with without(case, busy):
-        if busy and case.trials.fits(case.claims, miss.node):
-            many = counted(len(busy), "claim")
-            return (f"wait until several of the {many} with devices of node {miss.node.name} have ended",)
     with without(case, holders):
         if any(case.trials.fits(case.claims, node) for node in nodes):
             return ("wait: only nodes that are emptier than now would do",)

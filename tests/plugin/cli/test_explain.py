@@ -98,6 +98,8 @@ def test_a_pod_whose_template_is_not_there(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with server:
+        assert explained(server, tmp_path, "pod/lost", "-n", "shop", "-o", "json") == 1
+        golden(json.loads(capsys.readouterr().out)["explanations"][0]["whatWouldHelp"])
         assert explained(server, tmp_path, "pod/lost", "-n", "shop") == 1
     golden(capsys.readouterr().out)
 

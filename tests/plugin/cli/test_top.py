@@ -256,6 +256,15 @@ def test_who_sees_devices_and_one_namespace_sees_sick_chips_and_no_number_of_fre
     assert ["node-10", "neuron3", "unhealthy", "hbm-uncorrectable"] in [line[:4] for line in lines]
 
 
+def test_without_events_the_rest_is_shown(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.fail(403, 100, path="/events$", message="events is forbidden")
+    arguments = ["top", "-A", "--from-cluster", "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
+    assert main(arguments) == 0
+    golden(capsys.readouterr().err)
+
+
 def test_one_namespace_is_followed_too(server: ApiServer, tmp_path: Path) -> None:
     refuse_whole_cluster(server)
     code = f"{HEED} from dra_driver.cli.main import main; sys.exit(main())"

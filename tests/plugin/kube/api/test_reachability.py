@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.reachability import Reachability
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
+from tests.golden import golden
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +70,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixtu
         server.start()
         eventually(lambda: not found.problem(), what="its end")
         eventually(lambda: told(caplog) == [logging.WARNING, logging.INFO], what="the news")
+        golden([found.worker.name, re.sub(r"\d+ s", "N s", caplog.records[-1].getMessage())])
 
 
 def test_an_api_server_that_has_never_answered_is_not_missed(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dra_driver.cli.overviewoutput import sections, share
 from dra_driver.kube.api.codec import Resource, decode
 from dra_driver.neuron.health.faults import FAULTS
+from dra_driver.operations.overview.bound import bound
 from dra_driver.operations.overview.objects import CLAIMS, NODES, PODS, REFUSALS, SLICES, TAINT_RULES
 from dra_driver.operations.overview.serving import Serving, remedy
 from dra_driver.operations.overview.view import ClusterView, Frame, NodeRow, view
@@ -411,4 +412,37 @@ def test_pods_that_wait_say_for_what_and_why() -> None:
         {"metadata": {"namespace": "ml", "name": name, **more}, "spec": spec, "status": {"phase": "Pending"}}
         for name, more in (("new", {}), ("ending", {"deletionTimestamp": "2026-01-01T00:00:00Z"}))
     )
+    made = [{"name": "mine", "resourceClaimTemplateName": "row"}]
+    pods += ({"metadata": {"namespace": "ml", "name": "unmade"}, "spec": {"resourceClaims": made}},)
     golden(f"{item.pod} waits for {item.asks}: {item.reason}" for item in frame(pods=pods).pending)
+
+
+def test_what_is_said_of_a_driver_where_pods_cannot_be_read_or_it_ended_just_now() -> None:
+    ended = driver_pod("node-1", state={"terminated": CRASHED}, ready=False)
+    node = kept(NODES, NEURON_NODE)
+    frames = [
+        view(ClusterView([node], pods=[kept(PODS, ended)])),
+        view(ClusterView([node], whole=False)),
+    ]
+    golden(f"{found.nodes[0].serving.word}: {found.nodes[0].serving.problem}" for found in frames)
+
+
+def test_texts_about_a_pod_that_has_a_node() -> None:
+    pod: Object = {
+        "metadata": {"name": "p", "namespace": "ml", "uid": "u-7"},
+        "spec": {"nodeName": "node-1", "resourceClaims": [{"name": "n", "resourceClaimName": "c"}]},
+        "status": {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]},
+    }
+    event: Object = {
+        "metadata": {"name": "e", "namespace": "ml"},
+        "involvedObject": {"kind": "Pod", "namespace": "ml", "name": "p", "uid": "u-7"},
+        "reason": "FailedPrepareDynamicResources",
+        "message": "Failed to prepare dynamic resources: prepare dynamic resources: got 3",
+        "lastTimestamp": "2026-03-01T10:00:00Z",
+    }
+    slices = [kept(SLICES, item) for item in published("node-1")]
+    served = ClusterView(slices=slices, pods=[kept(PODS, driver_pod("node-1"))], refusals=[kept(REFUSALS, event)])
+    unserved = ClusterView([kept(NODES, NEURON_NODE)])
+    for around in (served, unserved):
+        found = bound(kept(PODS, pod), around)
+        golden([found.state, *found.causes, *found.remedies])
