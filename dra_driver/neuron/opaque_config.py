@@ -66,6 +66,8 @@ _MAX_ERRORS = 5
 class ConfigError(DriverError):
     """Invalid parameters; the message names the field and the valid values."""
 
+    reason = "InvalidParameters"
+
 
 def decode(parameters: object, path: str = "parameters") -> NeuronConfig | UltraServerConfig:
     """Decode one ``opaque.parameters`` value.

@@ -12,6 +12,9 @@ class DriverError(Exception):
         remedy: what to do next, or "".
     """
 
+    reason = ""
+    """One word for machines, or "", as in the conditions of Kubernetes' objects."""
+
     def __init__(self, what: str, *, consequence: str = "", remedy: str = "") -> None:
         super().__init__("; ".join(part for part in (what, consequence, remedy) if part))
         self.what = what

@@ -77,11 +77,14 @@ def _core_sizes(
             f"NeuronConfig sets logicalNeuronCore {next(iter(asked.values()))}, but {node} {known}",
             consequence="the claim is not prepared",
             remedy="leave logicalNeuronCore out, or select Trainium2 or later in the request",
+            reason="InvalidParameters",
         )
     illegal = sorted(set(asked.values()).difference(hardware.lnc_values))
     if illegal:
         legal = ", ".join(map(str, hardware.lnc_values))
-        raise PrepareError(f"NeuronConfig sets logicalNeuronCore {illegal[0]}, but {node} has only {legal}")
+        raise PrepareError(
+            f"NeuronConfig sets logicalNeuronCore {illegal[0]}, but {node} has only {legal}", reason="InvalidParameters"
+        )
     return {request: asked.get(request, in_force.get(request, default)) for request in requested}
 
 
@@ -108,6 +111,7 @@ def _ultraserver_variables(
             f"the requests of the claim have different ultraserverMode values ({listed})",
             consequence=f"a node is in one mode at a time; {_NOT_PREPARED}",
             remedy="use one value for all requests",
+            reason="InvalidParameters",
         )
     nodes = next(iter(asked.values()))
     member = inventory.ultraserver
@@ -121,6 +125,7 @@ def _ultraserver_variables(
             consequence=_NOT_PREPARED,
             remedy="look at the driver's log on this node for the state of the UltraServer; delete the pod to get "
             "another node",
+            reason="UltraServerMode",
         )
     return {MODE: str(mode.value), SERVER_ID: server.server_id, NODE_ID: str(server.node_id)}
 
@@ -154,6 +159,7 @@ def _check_devices(results: Sequence[DeviceRequestAllocationResult], asked: Mapp
                 consequence=_NOT_PREPARED,
                 remedy="select resourceType 'neuron_node' in the request; or name in the configuration's requests "
                 "those that do; or remove it to use the chips without the links to other nodes",
+                reason="InvalidParameters",
             )
 
 
@@ -164,12 +170,14 @@ def _mode(inventory: NodeInventory, member: Membership | None, nodes: int) -> Mo
             f"{asked}, but {inventory.instance_type or 'this node'} is not part of an UltraServer",
             consequence=_NOT_PREPARED,
             remedy="remove the UltraServerConfig, or select a node of an UltraServer",
+            reason="UltraServerMode",
         )
     if member.electing:
         raise PrepareError(
             f"{asked}, but the nodes of this UltraServer are still finding each other, which can take ten minutes",
             consequence="no mode can be used until then",
             remedy="kubelet tries again, nothing is to be done",
+            reason="UltraServerElecting",
         )
     mode = mode_for(nodes, member.modes)
     if mode is None:
@@ -177,6 +185,7 @@ def _mode(inventory: NodeInventory, member: Membership | None, nodes: int) -> Mo
             f"{asked}, but this node offers {_offered(member)}: {_reason(member, nodes)}",
             consequence=f"{_NOT_PREPARED}; kubelet tries again",
             remedy="delete the pod to get another node, or ask for fewer nodes; the driver's log on this node has more",
+            reason="UltraServerMode",
         )
     return mode
 

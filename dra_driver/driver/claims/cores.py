@@ -94,6 +94,7 @@ def check_sizes(plan: Plan, views: Sequence[View] | None) -> None:
         consequence=f"a container can be told only one of them, so {NOT_PREPARED}",
         remedy="name in each container (resources.claims) the request that it uses, or use one value for all requests "
         "(one without a value has the node's)",
+        reason="InvalidParameters",
     )
 
 
@@ -172,6 +173,7 @@ def _seen_together(
                 consequence=f"a device can carry only one set of cores, so {NOT_PREPARED}",
                 remedy="let containers that share a device use the same requests; "
                 "or give each container a request of its own for cores",
+                reason="ConflictingDevices",
             )
         groups.append(view)
     left = own.difference(*groups) if groups else own
@@ -219,6 +221,7 @@ def _check_apart(container: str, *used: tuple[Plan, Sequence[int]]) -> None:
             f"container {container} uses devices of the claims {names}, cores among them",
             consequence=f"a container can be told the cores of one claim only, so {NOT_PREPARED}",
             remedy="use one claim with both requests, or use the claims in different containers",
+            reason="ConflictingDevices",
         )
 
 
@@ -278,6 +281,7 @@ def _check_size(plan: Plan, held: PreparedClaims) -> None:
                     remedy=f"set logicalNeuronCore {theirs} in the claim's NeuronConfig, or delete the pod "
                     "to get cores of another chip; kubelet tries again, and the size is free once no claim holds "
                     "cores of the chip",
+                    reason="CoreSize",
                 )
 
 
@@ -292,6 +296,7 @@ def _check_one_size(plan: Plan) -> None:
                     f"{plan.core_size(device)} and of {sizes[node.chip]}",
                     consequence=f"all cores of a chip are used with one size, so {NOT_PREPARED}",
                     remedy="use one logicalNeuronCore for all requests for cores",
+                    reason="CoreSize",
                 )
 
 
@@ -307,6 +312,7 @@ def _check_filled(nodes: Sequence[ChipNode], size: int) -> None:
                 consequence=NOT_PREPARED,
                 remedy="leave logicalNeuronCore out to use the cores as they are offered (logicalCoreSize in the "
                 f"ResourceSlice), or ask for aligned ones with matchAttribute {DRIVER_NAME}/coreRun{size}_id",
+                reason="CoreSize",
             )
 
 
@@ -320,7 +326,7 @@ def _contiguity(ids: Sequence[int], settings: PlanSettings) -> list[str]:
         f"{DRIVER_NAME}/coreRun2_id or {DRIVER_NAME}/coreRun4_id"
     )
     if settings.contiguity == "refuse":
-        raise PrepareError(what, consequence=f"{consequence}, so {NOT_PREPARED}", remedy=remedy)
+        raise PrepareError(what, consequence=f"{consequence}, so {NOT_PREPARED}", remedy=remedy, reason="NotContiguous")
     return [f"{what}; {consequence}; {remedy}"]
 
 

@@ -42,7 +42,16 @@ NOT_PREPARED: Final = "the claim is not prepared"
 
 
 class PrepareError(DriverError):
-    """A claim that is not prepared. kubelet puts the text into the pod's event and tries again later."""
+    """A claim that is not prepared. kubelet puts the text into the pod's event and tries again later.
+
+    Args:
+        what, consequence, remedy: see ``DriverError``.
+        reason: one word, of those in docs/claim-status.md.
+    """
+
+    def __init__(self, what: str, *, consequence: str = "", remedy: str = "", reason: str = "NotPrepared") -> None:
+        super().__init__(what, consequence=consequence, remedy=remedy)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,12 +310,14 @@ def _parts(
             f"{settings.node_name}",
             consequence=NOT_PREPARED,
             remedy="delete the pod so that it is scheduled again",
+            reason="UnknownDevice",
         )
     if result.share_id is not None:
         raise PrepareError(
             f"device {_named(result.device)} is allocated as a share, but Neuron devices cannot be shared that way",
             consequence=NOT_PREPARED,
             remedy="remove capacity requests from the claim; pods can share a whole claim instead",
+            reason="UnknownDevice",
         )
     parts = parts_of(result.device, inventory.chip_indexes, core_size)
     if parts is None or any(
@@ -329,11 +331,13 @@ def _parts(
                 consequence=NOT_PREPARED,
                 remedy="delete the pods that use this claim; it is then allocated again under the present names (see "
                 "docs/install.md, Replacing AWS's DRA driver)",
+                reason="UnknownDevice",
             )
         raise PrepareError(
             f"device {_named(result.device)} is not one that this driver publishes",
             consequence=NOT_PREPARED,
             remedy="delete the pod so that it is scheduled again; check that one version of the driver runs",
+            reason="UnknownDevice",
         )
     return parts
 
@@ -354,6 +358,7 @@ def _present(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
         f"device {_named(name)} cannot be used: {problem}",
         consequence="the pod cannot start on this node with this claim",
         remedy="check the Neuron kernel driver (dmesg, lsmod) and the instance; delete the pod to get other devices",
+        reason="DeviceMissing",
     )
 
 
@@ -389,6 +394,7 @@ def _check_free(part: HardwarePart, device: str, uid: str, held: PreparedClaims)
             f"device {device} is still prepared for claim {holder.reference} ({holder.uid})",
             consequence="it is not given to a second claim",
             remedy="kubelet tries again; the device is free once the pods of that claim have ended on this node",
+            reason="DeviceInUse",
         )
     doubt = held.quarantined_holder(part.chip, exclude=uid)
     if doubt is None:
@@ -402,6 +408,7 @@ def _check_free(part: HardwarePart, device: str, uid: str, held: PreparedClaims)
         consequence=f"device {device} is held back",
         remedy="this ends when kubelet unprepares that claim, or when the API server says that it is gone and no "
         "container can be using it; the driver's log says what is known of it",
+        reason="DeviceInUse",
     )
 
 
@@ -419,12 +426,14 @@ def _check_once(
             f"{_named(result.request)}",
             consequence=NOT_PREPARED,
             remedy="delete the pod so that the claim is allocated again",
+            reason="ConflictingDevices",
         )
     raise PrepareError(
         f"devices {other.device} and {result.device} are both allocated to this claim, but share chip {part.chip}",
         consequence=NOT_PREPARED,
         remedy="select resourceType 'neuron_node' or 'neuron_device' ('neuron_group', 'neuron_core') in each request; "
         "allocationMode All without it takes the hardware more than once",
+        reason="ConflictingDevices",
     )
 
 
@@ -438,7 +447,9 @@ def _contiguity(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]
         "devicegroup8_id or devicegroup16_id"
     )
     if settings.contiguity == "refuse":
-        raise PrepareError(what, consequence=f"{consequence}, so the claim is not prepared", remedy=remedy)
+        raise PrepareError(
+            what, consequence=f"{consequence}, so the claim is not prepared", remedy=remedy, reason="NotContiguous"
+        )
     return (f"{what}; {consequence}; {remedy}",)
 
 
@@ -461,6 +472,7 @@ def _health(
                     what,
                     consequence=f"the claim does not tolerate the taint {taint}, so it is not prepared",
                     remedy="delete the pod to get other devices, or tolerate the taint in the claim's request",
+                    reason="DeviceUnhealthy",
                 )
             warnings.append(f"{what}; the claim does not tolerate the taint {taint}, and is prepared anyway")
     return tuple(warnings)
