@@ -110,6 +110,12 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "off",
         "on or off: whether containers see files with the attributes of their devices (KEP-5304)",
     ),
+    (
+        "--claim-status",
+        "CLAIM_STATUS",
+        "on",
+        "on or off: whether to write into the status of claims which devices they got, and how these are",
+    ),
     ("--rescan-seconds", "RESCAN_SECONDS", "10", "interval between scans of the host"),
     (
         "--health-policy",
@@ -134,6 +140,7 @@ CHOICES = {
     "ultraserver_labels": ("on", "off"),
     "present_label": ("on", "off"),
     "device_metadata": ("on", "off"),
+    "claim_status": ("on", "off"),
 }
 
 
@@ -198,6 +205,7 @@ def settings(values: Mapping[str, Any]) -> DriverSettings:
         ultraserver_labels=values["ultraserver_labels"],
         present_label=values["present_label"],
         device_metadata=values["device_metadata"],
+        claim_status=values["claim_status"],
         rescan_seconds=values["rescan_seconds"],
         health_policy=HealthPolicy.load(Path(values["health_policy"]))
         if values["health_policy"]

@@ -19,6 +19,7 @@ from dra_driver.driver.claims.metadata import MetadataDirectory
 from dra_driver.driver.claims.model import PlanSettings
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
+from dra_driver.driver.claims.status_writer import ClaimStatusWriter
 from dra_driver.driver.device_health import device_health
 from dra_driver.driver.metrics import checkpoint_samples, offer_samples, samples, taint_samples
 from dra_driver.driver.node_labels import LABELS, labels
@@ -165,6 +166,13 @@ class NodeAgent:
             settings.node_name, settings.device_numbering, settings.contiguity, settings.health_policy.prepare
         )
         metadata = MetadataDirectory(settings.state_dir / "metadata")
+        self._claim_status = ClaimStatusWriter(
+            api,
+            settings.node_name,
+            lambda: self._health_watch.current if self._health_decided.is_set() else None,
+            lambda: self._offering.whole or self._host.current,
+        )
+        writes = settings.claim_status == "on"
         self._preparer = Preparer(
             api,
             self._checkpoint,
@@ -174,6 +182,7 @@ class NodeAgent:
             metadata=metadata,
             operations=self._operations,
             published=lambda: self._offering.published,
+            status=self._claim_status if writes else None,
             rights_changed=lambda: self._slices.trigger("the API server's answer about a claim shows other rights"),
         )
         self._reconciler = Reconciler(
@@ -184,6 +193,7 @@ class NodeAgent:
             settings.node_name,
             listed=lambda: claims_in_use(settings.plugins_dir.parent),
             metadata=metadata,
+            prepared=self._claim_status.catch_up if writes else lambda _: None,
         )
         self._containers = ContainerWatch(
             settings.plugins_dir.parent,
@@ -244,6 +254,8 @@ class NodeAgent:
         self._device_health.set(self._devices_now())
         self._plugin.start()
         self._reconciler.start()
+        if self._settings.claim_status == "on":
+            self._claim_status.start()
         self._health.start()
 
     def stop(self) -> None:
@@ -254,6 +266,7 @@ class NodeAgent:
             (self._node_status.stop, THREAD_GRACE),
             (self._plugin.stop, CALL_GRACE),
             (self._reconciler.stop, REPAIR_GRACE),
+            (self._claim_status.stop, THREAD_GRACE),
             (self._node_watch.stop, THREAD_GRACE),
             (self._api_server.worker.stop, THREAD_GRACE),
             (self._containers.stop, THREAD_GRACE),
@@ -319,6 +332,7 @@ class NodeAgent:
         self._node_status.want(chips, self._present)
         self._device_health.set(self._devices_now())
         self._offering.health(chips)
+        self._claim_status.health_changed()
 
     def _devices_now(self) -> tuple[DeviceHealth, ...]:
         inventory, offered = self._host.current, self._offering.now.offer
@@ -436,7 +450,10 @@ class NodeAgent:
     @property
     def _workers(self) -> tuple[Worker, ...]:
         others = (self._host, self._health_watch, self._node_watch, self._node_status, self._reconciler, self._plugin)
-        return (*self._slices.workers, *(part.worker for part in (*others, self._containers, self._api_server)))
+        return (
+            *self._slices.workers,
+            *(part.worker for part in (*others, self._containers, self._api_server, self._claim_status)),
+        )
 
     def samples(self) -> Iterator[Sample]:
         """The numbers of now, for Prometheus."""

@@ -113,6 +113,11 @@ class Offering(DeviceSource):
         """Whether an offer is to be published already."""
         return self._inventory is not None
 
+    @property
+    def whole(self) -> NodeInventory | None:
+        """The host as it is offered, with the chips that were lost in this run; None: nothing is offered yet."""
+        return self._completed
+
     def partitions(self, inventory: NodeInventory) -> Partitions:
         """What is offered: the administrator's word for this node, else for all nodes, else the type's.
 

@@ -39,6 +39,7 @@ class DriverSettings:
     ultraserver_labels: Literal["on", "off"]
     present_label: Literal["on", "off"]
     device_metadata: Literal["on", "off"]
+    claim_status: Literal["on", "off"]
     rescan_seconds: float
     health_policy: HealthPolicy
     """What faults of chips mean for the scheduler."""

@@ -38,6 +38,7 @@ from dra_driver.driver.claims.model import (
     Unhealthy,
 )
 from dra_driver.driver.claims.planner import after_reboot, chips_needed, own_results, plan, refreshed, users
+from dra_driver.driver.claims.status_writer import ClaimStatusWriter
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.kube.kubelet.dra import ClaimRef, PreparedDevice
@@ -118,6 +119,7 @@ class Preparer:
         operations: durations, for Prometheus.
         published: what is said of the node's chips now; asked at each plan, by any thread.
         rights_changed: called when the API server begins, or ceases, to refuse to tell of claims.
+        status: is told of each outcome, and writes it into the claim later; None: claims are not written.
         sleep: ``time.sleep``, for tests.
     """
 
@@ -133,6 +135,7 @@ class Preparer:
         operations: Operations | None = None,
         published: Callable[[], Published] = Published,
         rights_changed: Callable[[], None] = lambda: None,
+        status: ClaimStatusWriter | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._source = source
@@ -145,6 +148,7 @@ class Preparer:
         self._published = published
         self._rights_changed = rights_changed
         self._allowed = True
+        self._status = status
         self._sleep = sleep
 
     def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
@@ -162,10 +166,25 @@ class Preparer:
             if self._metadata is not None and entry is not None and entry.plan.metadata:
                 self._metadata.remove(claim.uid)
             self._checkpoint.remove(claim.uid)
+        if self._status is not None and entry is not None:
+            self._status.unprepared(entry.plan)
         log.info("unprepared claim %s", claim)
 
     def _prepared(self, claim: ClaimRef, deadline: float) -> Plan:
         stored, trouble = self._fetch(claim, deadline)
+        try:
+            made = self._made(claim, stored, trouble, deadline)
+        except DriverError as error:
+            if self._status is not None and stored is not None:
+                self._status.refused(stored, error)
+            raise
+        if self._status is not None:
+            self._status.prepared(made, stored)
+        return made
+
+    def _made(
+        self, claim: ClaimRef, stored: PartialResourceClaim | None, trouble: ApiError | None, deadline: float
+    ) -> Plan:
         if stored is not None and stored.status.allocation is not None and stored.status.allocation.devices.config:
             import dra_driver.neuron.opaque_config  # noqa: F401 - so that the first import does not happen under the lock
         inventory = self._inventory(None if stored is None else chips_needed(stored))
@@ -247,6 +266,7 @@ class Preparer:
                     f"claim {entry.plan.reference} was allocated again, but its former devices are still prepared here",
                     consequence="containers may be using them, so it is not prepared",
                     remedy="delete the pods that use the claim; kubelet then unprepares it",
+                    reason="AllocatedAgain",
                 )
             log.info("claim %s was allocated again since the node was booted", entry.plan.reference)
         made = self._new_plan(claim, inventory, held, known)
@@ -346,6 +366,7 @@ class Preparer:
                 f"cannot get pod {namespace}/{of.name}: {error.what}",
                 consequence="what each of its containers uses is not known, so the claim is not prepared",
                 remedy=_MAY_READ_PODS if error.status == _FORBIDDEN else error.remedy or "kubelet tries again",
+                reason="PodNotRead",
             ) from error
         return pod if pod.metadata.uid == of.uid else gone
 
@@ -371,4 +392,5 @@ def _check_held_back(claim: PartialResourceClaim, held_back: HeldBack) -> None:
                 f"device {result.device} may be in use already: {held_back.problem}",
                 consequence="the claim is not prepared",
                 remedy="kubelet tries again; delete the pod to get other devices",
+                reason="DeviceHeldBack",
             )

@@ -26,7 +26,7 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
@@ -323,6 +323,7 @@ class Reconciler:
         node_name: name of this node, which is also its pool's.
         listed: UIDs of the claims whose devices kubelet lists for containers. DriverError: it cannot be asked now.
         metadata: where containers' files about their devices are.
+        prepared: is told at each pass which claims are prepared, without those of an earlier boot.
         clock: monotonic seconds.
     """
 
@@ -336,12 +337,14 @@ class Reconciler:
         *,
         listed: Callable[[], Collection[str]] = frozenset,
         metadata: MetadataDirectory | None = None,
+        prepared: Callable[[Sequence[Plan]], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._listed = listed
         self._in_use: Mapping[str, str] = {}
         """Claims with unreadable files that are gone, and why containers may be using them all the same."""
         self._metadata = metadata
+        self._prepared = prepared
         self._checkpoint = checkpoint
         self._cdi = cdi
         self._inventory = inventory
@@ -382,6 +385,9 @@ class Reconciler:
             done = [repair for repair in wanted if self._applied(repair)]
             self.counts["remove-temporary"] += self._cdi.remove_temporary()
             findings = self._look(held, inventory)
+            boot = self._checkpoint.boot_id
+            plans = [entry.plan for entry in held.entries.values() if not entry.outlived(boot)]
+        self._prepared(plans)
         for text in findings:
             if text not in self.findings:
                 log.warning("%s", text)

@@ -28,8 +28,8 @@ from dra_driver.kube.api.codec import (
 )
 from dra_driver.kube.api.errors import ApiError, Status, refusal
 from dra_driver.kube.objects.core import Event, Node, Pod
-from dra_driver.kube.objects.meta import JsonObject
-from dra_driver.kube.objects.resource import PartialResourceClaim, ResourceSlice
+from dra_driver.kube.objects.meta import Condition, JsonObject, ObjectMeta
+from dra_driver.kube.objects.resource import AllocatedDeviceStatus, PartialResourceClaim, ResourceSlice
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -354,6 +354,20 @@ class ResourceApi:
         """List all claims of the cluster, in pages."""
         return self._claims.list_all()[0]
 
+    def apply_claim_devices(self, claim: ObjectMeta, devices: Sequence[AllocatedDeviceStatus], manager: str) -> None:
+        """Apply entries of ``status.devices`` with ``manager`` as their owner; those that it omits now are removed.
+
+        A claim of that name with another UID is not changed (409).
+        """
+        metadata = {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid}
+        # Complete: a condition whose status is the default would lack it.
+        entries = [
+            {**msgspec.to_builtins(entry), "conditions": [_complete(item) for item in entry.conditions]}
+            for entry in devices
+        ]
+        fields = {"metadata": metadata, "status": {"devices": entries}}
+        self._claims.apply(claim.namespace, claim.name, fields, manager, subresource="status")
+
     def get_pod(self, namespace: str, name: str, *, timeout: float = 10.0) -> Pod:
         """Get one pod as stored now, with what tells which container uses which claims; timeout as of ``get_claim``."""
         return self._pods.get(namespace, name, timeout=timeout)
@@ -436,6 +450,12 @@ class ResourceApi:
 
 def _stored(sent: ResourceSlice, stored: ResourceSlice) -> Stored[ResourceSlice]:
     return Stored(stored, missing_fields(msgspec.to_builtins(sent.spec), msgspec.to_builtins(stored.spec)))
+
+
+def _complete(condition: Condition) -> JsonObject:
+    """All fields of a condition, defaults included."""
+    fields: JsonObject = msgspec.to_builtins(condition)
+    return {"status": condition.status, "reason": condition.reason, "message": condition.message, **fields}
 
 
 def _short(version: str) -> str:

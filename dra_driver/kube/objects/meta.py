@@ -44,7 +44,7 @@ class ObjectMeta(ApiObject, frozen=True):
 
 
 class Condition(ApiObject, frozen=True):
-    """``status.conditions[]`` of Nodes and pods; times as in ``seconds``."""
+    """``status.conditions[]`` of Nodes and pods, and of devices in claims; times as in ``seconds``."""
 
     type: str
     status: str = "Unknown"

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from dra_driver.kube.objects.core import NodeSelector
-from dra_driver.kube.objects.meta import ApiObject, JsonObject, ObjectMeta, Quantity
+from dra_driver.kube.objects.meta import ApiObject, Condition, JsonObject, ObjectMeta, Quantity
 
 GROUP: Final = "resource.k8s.io"
 VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
@@ -374,11 +374,23 @@ class ResourceClaimConsumerReference(ApiObject, frozen=True):
     api_group: str = ""
 
 
+class AllocatedDeviceStatus(ApiObject, frozen=True):
+    """``status.devices[]``: what a driver says of a device that is allocated to the claim (KEP-4817)."""
+
+    driver: str
+    pool: str
+    device: str
+    conditions: tuple[Condition, ...] = ()
+    data: Any = None
+    """A JSON object of the driver's own, of at most 10 KiB."""
+
+
 class ResourceClaimStatus(ApiObject, frozen=True):
     """``status``; ``allocation`` is None until the scheduler has allocated."""
 
     allocation: AllocationResult | None = None
     reserved_for: tuple[ResourceClaimConsumerReference, ...] = ()
+    devices: tuple[AllocatedDeviceStatus, ...] = ()
 
 
 class PartialResourceClaim(ApiObject, frozen=True):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from dra_driver.kube.api.codec import ServerVersion
+from tests.doubles.apiserver.claim_status import apply_devices
 from tests.doubles.apiserver.core_objects import MERGE_PATCH, PLAIN_KINDS, bind_pod, evict_pod, patch_node, write_plain
 from tests.doubles.apiserver.node_fields import apply_conditions, apply_labels
 from tests.doubles.apiserver.selectors import event_type, selected
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 GROUP_PATH = re.compile(
     r"/apis/resource\.k8s\.io/(?P<version>[^/]+)/(namespaces/(?P<namespace>[^/]+)/)?(?P<kind>[a-z]+)(/(?P<name>[^/]+))?"
+    r"(?P<sub>(?<=[^/])/status)?"
 )
 CORE_PATH = re.compile(
     r"/(api|apis/coordination\.k8s\.io|apis/apps)/(?P<version>v1)/(namespaces/(?P<namespace>[^/]+)/)?"
@@ -252,8 +254,8 @@ def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, 
         return 201, of_pod(store, key, request.body)
     if kind in PLAIN_KINDS:
         return write_plain(store, request.method, kind, namespace or "", name or "", request.body)
-    if kind == "nodes" and request.method == "PATCH":
-        return 200, _export(_patch_node(store, key, request, match["sub"] or ""), match)
+    if kind in _PATCHES and request.method == "PATCH":
+        return 200, _export(_PATCHES[kind](store, key, request, match["sub"] or ""), match)
     if request.method == "DELETE":
         return 200, store.delete(kind, key, (request.body or {}).get("preconditions"))
     if kind != "resourceslices":
@@ -290,6 +292,15 @@ def _patch_node(store: Store, key: str, request: Request, sub: str) -> Object:
     if request.content_type == MERGE_PATCH:
         return patch_node(store, key, request.body)
     return apply_labels(store, key, request.body, request.query, request.content_type)
+
+
+def _patch_claim(store: Store, key: str, request: Request, sub: str) -> Object:
+    if not sub:
+        raise Refused(405, "MethodNotAllowed", "of claims, only the status is patched through this server")
+    return apply_devices(store, key, request.body, request.query, request.content_type)
+
+
+_PATCHES = {"nodes": _patch_node, "resourceclaims": _patch_claim}
 
 
 def _page(api: ApiServer, request: Request, match: re.Match[str]) -> Object:

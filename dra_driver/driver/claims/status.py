@@ -1,0 +1,175 @@
+"""What the driver says of its devices in the status of a claim (``status.devices``, KEP-4817): values in, values out.
+
+The keys of ``data`` are part of the public interface (docs/claim-status.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dra_driver.driver.claims.container_edits import MODE, NODE_ID, SERVER_ID
+from dra_driver.driver.claims.model import DEVICE_PATH, Plan, PlannedDevice
+from dra_driver.driver.device_health import device_health
+from dra_driver.kube.objects.meta import Condition, ObjectMeta, timestamp
+from dra_driver.kube.objects.resource import AllocatedDeviceStatus, PartialResourceClaim
+from dra_driver.neuron.health.faults import NodeHealth
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.names import API_VERSIONS, DRIVER_NAME, LOGICAL_CORE_VARIABLES
+from dra_driver.neuron.topology.ultraserver import Mode
+from dra_driver.util.errors import DriverError
+from dra_driver.util.text import one_line, ranges
+
+KIND: Final = "DeviceStatus"
+READY: Final = "Ready"
+HEALTHY: Final = "Healthy"
+_HEALTH: Final = {"healthy": "True", "unhealthy": "False", "unknown": "Unknown"}
+
+Entries = tuple[AllocatedDeviceStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a claim is not prepared."""
+
+    claim: ObjectMeta
+    devices: tuple[tuple[str, str], ...]
+    """Pool and name of those that are allocated to it here."""
+    reason: str
+    text: str
+
+    @classmethod
+    def of(cls, claim: PartialResourceClaim, node_name: str, error: DriverError) -> Refusal:
+        """The refusal of a claim as the API server has it, for the devices in this node's pool."""
+        return cls(claim.metadata, allocated(claim, node_name), error.reason or "NotPrepared", one_line(str(error)))
+
+
+def allocated(claim: PartialResourceClaim, node_name: str) -> tuple[tuple[str, str], ...]:
+    """Pool and name of the node's devices that are allocated to the claim, each once."""
+    allocation = claim.status.allocation
+    found = (
+        (item.pool, item.device)
+        for item in (allocation.devices.results if allocation is not None else ())
+        if item.driver == DRIVER_NAME and item.pool == node_name
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def own_entries(claim: PartialResourceClaim) -> Entries:
+    """The entries of this driver that the claim has."""
+    return tuple(entry for entry in claim.status.devices if entry.driver == DRIVER_NAME)
+
+
+def entries(
+    wanted: Plan | Refusal, health: NodeHealth, inventory: NodeInventory, known: Entries, now: float
+) -> Entries:
+    """What the claim is to have.
+
+    Args:
+        wanted: what it was prepared with, or why it was not.
+        health: of the node's chips.
+        inventory: the node.
+        known: what it has now; times of transition are kept.
+        now: Unix time.
+    """
+    said: dict[tuple[str, str], tuple[Condition, dict[str, Any] | None]]
+    if isinstance(wanted, Plan):
+        # A request with admin access may have a device that an ordinary one has, too.
+        planned = {(device.pool, device.device): device for device in wanted.devices}
+        said = {
+            key: (Condition(READY, "True", "Prepared", _applied(wanted, device)), _data(wanted, device, inventory))
+            for key, device in planned.items()
+        }
+    else:
+        said = dict.fromkeys(wanted.devices, (Condition(READY, "False", wanted.reason, wanted.text), None))
+    states = {
+        told.device: told for told in device_health(health, inventory.chip_indexes, [name for _, name in said], "")
+    }
+    since = {
+        (entry.pool, entry.device, item.type, item.status): item.last_transition_time
+        for entry in known
+        for item in entry.conditions
+    }
+    made = []
+    for (pool, name), (ready, data) in said.items():
+        conditions = [ready]
+        if name in states:
+            told = states[name]
+            reason = "Degraded" if told.health == "healthy" and told.message else told.health.capitalize()
+            conditions.append(Condition(HEALTHY, _HEALTH[told.health], reason, one_line(told.message)))
+        dated = tuple(
+            Condition(
+                item.type,
+                item.status,
+                item.reason,
+                item.message,
+                since.get((pool, name, item.type, item.status)) or timestamp(now),
+            )
+            for item in conditions
+        )
+        made.append(AllocatedDeviceStatus(DRIVER_NAME, pool, name, dated, data))
+    return tuple(made)
+
+
+def differs(known: Entries, wanted: Entries) -> bool:
+    """Whether the claim has to be written: texts and times alone are no reason."""
+    return _compared(known) != _compared(wanted)
+
+
+def is_worse(known: Entries, wanted: Entries) -> bool:
+    """Whether a device is to be called healthy no longer."""
+    before, after = _healthy(known), _healthy(wanted)
+    return any(before.get(key) == "True" != status for key, status in after.items())
+
+
+def _healthy(of: Entries) -> dict[tuple[str, str], str]:
+    return {(e.pool, e.device): item.status for e in of for item in e.conditions if item.type == HEALTHY}
+
+
+def _compared(of: Entries) -> Mapping[tuple[str, str], object]:
+    return {
+        (entry.pool, entry.device): (
+            {item.type: (item.status, item.reason) for item in entry.conditions if item.type in (READY, HEALTHY)},
+            entry.data,
+        )
+        for entry in of
+    }
+
+
+def _data(plan: Plan, device: PlannedDevice, inventory: NodeInventory) -> dict[str, Any]:
+    variables = plan.env | device.env
+    chips = []
+    for node in device.nodes:
+        found = inventory.device(node.chip)
+        chip: dict[str, Any] = {"index": node.chip, "path": node.container_path}
+        if found is not None and found.pci_bus_id:
+            chip["pciAddress"] = found.pci_bus_id
+        if cores := node.cores or tuple(range(inventory.physical_cores(node.chip) or 0)):
+            chip["cores"] = list(cores)
+        chips.append(chip)
+    data: dict[str, Any] = {"apiVersion": API_VERSIONS[0], "kind": KIND, "chips": chips}
+    if LOGICAL_CORE_VARIABLES[0] in variables:
+        data["logicalCoreSize"] = plan.core_size(device)
+    if MODE in variables:
+        server: dict[str, Any] = {"mode": _mode(variables[MODE])}
+        if SERVER_ID in variables:
+            server |= {"serverID": variables[SERVER_ID], "nodeID": int(variables[NODE_ID])}
+        data["ultraserver"] = server
+    return data
+
+
+def _mode(number: str) -> str:
+    return next((str(mode) for mode in Mode if str(mode.value) == number), number)
+
+
+def _applied(plan: Plan, device: PlannedDevice) -> str:
+    variables, chips = plan.env | device.env, [node.chip for node in device.nodes]
+    numbers = sorted(node.number for node in device.nodes)
+    cores = f", cores {ranges(device.nodes[0].cores)}," if device.has_cores else ""
+    parts = [f"chip{'s' * (len(chips) > 1)} {ranges(chips)}{cores} as {DEVICE_PATH}{ranges(numbers)}"]
+    if LOGICAL_CORE_VARIABLES[0] in variables:
+        parts.append(f"logical core size {plan.core_size(device)}")
+    if MODE in variables:
+        parts.append(f"UltraServer mode {_mode(variables[MODE])}")
+    return "; ".join(parts)

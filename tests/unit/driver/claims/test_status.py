@@ -1,0 +1,369 @@
+"""What claims are to say of the devices that they got: ``status.devices``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from msgspec.structs import replace as changed
+
+from dra_driver.driver.claims.model import NOT_PREPARED, Plan, PreparedClaims, PrepareError
+from dra_driver.driver.claims.status import Entries, Refusal, differs, entries, is_worse
+from dra_driver.driver.claims.status_writer import (
+    FORGET_SECONDS,
+    LEFT_SECONDS,
+    MANAGER,
+    REFUSAL_SECONDS,
+    ClaimStatusWriter,
+)
+from dra_driver.kube.api.errors import ApiError, Unreachable
+from dra_driver.kube.objects.meta import ObjectMeta
+from dra_driver.kube.objects.resource import AllocatedDeviceStatus, PartialResourceClaim, ResourceClaim
+from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth, in_order
+from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSet
+from dra_driver.neuron.opaque_config import ConfigError
+from dra_driver.neuron.topology.instance_types import lookup
+from dra_driver.neuron.topology.partitions import NODE_DEVICE
+from dra_driver.neuron.topology.ultraserver import Mode
+from dra_driver.util.errors import DriverError
+from tests.builders.claims import (
+    NODE,
+    SETTINGS,
+    claim,
+    config,
+    host,
+    missing,
+    neuron_config,
+    plan,
+    pod,
+    result,
+    ultraserver_config,
+)
+from tests.golden import golden
+
+NOW = 1_700_000_000
+MAX_DATA_BYTES = 10 << 10
+FOUR = Membership((Mode.X4, Mode.X1), (ServerSet(4, "1a2b3c4d5e6f7081", 2),), elected=True)
+
+
+def well(count: int = 16, **sick: str) -> NodeHealth:
+    """All chips healthy but those named ``chip3="hbm-repairable"``."""
+    return NodeHealth(
+        tuple(
+            ChipHealth(index, in_order(ActiveFault(sick[key], NOW) for key in (f"chip{index}",) if key in sick))
+            for index in range(count)
+        ),
+        NOW,
+    )
+
+
+def told(found: Entries) -> list[dict[str, Any]]:
+    return [
+        {
+            **msgspec.to_builtins(entry),
+            "conditions": [
+                f"{item.type}={item.status} {item.reason} since {item.last_transition_time}: {item.message}"
+                for item in entry.conditions
+            ],
+        }
+        for entry in found
+    ]
+
+
+def shown(found: Entries) -> str:
+    return yaml.safe_dump(told(found), sort_keys=False, width=1000)
+
+
+def with_pci(inventory: NodeInventory) -> NodeInventory:
+    kind = lookup("trn2.48xlarge")
+    addresses = (kind.pci_bus_ids if kind else None) or tuple(f"0000:{index:02x}:00.0" for index in range(16))
+    devices = (replace(one, pci_bus_id=addresses[one.index]) for one in inventory.devices)
+    return replace(inventory, devices=tuple(devices))
+
+
+def made(item: ResourceClaim, inventory: NodeInventory, **more: Any) -> Plan:
+    return plan(item, inventory, PreparedClaims(), SETTINGS, **more)
+
+
+def test_chips_say_which_they_are_where_they_are_seen_and_how_well_they_are() -> None:
+    item = claim(1, [4, 5], configs=[config(neuron_config(1))])
+    inventory = with_pci(host())
+    golden(shown(entries(made(item, inventory), well(chip5="hbm-repairable"), inventory, (), NOW)))
+
+
+def test_cores_say_which_they_are() -> None:
+    inventory = host()
+    item = claim(1, [result("neuron-core-3-1")])
+    pods = {"pod-1": pod("pod-1", main=["claim-1"])}
+    golden(shown(entries(made(item, inventory, pods=pods), well(), inventory, (), NOW)))
+
+
+def test_a_node_of_an_ultraserver_says_its_place_and_fits_into_the_limit() -> None:
+    inventory = with_pci(host(instance_type="trn2u.48xlarge", ultraserver=FOUR))
+    item = claim(1, [result(NODE_DEVICE)], configs=[config(ultraserver_config(4))])
+    (entry,) = entries(made(item, inventory), well(), inventory, (), NOW)
+    assert [chip["index"] for chip in entry.data["chips"]] == list(range(16))
+    assert all(chip["pciAddress"] and chip["cores"] for chip in entry.data["chips"])
+    assert len(msgspec.json.encode(entry.data)) < MAX_DATA_BYTES / 2
+    golden(shown((changed(entry, data={**entry.data, "chips": entry.data["chips"][:1]}),)))
+
+
+def test_one_device_for_two_requests_is_one_entry() -> None:
+    item = claim(1, [result(4), result(4, "monitor", admin_access=True)])
+    found = entries(made(item, host(), pods={"pod-1": pod("pod-1", main=["claim-1"])}), well(), host(), (), NOW)
+    assert [entry.device for entry in found] == ["neuron-device-4"]
+
+
+def test_a_refusal_has_its_word_and_text_and_says_nothing_of_what_was_not_applied() -> None:
+    item = claim(1, [4, result("nic", driver="efa.networking.k8s.aws"), result(7, pool="node-2")])
+    error = PrepareError("device x is lost", consequence=NOT_PREPARED, reason="DeviceMissing")
+    golden(shown(entries(Refusal.of(item, NODE, error), well(), host(), (), NOW)))
+
+
+@pytest.mark.parametrize(
+    ("chips", "configs", "reason"),
+    [
+        ([99], [], "DeviceMissing"),
+        ([result("disk-0")], [], "UnknownDevice"),
+        ([4, result(4, "more")], [], "ConflictingDevices"),
+        ([4], [config({"kind": "NeuronConfig"})], "InvalidParameters"),
+        ([4], [config(neuron_config(7))], "InvalidParameters"),
+        ([4], [config(ultraserver_config(4))], "InvalidParameters"),
+    ],
+)
+def test_refusals_of_a_kind_have_one_word(chips: list[Any], configs: list[Any], reason: str) -> None:
+    with pytest.raises((PrepareError, ConfigError)) as caught:
+        made(claim(1, chips, configs=configs), host())
+    assert caught.value.reason == reason
+
+
+def test_times_are_those_of_the_last_change_of_a_status() -> None:
+    wanted = made(claim(1, [4]), host())
+    before = entries(wanted, well(), host(), (), NOW)
+    after = entries(wanted, well(chip4="hbm-repairable"), host(), before, NOW + 60)
+    ready, healthy = after[0].conditions
+    assert (ready.last_transition_time, healthy.last_transition_time) == (
+        "2023-11-14T22:13:20Z",
+        "2023-11-14T22:14:20Z",
+    )
+    assert differs(before, after)
+    assert is_worse(before, after)
+    assert not is_worse(after, before)
+
+
+def test_what_the_api_server_gives_back_does_not_differ() -> None:
+    found = entries(made(claim(1, [4]), host()), well(), host(), (), NOW)
+    again = msgspec.json.decode(msgspec.json.encode(found), type=Entries)
+    assert not differs(again, entries(made(claim(1, [4]), host()), well(), host(), again, NOW + 9))
+
+
+# The queue
+
+
+class Api:
+    """Claims, and what was applied to them; the next calls raise the errors in ``trouble``."""
+
+    def __init__(self, *claims: ResourceClaim) -> None:
+        self.claims: dict[str, PartialResourceClaim] = {item.metadata.name: item for item in claims}
+        self.trouble: list[ApiError] = []
+        self.asked = 0
+        self.applied: list[tuple[str, Sequence[AllocatedDeviceStatus]]] = []
+
+    def get_claim(self, namespace: str, name: str) -> PartialResourceClaim:
+        self.asked += 1
+        self._fail()
+        if name not in self.claims:
+            raise missing()
+        return self.claims[name]
+
+    def apply_claim_devices(self, claim: ObjectMeta, devices: Sequence[AllocatedDeviceStatus], manager: str) -> None:
+        assert manager == MANAGER
+        self.asked += 1
+        self._fail()
+        stored = self.claims[claim.name]
+        if stored.metadata.uid != claim.uid:
+            raise ApiError("conflict", status=409)
+        self.applied.append((claim.name, devices))
+        others = tuple(entry for entry in stored.status.devices if entry.driver != "neuron.aws.com")
+        self.claims[claim.name] = changed(stored, status=changed(stored.status, devices=(*others, *devices)))
+
+    def _fail(self) -> None:
+        if self.trouble:
+            raise self.trouble.pop(0)
+
+    @property
+    def words(self) -> list[str]:
+        """Reasons of the conditions Ready that were written."""
+        return [entry.conditions[0].reason for _, devices in self.applied for entry in devices]
+
+
+class Rounds(ClaimStatusWriter):
+    """A writer whose rounds are called by the test."""
+
+    def __init__(self, api: Api) -> None:
+        self.now = 1000.0
+        self.health: NodeHealth | None = well()
+        super().__init__(api, NODE, lambda: self.health, host, clock=lambda: self.now)
+
+    def round(self, after: float = 0.0) -> float:
+        self.now += after
+        return self._round()
+
+
+def refused(reason: str) -> DriverError:
+    return PrepareError("no", reason=reason)
+
+
+ITEM = claim(1, [4])
+PLAN = made(ITEM, host())
+
+
+def test_of_many_states_the_last_is_written_once() -> None:
+    api = Api(ITEM)
+    writer = Rounds(api)
+    writer.refused(ITEM, refused("DeviceInUse"))
+    writer.prepared(PLAN, ITEM)
+    writer.round()
+    writer.round(3600)
+    assert api.words == ["Prepared"]
+    assert api.asked == 1
+
+
+def test_a_refusal_is_written_when_its_word_changes_and_at_most_once_a_minute() -> None:
+    api = Api(ITEM)
+    writer = Rounds(api)
+    for reason in ("DeviceInUse", "DeviceInUse", "DeviceMissing", "DeviceHeldBack"):
+        writer.refused(api.claims["claim-1"], refused(reason)) if api.applied else writer.refused(ITEM, refused(reason))
+        writer.round(1)
+    assert api.words == ["DeviceInUse"]
+    writer.round(REFUSAL_SECONDS)
+    assert api.words == ["DeviceInUse", "DeviceHeldBack"]
+    writer.prepared(PLAN, api.claims["claim-1"])
+    writer.round()
+    assert api.words[-1] == "Prepared"
+
+
+def test_a_claim_that_has_nothing_of_this_node_is_not_written_when_it_is_refused() -> None:
+    api = Api(ITEM)
+    writer = Rounds(api)
+    writer.refused(claim(2, [result(4, pool="node-2")]), refused("UnknownDevice"))
+    writer.round()
+    assert api.asked == 0
+
+
+def test_after_a_start_prepared_claims_are_read_and_only_those_that_lack_something_written() -> None:
+    api = Api(ITEM, claim(2, [5]))
+    first = Rounds(api)
+    first.prepared(PLAN, ITEM)
+    first.round()
+    second = Rounds(api)
+    second.catch_up([PLAN, made(claim(2, [5]), host())])
+    second.catch_up([PLAN, made(claim(2, [5]), host())])
+    second.round()
+    second.round(60)
+    assert [name for name, _ in api.applied] == ["claim-1", "claim-2"]
+    assert api.asked == 1 + 2 + 1
+
+
+def test_nothing_is_written_before_the_health_is_known() -> None:
+    api = Api(ITEM)
+    writer = Rounds(api)
+    writer.health = None
+    writer.prepared(PLAN, ITEM)
+    assert writer.round() == 1.0
+    assert not api.applied
+    writer.health = well()
+    writer.round()
+    assert len(api.applied) == 1
+
+
+def test_health_is_written_as_rarely_as_slices() -> None:
+    api = Api(ITEM)
+    writer = Rounds(api)
+    writer.prepared(PLAN, ITEM)
+    writer.round()
+    for turn in range(200):
+        writer.health = well(chip4="hbm-repairable") if turn % 2 == 0 else well(chip5="hbm-repairable")
+        writer.health_changed()
+        writer.round(15)
+    assert len(api.applied) == 1 + 5  # the sixth of the hour is for what is worse
+    writer.health = well()
+    writer.round(3700)
+    assert api.applied[-1][1][0].conditions[1].status == "True"
+
+
+def test_an_api_server_in_trouble_is_asked_ever_more_rarely_and_nothing_is_lost() -> None:
+    api = Api(ITEM, claim(2, [5]))
+    writer = Rounds(api)
+    api.trouble = [Unreachable("gone"), Unreachable("gone"), ApiError("busy", status=429, retry_after=90.0)]
+    writer.prepared(PLAN, ITEM)
+    writer.prepared(made(claim(2, [5]), host()), claim(2, [5]))
+    waits = []
+    while len(api.applied) < 2:
+        waits.append(writer.round())
+        writer.now += waits[-1] if len(api.applied) < 2 else 0
+    assert api.asked == 3 + 2
+    assert waits[2] >= 89
+
+
+def test_without_the_right_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    api = Api(ITEM, claim(2, [5]))
+    writer = Rounds(api)
+    api.trouble = [ApiError("forbidden", status=403) for _ in range(8)]
+    writer.prepared(PLAN, ITEM)
+    writer.prepared(made(claim(2, [5]), host()), claim(2, [5]))
+    for _ in range(4):
+        writer.round(1800)
+    assert api.asked <= 8
+    assert len(caplog.records) == 1
+    golden(caplog.messages)
+
+
+@pytest.mark.parametrize("now", [None, claim(9, [4], name="claim-1"), claim(1, [result(4, pool="node-2")])])
+def test_a_claim_that_is_gone_or_replaced_or_allocated_elsewhere_is_done(now: ResourceClaim | None) -> None:
+    api = Api(*[now] * (now is not None))
+    api.trouble = [ApiError("must be an allocated device", status=422)]
+    writer = Rounds(api)
+    writer.prepared(PLAN, ITEM)
+    writer.round()
+    writer.round(3600)
+    assert not api.applied
+    assert api.asked == 2
+
+
+def test_an_unprepare_writes_nothing_and_the_claim_loses_its_entries_if_it_stays_allocated() -> None:
+    api = Api(ITEM)
+    writer = Rounds(api)
+    writer.prepared(PLAN, ITEM)
+    writer.round()
+    writer.unprepared(PLAN)
+    writer.round(1)
+    assert api.asked == 1
+    writer.round(LEFT_SECONDS)
+    assert api.applied[1:] == [("claim-1", ())]
+    writer.round(LEFT_SECONDS)
+    assert api.asked == 3
+
+
+def test_of_a_claim_that_was_made_for_its_pod_an_unprepare_asks_nothing_ever() -> None:
+    api = Api(ITEM)
+    writer = Rounds(api)
+    writer.unprepared(made(claim(1, [4], template=True), host()))
+    writer.round(10 * LEFT_SECONDS)
+    assert api.asked == 0
+
+
+def test_claims_that_are_no_longer_prepared_or_asked_for_are_forgotten() -> None:
+    api = Api(ITEM, claim(2, [5]))
+    writer = Rounds(api)
+    writer.prepared(PLAN, ITEM)
+    writer.refused(claim(2, [5]), refused("DeviceInUse"))
+    writer.round()
+    writer.catch_up([])
+    writer.now += FORGET_SECONDS + 1
+    writer.catch_up([])
+    assert not writer._claims
