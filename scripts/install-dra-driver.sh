@@ -62,7 +62,8 @@ NAMESPACE='neuron-dra-driver'
 DAEMONSET='neuron-dra-driver-kubelet-plugin'
 DRIVER='neuron.aws.com'
 OPTIONS='neuron.aws.com/install-options'
-POLICIES=(neuron-dra-driver-own-slices neuron-dra-driver-own-node neuron-dra-driver-own-events)
+POLICIES=(neuron-dra-driver-own-{slices,node,events,claims})
+CLAIM_STATUS='neuron-dra-driver-claim-status'
 PLACER='neuron-dra-driver-placer'
 FLAGS=' --placer --extended-resources --restart --reset --uninstall --verify --force --dry-run --yes '
 LISTS='--toleration --image-pull-secret --env'
@@ -421,7 +422,10 @@ render() {
     fi
     patch DeviceClass "- {op: replace, path: /apiVersion, value: resource.k8s.io/${resource_api:-v1}}"
     if [[ -z $with_policy ]]; then
-        patch 'ValidatingAdmissionPolicy.*' "{\$patch: delete, apiVersion: v1, kind: any, metadata: {name: any}}"
+        local delete="{\$patch: delete, apiVersion: v1, kind: any, metadata: {name: any}}"
+        patch 'ValidatingAdmissionPolicy.*' "$delete"
+        # Below Kubernetes 1.36 nothing else would narrow this right to the driver's own entries.
+        patch "ClusterRole.*, name: $CLAIM_STATUS" "$delete"
     fi
     kustomize kustomize/driver
 }
@@ -472,7 +476,7 @@ preflight() {
     if ! serves_policies; then
         with_policy=''
         warn "the API server has no ValidatingAdmissionPolicy (Kubernetes 1.30 and later do), so a compromised driver pod" \
-            "could write the ResourceSlices and the Nodes of others"
+            "could write the ResourceSlices and the Nodes of others; claims do not say which devices they got"
     fi
     check_device_plugin
 }
@@ -852,8 +856,8 @@ uninstall() {
     fi
     # shellcheck disable=SC2046 # one word a class
     remove deviceclass $(sed -n 's/^  name: //p' "$DEPLOY/deviceclasses.yaml")
-    remove clusterrolebinding neuron-dra-driver-binding "$PLACER"
-    remove clusterrole neuron-dra-driver-clusterrole neuron-viewer neuron-devices-viewer "$PLACER"
+    remove clusterrolebinding neuron-dra-driver-binding "$CLAIM_STATUS" "$PLACER"
+    remove clusterrole neuron-dra-driver-clusterrole "$CLAIM_STATUS" neuron-viewer neuron-devices-viewer "$PLACER"
     remove -n default rolebinding,role neuron-dra-driver-events
     remove namespace "$NAMESPACE"
     lines "" "Left on the nodes: $kubelet_root/plugins/$DRIVER, with the record of prepared claims and of the chips' health," \

@@ -14,7 +14,7 @@ from tests.cluster.lib.kube import Object, eventually, steadily
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import pod, request, template
 
-POLICIES = ("neuron-dra-driver-own-slices", "neuron-dra-driver-own-node", "neuron-dra-driver-own-events")
+POLICIES = tuple(f"neuron-dra-driver-own-{what}" for what in ("slices", "node", "events", "claims"))
 CLUSTER_OBJECTS = {
     ("namespaces", NAMESPACE),
     *(("deviceclasses", row.name) for row in DEVICE_CLASSES),

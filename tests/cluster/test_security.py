@@ -133,15 +133,17 @@ def rules(kube: Kube, user: str) -> set[tuple[str, str, str, str]]:
 
 
 def test_the_service_account_may_do_exactly_what_the_driver_needs(driver: Installation) -> None:
-    """Nothing about pods, secrets and config maps in any namespace; no write to claims."""
+    """Nothing about pods, secrets and config maps in any namespace; of claims, no write but to the status."""
     anybody = rules(driver.kube, "system:serviceaccount:default:default")
     needs = {
         ("", "nodes"): ("get", "list", "watch", "patch"),
         ("", "nodes/status"): ("patch",),
         ("resource.k8s.io", "resourceclaims"): ("get", "list"),
+        ("resource.k8s.io", "resourceclaims/status"): ("patch",),
         ("resource.k8s.io", "resourceslices"): ("get", "list", "watch", "create", "update", "delete"),
     }
     expected = {(verb, group, resource, "") for (group, resource), verbs in needs.items() for verb in verbs}
+    expected.add(("associated-node:patch", "resource.k8s.io", "resourceclaims/driver", "neuron.aws.com"))
     assert rules(driver.kube, USER) - anybody == expected
 
 

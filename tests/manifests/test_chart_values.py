@@ -279,6 +279,7 @@ SETTINGS: dict[str, dict[str, tuple[Any, str]]] = {
         "emulatedUltraservers": ("2x4", "EMULATED_ULTRASERVERS"),
         "ultraserverLabels": (False, "ULTRASERVER_LABELS"),
         "presentLabel": (False, "PRESENT_LABEL"),
+        "claimStatus": (False, "CLAIM_STATUS"),
         "deviceMetadata": (True, "DEVICE_METADATA"),
     },
     "draDriver.placer": {"healthPort": PORTS["healthPort"], "groupTimeoutSeconds": (60, "GROUP_TIMEOUT")},

@@ -381,6 +381,7 @@ def test_without_admission_policies_the_rest_is_installed_and_it_is_said(cluster
     result = cluster.run(IMAGE)
     assert result.returncode == 0
     assert "ValidatingAdmissionPolicy" not in {item["kind"] for item in documents(cluster.applied)}
+    assert "claim-status" not in cluster.applied, "a right that nothing would narrow"
     assert "has no ValidatingAdmissionPolicy" in result.stderr
 
 

@@ -16,7 +16,7 @@ from dra_driver.driver.node_labels import KEYS
 from dra_driver.kube.api.events import CLUSTER_NAMESPACE
 from dra_driver.neuron.health.condition import PROBLEMS, TYPE
 from dra_driver.neuron.health.node_status import PRESENT
-from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, VIEWER_ROLE
+from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, DRIVER_NAME, VIEWER_ROLE
 from dra_driver.neuron.topology.partitions import Partitions
 from dra_driver.operations.report.cluster import KINDS, POLICIES
 from tests.golden import golden
@@ -92,13 +92,13 @@ def test_what_is_applied_is_valid(version: str, options: tuple[str, ...]) -> Non
     assert Counter(item["kind"] for item in objects) == {
         "Namespace": 1,
         "ServiceAccount": 1,
-        "ClusterRole": 3,
-        "ClusterRoleBinding": 1,
+        "ClusterRole": 4,
+        "ClusterRoleBinding": 2,
         "Role": 1,
         "RoleBinding": 1,
         "DeviceClass": len(DEVICE_CLASSES),
-        "ValidatingAdmissionPolicy": 3,
-        "ValidatingAdmissionPolicyBinding": 3,
+        "ValidatingAdmissionPolicy": 4,
+        "ValidatingAdmissionPolicyBinding": 4,
         "DaemonSet": 1,
     }
     assert (objects[0]["kind"], objects[-1]["kind"]) == ("Namespace", "DaemonSet"), "pods come after what limits them"
@@ -205,6 +205,30 @@ def test_the_driver_may_do_exactly_this() -> None:
     assert events["rules"] == [{"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}]
 
 
+def test_of_claims_the_driver_may_write_no_more_than_the_entries_of_its_own_devices() -> None:
+    assert rules("neuron-dra-driver-claim-status") == [
+        {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/status"], "verbs": ["patch"]},
+        {
+            "apiGroups": ["resource.k8s.io"],
+            "resources": ["resourceclaims/driver"],
+            "resourceNames": [DRIVER_NAME],
+            "verbs": ["associated-node:patch"],
+        },
+    ]
+
+
+@needs_helm
+@pytest.mark.parametrize(("values", "kubernetes"), [(("draDriver.claimStatus=false",), "1.37.1"), ((), "1.29.0")])
+def test_without_the_policy_or_if_not_wanted_there_is_no_right_to_write_claims(
+    values: tuple[str, ...], kubernetes: str
+) -> None:
+    objects = template("draDriver.enabled=true", "devicePlugin.enabled=false", *values, kubernetes=kubernetes)
+    found = [item for item in objects if item["metadata"]["name"].endswith(("-claim-status", "-own-claims"))]
+    assert not found
+    given = [rule for item in objects if item["kind"] == "ClusterRole" for rule in item["rules"]]
+    assert not [rule for rule in given if {"resourceclaims/status", "resourceclaims/driver"} & set(rule["resources"])]
+
+
 def rules(role: str = DRIVER_ROLE, options: tuple[str, ...] = ()) -> list[Object]:
     """Those of a ClusterRole."""
     found: list[Object] = of_kind([item for item in rendered(*options, IMAGE) if named(item) == role], "ClusterRole")[
@@ -239,12 +263,12 @@ def test_who_may_view_edit_or_administer_sees_the_devices_and_nothing_in_a_names
 def test_only_the_drivers_service_account_is_bound() -> None:
     objects = rendered(IMAGE)
     subject = {"kind": "ServiceAccount", "name": "neuron-dra-driver-sa", "namespace": "neuron-dra-driver"}
-    for kind in ("", "Cluster"):
-        binding = of_kind(objects, f"{kind}RoleBinding")
+    bindings = [item for item in objects if item["kind"].endswith("RoleBinding")]
+    assert len(bindings) == 3
+    for binding in bindings:
         assert binding["subjects"] == [subject]
-        (role,) = [
-            item for item in objects if (item["kind"], named(item)) == (f"{kind}Role", binding["roleRef"]["name"])
-        ]
+        kind = binding["kind"].removesuffix("Binding")
+        (role,) = [item for item in objects if (item["kind"], named(item)) == (kind, binding["roleRef"]["name"])]
         assert binding["metadata"].get("namespace") == role["metadata"].get("namespace")
     account = of_kind(objects, "ServiceAccount")["metadata"]
     assert (account["name"], account["namespace"]) == (subject["name"], subject["namespace"])
@@ -525,6 +549,14 @@ def test_what_the_command_line_overrides_in_a_file_has_to_be_valid_all_the_same(
         ),
         ("neuron-dra-driver-own-node", {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["nodes", "nodes/*"]}),
         ("neuron-dra-driver-own-events", {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["events"]}),
+        (
+            "neuron-dra-driver-own-claims",
+            {
+                "apiGroups": ["resource.k8s.io"],
+                "apiVersions": ["v1", "v1beta2", "v1beta1"],
+                "resources": ["resourceclaims", "resourceclaims/*"],
+            },
+        ),
     ],
 )
 def test_the_admission_policies_concern_the_driver_and_all_that_it_writes(name: str, concerns: Object) -> None:

@@ -34,6 +34,7 @@ draDriver:
   enabled: false
   force: {claimsInUse: false, podsWithLimits: false, secondDriver: false}
   presentLabel: true
+  claimStatus: true
   ultraserverLabels: true
   viewerRoles: {enabled: true}
   healthPort: 51515

@@ -325,7 +325,7 @@ def test_without_the_right_that_is_said_once(caplog: pytest.LogCaptureFixture) -
 
 @pytest.mark.parametrize("now", [None, claim(9, [4], name="claim-1"), claim(1, [result(4, pool="node-2")])])
 def test_a_claim_that_is_gone_or_replaced_or_allocated_elsewhere_is_done(now: ResourceClaim | None) -> None:
-    api = Api(*[now] * (now is not None))
+    api = Api(*([] if now is None else [now]))
     api.trouble = [ApiError("must be an allocated device", status=422)]
     writer = Rounds(api)
     writer.prepared(PLAN, ITEM)
