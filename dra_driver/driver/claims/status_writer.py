@@ -38,6 +38,8 @@ REFUSAL_SECONDS: Final = 60.0
 """Between two refusals of one claim that are written."""
 LEFT_SECONDS: Final = 300.0
 """After an unprepare, the API server drops the entries by itself as soon as nobody uses the claim."""
+_NOT_ALLOCATED: Final = "must be an allocated device"
+"""Part of the API server's answer (422) to an entry for another device."""
 FORGET_SECONDS: Final = 600.0
 """After that a refused claim is forgotten: kubelet, as long as it tries, reminds of it."""
 
@@ -226,7 +228,7 @@ class ClaimStatusWriter:
         self._backoff.reset()
         self._told = False
         if known is None or wanted is None:
-            self._drop(claim)
+            self._done(claim)
             return
         claim.known, claim.due = made, math.inf
         claim.backoff.reset()
@@ -238,11 +240,11 @@ class ClaimStatusWriter:
         return own_entries(stored) if here else None
 
     def _failed(self, claim: _Claim, error: ApiError, *, asked: bool) -> None:
-        if error.object_missing or (asked and error.status in (409, 422)):
-            log.debug("the status of claim %s/%s is not written: %s", claim.meta.namespace, claim.meta.name, error)
-            self._drop(claim)
-        elif error.status in (409, 422):
-            # Another UID, or allocated anew: what is there now decides.
+        # Another UID (409), or allocated anew: what is there now decides.
+        replaced = error.status == 409 or _NOT_ALLOCATED in error.message
+        if error.object_missing or (asked and replaced):
+            self._done(claim)
+        elif replaced:
             claim.known = None
         elif isinstance(error, Unreachable) or error.status == 429 or error.status >= 500:
             self._not_before = self._clock() + self._backoff.next(error.retry_after)
@@ -252,9 +254,11 @@ class ClaimStatusWriter:
                 log.warning("claims do not say what they got, since status.devices cannot be written: %s", error)
             self._told = True
 
-    def _drop(self, claim: _Claim) -> None:
+    def _done(self, claim: _Claim) -> None:
+        """Nothing is to be written any more; one that is prepared is remembered, for else the next pass would ask."""
+        claim.due = math.inf
         with self._lock:
-            if self._claims.get(claim.meta.uid) is claim:
+            if not isinstance(claim.wanted, Plan) and self._claims.get(claim.meta.uid) is claim:
                 del self._claims[claim.meta.uid]
 
 

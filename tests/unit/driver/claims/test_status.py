@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -44,6 +45,7 @@ from tests.builders.claims import (
     ultraserver_config,
 )
 from tests.golden import golden
+from tests.paths import DOCS, ROOT
 
 NOW = 1_700_000_000
 MAX_DATA_BYTES = 10 << 10
@@ -139,6 +141,25 @@ def test_refusals_of_a_kind_have_one_word(chips: list[Any], configs: list[Any], 
     with pytest.raises((PrepareError, ConfigError)) as caught:
         made(claim(1, chips, configs=configs), host())
     assert caught.value.reason == reason
+
+
+def test_the_page_has_every_word_and_key() -> None:
+    page = (DOCS / "claim-status.md").read_text()
+    rooms = (ROOT / "dra_driver/driver", ROOT / "dra_driver/neuron")
+    sources = "".join(path.read_text() for room in rooms for path in room.rglob("*.py"))
+    words = set(re.findall(r"\breason(?:: str)? ?= ?\"([A-Z]\w+)\"", sources))
+    assert len(words) > 10
+    keys, _, reasons = page.partition("## Conditions")
+    assert words <= set(re.findall(r"`(\w+)`", reasons))
+    inventory = with_pci(host(instance_type="trn2u.48xlarge", ultraserver=FOUR))
+    item = claim(1, [result(NODE_DEVICE)], configs=[config(ultraserver_config(4))])
+    (entry,) = entries(made(item, inventory), well(), inventory, (), NOW)
+    found = {f"chips[].{key}" for key in entry.data["chips"][0]} | {
+        f"ultraserver.{key}" for key in entry.data["ultraserver"]
+    }
+    found |= entry.data.keys() - {"apiVersion", "kind", "chips", "ultraserver"}
+    rows = "".join(re.findall(r"^\| (`[^|]*) \|", keys, re.MULTILINE))
+    assert found == set(re.findall(r"`([^`]+)`", rows))
 
 
 def test_times_are_those_of_the_last_change_of_a_status() -> None:
@@ -310,15 +331,18 @@ def test_an_api_server_in_trouble_is_asked_ever_more_rarely_and_nothing_is_lost(
     assert waits[2] >= 89
 
 
-def test_without_the_right_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("status", [403, 422])
+def test_without_the_right_that_is_said_once(caplog: pytest.LogCaptureFixture, status: int) -> None:
+    """From Kubernetes 1.36 on, a lack of the right to ``resourceclaims/driver`` is an invalid object (422)."""
     api = Api(ITEM, claim(2, [5]))
     writer = Rounds(api)
-    api.trouble = [ApiError("forbidden", status=403) for _ in range(8)]
+    api.trouble = [ApiError("forbidden", status=status) for _ in range(99)]
     writer.prepared(PLAN, ITEM)
     writer.prepared(made(claim(2, [5]), host()), claim(2, [5]))
-    for _ in range(4):
-        writer.round(1800)
-    assert api.asked <= 8
+    for _ in range(60):
+        writer.catch_up([PLAN, made(claim(2, [5]), host())])
+        writer.round(60)
+    assert api.asked <= 2 * 9, "in an hour"
     assert len(caplog.records) == 1
     golden(caplog.messages)
 
@@ -326,10 +350,11 @@ def test_without_the_right_that_is_said_once(caplog: pytest.LogCaptureFixture) -
 @pytest.mark.parametrize("now", [None, claim(9, [4], name="claim-1"), claim(1, [result(4, pool="node-2")])])
 def test_a_claim_that_is_gone_or_replaced_or_allocated_elsewhere_is_done(now: ResourceClaim | None) -> None:
     api = Api(*([] if now is None else [now]))
-    api.trouble = [ApiError("must be an allocated device", status=422)]
+    api.trouble = [ApiError("422", status=422, message="status.devices: must be an allocated device in the claim")]
     writer = Rounds(api)
     writer.prepared(PLAN, ITEM)
     writer.round()
+    writer.catch_up([PLAN])
     writer.round(3600)
     assert not api.applied
     assert api.asked == 2
