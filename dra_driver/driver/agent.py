@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from dra_driver.driver.allocations import ContainerWatch, allocation_samples, allocations, claims_in_use
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.metadata import MetadataDirectory
 from dra_driver.driver.claims.model import PlanSettings
@@ -21,6 +20,7 @@ from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
 from dra_driver.driver.device_health import device_health
+from dra_driver.driver.device_use import ContainerWatch, allocation_samples, allocations, claims_in_use
 from dra_driver.driver.metrics import checkpoint_samples, offer_samples, samples, taint_samples
 from dra_driver.driver.node_labels import LABELS, labels
 from dra_driver.driver.offering import Offering

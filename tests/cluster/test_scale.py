@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.driver.node_labels import KEYS
-from dra_driver.driver.resourceslices.taints import SPACING_SECONDS
+from dra_driver.driver.write_budget import SPACING_SECONDS
 from dra_driver.neuron.health.faults import FAULTS, TAINT_DOMAIN
 from dra_driver.neuron.health.node_events import BURST
 from tests.cluster.lib.groupstream import Stream, servers

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 
 from dra_driver.driver.claims.model import Plan
 from dra_driver.driver.claims.status import Entries, Refusal, allocated, differs, entries, is_worse, own_entries
-from dra_driver.driver.resourceslices.taints import WriteBudget
+from dra_driver.driver.write_budget import WriteBudget
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.kube.objects.resource import AllocatedDeviceStatus, PartialResourceClaim

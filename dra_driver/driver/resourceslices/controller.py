@@ -53,10 +53,10 @@ from dra_driver.driver.resourceslices.taints import (
     HELD_SECONDS,
     Publication,
     TaintPolicy,
-    WriteBudget,
     bare,
     is_worse,
 )
+from dra_driver.driver.write_budget import WriteBudget
 from dra_driver.kube.api.codec import ServerVersion
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi, WatchEvent

@@ -1,22 +1,15 @@
-"""Taints on their way to the API server: how often they may be written, and what servers get that do not keep them.
+"""Taints on their way to the API server: what servers get that keep them, and what those get that do not.
 
-**How often.** A chip whose health goes to and fro must not burden the API server, and through it every scheduler. So
-what health alone changes is written at most every 30 seconds and at most six times in an hour, and the last two of the
-six are kept for what makes things worse: a chip that became sick is never left on offer because others recovered often.
-Everything else (a device, an attribute, a repair) is written at once and takes the newest taints along.
-
-**Servers that do not keep taints** (Kubernetes up to 1.35, or 1.36 and later without the feature gate DRADeviceTaints)
-drop the field without a word. They are recognised by what they would store, before a sick chip is offered there as if
-it were well. They get no taints; unhealthy devices that no claim holds are withdrawn instead, and come back when they
-are healthy. Devices that a claim holds stay, since the scheduler counts what is allocated by the devices that are
-offered. This is the weaker way: between the look at the claims and the write, the scheduler may allocate what is
-withdrawn.
+The latter (Kubernetes up to 1.35, or 1.36 and later without the feature gate DRADeviceTaints) drop the field without a
+word. They are recognised by what they would store, before a sick chip is offered there as if it were well. They get no
+taints; unhealthy devices that no claim holds are withdrawn instead, and come back when they are healthy. Devices that a
+claim holds stay, since the scheduler counts what is allocated by the devices that are offered. This is the weaker way:
+between the look at the claims and the write, the scheduler may allocate what is withdrawn.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,11 +20,6 @@ from dra_driver.driver.resourceslices.reconcile import TAINTS, trial
 from dra_driver.kube.api.codec import ServerVersion
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.objects.resource import Device, DeviceTaint, PartialResourceClaim, ResourcePool, ResourceSliceSpec
-
-SPACING_SECONDS: Final = 30.0
-WINDOW_SECONDS: Final = 3600.0
-MAX_WRITES: Final = 6
-RESERVED_WRITES: Final = 2
 
 BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 """Effects that keep the scheduler from allocating a device."""
@@ -44,45 +32,6 @@ HELD_SECONDS: Final = 30.0
 """Between two looks at the claims that hold unhealthy devices, where those are withdrawn once they are free."""
 
 log = logging.getLogger(__name__)
-
-
-# How often
-
-
-@dataclass(slots=True)
-class WriteBudget:
-    """Decides when a change that comes from health alone may be written. Times are of any clock that never goes back.
-
-    Args:
-        spacing: seconds between two writes.
-        window: seconds in which at most ``most`` writes are made.
-        most: writes in a window.
-        reserved: how many of those are for changes for the worse only.
-    """
-
-    spacing: float = SPACING_SECONDS
-    window: float = WINDOW_SECONDS
-    most: int = MAX_WRITES
-    reserved: int = RESERVED_WRITES
-    _written: deque[float] = field(default_factory=deque)
-
-    def wait(self, now: float, *, worse: bool) -> float:
-        """Seconds until a write is allowed; 0: now.
-
-        ``worse``: for a change with new or stronger taints.
-        """
-        while self._written and self._written[0] <= now - self.window:
-            self._written.popleft()
-        times = self._written
-        wait = times[-1] + self.spacing - now if times else 0.0
-        most = self.most if worse else self.most - self.reserved
-        if len(times) >= most:
-            wait = max(wait, times[len(times) - most] + self.window - now)
-        return max(0.0, wait)
-
-    def note(self, now: float) -> None:
-        """A write was made."""
-        self._written.append(now)
 
 
 def bare(devices: Iterable[Device]) -> tuple[Device, ...]:

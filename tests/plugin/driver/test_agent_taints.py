@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.driver.resourceslices.taints import SPACING_SECONDS
+from dra_driver.driver.write_budget import SPACING_SECONDS
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from tests.builders.agent import (

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from dra_driver.driver import agent as agent_module
-from dra_driver.driver import allocations
+from dra_driver.driver import device_use
 from dra_driver.driver.agent import NodeAgent
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN
 from dra_driver.neuron.names import DRIVER_NAME
@@ -35,9 +35,9 @@ SECONDS = START_SECONDS
 def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(agent_module, "SETTLE_SECONDS", 0.3)
     monkeypatch.setattr(agent_module, "HELD_SECONDS", 0.3)
-    monkeypatch.setattr(allocations, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(allocations, "PLUGIN_SECONDS", 0.1)
-    monkeypatch.setattr(allocations, "LINGER_SECONDS", 0.3)
+    monkeypatch.setattr(device_use, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(device_use, "PLUGIN_SECONDS", 0.1)
+    monkeypatch.setattr(device_use, "LINGER_SECONDS", 0.3)
     return world
 
 
@@ -213,7 +213,7 @@ def test_a_plugin_that_is_back_a_moment_after_it_went_changes_nothing(
     with running(world) as agent:
         offers(world)
         writes = world.slice_writes()
-        monkeypatch.setattr(allocations, "LINGER_SECONDS", 2.0)
+        monkeypatch.setattr(device_use, "LINGER_SECONDS", 2.0)
         plugin_offers(world, 0)
         eventually(lambda: not agent._device_plugin, SECONDS, "the driver to have seen it")
         plugin_offers(world, 16)
@@ -243,7 +243,7 @@ def test_an_id_that_names_no_chip_holds_all_back(
 def test_a_pod_that_kubelet_leaves_out_for_a_moment_keeps_its_chips(
     world: World, kubelet: DeviceManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allocations, "LINGER_SECONDS", 3600.0)
+    monkeypatch.setattr(device_use, "LINGER_SECONDS", 3600.0)
     pod = plugin_pod(kubelet, "pod", "0")
     with running(world):
         offers(world, *range(1, 16))

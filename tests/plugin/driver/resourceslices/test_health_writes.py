@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from dra_driver.driver.resourceslices.controller import DeviceSource
-from dra_driver.driver.resourceslices.taints import WriteBudget
+from dra_driver.driver.write_budget import WriteBudget
 from dra_driver.kube.objects.resource import Device, DeviceTaint
 from tests.builders.publisher import NODE, Held, chips, notes, open_watches, published, publishing
 from tests.doubles.apiserver.server import ApiServer

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dra_driver.driver.resourceslices.pool import consuming, counter_set
-from dra_driver.driver.resourceslices.taints import WriteBudget
+from dra_driver.driver.write_budget import WriteBudget
 from dra_driver.kube.objects.resource import Device, DeviceTaint
 from tests.builders.publisher import NODE, Held, chips, notes, published, publishing
 from tests.doubles.apiserver.server import ApiServer

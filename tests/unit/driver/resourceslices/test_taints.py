@@ -15,13 +15,13 @@ from dra_driver.driver.resourceslices.devices import completed, node_problem, of
 from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.driver.resourceslices.reconcile import decide
 from dra_driver.driver.resourceslices.taints import (
-    WriteBudget,
     allocated,
     bare,
     fitting,
     is_worse,
     without_unhealthy,
 )
+from dra_driver.driver.write_budget import WriteBudget
 from dra_driver.kube.api.codec import ServerVersion, decode
 from dra_driver.kube.objects.resource import Device, DeviceTaint, ResourceClaim, ResourceSlice
 from dra_driver.neuron.health.assess import HealthMemory, assess

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dra_driver.driver.allocations import MOST_SERIES, DeviceUse, allocation_samples, allocations
 from dra_driver.driver.claims.model import ChipNode, Plan, PlannedDevice
+from dra_driver.driver.device_use import MOST_SERIES, DeviceUse, allocation_samples, allocations
 from dra_driver.kube.kubelet.client import ClaimedDevice, PodDevices
 from tests.builders.claims import uid
 
