@@ -105,7 +105,8 @@ def spoil_stored(server: ApiServer) -> None:
         {"source": "FromClaim", "opaque": {"driver": "gpu.example.com", "parameters": {"key": SECRET}}},
     ]
     claim["status"]["allocation"]["nodeSelector"] = SELECTOR
-    claim["status"]["devices"] = [{"driver": "neuron.aws.com", "data": {"x": SECRET}}]
+    entry = {"driver": "neuron.aws.com", "pool": "node-1", "device": "neuron-device-4", "data": {"x": SECRET}}
+    claim["status"]["devices"] = [entry]
     server.store.update("resourceclaims", "ml/train-0-neurons", claim)
     for kind, name in (("secrets", "s"), ("configmaps", "settings")):
         server.store.create(kind, {"metadata": {"namespace": "ml", "name": name}, "data": {"k": SECRET}})
