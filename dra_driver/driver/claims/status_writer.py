@@ -189,14 +189,15 @@ class ClaimStatusWriter:
         """Have those claims written whose devices are better or worse now; the seconds until that is allowed."""
         now, inventory = self._clock(), self._inventory()
         with self._lock:
-            claims = [claim for claim in self._claims.values() if claim.wanted is not None and claim.known is not None]
+            claims = list(self._claims.values())
         changed, worse = [], False
         for claim in claims:
-            if claim.wanted is not None and claim.known is not None:
-                wanted = entries(claim.wanted, health, inventory, claim.known, 0)
-                if differs(claim.known, wanted):
-                    changed.append(claim)
-                    worse = worse or is_worse(claim.known, wanted)
+            if claim.wanted is None or claim.known is None:
+                continue
+            wanted = entries(claim.wanted, health, inventory, claim.known, 0)
+            if differs(claim.known, wanted):
+                changed.append(claim)
+                worse = worse or is_worse(claim.known, wanted)
         if not changed:
             return math.inf
         wait = self._budget.wait(now, worse=worse)
@@ -220,13 +221,13 @@ class ClaimStatusWriter:
             )
             if known is not None and differs(known, made):
                 self._api.apply_claim_devices(claim.meta, made, MANAGER)
+                self._told = False
                 if isinstance(wanted, Refusal):
                     claim.refused_at = self._clock()
         except ApiError as error:
             self._failed(claim, error, asked=asked)
             return
         self._backoff.reset()
-        self._told = False
         if known is None or wanted is None:
             self._done(claim)
             return
