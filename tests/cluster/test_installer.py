@@ -21,9 +21,11 @@ CLUSTER_OBJECTS = {
     *(("validatingadmissionpolicies", name) for name in POLICIES),
     *(("validatingadmissionpolicybindings", name) for name in POLICIES),
     ("clusterroles", "neuron-dra-driver-clusterrole"),
+    ("clusterroles", "neuron-dra-driver-claim-status"),
     ("clusterroles", VIEWER_ROLE),
     ("clusterroles", DEVICES_VIEWER_ROLE),
     ("clusterrolebindings", "neuron-dra-driver-binding"),
+    ("clusterrolebindings", "neuron-dra-driver-claim-status"),
 }
 NAMESPACED_OBJECTS = 4
 """The service account and the DaemonSet; Role and RoleBinding for Events."""

@@ -396,7 +396,7 @@ class ResourceClaimStatus(ApiObject, frozen=True):
 class PartialResourceClaim(ApiObject, frozen=True):
     """A ResourceClaim without what it asks for: all that a driver needs, and the same in every version of the API.
 
-    5,000 of them take 22 MB, in place of 30.
+    5,000 of them take 22 MB, in place of 30, and 9 MB more with what the driver says of their devices.
     """
 
     metadata: ObjectMeta
