@@ -44,7 +44,7 @@ from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.kube.kubelet.dra import ClaimRef, PreparedDevice
 from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.meta import ObjectMeta
-from dra_driver.kube.objects.resource import PartialResourceClaim, ResourceClaimConsumerReference
+from dra_driver.kube.objects.resource import PartialResourceClaim, ReportedClaim, ResourceClaimConsumerReference
 from dra_driver.neuron.exclusion import HeldBack
 from dra_driver.neuron.host.inventory import NodeInventory, chips_of
 from dra_driver.util.errors import DriverError
@@ -71,7 +71,7 @@ log = logging.getLogger(__name__)
 class ClaimSource(Protocol):
     """Where claims are read: ``kube.api.resources.ResourceApi``, the parts in use. Calls raise ApiError."""
 
-    def get_claim(self, namespace: str, name: str, *, timeout: float = _GET_SECONDS) -> PartialResourceClaim:
+    def get_claim(self, namespace: str, name: str, *, timeout: float = _GET_SECONDS) -> ReportedClaim:
         """The claim as stored now. Connecting and the answer may take ``timeout`` seconds each."""
         ...
 
@@ -182,9 +182,7 @@ class Preparer:
             self._status.prepared(made, stored)
         return made
 
-    def _made(
-        self, claim: ClaimRef, stored: PartialResourceClaim | None, trouble: ApiError | None, deadline: float
-    ) -> Plan:
+    def _made(self, claim: ClaimRef, stored: ReportedClaim | None, trouble: ApiError | None, deadline: float) -> Plan:
         if stored is not None and stored.status.allocation is not None and stored.status.allocation.devices.config:
             import dra_driver.neuron.opaque_config  # noqa: F401 - so that the first import does not happen under the lock
         inventory = self._inventory(None if stored is None else chips_needed(stored))
@@ -213,7 +211,7 @@ class Preparer:
     def _recorded(
         self,
         ref: ClaimRef,
-        stored: PartialResourceClaim | None,
+        stored: ReportedClaim | None,
         trouble: ApiError | None,
         inventory: NodeInventory,
         held: PreparedClaims,
@@ -300,7 +298,7 @@ class Preparer:
             for device in prepared.devices
         ]
 
-    def _fetch(self, ref: ClaimRef, deadline: float) -> tuple[PartialResourceClaim | None, ApiError | None]:
+    def _fetch(self, ref: ClaimRef, deadline: float) -> tuple[ReportedClaim | None, ApiError | None]:
         """The claim, or what keeps the API server from telling. PrepareError when it says that there is none."""
         end = min(time.monotonic() + _ENOUGH, deadline)
         for pause in (*_PAUSES, None):
@@ -335,7 +333,7 @@ class Preparer:
             self._allowed = allowed
             self._rights_changed()
 
-    def _get(self, namespace: str, name: str, deadline: float) -> PartialResourceClaim:
+    def _get(self, namespace: str, name: str, deadline: float) -> ReportedClaim:
         """A claim, or ApiError by the deadline."""
         left = deadline - time.monotonic()
         if left <= 0:

@@ -13,7 +13,7 @@ from dra_driver.driver.claims.container_edits import MODE, NODE_ID, SERVER_ID
 from dra_driver.driver.claims.model import DEVICE_PATH, Plan, PlannedDevice
 from dra_driver.driver.device_health import device_health
 from dra_driver.kube.objects.meta import Condition, ObjectMeta, timestamp
-from dra_driver.kube.objects.resource import AllocatedDeviceStatus, PartialResourceClaim
+from dra_driver.kube.objects.resource import AllocatedDeviceStatus, ReportedClaim
 from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import API_VERSIONS, DRIVER_NAME, LOGICAL_CORE_VARIABLES
@@ -40,12 +40,12 @@ class Refusal:
     text: str
 
     @classmethod
-    def of(cls, claim: PartialResourceClaim, node_name: str, error: DriverError) -> Refusal:
+    def of(cls, claim: ReportedClaim, node_name: str, error: DriverError) -> Refusal:
         """The refusal of a claim as the API server has it, for the devices in this node's pool."""
         return cls(claim.metadata, allocated(claim, node_name), error.reason or "NotPrepared", one_line(str(error)))
 
 
-def allocated(claim: PartialResourceClaim, node_name: str) -> tuple[tuple[str, str], ...]:
+def allocated(claim: ReportedClaim, node_name: str) -> tuple[tuple[str, str], ...]:
     """Pool and name of the node's devices that are allocated to the claim, each once."""
     allocation = claim.status.allocation
     found = (
@@ -56,7 +56,7 @@ def allocated(claim: PartialResourceClaim, node_name: str) -> tuple[tuple[str, s
     return tuple(dict.fromkeys(found))
 
 
-def own_entries(claim: PartialResourceClaim) -> Entries:
+def own_entries(claim: ReportedClaim) -> Entries:
     """The entries of this driver that the claim has."""
     return tuple(entry for entry in claim.status.devices if entry.driver == DRIVER_NAME)
 

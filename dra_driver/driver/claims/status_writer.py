@@ -25,7 +25,7 @@ from dra_driver.driver.claims.status import Entries, Refusal, allocated, differs
 from dra_driver.driver.write_budget import WriteBudget
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.kube.objects.meta import ObjectMeta
-from dra_driver.kube.objects.resource import AllocatedDeviceStatus, PartialResourceClaim
+from dra_driver.kube.objects.resource import AllocatedDeviceStatus, ReportedClaim
 from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.util.errors import DriverError
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 class ClaimStatusApi(Protocol):
     """The part of ``kube.api.resources.ResourceApi`` in use. Calls raise ApiError."""
 
-    def get_claim(self, namespace: str, name: str) -> PartialResourceClaim:
+    def get_claim(self, namespace: str, name: str) -> ReportedClaim:
         """The claim as stored now."""
         ...
 
@@ -117,11 +117,11 @@ class ClaimStatusWriter:
         """Write nothing any more, and end; the next start finds out what is missing."""
         self.worker.stop(timeout)
 
-    def prepared(self, plan: Plan, seen: PartialResourceClaim | None) -> None:
+    def prepared(self, plan: Plan, seen: ReportedClaim | None) -> None:
         """A claim was prepared; ``seen``: as the API server had it just before."""
         self._want(_meta(plan), plan, seen)
 
-    def refused(self, claim: PartialResourceClaim, error: DriverError) -> None:
+    def refused(self, claim: ReportedClaim, error: DriverError) -> None:
         """A claim was not prepared."""
         refusal = Refusal.of(claim, self._node_name, error)
         if refusal.devices:
@@ -155,7 +155,7 @@ class ClaimStatusWriter:
         self._health_changed = True
         self.worker.wake()
 
-    def _want(self, meta: ObjectMeta, wanted: Plan | Refusal, seen: PartialResourceClaim | None) -> None:
+    def _want(self, meta: ObjectMeta, wanted: Plan | Refusal, seen: ReportedClaim | None) -> None:
         now = self._clock()
         with self._lock:
             before = self._claims.get(meta.uid)

@@ -21,6 +21,7 @@ from dra_driver.kube.objects.resource import (
     DeviceTaintRule,
     PartialResourceClaim,
     PartialResourceSlice,
+    ReportedClaim,
     ResourceSlice,
     v1,
 )
@@ -192,6 +193,7 @@ RESOURCE_SLICES: Final = Resource(
 )
 PARTIAL_RESOURCE_SLICES: Final = Resource(PartialResourceSlice, "ResourceSlice", "resourceslices", _GROUP_VERSIONS)
 PARTIAL_RESOURCE_CLAIMS: Final = Resource(PartialResourceClaim, "ResourceClaim", "resourceclaims", _GROUP_VERSIONS)
+REPORTED_CLAIMS: Final = Resource(ReportedClaim, "ResourceClaim", "resourceclaims", _GROUP_VERSIONS)
 DEVICE_TAINT_RULES: Final = Resource(
     DeviceTaintRule,
     "DeviceTaintRule",

@@ -17,6 +17,7 @@ from dra_driver.kube.api.codec import (
     NODES,
     PARTIAL_RESOURCE_CLAIMS,
     PODS,
+    REPORTED_CLAIMS,
     RESOURCE_SLICES,
     ListMeta,
     ObjectList,
@@ -29,7 +30,7 @@ from dra_driver.kube.api.codec import (
 from dra_driver.kube.api.errors import ApiError, Status, refusal
 from dra_driver.kube.objects.core import Event, Node, Pod
 from dra_driver.kube.objects.meta import Condition, JsonObject, ObjectMeta
-from dra_driver.kube.objects.resource import AllocatedDeviceStatus, PartialResourceClaim, ResourceSlice
+from dra_driver.kube.objects.resource import AllocatedDeviceStatus, PartialResourceClaim, ReportedClaim, ResourceSlice
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -319,6 +320,7 @@ class ResourceApi:
         self._transport = transport
         self._served = ServedVersion(PARTIAL_RESOURCE_CLAIMS.versions)
         self._claims = Collection(transport, PARTIAL_RESOURCE_CLAIMS, served=self._served)
+        self._claim = Collection(transport, REPORTED_CLAIMS, served=self._served)
         self._slices = Collection(transport, RESOURCE_SLICES, served=self._served)
         self._nodes = Collection(transport, NODES)
         self._pods = Collection(transport, PODS)
@@ -346,9 +348,9 @@ class ResourceApi:
 
     # Claims
 
-    def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0) -> PartialResourceClaim:
+    def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0) -> ReportedClaim:
         """Get one claim as stored now. Connecting and the response may take ``timeout`` seconds each."""
-        return self._claims.get(namespace, name, timeout=timeout)
+        return self._claim.get(namespace, name, timeout=timeout)
 
     def list_claims(self) -> list[PartialResourceClaim]:
         """List all claims of the cluster, in pages."""

@@ -385,25 +385,36 @@ class AllocatedDeviceStatus(ApiObject, frozen=True):
     """A JSON object of the driver's own, of at most 10 KiB."""
 
 
-class ResourceClaimStatus(ApiObject, frozen=True):
+class PartialResourceClaimStatus(ApiObject, frozen=True):
     """``status``; ``allocation`` is None until the scheduler has allocated."""
 
     allocation: AllocationResult | None = None
     reserved_for: tuple[ResourceClaimConsumerReference, ...] = ()
+
+
+class ResourceClaimStatus(PartialResourceClaimStatus, frozen=True):
+    """``status`` with what drivers say of the devices."""
+
     devices: tuple[AllocatedDeviceStatus, ...] = ()
 
 
 class PartialResourceClaim(ApiObject, frozen=True):
-    """A ResourceClaim without what it asks for: all that a driver needs, and the same in every version of the API.
+    """A ResourceClaim without what it asks for and what drivers say of it: the same in every version of the API.
 
     5,000 of them take 22 MB, in place of 30, and 9 MB more with what the driver says of their devices.
     """
 
     metadata: ObjectMeta
+    status: PartialResourceClaimStatus = PartialResourceClaimStatus()
+
+
+class ReportedClaim(PartialResourceClaim, frozen=True):
+    """The same with what drivers say of its devices, up to 10 KiB each: for one claim at a time."""
+
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
-class ResourceClaim(PartialResourceClaim, frozen=True):
+class ResourceClaim(ReportedClaim, frozen=True):
     """A ResourceClaim."""
 
     spec: ResourceClaimSpec = ResourceClaimSpec()

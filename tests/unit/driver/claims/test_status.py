@@ -23,7 +23,7 @@ from dra_driver.driver.claims.status_writer import (
 )
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.kube.objects.meta import ObjectMeta
-from dra_driver.kube.objects.resource import AllocatedDeviceStatus, PartialResourceClaim, ResourceClaim
+from dra_driver.kube.objects.resource import AllocatedDeviceStatus, ReportedClaim, ResourceClaim
 from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.neuron.opaque_config import ConfigError
@@ -189,12 +189,12 @@ class Api:
     """Claims, and what was applied to them; the next calls raise the errors in ``trouble``."""
 
     def __init__(self, *claims: ResourceClaim) -> None:
-        self.claims: dict[str, PartialResourceClaim] = {item.metadata.name: item for item in claims}
+        self.claims: dict[str, ReportedClaim] = {item.metadata.name: item for item in claims}
         self.trouble: list[ApiError] = []
         self.asked = 0
         self.applied: list[tuple[str, Sequence[AllocatedDeviceStatus]]] = []
 
-    def get_claim(self, namespace: str, name: str) -> PartialResourceClaim:
+    def get_claim(self, namespace: str, name: str) -> ReportedClaim:
         self.asked += 1
         self._fail()
         if name not in self.claims:
