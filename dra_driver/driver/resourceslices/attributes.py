@@ -422,8 +422,17 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "Kubernetes",
         CHIP,
         _LOCATED,
-        "PCI address of the chip; `pcieRoot` is not published: `devicegroup1_id` pairs chips with EFA devices",
+        "PCI address of the chip",
         lambda s: s.chips[0].pci_bus_id,
+    ),
+    Attribute(
+        "resource.kubernetes.io/pcieRoot",
+        "string",
+        "Kubernetes",
+        CHIP,
+        _LOCATED,
+        "PCIe root complex above the chip, such as `pci0000:10`, if the host's sysfs shows it",
+        lambda s: s.chips[0].pcie_root,
     ),
     Attribute(
         "resource.kubernetes.io/numaNode",

@@ -158,6 +158,7 @@ def completed(inventory: NodeInventory, before: NodeInventory | None) -> tuple[N
             chip,
             pci_bus_id=known.pci_bus_id if chip.pci_bus_id is None else chip.pci_bus_id,
             numa_node=known.numa_node if chip.numa_node is None else chip.numa_node,
+            pcie_root=known.pcie_root if chip.pcie_root is None else chip.pcie_root,
         )
     whole = replace(
         inventory,

@@ -3,7 +3,7 @@
 That driver is another program, DRANET: driver name ``dra.net``, DeviceClass ``efa.networking.k8s.aws``. It publishes
 the device groups of ``topology.groups`` for its devices, so that one claim can ask for chips and EFA devices that
 belong together. Here are the devices that follow from the pairing of an instance type, with those attributes that
-follow from it too; DRANET's MTU, NUMA node, PCIe root and subsystem are left out.
+follow from it too (the PCIe root as on emulated hosts); DRANET's MTU, NUMA node and subsystem are left out.
 
 Sources: the EKS user guide, "Manage EFA devices"; ResourceSlices captured on trn1.32xlarge nodes (github
 ``anson627/dranet``, ``examples/eks-neuron-efa-dranet``).
@@ -16,7 +16,7 @@ from typing import Final
 
 from dra_driver.kube import cdi
 from dra_driver.kube.objects.resource import Device, DeviceAttribute
-from dra_driver.neuron.emulation.tree import NULL_DEVICE
+from dra_driver.neuron.emulation.tree import NULL_DEVICE, pcie_root
 from dra_driver.neuron.names import GROUP_ATTRIBUTE_DOMAIN
 from dra_driver.neuron.topology.groups import device_group_ids
 from dra_driver.neuron.topology.instance_types import InstanceType
@@ -81,7 +81,8 @@ def _published(kind: InstanceType, device: EfaDevice) -> Device:
     return Device(
         device.name,
         {f"{EFA_DRIVER_NAME}/{name}": value for name, value in own.items()}
-        | {f"{GROUP_ATTRIBUTE_DOMAIN}/devicegroup{size}_id": DeviceAttribute(string=groups[size]) for size in groups},
+        | {f"{GROUP_ATTRIBUTE_DOMAIN}/devicegroup{size}_id": DeviceAttribute(string=groups[size]) for size in groups}
+        | {"resource.kubernetes.io/pcieRoot": DeviceAttribute(string=pcie_root(kind, device.address))},
     )
 
 

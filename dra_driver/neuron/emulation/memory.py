@@ -50,6 +50,11 @@ class TreeFiles(HostFiles):
         entry = self._entries[real]
         return Reading(entry.text.strip()) if isinstance(entry, TextFile) else Reading(None, "not a regular file")
 
+    def link(self, path: str) -> str | None:
+        """What the symbolic link at ``path`` says."""
+        entry = self._entries.get(path)
+        return entry.target if isinstance(entry, SymbolicLink) else None
+
     def names(self, path: str) -> tuple[str, ...]:
         """The names in a directory, sorted; empty if it does not exist."""
         real = self._resolved(path)

@@ -18,6 +18,7 @@ from dra_driver.neuron.emulation.options import (
     driver_version,
     release,
 )
+from dra_driver.neuron.host.devices import PCI_DEVICES
 from dra_driver.neuron.topology.fabric import Fabric
 from dra_driver.neuron.topology.instance_types import InstanceType
 from dra_driver.neuron.topology.ultraserver import Mode
@@ -56,7 +57,6 @@ MODULE_VERSION = "sys/module/neuron/version"
 NULL_DEVICE = (1, 3)
 """Device number of ``/dev/null``: an emulated chip is a device that any container can open and that does nothing."""
 
-PCI_DEVICES = "sys/bus/pci/devices"
 PCI_VENDOR = "1d0f"
 """Amazon's."""
 EFA_DEVICE_ID = "efa2"
@@ -94,8 +94,7 @@ _DEFAULT_NODE_COUNT = 4
 def host_files(kind: InstanceType, options: EmulationOptions, *, counters: bool = True) -> dict[str, Entry]:
     """Files by path relative to the host's root. The options must have passed ``options.check``.
 
-    Without ``counters`` of the cores, which are more than half of all files, and without the PCI devices: no scan of
-    devices reads them.
+    Without ``counters`` of the cores, which are more than half of all files: no scan of devices reads them.
     """
     version = driver_version(kind, options)
     present = [index for index in range(kind.devices or 0) if index not in options.missing]
@@ -117,8 +116,7 @@ def host_files(kind: InstanceType, options: EmulationOptions, *, counters: bool 
             for core in range(kind.cores_per_device):
                 for name in CORE_ERRORS:
                     tree[f"{DEVICES}/neuron{index}/{core_counter(core, name)}"] = _ZERO
-    if counters:
-        tree |= _pci_files(kind, present)
+    tree |= _pci_files(kind, present)
     for name, text in _ultraserver_files(kind, options).items():
         tree[f"{CLASS}/{name}"] = TextFile(f"{text}\n", 0o444)
     if options.logical_nc_config is not None:
@@ -170,10 +168,27 @@ def _pci_files(kind: InstanceType, present: list[int]) -> dict[str, Entry]:
     of_efa = {address: (EFA_DEVICE_ID, index) for index, address in reversed(list(enumerate(kind.efa_bdfs or ())))}
     files: dict[str, Entry] = {}
     for address, (device_id, index) in {**of_chips, **of_efa}.items():
-        files[f"{PCI_DEVICES}/{address}/vendor"] = TextFile(f"0x{PCI_VENDOR}\n", 0o444)
-        files[f"{PCI_DEVICES}/{address}/device"] = TextFile(f"0x{device_id}\n", 0o444)
-        files[f"{PCI_DEVICES}/{address}/numa_node"] = TextFile(f"{-1 if numa is None else numa[index]}\n")
+        place = f"devices/{pcie_root(kind, address)}/{address}"
+        files[f"{PCI_DEVICES}/{address}"] = SymbolicLink(f"../../../{place}")
+        files[f"sys/{place}/vendor"] = TextFile(f"0x{PCI_VENDOR}\n", 0o444)
+        files[f"sys/{place}/device"] = TextFile(f"0x{device_id}\n", 0o444)
+        files[f"sys/{place}/numa_node"] = TextFile(f"{-1 if numa is None else numa[index]}\n")
     return files
+
+
+def pcie_root(kind: InstanceType, address: str) -> str:
+    """The root complex of a chip or an EFA device.
+
+    On trn1.32xlarge it is the device's own bus (see ``efa.py``), on which devices have numbers. A device 0 is behind a
+    switch: as no public source has their roots, those on neighbouring buses are taken to share one, below the lowest.
+    """
+    domain, bus, device = address.split(":")
+    number = int(bus, 16)
+    if device.startswith("00."):
+        buses = {int(other.split(":")[1], 16) for other in (*(kind.pci_bus_ids or ()), *(kind.efa_bdfs or ()))}
+        while number in buses:
+            number -= 1
+    return f"pci{domain}:{number:02x}"
 
 
 def core_counter(core: int, name: str) -> str:

@@ -99,6 +99,9 @@ class TreeWriter:
         kept = {self._whole(path) for path in tree}
         for directory in sorted({self._whole(path) for path in before} - kept):
             self._take_away(directory)
+        for path in sorted(before - tree.keys()):
+            if any(str(parent) in tree for parent in PurePosixPath(path).parents):
+                self._remove(path)  # the directory becomes a link
         new = {directory for directory in kept if directory and not self._path(directory).is_dir()}
         for path in sorted(tree.keys() - same - {self.commit}):
             if self._whole(path) not in new:

@@ -18,6 +18,8 @@ DEVICE_DIRECTORIES = ("sys/devices/virtual/neuron_device", "sys/class/neuron_dev
 """Where the kernel driver's devices are; the class holds links to the first and is read when that is not visible."""
 
 PROC_DEVICES = "proc/devices"
+PCI_DEVICES = "sys/bus/pci/devices"
+"""A link for each PCI device, by its address."""
 
 _ENTRY = re.compile(r"neuron(0|[1-9][0-9]{0,2})")
 _NUMBERS = re.compile(r"([1-9][0-9]{0,3}):([0-9]{1,7})")
@@ -26,6 +28,11 @@ _INDEX = re.compile(r"[0-9]{1,3}")
 _SERIAL = re.compile(r"[0-9a-f]{16}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 _NEURON_MAJOR = re.compile(r"^\s*([0-9]{1,4}) neuron$", re.MULTILINE)
+
+_PCI_LINK = re.compile(
+    r"\.\./\.\./\.\./devices/(pci[0-9a-f]{4,8}:[0-9a-f]{2})"
+    r"(?:/[0-9a-z][0-9a-z:._-]*)*/([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
+)
 
 _STATE_RESETTING, _STATE_INVALID = "0", "2"
 
@@ -99,7 +106,7 @@ def read_devices(scan: Scan, entries: dict[int, str]) -> tuple[NeuronDevice, ...
     if present != expected:
         return devices
     _check_connected(scan, devices, kind)
-    return tuple(_placed(device, kind) for device in devices)
+    return tuple(_placed(scan.files, device, kind) for device in devices)
 
 
 def read_numbers(scan: Scan, entries: dict[int, str]) -> tuple[NeuronDevice, ...]:
@@ -120,12 +127,23 @@ def _read_numbers(scan: Scan, index: int, path: str) -> NeuronDevice | None:
     return replace(known, major=major, minor=minor, node_present=_node_present(scan, index, numbers))
 
 
-def _placed(device: NeuronDevice, kind: InstanceType) -> NeuronDevice:
+def _placed(files: HostFiles, device: NeuronDevice, kind: InstanceType) -> NeuronDevice:
+    address = kind.pci_bus_ids[device.index] if kind.pci_bus_ids else None
     return replace(
         device,
-        pci_bus_id=kind.pci_bus_ids[device.index] if kind.pci_bus_ids else None,
+        pci_bus_id=address,
         numa_node=kind.numa_nodes[device.index] if kind.numa_nodes else None,
+        pcie_root=parse_pcie_root(files.link(f"{PCI_DEVICES}/{address}") or "", address) if address else None,
     )
+
+
+def parse_pcie_root(target: str, address: str) -> str | None:
+    """The root complex (``pci<domain>:<bus>``) in the link of a PCI device, as Kubernetes' helper for drivers has it.
+
+    None: it is no link of this device, or does not begin at a PCI root (of some Arm hosts: at ``platform``).
+    """
+    found = _PCI_LINK.fullmatch(target)
+    return found[1] if found and found[2] == address else None
 
 
 def _read_device(scan: Scan, index: int, path: str) -> NeuronDevice | None:

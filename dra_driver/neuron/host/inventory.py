@@ -46,6 +46,8 @@ class NeuronDevice:
     pci_bus_id: str | None
     """``dddd:bb:dd.f``, only where truly known (per-type table of a fully populated node)."""
     numa_node: int | None
+    pcie_root: str | None = None
+    """``pci<domain>:<bus>`` of the root complex above ``pci_bus_id``."""
 
 
 @dataclass(frozen=True, slots=True)

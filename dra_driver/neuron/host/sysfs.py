@@ -83,6 +83,14 @@ class HostFiles:
         except OSError:
             return None
 
+    def link(self, path: str) -> str | None:
+        """What the symbolic link at ``path`` says; None when there is none."""
+        parent, _, name = path.rpartition("/")
+        try:
+            return os.readlink(f"{self._directory(parent)}/{name}")  # noqa: PTH115 - as below
+        except OSError:
+            return None
+
     def names(self, path: str) -> tuple[str, ...]:
         """Names in a directory, at most ``MAX_ENTRIES`` of them, sorted; empty when it cannot be read."""
         try:

@@ -240,6 +240,14 @@ TABLE: Final = (
         ("PCI addresses and NUMA nodes",),
     ),
     Assumption(
+        "pcie-roots",
+        "the link of a chip's PCI device leads through its PCIe root",
+        _public("Linux, Documentation/ABI/testing/sysfs-bus-pci"),
+        Check("sys/bus/pci/devices/*", verdicts.pcie_roots),
+        "chips have no attribute pcieRoot: claims that join chips and network devices by it stay pending",
+        ("PCI addresses and NUMA nodes",),
+    ),
+    Assumption(
         "efa-addresses",
         "the EFA devices have the PCI addresses that chips are paired with",
         _public(f"{_EFA_MAP}neuron"),

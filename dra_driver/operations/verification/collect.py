@@ -137,6 +137,9 @@ def _matching(files: HostFiles, directory: str, part: str) -> list[str]:
 
 def _look(files: HostFiles, row: HostFile, path: str, *, emulated: bool) -> SeenFile | None:
     """One entry; None: it is not there, or is of another kind and no file in its place says why."""
+    if row.kind == "link":
+        target = files.link(path)
+        return SeenFile(kind="link", text=kept(row, target)) if target else None
     status = files.status(path)
     if status is None:
         return None
@@ -166,7 +169,7 @@ def _only_neuron_pci(seen: dict[str, SeenFile]) -> dict[str, SeenFile]:
     kept_paths = {}
     for path, found in seen.items():
         if path.startswith("sys/bus/pci/"):
-            directory = path.rpartition("/")[0]
+            directory = "/".join(path.split("/")[:5])
             vendor, device = (seen.get(f"{directory}/{name}", SeenFile()).text or "" for name in ("vendor", "device"))
             if vendor != f"0x{PCI_VENDOR}" or not _PCI_IDS.fullmatch(device.removeprefix("0x")):
                 continue

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct, field, to_builtins
 
 from dra_driver.neuron.emulation.memory import TreeFiles
 from dra_driver.neuron.emulation.tree import CharacterDevice, Entry, SymbolicLink, TextFile
+from dra_driver.neuron.host.devices import parse_pcie_root
 from dra_driver.neuron.host.discover import discover_files
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.topology.instance_types import InstanceType, lookup
@@ -33,11 +34,12 @@ DeviceNumber = Annotated[str, Meta(max_length=16, pattern=r"^(?:[0-9]{1,5}:[0-9]
 
 
 class SeenFile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One file, device node, directory or socket of the host."""
+    """One file, device node, directory, socket or link of the host."""
 
     kind: Kind = "file"
     text: Text | None = None
-    """Without surrounding white space; None: it could not be read (``problem``), or the kind has none."""
+    """Without surrounding white space, or what the link says; None: it could not be read (``problem``), or the kind has
+    none."""
     problem: Word = ""
     mode: Annotated[int, Meta(ge=0, le=0o777)] = 0
     """Permission bits of a file or a device node."""
@@ -102,7 +104,14 @@ class Evidence(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 
     def _entry(self, path: str, seen: SeenFile) -> tuple[str, Entry]:
         name = path.removeprefix(f"{CLASS}/")
+        directory, _, file = path.rpartition("/")
+        if (place := self._place(directory)) is not None:
+            path = f"{place}/{file}"
         match seen.kind:
+            case "link" if self._place(path) is not None:
+                return path, SymbolicLink(seen.text or "")
+            case "link":
+                return f"{path}/.keep", TextFile("")
             case "directory" if name != path and any(other.startswith(f"{DEVICES}/{name}/") for other in self.files):
                 return path, SymbolicLink(f"../../devices/virtual/neuron_device/{name}")
             case "directory":
@@ -116,6 +125,13 @@ class Evidence(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
                 return f"{path}/{UNREADABLE}", TextFile(f"{seen.problem}\n")
             case _:
                 return path, TextFile(f"{seen.text}\n", seen.mode & 0o666)
+
+    def _place(self, path: str) -> str | None:
+        """Where the link of a PCI device leads; None: there is no such link, or it says something else."""
+        seen = self.files.get(path)
+        if seen is None or seen.kind != "link" or parse_pcie_root(seen.text or "", path.rpartition("/")[2]) is None:
+            return None
+        return f"sys/{(seen.text or '').removeprefix('../../../')}"
 
     @cached_property
     def _host(self) -> TreeFiles:

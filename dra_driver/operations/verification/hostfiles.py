@@ -15,20 +15,22 @@ from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from typing import Final, Literal, NamedTuple
 
-from dra_driver.neuron.emulation.tree import PCI_DEVICES, SERIAL_BASE
+from dra_driver.neuron.emulation.tree import SERIAL_BASE
 from dra_driver.neuron.health.assess import CORE_COUNTERS, HARDWARE_COUNTERS
 from dra_driver.neuron.host import signals
 from dra_driver.neuron.host.devices import (
     DEVICE_DIRECTORIES,
+    PCI_DEVICES,
     PROC_DEVICES,
     parse_connected,
     parse_core_count,
     parse_numbers,
+    parse_pcie_root,
 )
 from dra_driver.neuron.host.discover import BOOT_ID, LNC_DEFAULT, MODULE_VERSION, PRODUCT_NAME, ec2_name
 
 Keep = Literal["text", "serial", "server", "boot"]
-Kind = Literal["file", "device", "directory", "socket"]
+Kind = Literal["file", "device", "directory", "socket", "link"]
 Parse = Callable[[str], object]
 """None for a text that is not of the expected form."""
 
@@ -97,6 +99,7 @@ ROWS: Final = (
     HostFile("node_cnt", f"{CLASS}/node_cnt", _form("[0-9]{1,3}")),
     HostFile("reservation_id", f"{CLASS}/reservation_id", _SERVER_ID, "server"),
     HostFile("logical_nc_config", LNC_DEFAULT),
+    HostFile("pci-link", _PCI, lambda text: parse_pcie_root(text, text.rpartition("/")[2]), kind="link"),
     HostFile("pci-vendor", f"{_PCI}/vendor", _form("0x[0-9a-f]{4}")),
     HostFile("pci-device", f"{_PCI}/device", _form("0x[0-9a-f]{4}")),
     HostFile("pci-numa", f"{_PCI}/numa_node", _form("-1|[0-9]{1,3}")),

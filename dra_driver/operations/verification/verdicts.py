@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from dra_driver.neuron.emulation.options import NEW_FILES_SINCE
-from dra_driver.neuron.emulation.tree import HEALTH_FAMILIES, PCI_DEVICES
+from dra_driver.neuron.emulation.tree import HEALTH_FAMILIES
 from dra_driver.neuron.health.assess import COMPONENT_NAMES
 from dra_driver.neuron.health.kernel_log import LogHint, parse
+from dra_driver.neuron.host.devices import PCI_DEVICES
 from dra_driver.neuron.host.inventory import Membership
 from dra_driver.neuron.host.signals import HEARTBEAT
 from dra_driver.neuron.topology.instance_types import InstanceType
@@ -365,6 +366,15 @@ def _near(host: Evidence, expected: Iterable[tuple[str, str | None, str | None]]
 
 def _numa_node(host: Evidence, address: str | None) -> str | None:
     return host.text(f"{PCI_DEVICES}/{address}/numa_node")
+
+
+@needs(visible_pci, some_chips)
+def pcie_roots(host: Evidence) -> Verdict:
+    chips = [chip for chip in host.inventory.devices if chip.pci_bus_id is not None]
+    if not chips or not any(seen.kind == "link" for seen in host.files.values()):
+        return unchecked("no link of a PCI device is visible, or the addresses of the chips are not known")
+    odd = [f"no root at the address of neuron{chip.index}" for chip in chips if chip.pcie_root is None]
+    return _judged(_counted(chip.pcie_root for chip in chips if chip.pcie_root is not None), odd)
 
 
 @of_known_type

@@ -47,6 +47,8 @@ def test_those_of_a_trn1_are_what_its_driver_published() -> None:
     assert found == CAPTURED
     assert {groups(device)[16] for device in published(of("trn1.32xlarge"))} == {"fb838249c99a6341"}
     assert list(found) == sorted(found)
+    roots = {text(device, "resource.kubernetes.io/pcieRoot") for device in published(of("trn1.32xlarge"))}
+    assert roots == {"pci0000:10", "pci0000:20", "pci0000:90", "pci0000:a0"}
 
 
 @pytest.mark.parametrize("kind", PAIRED, ids=lambda kind: kind.name)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.neuron.emulation.tree import TextFile, host_files
-from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
+from dra_driver.neuron.emulation.tree import SymbolicLink, TextFile, host_files, pcie_root
+from dra_driver.neuron.emulation.writer import EmulationOptions, host_writer, write_host
 from dra_driver.neuron.host.discover import discover
 from dra_driver.neuron.host.inventory import Membership, NeuronDevice, NodeInventory, ServerSet
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES, InstanceType
@@ -81,6 +81,7 @@ def expected_device(kind: InstanceType, index: int) -> NeuronDevice:
         architecture=kind.sysfs.device_name,
         pci_bus_id=kind.pci_bus_ids[index] if kind.pci_bus_ids else None,
         numa_node=kind.numa_nodes[index] if kind.numa_nodes else None,
+        pcie_root=pcie_root(kind, kind.pci_bus_ids[index]) if kind.pci_bus_ids else None,
     )
 
 
@@ -268,13 +269,29 @@ def test_machines_without_an_election_name_the_reservation(tmp_path: Path) -> No
 
 def test_a_complete_host_has_the_pci_devices_of_its_chips_and_efa_devices() -> None:
     tree = host_files(TRN1, EmulationOptions(missing=frozenset({0})))
-    devices = {path.split("/")[4]: entry for path, entry in tree.items() if path.endswith("/device")}
+    devices = {path.split("/")[-2]: entry for path, entry in tree.items() if path.endswith("/device")}
     assert devices["0000:10:1d.0"] == TextFile("0x7164\n", 0o444)  # chip 1
     assert devices["0000:10:1a.0"] == TextFile("0xefa2\n", 0o444)  # beside chips 0 and 1
     assert len(devices) == 15 + 8
-    assert tree["sys/bus/pci/devices/0000:a0:1c.0/numa_node"] == TextFile("1\n")
-    assert not any("pci" in path for path in host_files(TRN1, EmulationOptions(), counters=False))
+    assert tree["sys/bus/pci/devices/0000:a0:1c.0"] == SymbolicLink("../../../devices/pci0000:a0/0000:a0:1c.0")
+    assert tree["sys/devices/pci0000:a0/0000:a0:1c.0/numa_node"] == TextFile("1\n")
     assert not any("pci" in path for path in host_files(INSTANCE_TYPES["inf2.24xlarge"], EmulationOptions()))
+
+
+@pytest.mark.parametrize("kind", [k for k in EMULATED if k.pci_bus_ids and k.efa_bdfs], ids=lambda kind: kind.name)
+def test_a_chip_has_the_pcie_root_of_its_efa_device(kind: InstanceType) -> None:
+    pairs = list(zip(kind.pci_bus_ids or (), kind.efa_bdfs or (), strict=True))
+    assert [pcie_root(kind, chip) for chip, _ in pairs] == [pcie_root(kind, efa) for _, efa in pairs]
+    roots = {pcie_root(kind, chip) for chip, _ in pairs}
+    assert len(roots) == {"trn1": 4, "trn2": 8}[kind.family]
+
+
+def test_an_older_tree_whose_pci_devices_are_directories_is_replaced(tmp_path: Path) -> None:
+    name = "sys/bus/pci/devices/0000:33:00.0"
+    host_writer(tmp_path).write({f"{name}/vendor": TextFile("0x1d0f\n"), f"{name}/numa_node": TextFile("0\n")})
+    write_host(tmp_path, INSTANCE_TYPES["trn2.3xlarge"], EmulationOptions())
+    assert (tmp_path / name).is_symlink()
+    assert (tmp_path / name / "numa_node").read_text() == "0\n"
 
 
 def test_other_types_have_no_ultraserver_files(tmp_path: Path) -> None:

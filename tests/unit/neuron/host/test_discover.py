@@ -651,3 +651,34 @@ def test_devices_with_the_same_trouble_make_one_finding_and_others_their_own(hos
 
 def test_device_ranges_shorten_runs() -> None:
     assert device_ranges([7, 0, 1, 1, 3, 8]) == "neuron0-neuron1,neuron3,neuron7-neuron8"
+
+
+@pytest.mark.parametrize(
+    ("target", "root"),
+    [
+        ("../../../devices/pci0000:c4/0000:c4:01.0/0000:c5:00.0/0000:cc:00.0", "pci0000:c4"),
+        ("../../../devices/pci10000:e0/0000:cc:00.0", "pci10000:e0"),
+        ("../../../devices/pci0000:c4/pci10000:e0/0000:cc:00.0", "pci0000:c4"),
+        ("../../../devices/platform/40000000.pcie/pci0000:c4/0000:cc:00.0", None),
+        ("../../../devices/pci0000:c4/0000:cb:00.0", None),
+        ("../../../devices/pci0000:c4/../../0000:cc:00.0", None),
+        ("../../../devices/pci0000:C4/0000:cc:00.0", None),
+        ("../../../devices/pci0000:c4/0000:cc:00.0\n", None),
+        ("/sys/devices/pci0000:c4/0000:cc:00.0", None),
+        ("../../../devices/pci0000:c4/" + "a/" * 1900 + "0000:cc:00.0", "pci0000:c4"),
+        ("../../../devices/pci0000:c4/" + "a/" * 1900 + "!/0000:cc:00.0", None),
+        (None, None),
+    ],
+)
+def test_the_pcie_root_is_what_the_link_of_the_chip_begins_with(
+    host: Path, target: str | None, root: str | None
+) -> None:
+    link = host / "sys/bus/pci/devices/0000:cc:00.0"
+    link.unlink()
+    if target is None:
+        link.mkdir()
+    else:
+        link.symlink_to(target)
+    found = discover(host).devices
+    assert found[0].pcie_root == root
+    assert found[1].pcie_root == "pci0000:b2"

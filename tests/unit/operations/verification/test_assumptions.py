@@ -75,6 +75,7 @@ BREAKERS: dict[str, Broken] = {
     ),
     "pci-addresses": Broken(files({f"{PCI}/0000:cb:00.0/device": "0xefa2"}), ("efa-addresses",)),
     "numa-nodes": Broken(files({f"{PCI}/0000:cb:00.0/numa_node": "0", f"{PCI}/0000:ca:00.0/numa_node": "0"})),
+    "pcie-roots": Broken(files({f"{PCI}/0000:cb:00.0": "../../../devices/platform/0000:cb:00.0"})),
     "efa-addresses": Broken(files({f"{PCI}/0000:01:00.0/vendor": "0x1d0f", f"{PCI}/0000:01:00.0/device": "0xefa3"})),
     "efa-near": Broken(files({f"{PCI}/0000:ca:00.0/numa_node": "0"})),
     "lnc-file": Broken(files({"opt/aws/neuron/logical_nc_config": "NEURON_LOGICAL_NC_CONFIG=3"})),
@@ -137,7 +138,7 @@ def test_every_row_has_a_breaker_and_a_code_of_its_own() -> None:
 
 def test_on_a_complete_host_every_line_is_ok(hosts: dict[str, Evidence]) -> None:
     about_servers = {"ultraserver-ids", "ultraserver-modes"}
-    unknown_addresses = {"pci-addresses", "numa-nodes", "efa-near", "neuron-ls-addresses"}
+    unknown_addresses = {"pci-addresses", "numa-nodes", "pcie-roots", "efa-near", "neuron-ls-addresses"}
     assert {code for code, state in states(hosts["trn2.48xlarge"]).items() if state != "ok"} == about_servers
     assert {code for code, state in states(hosts["trn2u.48xlarge"]).items() if state != "ok"} == unknown_addresses
 
