@@ -27,6 +27,9 @@
 #   --env NAME=VALUE     a setting of the driver that has no option here, such as CONTIGUITY_POLICY=refuse
 #   --resources LIST     requests and limits of the driver instead of the default ones, such as
 #                        requests.cpu=50m,requests.memory=64Mi,limits.memory=256Mi
+#   --parameters-policy off
+#                        do not refuse wrong parameters (NeuronConfig, UltraServerConfig) when they are applied, but only
+#                        when a pod starts (default on)
 #   --values FILE        take options from a file of lines such as "devices: chip,core"; those of the command line
 #                        prevail
 #   --restart            replace the driver's pods even if nothing changed (a new image was loaded under the same name)
@@ -62,8 +65,9 @@ NAMESPACE='neuron-dra-driver'
 DAEMONSET='neuron-dra-driver-kubelet-plugin'
 DRIVER='neuron.aws.com'
 OPTIONS='neuron.aws.com/install-options'
-POLICIES=(neuron-dra-driver-own-{slices,node,events,claims})
 CLAIM_STATUS='neuron-dra-driver-claim-status'
+PARAMETERS='neuron-dra-driver-parameters'
+POLICIES=(neuron-dra-driver-own-{slices,node,events,claims} "$PARAMETERS")
 PLACER='neuron-dra-driver-placer'
 FLAGS=' --placer --extended-resources --restart --reset --uninstall --verify --force --dry-run --yes '
 LISTS='--toleration --image-pull-secret --env'
@@ -83,7 +87,7 @@ QUOTE="'"
 
 # The options, by their names. Empty: not given. Of what can be given several times: a line each.
 emulate='' emulated_ultraservers='' devices='' extended_resources='' node_selector='' kubelet_root='' placer=''
-group_timeout='' toleration='' image_pull_secret='' env='' resources='' resource_api='' values='' timeout=300
+group_timeout='' parameters_policy='' toleration='' image_pull_secret='' env='' resources='' resource_api='' values='' timeout=300
 restart='' reset='' uninstall='' verify='' force='' dry_run='' yes='' kubectl=${KUBECTL:-kubectl}
 # And what else is found out on the way.
 image='' place='' given=' ' classes='' with_policy=1 scratch='' components='' patches=''
@@ -183,6 +187,7 @@ rule() {
     --resources)
         pattern="^$RESOURCE(,$RESOURCE)*\$" hint='something like requests.cpu=50m,limits.memory=256Mi'
         ;;
+    --parameters-policy) pattern='^(on|off)$' hint='on or off' ;;
     --values | --kubectl) pattern='' hint='' ;;
     *) return 1 ;;
     esac
@@ -285,7 +290,7 @@ settings() {
         if [[ -n ${!name} ]]; then printf '%s %s\n' "$option" "${!name}"; fi
     done
     if [[ -n $placer ]]; then printf '%s\n' --placer "--group-timeout $group_timeout"; fi
-    for option in $LISTS --resources; do
+    for option in $LISTS --resources --parameters-policy; do
         name=$(variable_of "$option")
         while IFS= read -r line; do
             if [[ -n $line ]]; then printf '%s=%s\n' "$option" "$line"; fi
@@ -405,6 +410,7 @@ render() {
     if [[ $kubelet_root != /var/lib/kubelet ]]; then
         component $SETTINGS/kubelet-root /var/lib/k0s/kubelet "$kubelet_root"
     fi
+    if [[ $parameters_policy == off ]]; then components+="deploy/$SETTINGS/no-parameters-policy, "; fi
     if [[ -n $placer ]]; then component $SETTINGS/placer '"300"' "\"$group_timeout\""; fi
     add_tolerations
     add_pull_secrets
@@ -608,7 +614,9 @@ keep_settings() {
         '--emulate '* | '--devices '* | '--node-selector '* | '--kubelet-root '* | '--group-timeout '*)
             keep "$option" "${line#* }"
             ;;
-        --toleration=* | --image-pull-secret=* | --env=* | --resources=*) keep "$option" "${line#*=}" ;;
+        --toleration=* | --image-pull-secret=* | --env=* | --resources=* | --parameters-policy=*)
+            keep "$option" "${line#*=}"
+            ;;
         *) die "the annotation $OPTIONS of the DaemonSet has a line that is none: '$line'; pass --reset. Nothing was changed" ;;
         esac
     done <<<"$installed"
@@ -695,6 +703,9 @@ check_nodes_left() {
 apply() {
     kube apply -f - <"$scratch/objects.yaml" ||
         die "not everything could be applied (see above); fix the cause and run this again"
+    if [[ $parameters_policy == off && -n $with_policy ]]; then
+        kube delete validatingadmissionpolicybinding,validatingadmissionpolicy "$PARAMETERS" --ignore-not-found
+    fi
     if [[ -n $restart ]]; then kube -n "$NAMESPACE" rollout restart "daemonset/$DAEMONSET"; fi
     if [[ -n $restart && -n $placer ]]; then kube -n "$NAMESPACE" rollout restart "deployment/$PLACER"; fi
 }

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol, get_args
+from typing import Annotated, Literal, NamedTuple, Protocol, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -56,6 +56,24 @@ KINDS: dict[str, type[NeuronConfig | UltraServerConfig]] = {
     "NeuronConfig": NeuronConfig,
     "UltraServerConfig": UltraServerConfig,
 }
+
+
+class Rule(NamedTuple):
+    """What the admission policy of the chart knows of a field."""
+
+    legal: tuple[int, ...]
+    required: bool
+
+
+def rules() -> dict[str, dict[str, Rule]]:
+    """The fields of each kind."""
+    return {
+        kind: {
+            field.alias or name: Rule(_literals(field.annotation), field.is_required())
+            for name, field in model.model_fields.items()
+        }
+        for kind, model in KINDS.items()
+    }
 
 
 _ECHO = 40

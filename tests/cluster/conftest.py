@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import json
 import os
 import re
 import shutil
@@ -36,10 +37,10 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.cluster.lib import diagnosis
 from tests.cluster.lib.installation import EMULATED, EMULATED_ULTRASERVER, ULTRASERVERS, Installation
-from tests.cluster.lib.kube import ExternalCluster, Kube
+from tests.cluster.lib.kube import ExternalCluster, Kube, eventually
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.nodefiles import NodeFiles
-from tests.cluster.lib.objects import IMAGE
+from tests.cluster.lib.objects import IMAGE, config, neuron_config, request, template
 from tests.cluster.lib.release import Release, helm_program
 from tests.paths import ROOT
 
@@ -312,6 +313,16 @@ def installation(kube: Kube, cluster: Cluster | ExternalCluster, driver_image: s
 def driver(installation: Installation) -> Installation:
     """The driver, installed and ready on every node, on emulated hardware."""
     installation.ensure("--emulate", EMULATED)
+    return installation
+
+
+@pytest.fixture
+def lenient_driver(installation: Installation, kube: Kube) -> Installation:
+    """The same where wrong parameters can be applied, and are refused by the driver alone."""
+    installation.ensure("--emulate", EMULATED, "--parameters-policy", "off")
+    wrong = json.dumps(template("wrong", request(), configs=[config(neuron_config(3))]))
+    command = ("create", "--dry-run=server", "--output=name", "-f", "-")
+    eventually("wrong parameters to be taken", lambda: kube.kubectl(*command, stdin=wrong, check=False))
     return installation
 
 

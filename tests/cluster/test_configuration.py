@@ -88,7 +88,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_wrong_parameters_are_refused_in_an_event_of_the_pod(
-    driver: Installation, namespace: Namespace, node_files: dict[str, NodeFiles], case: str
+    lenient_driver: Installation, namespace: Namespace, node_files: dict[str, NodeFiles], case: str
 ) -> None:
     configs, text = REFUSED[case]
     namespace.apply(
@@ -105,7 +105,7 @@ def test_wrong_parameters_are_refused_in_an_event_of_the_pod(
 
 
 def test_a_wrong_claim_does_not_keep_other_pods_from_starting(
-    driver: Installation, namespace: Namespace, node_files: dict[str, NodeFiles]
+    lenient_driver: Installation, namespace: Namespace, node_files: dict[str, NodeFiles]
 ) -> None:
     """Nor does it leave anything when its pod is deleted, though another claim of the pod was right."""
     namespace.apply(

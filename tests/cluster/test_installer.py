@@ -14,7 +14,9 @@ from tests.cluster.lib.kube import Object, eventually, steadily
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import pod, request, template
 
-POLICIES = tuple(f"neuron-dra-driver-own-{what}" for what in ("slices", "node", "events", "claims"))
+POLICIES = tuple(
+    f"neuron-dra-driver-{name}" for name in ("own-slices", "own-node", "own-events", "own-claims", "parameters")
+)
 CLUSTER_OBJECTS = {
     ("namespaces", NAMESPACE),
     *(("deviceclasses", row.name) for row in DEVICE_CLASSES),

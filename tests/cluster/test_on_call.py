@@ -239,7 +239,7 @@ CASES: dict[str, tuple[Object | None, tuple[str, ...]]] = {
 
 
 def test_one_command_tells_what_is_wrong_with_a_pod(
-    holder: str, namespace: Namespace, commands: Commands, figures: list[str]
+    holder: str, lenient_driver: Installation, namespace: Namespace, commands: Commands, figures: list[str]
 ) -> None:
     for name, (made, _) in CASES.items():
         namespace.apply(*([made] if made is not None else []), pod(name, templates={"neurons": name}, node=NODE))

@@ -158,6 +158,7 @@ def test_a_second_driver_in_the_cluster_is_refused(program: str | None, tmp_path
     golden(refused(upgrade(tmp_path, of_script, DRIVER, program=program, namespace="team-b")), "of the script")
     forced = upgrade(tmp_path, there, DRIVER, "draDriver.force.secondDriver=true", program=program, namespace="team-b")
     assert forced.returncode == 0, forced.stderr
+    assert "-parameters" not in forced.stdout, "the other one may know other parameters"
 
 
 @needs_helm

@@ -97,6 +97,7 @@ EQUAL = {
     "legacy-settings/device-numbering": ("devicePlugin.deviceNumbering=renumber",),
     "legacy-settings/metrics": ("devicePlugin.metricsPort=9100",),
     "legacy-settings/kubelet-root": ("kubeletRoot=/var/lib/k0s/kubelet",),
+    "driver-settings/no-parameters-policy": ("draDriver.parametersPolicy.enabled=false",),
     "legacy-settings/image-pull-secret": ("imagePullSecrets={registry}",),
 }
 """Components, and the values of the chart that do the same."""
@@ -149,6 +150,17 @@ def test_all_settings_together_are_valid_and_in_the_namespace_of_choice(tmp_path
     assert {"key": "dedicated", "operator": "Equal", "value": "neuron", "effect": "NoSchedule"} in daemonset[
         "tolerations"
     ]
+
+
+@needs_kubectl
+def test_another_namespace_leaves_the_policy_that_names_none_as_it_is(tmp_path: Path) -> None:
+    made = with_settings(tmp_path / "own", "driver", DEPLOY / "kustomize/driver-settings/namespace")
+    plain = kustomized(DEPLOY / "kustomize/driver")
+    before, after = (
+        [item for item in all_ if item["metadata"]["name"].endswith("-parameters")] for all_ in (plain, made)
+    )
+    assert before == after
+    assert len(after) == 2
 
 
 @needs_kubectl

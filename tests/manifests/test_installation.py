@@ -573,6 +573,16 @@ def test_the_admission_policies_concern_the_driver_and_all_that_it_writes(name: 
     assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}
 
 
+@pytest.mark.parametrize(("options", "there"), [((), True), (("on",), True), (("off",), False)])
+def test_the_policy_for_parameters_can_be_left_out(options: tuple[str, ...], there: bool) -> None:
+    made = rendered(*(("--parameters-policy", *options) if options else ()), IMAGE)
+    assert len([item for item in made if item["metadata"]["name"] == "neuron-dra-driver-parameters"]) == 2 * there
+    annotations = of_kind(made, "DaemonSet")["metadata"].get("annotations", {})
+    assert (f"--parameters-policy={options[0]}" if options else "") in annotations.get(
+        "neuron.aws.com/install-options", ""
+    )
+
+
 def test_the_labels_that_the_policy_lets_pass_are_those_that_the_driver_writes() -> None:
     variables = policy("neuron-dra-driver-own-node")["variables"]
     (ours,) = [item["expression"] for item in variables if item["name"] == "ours"]

@@ -111,6 +111,18 @@ patches:
       path: /spec/template/spec/tolerations/-
       value: {key: dedicated, operator: Equal, value: neuron, effect: NoSchedule}
 """
+NO_PARAMETERS_POLICY: Final = """\
+# Wrong parameters (NeuronConfig, UltraServerConfig) are refused when a pod starts, not when they are applied. Does not
+# delete a policy that is installed.
+apiVersion: kustomize.config.k8s.io/v1alpha1
+kind: Component
+patches:
+- target:
+    kind: ValidatingAdmissionPolicy.*
+    name: neuron-dra-driver-parameters
+  patch: |
+    {$patch: delete, apiVersion: v1, kind: any, metadata: {name: any}}
+"""
 REGISTRY_CREDENTIALS: Final = """\
 # The Secret with the credentials of your registry; it has to be in the namespace of the pods.
 apiVersion: kustomize.config.k8s.io/v1alpha1
@@ -151,6 +163,7 @@ replacements:
     fieldPaths: [subjects.0.namespace]
   # system:serviceaccount:NAMESPACE:NAME
   - select: {kind: ValidatingAdmissionPolicy}
+    reject: [{name: neuron-dra-driver-parameters}]
     fieldPaths: [spec.matchConditions.0.expression]
     options: {delimiter: ':', index: 2}
 """
@@ -309,6 +322,7 @@ def generated(helm: str) -> dict[str, str]:
         "kustomize/driver/kustomization.yaml": base(["driver.yaml"]),
         "kustomize/driver/driver.yaml": joined(driver.values()),
         "kustomize/driver-settings/namespace/kustomization.yaml": OWN_NAMESPACE,
+        "kustomize/driver-settings/no-parameters-policy/kustomization.yaml": NO_PARAMETERS_POLICY,
         "kubectl/kustomization.yaml": base(FILES),
         "kustomize/legacy/kustomization.yaml": base(["../../kubectl"]),
         "kustomize/driver-example/kustomization.yaml": EXAMPLE.format(base="driver", more=""),

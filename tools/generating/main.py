@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import re
 import subprocess
 import sys
@@ -26,7 +27,9 @@ from deployfiles.main import DEPLOY, generated, helm_program, present
 from dra_driver.cli import reference
 from dra_driver.driver import deviceclasses
 from dra_driver.driver.resourceslices import attributes
+from dra_driver.neuron import opaque_config
 from dra_driver.neuron.health import page as health_page
+from dra_driver.neuron.names import API_VERSIONS
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.operations.verification import page as verification_page
 from dra_driver.operations.verification.assumptions import TABLE
@@ -73,6 +76,27 @@ def in_chart(text: str) -> str:
     return replaced(text, r"(\{\{- \$types := list\n)(.*?)(\n-\}\})", "\n".join(lines))
 
 
+def in_policy(text: str) -> str:
+    """The chart's policy with what opaque parameters may be."""
+    known = opaque_config.rules()
+    variables = {
+        "versions": API_VERSIONS,
+        # Lists, since a map of CEL has no order.
+        "kinds": list(known),
+        "fields": {kind: list(fields) for kind, fields in known.items()},
+        "legal": {kind: {name: rule.legal for name, rule in fields.items()} for kind, fields in known.items()},
+        "required": {kind: [name for name, rule in fields.items() if rule.required] for kind, fields in known.items()},
+    }
+    lines = []
+    for name, value in variables.items():
+        lines += [f"  - name: {name}", "    expression: >-"]
+        lines += textwrap.wrap(
+            json.dumps(value).replace('"', "'"), WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6,
+            break_on_hyphens=False,
+        )  # fmt: skip
+    return replaced(text, r"(  # Made by [^\n]*\n)(.*?)(\n  # End of)", "\n".join(lines))
+
+
 def replaced(text: str, pattern: str, made: str) -> str:
     """The text with another middle group; there has to be one."""
     new, count = re.subn(pattern, lambda found: found[1] + made + found[3], text, flags=re.DOTALL)
@@ -109,6 +133,10 @@ TARGETS: Final[Mapping[str, Target]] = {
     "instance-types": Target(
         "dra_driver/neuron/topology/instance_types.py",
         part("charts/neuron-helm-chart/templates/_helpers.tpl", in_chart),
+    ),
+    "parameters": Target(
+        "dra_driver/neuron/opaque_config.py",
+        part("charts/neuron-helm-chart/templates/parameters-policy.yaml", in_policy),
     ),
     "deploy": Target("charts/neuron-helm-chart", deploy),
 }

@@ -37,6 +37,7 @@ draDriver:
   claimStatus: true
   ultraserverLabels: true
   viewerRoles: {enabled: true}
+  parametersPolicy: {enabled: true}
   healthPort: 51515
   resources: {requests: {cpu: 20m, memory: 64Mi}, limits: {memory: 128Mi}}
   placer:

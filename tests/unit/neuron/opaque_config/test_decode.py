@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dra_driver.neuron.names import API_VERSIONS
 from dra_driver.neuron.opaque_config import ConfigError, NeuronConfig, UltraServerConfig, decode, shown
 from tests.golden import golden, golden_error
+from tests.oracles.opaque_parameters import ILLEGAL, LEGAL
 
 
 def neuron(**fields: Any) -> dict[str, Any]:
@@ -163,3 +164,13 @@ def test_shown_values_are_short_single_lines(value: object) -> None:
     text = shown(value)
     assert len(text) <= 60
     assert text.isprintable()
+
+
+@pytest.mark.parametrize("text", LEGAL)
+def test_what_is_legal_is_decoded(text: str) -> None:
+    decode(json.loads(text))
+
+
+@pytest.mark.parametrize("text", ILLEGAL)
+def test_what_is_not_is_refused_with_path_value_and_what_is_legal(text: str) -> None:
+    assert ILLEGAL[text] in refusal(json.loads(text))
