@@ -81,7 +81,7 @@ def test_each_pods_claim_says_which_chip_it_got_and_no_two_the_same(
     assert len(set(chips)) == len(pods)
 
 
-def test_a_refused_claim_says_why(driver: Installation, namespace: Namespace) -> None:
+def test_a_refused_claim_says_why(lenient_driver: Installation, namespace: Namespace) -> None:
     namespace.apply(
         claim("wrong", request(), configs=[config(neuron_config(7))]),
         pod("waiting", {"neurons": "wrong"}, node=NODE),
