@@ -671,14 +671,14 @@ def test_device_ranges_shorten_runs() -> None:
     ],
 )
 def test_the_pcie_root_is_what_the_link_of_the_chip_begins_with(
-    host: Path, target: str | None, root: str | None
+    fresh_host: Path, target: str | None, root: str | None
 ) -> None:
-    link = host / "sys/bus/pci/devices/0000:cc:00.0"
+    link = fresh_host / "sys/bus/pci/devices/0000:cc:00.0"
     link.unlink()
     if target is None:
         link.mkdir()
     else:
         link.symlink_to(target)
-    found = discover(host).devices
+    found = discover(fresh_host).devices
     assert found[0].pcie_root == root
     assert found[1].pcie_root == "pci0000:b2"
