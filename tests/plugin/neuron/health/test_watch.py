@@ -230,6 +230,7 @@ def test_a_reading_that_hangs_makes_chips_unknown_but_those_with_a_graver_fault(
         (fault,) = told.all[-1].chips[1].faults
         assert fault.code == "unreadable"
         golden(fault.detail)
+        eventually(lambda: sum("is unknown" in text for text in caplog.messages) == 5, PATIENCE, "the log")
         golden(caplog.messages)
         count = reader.count
         time.sleep(0.5)
