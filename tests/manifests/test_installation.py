@@ -97,8 +97,8 @@ def test_what_is_applied_is_valid(version: str, options: tuple[str, ...]) -> Non
         "Role": 1,
         "RoleBinding": 1,
         "DeviceClass": len(DEVICE_CLASSES),
-        "ValidatingAdmissionPolicy": 4,
-        "ValidatingAdmissionPolicyBinding": 4,
+        "ValidatingAdmissionPolicy": 5,
+        "ValidatingAdmissionPolicyBinding": 5,
         "DaemonSet": 1,
     }
     assert (objects[0]["kind"], objects[-1]["kind"]) == ("Namespace", "DaemonSet"), "pods come after what limits them"
