@@ -148,7 +148,7 @@ def _values(text: str) -> list[Any]:
     if text.lstrip()[:1] == "{":
         # YAML does not know JSON's surrogate pairs. Text that turns out not to be JSON may still be YAML in flow style.
         try:
-            return [json.loads(text, object_pairs_hook=_unique)]
+            return list(_json_values(text))
         except json.JSONDecodeError:
             pass
     _check_depth(text)
@@ -162,6 +162,14 @@ def _values(text: str) -> list[Any]:
     finally:
         loader.dispose()
     return values
+
+
+def _json_values(text: str) -> Iterator[Any]:
+    """JSON values one after the other, as jq prints them and kubectl takes them."""
+    decoder, place = json.JSONDecoder(object_pairs_hook=_unique), 0
+    while (place := len(text) - len(text[place:].lstrip())) < len(text):
+        value, place = decoder.raw_decode(text, place)
+        yield value
 
 
 def _check_depth(text: str) -> None:

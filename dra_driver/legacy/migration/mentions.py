@@ -36,6 +36,9 @@ def mentions(item: dict[str, Any], templates: Collection[Path]) -> Iterator[Path
 
 
 def _asks(text: str) -> bool:
+    text = text.replace("~1", "/")  # as in JSON patches
+    if "\\." in text:  # as in parameters of helm, where other dots stand between keys
+        text = " ".join(part.replace("\0", ".") for part in text.replace("\\.", "\0").split("."))
     if any(word in text for word in _SCHEDULER):
         return False
     return any(_OF_TAINT.search(text, 0, found.start()) is None for found in _NAMED.finditer(text))

@@ -54,8 +54,8 @@ KINDS: Final[Mapping[tuple[str, str], Kind]] = {
 }
 
 _BESIDE: Final[Mapping[str, str]] = {
-    "": "Binding ComponentStatus ConfigMap Endpoints Event LimitRange Namespace PersistentVolume PersistentVolumeClaim "
-    "ResourceQuota Secret Service ServiceAccount",
+    "": "Binding ComponentStatus ConfigMap Endpoints Event Eviction LimitRange Namespace PersistentVolume "
+    "PersistentVolumeClaim ResourceQuota Secret Service ServiceAccount",
     "apps": "ControllerRevision",
     "autoscaling": "HorizontalPodAutoscaler",
     "admissionregistration.k8s.io": "MutatingAdmissionPolicy MutatingAdmissionPolicyBinding "
@@ -70,7 +70,8 @@ _BESIDE: Final[Mapping[str, str]] = {
     "node.k8s.io": "RuntimeClass",
     "policy": "Eviction PodDisruptionBudget PodSecurityPolicy",
     "rbac.authorization.k8s.io": "ClusterRole ClusterRoleBinding Role RoleBinding",
-    "resource.k8s.io": "ResourcePoolStatusRequest",
+    "resource.k8s.io": "PodSchedulingContext ResourceClaimParameters ResourceClass ResourceClassParameters "
+    "ResourcePoolStatusRequest",
     "scheduling.k8s.io": "CompositePodGroup PodGroup PriorityClass Workload",
     "scheduling.volcano.sh": "PodGroup Queue",
     "storage.k8s.io": "CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass",

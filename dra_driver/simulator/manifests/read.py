@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -122,6 +123,10 @@ _GROUPS: Final = frozenset(group for group, _ in (*KINDS, *BESIDE) if "." not in
 """API groups of Kubernetes: a kind that they do not have is a mistake. Those of others may have any."""
 
 
+_SLIP: Final = 0.85
+"""Similarity (``difflib``) from which a kind is taken for a misspelt one: Config and ConfigMap have 0.8."""
+
+
 def _has_uid(value: dict[str, Any]) -> bool:
     """Whether an API server has stored the object."""
     metadata = value.get("metadata")
@@ -230,10 +235,18 @@ class _Reader:
         try:
             item, origin = read_object(value, kind, origin, self._unknown if lenient else None)
         except ManifestError:
-            is_older = str(value["apiVersion"]).rpartition("/")[2] not in kind.versions
-            if not _is_foreign_slice(value) or not (held or is_older):
+            version = str(value["apiVersion"]).rpartition("/")[2]
+            is_older = version not in kind.versions
+            if _is_foreign_slice(value) and (held or is_older):
+                self._beside["ResourceSlice of another driver that cannot be read"] += 1
+            elif (
+                is_older
+                and ("alpha" in version or "beta" in version)
+                and "neuron" not in json.dumps(value, default=str).lower()
+            ):
+                self._beside[f"{kind.name} of {value['apiVersion'][:60]}, without Neuron"] += 1
+            else:
                 raise
-            self._beside["ResourceSlice of another driver that cannot be read"] += 1
             return
         self._add(item, kind, origin, value)
 
@@ -260,7 +273,7 @@ class _Reader:
             self._add(item, Kind(shown, group, (), workloads.CustomWorkload), origin, value)
         elif group in _GROUPS and not self._held and not _has_uid(value):
             known = (*KINDS, *BESIDE)
-            meant = get_close_matches(name, [kind for at, kind in known if at == group], n=1)
+            meant = get_close_matches(name, [kind for at, kind in known if at == group], n=1, cutoff=_SLIP)
             meant += [f"{kind} of {at or 'v1'}" for at, kind in known if kind == name]
             if meant:
                 what = f"{value['apiVersion'][:60]} has no kind {shown!r} that is known here"

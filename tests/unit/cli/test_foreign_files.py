@@ -56,6 +56,15 @@ COMMANDS = {
     "a node that is cordoned": [
         "explain FILES/jobset-depends-on.yaml --node trn2.48xlarge --objects FILES/cordoned-node.yaml"
     ],
+    "old versions of kinds that ask for nothing of ours": [
+        f"simulate FILES/old-versions-of-others.yaml {CLAIM} --node trn1.2xlarge",
+        f"explain FILES/old-versions-of-others.yaml {CLAIM} --node trn1.2xlarge",
+        "migrate FILES/old-versions-of-others.yaml",
+    ],
+    "JSON objects one after the other": [
+        "migrate FILES/objects-one-after-the-other.json --instance-type trn2.48xlarge"
+    ],
+    "names that are escaped": ["migrate FILES/escaped-resource-names.yaml"],
     "the beta label of instance types": [
         "migrate FILES/beta-instance-type-label.yaml",
         "simulate - --node inf2.48xlarge",
