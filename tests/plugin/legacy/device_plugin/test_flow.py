@@ -133,6 +133,6 @@ def test_what_the_annotations_say_is_what_containers_have(node: PluginNode, seed
             assert not any(mask & other for _, other in running.values()), "a core is given twice"
             running[arrived.name] = arrived, mask
             given += 1
-        assert given > 10
+        assert given > 5, "how many depends on how soon the extender learns what has ended"
         told = cores_in_use(node.server).get(NODE, {})
         assert sum(1 << core for core in told) == sum(mask for _, mask in running.values())
