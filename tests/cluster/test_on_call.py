@@ -82,13 +82,13 @@ def no_slices(kube: Kube) -> None:
 @pytest.fixture
 def crashing(driver: Installation) -> Iterator[Installation]:
     """A wrong setting, and the driver's pod of ``NODE`` deleted, as people do who want it to start anew."""
+    old = driver.pod(NODE)["metadata"]  # before the update brings another one to the node
     wrong = [{"name": "RESCAN_SECONDS", "value": "0"}]
     containers = [{"name": "neuron-dra-driver", "env": wrong}]
+    driver.changed()
     driver.patch(json.dumps({"spec": {"template": {"spec": {"containers": containers}}}}))
-    old = driver.pod(NODE)["metadata"]
     driver.kube.kubectl("-n", NAMESPACE, "delete", "pod", old["name"], "--grace-period=1", "--wait=false")
     yield driver
-    driver.changed()
     driver.kube.kubectl("-n", NAMESPACE, "rollout", "undo", f"daemonset/{DAEMONSET}")
     driver.kube.kubectl("-n", NAMESPACE, "delete", "pod", "--all", "--grace-period=1", "--wait=false")
     wait_driver_ready(driver, NODE)
