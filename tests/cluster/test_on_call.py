@@ -87,7 +87,7 @@ def crashing(driver: Installation) -> Iterator[Installation]:
     containers = [{"name": "neuron-dra-driver", "env": wrong}]
     driver.changed()
     driver.patch(json.dumps({"spec": {"template": {"spec": {"containers": containers}}}}))
-    driver.kube.kubectl("-n", NAMESPACE, "delete", "pod", old["name"], "--grace-period=1", "--wait=false")
+    driver.kube.kubectl("-n", NAMESPACE, "delete", "pod", old["name"], "--grace-period=1")
     yield driver
     driver.kube.kubectl("-n", NAMESPACE, "rollout", "undo", f"daemonset/{DAEMONSET}")
     driver.kube.kubectl("-n", NAMESPACE, "delete", "pod", "--all", "--grace-period=1", "--wait=false")
