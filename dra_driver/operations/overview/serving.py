@@ -102,6 +102,10 @@ def state_of(pod: PodWithStatus) -> PodState:
     scheduled = next((entry for entry in status.conditions if entry.type == "PodScheduled"), None)
     detail = scheduled.message if scheduled is not None and scheduled.status != "True" else ""
     word = "NotReady" if status.phase == "Running" else status.phase
+    # Between two crashes it runs for a moment.
+    before = [(item, ended) for item in status.container_statuses if (ended := item.last_state.terminated) is not None]
+    for item, ended in before if word == "NotReady" else ():
+        detail = f"{item.restart_count} restarts; {_last_line(ended)}"
     return PodState(word, since, one_line(detail, LINE_BYTES))
 
 
