@@ -163,30 +163,25 @@ def _allowed(transport: Transport, within: str) -> tuple[list[Listed], list[str]
 
 
 def _unserved(transport: Transport, found: Manifests) -> dict[str, str]:
-    """Nodes whose driver offers nothing or is not well, with the reason and what helps; {} where that is not known."""
+    """See ``serving.unserved``; {} where pods of other namespaces may not be listed."""
     from dra_driver.neuron.names import DRIVER_NAME
-    from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, INSTANCE_TYPE_LABEL, lookup
     from dra_driver.operations.overview.following import daemons
-    from dra_driver.operations.overview.serving import remedy, serving
+    from dra_driver.operations.overview.serving import Daemon, unserved
     from dra_driver.simulator.taints import retired
 
     pods = daemons(transport)
     if pods is None:
         return {}
+    by_node: dict[str, list[Daemon]] = {}
+    for pod in pods:
+        if pod.daemon is not None:
+            by_node.setdefault(pod.node, []).append(pod.daemon)
     offered = {
-        item.spec.node_name
+        item.spec.node_name or ""
         for item in found.slices
         if item.spec.driver == DRIVER_NAME and not all(any(map(retired, device.taints)) for device in item.spec.devices)
     }
-    told = {}
-    for node in found.nodes:
-        name, kind = node.metadata.name, node.metadata.labels.get(INSTANCE_TYPE_LABEL, "")
-        here = [pod.daemon for pod in pods if pod.node == name and pod.daemon is not None]
-        if here or lookup(kind.removeprefix(HYPERPOD_PREFIX)) is not None:
-            state = serving(name in offered, here, node.status.conditions)
-            ways = remedy(state, name)
-            told[name] = f"{state.problem}; {ways}" if ways else state.problem
-    return {name: text for name, text in told.items() if text}
+    return unserved(found.nodes, offered, by_node)
 
 
 def _taint_rules(transport: Transport) -> tuple[list[Listed], tuple[str, ...]]:

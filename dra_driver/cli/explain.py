@@ -62,8 +62,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the explanations; returns 0 if everything fits."""
-    from dra_driver.simulator.explain import explanations
-    from dra_driver.simulator.manifests import ManifestError
+    from dra_driver.simulator.explain import Explanation, explanations
+    from dra_driver.simulator.manifests import ManifestError, Manifests
 
     target, files = _items(args)
     if target is not None and not (files or args.objects or vocabulary.from_cluster(args)):
@@ -73,8 +73,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         look = _look_at(args, target) if target is not None and not files else None
         if target is not None and look is not None and look.ended:
-            print(f"Pod {target.namespace}/{target.name} has ended: {look.state}.")
-            return 1 if look.causes else 0
+            subject = f"pod {target.namespace}/{target.name}"
+            ended = Explanation.brief(subject, f"{subject} has ended: {look.state}", fits=not look.causes)
+            _show([ended], Manifests(), "", args.output)
+            return 0 if ended.fits else 1
         given = read_input(args, files, named=target is not None)
         with Progress("explaining", "pods") as progress:
             found = list(

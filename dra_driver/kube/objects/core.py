@@ -315,6 +315,53 @@ class Pod(ApiObject, frozen=True):
     status: PodStatus = PodStatus()
 
 
+class ContainerStateWaiting(ApiObject, frozen=True):
+    """``state.waiting``."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerStateTerminated(ApiObject, frozen=True):
+    """``state.terminated``; the message is the end of the log where the container has FallbackToLogsOnError."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(ApiObject, frozen=True):
+    """``state``, ``lastState``: at most one is set."""
+
+    waiting: ContainerStateWaiting | None = None
+    terminated: ContainerStateTerminated | None = None
+
+
+class ContainerStatus(ApiObject, frozen=True):
+    """``status.containerStatuses[]``."""
+
+    name: str = ""
+    ready: bool = False
+    restart_count: int = 0
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+
+
+class ReportedPodStatus(PodStatus, frozen=True):
+    """``status`` with what kubelet reports of the containers: its messages have images and commands of users."""
+
+    reason: str = ""
+    message: str = ""
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class ReportedPod(Pod, frozen=True):
+    """A pod with what kubelet reports of it, which takes half as long again to decode."""
+
+    status: ReportedPodStatus = ReportedPodStatus()
+
+
 # Objects with which programs report on themselves and their decisions
 
 

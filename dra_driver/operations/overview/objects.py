@@ -40,7 +40,7 @@ from dra_driver.legacy.rules import NeuronResource, NodeHardware, hardware
 from dra_driver.legacy.usage import Holding, holding
 from dra_driver.neuron.names import DRIVER_NAME, SERVER_2, SERVER_4
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
-from dra_driver.operations.overview.serving import Daemon, PodState, PodWithStatus, daemon_of, state_of
+from dra_driver.operations.overview.serving import Daemon, PodState, daemon_of, state_of
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import first_of, one_line
 
@@ -282,7 +282,7 @@ class Pod:
         return self.phase not in ENDED and bool(self.claims or self.lacking or self.asks)
 
 
-def _pod(item: PodWithStatus, _: str) -> Pod:
+def _pod(item: core.ReportedPod, _: str) -> Pod:
     meta, spec, status = item.metadata, item.spec, item.status
     made = {entry.name: entry.resource_claim_name for entry in status.resource_claim_statuses}
     named = {entry.name: entry.resource_claim_name or made.get(entry.name) for entry in spec.resource_claims}
@@ -383,5 +383,5 @@ NODES: Final = _kept(codec.NODES, Node)
 SLICES: Final = _kept(codec.RESOURCE_SLICES, Slice, _slice, _Slice)
 TAINT_RULES: Final = codec.DEVICE_TAINT_RULES
 CLAIMS: Final = _kept(codec.PARTIAL_RESOURCE_CLAIMS, Claim)
-PODS: Final = _kept(codec.PODS, Pod, _pod, PodWithStatus)
+PODS: Final = _kept(codec.PODS, Pod, _pod, core.ReportedPod)
 REFUSALS: Final = _kept(codec.EVENTS, Refusal, _refusal, core.Event)

@@ -7,68 +7,22 @@ on that node, is therefore what counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dra_driver.kube.objects import core
-from dra_driver.kube.objects.meta import ApiObject, Condition
+from dra_driver.kube.objects.core import ContainerStateTerminated, ContainerStatus, Node, ReportedPod
+from dra_driver.kube.objects.meta import Condition
 from dra_driver.neuron.health.condition import KERNEL_DRIVER, STOPPED_REASON, told
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.names import DEVICE_PLUGIN_POD, DRIVER_POD
+from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, INSTANCE_TYPE_LABEL, lookup
 from dra_driver.util.text import one_line
 
 LINE_BYTES: Final = 300
 """Of a message that is shown in a row."""
 NOT_LOADED: Final = "KernelDriverNotLoaded"
 _CREATING: Final = frozenset({"ContainerCreating", "PodInitializing"})
-
-
-class StateWaiting(ApiObject, frozen=True):
-    """``state.waiting``."""
-
-    reason: str = ""
-    message: str = ""
-
-
-class StateTerminated(ApiObject, frozen=True):
-    """``state.terminated``; the message is the end of the log where the container has FallbackToLogsOnError."""
-
-    exit_code: int = 0
-    reason: str = ""
-    message: str = ""
-
-
-class ContainerState(ApiObject, frozen=True):
-    """``state``, ``lastState``: at most one is set."""
-
-    waiting: StateWaiting | None = None
-    terminated: StateTerminated | None = None
-
-
-class ContainerStatus(ApiObject, frozen=True):
-    """``status.containerStatuses[]``."""
-
-    name: str = ""
-    ready: bool = False
-    restart_count: int = 0
-    state: ContainerState = ContainerState()
-    last_state: ContainerState = ContainerState()
-
-
-class PodStatus(core.PodStatus, frozen=True):
-    """``status``, with the containers."""
-
-    reason: str = ""
-    message: str = ""
-    init_container_statuses: tuple[ContainerStatus, ...] = ()
-    container_statuses: tuple[ContainerStatus, ...] = ()
-
-
-class PodWithStatus(core.Pod, frozen=True):
-    """A pod, with the state of its containers."""
-
-    status: PodStatus = PodStatus()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +38,7 @@ class PodState:
     ready: bool = False
 
 
-def state_of(pod: PodWithStatus) -> PodState:
+def state_of(pod: ReportedPod) -> PodState:
     """How a pod is, in the words of kubectl."""
     status, meta = pod.status, pod.metadata
     ready = next((entry for entry in status.conditions if entry.type == "Ready"), None)
@@ -123,7 +77,7 @@ def _trouble(item: ContainerStatus) -> tuple[str, str] | None:
     return word, f"{item.restart_count} restarts; {_last_line(last)}"
 
 
-def _last_line(ended: StateTerminated) -> str:
+def _last_line(ended: ContainerStateTerminated) -> str:
     lines = [line.strip() for line in ended.message.splitlines() if line.strip()]
     return one_line(lines[-1] if lines else f"{ended.reason or 'ended'} with exit code {ended.exit_code}", LINE_BYTES)
 
@@ -143,7 +97,7 @@ class Daemon:
         return "device plugin" if self.plugin else "driver"
 
 
-def daemon_of(pod: PodWithStatus) -> Daemon | None:
+def daemon_of(pod: ReportedPod) -> Daemon | None:
     """None for any other pod. Only a DaemonSet's counts: anybody may put a label on a pod."""
     owned = any(owner.kind == "DaemonSet" and owner.controller for owner in pod.metadata.owner_references)
     labels = pod.metadata.labels
@@ -241,3 +195,25 @@ def remedy(found: Serving, node: str) -> str:
         f"read why (kubectl -n {namespace} logs {name} --previous); if it began with a change of settings or image, "
         "undo that: helm rollback to a revision of helm history, or the installer script with the settings of before"
     )
+
+
+def unserved(
+    nodes: Sequence[Node], offered: Collection[str], daemons: Mapping[str, Sequence[Daemon]]
+) -> dict[str, str]:
+    """The nodes on which claims get nothing, or where their driver is not well: why, and what helps.
+
+    Args:
+        nodes: of the cluster.
+        offered: names of those with slices that offer devices.
+        daemons: the pods of driver and device plugin, by node.
+    """
+    found = {}
+    for node in nodes:
+        name, kind = node.metadata.name, node.metadata.labels.get(INSTANCE_TYPE_LABEL, "")
+        here = [item for item in daemons.get(name, ()) if not item.plugin]
+        if name in daemons and not here and name not in offered:
+            found[name] = "the device plugin runs there in place of the DRA driver"
+        elif here or lookup(kind.removeprefix(HYPERPOD_PREFIX)) is not None:
+            state = serving(name in offered, here, node.status.conditions)
+            found[name] = "; ".join(filter(None, (state.problem, remedy(state, name))))
+    return {name: text for name, text in found.items() if text}

@@ -76,10 +76,8 @@ def explanations(
     except MissingObjectError as error:
         if target is None:
             raise
-        yield Explanation(
-            subject=f"pod {target.namespace}/{target.name}", claims=(), fits=False, node=None, could=(), placed=(),
-            verdict=error.what, error="", nodes=(), nearest="", remedies=(error.remedy,), traps=(),
-        )  # fmt: skip
+        subject = f"pod {target.namespace}/{target.name}"
+        yield Explanation.brief(subject, error.what, fits=False, remedies=(error.remedy,))
         return
     asked = tuple(item for item in asked if _waits(item)) or asked
     batch = _Batch(manifests, world, nodes, kubernetes, server)

@@ -172,6 +172,14 @@ class Explanation:
     like: str = ""
     """An earlier subject with equal claims and the same explanation; "" for none."""
 
+    @classmethod
+    def brief(cls, subject: str, verdict: str, *, fits: bool, remedies: tuple[str, ...] = ()) -> Explanation:
+        """Of something that no node was asked about."""
+        return cls(
+            subject=subject, claims=(), fits=fits, node=None, could=(), placed=(), verdict=verdict, error="",
+            nodes=(), nearest="", remedies=remedies, traps=(),
+        )  # fmt: skip
+
     def with_state(self, state: str, causes: tuple[str, ...], ways: tuple[str, ...]) -> Explanation:
         """The same of a pod that has a node, with how it is there; it is not fine while there are causes."""
         return replace(

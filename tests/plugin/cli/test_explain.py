@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import kubectl_main, main
-from tests.builders.overview import CRASH_LOOP, CRASHED, TYPE_LABEL, add_holder, driver_pod, taint
+from tests.builders.overview import CRASH_LOOP, CRASHED, TYPE_LABEL, add_holder, add_plugin_node, driver_pod, taint
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 from tests.golden import golden
@@ -328,6 +328,30 @@ def test_a_pod_that_waits_is_told_why_the_nodes_offer_nothing(
     with server:
         assert explained(server, tmp_path, "pod/web-0", "-n", "shop") == 1
     golden(capsys.readouterr().out)
+
+
+def test_a_node_of_a_device_plugin_is_not_said_to_offer_nothing(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_plugin_node(server, "old-1")
+    pod = driver_pod("old-1")
+    pod["metadata"]["labels"] = {"name": "neuron-device-plugin-ds"}
+    server.store.create("pods", pod)
+    with server:
+        assert explained(server, tmp_path, "pod/web-0", "-n", "shop") == 1
+    out = capsys.readouterr().out
+    golden("\n".join(line for line in out.splitlines() if "old-1" in line))
+
+
+def test_a_pod_that_has_ended_is_told_in_json_too(
+    bound: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_holder(bound, "shop", "p", "node-a", ["neuron-device-1"], "Failed", reason="UnexpectedAdmissionError")
+    with bound:
+        assert explained(bound, tmp_path, "pod/p", "-n", "shop", "-o", "json") == 1
+    (found,) = json.loads(capsys.readouterr().out)["explanations"]
+    assert (found["subject"], found["fits"]) == ("pod shop/p", False)
+    golden(found["verdict"])
 
 
 # Users with rights in one namespace
