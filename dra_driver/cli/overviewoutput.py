@@ -20,7 +20,7 @@ PRINTED_ROWS: Final = 100
 """Rows of a table that are printed without a terminal; -o wide, json and yaml have all."""
 MAX_ROWS: Final = 100_000
 LONG: Final = frozenset({"OFFERS", "SICK", "TAINTS", "ULTRASERVER", "DEVICES", "ASKS FOR", "REASON"})
-"""Columns that a narrow terminal partitions off first."""
+"""Columns that a narrow terminal cuts off first."""
 MIN_WIDTH, MAX_WIDTH = 8, 32
 """Characters that such a column has at least, and that others have at least where they need that many."""
 FREE, HELD, PARTLY = ".", "#", "+"

@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from itertools import islice
@@ -120,9 +119,8 @@ def _of_node(root: Path) -> Collected:
 
 
 def _of_cluster(args: argparse.Namespace) -> Collected:
-    from dra_driver.cli.clusterinput import asking, released
+    from dra_driver.cli.clusterinput import asking
     from dra_driver.kube.api.errors import ApiError
-    from dra_driver.kube.api.resources import ResourceApi
     from dra_driver.operations.report.archive import Collected
     from dra_driver.operations.report.cluster import read
 
@@ -133,21 +131,15 @@ def _of_cluster(args: argparse.Namespace) -> Collected:
             found = Collected()
             found.missing.append((f"the cluster of {transport.server}", one_line(str(error), MAX_REASON_BYTES)))
             return found
-        _as_text(found, "top", "what top shows, without messages of users' containers", lambda: _top(args, transport))
-        _as_text(found, "health", "what health shows", lambda: _health(args, transport))
-        release = released(ResourceApi(transport))
-    _as_text(found, "explain", "why pods wait, as far as these files tell", lambda: _explained(found, release))
-    return found
-
-
-def _as_text(found: Collected, command: str, why: str, make: Callable[[], str]) -> None:
-    """Add what a command shows; why it cannot be shown is noted instead."""
-    from dra_driver.operations.report.archive import File
-
+        try:
+            _show(found, _frame(args, transport), transport.server)
+        except (DriverError, ModuleNotFoundError) as error:
+            found.missing.append(("what top and health show", one_line(str(error), MAX_REASON_BYTES)))
     try:
-        found.files.append(File(f"cluster/{command}.txt", why, make()))
+        _explain(found)
     except (DriverError, ModuleNotFoundError) as error:
-        found.missing.append((f"what {command} shows", one_line(str(error), MAX_REASON_BYTES)))
+        found.missing.append(("what explain shows", one_line(str(error), MAX_REASON_BYTES)))
+    return found
 
 
 def _frame(args: argparse.Namespace, transport: Transport) -> Frame:
@@ -162,35 +154,39 @@ def _frame(args: argparse.Namespace, transport: Transport) -> Frame:
     return view(replace(cluster, pods=pods), nodes=args.node_name)
 
 
-def _top(args: argparse.Namespace, transport: Transport) -> str:
-    from dra_driver.cli.overviewoutput import Shown
-
-    return Shown("name", "", frozenset(args.node_name), "text").text(_frame(args, transport), transport.server)
-
-
-def _health(args: argparse.Namespace, transport: Transport) -> str:
-    from dra_driver.cli.overviewoutput import cluster_table
+def _show(found: Collected, frame: Frame, server: str) -> None:
+    from dra_driver.cli.overviewoutput import Shown, cluster_table
     from dra_driver.operations.overview.view import node_document
+    from dra_driver.operations.report.archive import File
 
-    return cluster_table([node_document(row) for row in _frame(args, transport).nodes], every_chip=False)
+    text = Shown("name", "", frozenset(), "text").text(frame, server)
+    found.files.append(File("cluster/top.txt", "what top shows, without messages of users' containers", text))
+    table = cluster_table([node_document(row) for row in frame.nodes], every_chip=False)
+    found.files.append(File("cluster/health.txt", "what health shows", table))
 
 
-def _explained(found: Collected, release: str) -> str:
-    """By what is in the report: what is left out of it cannot be told."""
+def _explain(found: Collected) -> None:
+    """Say why pods wait by what is in the report: what is left out of it cannot be told."""
+    from dra_driver.kube.api.codec import ServerVersion
+    from dra_driver.operations.report.archive import File
     from dra_driver.operations.report.cluster import KINDS
     from dra_driver.simulator.cel import nearest
     from dra_driver.simulator.explain import explanations, texts
     from dra_driver.simulator.manifests import of_known_classes, read_stored
 
-    plurals = {plural: kind for kind, (plural, _) in KINDS.items() if kind in EXPLAINED}
-    lists = []
-    for file in found.files:
-        plural = file.path.removeprefix("cluster/").removesuffix(".json")
-        if plural in plurals:
-            kind = plurals[plural]
-            lists.append(("v1" if kind in ("Node", "Pod") else "resource.k8s.io/v1", kind, file.content["items"]))
-    waiting = explanations(of_known_classes(read_stored(lists)), nearest(release), server=release)
-    return texts([item for item in islice(waiting, MAX_EXPLAINED) if not item.fits]) or "nothing waits for devices"
+    content = {file.path: file.content for file in found.files}
+    lists = [
+        (versions[0], kind, content[path]["items"])
+        for kind, (plural, versions) in KINDS.items()
+        if kind in EXPLAINED and (path := f"cluster/{plural}.json") in content
+    ]
+    release = ".".join(map(str, ServerVersion(content["cluster/version.json"]["gitVersion"]).release or ()))
+    waiting = iter(explanations(of_known_classes(read_stored(lists)), nearest(release), server=release))
+    text = texts([item for item in islice(waiting, MAX_EXPLAINED) if not item.fits])
+    why = "why pods wait, as far as these files tell"
+    found.files.append(File("cluster/explain.txt", why, text or "nothing waits for devices"))
+    if next(waiting, None) is not None:
+        found.missing.append(("why more pods wait", f"the first {MAX_EXPLAINED} are explained"))
 
 
 def _settings() -> ProgramSettings:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 MAX_LINE_BYTES: Final = 1024
-"""An event of a pod holds that much; kubelet partitions off the rest."""
+"""An event of a pod holds that much; kubelet cuts off the rest."""
 
 
 def shorten(text: str, max_length: int, keep: int | None = None) -> str:

@@ -43,7 +43,7 @@ MAX_STREAMS: Final = 4
 MAX_DEVICES: Final = 16384
 """kubelet keeps no more of one driver."""
 MAX_MESSAGE_BYTES: Final = 1024
-"""kubelet partitions off the rest, in the middle of a character if need be."""
+"""kubelet cuts off the rest, in the middle of a character if need be."""
 MAX_REPLY_BYTES: Final = 4 << 20
 """kubelet's gRPC client refuses more, and the stream with it."""
 SETTLE_SECONDS: Final = 0.1
