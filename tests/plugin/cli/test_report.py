@@ -322,6 +322,20 @@ def test_named_nodes_narrow_it(server: ApiServer, tmp_path: Path) -> None:
     assert {pod["metadata"]["name"] for pod in items(files, "pods")} == {"elsewhere", "big-1"}
 
 
+def test_of_many_waiting_pods_the_first_fifty_are_explained_and_the_manifest_says_so(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(50):  # and big-1, that waits already
+        add_waiting(server, "ml", f"small-{number:02}", "0/1 nodes are available: 1 cannot allocate all claims.")
+    files = report(server, tmp_path)
+    assert "and 44 more" in files["cluster/explain.txt"]  # big-1, five by name, and these: fifty
+    golden(capsys.readouterr().err)
+    server.store.delete("pods", "ml/small-49")
+    server.store.delete("resourceclaims", "ml/small-49-neurons")
+    (tmp_path / "report.tar.gz").unlink()
+    assert "why more pods wait" not in report(server, tmp_path)["MANIFEST.txt"]
+
+
 def test_objects_of_older_servers_have_the_shape_of_the_newest_version(tmp_path: Path) -> None:
     with ApiServer(versions=("v1beta1",)) as made:
         add_neuron_node(made, "node-1", taints={"neuron-device-3": [taint("hbm-uncorrectable")]})
