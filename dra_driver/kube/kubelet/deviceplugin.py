@@ -151,9 +151,9 @@ class DeviceService:
         gone = threading.Event()
 
         with self._changed:
+            self._open = True  # first, for who reads `streams` and then `listening`
             self._stream += 1
             mine = self._stream
-            self._open = True
             self._changed.notify_all()
 
         def on_end() -> None:
@@ -372,13 +372,20 @@ class DevicePlugin:
                 self._failed(str(error))
                 return
             socket = self._server.path.name if self._server is not None else ""
+        streams = self._service.streams  # before the next line: a stream that begins in between has not ended
         if self._service.listening:
             self.trouble = ""
             self._backoff.reset()
             return
+        self._seek_kubelet(socket, streams)
+
+    def _seek_kubelet(self, socket: str, streams: int) -> None:
+        """Register once it is time, as kubelet does not listen; not after ``stop``: that would push a successor out."""
+        if self.worker.stopping:
+            return
         kubelet = _identity(self._directory / KUBELET_SOCKET)
-        if self._service.streams != self._streams:  # it listened since the last try
-            self._streams, self._next_try = self._service.streams, 0.0
+        if streams != self._streams:  # it listened since the last try
+            self._streams, self._next_try = streams, 0.0
         if kubelet != self._kubelet:
             self._kubelet, self._next_try = kubelet, 0.0
             self._backoff.reset()
@@ -430,8 +437,8 @@ class DevicePlugin:
         self._tell(text)
 
     def _tell(self, text: str) -> None:
-        """Log once for as long as it stays the same."""
-        if text != self.trouble:
+        """Log once for as long as it stays the same, and not when a registration met the plugin's end."""
+        if text != self.trouble and not self.worker.stopping:
             log.warning("kubelet does not know %s: %s; tried again", self.resource, text)
         self.trouble = text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -75,8 +76,10 @@ def kubelet(root: Path, request: pytest.FixtureRequest) -> Iterator[DeviceManage
 
 
 @contextmanager
-def served(root: Path, plugin: Any = None, devices: Sequence[PluginDevice] = DEVICES) -> Iterator[DevicePlugin]:
-    running = DevicePlugin(GPU, plugin or SamplePlugin(), kubelet_directory=root, name="gpu", interval=0.05)
+def served(
+    root: Path, plugin: Any = None, devices: Sequence[PluginDevice] = DEVICES, interval: float = 0.05
+) -> Iterator[DevicePlugin]:
+    running = DevicePlugin(GPU, plugin or SamplePlugin(), kubelet_directory=root, name="gpu", interval=interval)
     running.start()
     running.update(devices)
     try:
@@ -258,6 +261,18 @@ def test_stop_ends_the_stream_and_removes_the_socket(kubelet: DeviceManager, roo
     assert time.monotonic() - started < 3
     assert sockets(kubelet.directory) == []
     eventually(lambda: kubelet.allocatable(GPU) == 0, what="no device can be given")
+
+
+def test_a_plugin_that_stops_neither_registers_again_nor_complains(
+    kubelet: DeviceManager, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its end closes the stream, and a look at the sockets that has begun before must not take that for kubelet's."""
+    for count in range(1, 61):
+        with served(root, interval=0.0005) as plugin:
+            eventually(lambda: plugin.in_use, what="kubelet's stream")
+        eventually(lambda: GPU not in kubelet.connections, what="kubelet to see its end")
+        assert len(kubelet.registrations) == count
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 # -- what anybody may send
