@@ -10,9 +10,9 @@
 #   --emulated-ultraservers SxN
 #                        with --emulate: group the nodes into S UltraServers of N nodes, such as 2x4, by the number at the
 #                        end of a node's name: node-1 to node-4 form the first server
-#   --devices WORDS      what each node offers, one or more of chip, core, group, group4 (or another size), node; such
-#                        as chip,core (default: chips, or what ULTRASERVER_LAYOUT says; a Node's label
-#                        neuron.aws.com/devices overrules both for that node)
+#   --partitions WORDS   what each node offers, one or more of chip, core, group, group4 (or another size), node; such
+#                        as chip.core (default: chips, or whole UltraServer nodes; a Node's label
+#                        neuron.aws.com/partitions overrules it for that node)
 #   --extended-resources serve limits such as aws.amazon.com/neuron, neuroncore and neuron-4 of unchanged pods from the
 #                        driver's devices; needs Kubernetes 1.36
 #   --node-selector K=V  run on the nodes with this label instead of on the known instance types
@@ -30,7 +30,7 @@
 #   --parameters-policy off
 #                        do not refuse wrong parameters (NeuronConfig, UltraServerConfig) when they are applied, but only
 #                        when a pod starts (default on)
-#   --values FILE        take options from a file of lines such as "devices: chip,core"; those of the command line
+#   --values FILE        take options from a file of lines such as "partitions: chip.core"; those of the command line
 #                        prevail
 #   --restart            replace the driver's pods even if nothing changed (a new image was loaded under the same name)
 #   --reset              for settings that you do not pass, use the defaults instead of the installed values
@@ -75,7 +75,7 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 DEPLOY=$HERE/../deploy
 SETTINGS=kustomize/driver-settings
 
-CUT='(chip|core|node|group([2-9]|[1-9][0-9]{1,2})?)'
+PARTITION='(chip|core|node|group([2-9]|[1-9][0-9]{1,2})?)'
 PART='[a-z0-9]([a-z0-9.-]*[a-z0-9])?'
 KEY="($PART/)?[A-Za-z0-9][A-Za-z0-9._-]*"
 EFFECT='(NoSchedule|PreferNoSchedule|NoExecute)'
@@ -86,7 +86,7 @@ NEWLINE=$'\n'
 QUOTE="'"
 
 # The options, by their names. Empty: not given. Of what can be given several times: a line each.
-emulate='' emulated_ultraservers='' devices='' extended_resources='' node_selector='' kubelet_root='' placer=''
+emulate='' emulated_ultraservers='' partitions='' extended_resources='' node_selector='' kubelet_root='' placer=''
 group_timeout='' parameters_policy='' toleration='' image_pull_secret='' env='' resources='' resource_api='' values='' timeout=300
 restart='' reset='' uninstall='' verify='' force='' dry_run='' yes='' kubectl=${KUBECTL:-kubectl}
 # And what else is found out on the way.
@@ -170,8 +170,8 @@ rule() {
     --emulated-ultraservers)
         pattern='^[1-9][0-9]{0,3}x[24]$' hint='something like 2x4: two servers of four nodes'
         ;;
-    --devices)
-        pattern="^$CUT([,.]$CUT)*\$" hint='chip, core, group, group4 (or another size) and node, joined by commas'
+    --partitions)
+        pattern="^$PARTITION(\\.$PARTITION)*\$" hint='chip, core, group, group4 (or another size) and node, joined by dots'
         ;;
     --node-selector) pattern="^$KEY=[A-Za-z0-9._-]*\$" hint='LABEL=VALUE' ;;
     --kubelet-root) pattern='^(/[A-Za-z0-9._-]+)+$' hint='an absolute path such as /var/lib/kubelet' ;;
@@ -201,7 +201,7 @@ set_option() {
     name=$(variable_of "$1")
     case $1 in
     --env)
-        if [[ ' DEVICES NEURON_DRA_DRIVER_EMULATION_MODE EMULATED_ULTRASERVERS ' == *" ${2%%=*} "* ]] ||
+        if [[ ' PARTITIONS NEURON_DRA_DRIVER_EMULATION_MODE EMULATED_ULTRASERVERS ' == *" ${2%%=*} "* ]] ||
             grep -qx " *- name: ${2%%=*}" "$DEPLOY/kustomize/driver/driver.yaml"; then
             bad_arguments "$1 ${2%%=*} is set by the script itself; look for another option"
         fi
@@ -285,7 +285,7 @@ complete() {
 settings() {
     local option name line
     if [[ -n $extended_resources ]]; then echo --extended-resources; fi
-    for option in --emulate --emulated-ultraservers --devices --node-selector --kubelet-root; do
+    for option in --emulate --emulated-ultraservers --partitions --node-selector --kubelet-root; do
         name=$(variable_of "$option")
         if [[ -n ${!name} ]]; then printf '%s %s\n' "$option" "${!name}"; fi
     done
@@ -389,7 +389,7 @@ begin() {
     components='' patches=''
 }
 
-offers_cores() { [[ $devices =~ (^|[,.])core($|[,.]) ]]; }
+offers_cores() { [[ .$partitions. == *.core.* ]]; }
 
 # Writes the objects that the cluster is to have by the options.
 render() {
@@ -398,9 +398,9 @@ render() {
     if [[ -n $emulated_ultraservers ]]; then driver_variable EMULATED_ULTRASERVERS "$emulated_ultraservers"; fi
     # The component lets the driver read pods as well, which only the preparation of cores needs.
     if offers_cores; then
-        component $SETTINGS/devices chip.core "$devices"
-    elif [[ -n $devices ]]; then
-        driver_variable DEVICES "$devices"
+        component $SETTINGS/devices chip.core "$partitions"
+    elif [[ -n $partitions ]]; then
+        driver_variable PARTITIONS "$partitions"
     fi
     if [[ -n $extended_resources ]]; then components+="deploy/$SETTINGS/extended-resources, "; fi
     if [[ -n $node_selector ]]; then
@@ -558,7 +558,9 @@ done
 terms='.spec.template.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms'
 daemonset_columns+="|{${terms}[*].matchExpressions[?(@.key==\"node.kubernetes.io/instance-type\")].key}"
 daemonset_columns+='|{.spec.template.spec.nodeSelector}'
-daemonset_columns+='|{.spec.template.spec.containers[*].env[?(@.name=="DEVICES")].value}'
+daemonset_columns+='|{.spec.template.spec.containers[*].env[?(@.name=="PARTITIONS")].value}'
+# Its name before, when the words were joined by commas.
+daemonset_columns+='{.spec.template.spec.containers[*].env[?(@.name=="DEVICES")].value}'
 placer_columns='{.metadata.name}|{.spec.template.spec.containers[*].env[?(@.name=="GROUP_TIMEOUT")].value}'
 class_columns='{range .items[*]}{.metadata.name}|{.spec.extendedResourceName}{"\n"}{end}'
 
@@ -586,7 +588,7 @@ read_installed() {
     if [[ -n $extended ]]; then installed+="--extended-resources$NEWLINE"; fi
     was --emulate "$was_emulate"
     was --emulated-ultraservers "$ultraservers"
-    was --devices "$offered"
+    was --partitions "${offered//,/.}"
     was --node-selector "$selector"
     was --kubelet-root "$was_root"
     if [[ -n $was_placer ]]; then installed+="--placer$NEWLINE"; fi
@@ -611,7 +613,7 @@ keep_settings() {
         --extended-resources) extended_resources=1 ;;
         # Another type need not have UltraServers.
         '--emulated-ultraservers '*) if [[ $emulate == "$was_emulate" ]]; then keep "$option" "${line#* }"; fi ;;
-        '--emulate '* | '--devices '* | '--node-selector '* | '--kubelet-root '* | '--group-timeout '*)
+        '--emulate '* | '--partitions '* | '--node-selector '* | '--kubelet-root '* | '--group-timeout '*)
             keep "$option" "${line#* }"
             ;;
         --toleration=* | --image-pull-secret=* | --env=* | --resources=* | --parameters-policy=*)
@@ -654,7 +656,7 @@ check_extended() {
         fi
     done <<<"$classes"
     if ! offers_cores; then
-        note "aws.amazon.com/neuroncore is served only by nodes that offer cores: see --devices, or label these nodes"
+        note "aws.amazon.com/neuroncore is served only by nodes that offer cores: see --partitions, or label these nodes"
     fi
 }
 

@@ -273,7 +273,7 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     emulation.add_argument(
         "--emulated-driver-version", metavar="V", help="version of the kernel driver (default: the newest known)"
     )
-    vocabulary.add_offer(emulation)
+    vocabulary.add_partitions(emulation)
     emulation.add_argument(
         "--extended-resources",
         action="store_true",
@@ -324,7 +324,7 @@ def read_input(args: argparse.Namespace, files: Sequence[str], *, named: bool = 
     if args.objects:
         with Progress("reading", "objects") as progress:
             cluster = merge(cluster, read_manifests(_texts(args.objects), kubernetes, progress, held=True))
-    emulated = emulated_nodes(args) if args.node else Manifests()
+    emulated = emulated_nodes(args) if args.instance_type else Manifests()
     cluster = merge(emulated, cluster)
     if files:
         with Progress("reading", "objects") as progress:
@@ -365,27 +365,28 @@ def difference(asked: str, kubernetes: str) -> str:
 
 
 def _check(args: argparse.Namespace, files: Sequence[str], *, live: bool) -> None:
-    if not args.node and not args.objects and not live and not files:
+    if not args.instance_type and not args.objects and not live and not files:
         raise UsageError("nothing is given", remedy="give a FILE and --instance-type TYPE; --help has examples")
-    if args.node and not files and not args.objects and not live:
+    if args.instance_type and not files and not args.objects and not live:
         raise UsageError("no FILE is given, so nothing is to be placed", remedy="give the YAML of pods or claims")
     if [*files, *args.objects].count("-") > 1:
         raise UsageError("- (standard input) is given twice", remedy="read one of the two from a file")
-    for option in ("emulated_ultraservers", "node_label", "devices", "extended_resources"):
-        if getattr(args, option) and not args.node:
-            raise UsageError(f"--{option.replace('_', '-')} goes with --node", remedy="name the nodes too")
+    for option in ("emulated_ultraservers", "node_label", "partitions", "extended_resources"):
+        if getattr(args, option) and not args.instance_type:
+            raise UsageError(
+                f"--{option.replace('_', '-')} goes with --instance-type", remedy="name the nodes' type too"
+            )
 
 
 def emulated_nodes(args: argparse.Namespace) -> Manifests:
-    """The nodes of ``--node``; raises UsageError if they cannot be emulated."""
+    """The nodes of ``--instance-type``; raises UsageError if they cannot be emulated."""
     from dra_driver.simulator.emulated_nodes import emulated, provisioned
 
     try:
         nodes = emulated(
-            [_node(text) for text in args.node],
+            [_node(text) for text in args.instance_type],
             ultraservers=args.emulated_ultraservers,
-            layout=args.ultraserver_layout,
-            partitions=vocabulary.partitions_option("--devices", args.devices),
+            partitions=vocabulary.partitions(args.partitions),
             driver_version=args.emulated_driver_version,
             extended_resources=args.extended_resources,
         )
@@ -407,7 +408,9 @@ def _label(text: str) -> tuple[str, str]:
 def _node(text: str) -> tuple[str, int]:
     found = _NODE.fullmatch(text)
     if found is None:
-        raise UsageError(f"--node cannot be read: {text[:60]!r}", remedy="write trn2.48xlarge, or trn2.48xlarge=4")
+        raise UsageError(
+            f"--instance-type cannot be read: {text[:60]!r}", remedy="write trn2.48xlarge, or trn2.48xlarge=4"
+        )
     return found[1], int(found[2] or 1)
 
 

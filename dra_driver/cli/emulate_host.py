@@ -24,10 +24,10 @@ _NUMBER = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 
 EXAMPLES = (
     "emulate-host --instance-type trn2.48xlarge /tmp/trn2",
-    "emulate-host --instance-type trn1.32xlarge --driver-version 2.26.10.0 --missing 3,7 /tmp/broken",
-    "emulate-host --instance-type trn2.48xlarge --ecc 5:sram=1,mem=2 --lnc 1 /tmp/worn",
+    "emulate-host --instance-type trn1.32xlarge --emulated-driver-version 2.26.10.0 --missing 3,7 /tmp/broken",
+    "emulate-host --instance-type trn2.48xlarge --ecc 5:sram=1,mem=2 --logical-core-size 1 /tmp/worn",
     "emulate-host --instance-type trn2.48xlarge --fault hbm-uncorrectable@3 --fault link-lost@0-1 /tmp/sick",
-    "emulate-host --instance-type trn2u --ultraservers 2x4 --node-number 3 /tmp/node-3",
+    "emulate-host --instance-type trn2u --emulated-ultraservers 2x4 --node-number 3 /tmp/node-3",
     "emulate-host --instance-type trn2u --ultraserver-modes X2V,X1 --node-id 2=1 /tmp/pair",
     "emulate-host --from report.json /tmp/as-reported",
 )
@@ -59,7 +59,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="make the host of a report of `dra-driver verify-host`; no other option applies",
     )
     parser.add_argument(
-        "--driver-version", metavar="V", help="version of the kernel driver (default: the newest known)"
+        "--emulated-driver-version", metavar="V", help="version of the kernel driver (default: the newest known)"
     )
     parser.add_argument("--missing", metavar="LIST", default="", help="missing devices, such as 3,7")
     parser.add_argument(
@@ -77,14 +77,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="what is wrong with chips, such as hbm-uncorrectable@3 or link-host-unhealthy@0-3 (repeatable; "
         "the file `faults` in DIR then lists all codes)",
     )
-    parser.add_argument("--lnc", metavar="SIZE", help="node-wide default logical core size, 1 or 2")
+    parser.add_argument("--logical-core-size", metavar="SIZE", help="node-wide default logical core size, 1 or 2")
     _add_ultraserver(parser)
     parser.set_defaults(run=run)
 
 
 def _add_ultraserver(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("UltraServer (types such as trn2u.48xlarge; default: a healthy one of 4 nodes)")
-    group.add_argument("--ultraservers", metavar="SxN", help="make the host part of S servers of N nodes, such as 2x4")
+    group.add_argument(
+        "--emulated-ultraservers", metavar="SxN", help="make the host part of S servers of N nodes, such as 2x4"
+    )
     group.add_argument(
         "--node-number", metavar="N", help="number of this node among those, from 1 on, server by server"
     )
@@ -154,12 +156,12 @@ def _from_report(args: argparse.Namespace) -> int:
 
 
 _OPTIONS = (
-    "driver_version",
+    "emulated_driver_version",
     "missing",
     "ecc",
     "fault",
-    "lnc",
-    "ultraservers",
+    "logical_core_size",
+    "emulated_ultraservers",
     "node_number",
     "ultraserver_modes",
     "server_id",
@@ -176,10 +178,12 @@ def options(args: argparse.Namespace) -> EmulationOptions:
 
     modes = args.ultraserver_modes
     return EmulationOptions(
-        driver_version=args.driver_version,
+        driver_version=args.emulated_driver_version,
         missing=frozenset(_numbers(args.missing, "--missing")),
         ecc=_ecc(args.ecc),
-        logical_nc_config=None if args.lnc is None else _number(args.lnc, "--lnc"),
+        logical_nc_config=None
+        if args.logical_core_size is None
+        else _number(args.logical_core_size, "--logical-core-size"),
         ultraserver_modes=None if modes is None else parse_modes(modes),
         server_ids={_number(size, "--server-id"): text for size, text in _pairs(args.server_id, "--server-id")},
         node_ids={
@@ -190,16 +194,17 @@ def options(args: argparse.Namespace) -> EmulationOptions:
 
 
 def _placed(kind: InstanceType, args: argparse.Namespace, chosen: EmulationOptions) -> EmulationOptions:
-    """The options with the UltraServer position given by ``--ultraservers`` and ``--node-number``, if they are used."""
+    """The options, with the place on an UltraServer that ``--node-number`` gives."""
     from dra_driver.neuron.emulation.ultraservers import Servers
 
-    if args.ultraservers is None and args.node_number is None:
+    if args.emulated_ultraservers is None and args.node_number is None:
         return chosen
-    if args.ultraservers is None or args.node_number is None:
+    if args.emulated_ultraservers is None or args.node_number is None:
         raise UsageError(
-            "--ultraservers and --node-number go together", remedy="give both, as in --ultraservers 2x4 --node-number 3"
+            "--emulated-ultraservers and --node-number go together",
+            remedy="give both, as in --emulated-ultraservers 2x4 --node-number 3",
         )
-    return Servers.parse(args.ultraservers).options(kind, _number(args.node_number, "--node-number"), chosen)
+    return Servers.parse(args.emulated_ultraservers).options(kind, _number(args.node_number, "--node-number"), chosen)
 
 
 def _ecc(items: Iterable[str]) -> dict[int, dict[str, int]]:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = (
     "explain examples/specs/1x4-connected-devices.yaml --instance-type trn2.48xlarge=2",
-    "explain pod/web-0 -n shop --from-cluster",
+    "explain web-0 -n shop",
     "explain deployment.yaml --from-cluster",
     "explain --from-cluster -A",
-    "kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o json | {} explain --objects -",
+    "kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o json | {} explain --objects - pod/web-0",
 )
 _EACH: Final = 8
 """Maximum number of what fits that is shown one by one without -o wide."""
@@ -52,7 +52,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "items",
         nargs="*",
         metavar="FILE|POD|claim/NAME",
-        help="files as for simulate, or one pod (NAME or pod/NAME) or claim of the cluster (default: all that wait)",
+        help="files as for simulate, or one pod (NAME or pod/NAME) or claim (default: all that wait in the cluster)",
     )
     vocabulary.add_files(parser, "files as for simulate", positional=False)
     add_cluster_arguments(parser)
@@ -66,10 +66,6 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.simulator.manifests import ManifestError, Manifests
 
     target, files = _items(args)
-    if target is not None and not (files or args.objects or vocabulary.from_cluster(args)):
-        raise UsageError(
-            f"{target.kind}/{target.name} is in no cluster", remedy="give --from-cluster, --objects or FILE"
-        )
     try:
         look = _look_at(args, target) if target is not None and not files else None
         if target is not None and look is not None and look.ended:
@@ -134,23 +130,25 @@ def _show(found: Sequence[Explanation], manifests: Manifests, kubernetes: str, o
     print_object(document, output)
 
 
-def _is_pod(args: argparse.Namespace, item: str) -> bool:
-    """Whether a word that is no file is the name of a pod."""
-    return vocabulary.from_cluster(args) and not item.endswith((".yaml", ".yml", ".json"))
-
-
 def _items(args: argparse.Namespace) -> tuple[Target | None, list[str]]:
-    """The single pod or claim to explain, if one is named, and the files; an argument that exists as a file is one."""
+    """The single pod or claim to explain, if one is named, and the files; an argument that exists as a file is one.
+
+    Without files, objects and emulated nodes, the live cluster is meant.
+    """
     from dra_driver.simulator.explain import Target
 
-    targets, files = [], vocabulary.files(args)
+    named, files = [], vocabulary.files(args)
     for item in args.items:
         match = _TARGET.fullmatch(item)
-        if match is None or Path(item).exists() or not (match[1] or _is_pod(args, item)):
+        if match is None or Path(item).exists() or (not match[1] and item.endswith(vocabulary.MANIFESTS)):
             files.append(item)
         else:
-            kind = "claim" if (match[1] or "").startswith(("c", "r")) else "pod"
-            targets.append(Target(kind, namespace(args), match[2]))
-    if len(targets) > 1:
+            named.append(match)
+    if len(named) > 1:
         raise UsageError("more than one pod or claim is named", remedy="explain them one by one")
+    args.from_cluster = args.from_cluster or not (files or args.objects or args.instance_type)
+    targets = [
+        Target("claim" if (kind or "p")[0] in "cr" else "pod", namespace(args), name)
+        for kind, name in map(re.Match.groups, named)
+    ]
     return (targets[0] if targets else None), vocabulary.expanded(files)

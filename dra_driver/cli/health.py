@@ -31,13 +31,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = vocabulary.add_command(
         subparsers,
         "health",
-        about="Print what is wrong with the chips of this node, from the host and the driver's record; with "
-        "--from-cluster, with the chips of a cluster's nodes, from their slices and conditions.",
-        examples=["health -o json", "health clear neuron3", "health --from-cluster --node-name node-7"],
+        about="Print what is wrong with the chips of a cluster's nodes, from their slices and conditions; with "
+        "--host-root, or in a pod of the driver, with those of this node, from the host and the driver's record.",
+        examples=["health", "health --node-name node-7", "health --host-root / -o json", "health clear neuron3"],
         done="printed, or cleared",
         refused="there is no device, no driver answers, or the host still reports the fault that is to be cleared",
     )
-    vocabulary.add_host_root(parser, here=True)
+    vocabulary.add_host_root(
+        parser,
+        "read this host, or one made by emulate-host, not a cluster (default: $HOST_ROOT, as in the driver's pods)",
+    )
     _add_state_dir(parser, None)
     parser.add_argument(
         "--health-policy",
@@ -47,8 +50,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="what faults of chips mean, as for the driver's option; the column EFFECT follows from it "
         "(default: $HEALTH_POLICY, or an empty table)",
     )
-    vocabulary.add_cluster(parser, "the state of all Neuron nodes, in place of this host's,")
-    vocabulary.add_node_name(parser, "with --from-cluster: only this node", several=True)
+    vocabulary.add_cluster(parser)
+    vocabulary.add_node_name(parser, "of the cluster, only this node", several=True)
     vocabulary.add_output(parser, "text", "json", "yaml")
     parser.set_defaults(run=run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
@@ -83,10 +86,13 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.neuron.emulation.faults import FAULTS_FILE
     from dra_driver.neuron.health.policy import HealthPolicy
 
-    if vocabulary.from_cluster(args):
+    if args.host_root is None and not args.node_name and (here := os.environ.get("HOST_ROOT")):
+        args.host_root = Path(here)
+    args.from_cluster = args.host_root is None
+    if vocabulary.from_cluster(args, "leave out --host-root, or it"):
         return _of_cluster(args)
     if args.node_name:
-        raise UsageError("--node-name names nodes of a cluster", remedy="write --from-cluster --node-name NAME")
+        raise UsageError("--node-name names nodes of a cluster", remedy="leave out --host-root, or it")
     if not args.host_root.is_dir():
         raise UsageError(
             f"--host-root {args.host_root} is not a directory",

@@ -12,8 +12,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = vocabulary.add_command(
         subparsers,
         "help",
-        about="Show the help of a command; without one, the list of commands. The same as COMMAND --help.",
-        examples=["help topology"],
+        about="Show the help of a command; without one, the list of commands. The same as COMMAND --help. `help "
+        "daemons` lists what the pods of an installation run.",
+        examples=["help topology", "help daemons"],
         done="printed",
         refused="never",
     )
@@ -23,6 +24,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Let the program print the help."""
+    from dra_driver.cli.main import daemons
+
+    if args.words == ["daemons"]:
+        print(daemons())
+        return 0
     try:
         status: int = args.main([*args.words, "--help"])
     except SystemExit as ended:  # how argparse ends after --help, and after a command that it does not know

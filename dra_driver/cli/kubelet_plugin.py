@@ -75,16 +75,10 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "refuse, warn about or allow claims whose host numbers are not contiguous",
     ),
     (
-        "--devices",
-        "DEVICES",
+        "--partitions",
+        "PARTITIONS",
         "",
-        "what nodes offer: some of chip,core,group,group4,node; the Node's label neuron.aws.com/devices overrides it",
-    ),
-    (
-        "--ultraserver-layout",
-        "ULTRASERVER_LAYOUT",
-        "node",
-        "what nodes of UltraServers offer without --devices; node: one device; chips: each chip; both (from 1.37)",
+        "what nodes offer: some of chip, core, group, group4, node, joined by dots; the label of a Node overrides it",
     ),
     (
         "--shared-counters",
@@ -135,7 +129,6 @@ CHOICES = {
     "log_format": ("text", "json"),
     "device_numbering": ("renumber", "host"),
     "contiguity": ("refuse", "warn", "allow"),
-    "ultraserver_layout": ("node", "chips", "both"),
     "shared_counters": ("auto", "force"),
     "ultraserver_labels": ("on", "off"),
     "present_label": ("on", "off"),
@@ -177,7 +170,7 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
             remedy="name the type of the emulated nodes too, such as --emulate trn2u.48xlarge",
         )
     daemon.check_node_options(values)
-    values["devices"] = vocabulary.partitions_option("--devices ($DEVICES)", values["devices"])
+    values["partitions"] = vocabulary.partitions(values["partitions"], "--partitions ($PARTITIONS)")
     return values
 
 
@@ -199,8 +192,7 @@ def settings(values: Mapping[str, Any]) -> DriverSettings:
         metrics_address=values["metrics_address"],
         device_numbering=values["device_numbering"],
         contiguity=values["contiguity"],
-        devices=values["devices"],
-        ultraserver_layout=values["ultraserver_layout"],
+        partitions=values["partitions"],
         shared_counters=values["shared_counters"],
         ultraserver_labels=values["ultraserver_labels"],
         present_label=values["present_label"],

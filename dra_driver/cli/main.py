@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NoReturn
 
 from dra_driver.cli import vocabulary
 from dra_driver.util.errors import DriverError, UsageError
@@ -25,7 +26,7 @@ COMMANDS: Final = {
     "topology": "show the devices of an instance type, host or node, and their links",
     "simulate": "show which devices pods would get",
     "explain": "explain why claims of pods fit or do not fit",
-    "health": "show what is wrong with the chips of a node",
+    "health": "show what is wrong with the chips of a cluster or of a node",
     "slices": "print the ResourceSlices that would be published",
     "template": "describe a node that does not exist yet to an autoscaler (Karpenter, cluster-autoscaler, kwok)",
     "plan": "show what containers with an allocated claim would get",
@@ -66,9 +67,6 @@ EXTRAS: Final = {
     "shtab": ("cli", "no completion script can be written"),
 }
 """By package: the extra that brings it, and what cannot be done without it; of boto3 and lark, their rooms say so."""
-OF_KUBECTL: Final = ("topology", "explain", "top", "health", "help", "version")
-"""The commands of ``kubectl neuron``; they read the cluster of the current context."""
-
 EXIT_STATUSES: Final = vocabulary.exit_statuses("done", "refused, or not possible; COMMAND --help says when")
 EXIT_DONE, EXIT_REFUSED, EXIT_BAD_INPUT = 0, 1, 2
 
@@ -96,6 +94,13 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
 
+    def error(self, message: str) -> NoReturn:
+        """One line, as for all other errors; argparse would print the usage above it."""
+        unknown = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
+        known = [option for action in self._actions for option in action.option_strings]
+        guess = _meant(unknown, known, 0.7) if message.startswith("unrecognized") and unknown.startswith("--") else ""
+        self.exit(EXIT_BAD_INPUT, f"error: {message}{guess}; see {self.prog} --help\n")
+
     def format_help(self) -> str:
         """With the commands in groups, which argparse does not know."""
         if not self.groups:
@@ -109,9 +114,10 @@ class Parser(argparse.ArgumentParser):
                 [argparse.Action([], name, metavar=_command(name), help=text) for name, text in commands.items()]
             )
             formatter.end_section()
-        formatter.start_section("options")
-        formatter.add_arguments([action for action in self._actions if action.option_strings])
-        formatter.end_section()
+        if options := [action for action in self._actions if action.option_strings]:
+            formatter.start_section("options")
+            formatter.add_arguments(options)
+            formatter.end_section()
         formatter.add_text(self.epilog)
         return formatter.format_help()
 
@@ -122,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = _chosen(given)
     _start_in_its_environment(chosen)
     parser = _program(chosen)
-    args = parser.parse_args(given, argparse.Namespace(main=main))
+    args = parser.parse_args(given or ["--help"], argparse.Namespace(main=main))
     return guarded(lambda: _checked(args))
 
 
@@ -148,47 +154,57 @@ def complete_program() -> Parser:
 
 
 def kubectl_main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of ``kubectl-neuron``, which kubectl finds as ``kubectl neuron``; see ``OF_KUBECTL``."""
+    """Entry point of ``kubectl-neuron``, which kubectl finds as ``kubectl neuron``: the commands for people."""
     given = sys.argv[1:] if argv is None else argv
     chosen = _chosen(given)
     _start_in_its_environment(chosen)
     parser = program(
-        [("commands", {name: COMMANDS[name] for name in OF_KUBECTL if name in COMMANDS})],
+        [("commands", COMMANDS)],
         chosen,
         prog=vocabulary.KUBECTL,
         description="The Neuron devices of the cluster and namespace of the current context: what nodes have, which "
-        "pods hold it, what is wrong with it, and why a pod waits for it.",
+        "pods hold it, what is wrong with it, and why a pod waits for it. With files and --instance-type, no cluster "
+        "is asked.",
         epilog=f"example:\n  kubectl neuron explain web-0\n\n{EXIT_STATUSES}",
     )
-    args = parser.parse_args(given, argparse.Namespace(main=kubectl_main))
-    if hasattr(args, "from_cluster"):
+    args = parser.parse_args(given or ["--help"], argparse.Namespace(main=kubectl_main))
+    if vocabulary.of_context(args):
         args.from_cluster = True
     return guarded(lambda: _checked(args))
 
 
 def _program(chosen: str | None) -> Parser:
     return program(
-        [("commands", COMMANDS), ("daemons and init containers", DAEMONS)],
+        [("commands", COMMANDS)],
         chosen,
         prog="dra-driver",
         description="Kubernetes Dynamic Resource Allocation for AWS Trainium and Inferentia.",
-        epilog=f"example:\n  dra-driver topology trn2.48xlarge --devices 4,5,6,7\n\n{EXIT_STATUSES}",
+        epilog="What the pods of an installation run: dra-driver help daemons\n\n"
+        f"example:\n  dra-driver topology trn2.48xlarge --devices 4,5,6,7\n\n{EXIT_STATUSES}",
+        others=DAEMONS,
     )
 
 
-def program(groups: Sequence[tuple[str, Mapping[str, str]]], chosen: str | None, **settings: Any) -> Parser:
+def program(
+    groups: Sequence[tuple[str, Mapping[str, str]]],
+    chosen: str | None,
+    *,
+    others: Mapping[str, str] = MappingProxyType({}),
+    **settings: Any,
+) -> Parser:
     """The parser of a program.
 
     Args:
         groups: its commands, as in the help.
         chosen: the command to be run, whose module alone is imported; "" is all of them.
+        others: commands that the help leaves out.
         settings: for argparse.
     """
     parser = Parser(formatter_class=vocabulary.HelpFormatter, **settings)
     parser.groups = groups
     parser.add_argument("--version", action="version", version=f"dra-driver {VERSION}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    names = {_command(name): name for _, commands in groups for name in commands}
+    names = {_command(name): name for commands in (*(commands for _, commands in groups), others) for name in commands}
     if chosen and chosen not in names:
         parser.error(f"there is no command {quoted(chosen)}{_meant(chosen, list(names))}")
     for command, name in names.items():
@@ -201,6 +217,15 @@ def program(groups: Sequence[tuple[str, Mapping[str, str]]], chosen: str | None,
     return parser
 
 
+def daemons() -> str:
+    """The list of what containers run."""
+    parser = Parser(
+        prog="dra-driver", usage="dra-driver DAEMON ...", add_help=False, formatter_class=vocabulary.HelpFormatter
+    )
+    parser.groups = [("daemons and init containers", DAEMONS)]
+    return parser.format_help().rstrip()
+
+
 def _command(name: str) -> str:
     return name.replace("_", "-")
 
@@ -209,11 +234,11 @@ def _chosen(given: Sequence[str]) -> str | None:
     return next((word for word in given if not word.startswith("-")), None)
 
 
-def _meant(word: str, words: Sequence[str]) -> str:
+def _meant(word: str, words: Sequence[str], likeness: float = 0.5) -> str:
     import difflib
 
-    near = difflib.get_close_matches(word, words, 2, 0.5)
-    return f"; did you mean {' or '.join(near)}?" if near else "; --help lists them"
+    near = difflib.get_close_matches(word, words, 2, likeness)
+    return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 
 def kubelet_plugin_main() -> int:

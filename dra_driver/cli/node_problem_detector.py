@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 OPTIONS: tuple[daemon.Option, ...] = (
     # Options that `kubelet-plugin` has too have the same names.
     ("--host-root", "HOST_ROOT", "/", "directory with the host's /proc"),
-    ("--hints-dir", "HINTS_DIR", "/run/neuron-health", "directory of the hints, which the node's driver reads"),
+    (
+        "--health-hints-dir",
+        "HEALTH_HINTS_DIR",
+        "/run/neuron-health",
+        "directory of the hints, which the node's driver reads",
+    ),
     (
         "--kernel-log",
         "KERNEL_LOG",
@@ -59,7 +64,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         about="Read the kernel log, and keep its NEURON_HW_ERR lines as one small file for each chip and kind of "
         "error. The node's driver or device plugin takes them as hints. Needs root with the capability SYSLOG; "
         "changes nothing but its own directory.",
-        examples=["node-problem-detector --hints-dir /tmp/hints --healthcheck-port -1"],
+        examples=["node-problem-detector --health-hints-dir /tmp/hints --healthcheck-port -1"],
         done="stopped by SIGTERM or SIGINT",
         refused="it cannot start or continue; the log says why",
     )
@@ -99,7 +104,7 @@ def detector(values: Mapping[str, Any]) -> Detector:
     lookback = values["lookback_seconds"]
     return Detector(
         partial(read_log_file, Path(values["kernel_log"])) if values["kernel_log"] else read_system_log,
-        Path(values["hints_dir"]),
+        Path(values["health_hints_dir"]),
         boot_id(Path(values["host_root"])),
         interval=values["rescan_seconds"],
         lookback=None if lookback in ("", None) else lookback,

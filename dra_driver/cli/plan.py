@@ -48,14 +48,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "this node's name, whose claims alone are planned (default: all claims, each on the node that is the pool of "
         "its first device of this driver)",
     )
-    parser.add_argument(
-        "--devices",
-        metavar="CUTS",
-        help="what the node offers, such as chip,core: a claim of other devices is refused (default: any device that "
-        "this driver can offer)",
+    vocabulary.add_partitions(
+        parser, "what the node offers; a claim of other devices is refused", "default: any that this driver can offer"
     )
-    parser.add_argument("--device-numbering", choices=("renumber", "host"), default="renumber")
-    parser.add_argument("--contiguity", choices=("refuse", "warn", "allow"), default="warn")
+    text = "the driver's option (default: %(default)s)"
+    parser.add_argument("--device-numbering", choices=("renumber", "host"), default="renumber", help=text)
+    parser.add_argument("--contiguity", choices=("refuse", "warn", "allow"), default="warn", help=text)
     parser.set_defaults(run=run)
 
 
@@ -64,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.driver.claims.model import PlanSettings
     from dra_driver.simulator.preparation import node_of, prepared
 
-    partitions = vocabulary.partitions_option("--devices", args.devices)
+    partitions = vocabulary.partitions(args.partitions)
     claims, pods, others = _read(vocabulary.files(args))
     inventory = read_host(args)
     by_node: dict[str, list[ResourceClaim]] = {}
@@ -187,7 +185,7 @@ def _check_offered(claim: ResourceClaim, inventory: NodeInventory, partitions: P
     for result in own_results(claim):
         if result.device not in offered:
             raise UsageError(
-                f"with --devices {partitions}, {inventory.instance_type or 'the host'} offers no device "
+                f"with --partitions {partitions}, {inventory.instance_type or 'the host'} offers no device "
                 f"{quoted(result.device)}",
                 remedy="dra-driver slices with the same options lists what it offers",
             )

@@ -53,9 +53,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         done="written, even if something could not be read",
         refused="nothing could be written, or it has a manifest alone, since nothing could be read",
     )
-    vocabulary.add_cluster(parser, "objects and logs (the default without --host-root)")
+    vocabulary.add_cluster(parser)
     vocabulary.add_node_name(parser, "of the cluster, only what is on this node", several=True)
-    vocabulary.add_host_root(parser, "collect from this node: its root directory, /")
+    vocabulary.add_host_root(parser, "collect from this node, not from the cluster: its root directory, /")
     parser.add_argument(
         "--redact-names",
         action="store_true",
@@ -73,11 +73,11 @@ def run(args: argparse.Namespace) -> int:
 
     if args.host_root is not None and not args.host_root.is_dir():
         raise UsageError(f"--host-root {args.host_root} is not a directory", remedy="on a node, give --host-root /")
-    args.from_cluster = vocabulary.from_cluster(args) or args.host_root is None
+    args.from_cluster = args.host_root is None
     now, found = time.time(), Collected()
     if args.host_root is not None:
         found.merge(_of_node(args.host_root))
-    if args.from_cluster:
+    if vocabulary.from_cluster(args, "leave out --host-root, or it"):
         found.merge(_of_cluster(args))
     data = archive(found, at=now, redact=args.redact_names, kept=OWN_NAMESPACES)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = (
     "simulate examples/specs/1x4-connected-devices.yaml --instance-type trn2.48xlarge",
-    "simulate deployment.yaml --node trn2.48xlarge=4 --node trn1.32xlarge -o svg > picture.svg",
-    "simulate group.yaml --node trn2u.48xlarge=8",
+    "simulate deployment.yaml --instance-type trn2.48xlarge=4 --instance-type trn1.32xlarge -o svg > picture.svg",
+    "simulate group.yaml --instance-type trn2u.48xlarge=8",
     "simulate -f pod.yaml --from-cluster -n shop",
     "kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o json | {} simulate --objects -",
 )

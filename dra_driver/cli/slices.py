@@ -28,7 +28,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_host_arguments(parser)
     vocabulary.add_node_name(parser, "node and pool name (default: %(default)s)", default="example-node")
-    vocabulary.add_offer(parser)
+    vocabulary.add_partitions(parser)
     parser.add_argument(
         "--health-policy", metavar="FILE", type=Path, help="what faults of chips mean, as for the driver's option"
     )
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.neuron.health.faults import NodeHealth
     from dra_driver.neuron.health.policy import HealthPolicy
 
-    partitions = vocabulary.partitions_option("--devices", args.devices)
+    partitions = vocabulary.partitions(args.partitions)
     policy = HealthPolicy.default() if args.health_policy is None else HealthPolicy.load(args.health_policy)
     inventory = read_host(args)
     if not inventory.devices:
@@ -54,9 +54,7 @@ def run(args: argparse.Namespace) -> int:
         # What is lost is among the findings.
         if chip.faults and inventory.device(chip.index) is not None:
             print(f"warning: {chip.text}", file=sys.stderr)
-    offered = offer(
-        inventory, effective_partitions(inventory, partitions, args.ultraserver_layout), health, policy, health.read_at
-    )
+    offered = offer(inventory, effective_partitions(inventory, partitions), health, policy, health.read_at)
     if offered.problem:
         print(f"warning: the whole node is not offered: {offered.problem}", file=sys.stderr)
     for word in offered.absent:

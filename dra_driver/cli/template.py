@@ -28,7 +28,6 @@ from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import quoted
 
 if TYPE_CHECKING:
-    from dra_driver.driver.resourceslices.devices import Layout
     from dra_driver.neuron.topology.partitions import Partitions
 
 CONSUMERS: Final = ("karpenter", "cluster-autoscaler", "kwok")
@@ -87,9 +86,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="EC2 type, such as trn2.48xlarge (repeatable)",
     )
     parser.add_argument("--for", dest="consumer", choices=CONSUMERS, required=True, help="the program that reads it")
-    vocabulary.add_offer(parser)
+    vocabulary.add_partitions(parser)
     parser.add_argument(
-        "--driver-version",
+        "--emulated-driver-version",
         metavar="V",
         help="version of the kernel driver that the node's image has (default: the newest known)",
     )
@@ -114,10 +113,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the template; raises UsageError for an illegal option, DriverError for a type that cannot be described."""
-    partitions, resources = vocabulary.partitions_option("--devices", args.devices), _resources(args.resource)
+    partitions, resources = vocabulary.partitions(args.partitions), _resources(args.resource)
     known = args.consumer != "kwok"
     templates = [
-        node_template(name, partitions, args.ultraserver_layout, args.driver_version, resources, before=known)
+        node_template(name, partitions, args.emulated_driver_version, resources, before=known)
         for name in dict.fromkeys(args.instance_type)
     ]
     if args.consumer == "karpenter":
@@ -150,7 +149,6 @@ def _resources(texts: Sequence[str]) -> dict[str, str]:
 def node_template(
     instance_type: str,
     partitions: Partitions | None = None,
-    layout: Layout = "node",
     driver_version: str | None = None,
     resources: Mapping[str, str] | None = None,
     *,
@@ -161,7 +159,6 @@ def node_template(
     Args:
         instance_type: EC2 type, with or without HyperPod's prefix.
         partitions: what the node offers (``topology.partitions.Partitions``); None: nothing in particular is set.
-        layout: what a node of an UltraServer offers then.
         driver_version: of the kernel driver; None for the newest known.
         resources: what else pods can request, by name; these win over what EC2 documents of the type.
         before: without what is not known before the node is there; else as on an emulated host.
@@ -176,7 +173,7 @@ def node_template(
     from dra_driver.simulator.emulated_nodes import emulated
 
     try:
-        made = emulated([(instance_type, 1)], layout=layout, partitions=partitions, driver_version=driver_version)
+        made = emulated([(instance_type, 1)], partitions=partitions, driver_version=driver_version)
     except DriverError as error:
         raise UsageError(str(error)) from error
     node = msgspec.to_builtins(made.nodes[0])

@@ -57,7 +57,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     follow.add_argument("--once", action="store_true", help="print once and exit (default without a terminal)")
     vocabulary.add_watch(follow)
     vocabulary.add_output(parser, "text", "wide", "json", "yaml")
-    vocabulary.add_cluster(parser, "nodes, devices, claims and pods (implied)", namespaces="the pods that are listed")
+    vocabulary.add_cluster(parser, namespaces="the pods that are listed")
     parser.set_defaults(run=run)
 
 
@@ -70,7 +70,6 @@ def run(args: argparse.Namespace) -> int:
 
     # What the watches would log, the status line says.
     logging.getLogger("dra_driver").addHandler(logging.NullHandler())
-    args.from_cluster = True
     of = "" if args.all_namespaces else namespace(args)
     shown = Shown(args.sort, of, frozenset(args.node_name), args.output)
     with asking(args) as transport:

@@ -33,7 +33,6 @@ NOTHING: Final[Mapping[int, Sickness]] = MappingProxyType({})
 VALUE_WIDTH = 84
 """Width at which a value in a table is wrapped."""
 
-_WORD = re.compile(r"(?:chip|core|group[1-9]?[0-9]*|node)", re.ASCII)
 _NAME = re.compile(r"neuron-[a-z0-9-]{1,40}", re.ASCII)
 _ITEM = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
 _GIB = 1 << 30
@@ -42,7 +41,7 @@ EXAMPLES: Final = (
     "topology trn2.48xlarge",
     "topology trn2.48xlarge --devices 4,5,6,7 -o svg > row.svg",
     "topology inf2.48xlarge --devices 10-11,0 -o json",
-    "topology trn2.48xlarge --devices core,group,neuron-core-3-0,neuron-core-3-1",
+    "topology trn2.48xlarge --partitions core.group,neuron-core-3-0,neuron-core-3-1",
     "topology --host-root /",
     "topology --from-cluster node-7",
     "kubectl get resourceslices,resourceclaims -A -o json | {} topology -f - --node-name node-7",
@@ -67,9 +66,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--devices",
         metavar="LIST",
-        help="mark and evaluate these devices: indexes and ranges (4,5 or 4-7) or names (neuron-core-3-1); and, as for "
-        "the driver's option, show what a node offers with chip, core, group, group4 (or another size), node",
+        help="mark and evaluate these devices: indexes and ranges (4,5 or 4-7) or names (neuron-core-3-1)",
     )
+    vocabulary.add_partitions(parser, "show what a node offers with the driver's option", "default: nothing of this")
     vocabulary.add_host_root(parser, "in place of TYPE: draw this host, with the state of its chips")
     vocabulary.add_files(
         parser,
@@ -88,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.neuron.topology.drawing import svg
     from dra_driver.neuron.topology.instance_types import of_family, resolve
 
-    asked = parse_asked(args.devices)
+    asked = parse_asked(args.devices, args.partitions)
     try:
         drawn = _drawn(args)
         instance_type = of_family(drawn.type) or resolve(drawn.type)
@@ -110,7 +109,7 @@ def _print_text(asked: _Asked, drawn: _Drawn, instance_type: InstanceType, view:
     print(instance_type.name)
     print_table(facts(instance_type))
     if view.offered:
-        print(f"\noffered with --devices {asked.partitions}")
+        print(f"\noffered with --partitions {asked.partitions}")
         print_table(offered_rows(view.offered))
     show(f"\n{text(instance_type, view.marks, view.sick)}")
     if drawn.lines:
@@ -123,7 +122,7 @@ def _print_text(asked: _Asked, drawn: _Drawn, instance_type: InstanceType, view:
 
 
 class _Asked(NamedTuple):
-    """What ``--devices`` says."""
+    """What ``--devices`` and ``--partitions`` say."""
 
     indexes: tuple[int, ...] | None = None
     """Chips to mark and to evaluate; None: it names none."""
@@ -173,7 +172,9 @@ def _view(asked: _Asked, drawn: _Drawn, instance_type: InstanceType) -> _View:
         return devices(chips, instance_type.fabric, instance_type.cores_per_device, partitions, hardware.core_size)
 
     if asked.partitions is not None and drawn.hardware is not None:
-        raise UsageError(f"--devices {asked.partitions}: what the node offers is in its slices", remedy="leave it out")
+        raise UsageError(
+            f"--partitions {asked.partitions}: what the node offers is in its slices", remedy="leave it out"
+        )
     possible = (
         {device.name: device for device in partitioned(Partitions(chip=True, group=True, node=True, core=True))}
         if asked.names
@@ -183,7 +184,7 @@ def _view(asked: _Asked, drawn: _Drawn, instance_type: InstanceType) -> _View:
         if name not in possible:
             raise UsageError(
                 f"--devices: there is no device {name} of {instance_type.name}",
-                remedy="dra-driver topology TYPE --devices chip,core,group,node lists what there is",
+                remedy="dra-driver topology TYPE --partitions chip.core.group.node lists what there is",
             )
     named = tuple(possible[name] for name in dict.fromkeys(asked.names))
     indexes = asked.indexes or ()
@@ -268,7 +269,7 @@ def _drawn(args: argparse.Namespace) -> _Drawn:
     live = vocabulary.from_cluster(args)
     if sum(map(bool, (args.type, args.instance_type, args.host_root, files))) != 1 or (live and not args.type):
         raise UsageError(
-            "TYPE, --host-root, -f and --from-cluster NODE exclude each other", remedy="give one of the four"
+            "one of TYPE, --host-root, -f and --from-cluster NODE says what to show", remedy="give just one of the four"
         )
     if live:
         return _of_cluster(args)
@@ -358,19 +359,18 @@ def _held(claim: ResourceClaim, pools: Collection[str]) -> list[str]:
     ]
 
 
-def parse_asked(text: str | None) -> _Asked:
-    """Parse ``--devices``, in which indexes, names and words for what is offered may stand in any order.
+def parse_asked(devices: str | None, words: str | None = None) -> _Asked:
+    """Parse ``--devices``, in which indexes and names may stand in any order, and ``--partitions``.
 
     Raises UsageError for anything else.
     """
-    items = [item.strip() for item in (text or "").split(",")] if text is None or len(text) <= MAX_DEVICE_LIST else []
-    words = [item for item in items if _WORD.fullmatch(item)]
+    partitions = vocabulary.partitions(words)
+    if devices is None or len(devices) > MAX_DEVICE_LIST:
+        return _Asked(None if devices is None else parse_devices(devices), (), partitions)
+    items = [item.strip() for item in devices.split(",")]
     names = [item for item in items if _NAME.fullmatch(item)]
-    rest = [item for item in items if item not in (*words, *names)]
-    indexes = (
-        parse_devices(",".join(rest) if items else text or "") if text is not None and (rest or not items) else None
-    )
-    return _Asked(indexes, tuple(names), vocabulary.partitions_option("--devices", ",".join(words)))
+    rest = [item for item in items if item not in names]
+    return _Asked(parse_devices(",".join(rest)) if rest else None, tuple(names), partitions)
 
 
 def parse_devices(text: str) -> tuple[int, ...]:
@@ -381,8 +381,7 @@ def parse_devices(text: str) -> tuple[int, ...]:
         if match is None:
             raise UsageError(
                 f"--devices cannot be read at {item.strip()[:24]!r}",
-                remedy="give indexes and ranges: 4,5,6,7 or 4-7, names: neuron-core-3-1, or what a node offers: chip, "
-                "core, group, group4, node",
+                remedy="give indexes and ranges: 4,5,6,7 or 4-7, or names: neuron-core-3-1",
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if first > last:

@@ -4,12 +4,13 @@ A command is declared by ``add_command`` and takes its options from the function
 
 =====================================  ================================================================================
 ``-f FILE``, ``FILE...``               what is read: files, the manifests of a directory, or ``-``, standard input
-``--instance-type TYPE[=N]``           emulated nodes of an EC2 type (``--node`` where there may be several)
+``--instance-type TYPE[=N]``           emulated nodes of an EC2 type
+``--partitions WORDS``                 what a node offers
 ``--host-root DIR``                    a host, or a directory made by emulate-host
 ``--node-name NAME``                   a node by its name; several where the option is repeatable
 ``--from-cluster``                     read from the cluster that kubectl would talk to, without changing it
-``--kubeconfig FILE``                  with --from-cluster: another kubeconfig
-``--context NAME``                     with --from-cluster: another context of it
+``--kubeconfig FILE``                  another kubeconfig
+``--context NAME``                     another context of it
 ``-n NAME``, ``-A``                    a namespace (default: that of the context, or else ``default``), or all of them
 ``-o FORMAT``                          text, wide, json, yaml, svg: those that make sense
 ``-w``                                 print again whenever something changes
@@ -35,10 +36,11 @@ Options = argparse.ArgumentParser | argparse._ArgumentGroup  # noqa: SLF001 - ar
 Format = Literal["text", "wide", "json", "yaml", "svg"]
 
 KUBECTL: Final = "kubectl neuron"
-"""The program's name as a plugin of kubectl; then --from-cluster is implied."""
+"""The program's name as a plugin of kubectl; then the cluster is read unless something else is given."""
 RELEASES: Final = ("1.33", "1.34", "1.35", "1.36", "1.37")
 """The releases on which the driver runs. Those of ``cel.RELEASES`` are simulated; of others, what differs is said."""
 BEFORE_1_36: Final = RELEASES[:3]
+PARTITIONS: Final = "--partitions"
 MANIFESTS: Final = (".json", ".yaml", ".yml")
 INVALID: Final = "the input is invalid, or the cluster cannot be reached"
 """Exit status 2, the same for all commands."""
@@ -116,8 +118,7 @@ def add_command(
     prog = subparsers._prog_prefix.split()  # noqa: SLF001 - argparse has no public way to ask
     program = KUBECTL if prog[:2] == KUBECTL.split() else "dra-driver"
     if program == KUBECTL:
-        of_cluster = [line.replace(" --from-cluster", "") for line in examples if "--from-cluster" in line]
-        examples = of_cluster or examples
+        examples = [line.replace(" --from-cluster", "") for line in examples]
     lines = [line.replace("{}", program) if "{}" in line else f"{program} {line}" for line in examples]
     parts = [
         notes.strip("\n"),
@@ -186,22 +187,22 @@ def expanded(names: Sequence[str]) -> list[str]:
     return found
 
 
-def add_cluster(parser: argparse.ArgumentParser, what: str, *, namespaces: str | None = None) -> None:
+def add_cluster(parser: argparse.ArgumentParser, what: str | None = None, *, namespaces: str | None = None) -> None:
     """Add the options that select a live cluster, for ``clusterinput.asking`` and ``from_cluster``.
 
     Args:
         parser: where to add them.
-        what: what is read, for the help of --from-cluster.
+        what: what is read, for the help of --from-cluster; None: a cluster is what the command reads anyway.
         namespaces: what the namespace is for, to add ``-n`` and ``-A`` too.
     """
     group = parser.add_argument_group("live cluster")
-    group.add_argument("--from-cluster", action="store_true", help=f"read {what} from a cluster, without changing it")
-    group.add_argument(
-        "--kubeconfig", metavar="FILE", help="with --from-cluster: kubeconfig file (default: as for kubectl)"
-    )
-    group.add_argument(
-        "--context", metavar="NAME", help="with --from-cluster: context of the kubeconfig (default: the current one)"
-    )
+    if what is None:
+        parser.set_defaults(from_cluster=True)
+    else:
+        text = f"read {what} from a cluster, without changing it"
+        group.add_argument("--from-cluster", action="store_true", help=text)
+    group.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig file (default: as for kubectl)")
+    group.add_argument("--context", metavar="NAME", help="context of the kubeconfig (default: the current one)")
     if namespaces is not None:
         add_namespaces(group, namespaces)
 
@@ -218,14 +219,30 @@ def add_namespaces(parser: Options, what: str) -> None:
     exclusive.add_argument("-A", "--all-namespaces", action="store_true", help="the same for all namespaces")
 
 
-def from_cluster(args: argparse.Namespace) -> bool:
-    """Whether a live cluster is to be read. Raises UsageError for --kubeconfig or --context without --from-cluster."""
-    for option, value in (("--kubeconfig FILE", args.kubeconfig), ("--context NAME", args.context)):
+def from_cluster(args: argparse.Namespace, remedy: str = "write --from-cluster too") -> bool:
+    """Whether a live cluster is to be read. Raises UsageError for --kubeconfig or --context where none is."""
+    for option, value in (("--kubeconfig", args.kubeconfig), ("--context", args.context)):
         if value is not None and not args.from_cluster:
-            raise UsageError(
-                f"{option.partition(' ')[0]} is given without --from-cluster", remedy=f"write --from-cluster {option}"
-            )
+            raise UsageError(f"{option} is given, but no cluster is read", remedy=remedy)
     return bool(args.from_cluster)
+
+
+def of_context(args: argparse.Namespace) -> bool:
+    """Whether a command of ``kubectl neuron`` reads the cluster: where nothing else is said to be read."""
+    if not hasattr(args, "from_cluster") or _is_type(getattr(args, "type", None)):
+        return False
+    places = ["instance_type", "objects", "host_root", *(() if hasattr(args, "objects") else ("filenames",))]
+    return not any(getattr(args, name, None) for name in places)
+
+
+def _is_type(word: str | None) -> bool:
+    """Whether an argument that may be a node's name is an instance type's."""
+    from dra_driver.neuron.topology.instance_types import of_family, resolve
+
+    try:
+        return word is not None and bool(of_family(word) or resolve(word))
+    except DriverError:
+        return False
 
 
 def add_host_root(parser: Options, what: str = "", *, here: bool = False) -> None:
@@ -257,14 +274,12 @@ def add_node_name(parser: Options, what: str, *, default: str | None = None, sev
 
 
 def add_nodes(parser: Options) -> None:
-    """Add ``--instance-type TYPE[=N]`` and ``--node``, both repeatable; the list is ``args.node``."""
+    """Add ``--instance-type TYPE[=N]``, repeatable."""
     parser.add_argument(
         "--instance-type",
-        "--node",
         metavar="TYPE[=N]",
         action="append",
         default=[],
-        dest="node",
         help="one or N emulated nodes of this EC2 instance type (repeatable)",
     )
 
@@ -274,19 +289,16 @@ def add_instance_type(parser: Options, what: str, *, required: bool = False) -> 
     parser.add_argument("--instance-type", metavar="TYPE", required=required, help=what)
 
 
-def add_offer(parser: Options) -> None:
-    """Add ``--devices`` and ``--ultraserver-layout``: what nodes offer, as in the driver's options."""
+def add_partitions(
+    parser: Options, what: str = "what a node offers, as in the driver's option", more: str = ""
+) -> None:
+    """Add ``--partitions``, for ``partitions``."""
+    more = more or "default: chips, or the whole node of an UltraServer"
     parser.add_argument(
-        "--devices",
-        metavar="CUTS",
-        help="what a node offers, as in the driver's option: one or more of chip, core, group, group4 (or another "
-        "size), node, such as chip,core (default: chips, and what --ultraserver-layout says)",
-    )
-    parser.add_argument(
-        "--ultraserver-layout",
-        choices=("node", "chips", "both"),
-        default="node",
-        help="what nodes of UltraServers offer, without --devices (default: %(default)s)",
+        PARTITIONS,
+        metavar="WORDS",
+        help=f"{what}: one or more of chip, core, group, group4 (or another size), node, joined by dots, such as "
+        f"chip.core ({more})",
     )
 
 
@@ -308,8 +320,8 @@ def add_watch(parser: Options) -> None:
     parser.add_argument("-w", "--watch", action="store_true", help="print again whenever something changes")
 
 
-def partitions_option(option: str, text: str | None) -> Partitions | None:
-    """What an option such as ``--devices`` says; None when it is not given. UsageError for anything illegal."""
+def partitions(text: str | None, option: str = PARTITIONS) -> Partitions | None:
+    """What ``--partitions`` says; None when it is not given. UsageError for anything illegal."""
     from dra_driver.neuron.topology.partitions import Partitions
 
     if not text:

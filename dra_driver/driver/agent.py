@@ -29,7 +29,7 @@ from dra_driver.driver.resourceslices.devices import is_ultraserver
 from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper
 from dra_driver.driver.resourceslices.reconcile import DriverInstance
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS, allocated
-from dra_driver.driver.settings import DEVICES_LABEL, DriverSettings
+from dra_driver.driver.settings import PARTITIONS_LABEL, DriverSettings
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.reachability import Reachability
@@ -227,7 +227,7 @@ class NodeAgent:
         """
         settings = self._settings
         log.info("neuron-dra-driver %s on node %s", VERSION, settings.node_name)
-        self._offering.label((self._labels or {}).get(DEVICES_LABEL))
+        self._offering.label((self._labels or {}).get(PARTITIONS_LABEL))
         # What an instance before this one has prepared is on offer from the first publication on, whatever is set now.
         self._offering.keep(prepared_devices(self._checkpoint) or {})
         self._api_server.worker.start()
@@ -321,7 +321,7 @@ class NodeAgent:
         )
         if offered.problem:
             log.warning(
-                "the whole node is not offered: %s; it is offered again when all chips are usable. --devices chip "
+                "the whole node is not offered: %s; it is offered again when all chips are usable. --partitions chip "
                 "offers the other chips meanwhile",
                 offered.problem,
             )
@@ -373,9 +373,9 @@ class NodeAgent:
         if node.metadata.labels == self._labels:
             return
         before, self._labels = self._labels or {}, node.metadata.labels
-        self._offering.label(self._labels.get(DEVICES_LABEL))
+        self._offering.label(self._labels.get(PARTITIONS_LABEL))
         # What was read while the labels were unknown was not published, and what is offered may follow from them alone.
-        offers_else = before.get(DEVICES_LABEL) != self._labels.get(DEVICES_LABEL)
+        offers_else = before.get(PARTITIONS_LABEL) != self._labels.get(PARTITIONS_LABEL)
         self._host.rescan(hand_over=first or offers_else)
 
     def _on_registered(self, registered: bool, _error: str) -> None:

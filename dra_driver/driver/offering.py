@@ -27,7 +27,7 @@ from dra_driver.driver.resourceslices.devices import (
 )
 from dra_driver.driver.resourceslices.kept import Keeper
 from dra_driver.driver.resourceslices.pool import incomplete
-from dra_driver.driver.settings import DEVICES_LABEL, DriverSettings
+from dra_driver.driver.settings import PARTITIONS_LABEL, DriverSettings
 from dra_driver.kube.kubelet.client import PodDevices
 from dra_driver.kube.objects.resource import Device, ResourceSlice
 from dra_driver.neuron.exclusion import HeldBack, held_back
@@ -83,7 +83,7 @@ class Offering(DeviceSource):
         self._publish = publish
         self._registered = registered
         self._lock = threading.Lock()
-        self._wanted = settings.devices
+        self._wanted = settings.partitions
         """By the label of this node, else by the setting for all."""
         self._label_problem = ""
         self._kubelet_problem = ""
@@ -123,8 +123,7 @@ class Offering(DeviceSource):
 
         Nothing with a kubelet that might not start the pods; what claims hold stays (``kept``).
         """
-        layout = self._settings.ultraserver_layout
-        return Partitions() if self._kubelet_problem else effective_partitions(inventory, self._wanted, layout)
+        return Partitions() if self._kubelet_problem else effective_partitions(inventory, self._wanted)
 
     # What the slice controller asks
 
@@ -165,12 +164,12 @@ class Offering(DeviceSource):
 
     def label(self, text: str | None) -> None:
         """The Node's label says this of what it is to offer; None: it has none. Counts from the next news on."""
-        problem, self._wanted = "", self._settings.devices
+        problem, self._wanted = "", self._settings.partitions
         if text is not None:
             try:
                 self._wanted = Partitions.parse(text)
             except DriverError as error:
-                problem = f"the label {DEVICES_LABEL} of the Node is ignored: {error}"
+                problem = f"the label {PARTITIONS_LABEL} of the Node is ignored: {error}"
         if problem and problem != self._label_problem:
             log.warning("%s", problem)
         self._label_problem = problem

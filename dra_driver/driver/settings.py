@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from dra_driver.driver.resourceslices.devices import Layout
 from dra_driver.driver.resourceslices.pool import SharedCounters
 from dra_driver.neuron.health.policy import HealthPolicy
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.partitions import Partitions
 
-DEVICES_LABEL: Final = "neuron.aws.com/devices"
-"""Label of a Node with which an administrator sets ``devices`` for it alone; its value has dots instead of commas."""
+PARTITIONS_LABEL: Final = "neuron.aws.com/partitions"
+"""Label of a Node with which an administrator sets ``partitions`` for it alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +31,8 @@ class DriverSettings:
     metrics_address: str
     device_numbering: Literal["renumber", "host"]
     contiguity: Literal["refuse", "warn", "allow"]
-    devices: Partitions | None
-    """What nodes offer, of any type; None: nothing in particular, then ``ultraserver_layout`` holds."""
-    ultraserver_layout: Layout
+    partitions: Partitions | None
+    """What nodes offer, of any type; None: nothing in particular."""
     shared_counters: SharedCounters
     ultraserver_labels: Literal["on", "off"]
     present_label: Literal["on", "off"]

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from dra_driver.driver.node_labels import labels as ultraserver_labels
-from dra_driver.driver.resourceslices.devices import Layout, Offer, effective_partitions, offer
+from dra_driver.driver.resourceslices.devices import Offer, effective_partitions, offer
 from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.kube.documents import ManifestError
 from dra_driver.kube.objects.core import Node, NodeMeta, NodeStatus
@@ -68,7 +68,6 @@ def emulated(
     nodes: Sequence[tuple[str, int]],
     *,
     ultraservers: str = "",
-    layout: Layout = "node",
     partitions: Partitions | None = None,
     driver_version: str | None = None,
     extended_resources: bool = False,
@@ -81,8 +80,7 @@ def emulated(
     Args:
         nodes: EC2 types with the number of nodes of each.
         ultraservers: such as ``8x2`` for eight servers of two nodes; "" for as many servers of four as the nodes need.
-        layout: what a node of an UltraServer offers, as in the driver's option.
-        partitions: what every node offers, as in the driver's option ``--devices``; None: nothing in particular is set.
+        partitions: what every node offers, as in the driver's option; None: nothing in particular is set.
         driver_version: of the Neuron kernel driver; None for the newest known.
         extended_resources: whether the DeviceClasses offer extended resources.
 
@@ -94,7 +92,7 @@ def emulated(
         raise ManifestError(f"{total} nodes cannot be emulated", remedy=f"give 1 to {MAX_NODES} in all")
     types = (name for name, count in nodes for _ in range(count))
     made = list(zip(_names(total), _hosts(nodes, ultraservers, driver_version), strict=True))
-    publisher = _Publisher(layout, partitions)
+    publisher = _Publisher(partitions)
     return Manifests(
         nodes=tuple(
             _node(name, inventory, HYPERPOD_PREFIX if kind.startswith(HYPERPOD_PREFIX) else "")
@@ -243,16 +241,14 @@ _ACCELERATORS: Final = {
 class _Publisher:
     """Identical hosts share their devices, so that a large cluster is built quickly."""
 
-    def __init__(self, layout: Layout, partitions: Partitions | None) -> None:
-        self._layout: Layout = layout
+    def __init__(self, partitions: Partitions | None) -> None:
         self._partitions = partitions
         self._published: dict[NodeInventory, Offer] = {}
 
     def slices(self, name: str, inventory: NodeInventory) -> Iterator[ResourceSlice]:
         """The slices that the driver publishes on the node, as stored."""
         if inventory not in self._published:
-            partitions = effective_partitions(inventory, self._partitions, self._layout)
-            self._published[inventory] = offer(inventory, partitions)
+            self._published[inventory] = offer(inventory, effective_partitions(inventory, self._partitions))
         offered = self._published[inventory]
         for item in pool(offered.devices, name, uid(f"Node {name}"), counters=offered.counters):
             meta = ObjectMeta(

@@ -19,7 +19,7 @@ DIRECTORY = Path("/var/lib/kubelet/plugins/neuron.aws.com/metadata")
 
 def attributes(inventory: NodeInventory) -> Attributes:
     """Of all devices that such a host can offer, without the driver's version, so that what is recorded stays."""
-    found = offer(inventory, Partitions.parse("chip,core,group,node"))
+    found = offer(inventory, Partitions.parse("chip.core.group.node"))
     return {
         device.name: {name: value for name, value in device.attributes.items() if name != "draDriverVersion"}
         for device in (*found.fallback, *found.devices)

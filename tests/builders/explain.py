@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.driver.resourceslices.devices import Layout, Offer, effective_partitions, offer
+from dra_driver.driver.resourceslices.devices import Offer, effective_partitions, offer
 from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.kube.objects.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
 from dra_driver.neuron.host.discover import discover
 from dra_driver.neuron.topology.instance_types import lookup
+from dra_driver.neuron.topology.partitions import Partitions
 from dra_driver.simulator.allocator import NodeView, Usage, World
 from dra_driver.simulator.cluster import selectors
 from dra_driver.simulator.explain import Explanation, Question, explain
@@ -32,7 +33,7 @@ ATTRIBUTES = "device.attributes['neuron.aws.com']"
 
 
 @lru_cache(maxsize=8)
-def _offer(instance_type: str, layout: Layout) -> Offer:
+def _offer(instance_type: str, partitions: str) -> Offer:
     import tempfile
 
     kind = lookup(instance_type)
@@ -41,12 +42,12 @@ def _offer(instance_type: str, layout: Layout) -> Offer:
         root = Path(directory) / "host"
         write_host(root, kind, EmulationOptions())
         inventory = discover(root)
-        return offer(inventory, effective_partitions(inventory, None, layout))
+        return offer(inventory, effective_partitions(inventory, Partitions.parse(partitions) if partitions else None))
 
 
-def published(node: str, instance_type: str = "trn2.48xlarge", layout: Layout = "node") -> list[Json]:
+def published(node: str, instance_type: str = "trn2.48xlarge", partitions: str = "") -> list[Json]:
     """The slices of a node, as the driver publishes them."""
-    offered = _offer(instance_type, layout)
+    offered = _offer(instance_type, partitions)
     made = pool(offered.devices, node, "uid", counters=offered.counters)
     return [{**msgspec.to_builtins(item), "metadata": {"name": f"{node}-{i}"}} for i, item in enumerate(made)]
 

@@ -47,7 +47,7 @@ def families() -> list[Metric]:
         write_host(world.host, TRN2U, replace(THIRD, missing=frozenset({7})))
         (world.host / CHIP / "stats/hardware/mem_ecc_uncorrected").write_text("1\n")
         port = free_port()
-        with agent_on_host(world, "--metrics-port", str(port), "--ultraserver-layout", "chips") as running:
+        with agent_on_host(world, "--metrics-port", str(port), "--partitions", "chip") as running:
             running.ready()
             stored = world.server.add_claim(
                 "team", "claim", devices=[("neurons", "neuron-device-4")], node=NODE, pods=[("train", "u")]

@@ -22,7 +22,8 @@ def _published(kind: str, partitions: str) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         assert (
-            main(["slices", "--instance-type", kind, "--node-name", "node", "--devices", partitions, "-o", "json"]) == 0
+            main(["slices", "--instance-type", kind, "--node-name", "node", "--partitions", partitions, "-o", "json"])
+            == 0
         )
     return out.getvalue()
 

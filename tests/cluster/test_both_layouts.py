@@ -32,7 +32,7 @@ def _both(daemonset: Object, **more: str) -> None:
     (container,) = daemonset["spec"]["template"]["spec"]["containers"]
     for name, value in {
         "NEURON_DRA_DRIVER_EMULATION_MODE": EMULATED_ULTRASERVER,
-        "ULTRASERVER_LAYOUT": "both",
+        "PARTITIONS": "chip.node",
         **more,
     }.items():
         container["env"] = [item for item in container["env"] if item["name"] != name]

@@ -78,7 +78,7 @@ def trn2(driver: Installation, lab: Cluster, kube: Kube, tmp_path: Path) -> Iter
 @pytest.fixture
 def groups(installation: Installation, lab: Cluster, kube: Kube, tmp_path: Path) -> Iterator[InstanceType]:
     """Both drivers, on nodes that stand for trn2.48xlarge and offer chips and groups of four."""
-    installation.ensure("--emulate", EMULATED, "--devices", "chip,group4")
+    installation.ensure("--emulate", EMULATED, "--partitions", "chip.group4")
     with efa_drivers(lab, kube, EMULATED, tmp_path):
         yield INSTANCE_TYPES[EMULATED]
 

@@ -22,7 +22,7 @@ NEURON, CORE, GROUP = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws
 EXAMPLES = ROOT / "examples/specs/extended-resources"
 CHIPS, CORES, CORE_SIZE = 16, 8, 2
 """Chips of the emulated type, physical cores of each, and of these in a logical one."""
-OFFERED = ("--emulate", EMULATED, "--devices", "chip,core,group4", "--extended-resources")
+OFFERED = ("--emulate", EMULATED, "--partitions", "chip.core.group4", "--extended-resources")
 ON_NODE_1 = {"kubernetes.io/hostname": "node-1"}
 
 pytestmark = pytest.mark.usefixtures("no_device_plugin_remembered")
@@ -116,7 +116,7 @@ def test_init_containers_and_sidecars_see_all_their_chips_under_the_numbers_that
 
     file = tmp_path / "pod.json"
     file.write_text(json.dumps(made))
-    options = ("--extended-resources", "--instance-type", EMULATED, "--devices", "chip,core,group4")
+    options = ("--extended-resources", "--instance-type", EMULATED, "--partitions", "chip.core.group4")
     assert main(["simulate", str(file), *options, "-o", "json"]) == 0
     (simulated,) = json.loads(capsys.readouterr().out)["pods"]
     expected = {

@@ -172,7 +172,7 @@ def running(
 def instance_types(types: Sequence[str], devices: str) -> str:
     """What a user gives Karpenter: the output of the command."""
     words = [word for name in types for word in ("--instance-type", name)]
-    words += ["--for", "karpenter", *(("--devices", devices) if devices else ())]
+    words += ["--for", "karpenter", *(("--partitions", devices) if devices else ())]
     command = [sys.executable, "-m", "dra_driver", "template", *words]
     return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
 
@@ -255,12 +255,12 @@ def test_templates_with_cores_count_what_pods_share(
     """Seventeen pods with one chip, or sixteen and two with cores, do not fit on one node with sixteen chips."""
     program, options = programs["karpenter-kwok-with-devices"], ("--ignore-dra-requests=false",)
     cores = template("cores", request(device_class="core.neuron.aws.com", count=2))
-    with running(kube, program, [LARGE], node_pool(LARGE, **ON_DEMAND), *options, devices="chip,core") as karpenter:
+    with running(kube, program, [LARGE], node_pool(LARGE, **ON_DEMAND), *options, devices="chip.core") as karpenter:
         chips = [pod(f"chip-{number:02}", templates={"neurons": "chip"}) for number in range(15)]
         pair = [pod(f"cores-{number}", templates={"neurons": "cores"}) for number in range(2)]
         namespace.apply(template("chip", request()), cores, *chips, *pair)
         node, kind = karpenter.new_node()
-        with machine(kube, node, kind, "--devices", "chip,core"):
+        with machine(kube, node, kind, "--partitions", "chip.core"):
             names = [item["metadata"]["name"] for item in (*chips, *pair)]
             namespace.wait_ready(*names, within=PROVISIONING_SECONDS)
             assert {namespace.node_of(name) for name in names} == {node}

@@ -85,7 +85,7 @@ def test_migrated_pods_get_the_devices_that_they_asked_for_by_limits(
 
 
 def test_migrated_pods_with_cores_share_a_chip(installation: Installation, namespace: Namespace) -> None:
-    installation.ensure("--emulate", EMULATED, "--devices", "chip,core")
+    installation.ensure("--emulate", EMULATED, "--partitions", "chip.core")
     spec = pod("", container("main", {CORE: 2}))["spec"] | {"nodeSelector": ON_NODE_1}
     deployment = {
         "apiVersion": "apps/v1",

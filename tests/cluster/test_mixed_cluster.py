@@ -25,7 +25,7 @@ def both_kinds(release: Release, kube: Kube) -> Iterator[Release]:
     settings = {
         "draDriver.enabled": "true",
         "draDriver.nodeSelector.example\\.com/neuron": "dra",
-        "draDriver.devices": "chip.core",
+        "draDriver.partitions": "chip.core",
         "draDriver.extendedResources": "true",
     }
     release.ensure(settings, EMULATED)

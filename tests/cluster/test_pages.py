@@ -27,7 +27,7 @@ pytestmark = pytest.mark.nightly
 CLUSTER = "on a cluster"
 WITH_RUNS = [page for page in PAGES if any(block.key == CLUSTER for block in commands_of(page))]
 EXAMPLE = "examples/specs/1x4-connected-devices.yaml"
-DEVICES = ("--emulate", EMULATED, "--devices", "chip,core,group,node")
+DEVICES = ("--emulate", EMULATED, "--partitions", "chip.core.group.node")
 """What the driver of the pages offers: of all kinds, so that each page finds its own."""
 PAGE_SECONDS = 200
 LOGS_SECONDS = 10.0
@@ -57,7 +57,7 @@ def desk(lab: Cluster, kube: Kube, tmp_path: Path) -> Iterator[Path]:
     kube.kubectl("delete", "--ignore-not-found", "--wait=false", "namespace/shop")
     eventually("the namespace shop to be gone", lambda: kube.get("namespaces", "shop") is None, 60)
     kube.kubectl("taint", "nodes", "--all", "aws.amazon.com/neuron-", check=False)
-    kube.kubectl("label", "nodes", "--all", "neuron.aws.com/devices-", check=False)
+    kube.kubectl("label", "nodes", "--all", "neuron.aws.com/partitions-", check=False)
 
 
 def words(installation: Installation) -> dict[str, str]:

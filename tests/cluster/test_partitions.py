@@ -19,7 +19,7 @@ from tests.paths import ROOT
 
 pytestmark = pytest.mark.kubernetes("1.37")
 
-SPECS = ROOT / "examples/specs/cuts"
+SPECS = ROOT / "examples/specs/partitions"
 EXAMPLES = {
     "two-pods-on-a-chip": EMULATED,
     "four-pods-on-a-chip": EMULATED,
@@ -37,7 +37,7 @@ NODE = template("whole", request(device_class="node.neuron.aws.com"))
 
 def offering(installation: Installation, instance_type: str) -> None:
     """Have both nodes be of a type and offer everything."""
-    installation.ensure("--emulate", instance_type, "--devices", "chip,core,group,node")
+    installation.ensure("--emulate", instance_type, "--partitions", "chip.core.group.node")
 
 
 @pytest.fixture

@@ -37,8 +37,8 @@ pytestmark = pytest.mark.nightly
 
 STEPS = int(os.environ.get("CUTS_STEPS", "40"))
 A, B = "partitions-1", "partitions-2"
-ALL = "chip,core,group,node"
-LABEL = "neuron.aws.com/devices"
+ALL = "chip.core.group.node"
+LABEL = "neuron.aws.com/partitions"
 RETIRED = "neuron.aws.com/retired"
 KINDS = {
     "chip": "neuron_device",
@@ -246,7 +246,7 @@ def light(kube: Kube, *options: str) -> Iterator[LightNodes]:
 @pytest.fixture
 def pods(kube: Kube) -> Iterator[Pods]:
     """On two nodes that offer everything."""
-    with light(kube, "--devices", ALL) as nodes:
+    with light(kube, "--partitions", ALL) as nodes:
         made = Pods(kube, nodes)
         yield made
         made.delete(*made.asks)
@@ -285,7 +285,7 @@ def test_settings_change_and_nothing_is_given_twice_lost_or_stuck(pods: Pods, ku
         elif action == "option":
             label(kube, node, "")
             setting[node] = random.choice(SETTINGS).replace(".", ",")
-            pods.light.restart(node, ("--rescan-seconds", "1", "--devices", setting[node]))
+            pods.light.restart(node, ("--rescan-seconds", "1", "--partitions", setting[node]))
         elif action == "delete":
             alive = [name for name in pods.asks if name not in waiting]
             pods.delete(*random.sample(alive, k=min(len(alive), 2)))
@@ -391,7 +391,7 @@ def test_another_core_size_holds_for_chips_of_which_no_core_is_held(pods: Pods, 
 def test_an_upgrade_of_the_control_plane_brings_the_partitions_while_chips_are_held(lab: Cluster, kube: Kube) -> None:
     one = CutPod((CutClaim((Request((CHIP,)),)),))
     core = CutPod((CutClaim((Request((CORE,)),)),))
-    with light(kube, "--devices", ALL) as nodes:
+    with light(kube, "--partitions", ALL) as nodes:
         pods = Pods(kube, nodes)
         assert {device.kind for device in devices(kube, A)} == {"neuron_device"}
         assert "Kubernetes 1.37" in nodes[A].log
@@ -421,7 +421,7 @@ def test_a_feature_gate_that_is_turned_off_and_on_takes_the_partitions_and_bring
     lab: Cluster, kube: Kube
 ) -> None:
     core = CutPod((CutClaim((Request((CORE,)),)),))
-    with light(kube, "--devices", ALL) as nodes:
+    with light(kube, "--partitions", ALL) as nodes:
         pods = Pods(kube, nodes)
         wait_offer(pods, A, ALL)
         for number in range(2):

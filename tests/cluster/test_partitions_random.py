@@ -56,7 +56,7 @@ TYPES = {
     )
     for number in (1, 2)
 }
-OPTIONS = ("--devices", "chip,core,group,node")
+OPTIONS = ("--partitions", "chip.core.group.node")
 
 ANSWER_SECONDS = 60.0
 RETRY_SECONDS = 40.0

@@ -22,7 +22,9 @@ READY = '{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Kube
 
 def test_pods_are_placed_on_a_node_for_kwok_by_its_slices(kube: Kube, namespace: Namespace) -> None:
     command = [sys.executable, "-m", "dra_driver", "template", "--instance-type", "trn2.48xlarge", "--for", "kwok"]
-    printed = subprocess.run([*command, "--devices", "chip,core"], check=True, capture_output=True, text=True, cwd=ROOT)
+    printed = subprocess.run(
+        [*command, "--partitions", "chip.core"], check=True, capture_output=True, text=True, cwd=ROOT
+    )
     kube.kubectl("apply", "-f", CLASSES)
     kube.kubectl("apply", "-f", "-", stdin=printed.stdout)
     try:

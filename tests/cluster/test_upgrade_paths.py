@@ -52,7 +52,7 @@ def test_a_later_chart_and_the_way_back_leave_pods_with_claims_and_slices_alone(
     instances = {uid_of(item) for item in installation.pods()}
     with SliceWatch(kube) as watch:
         # Chips are what these nodes offer anyway: the pods are new, and nothing else.
-        release.helm("upgrade", NAME, str(next_chart(tmp_path)), "--reuse-values", "--set", "draDriver.devices=chip")
+        release.helm("upgrade", NAME, str(next_chart(tmp_path)), "--reuse-values", "--set", "draDriver.partitions=chip")
         release.wait_ready()
         installation.wait_ready()
         assert chart_of(release) == f"{NAME}-99.0.0"

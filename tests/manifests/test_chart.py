@@ -123,10 +123,10 @@ def test_the_default_values_are_legal() -> None:
         ("draDriver.nodeSelector", {"a": 1}),
         ("draDriver.resourceAPI", "v2"),
         ("draDriver.emulatedUltraservers", "4"),
-        ("draDriver.devices", "chips"),
-        ("draDriver.devices", "chip,"),
-        ("draDriver.devices", "group1"),
-        ("draDriver.devices", ["chip"]),
+        ("draDriver.partitions", "chips"),
+        ("draDriver.partitions", "chip,"),
+        ("draDriver.partitions", "group1"),
+        ("draDriver.partitions", ["chip"]),
         ("draDriver.extendedResources", "true"),
         ("draDriver.healthPolicy", {"rule": []}),
         ("draDriver.healthPolicy", {"rules": [{"fault": "hbm", "effect": "None"}]}),
@@ -412,7 +412,7 @@ def test_what_the_detector_writes_is_read_where_it_writes_it(workload: str) -> N
     assert mount == expected
     (written,) = writer["containers"][0]["volumeMounts"]
     variables = {item["name"]: item.get("value") for item in writer["containers"][0]["env"]}
-    assert written["mountPath"] == variables["HINTS_DIR"] == DIRECTORY
+    assert written["mountPath"] == variables["HEALTH_HINTS_DIR"] == DIRECTORY
 
 
 @needs_helm
@@ -473,10 +473,10 @@ INSTALLATIONS = {
         ("--node-selector", "neuron=dra"),
     ),
     "other root": (("kubeletRoot=/srv/kubelet",), ("--kubelet-root", "/srv/kubelet")),
-    "cores": (("draDriver.devices=chip.core",), ("--devices", "chip.core")),
+    "cores": (("draDriver.partitions=chip.core",), ("--partitions", "chip.core")),
     "extended resources": (
-        ("draDriver.devices=core\\,node", "draDriver.extendedResources=true"),
-        ("--devices", "core,node", "--extended-resources"),
+        ("draDriver.partitions=core\\,node", "draDriver.extendedResources=true"),
+        ("--partitions", "core.node", "--extended-resources"),
     ),
     "placer": (
         ("draDriver.placer.enabled=true", "draDriver.placer.groupTimeoutSeconds=60"),
@@ -614,9 +614,9 @@ def test_helm_refuses_what_cannot_be_with_plain_text(setting: str, text: str) ->
     assert text in refusal("scheduler.enabled=true", setting)
 
 
-@pytest.mark.parametrize("words", ["chip", "chip,core", "core.group4.node", "group", "group16", "chip,group128"])
+@pytest.mark.parametrize("words", ["chip", "chip.core", "core.group4.node", "group", "group16", "chip.group128"])
 def test_legal_words_for_what_nodes_offer_are_those_of_the_driver(words: str) -> None:
-    jsonschema.validate(changed("draDriver.devices", words), SCHEMA)
+    jsonschema.validate(changed("draDriver.partitions", words), SCHEMA)
     assert re.split("[,.]", str(Partitions.parse(words))) == re.split("[,.]", words)
 
 
@@ -628,7 +628,7 @@ def test_extended_resources_are_left_out_before_1_36_and_the_notes_say_so() -> N
     for release in ("1.36.0", "v1.37.1-eks-113cf36"):
         shown = notes(*asked, kubernetes=release)
         golden(shown)
-        assert "wait until" not in notes(*asked, "draDriver.devices=chip.core", kubernetes=release)
+        assert "wait until" not in notes(*asked, "draDriver.partitions=chip.core", kubernetes=release)
 
 
 @needs_helm
@@ -637,10 +637,10 @@ def test_the_notes_name_examples_that_run_on_what_nodes_offer() -> None:
         return set(re.findall(r"/([a-z0-9-]+)\.yaml", notes("draDriver.enabled=true", *settings, kubernetes="1.37.1")))
 
     extended = "draDriver.extendedResources=true"
-    assert named() == named("draDriver.devices=group4.chip") == {"1x4-connected-devices"}
-    assert named("draDriver.devices=core") == set()
-    assert named("draDriver.devices=core", extended) == {"cores-deployment"}
-    assert named("draDriver.devices=chip.core", extended) == {"1x4-connected-devices", "chip", "cores-deployment"}
+    assert named() == named("draDriver.partitions=group4.chip") == {"1x4-connected-devices"}
+    assert named("draDriver.partitions=core") == set()
+    assert named("draDriver.partitions=core", extended) == {"cores-deployment"}
+    assert named("draDriver.partitions=chip.core", extended) == {"1x4-connected-devices", "chip", "cores-deployment"}
     assert named(extended) == {"1x4-connected-devices", "chip"}
 
 

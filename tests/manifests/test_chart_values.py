@@ -271,10 +271,9 @@ SETTINGS: dict[str, dict[str, tuple[Any, str]]] = {
         **ADDRESS,
         **EMULATION,
         **SCANS,
-        "devices": ("chip.core", "DEVICES"),
+        "partitions": ("chip.core", "PARTITIONS"),
         "deviceNumbering": ("host", "DEVICE_NUMBERING"),
         "contiguity": ("refuse", "CONTIGUITY_POLICY"),
-        "ultraserverLayout": ("chips", "ULTRASERVER_LAYOUT"),
         "sharedCounters": ("force", "SHARED_COUNTERS"),
         "emulatedUltraservers": ("2x4", "EMULATED_ULTRASERVERS"),
         "ultraserverLabels": (False, "ULTRASERVER_LABELS"),
@@ -289,7 +288,7 @@ SETTINGS: dict[str, dict[str, tuple[Any, str]]] = {
 """By workload and key: a value that is not the default, and the variable that has it."""
 WITHOUT_VALUE = {
     # Where the chart mounts what, and who the pod is.
-    *("HOST_ROOT", "STATE_DIR", "HEALTH_HINTS_DIR", "HINTS_DIR", "KERNEL_LOG", "EMULATION_ROOT", "KUBECONFIG"),
+    *("HOST_ROOT", "STATE_DIR", "HEALTH_HINTS_DIR", "KERNEL_LOG", "EMULATION_ROOT", "KUBECONFIG"),
     *("EXTENDER_IDENTITY", "PLACER_IDENTITY", "RECOVERY_IDENTITY", "PORT", "BIND_ADDRESS", "HEALTHCHECK_ADDRESS"),
     # By other names: the values at the top, and arguments.
     *("LOG_FORMAT", "NEURON_DRA_DRIVER_EMULATION_MODE", "RECOVERY_HOOK", "RECOVERY_HOOK_TIMEOUT", "HEALTH_POLICY"),

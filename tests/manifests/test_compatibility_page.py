@@ -11,6 +11,7 @@ from dra_driver.driver.resourceslices.devices import devices, effective_partitio
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.topology.fabric import Chain, Ring, Single, Switched, Torus2D, Unknown
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
+from dra_driver.neuron.topology.partitions import CHIPS
 from tests.paths import DOCS, ROOT
 
 PAGE = (DOCS / "compatibility.md").read_text()
@@ -69,7 +70,7 @@ def test_a_type_offers_what_the_page_says_with_those_attributes(name: str) -> No
     _, _, offered, attributes = TYPES[name]
     by_default = {device.name for device in devices(inventory, effective_partitions(inventory, None))}
     assert ("neuron-node" in by_default, "neuron-device-0" in by_default) == (offered == "node", offered == "chips")
-    chips = devices(inventory, effective_partitions(inventory, None, "chips"))
+    chips = devices(inventory, CHIPS)
     found = {attribute.partition("/")[2] or attribute for device in chips for attribute in device.attributes}
     shared = {attribute for attribute in found if re.fullmatch(r"(devicegroup|segment)\d+_id", attribute)}
     assert shared - {"devicegroup1_id"} == set(re.findall(r"`(\S+)`", attributes))

@@ -82,14 +82,13 @@ def test_the_files_are_those_that_the_chart_makes_now(monkeypatch: pytest.Monkey
 DRIVER = ("draDriver.enabled=true", "devicePlugin.enabled=false")
 LEGACY = ("scheduler.enabled=true", "scheduler.tls.existingSecret=k8s-neuron-scheduler-tls")
 EQUAL = {
-    "driver-settings/devices": ("draDriver.devices=chip.core",),
+    "driver-settings/partitions": ("draDriver.partitions=chip.core",),
     "driver-settings/emulate": ("emulate=trn2.48xlarge",),
     "driver-settings/extended-resources": ("draDriver.extendedResources=true",),
     "driver-settings/node-selector": ("draDriver.nodeSelector.example\\.com/neuron=dra",),
     "driver-settings/placer": ("draDriver.placer.enabled=true",),
     "driver-settings/device-numbering": ("draDriver.deviceNumbering=host",),
     "driver-settings/contiguity": ("draDriver.contiguity=refuse",),
-    "driver-settings/ultraserver-layout": ("draDriver.ultraserverLayout=chips",),
     "driver-settings/metrics": ("draDriver.metricsPort=9100",),
     "driver-settings/kubelet-root": ("kubeletRoot=/var/lib/k0s/kubelet",),
     "driver-settings/image-pull-secret": ("imagePullSecrets={registry}",),

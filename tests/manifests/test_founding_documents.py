@@ -105,7 +105,7 @@ def test_a_template_of_the_pages_gives_the_chips_and_settings_that_they_promise(
     # The page's own file goes in as it is; a pod that it brings along is joined by a second one.
     own = write(tmp_path / "template.yaml", template) if len(read(name)) > 1 else str(DOCUMENTS / name)
     driver = ("--emulated-driver-version", promise.kernel_driver) if promise.kernel_driver else ()
-    (row,) = dra_driver(capsys, "simulate", own, pod, "--node", TRN2, *driver)["claims"]
+    (row,) = dra_driver(capsys, "simulate", own, pod, "--instance-type", TRN2, *driver)["claims"]
     assert row["namespace"] == promise.namespace
     claim = write(tmp_path / "claim.yaml", allocated(template, row))
     plan = dra_driver(capsys, "plan", "--instance-type", TRN2, "-f", claim)
@@ -143,7 +143,7 @@ def test_a_pod_of_the_pages_runs_with_the_template_beside_it(
     files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = [str(DOCUMENTS / name) for name in files]
-    assert main(["simulate", *paths, "--node", TRN2]) == 0
+    assert main(["simulate", *paths, "--instance-type", TRN2]) == 0
     assert "1 of 1 placed" in capsys.readouterr().out
 
 
@@ -152,7 +152,7 @@ def test_the_two_groups_of_the_pages_get_an_ultraserver_each(
 ) -> None:
     path = DOCUMENTS / "us-4-node-config.yaml"
     template = of_kind(read(path.name), "ResourceClaimTemplate")
-    rows = dra_driver(capsys, "simulate", str(path), "--node", "trn2u.48xlarge=8")["claims"]
+    rows = dra_driver(capsys, "simulate", str(path), "--instance-type", "trn2u.48xlarge=8")["claims"]
     places: dict[str, set[str]] = {}
     for row in rows:
         places.setdefault(row["name"].rsplit("-one-node", 1)[0].split("-")[1], set()).add(row["node"])
@@ -195,7 +195,7 @@ def test_workers_with_limits_become_workers_with_a_claim_of_as_many_devices(
     pod = job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
     assert pod["containers"][0]["resources"] == {"claims": [{"name": "neurons"}]}
     after = write(tmp_path / "after.yaml", template, job)
-    rows = dra_driver(capsys, "simulate", after, "--node", "trn1n.32xlarge=4")["claims"]
+    rows = dra_driver(capsys, "simulate", after, "--instance-type", "trn1n.32xlarge=4")["claims"]
     assert {row["node"] for row in rows} == {f"node-{number}" for number in range(1, 5)}
     claim = write(tmp_path / "claim.yaml", allocated(template, rows[0]))
     plan = dra_driver(capsys, "plan", "--instance-type", "trn1n.32xlarge", "-f", claim)
@@ -209,7 +209,9 @@ def test_workers_with_a_claim_run_with_the_template_that_the_page_names(
     template = of_kind(
         documents((ROOT / "examples/specs/efa-neurons-4-devices.yaml").read_text()), "ResourceClaimTemplate"
     )
-    rows = dra_driver(capsys, "simulate", job, write(tmp_path / "template.yaml", template), "--node", TRN2)["claims"]
+    rows = dra_driver(capsys, "simulate", job, write(tmp_path / "template.yaml", template), "--instance-type", TRN2)[
+        "claims"
+    ]
     assert [row["node"] for row in rows] == ["node-1"] * 4
     claim = write(tmp_path / "claim.yaml", allocated(template, rows[0]))
     plan = dra_driver(capsys, "plan", "--instance-type", TRN2, "-f", claim)

@@ -191,11 +191,11 @@ def test_an_example_is_one_that_runs_on_what_is_published_and_slices_of_counters
 ) -> None:
     both = "node-a|trn2u.48xlarge|neuron-device-0 neuron-device-1 neuron-node\nnode-a||\n"
     cluster.reply("get resourceslices", both)
-    shown = cluster.run("--devices", "chip,node", IMAGE).stderr
+    shown = cluster.run("--partitions", "chip.node", IMAGE).stderr
     golden(shown)
     assert "1x4-connected-devices.yaml" in shown
     cluster.reply("get resourceslices", "node-a|inf2.xlarge|neuron-core-0-0 neuron-core-0-1\n")
-    assert "examples/specs" not in cluster.run("--devices", "core", IMAGE).stderr
+    assert "examples/specs" not in cluster.run("--partitions", "core", IMAGE).stderr
 
 
 def test_nodes_of_ultraservers_are_shown_with_an_example_for_them(cluster: Cluster) -> None:
@@ -639,7 +639,7 @@ BEFORE_OPTIONS = (
     "--extended-resources",
     "--emulate=trn2u.48xlarge",
     "--emulated-ultraservers=2x4",
-    "--devices=chip,core",
+    "--partitions=chip.core",
     "--node-selector=example.com/neuron=yes",
     "--kubelet-root=/srv/kubelet",
     "--placer",
@@ -728,17 +728,17 @@ def test_ultraservers_can_be_added_to_an_emulated_installation_alone(cluster: Cl
 
 
 def test_an_update_keeps_what_nodes_offer_and_the_extended_resources(cluster: Cluster) -> None:
-    cluster.installed("--extended-resources", "--emulate=trn2.48xlarge", "--devices=chip,core")
+    cluster.installed("--extended-resources", "--emulate=trn2.48xlarge", "--partitions=chip.core")
     result = cluster.run(IMAGE)
     assert result.returncode == 0, result.stderr
-    settings = "--extended-resources --emulate trn2.48xlarge --devices chip,core"
+    settings = "--extended-resources --emulate trn2.48xlarge --partitions chip.core"
     assert cluster.applied == install("--dry-run", *settings.split(), IMAGE).stdout
     assert f"installed: {OLD} {settings} --kubelet-root /var/lib/kubelet\n" in result.stderr
     assert "warning" not in result.stderr
 
 
 def test_reset_ends_extended_resources_and_what_nodes_offered(cluster: Cluster) -> None:
-    cluster.installed("--extended-resources", "--devices=core")
+    cluster.installed("--extended-resources", "--partitions=core")
     assert cluster.run("--reset", IMAGE).returncode == 0
     assert cluster.applied == install("--dry-run", IMAGE).stdout
 
@@ -755,7 +755,7 @@ def test_extended_resources_are_left_out_where_no_scheduler_would_serve_them(clu
 
 def test_extended_resources_that_the_api_server_drops_are_said(cluster: Cluster) -> None:
     cluster.reply("get deviceclass ", "")
-    result = cluster.run("--extended-resources", "--devices", "chip,core", IMAGE)
+    result = cluster.run("--extended-resources", "--partitions", "chip.core", IMAGE)
     (warning,) = [line for line in result.stderr.splitlines() if line.startswith("warning")]
     assert "DRAExtendedResource is off" in warning
 
@@ -769,9 +769,9 @@ def test_another_class_with_the_same_extended_resource_is_named(cluster: Cluster
     assert "warning" not in cluster.run("--reset", IMAGE).stderr, "they do not matter without the option"
 
 
-@pytest.mark.parametrize(("offered", "said"), [("", True), ("chip,node", True), ("chip,core", False), ("core", False)])
+@pytest.mark.parametrize(("offered", "said"), [("", True), ("chip.node", True), ("chip.core", False), ("core", False)])
 def test_it_is_said_where_limits_of_cores_would_wait(cluster: Cluster, offered: str, said: bool) -> None:
-    options = ("--devices", offered) if offered else ()
+    options = ("--partitions", offered) if offered else ()
     result = cluster.run("--extended-resources", *options, IMAGE)
     assert ("neuroncore is served" in result.stderr) is said
     golden(result.stderr)

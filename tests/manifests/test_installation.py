@@ -39,8 +39,8 @@ VARIANTS = {
     "emulated": ("--emulate", "trn2.48xlarge"),
     "chosen nodes": ("--node-selector", "feature.node.kubernetes.io/aws-neuron=true"),
     "other kubelet root": ("--kubelet-root", "/var/lib/k0s/kubelet"),
-    "cores": ("--devices", "chip,core"),
-    "extended resources": ("--devices=chip.core.group4.node", "--extended-resources"),
+    "cores": ("--partitions", "chip.core"),
+    "extended resources": ("--partitions=chip.core.group4.node", "--extended-resources"),
     "of the administrator": (
         "--toleration=dedicated=neuron:NoSchedule",
         "--toleration=example.com/spot",
@@ -136,9 +136,9 @@ def test_extended_resources_are_on_the_classes_only_when_asked_for() -> None:
     ("options", "pods"),
     [
         ((), False),
-        (("--devices", "chip,group,node"), False),
-        (("--devices", "chip,core"), True),
-        (("--devices", "core"), True),
+        (("--partitions", "chip.group.node"), False),
+        (("--partitions", "chip.core"), True),
+        (("--partitions", "core"), True),
         (("--extended-resources",), True),
     ],
 )
@@ -150,12 +150,12 @@ def test_pods_may_be_read_only_where_cores_are_offered(options: tuple[str, ...],
     ]
 
 
-@pytest.mark.parametrize("words", ["chip", "chip,core", "core,group4,node", "chip.core", "group", "group16"])
+@pytest.mark.parametrize("words", ["chip", "chip.core", "core.group4.node", "chip.core", "group", "group16"])
 def test_what_nodes_offer_reaches_the_driver_as_it_reads_it(words: str) -> None:
-    given = environment("--devices", words)["DEVICES"]
+    given = environment("--partitions", words)["PARTITIONS"]
     assert given == words
     assert set(re.split("[,.]", str(Partitions.parse(words)))) == set(re.split("[,.]", words))
-    assert "DEVICES" not in environment()
+    assert "PARTITIONS" not in environment()
 
 
 @variants
@@ -466,7 +466,7 @@ env:  # two
 resources: limits.memory=256Mi
 """
 AS_OPTIONS = (
-    "--devices=chip.core",
+    "--partitions=chip.core",
     "--emulate=trn2.48xlarge",
     "--extended-resources",
     "--toleration=dedicated=neuron:NoSchedule",
@@ -490,12 +490,12 @@ def test_a_file_of_values_says_what_options_say_and_is_yaml(tmp_path: Path) -> N
 def test_the_command_line_prevails_over_a_file_of_values(tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(VALUES)
-    objects = rendered("--toleration=gpu", "--values", str(file), "--devices=node", "other.example/n:2")
+    objects = rendered("--toleration=gpu", "--values", str(file), "--partitions=node", "other.example/n:2")
     spec = pod_spec(of_kind(objects, "DaemonSet"))
     assert spec["tolerations"][BUILT_IN_TOLERATIONS:] == [{"key": "gpu", "operator": "Exists"}]
     (found,) = spec["containers"]
     assert found["image"] == "other.example/n:2"
-    assert {"name": "DEVICES", "value": "node"} in found["env"]
+    assert {"name": "PARTITIONS", "value": "node"} in found["env"]
 
 
 @pytest.mark.parametrize(
@@ -505,9 +505,9 @@ def test_the_command_line_prevails_over_a_file_of_values(tmp_path: Path) -> None
         "force: true\n",
         "values: other.yaml\n",
         "kubectl: sh\n",
-        "devices: chip\ndevices: core\n",
+        "partitions: chip\npartitions: core\n",
         "placer: false\n",
-        "draDriver:\n  devices: chip\n",
+        "draDriver:\n  partitions: chip\n",
         "devices:\n- chip\n",
         "toleration: [a, b]\n",
         "env:\n- - A=1\n",
@@ -533,7 +533,7 @@ def test_a_file_of_values_that_is_not_understood_is_refused_with_the_line(tmp_pa
 def test_what_the_command_line_overrides_in_a_file_has_to_be_valid_all_the_same(tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text("devices: chips\n")
-    assert install("--dry-run", "--devices=chip", "--values", str(file), IMAGE).returncode == 2
+    assert install("--dry-run", "--partitions=chip", "--values", str(file), IMAGE).returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -629,10 +629,10 @@ def test_the_namespace_admits_host_paths_where_pod_security_is_enforced() -> Non
         (("--kubelet-root", "/a|b", IMAGE), "--kubelet-root"),
         (("--node-selector", "nolabel", IMAGE), "--node-selector"),
         (("--node-selector", 'a=b"', IMAGE), "--node-selector"),
-        (("--devices", "chips", IMAGE), "expected chip, core, group"),
-        (("--devices", "chip,", IMAGE), "--devices"),
-        (("--devices", "group1", IMAGE), "--devices"),
-        (("--devices", "chip,core\n- x", IMAGE), "--devices"),
+        (("--partitions", "chips", IMAGE), "expected chip, core, group"),
+        (("--partitions", "chip,", IMAGE), "--partitions"),
+        (("--partitions", "group1", IMAGE), "--partitions"),
+        (("--partitions", "chip.core\n- x", IMAGE), "--partitions"),
         (("--extended-resources=1", IMAGE), "there is no option --extended-resources with a value"),
         (("--resource-api", "v1alpha3", IMAGE), "--resource-api"),
         (("--timeout", "0", IMAGE), "--timeout"),
@@ -649,7 +649,7 @@ def test_the_namespace_admits_host_paths_where_pod_security_is_enforced() -> Non
         (("--env", "CONTIGUITY_POLICY", IMAGE), "expected NAME=VALUE"),
         (("--env", "lower=1", IMAGE), "expected NAME=VALUE"),
         (("--env", "A=1\n- name: B", IMAGE), "expected NAME=VALUE"),
-        (("--env", "DEVICES=core", IMAGE), "--env DEVICES is set by the script itself"),
+        (("--env", "PARTITIONS=core", IMAGE), "--env PARTITIONS is set by the script itself"),
         (("--env", "NODE_NAME=x", IMAGE), "--env NODE_NAME is set by the script itself"),
         (("--resources", "cpu=1", IMAGE), "expected something like requests.cpu"),
         (("--resources", "limits.cpu=1,limits.cpu=2", IMAGE), "one name twice"),

@@ -11,7 +11,7 @@ from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from tests.manifests.support import documents, name_of, pod_spec
 from tests.paths import ROOT
 
-EXAMPLES = sorted((ROOT / "examples/specs/cuts").glob("*.yaml"))
+EXAMPLES = sorted((ROOT / "examples/specs/partitions").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=name_of)

@@ -40,9 +40,9 @@ def cluster_for(path: Path) -> list[str]:
     if path.stem in VERSIONS:
         arguments += ["--emulated-driver-version", VERSIONS[path.stem]]
     if path.parent.name == "cuts" or "group" in path.name:
-        arguments += ["--devices", "chip,core,group,node"]
+        arguments += ["--partitions", "chip.core.group.node"]
     if path.parent.name == "extended-resources":
-        arguments += ["--devices", "chip,core,group", "--extended-resources"]
+        arguments += ["--partitions", "chip.core.group", "--extended-resources"]
     return arguments
 
 

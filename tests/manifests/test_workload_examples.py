@@ -121,7 +121,7 @@ def test_a_ray_worker_has_as_many_cores_as_its_chips() -> None:
 @pytest.mark.parametrize("path", WITH_PODS, ids=name_of)
 def test_the_pods_of_an_example_get_the_chips_that_it_promises(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     count = NODES.get(path.name, 1)
-    assert main(["simulate", str(path), "--node", f"trn2.48xlarge={count}", "-o", "json"]) == 0
+    assert main(["simulate", str(path), "--instance-type", f"trn2.48xlarge={count}", "-o", "json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     chips: dict[int, int] = {}
     for claim in answer["claims"]:
@@ -130,7 +130,7 @@ def test_the_pods_of_an_example_get_the_chips_that_it_promises(path: Path, capsy
         assert len(devices) - len(own) in {0, len(own)}, "each chip with the EFA device next to it, or none"
         chips[len(own)] = chips.get(len(own), 0) + 1
     assert chips == PODS[path.name]
-    assert f"dra-driver simulate {path.relative_to(ROOT)} --node trn2.48xlarge" in path.read_text()
+    assert f"dra-driver simulate {path.relative_to(ROOT)} --instance-type trn2.48xlarge" in path.read_text()
 
 
 @pytest.mark.parametrize("path", sorted(INFERENCE.glob("*.yaml")), ids=name_of)
@@ -149,7 +149,7 @@ def test_what_a_server_downloads_and_compiles_is_kept_in_its_volume(path: Path) 
 def test_all_examples_together_can_be_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(path) for path in (*EXAMPLES, *FILES)]
     # Some ask for kernel drivers and UltraServers that these nodes are not.
-    assert main(["simulate", *files, "--node", "trn2.48xlarge=8"]) == 1
+    assert main(["simulate", *files, "--instance-type", "trn2.48xlarge=8"]) == 1
     shown = capsys.readouterr().out
     assert re.search(r"^\d+ of \d+ placed$", shown, re.MULTILINE)
     assert "ClusterQueue: 1" in shown

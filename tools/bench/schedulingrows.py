@@ -43,7 +43,7 @@ class World:
         return resolve_emulation(self.instance_type).devices or 0
 
 
-ALL_CUTS: Final = "chip,core,group,node"
+ALL_PARTITIONS: Final = "chip.core.group.node"
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,13 @@ def own_rows() -> tuple[Row, ...]:
         Row("core", World("core"), 0.25, _claim(f"core.{DRIVER_NAME}")),
         Row("limit neuroncore: 2", World("core"), 0.5, limits={"aws.amazon.com/neuroncore": "2"}),
     ]
-    no_cores = World("chip,group,node")
+    no_cores = World("chip.group.node")
     three = [
         Row("chip", no_cores, 1, _claim(f"chip.{DRIVER_NAME}")),
         Row("group of 4", no_cores, 4, _claim(f"group4.{DRIVER_NAME}")),
         Row("node", no_cores, 16, _claim(f"node.{DRIVER_NAME}")),
     ]
-    everything = World(ALL_CUTS)
+    everything = World(ALL_PARTITIONS)
     every = [
         Row("chip", everything, 1, _claim(f"chip.{DRIVER_NAME}")),
         Row("chip, any device of the class", everything, 1, _claim(DRIVER_NAME)),

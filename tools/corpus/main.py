@@ -73,7 +73,7 @@ from tests.oracles.simulator_cases import Simulated, accepted  # noqa: E402
 
 WORDS = ("chip", "core", "group", "group2", "group4", "group8", "node")
 SETS = [",".join(words) for size in range(1, len(WORDS) + 1) for words in combinations(WORDS, size)]
-SICK_SETS = ("chip", "chip,core", "chip,core,group,node", "node")
+SICK_SETS = ("chip", "chip.core", "chip.core.group.node", "node")
 """Of which each health state is asked."""
 
 
@@ -221,7 +221,7 @@ def answers(question: str) -> str:
     kind, number = question.split()
     random = Random(f"pods {question}")
     objects = list(_pods(random, kind, int(number)))
-    options = ["--instance-type", kind, "--devices", random.choice(("chip", "chip,core", "chip,core,group,node"))]
+    options = ["--instance-type", kind, "--partitions", random.choice(("chip", "chip.core", "chip.core.group.node"))]
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "pods.yaml"
         file.write_text("\n---\n".join(json.dumps(item) for item in objects))

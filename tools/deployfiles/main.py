@@ -43,9 +43,9 @@ SETTINGS: Final = {
     "driver-settings/emulate": Setting(
         DRIVER, ("emulate=trn2.48xlarge",), "Every node stands for an instance of this type: trials without hardware."
     ),
-    "driver-settings/devices": Setting(
+    "driver-settings/partitions": Setting(
         DRIVER,
-        ("draDriver.devices=chip.core",),
+        ("draDriver.partitions=chip.core",),
         "What each node offers: one or more of chip, core, group, group4 (or another size) and node. The right to read "
         "pods is needed for cores only.",
     ),
@@ -67,11 +67,6 @@ SETTINGS: Final = {
         DRIVER,
         ("draDriver.contiguity=refuse",),
         "What becomes of claims whose chips do not have contiguous numbers on the host: refuse, warn or allow.",
-    ),
-    "driver-settings/ultraserver-layout": Setting(
-        DRIVER,
-        ("draDriver.ultraserverLayout=chips",),
-        "What nodes of UltraServers offer: node, chips or both (Kubernetes 1.37 or later).",
     ),
     "driver-settings/metrics": Setting(
         DRIVER, ("draDriver.metricsPort=9100",), "Prometheus metrics, also of which pod has which device."

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final
 
 from dra_driver.driver.resourceslices.attributes import ATTRIBUTES, Attribute, AttributeSource, Value
 from dra_driver.driver.resourceslices.pool import MAX_COUNTERS, consuming, counter_set
@@ -42,8 +42,6 @@ from dra_driver.neuron.topology.partitions import (
 )
 from dra_driver.neuron.topology.partitions import devices as partitioned
 
-Layout = Literal["node", "chips", "both"]
-LAYOUTS: Final[Mapping[Layout, Partitions]] = MappingProxyType({"node": NODE, "chips": CHIPS, "both": CHIPS_AND_NODE})
 RETIRED: Final = "neuron.aws.com/retired"
 """Key of the taint of a device that is on offer only for as long as a claim holds it; the value says why."""
 PLUGIN: Final = "device-plugin"
@@ -56,17 +54,11 @@ def is_ultraserver(inventory: NodeInventory) -> bool:
     return kind is not None and kind.ultraserver is not None
 
 
-def effective_partitions(inventory: NodeInventory, setting: Partitions | None, layout: Layout = "node") -> Partitions:
-    """What a host offers.
-
-    Args:
-        inventory: what it is.
-        setting: what an administrator wants of every kind of host; None: nothing in particular.
-        layout: what nodes of UltraServers offer then. Other hosts offer their chips.
-    """
+def effective_partitions(inventory: NodeInventory, setting: Partitions | None) -> Partitions:
+    """What a host offers: the administrator's ``setting``, else nodes of UltraServers as a whole, and others chips."""
     if setting is not None:
         return setting
-    return LAYOUTS[layout] if is_ultraserver(inventory) else CHIPS
+    return NODE if is_ultraserver(inventory) else CHIPS
 
 
 def node_problem(inventory: NodeInventory) -> str:
@@ -235,7 +227,7 @@ def offer(
     host = _Host.of(inventory, {name: device.core_size for name, device in kept.items() if device.core_size}, held_back)
     problem = node_problem(inventory) if partitions.node else ""
     sick = {chip.index: chip for chip in health.chips if chip.faults}
-    why = "cut" if partitions != Partitions() else "kubelet"
+    why = "partitions" if partitions != Partitions() else "kubelet"
     taints = _Taints(sick, policy, inventory.instance_type, now, kept, why, host.held_back)
     until = policy.next_change(sick.values(), inventory.instance_type, now) if sick else None
 

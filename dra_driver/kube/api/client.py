@@ -171,19 +171,33 @@ def config_from_kubeconfig(path: str | None, context: str | None = None) -> Rest
     )
 
 
-def _location(path: str | None) -> str | None:
-    """The client reads the variable only when it is imported."""
-    return path or os.environ.get("KUBECONFIG") or None
+def _location(path: str | None) -> str:
+    """Where the kubeconfig is; DriverError if it is not there.
+
+    The client reads the variable only when it is imported, and does not say where it has looked.
+    """
+    variable = os.environ.get("KUBECONFIG")
+    found = path or variable or str(Path("~/.kube/config").expanduser())
+    if any(os.path.exists(name) for name in found.split(os.pathsep)):  # noqa: PTH110 - of a colon, Path knows nothing
+        return found
+    if path:
+        why = f"{path} does not exist"
+    elif variable:
+        why = f"$KUBECONFIG names {variable}, which does not exist"
+    else:
+        why = "$KUBECONFIG is not set, and ~/.kube/config does not exist"
+    raise DriverError(f"no kubeconfig: {why}", remedy="give --kubeconfig FILE")
 
 
 def context_namespace(path: str | None, context: str | None = None) -> str:
     """The namespace of a kubeconfig's context, ``default`` if it names none; arguments and errors as above."""
     from kubernetes.config import ConfigException, list_kube_config_contexts
 
-    remedy = f"check {path or 'the kubeconfig file'}"
+    path = _location(path)
+    remedy = f"check {path}"
     try:
         # The client ships no types for this function.
-        contexts, current = list_kube_config_contexts(_location(path))  # type: ignore[no-untyped-call]
+        contexts, current = list_kube_config_contexts(path)  # type: ignore[no-untyped-call]
         named = {item["name"]: item["context"] for item in contexts}
         found = named[context] if context is not None else current["context"]
         return str(found.get("namespace") or "default")
@@ -347,7 +361,8 @@ class Transport:
         Raises:
             DriverError: it is unusable. ModuleNotFoundError: the official client, which reads it, is not installed.
         """
-        remedy = f"check {path or 'the kubeconfig file'} and its {context or 'current'} context"
+        path = _location(path)
+        remedy = f"check {path} and its {context or 'current'} context"
         return cls._load(lambda: replace(config_from_kubeconfig(path, context), place=place), user_agent, remedy)
 
     @classmethod

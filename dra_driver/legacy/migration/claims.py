@@ -147,7 +147,7 @@ def _cores(count: int, row: InstanceType | None, core_size: int | None) -> _Requ
         selectors.append(f"{_ATTRIBUTE}.logicalCoreSize == {core_size}")
         name += f"-lnc{core_size}"
     attributes: tuple[str, ...] = ()
-    differences = [_offered("cores", "core, or to chip,core")]
+    differences = [_offered("cores", "core, or to chip.core")]
     if count in RUNS:
         attributes = (f"{DRIVER_NAME}/coreRun{count}_id",)
     if count > 1 and (count not in RUNS or _may_leave_the_chip(count, row, core_size)):
@@ -165,8 +165,8 @@ def _cores(count: int, row: InstanceType | None, core_size: int | None) -> _Requ
 
 def _offered(what: str, setting: str) -> str:
     return (
-        f"only nodes that offer {what} can serve the claim: set devices to {setting} (DEVICES of the driver, "
-        "draDriver.devices of the chart, or the Node label neuron.aws.com/devices)"
+        f"only nodes that offer {what} can serve the claim: set partitions to {setting} (PARTITIONS of the driver, "
+        "draDriver.partitions of the chart, or the Node label neuron.aws.com/partitions)"
     )
 
 
@@ -281,10 +281,9 @@ def _narrower(count: int, attribute: str | None, row: InstanceType | None) -> tu
 def _layout(row: InstanceType | None) -> tuple[str, ...]:
     if row is None or row.ultraserver is None:
         return ()
-    text = (
-        f"UltraServer nodes ({row.name}) offer single devices only with ULTRASERVER_LAYOUT=chips or both of the driver"
+    return (
+        f"UltraServer nodes ({row.name}) offer single devices only with PARTITIONS=chip or chip.node of the driver",
     )
-    return (text,)
 
 
 def _common_with_efa(wanted: Wanted, row: InstanceType | None) -> tuple[str | None, str]:

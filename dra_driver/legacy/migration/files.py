@@ -359,7 +359,7 @@ def _warn_of_choice(place: Place, spec: Any, origin: Origin, path: Path, nodes: 
     types = chosen_types(spec)
     row = (lookup(types[0]) if len(types) == 1 else None) or nodes.instance_type
     if place.request.resource is NeuronResource.CORE:
-        text = "only nodes that offer cores can serve this: set devices to core, or to chip,core"
+        text = "only nodes that offer cores can serve this: set partitions to core, or to chip.core"
         warnings.add(origin, where, text)
         if count > 1:
             text = f"the {count} cores may be of several devices: only a claim can ask for one (migrate the pod)"

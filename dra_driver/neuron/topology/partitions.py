@@ -70,15 +70,15 @@ class Partitions:
     def parse(cls, text: str) -> Partitions:
         """From what a setting says: ``chip``, ``core``, ``group``, ``group4`` (groups of one size), ``node``.
 
-        They are joined by commas or, as in the value of a label, dots. DriverError for anything else.
+        They are joined by dots, which the value of a Node's label can have too. DriverError for anything else.
         """
-        words = [word for word in re.split(r"[,.]", text.strip()) if word]
+        words = text.strip().split(".")
         sizes = {int(match[1]) for word in words if (match := _SIZED.fullmatch(word))}
         unknown = [word for word in words if word not in _WORDS and not _SIZED.fullmatch(word)]
-        if unknown or not words or min(sizes, default=2) < 2:
+        if unknown or min(sizes, default=2) < 2:
             raise DriverError(
                 f"{quoted(text)} does not say what a node offers",
-                remedy="give one or more of chip, core, group, group4 (or another size), node; such as chip,core",
+                remedy="join one or more of chip, core, group, group4 (or another size), node by dots: chip.core",
             )
         return cls(
             chip="chip" in words,
@@ -92,7 +92,7 @@ class Partitions:
         """What ``parse`` reads, in a fixed order; ``nothing`` for none of it."""
         whole = [word for word in ("chip", "core", "group") if getattr(self, word)]
         words = [*whole, *(f"group{size}" for size in sorted(self.sizes)), *(["node"] if self.node else [])]
-        return ",".join(words) or "nothing"
+        return ".".join(words) or "nothing"
 
 
 _WORDS: Final = frozenset({"chip", "group", "node", "core"})

@@ -230,7 +230,7 @@ NODE_LABELS: Final = frozenset(
         "topology.k8s.aws/network-node-layer-3",
         "neuron.amazonaws.com/present",
         "neuron.amazonaws.com/ultraserver-mode",
-        "neuron.aws.com/devices",
+        "neuron.aws.com/partitions",
         *NODES_OF,
     }
 )

@@ -439,7 +439,7 @@ TABLE: Final = (
         "two processes can have one chip open",
         _interface(_DRIVER),
         Check("dev/neuronN, opened by two processes (--probe host)", verdicts.opens("twice")),
-        "pods cannot share a chip: offer no cores (--devices) and let no two pods use one claim",
+        "pods cannot share a chip: offer no cores (--partitions) and let no two pods use one claim",
         ("sharing chips",),
     ),
     Assumption(

@@ -177,11 +177,11 @@ def _as_one_device(sight: TrapInput) -> str:
     if kind is not None and count in group_sizes(kind.fabric):
         return (
             f"one device that is a group of {count} (class {_class('neuron_group', count)}, where nodes offer it: "
-            f"--devices group{count}) is"
+            f"--partitions group{count}) is"
         )
     node = "one device that is the whole node"
     if kind is not None and count == kind.devices:
-        node += f" (class {_class('neuron_node')}, where nodes offer it: --devices node)"
+        node += f" (class {_class('neuron_node')}, where nodes offer it: --partitions node)"
     return f"allocationMode All, or {node}, is"
 
 
@@ -418,8 +418,8 @@ def _whole_nodes(sight: TrapInput) -> str:
         return ""
     return (
         f"{sight.wish.name} asks for {option.count} devices, and a node of {kind.name} offers one, itself as a whole: "
-        "with the driver's option --ultraserver-layout chips, or both (in the chart draDriver.ultraserverLayout), "
-        "nodes of UltraServers offer their chips"
+        "with the driver's option --partitions chip, or chip.node (in the chart draDriver.partitions), it offers its "
+        "chips"
     )
 
 
@@ -450,8 +450,8 @@ def _offer_them(case: Case, sight: TrapInput, row: DeviceClassRow, devices: Sequ
     words = [_WORDS[resource] for resource in offered]
     words.append(f"group{size}" if size is not None else _WORDS[row.resources[0]])
     text += (
-        f": the driver's option --devices {','.join(words)} (in the chart draDriver.devices) makes every node offer "
-        f"it, and the label {DRIVER_NAME}/devices={'.'.join(words)} one node"
+        f": the driver's option --partitions {'.'.join(words)} (in the chart draDriver.partitions) makes every node "
+        f"offer it, and the label {DRIVER_NAME}/partitions={'.'.join(words)} one node"
     )
     if case.world.release.name == "1.36" and len(words) > 1:
         text += "; devices that overlap need Kubernetes 1.37, or --shared-counters force"

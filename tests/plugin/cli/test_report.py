@@ -133,7 +133,7 @@ def server() -> Iterator[ApiServer]:
         spoil_stored(made)
         labels = {"app": APP}
         env = [
-            {"name": "DEVICES", "value": "chip,core"},
+            {"name": "PARTITIONS", "value": "chip.core"},
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
             {"name": "PROXY_PASSWORD", "value": SECRET},
             {"name": "FROM_SECRET", "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "k"}}},
@@ -255,7 +255,7 @@ def test_what_a_bug_report_needs_is_there(server: ApiServer, tmp_path: Path) -> 
     (daemonset,) = items(files, "daemonsets")
     (container_,) = daemonset["spec"]["template"]["spec"]["containers"]
     assert container_["env"] == [
-        {"name": "DEVICES", "value": "chip,core"},
+        {"name": "PARTITIONS", "value": "chip.core"},
         {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         {"name": "PROXY_PASSWORD", "value": "(withheld)"},
         {"name": "FROM_SECRET", "value": "(withheld)"},

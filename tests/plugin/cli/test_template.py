@@ -22,11 +22,11 @@ pytestmark = pytest.mark.slow
 Object = dict[str, Any]
 CASES = [
     ("trn2.48xlarge", ()),
-    ("trn2.48xlarge", ("--devices", "chip,core")),
-    ("trn1.32xlarge", ("--devices", "chip,group")),
-    ("inf2.48xlarge", ("--devices", "node")),
+    ("trn2.48xlarge", ("--partitions", "chip.core")),
+    ("trn1.32xlarge", ("--partitions", "chip.group")),
+    ("inf2.48xlarge", ("--partitions", "node")),
     ("trn2u.48xlarge", ()),
-    ("trn2u.48xlarge", ("--ultraserver-layout", "both")),
+    ("trn2u.48xlarge", ("--partitions", "chip.node")),
 ]
 
 

@@ -18,7 +18,7 @@ from tests.paths import ROOT, SPECS
 
 pytestmark = pytest.mark.slow
 
-SIMULATE = ["simulate", str(SPECS / "1x4-connected-devices.yaml"), "--node", "trn2.48xlarge"]
+SIMULATE = ["simulate", str(SPECS / "1x4-connected-devices.yaml"), "--instance-type", "trn2.48xlarge"]
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -104,7 +104,12 @@ def test_a_wait_for_heartbeats_shows_the_seconds_that_are_left(tmp_path: Path) -
 
 def test_long_work_shows_units_and_an_estimate_on_the_terminal_only(tmp_path: Path) -> None:
     path = f"{hurried(tmp_path)}:{ROOT}"
-    arguments = ["simulate", str(ROOT / "examples/specs/1x4-connected-devices.yaml"), "--node", "trn2.48xlarge"]
+    arguments = [
+        "simulate",
+        str(ROOT / "examples/specs/1x4-connected-devices.yaml"),
+        "--instance-type",
+        "trn2.48xlarge",
+    ]
     drawn, piped = on_a_terminal(arguments, {"PYTHONPATH": path, "COLUMNS": "120"}, stdout=False)
     assert re.search(r"placing .* pods, left: [-0-9]+:[-0-9]+", ESCAPE.sub("", drawn))
     command = [sys.executable, "-m", "dra_driver", *arguments]

@@ -46,7 +46,7 @@ def server() -> Iterator[ApiServer]:
     """Two DRA nodes, one with a broken chip, one with a device plugin; who has chips there; a pod that waits."""
     with ApiServer() as made:
         add_neuron_node(made, "node-2")
-        add_neuron_node(made, "node-10", partitions="chip,core", taints={"neuron-device-3": [BROKEN]})
+        add_neuron_node(made, "node-10", partitions="chip.core", taints={"neuron-device-3": [BROKEN]})
         add_plugin_node(made, "old-1")
         add_holder(made, "ml", "train-0", "node-2", [f"neuron-device-{chip}" for chip in range(4, 8)])
         add_holder(made, "ml", "small", "node-10", ["neuron-core-0-0", "neuron-core-0-1"])

@@ -283,7 +283,7 @@ def test_a_second_instance_takes_over_without_a_write_and_serves_what_the_first_
         ("--emulated-ultraservers", "2x3"),
         ("--emulated-ultraservers", "2x4"),
         ("--device-numbering", "random"),
-        ("--ultraserver-layout", "all"),
+        ("--partitions", "all"),
         ("--shared-counters", "always"),
         ("--ultraserver-labels", "yes"),
         ("--healthcheck-port", "many"),

@@ -85,15 +85,15 @@ def test_turned_off_the_labels_are_taken_away(world: World) -> None:
     assert patches(world) == 2
 
 
-def test_the_layout_decides_what_is_offered(world: World) -> None:
+def test_the_setting_decides_what_is_offered(world: World) -> None:
     chips = [device_name(index) for index in range(16)]
     port = free_port()
-    for layout, names in (("node", [NODE_DEVICE]), ("both", [*chips, NODE_DEVICE]), ("chips", chips)):
-        with agent_on_host(world, "--ultraserver-layout", layout) as running:
+    for partitions, names in (("node", [NODE_DEVICE]), ("chip.node", [*chips, NODE_DEVICE]), ("chip", chips)):
+        with agent_on_host(world, "--partitions", partitions) as running:
             running.ready()
             offers(world, names)
     world.server.git_version = "v1.36.3"
-    with agent_on_host(world, "--ultraserver-layout", "both", "--metrics-port", str(port)) as running:
+    with agent_on_host(world, "--partitions", "chip.node", "--metrics-port", str(port)) as running:
         running.ready()
         offers(world, [NODE_DEVICE])
         eventually(lambda: "neuron_dra_driver_slices_fallback 1.0" in scraped(port), what="the metric")

@@ -12,7 +12,7 @@ import pytest
 from dra_driver.cli import kubelet_plugin
 from dra_driver.driver import agent as agent_module
 from dra_driver.driver.agent import NodeAgent
-from dra_driver.driver.settings import DEVICES_LABEL
+from dra_driver.driver.settings import PARTITIONS_LABEL
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.instance_types import resolve_emulation
@@ -71,8 +71,8 @@ def offers(world: World, names: list[str], retired: list[str] | None = None) -> 
 
 def label(world: World, value: str | None) -> None:
     found = world.server.store.get("nodes", NODE)
-    labels = {key: text for key, text in found["metadata"]["labels"].items() if key != DEVICES_LABEL}
-    labels |= {} if value is None else {DEVICES_LABEL: value}
+    labels = {key: text for key, text in found["metadata"]["labels"].items() if key != PARTITIONS_LABEL}
+    labels |= {} if value is None else {PARTITIONS_LABEL: value}
     world.server.store.update("nodes", NODE, {**found, "metadata": {**found["metadata"], "labels": labels}})
 
 
@@ -125,7 +125,7 @@ def test_the_label_of_a_node_wins_over_the_setting_and_an_illegal_one_is_said_on
 
 def test_a_start_like_the_one_before_writes_nothing_also_with_devices_kept(world: World) -> None:
     for _ in range(2):
-        with running(world, "chip,core,group,node") as one:
+        with running(world, "chip.core.group.node") as one:
             offers(world, [*GROUPS, *CHIPS, NODE_DEVICE, *CORES])
             eventually(lambda: samples(one).get(("slices_published", "")) == 1, what="publication")
         assert slice_writes(world) == 3, "counters, and two slices of devices"
@@ -144,7 +144,7 @@ def test_a_start_like_the_one_before_writes_nothing_also_with_devices_kept(world
 
 
 def test_what_claims_hold_stays_until_it_is_free_and_nothing_else_does(world: World) -> None:
-    with running(world, "chip,core"):
+    with running(world, "chip.core"):
         offers(world, [*CHIPS, *CORES])
     held = [device_name(2), core_name(3, 1)]
     allocate(world, *held)
@@ -242,6 +242,6 @@ def test_kubelet_is_told_of_cores_and_groups_also_when_they_are_kept(world: Worl
 
 
 def test_an_illegal_setting_ends_the_program_with_the_words_there_are(world: World) -> None:
-    with agent(world, "--devices", "cores") as process:
+    with agent(world, "--partitions", "cores") as process:
         assert process.process.wait(20) == 2
-        golden(lines(process.log, "--devices"))
+        golden(lines(process.log, "--partitions"))

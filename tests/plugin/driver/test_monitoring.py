@@ -162,7 +162,7 @@ def test_every_metric_of_the_rules_that_is_anothers_is_shown_by_that_program(tmp
         stack.enter_context(DeviceManager(Path(name) / "plugin"))
         kubeconfig = ("--kubeconfig", str(world.kubeconfig()))
         health = ("--healthcheck-port", "-1")
-        detector = ("--hints-dir", str(tmp_path / "hints"), "--kernel-log", str(log))
+        detector = ("--health-hints-dir", str(tmp_path / "hints"), "--kernel-log", str(log))
         plugin = ("--node-name", NODE, "--kubelet-directory", f"{name}/plugin", "--emulate", "trn2.48xlarge")
         directories = ("--emulation-root", f"{name}/host", "--state-dir", f"{name}/state", "--cdi-root", f"{name}/cdi")
         ports = [

@@ -35,7 +35,7 @@ def test_a_start_a_label_that_cannot_be_read_and_a_kubelet_that_is_updated(
         eventually(world.offered)
         eventually(lambda: "offered again" in log.text)
         found = world.server.store.get("nodes", NODE)
-        labels = {"neuron.aws.com/devices": "chips.and.more"}
+        labels = {"neuron.aws.com/partitions": "chips.and.more"}
         world.server.store.update("nodes", NODE, {**found, "metadata": {**found["metadata"], "labels": labels}})
         eventually(lambda: "is ignored" in log.text)
     finally:
@@ -51,7 +51,7 @@ def test_a_start_a_label_that_cannot_be_read_and_a_kubelet_that_is_updated(
 
 def test_what_a_host_has_not_is_not_offered(world: World, log: pytest.LogCaptureFixture) -> None:
     found = world.server.store.get("nodes", NODE)
-    labels = {"neuron.aws.com/devices": "chip.group"}
+    labels = {"neuron.aws.com/partitions": "chip.group"}
     world.server.store.update("nodes", NODE, {**found, "metadata": {**found["metadata"], "labels": labels}})
     agent = agent_here(world, "inf1.xlarge", faster=50)
     agent.start()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cli.main import COMMANDS, DAEMONS, OF_KUBECTL, kubectl_main, main
+from dra_driver.cli.main import COMMANDS, DAEMONS, kubectl_main, main
 from tests.golden import golden
 from tests.paths import SPECS
 
@@ -56,8 +56,8 @@ COMMAND_LINES = [
     ("topology", "trn9.48xlarge"),
     ("slices", TYPE, SMALL),
     ("slices", TYPE, SMALL, "-o", "json"),
-    ("slices", TYPE, SMALL, "--devices", "chip,core"),
-    ("slices", TYPE, SMALL, "--devices", "ring"),
+    ("slices", TYPE, SMALL, "--partitions", "chip.core"),
+    ("slices", TYPE, SMALL, "--partitions", "ring"),
     ("template", TYPE, SMALL, "--for", "karpenter", "-o", "yaml"),
     ("template", TYPE, SMALL, "--for", "cluster-autoscaler"),
     ("template", TYPE, SMALL, "--for", "kwok", "-o", "yaml"),
@@ -153,7 +153,8 @@ def test_the_help_of_each_command(
 def test_the_help_of_the_programs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     golden(printed(capsys, "--help"), "dra-driver")
-    for words in ([], *([command] for command in OF_KUBECTL)):
+    golden(printed(capsys, "help", "daemons"), "help daemons")
+    for words in ([], *([command] for command in ("topology", "explain", "top", "health"))):
         with pytest.raises(SystemExit):
             kubectl_main([*words, "--help"])
         golden(capsys.readouterr().out, " ".join(["kubectl neuron", *words]))

@@ -104,14 +104,14 @@ SMALL = (node("n0"), node("n1"), slices("n0"), slices("n1"), CLASS)
 
 
 def test_an_example_that_fits(shell: Shell) -> None:
-    status, out, _ = shell(CONNECTED, "--node", "trn2.48xlarge=2")
+    status, out, _ = shell(CONNECTED, "--instance-type", "trn2.48xlarge=2")
     assert status == 0
     golden(out.splitlines()[0])
     golden(out.splitlines()[-1])
 
 
 def test_an_example_that_does_not_fit(shell: Shell) -> None:
-    status, out, _ = shell(CONNECTED, "--node", "trn1.32xlarge")
+    status, out, _ = shell(CONNECTED, "--instance-type", "trn1.32xlarge")
     assert status == 1
     golden(out)
 
@@ -123,7 +123,7 @@ def test_it_agrees_with_simulate_on_every_example(example: Path, kind: str, shel
     manifests = merge(emulated([(kind, 4)]), read_manifests(sources))
     manifests = merge(efa_of(manifests), manifests)
     outcomes = simulate(manifests, "1.37").outcomes
-    status, out, _ = shell(str(example), "--node", f"{kind}=4", "-o", "json")
+    status, out, _ = shell(str(example), "--instance-type", f"{kind}=4", "-o", "json")
     found = json.loads(out)["explanations"]
     assert [item["fits"] for item in found] == [outcome.placed for outcome in outcomes]
     assert [item["node"] for item in found] == [outcome.node for outcome in outcomes]
@@ -230,7 +230,7 @@ def test_without_its_extra_it_says_what_to_install() -> None:
     script = (
         "import sys; sys.modules['lark'] = None; from dra_driver.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
-    command = [sys.executable, "-c", script, "explain", CONNECTED, "--node", "trn2.48xlarge"]
+    command = [sys.executable, "-c", script, "explain", CONNECTED, "--instance-type", "trn2.48xlarge"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     golden(done.stderr)
@@ -241,13 +241,13 @@ def test_without_its_extra_it_says_what_to_install() -> None:
     [
         [],
         ["pod/a", "claim/b", "--objects", "x"],
-        ["pod/a", "--node", "trn2.48xlarge"],
+        ["pod/a", "--instance-type", "trn2.48xlarge"],
         ["pod/a"],
         [CONNECTED],
-        [CONNECTED, "--node", "trn9.huge"],
-        ["absent.yaml", "--node", "trn2.48xlarge"],
-        [CONNECTED, "pod/other", "--node", "trn2.48xlarge"],
-        [CONNECTED, "claim/other", "--node", "trn2.48xlarge"],
+        [CONNECTED, "--instance-type", "trn9.huge"],
+        ["absent.yaml", "--instance-type", "trn2.48xlarge"],
+        [CONNECTED, "pod/other", "--instance-type", "trn2.48xlarge"],
+        [CONNECTED, "claim/other", "--instance-type", "trn2.48xlarge"],
     ],
 )
 def test_arguments_that_cannot_be_used_are_one_error(arguments: list[str], shell: Shell) -> None:
@@ -272,7 +272,7 @@ def test_arguments_that_cannot_be_used_are_one_error(arguments: list[str], shell
 def test_files_that_cannot_be_used_are_one_error(content: str, shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "objects.yaml"
     file.write_text(content)
-    status, out, err = shell(str(file), "--node", "trn2.48xlarge")
+    status, out, err = shell(str(file), "--instance-type", "trn2.48xlarge")
     assert (status, out, err.count("\n")) == (2, "", 1)
     golden(err)
 
@@ -296,9 +296,9 @@ def test_a_device_taint_rule_is_told_by_name(shell: Shell, tmp_path: Path) -> No
 def test_of_many_that_fit_the_first_are_shown_and_wide_output_has_each(shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "claims.yaml"
     file.write_text(yaml.safe_dump_all([claim(f"c{number:02}") for number in range(20)]))
-    status, out, _ = shell(str(file), "--node", "trn2.48xlarge=2")
+    status, out, _ = shell(str(file), "--instance-type", "trn2.48xlarge=2")
     assert status == 0
     assert out.count(" fits: ") == 8
     golden(out)
-    _, out, _ = shell(str(file), "--node", "trn2.48xlarge=2", "-o", "wide")
+    _, out, _ = shell(str(file), "--instance-type", "trn2.48xlarge=2", "-o", "wide")
     assert out.count(" fits: ") == 20

@@ -27,8 +27,9 @@ def test_the_host_is_written_and_the_next_command_is_named(tmp_path: Path, capsy
 
 def test_all_options_reach_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (
-        "--instance-type trn2u --driver-version 2.30.9.0 --missing 3,7 --ecc 5:sram=1,mem=2 --ecc 5:repairable=3"
-        " --lnc 1 --ultraserver-modes X2H,X1 --server-id 2=00000000000000aa --node-id 2=1"
+        "--instance-type trn2u --emulated-driver-version 2.30.9.0 --missing 3,7 --ecc 5:sram=1,mem=2 "
+        "--ecc 5:repairable=3 --logical-core-size 1 --ultraserver-modes X2H,X1 --server-id 2=00000000000000aa "
+        "--node-id 2=1"
     )
     assert main(["emulate-host", *arguments.split(), str(tmp_path)]) == 0
 
@@ -64,9 +65,9 @@ def test_a_negative_node_id_and_an_empty_mode_list_are_values(tmp_path: Path) ->
         ["--instance-type", "trn2", "--ecc", "5:sram"],
         ["--instance-type", "trn2", "--ecc", "5:sram=a"],
         ["--instance-type", "trn2", "--ecc", "5:dram=1"],
-        ["--instance-type", "trn2", "--lnc", "3"],
-        ["--instance-type", "trn2", "--lnc", "two"],
-        ["--instance-type", "trn2", "--driver-version", "new"],
+        ["--instance-type", "trn2", "--logical-core-size", "3"],
+        ["--instance-type", "trn2", "--logical-core-size", "two"],
+        ["--instance-type", "trn2", "--emulated-driver-version", "new"],
         ["--instance-type", "trn2", "--busy"],
         ["--instance-type", "trn2u", "--node-id", "4"],
         ["--instance-type", "trn2u", "--ultraserver-modes", "X4,1"],

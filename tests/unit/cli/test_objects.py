@@ -182,7 +182,7 @@ def test_slices_prints_every_chip_of_a_type_as_kubernetes_objects(capsys: pytest
 
 
 def test_slices_shows_any_partitions_with_their_counters(capsys: pytest.CaptureFixture[str]) -> None:
-    partitions = ["--devices", "chip,core,group3", "-o", "json"]
+    partitions = ["--partitions", "chip.core.group3", "-o", "json"]
     assert main(["slices", "--instance-type", "inf2.24xlarge", *partitions]) == 0
     counters, item = json.loads(capsys.readouterr().out)["items"]
     (found,) = counters["spec"]["sharedCounters"]
@@ -195,9 +195,9 @@ def test_slices_shows_any_partitions_with_their_counters(capsys: pytest.CaptureF
 
 
 def test_slices_says_what_a_host_cannot_be_offered_in(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["slices", "--instance-type", "trn2.48xlarge", "--devices", "chip,group3"]) == 0
+    assert main(["slices", "--instance-type", "trn2.48xlarge", "--partitions", "chip.group3"]) == 0
     golden(capsys.readouterr().err)
-    assert main(["slices", "--instance-type", "trn2.48xlarge", "--devices", "ring"]) == 2
+    assert main(["slices", "--instance-type", "trn2.48xlarge", "--partitions", "ring"]) == 2
     golden(capsys.readouterr().err)
 
 

@@ -15,8 +15,8 @@ from tests.unit.cli.test_simulate import Shell, claim, pod, shell, write
 __all__ = ["shell"]
 
 Json = dict[str, Any]
-TRN2 = ("--node", "trn2.48xlarge")
-ALL = (*TRN2, "--devices", "chip,core,group,node")
+TRN2 = ("--instance-type", "trn2.48xlarge")
+ALL = (*TRN2, "--partitions", "chip.core.group.node")
 CORE, GROUP4, NODE = (f"{kind}.neuron.aws.com" for kind in ("core", "group4", "node"))
 
 
@@ -140,12 +140,12 @@ def test_classes_offer_extended_resources_on_request_only(shell: Shell, tmp_path
     ["chip,cores", ","],
 )
 def test_what_nodes_cannot_offer_is_refused(devices: str, shell: Shell, tmp_path: Path) -> None:
-    assert shell(write(tmp_path, claim("c")), *TRN2, "--devices", devices) == 2
+    assert shell(write(tmp_path, claim("c")), *TRN2, "--partitions", devices) == 2
     golden(shell.err)
 
 
 def test_devices_go_with_emulated_nodes(shell: Shell, tmp_path: Path) -> None:
-    assert shell(write(tmp_path, claim("c")), "--objects", write(tmp_path, name="o.yaml"), "--devices", "core") == 2
+    assert shell(write(tmp_path, claim("c")), "--objects", write(tmp_path, name="o.yaml"), "--partitions", "core") == 2
     golden(shell.err)
 
 
@@ -158,7 +158,7 @@ def test_an_explanation_names_who_holds_a_part_of_what_is_wanted(explain: Callab
     ("device_class", "node", "offered"),
     [
         (CORE, "trn2.48xlarge", "chip"),
-        (GROUP4, "trn2.48xlarge", "chip,core"),
+        (GROUP4, "trn2.48xlarge", "chip.core"),
         (NODE, "trn2.48xlarge", "group"),
         ("neuron.aws.com", "trn2.48xlarge", "core"),
         ("group2.neuron.aws.com", "trn2.48xlarge", "chip"),
@@ -168,7 +168,7 @@ def test_an_explanation_names_who_holds_a_part_of_what_is_wanted(explain: Callab
 def test_a_class_that_no_node_has_devices_for_leads_to_the_setting_that_offers_them(
     device_class: str, node: str, offered: str, explain: Callable[..., str], tmp_path: Path
 ) -> None:
-    shown = explain(write(tmp_path, claim("c", 1, device_class)), "--node", node, "--devices", offered)
+    shown = explain(write(tmp_path, claim("c", 1, device_class)), "--instance-type", node, "--partitions", offered)
     assert "[not-offered]" in shown
     golden(shown)
 
@@ -198,7 +198,7 @@ def test_cores_that_may_be_of_several_chips_are_a_trap(explain: Callable[..., st
 def test_a_count_that_is_a_whole_group_leads_to_the_device_that_is_one(
     explain: Callable[..., str], tmp_path: Path
 ) -> None:
-    shown = explain(write(tmp_path, claim("c", 11)), "--node", "inf2.48xlarge")
+    shown = explain(write(tmp_path, claim("c", 11)), "--instance-type", "inf2.48xlarge")
     assert "[subset-search]" in shown
     golden(shown)
 
@@ -220,7 +220,7 @@ def allocated(*devices: str) -> Json:
 
 def test_a_plan_tells_which_cores_each_container_uses(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = write(tmp_path, allocated("neuron-core-3-0", "neuron-core-4-1"))
-    assert main(["plan", "--instance-type", "trn2.48xlarge", "--devices", "core", "-f", file]) == 0
+    assert main(["plan", "--instance-type", "trn2.48xlarge", "--partitions", "core", "-f", file]) == 0
     shown = capsys.readouterr().out
     golden(shown)
 
@@ -229,5 +229,5 @@ def test_a_plan_of_devices_that_the_node_does_not_offer_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = write(tmp_path, allocated("neuron-core-3-0"))
-    assert main(["plan", "--instance-type", "trn2.48xlarge", "--devices", "chip,group", "-f", file]) == 2
+    assert main(["plan", "--instance-type", "trn2.48xlarge", "--partitions", "chip.group", "-f", file]) == 2
     golden(capsys.readouterr().err)

@@ -97,7 +97,7 @@ def test_claims_of_other_drivers_are_passed_over(shell: Shell, tmp_path: Path) -
     (own,) = shell.objects(write(tmp_path, claim("own")), *TRN2)
     other = json.loads(json.dumps(own).replace('"neuron.aws.com"', '"other.example"').replace('"own"', '"other"'))
     objects = write(tmp_path, own, other, name="objects.yaml")
-    assert names_of(shell.planned(objects, "--devices", "chip")) == ["own"]
+    assert names_of(shell.planned(objects, "--partitions", "chip")) == ["own"]
     assert "claim default/other" in shell.err
 
 
@@ -116,7 +116,7 @@ def test_a_pod_with_cores_of_two_claims_in_one_container_is_refused_before_it_is
     asking = uses(pod("p"), "one", "two")
     asking["spec"]["resourceClaims"] = [{"name": name, "resourceClaimTemplateName": "core"} for name in ("one", "two")]
     file = write(tmp_path, template("core", 1, "core.neuron.aws.com"), asking)
-    shell("simulate", file, *TRN2, "--devices", "core", "-o", "json", status=1)
+    shell("simulate", file, *TRN2, "--partitions", "core", "-o", "json", status=1)
     golden(shell.err)
 
 
@@ -125,7 +125,7 @@ def test_each_container_gets_its_own_extended_resources(shell: Shell, tmp_path: 
     del asking["spec"]["resourceClaims"]
     limits = {"resources": {"limits": {"aws.amazon.com/neuroncore": 2}}}
     asking["spec"]["containers"] = [{"name": name, **limits} for name in ("a", "b")]
-    offer = [*TRN2, "--devices", "core", "--extended-resources"]
+    offer = [*TRN2, "--partitions", "core", "--extended-resources"]
     items = shell.objects(write(tmp_path, asking), *offer)
     mappings = items[0]["status"]["extendedResourceClaimStatus"]["requestMappings"]
     assert [(item["containerName"], item["resourceName"]) for item in mappings] == [

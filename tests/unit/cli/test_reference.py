@@ -20,5 +20,5 @@ def test_a_setting_names_its_variable_its_choices_and_its_default() -> None:
 
 def test_an_option_shows_its_value_and_its_default() -> None:
     text = " ".join(page("commands").split())
-    assert "- `--instance-type TYPE[=N]`, `--node TYPE[=N]`: one or N emulated nodes" in text
+    assert "- `--instance-type TYPE[=N]`: one or N emulated nodes" in text
     assert "%(default)s" not in text

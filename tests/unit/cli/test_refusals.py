@@ -164,7 +164,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[Object, ...]]] = {
             ),
         ),
     ),
-    "a whole node that lacks a chip": (("slices", "--host-root=HOST", "--devices=node"), ()),
+    "a whole node that lacks a chip": (("slices", "--host-root=HOST", "--partitions=node"), ()),
     "a file for the report that cannot be written": (("verify-host", "--host-root=HOST", "--report=nowhere/x"), ()),
     "groups that no node offers": (
         ("explain", TYPE, "--kubernetes=1.36", "FILE"),

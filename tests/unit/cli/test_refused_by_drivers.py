@@ -79,11 +79,11 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[Json, ...]]] = {
         (claim(config("UltraServerConfig", ultraserverMode=8), requests={"neurons": NODE}),),
     ),
     "an UltraServer mode without UltraServer": (
-        (*TRN2, "--devices", "node"),
+        (*TRN2, "--partitions", "node"),
         (claim(config("UltraServerConfig", ultraserverMode=4), requests={"neurons": NODE}),),
     ),
     "an UltraServer mode for a chip": (
-        (*ULTRA, "--devices", "chip"),
+        (*ULTRA, "--partitions", "chip"),
         (claim(config("UltraServerConfig", ultraserverMode=4)),),
     ),
     "a larger mode than the server has": (

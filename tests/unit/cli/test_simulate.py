@@ -101,11 +101,11 @@ def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
 def cluster_for(name: str) -> list[str]:
     """Arguments for a cluster on which the example fits."""
     kind = "trn2u" if name in ON_ULTRASERVERS else "trn1.32xlarge" if name.endswith("trn1") else "trn2.48xlarge"
-    arguments = ["--node", f"{kind}=8"]
+    arguments = ["--instance-type", f"{kind}=8"]
     if name in VERSIONS:
         arguments += ["--emulated-driver-version", VERSIONS[name]]
     if "group" in name:
-        arguments += ["--devices", "chip,group4"]
+        arguments += ["--partitions", "chip.group4"]
     return arguments
 
 
@@ -162,7 +162,7 @@ def test_a_release_whose_gate_is_off_follows_no_device_taint_rules_and_it_is_tol
 
 def test_emulated_nodes_have_their_devices_tainted_too(shell: Shell, tmp_path: Path) -> None:
     file = write(tmp_path, claim("c", 15), taint_rule(driver="neuron.aws.com", pool="node-1", device="neuron-device-3"))
-    (found,) = shell.claims(file, "--node", "trn2.48xlarge=2")
+    (found,) = shell.claims(file, "--instance-type", "trn2.48xlarge=2")
     assert [item["device"] for item in found["allocation"]["devices"]["results"]] == [
         f"neuron-device-{number}" for number in range(16) if number != 3
     ]
@@ -237,7 +237,7 @@ def test_what_an_example_says_of_its_containers_is_shown(file: Path, shell: Shel
 
 
 def test_the_json_form_has_the_claims_with_their_allocations(shell: Shell) -> None:
-    found = shell.claims(SPECS / "1x4-connected-devices.yaml", "--node", "trn2.48xlarge")
+    found = shell.claims(SPECS / "1x4-connected-devices.yaml", "--instance-type", "trn2.48xlarge")
     (only,) = found
     assert list(only) == ["namespace", "name", "node", "allocation", "nodeChoice", "reason", "plan", "refusal"]
     assert (only["namespace"], only["node"], only["reason"]) == ("default", "node-1", "")
@@ -325,12 +325,12 @@ def test_what_is_being_deleted_gets_nothing(shell: Shell, tmp_path: Path) -> Non
 
 def test_a_failing_selector_is_told_with_the_device(shell: Shell, tmp_path: Path) -> None:
     selectors = [{"cel": {"expression": "device.attributes['neuron.aws.com'].nothing == 1"}}]
-    assert shell(write(tmp_path, claim("c", selectors=selectors)), "--node", "trn2.48xlarge") == 1
+    assert shell(write(tmp_path, claim("c", selectors=selectors)), "--instance-type", "trn2.48xlarge") == 1
     golden(shell.out)
 
 
 def test_the_picture_marks_the_devices_and_the_rest_is_left(shell: Shell, tmp_path: Path) -> None:
-    assert shell(write(tmp_path, claim("c", 15)), "--node", "trn2.48xlarge=2") == 0
+    assert shell(write(tmp_path, claim("c", 15)), "--instance-type", "trn2.48xlarge=2") == 0
     assert shell.out.count("[*") == 16, "fifteen chips and the legend"
     golden(shell.out)
 
@@ -338,13 +338,16 @@ def test_the_picture_marks_the_devices_and_the_rest_is_left(shell: Shell, tmp_pa
 def test_chips_are_not_left_when_their_node_is_taken_as_a_whole(shell: Shell, tmp_path: Path) -> None:
     whole = [{"cel": {"expression": "device.attributes['neuron.aws.com'].resourceType == 'neuron_node'"}}]
     file = write(tmp_path, claim("c", selectors=whole))
-    assert shell(file, "--node", "trn2u.48xlarge", "--ultraserver-layout", "both") == 0
+    assert shell(file, "--instance-type", "trn2u.48xlarge", "--partitions", "chip.node") == 0
     golden(shell.out)
-    assert shell(write(tmp_path, claim("c")), "--node", "trn2u.48xlarge", "--ultraserver-layout", "both") == 0
+    assert shell(write(tmp_path, claim("c")), "--instance-type", "trn2u.48xlarge", "--partitions", "chip.node") == 0
 
 
 def test_claims_of_one_pod_get_different_device_numbers(shell: Shell, tmp_path: Path) -> None:
-    assert shell(write(tmp_path, claim("x", 2), claim("y", 1), pod("p", "x", "y")), "--node", "trn2.48xlarge") == 0
+    assert (
+        shell(write(tmp_path, claim("x", 2), claim("y", 1), pod("p", "x", "y")), "--instance-type", "trn2.48xlarge")
+        == 0
+    )
     paths = re.findall(r"^    (/dev/neuron[0-9]+) +is (/dev/neuron[0-9]+) of the host", shell.out, re.MULTILINE)
     assert paths == [(f"/dev/neuron{i}", f"/dev/neuron{i}") for i in range(3)]
 
@@ -358,20 +361,20 @@ def leader_worker_set(replicas: int, size: int) -> list[dict[str, Any]]:
 
 def test_each_group_has_an_ultraserver_for_itself(shell: Shell, tmp_path: Path) -> None:
     file = write(tmp_path, *leader_worker_set(2, 3))
-    found = shell.claims(file, "--node", "trn2u.48xlarge=8")
+    found = shell.claims(file, "--instance-type", "trn2u.48xlarge=8")
     assert [item["node"] for item in found] == [f"node-{i}" for i in (1, 2, 3, 5, 6, 7)]
 
 
 def test_workers_wait_for_their_leader_and_for_room_beside_it(shell: Shell, tmp_path: Path) -> None:
-    assert shell(write(tmp_path, *leader_worker_set(2, 4)), "--node", "trn2u.48xlarge=7") == 1
+    assert shell(write(tmp_path, *leader_worker_set(2, 4)), "--instance-type", "trn2u.48xlarge=7") == 1
     golden(shell.out)
-    assert shell(write(tmp_path, *leader_worker_set(2, 2)), "--node", "trn2u.48xlarge=4") == 1
-    assert shell(write(tmp_path, *leader_worker_set(1, 1)), "--node", "trn2.48xlarge") == 1
+    assert shell(write(tmp_path, *leader_worker_set(2, 2)), "--instance-type", "trn2u.48xlarge=4") == 1
+    assert shell(write(tmp_path, *leader_worker_set(1, 1)), "--instance-type", "trn2.48xlarge") == 1
 
 
 def test_the_svg_shows_each_pod_and_says_what_it_leaves_out(shell: Shell, tmp_path: Path) -> None:
     file = write(tmp_path, claim("x", 4), claim("y", 4), claim("z", 17))
-    assert shell(file, "--node", "trn2.48xlarge=2", "-o", "svg") == 1
+    assert shell(file, "--instance-type", "trn2.48xlarge=2", "-o", "svg") == 1
     root = ET.fromstring(shell.out)
     pictures = root.findall("{http://www.w3.org/2000/svg}svg")
     assert [len(picture.findall(".//*[@class='device marked']")) for picture in pictures] == [4, 4]
@@ -407,7 +410,7 @@ def replicas(count: int, chips: int = 1) -> list[dict[str, Any]]:
 
 
 def test_many_replicas_are_summarized_and_wide_output_has_each(shell: Shell, tmp_path: Path) -> None:
-    arguments = [write(tmp_path, *replicas(100)), "--node", "trn2.48xlarge=4"]
+    arguments = [write(tmp_path, *replicas(100)), "--instance-type", "trn2.48xlarge=4"]
     assert shell(*arguments) == 1
     assert len(re.findall(r"^Pod default/web-", shell.out, flags=re.MULTILINE)) == 1
     summary = shell.out.partition("Deployment default/web: ")[2].partition("\n\nleft")[0].split("\n")
@@ -419,7 +422,7 @@ def test_many_replicas_are_summarized_and_wide_output_has_each(shell: Shell, tmp
 
 
 def test_few_replicas_are_shown_one_by_one(shell: Shell, tmp_path: Path) -> None:
-    arguments = [write(tmp_path, *replicas(8)), "--node", "trn2.48xlarge"]
+    arguments = [write(tmp_path, *replicas(8)), "--instance-type", "trn2.48xlarge"]
     assert shell(*arguments) == 0
     narrow = shell.out
     assert shell(*arguments, "-o", "wide") == 0
@@ -427,7 +430,7 @@ def test_few_replicas_are_shown_one_by_one(shell: Shell, tmp_path: Path) -> None
 
 
 def test_where_many_nodes_are_used_the_free_devices_of_the_first_are_named(shell: Shell, tmp_path: Path) -> None:
-    arguments = [write(tmp_path, *replicas(12, 16)), "--node", "trn2.48xlarge=12"]
+    arguments = [write(tmp_path, *replicas(12, 16)), "--instance-type", "trn2.48xlarge=12"]
     assert shell(*arguments) == 0
     assert shell.out.partition("\nleft\n")[2].count("  node node-") == 8
     golden(shell.out)
@@ -442,7 +445,7 @@ def test_where_nothing_is_placed_the_nodes_are_drawn_with_the_reason(shell: Shel
     ]
     held["status"] = {"allocation": {"devices": {"results": results}}}
     cluster = write(tmp_path, held, name="cluster.yaml")
-    arguments = [write(tmp_path, claim("c", 17)), "--objects", cluster, "--node", "trn2.48xlarge=3"]
+    arguments = [write(tmp_path, claim("c", 17)), "--objects", cluster, "--instance-type", "trn2.48xlarge=3"]
     assert shell(*arguments) == 1
     golden(shell.out)
     first, second = shell.out.split("on which nothing was placed")[1:]
@@ -459,7 +462,7 @@ def test_where_nothing_is_placed_the_nodes_are_drawn_with_the_reason(shell: Shel
 
 
 def test_where_nothing_is_placed_a_selector_that_no_device_meets_is_named(shell: Shell) -> None:
-    assert shell(SPECS / "xl-trn2.yaml", "--node", "inf2.xlarge") == 1
+    assert shell(SPECS / "xl-trn2.yaml", "--instance-type", "inf2.xlarge") == 1
     golden(shell.out.lower())
     golden(shell.out)
 
@@ -469,9 +472,11 @@ def test_emulated_nodes_stand_beside_the_others_and_leave_their_class_alone(shel
     own["spec"] = {"selectors": [{"cel": {"expression": "device.driver == 'a.example'"}}]}
     objects = write(tmp_path, node("other"), own, *gadgets("other", 2))
     new = write(tmp_path, claim("new"), name="new.yaml")
-    assert [item["node"] for item in shell.claims(new, "--objects", objects, "--node", "trn2.48xlarge")] == ["other"]
+    assert [item["node"] for item in shell.claims(new, "--objects", objects, "--instance-type", "trn2.48xlarge")] == [
+        "other"
+    ]
     objects = write(tmp_path, node("node-1"), own, *gadgets("node-1", 1, "neuron.aws.com"))
-    assert shell(new, "--objects", objects, "--node", "trn2.48xlarge") == 2
+    assert shell(new, "--objects", objects, "--instance-type", "trn2.48xlarge") == 2
     golden(shell.err)
 
 
@@ -481,21 +486,21 @@ def test_a_node_object_describes_an_emulated_node(shell: Shell, tmp_path: Path) 
     described["spec"] = {"taints": [{"key": "own", "effect": "NoSchedule"}]}
     asked = pod("p", "c", nodeSelector={"pool": "a", "node.kubernetes.io/instance-type": "trn2.48xlarge"})
     file = write(tmp_path, claim("c"), asked, described)
-    assert shell(file, "--node", "trn2.48xlarge") == 1
+    assert shell(file, "--instance-type", "trn2.48xlarge") == 1
     assert "does not tolerate the taint own:NoSchedule" in shell.out
     asked["spec"]["tolerations"] = [{"key": "own", "operator": "Exists"}]
     file = write(tmp_path, claim("c"), asked, described)
-    assert shell(file, "--node", "trn2.48xlarge") == 0
+    assert shell(file, "--instance-type", "trn2.48xlarge") == 0
 
 
 def test_cpu_and_affinity_are_listed_as_not_considered(shell: Shell, tmp_path: Path) -> None:
     asked = pod("p", "c", affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}})
     asked["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "8", "memory": "1Gi"}}
     file = write(tmp_path, claim("c"), asked)
-    assert shell(file, "--node", "trn2.48xlarge") == 0
+    assert shell(file, "--instance-type", "trn2.48xlarge") == 0
     section = shell.out.split("not considered\n")[1]
     assert all(word in section for word in ("cpu", "memory", "podAffinity"))
-    shell.claims(file, "--node", "trn2.48xlarge")
+    shell.claims(file, "--instance-type", "trn2.48xlarge")
     golden(shell.err)
 
 
@@ -532,18 +537,18 @@ def test_a_node_known_from_its_slices_has_the_host_that_they_tell_of(shell: Shel
     "arguments",
     [
         [],
-        ["--node", "trn2.48xlarge"],
-        ["FILE", "--node", "nonsense"],
-        ["FILE", "--node", "trn2.48xlarge=0"],
-        ["FILE", "--node", "trn2.48xlarge=x"],
-        ["FILE", "--node", "trn2.48xlarge=99999999"],
-        ["FILE", "--node", "trn2u", "--emulated-ultraservers", "many"],
-        ["FILE", "--node", "trn1", "--emulated-ultraservers", "2x4"],
-        ["FILE", "--node", "trn2u=3", "--emulated-ultraservers", "1x2"],
+        ["--instance-type", "trn2.48xlarge"],
+        ["FILE", "--instance-type", "nonsense"],
+        ["FILE", "--instance-type", "trn2.48xlarge=0"],
+        ["FILE", "--instance-type", "trn2.48xlarge=x"],
+        ["FILE", "--instance-type", "trn2.48xlarge=99999999"],
+        ["FILE", "--instance-type", "trn2u", "--emulated-ultraservers", "many"],
+        ["FILE", "--instance-type", "trn1", "--emulated-ultraservers", "2x4"],
+        ["FILE", "--instance-type", "trn2u=3", "--emulated-ultraservers", "1x2"],
         ["FILE"],
         ["-", "--objects", "-"],
-        ["/does/not/exist", "--node", "trn2.48xlarge"],
-        ["/dev", "--node", "trn2.48xlarge"],
+        ["/does/not/exist", "--instance-type", "trn2.48xlarge"],
+        ["/dev", "--instance-type", "trn2.48xlarge"],
     ],
 )
 def test_arguments_that_cannot_be_used_are_one_error(arguments: list[str], shell: Shell, tmp_path: Path) -> None:
@@ -565,7 +570,7 @@ def test_arguments_that_cannot_be_used_are_one_error(arguments: list[str], shell
 def test_files_that_cannot_be_used_are_one_error(content: bytes, shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "input.yaml"
     file.write_bytes(content)
-    assert shell(file, "--node", "trn2.48xlarge") == 2
+    assert shell(file, "--instance-type", "trn2.48xlarge") == 2
     golden(shell.err)
     assert shell.err.count("error:") == 1
 
@@ -573,7 +578,8 @@ def test_files_that_cannot_be_used_are_one_error(content: bytes, shell: Shell, t
 def test_a_missing_parser_is_named_with_what_to_install() -> None:
     code = (
         "import sys; sys.modules['lark'] = None; from dra_driver.cli.main import main; "
-        f"sys.exit(main(['simulate', {str(SPECS / '1x4-connected-devices.yaml')!r}, '--node', 'trn2.48xlarge']))"
+        f"file = {str(SPECS / '1x4-connected-devices.yaml')!r}; "
+        "sys.exit(main(['simulate', file, '--instance-type', 'trn2.48xlarge']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -589,7 +595,7 @@ def test_a_kubeconfig_alone_means_its_cluster(shell: Shell, tmp_path: Path) -> N
 def test_standard_input_is_read(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     stdin = io.TextIOWrapper(io.BytesIO(json.dumps(claim("c")).encode()))
     monkeypatch.setattr("sys.stdin", stdin)
-    assert shell("-", "--node", "trn2.48xlarge") == 0
+    assert shell("-", "--instance-type", "trn2.48xlarge") == 0
 
 
 @pytest.mark.slow
@@ -599,6 +605,6 @@ def test_neither_grpc_nor_an_http_client_is_loaded_to_simulate_on_emulated_nodes
         "sys.exit(str({'grpc', 'urllib3', 'kubernetes', 'asyncio', 'pydantic'} & sys.modules.keys() or ''))"
     )
     spec = SPECS / "1x4-connected-devices.yaml"
-    command = [sys.executable, "-c", code, "simulate", str(spec), "--node", "trn2.48xlarge"]
+    command = [sys.executable, "-c", code, "simulate", str(spec), "--instance-type", "trn2.48xlarge"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr.strip() == ""

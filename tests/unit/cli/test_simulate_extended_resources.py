@@ -17,7 +17,7 @@ __all__ = ["shell"]
 
 Json = dict[str, Any]
 NEURON = "aws.amazon.com/neuron"
-TRN2 = ("--node", "trn2.48xlarge")
+TRN2 = ("--instance-type", "trn2.48xlarge")
 
 
 def offering(resource: str | None, name: str = "limits", created: str | None = None) -> Json:
@@ -119,7 +119,9 @@ def test_a_pod_with_a_claim_and_limits_gets_both_on_one_node(shell: Shell, tmp_p
     both = pod("web", "c", containers=[container("main", 12)])
     taken = [claim("other", 8), pod("first", "other", nodeSelector={"kubernetes.io/hostname": "node-1"})]
     file = write(tmp_path, offering(NEURON), claim("c", 2), *taken, both)
-    rows = {row["name"].partition("-extended")[0]: row for row in shell.claims(file, "--node", "trn2.48xlarge=2")}
+    rows = {
+        row["name"].partition("-extended")[0]: row for row in shell.claims(file, "--instance-type", "trn2.48xlarge=2")
+    }
     assert [rows[name]["node"] for name in ("other", "c", "web")] == ["node-1", "node-2", "node-2"]
 
 

@@ -78,7 +78,7 @@ def test_the_node_that_gives_an_earlier_alternative_is_taken(
     shell: Shell, tmp_path: Path, types: tuple[str, str], wanted: str
 ) -> None:
     file = write(tmp_path, alternatives("c", *types), pod("p", "c"))
-    nodes = ("--node", "trn1.32xlarge", "--node", "trn2.48xlarge")
+    nodes = ("--instance-type", "trn1.32xlarge", "--instance-type", "trn2.48xlarge")
     assert ask(shell, file, *nodes) == {"c": (wanted, "score")}
     assert shell(file, *nodes) == 0
     assert BY_NAME not in shell.out
@@ -88,7 +88,10 @@ def test_explain_names_the_node_that_simulate_takes(capsys: pytest.CaptureFixtur
     from dra_driver.cli.main import main
 
     file = write(tmp_path, alternatives("c", "trn2", "trn1"), pod("p", "c"))
-    assert main(["explain", file, "--node", "trn1.32xlarge", "--node", "trn2.48xlarge", "-o", "json"]) == 0
+    assert (
+        main(["explain", file, "--instance-type", "trn1.32xlarge", "--instance-type", "trn2.48xlarge", "-o", "json"])
+        == 0
+    )
     (found,) = json.loads(capsys.readouterr().out)["explanations"]
     assert found["node"] == "node-2"
     assert found["couldGoTo"] == ["node-1", "node-2"]
@@ -110,9 +113,9 @@ def test_small_pods_are_spread_by_their_requests_so_that_a_pod_for_a_whole_node_
 def test_equal_scores_are_said_to_be_a_choice_by_name(shell: Shell, tmp_path: Path) -> None:
     file = write(tmp_path, claim("a"), claim("b"), pod("pa", "a"), pod("pb", "b"))
     # A pod without requests counts as 100 millicores and 200 MiB, less than a hundredth of the node.
-    found = ask(shell, file, "--node", "trn2.48xlarge=2")
+    found = ask(shell, file, "--instance-type", "trn2.48xlarge=2")
     assert found == {"a": ("node-1", "name"), "b": ("node-1", "name")}
-    assert ask(shell, file, "--node", "trn2.48xlarge") == {"a": ("node-1", "only"), "b": ("node-1", "only")}
+    assert ask(shell, file, "--instance-type", "trn2.48xlarge") == {"a": ("node-1", "only"), "b": ("node-1", "only")}
 
 
 def test_what_runs_on_a_node_counts(shell: Shell, tmp_path: Path) -> None:
@@ -152,7 +155,7 @@ def test_pods_of_one_controller_are_spread_over_nodes(shell: Shell, tmp_path: Pa
         "metadata": {"name": "web"},
         "spec": {"replicas": 4, "selector": {"matchLabels": {"app": "web"}}, "template": {**labels, "spec": spec}},
     }
-    rows = shell.claims(write(tmp_path, template, owner), "--node", "trn2.48xlarge=4")
+    rows = shell.claims(write(tmp_path, template, owner), "--instance-type", "trn2.48xlarge=4")
     assert [row["node"] for row in rows] == ["node-1", "node-2", "node-3", "node-4"]
     assert [row["nodeChoice"] for row in rows] == ["name", "name", "name", "score"]
 
@@ -224,7 +227,7 @@ def test_an_affinity_of_a_pod_that_runs_matters_to_those_that_it_means(
 
 def test_alternatives_decide_where_the_rest_of_the_scores_is_not_known(shell: Shell, tmp_path: Path) -> None:
     file = write(tmp_path, alternatives("c", "trn2", "trn1"), pod("p", "c", schedulerName="mine"))
-    nodes = ("--node", "trn1.32xlarge", "--node", "trn2.48xlarge")
+    nodes = ("--instance-type", "trn1.32xlarge", "--instance-type", "trn2.48xlarge")
     assert ask(shell, file, *nodes) == {"c": ("node-2", "alternative")}
     assert shell(file, *nodes) == 0
     golden(shell.out)
@@ -241,4 +244,6 @@ def test_an_amount_that_is_none_is_named_with_its_place(shell: Shell, tmp_path: 
 
 def test_of_more_nodes_than_kube_scheduler_looks_at_the_first_by_name_is_taken(shell: Shell, tmp_path: Path) -> None:
     file = write(tmp_path, alternatives("c", "trn2", "trn1"), pod("p", "c"))
-    assert ask(shell, file, "--node", "trn1.32xlarge=80", "--node", "trn2.48xlarge=80") == {"c": ("node-001", "name")}
+    assert ask(shell, file, "--instance-type", "trn1.32xlarge=80", "--instance-type", "trn2.48xlarge=80") == {
+        "c": ("node-001", "name")
+    }

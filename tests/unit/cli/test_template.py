@@ -52,7 +52,7 @@ def test_karpenter_gets_what_overlapping_devices_share_apart_from_the_devices(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Karpenter ignores the devices of a template that has both."""
-    (entry,) = template(capsys, "karpenter", "trn2.48xlarge", "--devices", "chip,core")
+    (entry,) = template(capsys, "karpenter", "trn2.48xlarge", "--partitions", "chip.core")
     counters, *rest = entry["dynamicResources"]["resourceSliceTemplates"]
 
     assert "devices" not in counters
@@ -66,7 +66,7 @@ def test_karpenter_gets_what_overlapping_devices_share_apart_from_the_devices(
 
 @pytest.mark.parametrize("consumer", ["karpenter", "cluster-autoscaler"])
 def test_ids_that_only_a_real_server_has_are_in_no_template(consumer: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = template(capsys, consumer, "trn2u.48xlarge", "--ultraserver-layout", "both")
+    found = template(capsys, consumer, "trn2u.48xlarge", "--partitions", "chip.node")
     text = json.dumps(found)
 
     assert "1a2b3c4d5e6f7081" not in text
@@ -75,7 +75,7 @@ def test_ids_that_only_a_real_server_has_are_in_no_template(consumer: str, capsy
 
 
 def test_karpenter_is_told_what_all_devices_of_a_node_will_share(capsys: pytest.CaptureFixture[str]) -> None:
-    (server,) = template(capsys, "karpenter", "trn2u.48xlarge", "--ultraserver-layout", "chips")
+    (server,) = template(capsys, "karpenter", "trn2u.48xlarge", "--partitions", "chip")
     bindings = {item["attribute"]: item["devices"] for item in server["dynamicResources"]["attributeBindings"]}
 
     assert bindings.keys() == {f"neuron.aws.com/{name}" for name in SHARED_ATTRIBUTES}
@@ -114,7 +114,7 @@ def test_what_kwok_is_given_can_be_simulated(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_the_kernel_driver_of_the_image_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:
-    found = template(capsys, "cluster-autoscaler", "trn1.2xlarge", "--driver-version", "2.22.2.0")
+    found = template(capsys, "cluster-autoscaler", "trn1.2xlarge", "--emulated-driver-version", "2.22.2.0")
     (device,) = found["items"][1]["spec"]["devices"]
     assert device["attributes"]["neuronDriverVersion"] == {"string": "2.22.2.0"}
 
@@ -134,10 +134,10 @@ def test_resources_can_be_added_and_changed(capsys: pytest.CaptureFixture[str]) 
     ("arguments", "status"),
     [
         (["trn9", "--for", "kwok"], 2),
-        (["trn2.48xlarge", "--for", "kwok", "--devices", "chips"], 2),
+        (["trn2.48xlarge", "--for", "kwok", "--partitions", "chips"], 2),
         (["trn2.48xlarge", "--for", "kwok", "--resource", "cpu"], 2),
         (["trn2.48xlarge", "--for", "kwok", "--resource", "cpu=many"], 2),
-        (["trn2.48xlarge", "--for", "kwok", "--driver-version", "new"], 2),
+        (["trn2.48xlarge", "--for", "kwok", "--emulated-driver-version", "new"], 2),
         (["trn3.48xlarge", "--for", "karpenter"], 1),
     ],
 )

@@ -237,10 +237,10 @@ def test_a_node_that_cannot_be_drawn_is_said(
 
 
 def test_what_a_node_offers_is_listed_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("trn2.48xlarge", "--devices", "chip,core,group,node") == 0
+    assert command("trn2.48xlarge", "--partitions", "chip.core.group.node") == 0
     words = normal(capsys.readouterr().out)
     for row in (
-        "offered with --devices chip,core,group,node groups of 4 neuron-group4-0 (0-3), neuron-group4-1 (4-7)",
+        "offered with --partitions chip.core.group.node groups of 4 neuron-group4-0 (0-3), neuron-group4-1 (4-7)",
         "groups of 8 neuron-group8-0 (0-7), neuron-group8-1 (8-15)",
         "chips neuron-device-0 to 15",
         "whole node neuron-node",
@@ -248,19 +248,19 @@ def test_what_a_node_offers_is_listed_by_kind(capsys: pytest.CaptureFixture[str]
         "in all 87 devices; what has hardware in common excludes each other",
     ):
         assert row in words
-    assert command("inf2.48xlarge", "--devices", "core") == 0
+    assert command("inf2.48xlarge", "--partitions", "core") == 0
     golden(normal(capsys.readouterr().out))
-    assert command("inf2.48xlarge", "--devices", "group3") == 0
+    assert command("inf2.48xlarge", "--partitions", "group3") == 0
     golden(normal(capsys.readouterr().out))
 
 
 def test_a_picture_has_the_cores_and_aligned_groups_that_are_offered(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("trn2.48xlarge", "--devices", "core,group", "-o", "svg") == 0
+    assert command("trn2.48xlarge", "--partitions", "core.group", "-o", "svg") == 0
     root = ET.fromstring(capsys.readouterr().out)
     outlined = [group.attrib["data-group"] for group in root.iter() if "data-group" in group.attrib]
     assert sorted(outlined) == [*(f"neuron-group4-{row}" for row in range(4)), "neuron-group8-0", "neuron-group8-1"]
     assert sum(box.attrib.get("class") == "core" for box in root.iter()) == 64 + 1, "the cores and the legend's"
-    assert command("trn2.48xlarge", "--devices", "core") == 0
+    assert command("trn2.48xlarge", "--partitions", "core") == 0
     assert capsys.readouterr().out.count("          ....     ....     ....     ....\n") == 4
 
 
@@ -271,7 +271,7 @@ def test_devices_are_marked_and_judged_by_their_names(capsys: pytest.CaptureFixt
     assert "[* 4*]===[* 5*]===[* 6*]===[* 7*]" in shown
     words = normal(shown)
     golden(words)
-    document = as_json(capsys, "trn2.48xlarge", "--devices", "neuron-core-3-1,group8")
+    document = as_json(capsys, "trn2.48xlarge", "--devices", "neuron-core-3-1", "--partitions", "group8")
     assert document["named"] == [
         {"name": "neuron-core-3-1", "resourceType": "neuron_core", "parts": [{"device": 3, "cores": [2, 3]}]}
     ]
@@ -297,7 +297,9 @@ def test_devices_that_a_type_does_not_have_are_refused(devices: str, capsys: pyt
 
 
 def test_a_node_is_drawn_with_what_claims_hold_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["slices", "--instance-type", "trn2.48xlarge", "--node-name", "n", "--devices", "chip,core,group"]) == 0
+    assert (
+        main(["slices", "--instance-type", "trn2.48xlarge", "--node-name", "n", "--partitions", "chip.core.group"]) == 0
+    )
     results = [
         {"request": "r", "driver": "neuron.aws.com", "pool": pool, "device": device, "adminAccess": admin}
         for pool, device, admin in (
@@ -327,5 +329,5 @@ def test_a_node_is_drawn_with_what_claims_hold_of_it(tmp_path: Path, capsys: pyt
     golden(shown)
     assert main(["topology", "-f", str(file), "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["taken"] == ["neuron-core-1-2", "neuron-group4-2"]
-    assert main(["topology", "-f", str(file), "--devices", "core"]) == 2
+    assert main(["topology", "-f", str(file), "--partitions", "core"]) == 2
     golden(capsys.readouterr().err)

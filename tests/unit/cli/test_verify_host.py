@@ -126,7 +126,7 @@ def test_bad_input_is_status_2(arguments: list[str], host: Path, capsys: pytest.
 def test_options_that_describe_a_host_do_not_go_with_a_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["emulate-host", "--from", "x", "--lnc", "1", str(tmp_path / "host")]) == 2
+    assert main(["emulate-host", "--from", "x", "--logical-core-size", "1", str(tmp_path / "host")]) == 2
     golden(capsys.readouterr().err)
 
 

@@ -32,11 +32,9 @@ SHARED: dict[str, dict[str, Any]] = {
     "--kubernetes": {"dest": "kubernetes"},
     "--host-root": {"dest": "host_root", "metavar": "DIR"},
     "--node-name": {"dest": "node_name", "metavar": "NAME"},
-    "--node": {"dest": "node", "metavar": "TYPE[=N]"},
+    "--partitions": {"dest": "partitions", "metavar": "WORDS"},
 }
 """What an option is wherever a command has it."""
-TWO_NAMES = {("--instance-type", "--node")}
-"""Options that may be written in two long forms."""
 
 
 def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -118,7 +116,7 @@ def test_an_option_that_commands_share_means_the_same_in_each(command: str) -> N
 def test_no_option_has_two_spellings(command: str) -> None:
     for action in visible(PARSERS[command]):
         long = tuple(spelling for spelling in action.option_strings if spelling.startswith("--"))
-        assert len(long) <= 1 or long in TWO_NAMES | {("--leader-elect", "--no-leader-elect")}, long
+        assert len(long) <= 1 or long == ("--leader-elect", "--no-leader-elect"), long
     meanings = [action.dest for action in visible(PARSERS[command]) if action.option_strings]
     assert len(meanings) == len(set(meanings))
 
@@ -126,14 +124,14 @@ def test_no_option_has_two_spellings(command: str) -> None:
 def test_a_command_with_a_cluster_takes_all_words_for_it() -> None:
     for command, parser in FOR_PEOPLE.items():
         given = {spelling for action in visible(parser) for spelling in action.option_strings}
-        words = {"--from-cluster", "--kubeconfig", "--context"}
-        assert given & words in (set(), words), command
+        assert given & {"--kubeconfig", "--context"} in (set(), {"--kubeconfig", "--context"}), command
+        assert "--from-cluster" not in given or "--kubeconfig" in given, command
         assert ("-n" in given) == ("-A" in given), command
 
 
 def test_the_table_of_the_vocabulary_names_options_that_exist() -> None:
     named = set(re.findall(r"``(-[-a-zA-Z]+)", vocabulary.__doc__ or ""))
-    assert named == {"-f", "--instance-type", "--node", "--from-cluster", "--kubeconfig", "--context", "-n", "-A",
+    assert named == {"-f", "--instance-type", "--partitions", "--from-cluster", "--kubeconfig", "--context", "-n", "-A",
                      "-o", "-w", "--kubernetes", "--host-root", "--node-name"}  # fmt: skip
 
 
@@ -160,8 +158,8 @@ def test_files_may_stand_on_both_sides_of_options(tmp_path: Path, capsys: pytest
 
 
 def test_a_directory_stands_for_the_manifests_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    specs = ROOT / "examples/specs/cuts"
-    nodes = ["--instance-type", "trn2=2", "--instance-type", "inf2", "--devices", "chip,core,group"]
+    specs = ROOT / "examples/specs/partitions"
+    nodes = ["--instance-type", "trn2=2", "--instance-type", "inf2", "--partitions", "chip.core.group"]
     seen = set()
     for words in (["-f", str(specs)], [f"{specs}/"], sorted(map(str, specs.glob("*.yaml")))):
         main(["simulate", *nodes, *words])
@@ -174,8 +172,8 @@ def test_a_directory_stands_for_the_manifests_in_it(tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize("option", ["--kubeconfig FILE", "--context NAME"])
 def test_what_selects_a_cluster_needs_the_option_to_read_one(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", *option.split()]) == 2
-    assert f"write --from-cluster {option}" in capsys.readouterr().err
+    assert main(["simulate", *option.split()]) == 2
+    golden(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("columns", [60, 72, 80, 130])
@@ -195,11 +193,20 @@ def test_the_help_is_wrapped_at_the_terminals_width(
     assert textwrap.fill(" ".join(about.split()), columns - 2, break_on_hyphens=False) == about
 
 
-def test_the_help_has_what_people_use_before_what_pods_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_has_what_people_use_and_what_pods_run_has_a_list_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     text = shown(capsys, "--help")
     listed = re.findall(r"^  ([a-z][-a-z]+) ?", text.partition("\nexample")[0], flags=re.MULTILINE)
-    assert listed == [name.replace("_", "-") for name in (*COMMANDS, *DAEMONS)]
-    assert text.index("\ncommands:") < text.index("\ndaemons and init containers:") < text.index("\noptions:")
+    assert listed == [name.replace("_", "-") for name in COMMANDS]
+    assert main(["help", "daemons"]) == 0
+    listed = re.findall(r"^  ([a-z][-a-z]+) ?", capsys.readouterr().out, flags=re.MULTILINE)
+    assert listed == [name.replace("_", "-") for name in DAEMONS]
+
+
+def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = shown(capsys, "--help")
+    assert shown(capsys) == expected
 
 
 def test_help_shows_the_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,7 +239,7 @@ def test_a_misspelt_command_is_guessed(wrong: str, capsys: pytest.CaptureFixture
     [
         "topology TYPE",
         "topology --instance-type TYPE",
-        "simulate {spec} --node TYPE",
+        "simulate {spec} --instance-type TYPE",
         "explain {spec} --instance-type TYPE=2",
         "slices --instance-type TYPE",
         "template --for kwok --instance-type TYPE",
@@ -271,7 +278,7 @@ def test_topology_and_slices_know_the_same_short_names(capsys: pytest.CaptureFix
             capsys.readouterr()
 
 
-def test_as_a_plugin_of_kubectl_the_program_calls_itself_so_and_has_the_commands_about_a_cluster(
+def test_as_a_plugin_of_kubectl_the_program_calls_itself_so_and_has_the_commands_for_people(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):
@@ -279,7 +286,6 @@ def test_as_a_plugin_of_kubectl_the_program_calls_itself_so_and_has_the_commands
     text = capsys.readouterr().out
     assert text.startswith("usage: kubectl neuron ")
     assert "kubelet-plugin" not in text
-    assert "simulate" not in text
     assert kubectl_main(["help", "explain"]) == 0
     text = capsys.readouterr().out
     golden(text)
@@ -290,8 +296,17 @@ def test_all_examples_at_once_are_read_with_both_versions_of_each_and_placed(
 ) -> None:
     files = sorted(map(str, (ROOT / "examples/specs").rglob("*.yaml")))
     copies = len(list((ROOT / "examples/specs/v1beta1").glob("*.yaml")))
-    nodes = ["--node", "trn2.48xlarge=8", "--node", "trn2u.48xlarge=8", "--node", "trn1.32xlarge", "--node", "inf2=2"]
-    assert main(["simulate", *files, *nodes, "--extended-resources", "--devices", "chip,group,core"]) in (0, 1)
+    nodes = [
+        "--instance-type",
+        "trn2.48xlarge=8",
+        "--instance-type",
+        "trn2u.48xlarge=8",
+        "--instance-type",
+        "trn1.32xlarge",
+        "--instance-type",
+        "inf2=2",
+    ]
+    assert main(["simulate", *files, *nodes, "--extended-resources", "--partitions", "chip.group.core"]) in (0, 1)
     said = capsys.readouterr()
     assert said.err == ""
     assert "given again" in said.out

@@ -51,7 +51,7 @@ class Simulated:
         wanted, objects = self._path / "claims.yaml", self._path / "objects.yaml"
         wanted.write_text(yaml.safe_dump_all(claims))
         objects.write_text(yaml.safe_dump_all(beside or []))
-        arguments = ["simulate", str(wanted), "--node", self._kind.name, "-o", "json"]
+        arguments = ["simulate", str(wanted), "--instance-type", self._kind.name, "-o", "json"]
         main([*arguments, *(["--objects", str(objects)] if beside else [])])
         found = {item["name"]: item["allocation"] for item in json.loads(self._capsys.readouterr().out)["claims"]}
         allocated = [found[item["metadata"]["name"]] for item in claims]
@@ -119,7 +119,7 @@ def test_nodes_have_none_when_no_claim_asks_for_them(
 ) -> None:
     file = tmp_path / "claim.yaml"
     file.write_text(yaml.safe_dump(claim("c", 1)))
-    assert main(["simulate", str(file), "--node", "trn2.48xlarge"]) == 0
+    assert main(["simulate", str(file), "--instance-type", "trn2.48xlarge"]) == 0
     assert "pci-" not in capsys.readouterr().out
 
 

@@ -14,7 +14,7 @@ from dra_driver.simulator.hardware import Hardware, resource_of
 from dra_driver.simulator.taints import listed, sick
 from tests.golden import golden
 
-EVERYTHING = "chip,core,group,node"
+EVERYTHING = "chip.core.group.node"
 
 
 def offered(kind: str = "trn2.48xlarge", partitions: str = EVERYTHING) -> tuple[Device, ...]:
@@ -79,7 +79,7 @@ def test_marks_leave_out_what_the_type_does_not_have() -> None:
 
 
 FAULT = DeviceTaint("health.neuron.aws.com/hbm-uncorrectable", "unhealthy", "NoSchedule")
-RETIRED = DeviceTaint("neuron.aws.com/retired", "cut", "NoSchedule")
+RETIRED = DeviceTaint("neuron.aws.com/retired", "partitions", "NoSchedule")
 
 
 def test_a_taint_of_a_core_or_chip_says_which_chip_is_sick_and_one_of_a_group_does_not() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dra_driver.driver.resourceslices.controller import SliceController
-from dra_driver.driver.resourceslices.devices import LAYOUTS, offer
+from dra_driver.driver.resourceslices.devices import offer
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory, chips_of
-from dra_driver.neuron.topology.partitions import NODE_DEVICE, device_name
+from dra_driver.neuron.topology.partitions import CHIPS, CHIPS_AND_NODE, NODE_DEVICE, Partitions, device_name
 from tests.builders.publisher import NODE, open_watches, published, publishing
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
@@ -35,8 +35,8 @@ def server() -> Iterator[ApiServer]:
         yield running
 
 
-def ask_for(publisher: SliceController, layout: Any = "both") -> None:
-    offered = offer(HOST, LAYOUTS[layout])
+def ask_for(publisher: SliceController, partitions: Partitions = CHIPS_AND_NODE) -> None:
+    offered = offer(HOST, partitions)
     publisher.set_desired(offered.devices, offered.fallback, counters=offered.counters)
 
 
@@ -191,18 +191,18 @@ def test_a_feature_gate_that_is_turned_on_or_off_is_noticed(server: ApiServer, r
     no_chip_was_ever_offered_twice(server)
 
 
-def test_changes_of_the_layout_offer_no_chip_twice(server: ApiServer) -> None:
-    layouts: list[tuple[Any, list[str]]] = [
-        ("node", ONLY_NODE),
-        ("both", BOTH),
-        ("chips", BOTH[:-1]),
-        ("both", BOTH),
-        ("node", ONLY_NODE),
-        ("chips", BOTH[:-1]),
+def test_changes_of_the_partitions_offer_no_chip_twice(server: ApiServer) -> None:
+    turns = [
+        (Partitions(node=True), ONLY_NODE),
+        (CHIPS_AND_NODE, BOTH),
+        (CHIPS, BOTH[:-1]),
+        (CHIPS_AND_NODE, BOTH),
+        (Partitions(node=True), ONLY_NODE),
+        (CHIPS, BOTH[:-1]),
     ]
-    for started, (layout, names) in enumerate(layouts):
+    for started, (partitions, names) in enumerate(turns):
         with publishing(server, started=1000 + started) as publisher:
-            ask_for(publisher, layout)
+            ask_for(publisher, partitions)
             shows(server, names)
     no_chip_was_ever_offered_twice(server)
 

@@ -255,7 +255,7 @@ def test_the_process_is_ready_tells_what_it_does_and_ends_on_sigterm(node: Node)
     node.add(line(blamed()))
     port, metrics = free_port(), free_port()
     options = (
-        *("--hints-dir", str(node.directory), "--kernel-log", str(node.log), "--rescan-seconds", "1"),
+        *("--health-hints-dir", str(node.directory), "--kernel-log", str(node.log), "--rescan-seconds", "1"),
         *("--healthcheck-port", str(port), "--healthcheck-address", "127.0.0.1", "--metrics-port", str(metrics)),
     )
     with process(*options) as running:
@@ -285,7 +285,14 @@ needs_capabilities = pytest.mark.skipif(
 @pytest.mark.parametrize(("capabilities", "may"), [("-all,+syslog", True), ("-all", False)])
 def test_the_process_needs_the_capability_syslog_and_no_other(tmp_path: Path, capabilities: str, may: bool) -> None:
     port = free_port()
-    options = ("--hints-dir", str(tmp_path), "--healthcheck-port", str(port), "--healthcheck-address", "127.0.0.1")
+    options = (
+        "--health-hints-dir",
+        str(tmp_path),
+        "--healthcheck-port",
+        str(port),
+        "--healthcheck-address",
+        "127.0.0.1",
+    )
     before = ("setpriv", f"--bounding-set={capabilities}", "--inh-caps=-all", "--no-new-privs")
     with process(*options, before=before) as running:
         if may:

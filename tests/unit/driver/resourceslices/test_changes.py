@@ -124,7 +124,7 @@ actions = st.one_of(
     st.tuples(st.just("allocate"), st.integers(0, 200)),
     st.tuples(st.just("prepare"), st.integers(0, 20)),
     st.tuples(st.just("free"), st.integers(0, 20)),
-    st.tuples(st.just("partitions"), st.lists(words, min_size=1, max_size=4).map(",".join).map(Partitions.parse)),
+    st.tuples(st.just("partitions"), st.lists(words, min_size=1, max_size=4).map(".".join).map(Partitions.parse)),
     st.tuples(st.just("size"), st.sampled_from([1, 2])),
     st.tuples(st.just("counters"), st.booleans()),
     st.tuples(st.just("wait"), st.sampled_from([1.0, SETTLE_SECONDS, 30.0, 700.0])),

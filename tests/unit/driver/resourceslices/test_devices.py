@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.driver.resourceslices.attributes import ATTRIBUTES
-from dra_driver.driver.resourceslices.devices import LAYOUTS, Layout, devices, effective_partitions, node_problem, offer
+from dra_driver.driver.resourceslices.devices import devices, effective_partitions, node_problem, offer
 from dra_driver.driver.resourceslices.pool import MAX_PREFIX_LENGTH, name_prefix, pool
 from dra_driver.kube.api.codec import encode_slice
 from dra_driver.kube.objects.resource import Device, ResourceSlice
@@ -48,9 +48,9 @@ def inventory(instance_type: str | None, count: int, **changes: Any) -> NodeInve
     return replace(NodeInventory(instance_type, "2.26.10.0", tuple(chip(i) for i in range(count))), **changes)
 
 
-EVERYTHING = Partitions.parse("chip,core,group,node")
+EVERYTHING = Partitions.parse("chip.core.group.node")
 CUTS = [
-    Partitions.parse(text) for text in ("chip", "node", "core", "group", "group4", "chip,node", "chip,core,group,node")
+    Partitions.parse(text) for text in ("chip", "node", "core", "group", "group4", "chip.node", "chip.core.group.node")
 ]
 
 
@@ -286,12 +286,11 @@ def test_chips_of_an_ultraserver_know_their_server_too() -> None:
     assert {values(device)["resourceType"] for device in published} == {"neuron_device"}
 
 
-@pytest.mark.parametrize("layout", ["node", "chips", "both"])
-def test_the_layout_is_one_of_ultraservers_and_a_setting_one_of_all_hosts(layout: Layout) -> None:
-    assert effective_partitions(ultraserver(), None, layout) == LAYOUTS[layout]
-    assert effective_partitions(inventory("trn2.48xlarge", 16), None, layout) == CHIPS
+def test_hosts_offer_what_is_set_or_else_chips_or_the_node_of_an_ultraserver() -> None:
+    assert effective_partitions(ultraserver(), None) == NODE
+    assert effective_partitions(inventory("trn2.48xlarge", 16), None) == CHIPS
     for host in (ultraserver(), inventory("inf2.xlarge", 1)):
-        assert effective_partitions(host, EVERYTHING, layout) == EVERYTHING
+        assert effective_partitions(host, EVERYTHING) == EVERYTHING
 
 
 def test_sets_that_do_not_exist_are_not_published() -> None:

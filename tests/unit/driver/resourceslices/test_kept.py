@@ -17,7 +17,7 @@ SINCE = 1_767_225_600
 
 
 def core(chip: int, number: int, size: int, *, retired: bool = False) -> Device:
-    taints = (DeviceTaint(RETIRED, "cut", "NoSchedule", timestamp(SINCE)),) if retired else ()
+    taints = (DeviceTaint(RETIRED, "partitions", "NoSchedule", timestamp(SINCE)),) if retired else ()
     return Device(core_name(chip, number), {"logicalCoreSize": DeviceAttribute(int_=size)}, taints=taints)
 
 

@@ -35,7 +35,7 @@ from tests.doubles.apiserver.slice_validation import validate_slice
 SINCE = 1_767_225_600
 TYPES = sorted(name for name, kind in INSTANCE_TYPES.items() if kind.devices)
 HOSTS = {name: emulated_inventory(INSTANCE_TYPES[name], EmulationOptions()) for name in TYPES}
-EVERYTHING = Partitions.parse("chip,core,group,node")
+EVERYTHING = Partitions.parse("chip.core.group.node")
 
 
 def with_core_size(host: NodeInventory, size: int) -> NodeInventory:
@@ -178,15 +178,15 @@ def test_a_chip_is_worth_its_cores_only_where_cores_are_offered() -> None:
     host = HOSTS["trn2.48xlarge"]
     worth = {
         text: offer(host, Partitions.parse(text)).counters[0].counters["chip-3"].value
-        for text in ("chip,group", "chip,core")
+        for text in ("chip.group", "chip.core")
     }
-    assert worth == {"chip,group": "1", "chip,core": "8"}
-    left = offer(replace(host, devices=host.devices[:1]), Partitions.parse("core,node"))
+    assert worth == {"chip.group": "1", "chip.core": "8"}
+    left = offer(replace(host, devices=host.devices[:1]), Partitions.parse("core.node"))
     assert left.counters[0].counters["chip-0"].value == "8", "what the node would take stands for it while it cannot be"
 
 
 def test_what_a_host_cannot_be_offered_in_is_said() -> None:
-    assert offer(HOSTS["trn2.48xlarge"], Partitions.parse("chip,group3,group4")).absent == ("group3",)
+    assert offer(HOSTS["trn2.48xlarge"], Partitions.parse("chip.group3.group4")).absent == ("group3",)
     assert offer(HOSTS["inf2.xlarge"], EVERYTHING).absent == ("group",)
     unknown = NodeInventory("trn9.48xlarge", None, HOSTS["inf2.xlarge"].devices)
     assert offer(unknown, EVERYTHING).absent == ("core", "group")
@@ -206,7 +206,7 @@ def test_a_new_core_size_reaches_a_chip_when_its_last_core_is_free() -> None:
     assert offered.retired == {core_name(3, 1)}
     assert not offered.counters, "the core that stays has nothing in common with the others"
     (kept,) = [device for device in offered.devices if device.name == core_name(3, 1)]
-    assert [(taint.key, taint.value, taint.effect) for taint in kept.taints] == [(RETIRED, "cut", "NoSchedule")]
+    assert [(taint.key, taint.value, taint.effect) for taint in kept.taints] == [(RETIRED, "partitions", "NoSchedule")]
     (was,) = [device for device in offer(before, Partitions.parse("core")).devices if device.name == core_name(3, 1)]
     assert bare([kept]) == (was,)
     assert shapes([kept]) == {(core_name(3, 1), 2)}
@@ -225,9 +225,9 @@ def test_without_counters_a_chip_waits_for_its_cores_and_comes_back() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "fallback"),
     [
-        ("trn2u.48xlarge", "chip,node", [NODE_DEVICE]),
-        ("trn2.48xlarge", "chip,node", [device_name(index) for index in range(16)]),
-        ("trn2.48xlarge", "core,group", [device_name(index) for index in range(16)]),
+        ("trn2u.48xlarge", "chip.node", [NODE_DEVICE]),
+        ("trn2.48xlarge", "chip.node", [device_name(index) for index in range(16)]),
+        ("trn2.48xlarge", "core.group", [device_name(index) for index in range(16)]),
         ("inf2.24xlarge", "group", [device_name(index) for index in range(6)]),
         ("trn2.48xlarge", "group4", []),
     ],

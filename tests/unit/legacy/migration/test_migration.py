@@ -83,7 +83,7 @@ class Shell:
 
     def allocated(self, items: list[Object], instance_type: str) -> list[tuple[int, ...]]:
         """Simulate the objects on one node that offers chips: the chips of each claim."""
-        found = self.devices(items, "--node", instance_type, "--ultraserver-layout", "chips")
+        found = self.devices(items, "--instance-type", instance_type, "--partitions", "chip")
         return [tuple(sorted(int(device.rpartition("-")[2]) for device in each)) for each in found]
 
     def devices(self, items: list[Object], *options: str) -> list[list[str]]:
@@ -176,7 +176,7 @@ def test_claims_for_cores_fill_the_chips_of_a_node_that_offers_cores(shell: Shel
     number = (row.devices or 0) * (cores // count)
     pods = [pod(container(resource=CORE, count=count), name=f"pod-{place}") for place in range(number)]
     made = shell.migrate(*pods, options=("--instance-type", name))
-    found = shell.devices(made, "--node", name, "--devices", "core")
+    found = shell.devices(made, "--instance-type", name, "--partitions", "core")
     parts = [[tuple(map(int, device.split("-")[2:])) for device in each] for each in found]
     assert all(len({chip for chip, _ in each}) == 1 for each in parts)
     assert len({part for each in parts for part in each}) == sum(map(len, parts)) == number * count
@@ -196,7 +196,7 @@ def test_claims_for_groups_get_them_from_a_node_that_offers_groups(
     shell: Shell, name: str, count: int, device: str
 ) -> None:
     made = shell.migrate(pod(container(count=count)), options=("--instance-type", name, "--groups"))
-    ((found,),) = shell.devices(made, "--node", name, "--devices", "chip,group")
+    ((found,),) = shell.devices(made, "--instance-type", name, "--partitions", "chip.group")
     assert found.startswith(device)
 
 
@@ -279,10 +279,17 @@ def test_a_required_affinity_tells_the_types_too(shell: Shell, types: list[str],
 def test_a_whole_ultraserver_node_is_found_however_the_driver_offers_it(shell: Shell) -> None:
     made = shell.migrate(pod(container(count=16)), options=("--instance-type", "trn2u.48xlarge"))
     file = shell.file(made, "migrated.yaml")
-    for layout, request in (("node", "neurons/node"), ("chips", "neurons/chips"), ("both", "neurons/node")):
-        options = ("--node", "trn2u.48xlarge=4", "--emulated-ultraservers", "1x4", "--ultraserver-layout", layout)
+    for partitions, request in (("node", "neurons/node"), ("chip", "neurons/chips"), ("chip.node", "neurons/node")):
+        options = (
+            "--instance-type",
+            "trn2u.48xlarge=4",
+            "--emulated-ultraservers",
+            "1x4",
+            "--partitions",
+            partitions,
+        )
         assert shell("simulate", file, *options) == 0, shell.out + shell.err
-        assert f"request {request}:" in shell.out, layout
+        assert f"request {request}:" in shell.out, partitions
 
 
 def kind(name: str, spec: Object) -> Object:
@@ -741,7 +748,7 @@ def test_pods_get_the_efa_devices_next_to_their_chips(shell: Shell, name: str, c
     pods = [with_efa(chips, efa) | {"metadata": {"name": f"pod-{place}"}} for place in range(16 // chips)]
     made = shell.migrate(*pods, options=("--efa", "--instance-type", name))
     file = shell.file([*efa_driver(name), *made], "migrated.yaml")
-    assert shell("simulate", file, "--node", name, "-o", "json") == 0, shell.out + shell.err
+    assert shell("simulate", file, "--instance-type", name, "-o", "json") == 0, shell.out + shell.err
     addresses = list(dict.fromkeys(device_group_ids(row, chip)[1] for chip in range(16)))[::-1]
     for claim in json.loads(shell.out)["claims"]:
         found = [entry["device"].rpartition("-") for entry in claim["allocation"]["devices"]["results"]]

@@ -122,7 +122,7 @@ def test_a_name_without_number_has_no_place(name: str) -> None:
 
 
 def test_the_command_writes_one_node_of_the_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["emulate-host", "--instance-type", "trn2u", "--ultraservers", "2x4", "--node-number", "7"]
+    arguments = ["emulate-host", "--instance-type", "trn2u", "--emulated-ultraservers", "2x4", "--node-number", "7"]
     assert main([*arguments, str(tmp_path)]) == 0
     place = (
         "UltraServer: modes X4, X2V, X1; node 0 of 2 in server 1a2b3c4d5e6f7090; node 2 of 4 in server 1a2b3c4d5e6f7091"
@@ -133,11 +133,11 @@ def test_the_command_writes_one_node_of_the_servers(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--ultraservers", "2x4"],
+        ["--emulated-ultraservers", "2x4"],
         ["--node-number", "1"],
-        ["--ultraservers", "2x4", "--node-number", "9"],
-        ["--ultraservers", "2by4", "--node-number", "1"],
-        ["--ultraservers", "2x4", "--node-number", "one"],
+        ["--emulated-ultraservers", "2x4", "--node-number", "9"],
+        ["--emulated-ultraservers", "2by4", "--node-number", "1"],
+        ["--emulated-ultraservers", "2x4", "--node-number", "one"],
     ],
 )
 def test_bad_places_are_exit_status_2_and_write_nothing(

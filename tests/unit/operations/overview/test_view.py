@@ -79,9 +79,9 @@ def row(*claims: Object, **more: Any) -> NodeRow:
     ("devices", "partitions", "held"),
     [
         (["neuron-device-3"], "chip", {3: 4}),
-        (["neuron-core-3-1", "neuron-core-3-2"], "chip,core", {3: 2}),
-        (["neuron-group4-1"], "chip,group", {4: 4, 5: 4, 6: 4, 7: 4}),
-        (["neuron-node"], "chip,node", dict.fromkeys(range(16), 4)),
+        (["neuron-core-3-1", "neuron-core-3-2"], "chip.core", {3: 2}),
+        (["neuron-group4-1"], "chip.group", {4: 4, 5: 4, 6: 4, 7: 4}),
+        (["neuron-node"], "chip.node", dict.fromkeys(range(16), 4)),
     ],
     ids=["chip", "cores", "group", "node"],
 )
@@ -125,7 +125,7 @@ def test_claims_outlast_the_slices() -> None:
         ([taint("hbm-uncorrectable")], "unhealthy", 15),
         ([taint("hbm-repairable", "degraded", "None")], "degraded", 16),
         ([{"key": "team", "value": "a", "effect": "NoExecute"}], "tainted", 15),
-        ([{"key": "neuron.aws.com/retired", "value": "cut", "effect": "NoSchedule"}], "healthy", 15),
+        ([{"key": "neuron.aws.com/retired", "value": "partitions", "effect": "NoSchedule"}], "healthy", 15),
         ([{"key": "note", "effect": "None"}], "healthy", 16),
     ],
     ids=["unhealthy", "degraded", "tainted", "retired", "told"],
@@ -173,7 +173,7 @@ def test_a_taint_rule_says_nothing_about_the_chip_whatever_its_key() -> None:
 
 
 def test_a_group_does_not_tell_which_of_its_chips_is_sick() -> None:
-    found = row(partitions="chip,group", taints={"neuron-group4-0": [taint("hbm-uncorrectable")]})
+    found = row(partitions="chip.group", taints={"neuron-group4-0": [taint("hbm-uncorrectable")]})
     assert (found.sick, found.free) == (0, 16)
 
 

@@ -27,7 +27,7 @@ RULES: dict[str, tuple[type, Any]] = {
     "class": (resource.DeviceClass, allowed.DEVICE_CLASS),
     "rule": (resource.DeviceTaintRule, allowed.TAINT_RULE),
     "event": (core.Event, allowed.EVENT),
-    "workload": (core.Pod, allowed.workload(frozenset({"DEVICES"}), frozenset({"--v"}))),
+    "workload": (core.Pod, allowed.workload(frozenset({"PARTITIONS"}), frozenset({"--v"}))),
 }
 KINDS = pytest.mark.parametrize(("struct", "rule"), RULES.values(), ids=RULES)
 

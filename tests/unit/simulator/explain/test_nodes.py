@@ -74,7 +74,7 @@ def test_a_key_like_a_faults_on_anothers_device_is_only_a_key() -> None:
     golden(found.remedies)
 
 
-@pytest.mark.parametrize("why", ["cut", "device-plugin"])
+@pytest.mark.parametrize("why", ["partitions", "device-plugin"])
 def test_a_device_that_is_only_kept_is_called_so_and_not_to_be_tolerated(why: str) -> None:
     kept = {"key": "neuron.aws.com/retired", "value": why, "effect": "NoSchedule"}
     found = explained([claim(plain_request())], other(device("d0", taints=[kept])))
@@ -84,7 +84,7 @@ def test_a_device_that_is_only_kept_is_called_so_and_not_to_be_tolerated(why: st
 
 
 def test_counters_that_are_used_up() -> None:
-    both = published("node-0", "trn2u.48xlarge", "both")
+    both = published("node-0", "trn2u.48xlarge", "chip.node")
     whole = f"{ATTRIBUTES}.resourceType == 'neuron_node'"
     found = explained([claim(wanted("n", 1, whole))], both, held=[holder("h", "node-0", 3)])
     golden(of_devices(found)[0])

@@ -194,7 +194,7 @@ def test_all_devices() -> None:
     assert said(found).short == 1
     none = wanted("all", 1, "false", allocationMode="All")
     golden(said(explained([claim(none)], ONE)).sentence)
-    both = published("node-0", "trn2u.48xlarge", "both")
+    both = published("node-0", "trn2u.48xlarge", "chip.node")
     golden(said(explained([claim(every)], both)).sentence)
 
 

@@ -15,7 +15,7 @@ from tests.builders.explain import ANY, ATTRIBUTES, ONE, claim, explained, group
 from tests.golden import golden
 
 Json = dict[str, Any]
-BOTH = published("node-0", "trn2u.48xlarge", "both")
+BOTH = published("node-0", "trn2u.48xlarge", "chip.node")
 CHIP = f"{ATTRIBUTES}.resourceType == 'neuron_device'"
 WHOLE = f"{ATTRIBUTES}.resourceType == 'neuron_node'"
 
@@ -140,7 +140,7 @@ def test_a_device_in_use_that_is_published_no_more() -> None:
 
 def many_nodes(count: int) -> tuple[list[Json], tuple[str, ...]]:
     names = tuple(f"n{i}" for i in range(count))
-    return [item for name in names for item in published(name, "trn2u.48xlarge", "both")], names
+    return [item for name in names for item in published(name, "trn2u.48xlarge", "chip.node")], names
 
 
 def test_counters_in_a_large_cluster() -> None:
