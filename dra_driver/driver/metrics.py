@@ -61,7 +61,7 @@ def offer_samples(now: OfferState) -> Iterator[Sample]:
         yield Sample("offered_devices", "Devices on offer, by resource type.", count, (("resource_type", kind),))
     yield Sample("kept_devices", "Devices that are on offer only because claims hold them.", len(offer.retired))
     yield Sample(
-        "devices_label_invalid",
+        "partitions_label_invalid",
         "1 while the Node's label of what it offers is ignored.",
         float(now.label_problem != ""),
     )

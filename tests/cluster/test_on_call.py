@@ -42,7 +42,7 @@ class Commands:
 
     def run(self, *arguments: str, status: int = 0) -> str:
         """Standard output, and standard error after it."""
-        command = [sys.executable, "-m", "dra_driver", *arguments, "--from-cluster", "--kubeconfig"]
+        command = [sys.executable, "-m", "dra_driver", *arguments, "--kubeconfig"]
         done = subprocess.run([*command, str(self.kubeconfig)], check=False, capture_output=True, text=True, timeout=60)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + done.stderr

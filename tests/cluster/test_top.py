@@ -31,7 +31,7 @@ READER = VIEWER_ROLE
 
 
 def run(kubeconfig: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dra_driver", *arguments, "--from-cluster", "--kubeconfig", str(kubeconfig)]
+    command = [sys.executable, "-m", "dra_driver", *arguments, "--kubeconfig", str(kubeconfig)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert not check or done.returncode == 0, done.stderr
     return done
@@ -100,7 +100,7 @@ def test_a_claim_in_use_and_a_broken_chip_are_shown_and_reported(
 
     sick = run(lab.kubeconfig, "health", "--node-name", NODE).stdout
     assert any(line.split()[1:4] == ["neuron3", "unhealthy", "hbm-uncorrectable"] for line in sick.splitlines())
-    drawn = run(lab.kubeconfig, "topology", NODE).stdout
+    drawn = run(lab.kubeconfig, "topology", NODE, "--from-cluster").stdout
     assert f"{namespace.name}/four has neuron-device-4" in drawn
     assert "unhealthy device: 3" in drawn
 
@@ -152,7 +152,7 @@ def as_a_reader(lab: Cluster, kube: Kube, namespace: Namespace, directory: Path)
         kubeconfig = directory / "reader"
         kubeconfig.write_text(reader(lab.kubeconfig, token))
         eventually("the rights", lambda: run(kubeconfig, "top", check=False).returncode == 0, 20)
-        run(kubeconfig, "topology", NODE)
+        run(kubeconfig, "topology", NODE, "--from-cluster")
         run(kubeconfig, "report", "--archive", str(directory / "reader.tar.gz"))
         assert "Nothing was left" in files_of(directory / "reader.tar.gz")["MANIFEST.txt"]
         kube.kubectl("delete", "clusterrolebinding", READER)

@@ -98,7 +98,7 @@ CASES = (
     Case("NeuronSlicesNotPublished", one("slices_published", "1x19") | one("slices_missing", "2x19"), 11, 9, N1),
     Case("NeuronSlicesChangedByOthers", one("slice_repairs_total", "0x30 0+1x30"), 40, 34, N1),
     Case("NeuronDevicesWithdrawn", one("slices_withdrawn_devices", "1x19"), 11, 9, N1),
-    Case("NeuronOfferIncomplete", one("devices_label_invalid", "1x19"), 11, 9, N1),
+    Case("NeuronOfferIncomplete", one("partitions_label_invalid", "1x19"), 11, 9, N1),
     Case("NeuronOfferIncomplete", one("slices_fallback", "1x19"), 11, 9, N1),
     Case("NeuronOfferIncomplete", one("node_not_offered", "1x19"), 11, 9, N1),
     Case("NeuronOfferIncomplete", one("kubelet_unsupported", "1x19"), 11, 9, N1),

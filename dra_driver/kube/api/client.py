@@ -139,10 +139,10 @@ def config_from_kubeconfig(path: str | None, context: str | None = None) -> Rest
     from kubernetes.client import Configuration
     from kubernetes.config import ConfigException, load_kube_config
 
-    found = Configuration(host="")
+    found, file = Configuration(host=""), _location(path)
     try:
         # The client ships no types for this function.
-        load_kube_config(_location(path), context, found, persist_config=False)  # type: ignore[no-untyped-call]
+        load_kube_config(file, context, found, persist_config=False)  # type: ignore[no-untyped-call]
     except ConfigException as error:
         raise DriverError(str(error)) from error
     except (TypeError, AttributeError, LookupError) as error:  # the loader does not validate
@@ -171,8 +171,12 @@ def config_from_kubeconfig(path: str | None, context: str | None = None) -> Rest
     )
 
 
+class MissingKubeconfigError(DriverError):
+    """There is no kubeconfig; the text says where it was looked for."""
+
+
 def _location(path: str | None) -> str:
-    """Where the kubeconfig is; DriverError if it is not there.
+    """Where the kubeconfig is; raises MissingKubeconfigError.
 
     The client reads the variable only when it is imported, and does not say where it has looked.
     """
@@ -186,18 +190,18 @@ def _location(path: str | None) -> str:
         why = f"$KUBECONFIG names {variable}, which does not exist"
     else:
         why = "$KUBECONFIG is not set, and ~/.kube/config does not exist"
-    raise DriverError(f"no kubeconfig: {why}", remedy="give --kubeconfig FILE")
+    raise MissingKubeconfigError(f"no kubeconfig: {why}", remedy="give --kubeconfig FILE")
 
 
 def context_namespace(path: str | None, context: str | None = None) -> str:
     """The namespace of a kubeconfig's context, ``default`` if it names none; arguments and errors as above."""
     from kubernetes.config import ConfigException, list_kube_config_contexts
 
-    path = _location(path)
-    remedy = f"check {path}"
+    file = _location(path)
+    remedy = f"check {file}"
     try:
         # The client ships no types for this function.
-        contexts, current = list_kube_config_contexts(path)  # type: ignore[no-untyped-call]
+        contexts, current = list_kube_config_contexts(file)  # type: ignore[no-untyped-call]
         named = {item["name"]: item["context"] for item in contexts}
         found = named[context] if context is not None else current["context"]
         return str(found.get("namespace") or "default")
@@ -361,15 +365,14 @@ class Transport:
         Raises:
             DriverError: it is unusable. ModuleNotFoundError: the official client, which reads it, is not installed.
         """
-        path = _location(path)
-        remedy = f"check {path} and its {context or 'current'} context"
+        remedy = f"check {path or 'the kubeconfig file'} and its {context or 'current'} context"
         return cls._load(lambda: replace(config_from_kubeconfig(path, context), place=place), user_agent, remedy)
 
     @classmethod
     def _load(cls, load: Callable[[], RestConfig], user_agent: str, remedy: str) -> Transport:
         try:
             return cls(load(), load, user_agent)
-        except ModuleNotFoundError:  # the official client: how it is to be had, the program knows
+        except (ModuleNotFoundError, MissingKubeconfigError):  # how the official client is to be had, the program knows
             raise
         except Exception as error:  # malformed YAML, TLS files or missing keys raise exceptions of any type
             reason = " ".join(str(error).split())

@@ -115,7 +115,7 @@ def test_in_the_image_it_names_the_other_environment(node: Path, other: Path) ->
     golden(done.stderr.replace(sys.prefix, "/opt/commands"))
 
 
-@pytest.mark.parametrize("command", ["extender", "top", "explain --from-cluster web-0", "completion bash"])
+@pytest.mark.parametrize("command", ["extender", "top", "explain web-0", "completion bash"])
 def test_a_command_without_its_extra_names_it(command: str, node: Path) -> None:
     done = run(node, *command.split())
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)

@@ -54,7 +54,7 @@ ROW = "resource.aws.com/devicegroup4_id"
 
 def explained(server: ApiServer, directory: Path, *arguments: str) -> int:
     kubeconfig = server.kubeconfig(directory / "kubeconfig")
-    return main(["explain", *arguments, "--from-cluster", "--kubeconfig", str(kubeconfig)])
+    return main(["explain", *arguments, "--kubeconfig", str(kubeconfig)])
 
 
 def test_a_pod_that_waits(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +114,7 @@ def test_a_file_beside_what_the_cluster_has(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with server:
-        assert explained(server, tmp_path, str(EXAMPLE)) == 1
+        assert explained(server, tmp_path, str(EXAMPLE), "--from-cluster") == 1
     out = capsys.readouterr().out
     golden(out)
 
@@ -160,10 +160,10 @@ def contexts(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_context_selects_server_and_namespace(
     server: ApiServer, contexts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["explain", "web-0", "--from-cluster"]) == 2
+    assert main(["explain", "web-0"]) == 2
     assert "127.0.0.1:9" in capsys.readouterr().err
     with server:
-        assert main(["explain", "web-0", "--from-cluster", "--context", "shop"]) == 1
+        assert main(["explain", "web-0", "--context", "shop"]) == 1
     golden(capsys.readouterr().out)
     assert contexts.exists()
 
@@ -171,7 +171,7 @@ def test_a_context_selects_server_and_namespace(
 @pytest.mark.usefixtures("contexts")
 def test_a_context_that_is_not_there_is_bad_input(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     with server:
-        assert main(["explain", "pod/web-0", "--from-cluster", "--context", "nowhere"]) == 2
+        assert main(["explain", "pod/web-0", "--context", "nowhere"]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("error: ")
@@ -185,7 +185,7 @@ def test_kubectl_neuron_explains_a_pod_of_the_current_context(
     with server:
         assert kubectl_main(["explain", "web-0"]) == 1
         by_plugin = capsys.readouterr()
-        assert main(["explain", "pod/web-0", "--from-cluster", "-n", "shop"]) == 1
+        assert main(["explain", "pod/web-0", "-n", "shop"]) == 1
     assert by_plugin == capsys.readouterr()
     golden(by_plugin.out)
 

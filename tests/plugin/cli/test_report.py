@@ -202,7 +202,7 @@ def files_of(data: bytes) -> Files:
 def report(server: ApiServer, directory: Path, *arguments: str) -> Files:
     target = directory / "report.tar.gz"
     kubeconfig = str(server.kubeconfig(directory / "kubeconfig"))
-    assert main(["report", "--from-cluster", "--kubeconfig", kubeconfig, "--archive", str(target), *arguments]) == 0
+    assert main(["report", "--kubeconfig", kubeconfig, "--archive", str(target), *arguments]) == 0
     assert target.stat().st_mode & 0o777 == 0o600
     return files_of(target.read_bytes())
 
@@ -349,7 +349,7 @@ def test_objects_of_older_servers_have_the_shape_of_the_newest_version(tmp_path:
 def test_an_archive_is_not_written_over(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "report.tar.gz").write_text("mine")
     kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))
-    arguments = ["report", "--from-cluster", "--kubeconfig", kubeconfig, "--archive", str(tmp_path / "report.tar.gz")]
+    arguments = ["report", "--kubeconfig", kubeconfig, "--archive", str(tmp_path / "report.tar.gz")]
     assert main(arguments) == 2
     assert "exists" in capsys.readouterr().err
     assert (tmp_path / "report.tar.gz").read_text() == "mine"
@@ -359,7 +359,7 @@ def test_an_unreachable_cluster_is_told_in_the_manifest(tmp_path: Path, capsys: 
     with ApiServer() as stopped:
         kubeconfig = str(stopped.kubeconfig(tmp_path / "kubeconfig"))
     target = tmp_path / "r.tar.gz"
-    assert main(["report", "--from-cluster", "--kubeconfig", kubeconfig, "--archive", str(target)]) == 1
+    assert main(["report", "--kubeconfig", kubeconfig, "--archive", str(target)]) == 1
     golden(capsys.readouterr().err.replace(stopped.url, "SERVER"))
     assert list(files_of(target.read_bytes())) == ["MANIFEST.txt"]
 

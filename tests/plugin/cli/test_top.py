@@ -66,21 +66,19 @@ def shown(server: ApiServer, directory: Path, capsys: pytest.CaptureFixture[str]
 
 
 def top(server: ApiServer, directory: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
-        shown(server, directory, capsys, "top", "--from-cluster", "-o", "json", *arguments)
-    )
+    found: dict[str, Any] = json.loads(shown(server, directory, capsys, "top", "-o", "json", *arguments))
     return found
 
 
 def test_yaml_says_what_json_says(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = shown(server, tmp_path, capsys, "top", "--from-cluster", "-A", "-o", "yaml")
+    text = shown(server, tmp_path, capsys, "top", "-A", "-o", "yaml")
     assert list(yaml.safe_load_all(text)) == [top(server, tmp_path, capsys, "-A")]
 
 
 def test_without_a_terminal_top_prints_once_who_has_which_chips_and_who_waits(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = shown(server, tmp_path, capsys, "top", "--from-cluster", "-A").splitlines()
+    lines = shown(server, tmp_path, capsys, "top", "-A").splitlines()
     rows = {line.split()[0]: line for line in lines if line}
     assert "12/16  ....####........" in rows["node-2"]
     assert "14/16  +..#............  neuron3: hbm-uncorrectable" in rows["node-10"]
@@ -120,7 +118,7 @@ def test_a_node_without_neuron_devices_is_bad_input(
     server.add_node("plain")
     kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))
     for command in (["top"], ["health"]):
-        assert main([*command, "--from-cluster", "--node-name", "plain", "--kubeconfig", kubeconfig]) == 2
+        assert main([*command, "--node-name", "plain", "--kubeconfig", kubeconfig]) == 2
         golden(capsys.readouterr().err)
 
 
@@ -128,7 +126,7 @@ def test_names_of_pods_cannot_drive_a_terminal(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_waiting(server, "ml", "evil", "\x1b[2J[red]text[/red] \N{RIGHT-TO-LEFT OVERRIDE}")
-    out = shown(server, tmp_path, capsys, "top", "--from-cluster", "-n", "ml")
+    out = shown(server, tmp_path, capsys, "top", "-n", "ml")
     assert "\x1b" not in out
     assert "[red]text[/red]" in out
     assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in out
@@ -136,7 +134,7 @@ def test_names_of_pods_cannot_drive_a_terminal(
 
 def test_watching_prints_every_change_and_lists_only_once(server: ApiServer, tmp_path: Path) -> None:
     code = f"{HEED} from dra_driver.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "top", "--from-cluster", "-A", "-w", "-o", "json"]
+    command = [sys.executable, "-c", code, "top", "-A", "-w", "-o", "json"]
     command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
     with ended(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as process:
         assert process.stdout is not None
@@ -161,7 +159,7 @@ def test_on_a_terminal_the_screen_follows_the_cluster_in_as_many_lines_as_there_
     for place in range(40):
         add_waiting(server, "ml", f"waits-{place:02}", NO_ROOM)
     code = f"{HEED} from dra_driver.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "top", "--from-cluster", "-A"]
+    command = [sys.executable, "-c", code, "top", "-A"]
     command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(ours, (30, 120))
@@ -189,8 +187,14 @@ def read_until(terminal: int, text: str) -> str:
 def test_who_may_not_list_is_told_what(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server.fail(403, 100, path="/resourceclaims", message="resourceclaims is forbidden")
     kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))
-    for command in (["top", "--once"], ["top", "-w"], ["top", "-A"], ["health"], ["topology", "node-2"]):
-        assert main([*command, "--from-cluster", "--kubeconfig", kubeconfig]) == 2
+    for command in (
+        ["top", "--once"],
+        ["top", "-w"],
+        ["top", "-A"],
+        ["health"],
+        ["topology", "node-2", "--from-cluster"],
+    ):
+        assert main([*command, "--kubeconfig", kubeconfig]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("error: ")
         assert "resourceclaims is forbidden" in line
@@ -211,7 +215,7 @@ def test_with_rights_in_one_namespace_its_pods_and_claims_are_shown(
 ) -> None:
     add_plugin_pod(server, "ml", "legacy-ml", "old-1", "2,3")
     refuse_whole_cluster(server)
-    arguments = ["top", "--from-cluster", "-n", "ml", "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
+    arguments = ["top", "-n", "ml", "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
     assert main([*arguments, "-o", "json"]) == 0
     out, err = capsys.readouterr()
     found = json.loads(out)
@@ -236,7 +240,7 @@ def test_what_needs_the_whole_cluster_is_refused_with_the_rights_it_needs(
     more: list[str], server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refuse_whole_cluster(server)
-    arguments = ["top", "--from-cluster", *more, "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
+    arguments = ["top", *more, "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
     assert main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     golden(line)
@@ -247,7 +251,7 @@ def test_who_sees_devices_and_one_namespace_sees_sick_chips_and_no_number_of_fre
 ) -> None:
     server.fail(403, 10**6, path=r"/nodes$", message="nodes is forbidden")
     server.fail(403, 10**6, path=r"/v1/(pods|resourceclaims)$", message="pods is forbidden")
-    arguments = ["--from-cluster", "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
+    arguments = ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
     assert main(["top", "-n", "ml", *arguments]) == 0
     said = capsys.readouterr()
     golden(said.err + "\n".join(said.out.splitlines()[1:]))
@@ -260,7 +264,7 @@ def test_without_events_the_rest_is_shown(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.fail(403, 100, path="/events$", message="events is forbidden")
-    arguments = ["top", "-A", "--from-cluster", "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
+    arguments = ["top", "-A", "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
     assert main(arguments) == 0
     golden(capsys.readouterr().err)
 
@@ -268,7 +272,7 @@ def test_without_events_the_rest_is_shown(
 def test_one_namespace_is_followed_too(server: ApiServer, tmp_path: Path) -> None:
     refuse_whole_cluster(server)
     code = f"{HEED} from dra_driver.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "top", "--from-cluster", "-n", "ml", "-w", "-o", "json"]
+    command = [sys.executable, "-c", code, "top", "-n", "ml", "-w", "-o", "json"]
     command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
     with ended(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)) as process:
         assert process.stdout is not None
@@ -287,7 +291,7 @@ def test_one_namespace_is_followed_too(server: ApiServer, tmp_path: Path) -> Non
 def test_the_screen_repeats_what_is_left_out(server: ApiServer, tmp_path: Path) -> None:
     refuse_whole_cluster(server)
     code = f"{HEED} from dra_driver.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "top", "--from-cluster", "-n", "ml"]
+    command = [sys.executable, "-c", code, "top", "-n", "ml"]
     command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(ours, (30, 120))
@@ -322,7 +326,7 @@ def test_top_health_and_topology_agree_on_what_taint_rules_keep_from_pods(
     assert nodes["node-2"]["chips"] == {"total": 16, "free": 11, "allocated": 4, "sick": 1}
     assert nodes["node-2"]["devices"][9]["state"] == "tainted"
     assert nodes["node-10"]["chips"]["free"] == 14
-    health = shown(server, tmp_path, capsys, "health", "--from-cluster", "--node-name", "node-2").splitlines()
+    health = shown(server, tmp_path, capsys, "health", "--node-name", "node-2").splitlines()
     row = "node-2 neuron9 tainted example.com/under-repair:NoSchedule tainted 2026-02-01T00:00:00Z NoSchedule - -"
     assert row.split() in [line.split() for line in health]
     assert "tainted device: 9" in shown(server, tmp_path, capsys, "topology", "--from-cluster", "node-2")
@@ -330,7 +334,7 @@ def test_top_health_and_topology_agree_on_what_taint_rules_keep_from_pods(
 
 def test_taint_rules_are_followed(server: ApiServer, tmp_path: Path) -> None:
     code = f"{HEED} from dra_driver.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "top", "--from-cluster", "-A", "-w", "-o", "json"]
+    command = [sys.executable, "-c", code, "top", "-A", "-w", "-o", "json"]
     command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
     with ended(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as process:
         assert process.stdout is not None
@@ -350,8 +354,8 @@ def test_without_taint_rules_the_rest_is_shown(
 ) -> None:
     server.fail(status, 100, path="/devicetaintrules", reason="NotFound" if status == 404 else "Forbidden")
     kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))
-    for command in (["top"], ["health"], ["topology", "node-2"]):
-        assert main([*command, "--from-cluster", "--kubeconfig", kubeconfig]) == 0
+    for command in (["top"], ["health"], ["topology", "node-2", "--from-cluster"]):
+        assert main([*command, "--kubeconfig", kubeconfig]) == 0
         assert ("evicetaintrules" in capsys.readouterr().err.lower()) == warns
 
 
@@ -371,7 +375,7 @@ def test_older_servers_wrap_devices_in_basic(tmp_path: Path, capsys: pytest.Capt
 def test_health_of_a_cluster_names_sick_chips_with_who_has_them(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = shown(server, tmp_path, capsys, "health", "--from-cluster").splitlines()
+    lines = shown(server, tmp_path, capsys, "health").splitlines()
     sick = [line.split() for line in lines if "unhealthy" in line]
     since = "2026-01-01T00:00:00Z"
     row = f"node-10 neuron3 unhealthy hbm-uncorrectable unhealthy {since} NoSchedule replacement web/serve"
@@ -384,21 +388,19 @@ def test_health_and_top_say_of_a_node_whose_driver_crashes_that_its_chips_are_no
 ) -> None:
     server.wipe_slices("node-2")
     server.store.create("pods", driver_pod("node-2", state=CRASH_LOOP, last=CRASHED, ready=False))
-    golden(shown(server, tmp_path, capsys, "health", "--from-cluster"))
-    one = shown(server, tmp_path, capsys, "health", "--from-cluster", "--node-name", "node-2").splitlines()
+    golden(shown(server, tmp_path, capsys, "health"))
+    one = shown(server, tmp_path, capsys, "health", "--node-name", "node-2").splitlines()
     assert [line.split()[:3] for line in one[1:17]] == [["node-2", f"neuron{chip}", "unknown"] for chip in range(16)]
-    lines = shown(server, tmp_path, capsys, "top", "--from-cluster", "-A").splitlines()
+    lines = shown(server, tmp_path, capsys, "top", "-A").splitlines()
     golden("\n".join(line for line in lines if line.startswith(("NODE", "node-2", "TYPE", "trn2"))))
 
 
 def test_health_of_one_node_lists_all_its_chips(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = shown(server, tmp_path, capsys, "health", "--from-cluster", "--node-name", "node-2")
+    text = shown(server, tmp_path, capsys, "health", "--node-name", "node-2")
     assert len(text.splitlines()) == 17
-    found = json.loads(
-        shown(server, tmp_path, capsys, "health", "--from-cluster", "--node-name", "node-10", "-o", "json")
-    )
+    found = json.loads(shown(server, tmp_path, capsys, "health", "--node-name", "node-10", "-o", "json"))
     (node,) = found["nodes"]
     assert [device["state"] for device in node["devices"]].count("healthy") == 15
     assert node["devices"][0]["cores"] == {"total": 4, "allocated": 2}

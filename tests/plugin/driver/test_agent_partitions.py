@@ -42,7 +42,7 @@ def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @contextmanager
-def running(world: World, devices: str = "", **options: str) -> Iterator[NodeAgent]:
+def running(world: World, partitions: str = "", **options: str) -> Iterator[NodeAgent]:
     """A started agent in this process."""
     values = {
         "node_name": NODE,
@@ -52,7 +52,7 @@ def running(world: World, devices: str = "", **options: str) -> Iterator[NodeAge
         "host_root": str(world.host),
         "healthcheck_port": "-1",
         "rescan_seconds": "0.2",
-        "devices": devices,
+        "partitions": partitions,
         **options,
     }
     settings = kubelet_plugin.settings(kubelet_plugin.effective(values, {}))
@@ -114,12 +114,12 @@ def test_the_label_of_a_node_wins_over_the_setting_and_an_illegal_one_is_said_on
         offers(world, [*CHIPS, *CORES])
         eventually(lambda: samples(one)["offered_devices", "neuron_core"] == 64, what="the metric")
         label(world, "chips.and.more")
-        eventually(lambda: samples(one)["devices_label_invalid", ""] == 1, SECONDS, "the metric")
+        eventually(lambda: samples(one)["partitions_label_invalid", ""] == 1, SECONDS, "the metric")
         offers(world, CHIPS)
         time.sleep(0.5)
         assert caplog.text.count("'chips.and.more' does not say what a node offers") == 1
         label(world, None)
-        eventually(lambda: samples(one)["devices_label_invalid", ""] == 0, SECONDS, "the metric")
+        eventually(lambda: samples(one)["partitions_label_invalid", ""] == 0, SECONDS, "the metric")
         assert world.offered() == CHIPS
 
 

@@ -291,6 +291,46 @@ def test_as_a_plugin_of_kubectl_the_program_calls_itself_so_and_has_the_commands
     golden(text)
 
 
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("topology trn2.48xlarge", False),
+        ("topology node-7", True),
+        ("topology --instance-type trn2", False),
+        ("simulate {spec} --instance-type trn2.48xlarge", False),
+        ("simulate {spec}", True),
+        ("explain {spec} --instance-type trn2.48xlarge", False),
+        ("explain web-0", True),
+        ("select device.driver=='x' --instance-type trn2.48xlarge", False),
+        ("select device.driver=='x'", True),
+        ("slices --instance-type trn2.48xlarge", False),
+        ("health --host-root {host}", False),
+        ("health", True),
+    ],
+)
+def test_kubectl_neuron_asks_the_cluster_where_nothing_else_is_given(
+    words: str, asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
+    monkeypatch.delenv("HOST_ROOT", raising=False)
+    assert main(["emulate-host", "--instance-type", "trn1.2xlarge", str(tmp_path / "host")]) == 0
+    spec = ROOT / "examples/specs/xl-trn2.yaml"
+    status = kubectl_main([word.format(spec=spec, host=tmp_path / "host") for word in words.split()])
+    said = capsys.readouterr().err
+    assert ("no kubeconfig: $KUBECONFIG names" in said) == asked, said
+    assert (status == 2) == asked, said
+
+
+def test_health_in_a_pod_of_the_driver_is_that_of_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["emulate-host", "--instance-type", "trn1.2xlarge", str(tmp_path)]) == 0
+    monkeypatch.setenv("HOST_ROOT", str(tmp_path))
+    capsys.readouterr()
+    assert main(["health"]) == 0
+    assert "neuron0" in capsys.readouterr().out
+
+
 def test_all_examples_at_once_are_read_with_both_versions_of_each_and_placed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
