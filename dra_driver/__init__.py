@@ -2,5 +2,5 @@
 
 ``driver`` is what a node runs; it stands on ``neuron`` (the hardware), ``kube`` (Kubernetes) and ``util``. Around it
 are ``ultraserver``, ``simulator``, ``legacy`` and ``operations``; ``cli`` has the commands.
-``docs/architecture.md`` describes the rooms, what each may import, and how data flows through them.
+``docs/develop/architecture.md`` describes the rooms, what each may import, and how data flows through them.
 """

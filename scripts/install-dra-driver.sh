@@ -739,7 +739,7 @@ explain_failure() {
     lines "" "What to do:" \
         "  ErrImagePull: the nodes cannot pull $image; see --image-pull-secret for a registry that asks who you are." \
         "  hostPath type check failed, plugins_registry: kubelet's root directory is not $kubelet_root; see --kubelet-root." \
-        "  Otherwise, see the log, and docs/troubleshooting.md." \
+        "  Otherwise, see the log, and docs/reference/faults.md." \
         "What was applied stays. Fix the cause and run this again, or remove the driver with --uninstall."
     exit 1
 }
@@ -829,7 +829,7 @@ check_former_names() {
     local claims which="These claims hold devices under names of a beta release of AWS's DRA driver (neurondevice0 instead of"
     claims=$(claims_in_use '' '^neurondevice[0-9]')
     refuse "$claims" "$which${NEWLINE}neuron-device-0), so the scheduler would give the same chips to other pods as well" \
-        "delete these pods first (see docs/install.md, Replacing AWS's DRA driver)" \
+        "delete these pods first (see docs/operate/install.md, Replacing AWS's DRA driver)" \
         "installing anyway, because of --force: chips can be given to two pods"
 }
 
@@ -973,7 +973,7 @@ verify() {
     if [[ $seen == ' ' ]]; then
         die "no node has the label of an instance type with Neuron chips; name the nodes with --node-selector"
     fi
-    if [[ -n $failed ]]; then die "some lines differ, or have no result; please send the reports in (docs/hardware.md)"; fi
+    if [[ -n $failed ]]; then die "some lines differ, or have no result; please send the reports in (docs/reference/hardware.md)"; fi
 }
 
 main() {

@@ -34,7 +34,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         about="Check a numbered list of everything that the driver reads from a host. For each line, print what was "
         "seen, whether it is as assumed, and what depends on it; then print which features can be relied on. Files are "
         "only read, and no device is opened unless --probe asks for it.\n\n"
-        "The report can be sent in: it contains no name, serial number or id of the instance (docs/hardware.md).",
+        "The report can be sent in: it contains no name, serial number or id of the instance "
+        "(docs/reference/hardware.md).",
         examples=EXAMPLES,
         done="no line differs; lines that were not checked or do not apply (n/a) do not count",
         refused="a line differs, or the host cannot be read",
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output == "text":
         print("\n".join(text(host)))
         if args.report is not None:
-            print(f"report: {args.report} (docs/hardware.md says how to send it in)")
+            print(f"report: {args.report} (docs/reference/hardware.md says how to send it in)")
     else:
         print_object(document(host), args.output)
     return 1 if any(line.verdict.state == "differs" for line in judge(host)) else 0

@@ -44,7 +44,7 @@ VISIBLE_CORES = "NEURON_RT_VISIBLE_CORES"
 chips that the container sees, ascending and contiguous (aws-neuron-sdk, neuron-runtime/configuration-guide)."""
 
 VIEWER_ROLE = "neuron-viewer"
-"""The ClusterRole for administrators (docs/top.md): what the commands that read a cluster need."""
+"""The ClusterRole for administrators (docs/operate/on-call.md): what the commands that read a cluster need."""
 DEVICES_VIEWER_ROLE = "neuron-devices-viewer"
 """The ClusterRole for everybody else: slices, classes and taint rules, which no Role of a namespace can give."""
 

@@ -1,4 +1,4 @@
-"""The page ``docs/reference-metrics.md``, from what a running driver answers to Prometheus.
+"""The page ``docs/reference/metrics.md``, from what a running driver answers to Prometheus.
 
 ``scripts/generate metrics`` writes it. The driver runs on an emulated node on which as much is wrong as makes it show
 all of its metrics.
@@ -35,9 +35,9 @@ SHOWN_LAST: Final = (
 
 INTRODUCTION: Final = (
     "The metrics of the driver of a node (`METRICS_PORT`, `METRICS_ADDRESS`), with their labels. "
-    "[Monitoring](monitoring.md#metrics) says which to watch, and has alerts and a dashboard. Those of the other "
-    "programs are on their pages: [device plugin](device-plugin.md#health-service-and-metrics), "
-    "[extender](extender.md#health-and-metrics), [recovery](recovery.md#events-and-metrics)."
+    "[Monitoring](../operate/monitoring.md#metrics) says which to watch, and has alerts and a dashboard. Those of the "
+    "other programs are on their pages: [device plugin](../operate/device-plugin.md#health-service-and-metrics), "
+    "[extender](../operate/without-dra.md#health-and-metrics), [recovery](../operate/recovery.md#events-and-metrics)."
 )
 
 

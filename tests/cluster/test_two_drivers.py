@@ -1,4 +1,4 @@
-"""Another driver on the same node, in the same claim: the example of docs/library.md, with a slice made by hand."""
+"""Another driver on the same node, in the same claim: the example of docs/develop/library.md, its slice by hand."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ClockDriver:
     """The example, as a process in the mount namespace of a node."""
 
     def __init__(self, lab: Cluster, directory: Path) -> None:
-        page = (ROOT / "docs/library.md").read_text()
+        page = (ROOT / "docs/develop/library.md").read_text()
         code, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)  # the other one reports health as well
         script = directory / "clock.py"
         script.write_text(code)

@@ -284,7 +284,7 @@ def test_whole_nodes_cost_a_group_little_time_and_the_api_server_few_requests(
 
 
 def with_rank(wanted: Object, image: str) -> Object:
-    """The set with ``dra-driver rank`` as an init container, as docs/ultraserver.md shows it."""
+    """The set with ``dra-driver rank`` as an init container, as docs/use/ultraserver.md shows it."""
     wanted = copy.deepcopy(wanted)
     wanted["spec"]["replicas"] = 1
     for template in ("leaderTemplate", "workerTemplate"):
@@ -400,9 +400,9 @@ def not_ready(kube: Kube, node: str) -> bool:
 def efa(lab: Cluster, kube: Kube, tmp_path: Path) -> Iterator[None]:
     """Sixteen EFA devices on each node; on the second server they say that they belong to another set of chips.
 
-    The driver that prepares them is the example of docs/library.md under the name of AWS's.
+    The driver that prepares them is the example of docs/develop/library.md under the name of AWS's.
     """
-    code = (ROOT / "docs/library.md").read_text().partition("```python\n")[2].partition("```")[0]
+    code = (ROOT / "docs/develop/library.md").read_text().partition("```python\n")[2].partition("```")[0]
     script = tmp_path / "efa.py"
     script.write_text(code.replace("clock.example.com", EFA))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "GRPC_ENABLE_FORK_SUPPORT": "0"}

@@ -29,7 +29,7 @@ from tests.paths import ROOT
 
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/*.md", "examples/*.md", "charts/*/*.md")
+    for pattern in ("*.md", "docs/*/*.md", "examples/*.md", "charts/*/*.md")
     for path in ROOT.glob(pattern)
     if path.name != "CHANGELOG.md"
 )

@@ -224,10 +224,10 @@ def test_each_alert_says_what_happened_what_follows_and_where_to_read_on(alert: 
     rule = ALERTS[alert]
     assert rule["labels"]["severity"] in {"critical", "warning"}
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
-    assert rule["annotations"]["runbook_url"] == f"docs/monitoring.md#{alert.lower()}"
+    assert rule["annotations"]["runbook_url"] == f"docs/operate/monitoring.md#{alert.lower()}"
 
 
 def test_the_page_has_a_runbook_for_each_alert_and_for_no_other() -> None:
-    page = (DOCS / "monitoring.md").read_text()
+    page = (DOCS / "operate/monitoring.md").read_text()
     runbooks = page.partition("\n## Runbooks\n")[2].partition("\n## ")[0]
     assert re.findall(r"^### (.+)$", runbooks, re.MULTILINE) == list(ALERTS)

@@ -257,8 +257,10 @@ def test_who_sees_the_devices_is_for_values_to_say() -> None:
         DEVICES_VIEWER_ROLE,
         ["system:authenticated"],
     )
-    # What docs/top.md says to type instead.
-    command = next(line for line in (ROOT / "docs/top.md").read_text().splitlines() if "--group=" in line).split()
+    # What docs/operate/on-call.md says to type instead.
+    command = next(
+        line for line in (ROOT / "docs/operate/on-call.md").read_text().splitlines() if "--group=" in line
+    ).split()
     assert KUBECTL is not None
     done = subprocess.run(
         [KUBECTL, *command[2:], "--dry-run=client", "--output=yaml"],

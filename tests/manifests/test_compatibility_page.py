@@ -1,4 +1,4 @@
-"""What docs/compatibility.md and the README call tested is what the tests run; the instance types are the code's."""
+"""What the page on compatibility and the README call tested is what the tests run; the types are the code's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.neuron.topology.partitions import CHIPS
 from tests.paths import DOCS, ROOT
 
-PAGE = (DOCS / "compatibility.md").read_text()
+PAGE = (DOCS / "reference/compatibility.md").read_text()
 FABRICS = {Single: "", Chain: "chain", Ring: "ring", Torus2D: "torus", Switched: "switch", Unknown: "unknown"}
 
 

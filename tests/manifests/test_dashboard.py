@@ -22,7 +22,7 @@ def texts(svg: str) -> list[str]:
 
 
 def test_the_page_s_picture_has_the_panels_of_the_dashboard_and_says_that_it_is_not_grafanas() -> None:
-    shown = texts((DOCS / "dashboard.svg").read_text())
+    shown = texts((DOCS / "operate/dashboard.svg").read_text())
     assert {panel["title"] for panel in PANELS} <= set(shown), "run scripts/render-dashboard"
     assert any("not by Grafana" in text for text in shown)
 
@@ -50,7 +50,7 @@ def test_series_are_named_as_grafana_would() -> None:
 
 JOINS = re.findall(
     r"```text\n(.*?)```",
-    (DOCS / "monitoring.md").read_text().partition("\n### Joins\n")[2].partition("\n## ")[0],
+    (DOCS / "operate/monitoring.md").read_text().partition("\n### Joins\n")[2].partition("\n## ")[0],
     re.DOTALL,
 )
 CHIP = 'instance="n1:9100",node="n1",device="neuron4",neuron_device_index="4",namespace="team",pod="train",claim="c"'

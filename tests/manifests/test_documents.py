@@ -16,7 +16,7 @@ from tests.manifests.support import Object, documents, install, name_of, needs_k
 from tests.paths import ROOT
 
 DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md"), *ROOT.glob("charts/*/*.md")]
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/*/*.md"), *ROOT.glob("examples/*.md"), *ROOT.glob("charts/*/*.md")]
 )
 
 
@@ -70,7 +70,7 @@ def test_objects_in_documents_are_valid(path: Path) -> None:
 def test_the_owner_of_a_pod_reads_the_health_of_its_chips_as_the_page_shows(tmp_path: Path) -> None:
     (command,) = [
         command
-        for block in commands_of(ROOT / "docs/ask-for-chips.md")
+        for block in commands_of(ROOT / "docs/use/ask-for-chips.md")
         for command in block.commands()
         if "allocatedResourcesStatus" in command.text
     ]
@@ -89,7 +89,7 @@ def test_the_owner_of_a_pod_reads_the_health_of_its_chips_as_the_page_shows(tmp_
 
 
 def test_the_pod_that_learns_its_place_is_valid() -> None:
-    text = (ROOT / "docs/ultraserver.md").read_text()
+    text = (ROOT / "docs/use/ultraserver.md").read_text()
     (block,) = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "args: [rank]" in block]
     (template,) = documents(block)
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "vllm-0"}, **template}

@@ -128,7 +128,7 @@ def test_both_spellings_of_the_configuration_stand_for_the_same() -> None:
 
 
 def test_our_page_shows_each_spelling_and_an_example_of_the_rarer_one() -> None:
-    page = (ROOT / "docs/ask-for-chips.md").read_text()
+    page = (ROOT / "docs/use/ask-for-chips.md").read_text()
     for version in API_VERSIONS:
         assert f"| `{version}` |" in page
     (template,) = read("lnc-neurons.yaml")

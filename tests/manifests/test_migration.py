@@ -14,7 +14,7 @@ from tests.manifests.support import Object, documents
 from tests.manifests.test_examples import validate
 from tests.paths import ROOT
 
-PAGE = (ROOT / "docs/migration.md").read_text()
+PAGE = (ROOT / "docs/use/limits.md").read_text()
 BEFORE, AFTER, CORES, EFA, CLASS = re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 POD = """\
 apiVersion: v1

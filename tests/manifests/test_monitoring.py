@@ -103,7 +103,7 @@ def test_prometheus_without_the_operator_scrapes_as_the_pages_have_it_what_the_p
     assert given == relabelled | added
     assert (ROOT / config["rule_files"][0]).samefile(CHART / "files/alerts.yaml")
 
-    (in_cluster,) = [block for block in blocks(DOCS / "monitoring.md") if "scrape_configs:" in block.text]
+    (in_cluster,) = [block for block in blocks(DOCS / "operate/monitoring.md") if "scrape_configs:" in block.text]
     del pods["kubeconfig_file"]  # Prometheus runs in the cluster there
     assert yaml.safe_load(in_cluster.text)["scrape_configs"] == [job]
 

@@ -164,14 +164,14 @@ def test_another_policy_restarts_the_pods(setting: str) -> None:
 
 
 def rows() -> str:
-    """The table of ``docs/recovery.md``."""
+    """The table of ``docs/operate/recovery.md``."""
     policy = Policy()
     return "\n".join(
         f"| `{code}` | {fault.remedy} | {', '.join(policy.steps(code)) or 'none'} |" for code, fault in FAULTS.items()
     )
 
 
-PAGE = (DOCS / "recovery.md").read_text()
+PAGE = (DOCS / "operate/recovery.md").read_text()
 
 
 def test_the_table_of_the_page_is_that_of_the_code() -> None:

@@ -22,7 +22,7 @@ from tests.doubles.device_manager import Container, DeviceManager, KnownPod
 from tests.doubles.kubelet import Claim
 from tests.paths import DOCS, ROOT
 
-FILE = DOCS / "dashboard.svg"
+FILE = DOCS / "operate/dashboard.svg"
 DASHBOARD = json.loads((ROOT / "deploy/grafana/neuron-dra-driver.json").read_text())
 STEP = 8.0
 """Seconds between two events of the history."""

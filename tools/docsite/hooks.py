@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("*.md", "docs/*.md", "examples/*.md", "charts/*/*.md")
+PAGES = ("*.md", "docs/*/*.md", "examples/*.md", "charts/*/*.md")
 
 _LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)\s#]+)")
 _MARKER = re.compile(r"^ *<!-- (?:not run|on a cluster)[^\n]*-->\n", re.MULTILINE)

@@ -117,18 +117,18 @@ def deploy() -> Mapping[str, str | None]:
 
 TARGETS: Final[Mapping[str, Target]] = {
     "attributes": Target(
-        "dra_driver/driver/resourceslices/attributes.py", one("docs/attributes.md", attributes.markdown)
+        "dra_driver/driver/resourceslices/attributes.py", one("docs/reference/attributes.md", attributes.markdown)
     ),
     "classes": Target("dra_driver/driver/deviceclasses.py", one("deploy/deviceclasses.yaml", deviceclasses.manifest)),
-    "commands": Target("dra_driver/cli", one("docs/reference-commands.md", lambda: reference.page("commands"))),
-    "settings": Target("dra_driver/cli", one("docs/reference-settings.md", lambda: reference.page("settings"))),
+    "commands": Target("dra_driver/cli", one("docs/reference/commands.md", lambda: reference.page("commands"))),
+    "settings": Target("dra_driver/cli", one("docs/reference/settings.md", lambda: reference.page("settings"))),
     "metrics": Target(
         "the samples of the driver",
-        one("docs/reference-metrics.md", lambda: metrics_page.page(metrics_page.families())),
+        one("docs/reference/metrics.md", lambda: metrics_page.page(metrics_page.families())),
     ),
-    "faults": Target("dra_driver/neuron/health/faults.py", part("docs/health.md", health_page.page)),
+    "faults": Target("dra_driver/neuron/health/faults.py", part("docs/operate/health.md", health_page.page)),
     "assumptions": Target(
-        "dra_driver/operations/verification/assumptions.py", part("docs/hardware.md", verification_page.page)
+        "dra_driver/operations/verification/assumptions.py", part("docs/reference/hardware.md", verification_page.page)
     ),
     "instance-types": Target(
         "dra_driver/neuron/topology/instance_types.py",

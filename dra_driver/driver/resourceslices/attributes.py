@@ -1,6 +1,6 @@
 """Every attribute and capacity of a published device: one row each.
 
-``docs/attributes.md`` is made from this table (``scripts/generate attributes``).
+``docs/reference/attributes.md`` is made from this table (``scripts/generate attributes``).
 
 Names in AWS's domains keep AWS's meaning and type, so that a claim written for the vendor's driver works unchanged.
 """
@@ -462,7 +462,7 @@ def _item(row: Attribute) -> list[str]:
 
 
 def markdown() -> str:
-    """The page ``docs/attributes.md``."""
+    """The page ``docs/reference/attributes.md``."""
     lines = [
         "# Device attributes and capacities",
         "",

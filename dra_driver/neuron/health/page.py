@@ -1,4 +1,4 @@
-"""The tables of ``docs/health.md``, from the tables of the code.
+"""The tables of ``docs/operate/health.md``, from the tables of the code.
 
 ``scripts/generate faults`` writes them into the page.
 """

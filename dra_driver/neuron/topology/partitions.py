@@ -132,10 +132,10 @@ def devices(
     """The devices of these partitions, in the order of publication.
 
     Schedulers take the first device that fits, and pay for each free device before it: with chips, eight microseconds a
-    node and pod (docs/performance.md). So what there is little of comes first: groups, as long as they are fewer than
-    the chips, then chips, then cores. Small groups come before large ones, and the whole node after all chips, because
-    a request that does not say what it wants must not get more than it could have done with; DeviceClasses keep
-    requests for chips from getting groups.
+    node and pod (docs/develop/measurements.md). So what there is little of comes first: groups, as long as they are
+    fewer than the chips, then chips, then cores. Small groups come before large ones, and the whole node after all
+    chips, because a request that does not say what it wants must not get more than it could have done with;
+    DeviceClasses keep requests for chips from getting groups.
 
     Args:
         chips: host indexes that can be given to a container.

@@ -1,4 +1,4 @@
-"""The tables of ``docs/hardware.md``, from the table of the code.
+"""The tables of ``docs/reference/hardware.md``, from the table of the code.
 
 ``scripts/generate assumptions`` writes them into the page.
 """

@@ -111,7 +111,10 @@ class _Workshop:
         if device_class is None:
             remedy = "apply the DeviceClass, or name one that exists"
             if is_own_class(item.device_class_name):
-                remedy = "install the driver, which brings this DeviceClass (docs/install.md), or name one that exists"
+                remedy = (
+                    "install the driver, which brings this DeviceClass (docs/operate/install.md), "
+                    "or name one that exists"
+                )
             raise AllocationError(
                 f"{where}: could not retrieve device class {item.device_class_name}: not found", remedy=remedy
             )

@@ -1,4 +1,4 @@
-"""The threads that ``docs/architecture.md`` lists are those of a running agent."""
+"""The threads that ``docs/develop/architecture.md`` lists are those of a running agent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.paths import DOCS
 
 
 def test_the_page_has_the_threads_of_a_resting_agent() -> None:
-    page = (DOCS / "architecture.md").read_text()
+    page = (DOCS / "develop/architecture.md").read_text()
     listed = page.partition("## Threads and locks\n")[2].partition("\nLocks, in")[0]
     expected = set(re.findall(r"^- `([^`]+)`: ", listed, re.MULTILINE))
     # A short path: sockets lie below it, and theirs may have 107 bytes.

@@ -1,4 +1,4 @@
-"""docs/extender.md: its table of core counts is what the rules allow."""
+"""docs/operate/without-dra.md: its table of core counts is what the rules allow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = {
     "Trn2 and Trn3 with 4 devices, LNC 2": (FOUR, 2),
     "Trn2 and Trn3 with 4 devices, LNC 1": (FOUR, 1),
 }
-PAGE = (DOCS / "extender.md").read_text()
+PAGE = (DOCS / "operate/without-dra.md").read_text()
 
 
 def numbers(text: str) -> list[int]:

@@ -106,7 +106,7 @@ def test_where_other_claims_broke_the_groups_a_claim_gets_a_whole_pair_of_groups
 
 
 def test_efa_devices_that_the_constraint_does_not_name_belong_to_other_chips(on: Any) -> None:
-    """Which is why docs/efa.md says to name both requests."""
+    """Which is why docs/use/efa.md says to name both requests."""
     wanted = claim("c", 4, 4, 4)
     wanted["spec"]["devices"]["constraints"][0]["requests"] = ["neurons"]
     simulated = on("trn2.48xlarge")

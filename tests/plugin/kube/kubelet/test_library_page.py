@@ -25,7 +25,7 @@ CLOCK, FILES = "clock.example.com", "files.example.com"
 
 
 def example(driver: str) -> str:
-    page = (ROOT / "docs" / "library.md").read_text()
+    page = (ROOT / "docs/develop/library.md").read_text()
     (code,) = (c for c in re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE) if driver in c)
     return str(code)
 

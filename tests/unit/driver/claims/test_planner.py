@@ -376,7 +376,7 @@ def test_the_document_has_a_row_for_each_device_node() -> None:
 
 
 def test_the_page_about_containers_shows_the_names_that_are_made() -> None:
-    page = (DOCS / "devices-in-containers.md").read_text()
+    page = (DOCS / "use/in-containers.md").read_text()
     shown = "5f0c1d2e-3a4b-4c5d-8e6f-708192a3b4c5"
     item = claim(1, [4, 5])
     spec = cdi_spec(made(ResourceClaim(replace_uid(item, shown), item.status)))

@@ -1,4 +1,4 @@
-"""docs/health.md: its tables are those of the code, and its examples work."""
+"""docs/operate/health.md: its tables are those of the code, and its examples work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dra_driver.neuron.health.page import TABLES
 from dra_driver.neuron.health.policy import HealthPolicy
 from tests.paths import DOCS
 
-PAGE = DOCS / "health.md"
+PAGE = DOCS / "operate/health.md"
 
 
 @pytest.mark.parametrize("table", TABLES)

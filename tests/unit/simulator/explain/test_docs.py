@@ -1,4 +1,4 @@
-"""docs/explain.md names every step and every trap (tests/manifests/test_pages.py runs its commands)."""
+"""docs/use/explain.md names every step and every trap (tests/manifests/test_pages.py runs its commands)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dra_driver.simulator.explain.traps import TRAPS
 from dra_driver.simulator.explain.values import Step
 from tests.paths import ROOT
 
-PAGE = (ROOT / "docs" / "explain.md").read_text()
+PAGE = (ROOT / "docs/use/explain.md").read_text()
 
 
 def rows(title: str) -> list[str]:
