@@ -829,7 +829,7 @@ check_former_names() {
     local claims which="These claims hold devices under names of a beta release of AWS's DRA driver (neurondevice0 instead of"
     claims=$(claims_in_use '' '^neurondevice[0-9]')
     refuse "$claims" "$which${NEWLINE}neuron-device-0), so the scheduler would give the same chips to other pods as well" \
-        "delete these pods first (see docs/operate/install.md, Replacing AWS's DRA driver)" \
+        "delete these pods first (see docs/operate/move.md, From AWS's DRA driver)" \
         "installing anyway, because of --force: chips can be given to two pods"
 }
 

@@ -26,7 +26,7 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "",
         "unique name of this process in the lease (default: host name and a random suffix)",
     ),
-    ("--policy", "RECOVERY_POLICY", "", "file with what is done about which fault, see docs/operate/recovery.md"),
+    ("--policy", "RECOVERY_POLICY", "", "file with what is done about which fault, see docs/operate/health.md"),
     ("--hook", "RECOVERY_HOOK", "", "program that reloads drivers and reboots nodes: NODE PROVIDER_ID ACTION FAULT"),
     ("--hook-timeout", "RECOVERY_HOOK_TIMEOUT", "60", "seconds that the hook may take"),
     ("--metrics-port", "METRICS_PORT", "-1", "port of the Prometheus metrics (HTTP); a negative port disables them"),

@@ -23,10 +23,10 @@ TITLES: Final = {"commands": "Commands", "settings": "Settings"}
 INTRODUCTIONS: Final = {
     "commands": "The commands of `dra-driver` that people run. `dra-driver COMMAND --help` prints the same. The exit "
     "status is 0 on success, 1 if the answer is no (the text gives the reason), and 2 if the input is invalid. The "
-    "programs that a cluster runs are in [settings.md](settings.md).",
+    "programs that a cluster runs are in [settings](settings.md).",
     "settings": "The programs that a cluster runs, and their settings. Each setting is an option of the command and an "
     "environment variable of its container; the option takes precedence. The chart and the installer set most of them "
-    "([chart](../../charts/neuron-helm-chart/README.md), [install.md](../operate/install.md)).",
+    "([chart](../../charts/neuron-helm-chart/README.md), [install](../operate/install.md)).",
 }
 
 

@@ -35,9 +35,9 @@ SHOWN_LAST: Final = (
 
 INTRODUCTION: Final = (
     "The metrics of the driver of a node (`METRICS_PORT`, `METRICS_ADDRESS`), with their labels. "
-    "[Monitoring](../operate/monitoring.md#metrics) says which to watch, and has alerts and a dashboard. Those of the "
-    "other programs are on their pages: [device plugin](../operate/device-plugin.md#health-service-and-metrics), "
-    "[extender](../operate/without-dra.md#health-and-metrics), [recovery](../operate/recovery.md#events-and-metrics)."
+    "[Monitoring](../operate/monitoring.md) has alerts, which say what to watch, and a dashboard. Those of the "
+    "other programs are on their pages: [device plugin](../operate/without-dra.md#health-service-and-metrics), "
+    "[extender](../operate/without-dra.md#health-and-metrics), [recovery](../operate/health.md#events-and-metrics)."
 )
 
 

@@ -352,7 +352,7 @@ def release(
 def no_device_plugin_remembered(cluster: Cluster | ExternalCluster, kube: Kube) -> None:
     """Kubelets that remember no device plugin of tests before; else pods whose limits a claim serves might not start.
 
-    ``docs/use/extended-resources.md`` has the reason.
+    ``docs/use/limits.md`` has the reason.
     """
     if isinstance(cluster, Cluster):
         for node in cluster.nodes:

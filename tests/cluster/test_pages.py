@@ -112,11 +112,11 @@ def check(name: str, command: Command, text: str, directory: Path) -> None:
 def test_commands_of_a_page_work_on_a_cluster(
     request: pytest.FixtureRequest, kube: Kube, installation: Installation, desk: Path, page: Path
 ) -> None:
-    if name_of(page) == "docs/use/extended-resources.md":
+    if name_of(page) == "docs/use/limits.md":
         request.getfixturevalue("no_device_plugin_remembered")  # the trap that the page describes
     installation.ensure(*DEVICES)
     kube.apply((desk / "shop.yaml").read_text())
-    if name_of(page) == "docs/reference/faults.md":
+    if name_of(page) == "docs/operate/on-call.md":
         kube.apply((ROOT / EXAMPLE).read_text(), namespace="default")  # the pod that the page is about
     for name, text in listings().items():
         (desk / name).write_text(text.replace("hostname: NODE", "hostname: node-1"))

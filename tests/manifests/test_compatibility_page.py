@@ -7,15 +7,10 @@ import re
 import pytest
 from lab import components
 
-from dra_driver.driver.resourceslices.devices import devices, effective_partitions
-from dra_driver.neuron.emulation.memory import emulated_inventory
-from dra_driver.neuron.topology.fabric import Chain, Ring, Single, Switched, Torus2D, Unknown
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
-from dra_driver.neuron.topology.partitions import CHIPS
 from tests.paths import DOCS, ROOT
 
 PAGE = (DOCS / "reference/compatibility.md").read_text()
-FABRICS = {Single: "", Chain: "chain", Ring: "ring", Torus2D: "torus", Switched: "switch", Unknown: "unknown"}
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -52,25 +47,31 @@ def test_the_box_at_the_top_of_the_readme_has_the_versions_that_were_tested() ->
     assert f"Kubernetes {', '.join(minors[:-1])} and {minors[-1]}" in box
 
 
-def test_each_type_whose_number_of_chips_is_known_has_its_row() -> None:
-    assert set(TYPES) == {name for name, kind in INSTANCE_TYPES.items() if kind.devices}
+def test_each_type_has_its_row() -> None:
+    assert TYPES.keys() == INSTANCE_TYPES.keys()
 
 
-@pytest.mark.parametrize("name", TYPES)
-def test_a_types_chips_and_links_are_those_of_the_code(name: str) -> None:
-    kind = INSTANCE_TYPES[name]
-    chips, links, *_ = TYPES[name]
-    assert chips == f"{kind.devices}{' (inferred)' if 'devices' in kind.inferred else ''}"
-    assert links == f"{FABRICS[type(kind.fabric)]}{' (inferred)' if 'fabric' in kind.inferred else ''}"
+GROUPS = "`devicegroup4_id`, `devicegroup8_id`, `devicegroup16_id`"
 
 
-@pytest.mark.parametrize("name", TYPES)
-def test_a_type_offers_what_the_page_says_with_those_attributes(name: str) -> None:
-    inventory = emulated_inventory(INSTANCE_TYPES[name])
-    _, _, offered, attributes = TYPES[name]
-    by_default = {device.name for device in devices(inventory, effective_partitions(inventory, None))}
-    assert ("neuron-node" in by_default, "neuron-device-0" in by_default) == (offered == "node", offered == "chips")
-    chips = devices(inventory, CHIPS)
-    found = {attribute.partition("/")[2] or attribute for device in chips for attribute in device.attributes}
-    shared = {attribute for attribute in found if re.fullmatch(r"(devicegroup|segment)\d+_id", attribute)}
-    assert shared - {"devicegroup1_id"} == set(re.findall(r"`(\S+)`", attributes))
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    {
+        "inf2.48xlarge": ["12", "ring", "chips", "`segment2_id`, `segment3_id`, `segment4_id`, `segment6_id`"],
+        "trn2.3xlarge": ["1", "", "chips", ""],
+        "trn2.48xlarge": ["16", "torus", "chips", GROUPS],
+        "trn2u.48xlarge": ["16", "torus", "node", GROUPS],
+        "trn3.48xlarge": ["16", "switch (inferred)", "node", GROUPS],
+        "trn2p.48xlarge": ["not public", "", "", ""],
+    }.items(),
+)
+def test_the_row_of_a_type_is_as_documented(name: str, cells: list[str]) -> None:
+    assert TYPES[name] == cells
+
+
+def test_a_release_has_what_its_feature_gates_give_it() -> None:
+    """By default and behind gates, as kubernetes.io has them."""
+    shown = {row[0]: row[1:6] for row in rows("## Features by Kubernetes release")}
+    assert shown["taints of unhealthy chips"] == ["gate", "gate", "gate", "yes", "yes"]
+    assert shown["several kinds of devices on one node, such as chips and cores"] == ["no", "no", "no", "gate", "yes"]
+    assert shown["tested, on emulated devices"] == ["kubelet", "yes", "no", "yes", "yes"]

@@ -162,7 +162,7 @@ def configuration() -> Object:
 
 
 def test_the_page_on_quota_shows_kueues_configuration_as_it_is_in_the_file() -> None:
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/operate/quota.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/operate/autoscaling-and-quota.md").read_text(), re.DOTALL)
     (shown,) = [block for block in blocks if "deviceClassMappings" in block]
     assert CONFIGURATION.read_text().endswith(f"\n{shown}")
 

@@ -6,10 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from generating import assumptions, faults, features, instancetypes
 from generating import main as program
+from generating.blocks import MARK
 from generating.main import ROOT, TARGETS
 
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
+from tests.manifests.pages import PAGES
 
 ELSEWHERE = {"metrics", "deploy"}
 """Need a running driver (tests/plugin/driver/test_metrics_page.py), and helm (tests/manifests/test_deploy.py)."""
@@ -36,6 +39,11 @@ def generate(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_files_are_as_their_tables_say(name: str) -> None:
     for path, text in TARGETS[name].make().items():
         assert (ROOT / path).read_text() == text, f"run scripts/generate {name}"
+
+
+def test_each_block_of_a_page_is_made_by_something() -> None:
+    made = assumptions.TABLES.keys() | faults.TABLES.keys() | features.TABLES.keys() | instancetypes.TABLES.keys()
+    assert {mark[2] for page in PAGES for mark in MARK.finditer(page.read_text())} == made
 
 
 def test_a_new_row_is_named_by_a_check_and_then_written_to_all_that_follows(

@@ -24,7 +24,7 @@ PLACEHOLDER = re.compile(r"%(?:\(\w+\))?[-0-9.]*[a-z]|%%|\{\w*\}")
 NO_PROSE = re.compile(r"&&|\|\||==|\$\{|^<|/><|\\[dws]|\[\^|\[-?a-z|^import |://\S*$|[0-9a-f]{2}:[0-9a-f]{2}\.\d")
 # Written by commands and compared by tests, as golden files are.
 GENERATED = (
-    "docs/operate/health.md",
+    "docs/reference/faults.md",
     "docs/reference/attributes.md",
     "docs/reference/commands.md",
     "docs/reference/hardware.md",

@@ -28,11 +28,10 @@ from dra_driver.cli import reference
 from dra_driver.driver import deviceclasses
 from dra_driver.driver.resourceslices import attributes
 from dra_driver.neuron import opaque_config
-from dra_driver.neuron.health import page as health_page
 from dra_driver.neuron.names import API_VERSIONS
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
-from dra_driver.operations.verification import page as verification_page
 from dra_driver.operations.verification.assumptions import TABLE
+from generating import assumptions, faults, features, instancetypes
 from tests.builders import metrics_page
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -105,6 +104,27 @@ def replaced(text: str, pattern: str, made: str) -> str:
     return new
 
 
+def pages(make: Callable[[str], str], *paths: str) -> Callable[[], Mapping[str, str]]:
+    """Files that show one block."""
+    return lambda: {path: make((ROOT / path).read_text()) for path in paths}
+
+
+PICTURE_WIDTH: Final = 420
+"""Of the picture in the README, in pixels: a screen has to have room for some lines of text, too."""
+
+
+def picture() -> str:
+    """What ``dra-driver simulate -o svg`` draws of the first example, smaller."""
+    command = ["simulate", "examples/specs/1x4-connected-devices.yaml", "--node", "trn2.48xlarge", "-o", "svg"]
+    program = "from dra_driver.cli.main import main; raise SystemExit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    )
+    width, height = (float(re.search(rf'<svg [^>]*?{name}="(\d+)"', done.stdout)[1]) for name in ("width", "height"))  # type: ignore[index]
+    size = f'width="{PICTURE_WIDTH}" height="{height * PICTURE_WIDTH / width:.0f}"'
+    return re.sub(r'width="\d+" height="\d+"', size, done.stdout, count=1)
+
+
 def deploy() -> Mapping[str, str | None]:
     """The files in deploy/."""
     helm = helm_program()
@@ -126,9 +146,17 @@ TARGETS: Final[Mapping[str, Target]] = {
         "the samples of the driver",
         one("docs/reference/metrics.md", lambda: metrics_page.page(metrics_page.families())),
     ),
-    "faults": Target("dra_driver/neuron/health/faults.py", part("docs/operate/health.md", health_page.page)),
+    "faults": Target("dra_driver/neuron/health/faults.py", part("docs/reference/faults.md", faults.page)),
     "assumptions": Target(
-        "dra_driver/operations/verification/assumptions.py", part("docs/reference/hardware.md", verification_page.page)
+        "dra_driver/operations/verification/assumptions.py", part("docs/reference/hardware.md", assumptions.page)
+    ),
+    "features": Target(
+        "tools/generating/features.py",
+        pages(features.page, "README.md", "docs/use/first-pod.md", "docs/reference/compatibility.md"),
+    ),
+    "picture": Target("examples/specs/1x4-connected-devices.yaml", one("docs/use/connected-chips.svg", picture)),
+    "types": Target(
+        "dra_driver/neuron/topology/instance_types.py", part("docs/reference/compatibility.md", instancetypes.page)
     ),
     "instance-types": Target(
         "dra_driver/neuron/topology/instance_types.py",

@@ -46,7 +46,7 @@ class PrepareError(DriverError):
 
     Args:
         what, consequence, remedy: see ``DriverError``.
-        reason: one word, of those in docs/use/claim-status.md.
+        reason: one word, of those in docs/use/in-containers.md.
     """
 
     def __init__(self, what: str, *, consequence: str = "", remedy: str = "", reason: str = "NotPrepared") -> None:

@@ -330,7 +330,7 @@ def _parts(
                 f"{device_name(int(beta[1]))}",
                 consequence=NOT_PREPARED,
                 remedy="delete the pods that use this claim; it is then allocated again under the present names (see "
-                "docs/operate/install.md, Replacing AWS's DRA driver)",
+                "docs/operate/move.md, From AWS's DRA driver)",
                 reason="UnknownDevice",
             )
         raise PrepareError(

@@ -61,7 +61,8 @@ _ROUNDS = 5
 
 _FORBIDDEN = 403
 _MAY_READ_PODS = (
-    "allow the driver to get pods (docs/operate/install.md, Permission to read pods), or use one claim with one request"
+    "allow the driver to get pods (docs/operate/what-nodes-offer.md, Permission to read pods), "
+    "or use one claim with one request"
 )
 """Status for what the driver's role does not allow: clusters without cores need no right to read pods."""
 

@@ -1,6 +1,6 @@
 """What the driver says of its devices in the status of a claim (``status.devices``, KEP-4817): values in, values out.
 
-The keys of ``data`` are part of the public interface (docs/use/claim-status.md).
+The keys of ``data`` are part of the public interface (docs/use/in-containers.md).
 """
 
 from __future__ import annotations

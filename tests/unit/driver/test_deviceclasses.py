@@ -72,6 +72,6 @@ def test_the_file_says_what_the_table_says() -> None:
 
 
 def test_the_page_lists_the_limits_that_the_classes_serve() -> None:
-    page = (DOCS / "use/extended-resources.md").read_text()
+    page = (DOCS / "use/limits.md").read_text()
     rows = re.findall(r"(?m)^\| `(aws\.amazon\.com/[a-z0-9-]+): N` \| `([a-z0-9.-]+)` \|", page)
     assert rows == [(row.extended_resource, row.name) for row in DEVICE_CLASSES if row.extended_resource]

@@ -122,7 +122,7 @@ def test_a_claim_from_a_beta_of_the_vendors_driver_is_refused_with_the_way_out()
     with pytest.raises(DriverError) as caught:
         made(claim(1, [result("neurondevice12")]))
     said = str(caught.value)
-    for text in ("neurondevice12", "beta", "neuron-device-12", "delete the pods that use this claim", "install.md"):
+    for text in ("neurondevice12", "beta", "neuron-device-12", "delete the pods that use this claim", "move.md"):
         assert text in said
     assert len(said) < 500
 

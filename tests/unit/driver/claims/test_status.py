@@ -144,7 +144,7 @@ def test_refusals_of_a_kind_have_one_word(chips: list[Any], configs: list[Any], 
 
 
 def test_the_page_has_every_word_and_key() -> None:
-    page = (DOCS / "use/claim-status.md").read_text()
+    page = (DOCS / "use/in-containers.md").read_text()
     rooms = (ROOT / "dra_driver/driver", ROOT / "dra_driver/neuron")
     sources = "".join(path.read_text() for room in rooms for path in room.rglob("*.py"))
     words = set(re.findall(r"\breason(?:: str)? ?= ?\"([A-Z]\w+)\"", sources))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from generating.assumptions import TABLES
 
-from dra_driver.operations.verification.page import TABLES
 from tests.paths import DOCS
 
 

@@ -1,4 +1,4 @@
-"""docs/use/explain.md names every step and every trap (tests/manifests/test_pages.py runs its commands)."""
+"""docs/use/try-and-explain.md names every step and every trap (tests/manifests/test_pages.py runs its commands)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dra_driver.simulator.explain.traps import TRAPS
 from dra_driver.simulator.explain.values import Step
 from tests.paths import ROOT
 
-PAGE = (ROOT / "docs/use/explain.md").read_text()
+PAGE = (ROOT / "docs/use/try-and-explain.md").read_text()
 
 
 def rows(title: str) -> list[str]:
     """The names in the first column of the table below a heading."""
-    section = PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
+    section = PAGE.split(f"## {title}\n")[1].split("\n##")[0]
     return re.findall(r"^\| `([a-z-]+)` \|", section, flags=re.MULTILINE)
 
 
