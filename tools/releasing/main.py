@@ -38,7 +38,7 @@ example:
   scripts/release --repository-url https://git.example/neuron-dra-driver --sign releases@git.example
 
 The image's base is made with debootstrap from today's packages of the Debian release of this machine; to pin it, name a
-base by digest, such as --base docker.io/library/python@sha256:..., or keep the cached one. docs/develop/release.md
+base by digest, such as --base docker.io/library/python@sha256:..., or keep the cached one. CONTRIBUTING.md
 tells the rest, also how to make the image for arm64.
 
 Exit status 0: done, 1: something could not be made, 2: invalid options, or the tree is not ready for a release."""
