@@ -80,7 +80,7 @@ FOR_SECONDS = 80.0
 
 def typed(key: str) -> list[Command]:
     """What readers of the walk type in blocks of a key."""
-    page = DOCS / "use/first-pod.md"
+    page = DOCS / "operate/monitoring.md"
     return [command for block in commands_of(page) if block.key == key for command in block.commands()]
 
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from tests.manifests.chart import CHART, EVERYTHING, HELM, refusal, template
-from tests.manifests.pages import blocks, listings
+from tests.manifests.pages import listings
 from tests.manifests.support import Object, pod_spec
-from tests.paths import DOCS, ROOT
+from tests.paths import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HELM, reason="there is no helm here")]
 
@@ -102,10 +102,6 @@ def test_prometheus_without_the_operator_scrapes_as_the_pages_have_it_what_the_p
     }
     assert given == relabelled | added
     assert (ROOT / config["rule_files"][0]).samefile(CHART / "files/alerts.yaml")
-
-    (in_cluster,) = [block for block in blocks(DOCS / "operate/monitoring.md") if "scrape_configs:" in block.text]
-    del pods["kubeconfig_file"]  # Prometheus runs in the cluster there
-    assert yaml.safe_load(in_cluster.text)["scrape_configs"] == [job]
 
 
 def kept_labels(monitor: Object) -> dict[str, str]:
