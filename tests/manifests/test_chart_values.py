@@ -36,6 +36,14 @@ from tests.manifests.test_chart import COMMANDS, OURS, by_name, container_of
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 EXAMPLE = (CHART / "examples/aws.yaml").read_text()
 KINDS = ("DaemonSet", "Deployment")
+DRA = (CHART / "examples/dra.yaml").read_text()
+
+
+def test_the_values_for_claims_install_the_dra_driver_alone_with_its_metrics() -> None:
+    (workload,) = [item for item in template("image.repository=x", values=DRA) if item["kind"] in KINDS]
+    assert workload["metadata"]["name"] == "neuron-dra-driver-kubelet-plugin"
+    (container,) = pod_spec(workload)["containers"]
+    assert 9100 in [port["containerPort"] for port in container["ports"]]
 
 
 def at(workload: str, values: object) -> dict[str, Any]:
