@@ -398,7 +398,7 @@ render() {
     if [[ -n $emulated_ultraservers ]]; then driver_variable EMULATED_ULTRASERVERS "$emulated_ultraservers"; fi
     # The component lets the driver read pods as well, which only the preparation of cores needs.
     if offers_cores; then
-        component $SETTINGS/devices chip.core "$partitions"
+        component $SETTINGS/partitions chip.core "$partitions"
     elif [[ -n $partitions ]]; then
         driver_variable PARTITIONS "$partitions"
     fi
