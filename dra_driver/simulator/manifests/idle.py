@@ -1,8 +1,8 @@
-"""Objects that make pods and make none now: those that are suspended, finished or scaled to zero."""
+"""Objects that make pods: whether they make none now, as they are suspended or finished, and what is beyond their pods."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 Json = dict[str, Any]
@@ -10,24 +10,27 @@ Path = tuple[str, ...]
 
 QUEUE: Final = "kueue.x-k8s.io/queue-name"
 """Label of a workload that Kueue resumes when its turn comes."""
-_SWITCHES: Final[tuple[Path, ...]] = (("spec", "suspend"), ("spec", "runPolicy", "suspend"))
-_SCALED: Final = frozenset(
-    {"Deployment", "ReplicaSet", "StatefulSet", "ReplicationController", "LeaderWorkerSet", "Rollout"}
-)
-
+_LABELS: Final = ("metadata", "labels")
+_OF_RUN: Final = ("spec", "jobTemplate")
+_SWITCHES: Final[Mapping[Path, Path]] = {
+    ("spec", "suspend"): _LABELS,
+    ("spec", "runPolicy", "suspend"): _LABELS,
+    (*_OF_RUN, "spec", "suspend"): (*_OF_RUN, *_LABELS),
+}
+"""What suspends an object -> the labels of what a queue would resume."""
 
 FINISHED: Final = "finished"
+SUSPENDED: Final = "suspended"
+SCALED_TO_ZERO: Final = "scaled to zero"
 _ENDS: Final = frozenset({"Complete", "Completed", "Succeeded", "Failed"})
 """Conditions of jobs of Kubernetes, JobSet and Kubeflow that have ended."""
 
 
 def idle(value: Json) -> str:
-    """Why the object makes no pods: ``finished``, ``suspended``, ``scaled to zero``, or ""."""
+    """Why the object as a whole makes no pods: ``finished``, ``suspended``, or ""."""
     if str(value.get("kind")).endswith(("Job", "JobSet")) and _has_ended(_at(value, ("status", "conditions"))):
         return FINISHED
-    if any(_at(value, path) is True for path in _SWITCHES):
-        return "suspended"
-    return "scaled to zero" if value.get("kind") in _SCALED and _at(value, ("spec", "replicas")) == 0 else ""
+    return SUSPENDED if any(_at(value, path) is True for path in _SWITCHES) else ""
 
 
 def _has_ended(conditions: Any) -> bool:
@@ -37,29 +40,15 @@ def _has_ended(conditions: Any) -> bool:
 
 
 def waits(value: Json) -> bool:
-    """Whether a queue resumes it."""
-    labels = _at(value, ("metadata", "labels"))
-    return isinstance(labels, dict) and QUEUE in labels
-
-
-def resumed(value: Json) -> Json:
-    """The object as it is once it is resumed; with one replica, where it has none."""
-    made = value
-    for path in _SWITCHES:
-        if _at(value, path) is True:
-            made = _replaced(made, path, False)
-    return _replaced(made, ("spec", "replicas"), 1) if _at(value, ("spec", "replicas")) == 0 else made
+    """Whether a queue resumes whatever suspends it."""
+    labels = [_at(value, below) for path, below in _SWITCHES.items() if _at(value, path) is True]
+    return all(isinstance(found, dict) and QUEUE in found for found in labels)
 
 
 def _at(value: Any, path: Path) -> Any:
     for step in path:
         value = value.get(step) if isinstance(value, dict) else None
     return value
-
-
-def _replaced(value: Json, path: Path, by: Any) -> Json:
-    first, *rest = path
-    return {**value, first: _replaced(value[first], tuple(rest), by) if rest else by}
 
 
 _BEYOND: Final = {

@@ -16,6 +16,7 @@ from dra_driver.kube.objects.core import (
     ResourceRequirements,
 )
 from dra_driver.kube.objects.meta import Quantity
+from dra_driver.simulator.manifests.idle import SCALED_TO_ZERO
 from dra_driver.simulator.manifests.model import ClaimReference, ExclusiveGroup, PodWithClaims, is_extended
 from dra_driver.simulator.manifests.names import generated, suffix
 from dra_driver.simulator.manifests.workloads import (
@@ -202,6 +203,8 @@ class _Maker:
     owner: Any
     namespace: str
     origin: Origin
+    least: int
+    """The smallest number of pods that is taken: 1 where what is scaled to zero is taken as resumed."""
 
     def pod(
         self,
@@ -230,6 +233,9 @@ class _Maker:
         return f"{kind} {self.namespace}/{name}"
 
     def count(self, number: int, *path: str) -> int:
+        return max(self.within(number, *path), self.least)
+
+    def within(self, number: int, *path: str) -> int:
         if not 0 <= number <= MAX_PODS:
             raise self.origin.error(path, f"{number} is not a number from 0 to {MAX_PODS}")
         return number
@@ -275,7 +281,7 @@ def _of_replica_set(maker: _Maker) -> Iterator[Described]:
 
 def _of_stateful_set(maker: _Maker) -> Iterator[Described]:
     owner: StatefulSet = maker.owner
-    first = maker.count(owner.spec.ordinals.start, "spec", "ordinals", "start")
+    first = maker.within(owner.spec.ordinals.start, "spec", "ordinals", "start")
     together = maker.spread("StatefulSet", owner.metadata.name)
     for place in range(maker.count(owner.spec.replicas, "spec", "replicas")):
         yield maker.pod(f"{owner.metadata.name}-{first + place}", owner.spec.template, spread_with=together)
@@ -289,13 +295,12 @@ def _of_job(maker: _Maker) -> Iterator[Described]:
 def _of_cron_job(maker: _Maker) -> Iterator[Described]:
     """The pods of one run."""
     owner: CronJob = maker.owner
-    if not owner.spec.suspend:
-        name = f"{owner.metadata.name}-{suffix(owner.metadata.name, _MINUTES)}"
-        yield from _of_job_spec(maker, owner.spec.job_template.spec, name, ("spec", "jobTemplate", "spec"))
+    name = f"{owner.metadata.name}-{suffix(owner.metadata.name, _MINUTES)}"
+    yield from _of_job_spec(maker, owner.spec.job_template.spec, name, ("spec", "jobTemplate", "spec"))
 
 
 def _of_job_spec(maker: _Maker, spec: JobSpec, name: str, path: tuple[str, ...]) -> Iterator[Described]:
-    count = 0 if spec.suspend else maker.count(spec.parallelism, *path, "parallelism")
+    count = maker.count(spec.parallelism, *path, "parallelism")
     if spec.completions is not None:
         count = min(count, maker.count(spec.completions, *path, "completions"))
     for place in range(count):
@@ -313,7 +318,7 @@ def _of_custom_workload(maker: _Maker) -> Iterator[Described]:
     owner: CustomWorkload = maker.owner
     for item in owner.sets:
         name = "-".join(filter(None, (owner.metadata.name, item.role)))
-        for place in range(maker.count(item.count)):
+        for place in range(item.count):
             yield maker.pod(f"{name}-{place}", item.template, item.path, assumed=item.assumed)
 
 
@@ -326,7 +331,7 @@ def _of_leader_worker_set(maker: _Maker) -> Iterator[Described]:
     topology = owner.metadata.annotations.get(_EXCLUSIVE, "")
     size = maker.count(group.size, *path, "size")
     maker.count(owner.spec.replicas * max(size, 1), "spec", "replicas")
-    for place in range(owner.spec.replicas):
+    for place in range(maker.count(owner.spec.replicas, "spec", "replicas")):
         leader = f"{owner.metadata.name}-{place}"
         together = ExclusiveGroup(leader, topology) if topology else None
         leaders, workers = (maker.spread("StatefulSet", name) for name in (owner.metadata.name, leader))
@@ -371,6 +376,19 @@ def pod_specs(owner: Any) -> Iterator[tuple[tuple[str | int, ...], PodSpec]]:
         yield _TEMPLATE, owner.spec.template.spec
 
 
-def pods(owner: Any, namespace: str, origin: Origin) -> Iterator[Described]:
-    """The pods of an object that is a pod or creates pods. Raises ManifestError for an excessive number of them."""
-    return _MAKERS[type(owner)](_Maker(owner, namespace, origin))
+def pods(owner: Any, namespace: str, origin: Origin, *, least: int = 0) -> Iterator[Described]:
+    """The pods of an object that is a pod or creates pods, of a controller at least this many.
+
+    Raises ManifestError for an excessive number of them.
+    """
+    return _MAKERS[type(owner)](_Maker(owner, namespace, origin, least))
+
+
+def without_pods(owner: Any, namespace: str, origin: Origin) -> Iterator[tuple[str, str]]:
+    """Which part of an object that is not suspended makes no pods ("": the whole), and why."""
+    if isinstance(owner, CustomWorkload):
+        idle = [item for item in owner.sets if item.idle]
+        for item in idle if len(idle) < len(owner.sets) else idle[:1]:
+            yield item.role if len(idle) < len(owner.sets) else "", item.idle
+    elif not isinstance(owner, Pod) and next(pods(owner, namespace, origin), None) is None:
+        yield "", SCALED_TO_ZERO

@@ -13,13 +13,14 @@ Rollouts, OpenKruise, OpenShift and SageMaker HyperPod's training operator.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dra_driver.kube.documents import Origin
 from dra_driver.kube.objects.core import PodSpec
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.simulator.manifests.fields import convert
+from dra_driver.simulator.manifests.idle import SCALED_TO_ZERO, SUSPENDED
 from dra_driver.simulator.manifests.pods import MAX_PODS
 from dra_driver.simulator.manifests.workloads import CustomWorkload, PodSet, PodTemplate
 
@@ -118,19 +119,23 @@ class _Part:
 
     value: Any
     origin: Origin
+    least: int = 0
+    """The smallest number that is taken: 1 where what is scaled to zero is taken as resumed."""
 
     def below(self, *steps: str | int) -> _Part:
         """The value at a path; an absent one has no fields."""
-        return _Part(at(self.value, steps), self.origin.at((*self.origin.path, *steps), self.origin.subject))
+        return _Part(
+            at(self.value, steps), self.origin.at((*self.origin.path, *steps), self.origin.subject), self.least
+        )
 
     def number(self, name: str, default: int) -> int:
         """A number of pods. Raises ManifestError for anything else."""
         value = self.value.get(name) if isinstance(self.value, dict) else None
         if value is None:
-            return default
+            return max(default, self.least)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_PODS:
             raise self.origin.error((name,), f"{str(value)[:40]} is not a number from 0 to {MAX_PODS}")
-        return value
+        return max(value, self.least)
 
     def is_set(self, name: str) -> bool:
         """Whether a field is true."""
@@ -146,8 +151,6 @@ def _replicas(part: _Part) -> int:
 
 
 def _ray_workers(part: _Part) -> int:
-    if part.is_set("suspend"):
-        return 0
     least, most = part.number("minReplicas", 0), part.number("maxReplicas", MAX_PODS)
     return min(max(least, part.number("replicas", 0)), most) * part.number("numOfHosts", 1)
 
@@ -175,53 +178,44 @@ class _Rule:
     """Part of the pods' names; for ``*``, that is the key, or the item's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class _JobKind:
-    rules: tuple[_Rule, ...]
-    switch: tuple[str, ...] = ()
-    """Path of the field that, when true, suspends the whole: there are no pods."""
+_Rules = tuple[_Rule, ...]
 
 
-def _kubeflow(field: str) -> _JobKind:
-    return _JobKind((_Rule(("spec", field, "*"), ("template",), _replicas),), ("spec", "runPolicy", "suspend"))
+def _kubeflow(field: str) -> _Rules:
+    return (_Rule(("spec", field, "*"), ("template",), _replicas),)
 
 
-def _ray(*cluster: str) -> tuple[_Rule, ...]:
+def _ray(*cluster: str) -> _Rules:
     return (
         _Rule((*cluster, "headGroupSpec"), ("template",), _one, "head"),
         _Rule((*cluster, "workerGroupSpecs", "*"), ("template",), _ray_workers),
     )
 
 
-_SUSPEND: Final = ("spec", "suspend")
-_PLAIN: Final = _JobKind((_Rule(("spec",), ("template",), _replicas),))
-KNOWN: Final[Mapping[tuple[str, str], _JobKind]] = {
-    ("kubeflow.org", "MPIJob"): _JobKind(
-        (
-            _Rule(("spec", "mpiReplicaSpecs", "Worker"), ("template",), _none_or_more),
-            _Rule(("spec", "mpiReplicaSpecs", "*"), ("template",), _replicas),
-        ),
-        ("spec", "runPolicy", "suspend"),
+_PLAIN: Final = (_Rule(("spec",), ("template",), _replicas),)
+KNOWN: Final[Mapping[tuple[str, str], _Rules]] = {
+    ("kubeflow.org", "MPIJob"): (
+        _Rule(("spec", "mpiReplicaSpecs", "Worker"), ("template",), _none_or_more),
+        _Rule(("spec", "mpiReplicaSpecs", "*"), ("template",), _replicas),
     ),
     ("kubeflow.org", "PyTorchJob"): _kubeflow("pytorchReplicaSpecs"),
     ("kubeflow.org", "TFJob"): _kubeflow("tfReplicaSpecs"),
     ("kubeflow.org", "JAXJob"): _kubeflow("jaxReplicaSpecs"),
     ("kubeflow.org", "PaddleJob"): _kubeflow("paddleReplicaSpecs"),
     ("kubeflow.org", "XGBoostJob"): _kubeflow("xgbReplicaSpecs"),
-    ("ray.io", "RayCluster"): _JobKind(_ray("spec"), _SUSPEND),
-    ("ray.io", "RayService"): _JobKind(_ray("spec", "rayClusterConfig")),
-    ("ray.io", "RayJob"): _JobKind(
-        (*_ray("spec", "rayClusterSpec"), _Rule(("spec",), ("submitterPodTemplate",), _one, "submitter")), _SUSPEND
+    ("ray.io", "RayCluster"): _ray("spec"),
+    ("ray.io", "RayService"): _ray("spec", "rayClusterConfig"),
+    ("ray.io", "RayJob"): (
+        *_ray("spec", "rayClusterSpec"),
+        _Rule(("spec",), ("submitterPodTemplate",), _one, "submitter"),
     ),
-    ("jobset.x-k8s.io", "JobSet"): _JobKind(
-        (_Rule(("spec", "replicatedJobs", "*"), ("template", "spec", "template"), _replicated_job),), _SUSPEND
+    ("jobset.x-k8s.io", "JobSet"): (
+        _Rule(("spec", "replicatedJobs", "*"), ("template", "spec", "template"), _replicated_job),
     ),
-    ("batch.volcano.sh", "Job"): _JobKind((_Rule(("spec", "tasks", "*"), ("template",), _replicas),)),
-    ("batch.volcano.sh", "CronJob"): _JobKind(
-        (_Rule(("spec", "jobTemplate", "spec", "tasks", "*"), ("template",), _replicas),), _SUSPEND
-    ),
-    ("sagemaker.amazonaws.com", "HyperPodPyTorchJob"): _JobKind(
-        (_Rule(("spec", "replicaSpecs", "*"), ("template",), _replicas),), ("spec", "runPolicy", "suspend")
+    ("batch.volcano.sh", "Job"): (_Rule(("spec", "tasks", "*"), ("template",), _replicas),),
+    ("batch.volcano.sh", "CronJob"): (_Rule(("spec", "jobTemplate", "spec", "tasks", "*"), ("template",), _replicas),),
+    ("sagemaker.amazonaws.com", "HyperPodPyTorchJob"): (
+        _Rule(("spec", "replicaSpecs", "*"), ("template",), _replicas),
     ),
     ("argoproj.io", "Rollout"): _PLAIN,
     ("apps.openshift.io", "DeploymentConfig"): _PLAIN,
@@ -232,7 +226,14 @@ KNOWN: Final[Mapping[tuple[str, str], _JobKind]] = {
 
 
 def read(
-    item: dict[str, Any], group: str, kind: str, origin: Origin, unknown: dict[str, None], *, held: bool = False
+    item: dict[str, Any],
+    group: str,
+    kind: str,
+    origin: Origin,
+    unknown: dict[str, None],
+    *,
+    held: bool = False,
+    resume: bool = False,
 ) -> CustomWorkload | None:
     """An object of a kind that is no part of Kubernetes, with its pod templates; None if it has none.
 
@@ -244,6 +245,7 @@ def read(
         unknown: records the unknown fields of pods of kinds that are not in the table, whose pod specs may have more
             fields than Kubernetes'. In those of the table they are errors, unless a cluster holds the object.
         held: whether a cluster holds the object.
+        resume: whether templates of which it makes no pods are taken as resumed.
 
     Raises:
         ManifestError: an invalid field, or a number of pods that no cluster has.
@@ -251,21 +253,27 @@ def read(
     paths = find(item, origin)
     if not paths:
         return None
-    known = KNOWN.get((group, kind))
-    lenient = None if known is not None and not held else unknown
+    known = KNOWN.get((group, kind), ())
+    lenient = None if known and not held else unknown
     meta = _converted(item, ("metadata",), ObjectMeta, origin, None)
     root = _Part(item, origin)
     unsaid = f"how many pods {kind[:60]} of {group[:60]} makes (one for each pod template is taken)"
     sets: list[PodSet] = []
     for number, path in enumerate(paths):
-        counted = _counted(known, root, path)
-        count, role = counted if counted is not None else (1, _written(path))
+        found = _rule(known, path)
+        if found is not None:
+            rule, place = found
+            count, idle = _counted(rule.count, root, place, resume=resume)
+            role = rule.role or _role(root, place)
+        else:
+            count, idle = _counted(_one_or_none, root, _holder(path), resume=resume)
+            role = _written(path)
         if any(role == other.role for other in sets):
             role = f"{role}-{number}"
         spec: PodSpec = _converted(item, path, PodSpec, origin, lenient)
         around = (*path[:-1], "metadata") if path[-1] == "spec" else None
         labels: ObjectMeta = _converted(item, around, ObjectMeta, origin, lenient) if around else ObjectMeta()
-        sets.append(PodSet(PodTemplate(spec, labels), path, count, role, "" if counted else unsaid))
+        sets.append(PodSet(PodTemplate(spec, labels), path, count, role, "" if found else unsaid, idle))
     return CustomWorkload(meta, tuple(sets))
 
 
@@ -273,22 +281,33 @@ def _converted(item: Any, path: Path, kind: type[Any], origin: Origin, unknown: 
     return convert(at(item, path) or {}, kind, origin.at((*origin.path, *path), origin.subject), unknown)
 
 
-def _counted(known: _JobKind | None, root: _Part, path: Path) -> tuple[int, str] | None:
-    """Number and role of the pods of the template with the pod spec at ``path``; None if the table does not say."""
-    found = _rule(known, path)
-    if known is None or found is None:
-        return None
-    rule, place = found
-    is_off = bool(known.switch) and root.below(*known.switch[:-1]).is_set(known.switch[-1])
-    count = 0 if is_off else rule.count(root.below(*place))
-    if count > MAX_PODS:
-        raise root.origin.error(place, f"{count} is not a number from 0 to {MAX_PODS}")
-    return count, rule.role or _role(root, place)
+def _counted(count: Callable[[_Part], int], root: _Part, place: Path, *, resume: bool) -> tuple[int, str]:
+    """The number of pods that what is at ``place`` makes of its template, and why it makes none unless resumed."""
+    holder = root.below(*place)
+    number = count(holder)
+    # What suspends the object as a whole is looked at by ``idle``.
+    idle = SUSPENDED if len(place) > 1 and holder.is_set("suspend") else "" if number else SCALED_TO_ZERO
+    if idle:
+        number = count(replace(holder, least=1)) if resume else 0
+    if number > MAX_PODS:
+        raise root.origin.error(place, f"{number} is not a number from 0 to {MAX_PODS}")
+    return number, idle
 
 
-def _rule(known: _JobKind | None, path: Path) -> tuple[_Rule, Path] | None:
+def _holder(path: Path) -> Path:
+    """What holds the pod template with the pod spec at ``path``, in a kind that is not known."""
+    return path[:-2] if path[-1] == "spec" else path[:-1]
+
+
+def _one_or_none(part: _Part) -> int:
+    """Of a kind that is not known."""
+    is_zero = isinstance(part.value, dict) and part.value.get("replicas") == 0
+    return part.least if is_zero else 1
+
+
+def _rule(known: _Rules, path: Path) -> tuple[_Rule, Path] | None:
     """The rule for the pod spec at ``path``, and the path of what holds its number."""
-    for rule in known.rules if known is not None else ():
+    for rule in known:
         pattern = (*rule.holder, *rule.template, "spec")
         if len(pattern) == len(path) and all(wanted in ("*", step) for wanted, step in zip(pattern, path, strict=True)):
             return rule, path[: len(rule.holder)]

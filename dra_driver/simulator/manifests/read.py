@@ -20,7 +20,7 @@ from dra_driver.simulator.manifests import pods as pods_of
 from dra_driver.simulator.manifests import podtemplates, workloads
 from dra_driver.simulator.manifests.corevalidation import check_metadata, check_node, check_pod
 from dra_driver.simulator.manifests.fields import BESIDE, KINDS, Kind, convert
-from dra_driver.simulator.manifests.idle import FINISHED, beyond, idle, resumed, waits
+from dra_driver.simulator.manifests.idle import FINISHED, beyond, idle, waits
 from dra_driver.simulator.manifests.model import Key, Manifests, PodWithClaims
 from dra_driver.simulator.manifests.names import MAX_NAMES, generated
 from dra_driver.simulator.manifests.pods import MAX_PODS, unconsidered, with_claims
@@ -133,6 +133,12 @@ def _has_uid(value: dict[str, Any]) -> bool:
     return isinstance(metadata, dict) and bool(metadata.get("uid"))
 
 
+def _owners(value: dict[str, Any]) -> list[dict[str, Any]]:
+    """The owners of a stored object."""
+    owners = value["metadata"].get("ownerReferences") if _has_uid(value) else None
+    return [owner for owner in owners if isinstance(owner, dict)] if isinstance(owners, list) else []
+
+
 def _is_foreign_slice(value: dict[str, Any]) -> bool:
     spec = value.get("spec")
     return value.get("kind") == "ResourceSlice" and isinstance(spec, dict) and spec.get("driver") != DRIVER_NAME
@@ -172,7 +178,7 @@ class _Reader:
         for owner, origin, value in self._makers:
             if _has_uid(value) and str(value["metadata"]["uid"]) in self._has_made:
                 self._unconsidered.setdefault("what it makes is there", []).append(origin.subject)
-            elif self._resume or idle(value) != FINISHED:
+            elif self._has_pods(value, origin):
                 self._add_pods(owner, origin, value)
         found = self._found
         beside = [f"{kind}: {count}" for kind, count in sorted(self._beside.items())]
@@ -203,30 +209,34 @@ class _Reader:
         makes_pods = pods_of.makes_pods(kind.struct) if kind is not None else bool(podtemplates.find(value, origin))
         if makes_pods:
             self._note_controllers(value)
-        if makes_pods and (state := idle(value)):
-            value = self._resumed(value, state)
         if kind is not None:
             self._add_known(value, kind, origin)
         elif (group, name) in BESIDE or not self._add_custom(value, group, name, origin):
             self._beside[name[:60]] += 1
 
-    def _resumed(self, value: dict[str, Any], state: str) -> dict[str, Any]:
-        """The object as it is to be taken, with a note."""
-        takes = self._resume or (waits(value) and state != FINISHED)
-        text = f"{state}, taken as resumed" if takes else f"{state}, so it makes no pods (--resume takes it as resumed)"
-        meta = value.get("metadata")
-        name = (meta.get("name") or meta.get("generateName")) if isinstance(meta, dict) else None
-        self._unconsidered.setdefault(text, []).append(f"{value['kind'][:60]} {str(name)[:253]}")
-        return resumed(value) if takes else value
+    def _has_pods(self, value: dict[str, Any], origin: Origin) -> bool:
+        """Whether the object as a whole makes pods, or is taken as resumed; a note says that it makes none now."""
+        state = idle(value)
+        taken = self._resume or (state != FINISHED and waits(value))
+        if state:
+            self._note_idle(state, origin.subject, taken=taken)
+        return taken or not state
+
+    def _note_idle(self, state: str, what: str, *, taken: bool) -> None:
+        text = f"{state}, taken as resumed" if taken else f"{state}, so it makes no pods (--resume takes it as resumed)"
+        self._unconsidered.setdefault(text, []).append(what)
+
+    def _scales_up(self, value: dict[str, Any]) -> bool:
+        """Whether what is scaled to zero is taken as resumed: not if another object says how large it is."""
+        return self._resume and not any(owner.get("controller") is True for owner in _owners(value))
 
     def _note_controllers(self, value: dict[str, Any]) -> None:
         """Remember what has made stored pods, or what makes them, and so needs to make nothing.
 
         A Pod stays: LeaderWorkerSet's leader owns the StatefulSet of its workers.
         """
-        owners = value["metadata"].get("ownerReferences") if _has_uid(value) else None
-        for owner in owners if isinstance(owners, list) else ():
-            if isinstance(owner, dict) and owner.get("controller") is True and owner.get("kind") != "Pod":
+        for owner in _owners(value):
+            if owner.get("controller") is True and owner.get("kind") != "Pod":
                 self._has_made.add(str(owner.get("uid")))
 
     def _add_known(self, value: dict[str, Any], kind: Kind, origin: Origin) -> None:
@@ -260,7 +270,8 @@ class _Reader:
         held = self._held or _has_uid(value)
         self._made_by_operators.update(podtemplates.claim_templates(value))
         try:
-            item = podtemplates.read(value, group, name, origin, self._unknown, held=held)
+            resume = self._scales_up(value)
+            item = podtemplates.read(value, group, name, origin, self._unknown, held=held, resume=resume)
             for path, spec in pods_of.pod_specs(item) if item is not None else ():
                 check_pod(spec, origin, path)
         except ManifestError:
@@ -354,7 +365,11 @@ class _Reader:
         return self._compile
 
     def _add_pods(self, owner: Any, origin: Origin, value: dict[str, Any]) -> None:
-        for pod in pods_of.pods(owner, owner.metadata.namespace, origin):
+        resume = self._scales_up(value)
+        if resume or not _owners(value):
+            for part, state in pods_of.without_pods(owner, owner.metadata.namespace, origin):
+                self._note_idle(state, f"{origin.subject} ({part})" if part else origin.subject, taken=resume)
+        for pod in pods_of.pods(owner, owner.metadata.namespace, origin, least=int(resume)):
             name = f"{pod.namespace}/{pod.name}"
             if pod.ended:
                 self._unconsidered.setdefault("Pod that has ended", []).append(name)

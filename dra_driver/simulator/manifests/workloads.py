@@ -149,6 +149,8 @@ class PodSet(ApiObject, frozen=True):
     """Part of the pods' names; unique in the object."""
     assumed: str = ""
     """What is not known of their number; "": nothing."""
+    idle: str = ""
+    """Why the object makes none of them, unless it is resumed; "": it makes them."""
 
 
 class CustomWorkload(ApiObject, frozen=True):

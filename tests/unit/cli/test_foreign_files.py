@@ -97,6 +97,10 @@ COMMANDS = {
         "simulate FILES/suspended-and-scaled-to-zero.yaml --instance-type trn2.48xlarge",
         "simulate FILES/suspended-and-scaled-to-zero.yaml --instance-type trn2.48xlarge --resume",
     ],
+    "groups of no pods": [
+        "simulate FILES/groups-of-no-pods.yaml --instance-type trn2.48xlarge",
+        "simulate FILES/groups-of-no-pods.yaml --instance-type trn2.48xlarge --resume",
+    ],
     "more workers than KubeRay makes": ["simulate FILES/ray-more-than-max.yaml --instance-type trn2.48xlarge"],
     "a job after another": ["simulate FILES/jobset-depends-on.yaml --instance-type trn2.48xlarge"],
     "a claim of a Job's pods": ["simulate FILES/job-group-claim.yaml --instance-type trn2.48xlarge=2"],

@@ -26,8 +26,8 @@ def item(kind: str, spec: Any, name: str = "work") -> Object:
     return {"apiVersion": version, "kind": plain, "metadata": {"name": name}, "spec": spec}
 
 
-def read(*items: Object) -> Manifests:
-    return read_manifests([("input.yaml", "---\n".join(map(yaml.safe_dump, items)))])
+def read(*items: Object, resume: bool = False) -> Manifests:
+    return read_manifests([("input.yaml", "---\n".join(map(yaml.safe_dump, items)))], resume=resume)
 
 
 def parts(*pairs: tuple[str, int]) -> Object:
@@ -82,6 +82,74 @@ def test_pods_of_known_job_kinds_are_counted_as_their_operators_do(owner: Object
     assert [pod.name for pod in found.pods] == expected
     assert all(pod.labels == {"a": "b"} for pod in found.pods)
     assert not any("how many" in text for text in found.not_considered)
+
+
+def placed(path: tuple[str, ...], value: Object) -> Object:
+    """The value at a path; * is the only item of a list, which has a name."""
+    for step in reversed(path):
+        value = {"name": "group", **value} if step == "*" else value
+        value = [value] if step == "*" else {step: value}  # type: ignore[assignment]
+    return value
+
+
+NONE = {"replicas": 0}
+OF_KUBERNETES = ("v1 ReplicationController", "apps/v1 Deployment", "apps/v1 ReplicaSet", "apps/v1 StatefulSet")
+WITHOUT_PODS: list[Object] = [
+    *(item(kind, {"template": TEMPLATE, **NONE}) for kind in OF_KUBERNETES),
+    item("batch/v1 Job", {"template": TEMPLATE, "parallelism": 0}),
+    item("batch/v1 Job", {"template": TEMPLATE, "completions": 0}),
+    item("batch/v1 CronJob", {"jobTemplate": {"spec": {"template": TEMPLATE, "suspend": True}}}),
+    item("leaderworkerset.x-k8s.io/v1 LeaderWorkerSet", {"leaderWorkerTemplate": {"workerTemplate": TEMPLATE}, **NONE}),
+    item("example.org/v1 Serve", {"decode": {"template": TEMPLATE, **NONE}}),
+    item("example.org/v1 Serve", {"decode": {"template": SPEC, **NONE}}),
+    item("example.org/v1 Serve", {"decode": {"podSpec": SPEC, **NONE}}),
+    item("example.org/v1 Serve", {"suspend": True, "template": TEMPLATE}),
+    item("kubeflow.org/v2beta1 MPIJob", {"mpiReplicaSpecs": {"Worker": {"template": TEMPLATE}}}),
+    item("ray.io/v1 RayCluster", {"workerGroupSpecs": [{"groupName": "w", "template": TEMPLATE}]}),
+    item("ray.io/v1 RayCluster", {"workerGroupSpecs": [{"replicas": 1, "suspend": True, "template": TEMPLATE}]}),
+    item("jobset.x-k8s.io/v1alpha2 JobSet", {"replicatedJobs": [{"name": "w", **JOB, **NONE}]}),
+    *(
+        item(f"{group}/v1 {kind}", {}) | placed(rule.holder, placed(rule.template, TEMPLATE) | NONE)
+        for (group, kind), rules in podtemplates.KNOWN.items()
+        for rule in rules
+        if not rule.role  # of which there is always one
+    ),
+]
+
+
+@pytest.mark.parametrize("owner", WITHOUT_PODS, ids=[str(owner["kind"]) for owner in WITHOUT_PODS])
+def test_what_makes_no_pods_now_is_named_and_can_be_taken_as_resumed(owner: Object) -> None:
+    found, resumed = read(owner), read(owner, resume=True)
+    state = "suspended" if '"suspend": true' in json.dumps(owner) else "scaled to zero"
+    assert found.pods == ()
+    assert [text for text in found.not_considered if text.startswith(f"{state}, so")]
+    assert resumed.pods
+    assert [text for text in resumed.not_considered if text.startswith(f"{state}, taken as resumed")]
+
+
+def test_a_group_without_pods_beside_others_is_named_by_its_own_name() -> None:
+    found = read(item("ray.io/v1 RayCluster", RAY))
+    (text,) = found.not_considered
+    assert text.endswith(": RayCluster default/work (off)")
+
+
+@pytest.mark.parametrize("where", ["metadata", "run"])
+def test_a_queue_resumes_what_it_has_suspended_and_scales_nothing(where: str) -> None:
+    labels = {"labels": {"kueue.x-k8s.io/queue-name": "q"}}
+    job = {"spec": {**JOB["template"]["spec"], "suspend": True}}
+    run = item("batch/v1 CronJob", {"jobTemplate": {**job, "metadata": labels}})
+    ray = item("ray.io/v1 RayCluster", {"suspend": True, **RAY})
+    ray["metadata"] |= labels
+    found = read({"metadata": ray, "run": run}[where])
+    assert len(found.pods) == {"metadata": len(RAY_PODS), "run": 2}[where]
+
+
+def test_a_set_that_its_controller_scales_is_neither_named_nor_resumed() -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "u", "controller": True}
+    old = item("apps/v1 ReplicaSet", {"replicas": 0, "selector": {}, "template": TEMPLATE})
+    old["metadata"] |= {"uid": "r", "ownerReferences": [owner]}
+    assert read(old, resume=True) == read(old)
+    assert read(old).not_considered == ()
 
 
 def test_a_cron_job_is_read_as_one_run_and_a_daemon_set_as_one_pod() -> None:
