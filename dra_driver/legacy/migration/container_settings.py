@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from dra_driver.legacy.migration.limits import Path
-from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES, VISIBLE_CORES
+from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES
+from dra_driver.simulator.manifests.unasked import CHOICES, host_path, reaches_devices
 from dra_driver.util.text import quoted
 
-CHOICES: Final = (VISIBLE_CORES, "AWS_NEURON_VISIBLE_DEVICES")
-"""Variables that name cores or chips of the host."""
-_DEVICE_FILES: Final = "/dev/neuron"
+CHANGED: Final = (*CHOICES, *LOGICAL_CORE_VARIABLES)
+"""Variables that the driver sets, or that mean another thing for the devices of a claim."""
+_SETS: Final = re.compile(rf"\b(?:{'|'.join(CHANGED)})(?:=|[\"']?:\s|[\"']?\s+value[\"']?:)", re.ASCII)
+SET_IN_TEXT: Final = (
+    "a variable of the Neuron runtime is set here: with a claim, cores and chips count from 0 over its devices, and "
+    "its NeuronConfig has the logical core size (docs/migration.md)"
+)
 
 Warn = Callable[[Path, str], None]
 """Takes a path below the container, and what is to be said."""
@@ -31,7 +37,7 @@ class ContainerSettings:
 def container_settings(
     container: Mapping[str, Any], core_sizes: tuple[int, ...], warn: Warn, *, cores: bool
 ) -> ContainerSettings:
-    """Read the variables of a container that is given a claim.
+    """Read the variables of a container that is given a claim, also those that its command sets.
 
     Args:
         container: as in the pod spec.
@@ -40,9 +46,12 @@ def container_settings(
         cores: whether its claim is for cores, which have the size at which nodes offer them.
     """
     size, left_out = None, set[str]()
+    for field in ("command", "args"):
+        if any(isinstance(word, str) and sets(word) for word in container.get(field) or ()):
+            warn((field,), SET_IN_TEXT)
     for place, entry in enumerate(container.get("env") or ()):
         name, value, path = entry.get("name"), entry.get("value"), ("env", place)
-        if name not in (*CHOICES, *LOGICAL_CORE_VARIABLES):
+        if name not in CHANGED:
             continue
         if value is None:
             warn(path, f"{name} is taken from elsewhere, so what it says is not known: remove it, the driver sets it")
@@ -61,6 +70,11 @@ def container_settings(
     return ContainerSettings(size, frozenset(left_out))
 
 
+def sets(text: str) -> bool:
+    """Whether a script, or YAML or JSON within a text, sets one of these variables."""
+    return _SETS.search(text) is not None
+
+
 def warn_of_host_access(spec: Mapping[str, Any], list_name: str, index: int, warn: Warn) -> None:
     """Say what a container reaches past its claim."""
     container = spec[list_name][index]
@@ -69,13 +83,6 @@ def warn_of_host_access(spec: Mapping[str, Any], list_name: str, index: int, war
         warn((list_name, index, "securityContext", "privileged"), text)
     mounted = {mount.get("name") for mount in container.get("volumeMounts") or ()}
     for place, volume in enumerate(spec.get("volumes") or ()):
-        path = (volume.get("hostPath") or {}).get("path")
-        if volume.get("name") in mounted and isinstance(path, str) and reaches_devices(path):
+        if volume.get("name") in mounted and reaches_devices(host_path(volume)):
             text = "it shows the host's devices, whatever the claim has: remove the volume and its mounts"
             warn(("volumes", place, "hostPath"), text)
-
-
-def reaches_devices(path: str) -> bool:
-    """Whether a directory or file of the host is, or contains, device files of Neuron chips."""
-    bare = path.rstrip("/") or "/"
-    return bare.startswith(_DEVICE_FILES) or _DEVICE_FILES.startswith(bare if bare == "/" else f"{bare}/")

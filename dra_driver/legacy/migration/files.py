@@ -19,6 +19,7 @@ from dra_driver.kube.documents import documents, items_of
 from dra_driver.kube.objects.core import PodSpec
 from dra_driver.legacy.annotations import POD_KEYS
 from dra_driver.legacy.migration.claims import Template, selector
+from dra_driver.legacy.migration.container_settings import SET_IN_TEXT
 from dra_driver.legacy.migration.limits import (
     RESOURCES,
     Nodes,
@@ -29,14 +30,15 @@ from dra_driver.legacy.migration.limits import (
     chosen_types,
     places,
 )
-from dra_driver.legacy.migration.mentions import mentions
-from dra_driver.legacy.migration.pods import SECOND_SCHEDULER, migrate_spec
+from dra_driver.legacy.migration.mentions import mentions, spoken_of, variables
+from dra_driver.legacy.migration.pods import BYPASSES, SECOND_SCHEDULER, migrate_spec
 from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.instance_types import lookup
 from dra_driver.simulator.manifests import NAMESPACE, ManifestError, Origin, podtemplates
 from dra_driver.simulator.manifests.fields import BESIDE, KINDS, convert
 from dra_driver.simulator.manifests.pods import makes_pods
+from dra_driver.simulator.manifests.unasked import unasked
 
 Json = dict[str, Any]
 
@@ -101,11 +103,19 @@ def pod_specs(item: Json, origin: Origin, warnings: Warnings) -> tuple[Path, ...
 
 
 def _limits(item: Json) -> Iterator[Path]:
-    """Paths of limits and requests of Neuron resources anywhere in what the user has specified."""
-    for path in _neuron_keys(item):
-        named = path[-1] in RESOURCES and path[-2:-1] in (("limits",), ("requests",))
-        if named and path[0] not in ("metadata", "status"):
+    """Paths of limits and requests of Neuron resources anywhere in what the user has specified, in no order.
+
+    Without recursion, as kinds may nest arbitrarily.
+    """
+    waiting: list[tuple[Path, Any]] = [((), {key: item[key] for key in item.keys() - {"metadata", "status"}})]
+    while waiting:
+        path, value = waiting.pop()
+        if path[-1:] and path[-1] in RESOURCES and path[-2:-1] in (("limits",), ("requests",)):
             yield path
+        pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        waiting += [
+            ((*path, step), below) for step, below in pairs if isinstance(below, dict | list) or step in RESOURCES
+        ]
 
 
 def _warn_of_kind(item: Json, path: Path, origin: Origin, warnings: Warnings, *, is_known: bool) -> None:
@@ -153,8 +163,7 @@ class _Work:
     def add(self, item: Json, origin: Origin) -> None:
         made = item
         found = pod_specs(item, origin, self.warnings)
-        for path in mentions(item, podtemplates.find(item, origin)) if _may_ask(item) else ():
-            self.left.append(origin.told(path, _NOT_CONVERTED))
+        self._name(item, origin)
         for path in found:
             spec = podtemplates.at(item, path)
             migrated = migrate_spec(spec, origin, path, self.nodes, self.wishes, self.warnings)
@@ -169,9 +178,19 @@ class _Work:
         if item["kind"] == "ResourceClaimTemplate":
             self._keep_template(item, origin)
         else:
-            if made is item and (named := _quota(item)):
-                self.warnings.add(origin, named, "it counts limits, of which the migrated pods have none")
             self.documents.append(made)
+
+    def _name(self, item: Json, origin: Origin) -> None:
+        """Where Neuron is asked for or spoken of, and nothing is converted."""
+        templates = podtemplates.find(item, origin)
+        for path in mentions(item, templates):
+            if text := spoken_of(item, path):
+                self.warnings.add(origin, path, text)
+            elif _may_ask(item):
+                self.left.append(origin.told(path, _NOT_CONVERTED))
+        for path in variables(item, templates) if _may_ask(item) else ():
+            self.warnings.add(origin, path, SET_IN_TEXT)
+        self.left += (origin.told(path, _NOT_ASKED) for path in _unasked(item, templates))
 
     def _as_new(self, item: Json, origin: Origin) -> Json:
         """Without what only an API server writes, if one has written the object."""
@@ -209,7 +228,11 @@ class _Work:
             raise origin.error(("metadata", "name"), what, remedy="rename this one")
 
 
-_NOT_CONVERTED: Final = "this is not converted: what makes pods of it has to ask by claims instead"
+_NOT_CONVERTED: Final = "this is not converted: the pods that come of it have to ask by claims instead"
+_NOT_ASKED: Final = (
+    "Neuron devices are used here and not asked for, so nothing keeps others off them: let the container ask, by a "
+    "limit (and migrate it) or by a claim"
+)
 _OF_SERVER: Final = frozenset({
     *("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
     *("managedFields", "ownerReferences", "selfLink"),
@@ -219,12 +242,28 @@ _OF_KUBECTL: Final = frozenset({
 })  # fmt: skip
 
 
+_ASK_BESIDE: Final = (
+    ("", "ConfigMap"),
+    ("", "LimitRange"),
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicy"),
+)
+"""Kinds of Kubernetes of which pods with limits may come."""
+
+
 def _may_ask(item: Json) -> bool:
     """Whether an object may ask for devices elsewhere than in pod templates: custom resources, and texts."""
     group, _, version = item["apiVersion"].rpartition("/")
     name = (group, item["kind"])
     is_known = name in BESIDE or (name in KINDS and version in KINDS[name].versions)
-    return name == ("", "ConfigMap") or not is_known
+    return name in _ASK_BESIDE or not is_known
+
+
+def _unasked(item: Json, templates: Iterable[Path]) -> Iterator[Path]:
+    """Where pods of these templates use Neuron devices without asking for them."""
+    name = (item["apiVersion"].rpartition("/")[0], item["kind"])
+    if name not in BESIDE and (name not in KINDS or makes_pods(KINDS[name].struct)):
+        for path in templates:
+            yield from ((*path, *place) for place in unasked(podtemplates.at(item, path)))
 
 
 def _subject(item: Json, origin: Origin) -> str:
@@ -273,25 +312,6 @@ def _replaced(item: Any, path: Path, value: Any) -> Any:
     return copy
 
 
-def _quota(item: Json) -> Path:
-    """Path at which a ResourceQuota or LimitRange names the resources, or ()."""
-    return next(_neuron_keys(item), ()) if item["kind"] in ("ResourceQuota", "LimitRange") else ()
-
-
-def _neuron_keys(item: Json) -> Iterator[Path]:
-    """Paths of the keys that name a Neuron resource; depth first without recursion, as kinds may nest arbitrarily."""
-    waiting: list[tuple[Path, Any]] = [((), item)]
-    while waiting:
-        path, value = waiting.pop()
-        if path and isinstance(path[-1], str) and path[-1].removeprefix("requests.") in RESOURCES:
-            yield path
-        pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        waiting += [((*path, step), below) for step, below in pairs if isinstance(below, dict | list) or step in _NAMES]
-
-
-_NAMES: Final = frozenset((*RESOURCES, *(f"requests.{name}" for name in RESOURCES)))
-
-
 def _without_stale(item: Json) -> Json:
     metadata = _metadata(item)
     annotations = metadata.get("annotations")
@@ -336,6 +356,8 @@ def unchanged(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Unchanged:
         # That a kind has to keep claims does not matter here.
         paths = pod_specs(item, origin, Warnings())
         elsewhere = [limit for limit in _limits(item) if not any(limit[: len(path)] == path for path in paths)]
+        for used_at in _unasked(item, podtemplates.find(item, origin)):
+            warnings.add(origin, used_at, _NOT_ASKED)
         for limit in elsewhere if _may_ask(item) else ():
             warnings.add(origin, limit, "what makes pods of it has to give them this limit")
             used[str(limit[-1])] = None
@@ -346,6 +368,8 @@ def unchanged(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Unchanged:
                 _warn_of_choice(place, spec, origin, path, nodes, warnings)
                 used[place.name] = None
             found += places_here
+            if places_here and spec.get("nodeName"):
+                warnings.add(origin, (*path, "nodeName"), BYPASSES)
             if places_here and spec.get("schedulerName") == SECOND_SCHEDULER:
                 text = f"{SECOND_SCHEDULER} would ask the extender, which knows nothing of DRA: remove this line"
                 warnings.add(origin, (*path, "schedulerName"), text)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
+from dra_driver.legacy.migration.container_settings import CHANGED, sets
 from dra_driver.legacy.migration.limits import RESOURCES, Path
 
 _NAMED: Final = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, RESOURCES))})(?![\w.-])", re.ASCII)
@@ -15,6 +16,51 @@ _SCHEDULER: Final = ("KubeSchedulerConfiguration", '"managedResources"')
 """The configuration of a scheduler that asks the extender, in its newer and its older form, asks for no resources."""
 _NOT_SPECIFIED: Final = frozenset({"metadata", "status"})
 
+_COUNTS: Final = "it counts limits, of which the migrated pods have none"
+_BY_CLASS: Final = f"{_COUNTS}: claims are counted by DeviceClass (docs/quota.md)"
+_POLICY: Final = "it looks at limits, of which the migrated pods have none: let it look at their resourceClaims"
+_NODE: Final = (
+    "nodes with the DRA driver offer devices in ResourceSlices in place of this resource (docs/autoscaling.md)"
+)
+_WEIGHS: Final = "it weighs limits, of which the migrated pods have none"
+_SPEAKERS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("", "ResourceQuota", _BY_CLASS),
+    ("", "LimitRange", _COUNTS),
+    ("kueue.x-k8s.io", "ClusterQueue", _BY_CLASS),
+    ("kueue.x-k8s.io", "Cohort", _BY_CLASS),
+    ("config.kueue.x-k8s.io", "*", _BY_CLASS),
+    ("scheduling.volcano.sh", "Queue", _COUNTS),
+    ("karpenter.sh", "NodeOverlay", _NODE),
+    ("admissionregistration.k8s.io", "*", _POLICY),
+    ("kyverno.io", "*", _POLICY),
+    ("policies.kyverno.io", "*", _POLICY),
+    ("constraints.gatekeeper.sh", "*", _POLICY),
+    ("templates.gatekeeper.sh", "*", _POLICY),
+)
+"""Group and kind of objects that speak of the resource, and let no pod ask for it; what becomes of them."""
+_WRITES: Final = frozenset({"mutate", "generate", "mutations", "default", "defaultRequest"})
+"""Parts of Kyverno's policies, Kubernetes' own and LimitRanges that write limits into pods, or make pods."""
+_SPEAKING_TEXTS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
+    (("config.kueue.x-k8s.io",), _BY_CLASS),
+    (("partitions:", "queues:"), _COUNTS),  # YuniKorn's queues
+    (("binpack.resources",), _WEIGHS),  # Volcano's scheduler
+)
+"""What all stands in a text of the same sort."""
+
+
+def spoken_of(item: dict[str, Any], path: Path) -> str:
+    """What is to be looked at where a resource is named at ``path``, and no pod asks for it by that; "": pods may."""
+    group, kind = item["apiVersion"].rpartition("/")[0], item["kind"]
+    for its_group, its_kind, text in _SPEAKERS:
+        if group == its_group and its_kind in ("*", kind):
+            return "" if _WRITES & {*map(str, path)} else text
+    value: Any = item
+    for step in path:
+        value = value[step]
+    if not isinstance(value, str):
+        return ""
+    return next((text for marks, text in _SPEAKING_TEXTS if all(mark in value for mark in marks)), "")
+
 
 def mentions(item: dict[str, Any], templates: Collection[Path]) -> Iterator[Path]:
     """Paths of the keys and texts that name a Neuron resource, in the order of the text; not those of taints.
@@ -23,14 +69,33 @@ def mentions(item: dict[str, Any], templates: Collection[Path]) -> Iterator[Path
         item: the object.
         templates: paths of pod specs, which are not searched.
     """
+    for path, value in _places(item, templates):
+        is_key = str(path[-1]).removeprefix("requests.") in RESOURCES
+        if is_key or (isinstance(value, str) and path[-1] != "key" and _asks(value)):
+            yield path
+
+
+def variables(item: dict[str, Any], templates: Collection[Path]) -> Iterator[Path]:
+    """Paths of the keys and texts that set a variable of the runtime which means another thing beside a claim.
+
+    Args:
+        item: the object.
+        templates: paths of pod specs, which are not searched.
+    """
+    for path, value in _places(item, templates):
+        if path[-1] in CHANGED or (isinstance(value, str) and (value in CHANGED or sets(value))):
+            yield path
+
+
+def _places(item: dict[str, Any], templates: Collection[Path]) -> Iterator[tuple[Path, Any]]:
+    """All that is specified, each with its path, in the order of the text."""
     known = frozenset(templates)
-    waiting: list[tuple[Path, Any]] = [((), item)]
+    waiting: list[tuple[Path, Any]] = [((key,), value) for key, value in reversed(item.items())]
     while waiting:
         path, value = waiting.pop()
-        if path in known or (path[:1] and path[0] in _NOT_SPECIFIED):
+        if path in known or path[0] in _NOT_SPECIFIED:
             continue
-        if (path and path[-1] in RESOURCES) or (isinstance(value, str) and path[-1] != "key" and _asks(value)):
-            yield path
+        yield path, value
         pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
         waiting += reversed([((*path, step), below) for step, below in pairs])
 

@@ -46,6 +46,8 @@ from dra_driver.util.errors import DriverError
 LOGICAL_CORE_SIZES: Final = tuple(sorted({size for row in INSTANCE_TYPES.values() for size in row.lnc_values}))
 SECOND_SCHEDULER: Final = "my-scheduler"
 """The scheduler name in the extender's documentation."""
+BYPASSES: Final = "it bypasses the scheduler, which allocates claims: use a nodeSelector instead"
+"""Of a node that a pod names itself."""
 _GIVE_TYPE: Final = "give the nodes' type with --instance-type, or in the pod's nodeSelector"
 
 
@@ -311,7 +313,7 @@ def _warn_of_scheduling(pod: _Pod) -> None:
     if pod.spec.get("schedulerName") == SECOND_SCHEDULER:
         pod.warn(("schedulerName",), f"{SECOND_SCHEDULER} is left out: claims need no extender")
     if pod.spec.get("nodeName"):
-        pod.warn(("nodeName",), "it bypasses the scheduler, which allocates claims: use a nodeSelector instead")
+        pod.warn(("nodeName",), BYPASSES)
 
 
 def _rewritten(

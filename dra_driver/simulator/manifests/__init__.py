@@ -5,7 +5,6 @@
 
 from dra_driver.kube.documents import ManifestError, Origin
 from dra_driver.simulator.manifests.attempts import (
-    NEURON_RESOURCES,
     Attempt,
     MissingObjectError,
     attempts,
@@ -21,7 +20,6 @@ from dra_driver.simulator.manifests.read import NAMESPACE, read_manifests, read_
 
 __all__ = [
     "NAMESPACE",
-    "NEURON_RESOURCES",
     "Attempt",
     "ClaimReference",
     "ExclusiveGroup",

@@ -24,10 +24,9 @@ from dra_driver.kube.quantity import UNIT
 from dra_driver.neuron.names import is_own_class
 from dra_driver.simulator.manifests.model import IMPLICIT, ClaimReference, Key, Manifests, PodWithClaims, of_container
 from dra_driver.simulator.manifests.names import MAX_NAMES, generated, uid
+from dra_driver.simulator.manifests.unasked import NEURON_RESOURCES
 from dra_driver.util.text import first_of
 
-NEURON_RESOURCES = "aws.amazon.com/neuron"
-"""Common prefix of the resources of Neuron's device plugin: this one, ``neurondevice`` and ``neuroncore``."""
 _NOT_YET = "9999"
 """Later than any timestamp: used for classes that have no creation time because they are only about to be applied."""
 

@@ -1,4 +1,4 @@
-"""Objects that make pods: whether they make none now, as they are suspended or finished, and what is beyond their pods."""
+"""Objects that make pods: whether they make none now, and what they say of their pods as a group."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ def _at(value: Any, path: Path) -> Any:
     return value
 
 
+ONE_BY_ONE: Final = "each pod is placed by itself, with claims of its own; a group that shares one needs fewer devices"
 _BEYOND: Final = {
     "dependsOn": "dependsOn (all are placed at once)",
-    "scheduling": "scheduling (each pod has claims of its own; a group that shares one needs fewer devices)",
+    "scheduling": f"scheduling ({ONE_BY_ONE})",
     "spares": "spares (the replicas alone are placed)",
 }
 

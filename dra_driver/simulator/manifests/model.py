@@ -145,6 +145,11 @@ class PodWithClaims:
         """The amounts of extended resources that its containers request together."""
         return {name: amount // UNIT for name, amount in of_pod(self.spec).items() if amount and is_extended(name)}
 
+    @property
+    def waits(self) -> bool:
+        """Whether it has claims, or may be given one for extended resources."""
+        return bool(self.claims or (self.extended_resources and not self.node_name))
+
 
 @dataclass(frozen=True, slots=True)
 class Manifests:

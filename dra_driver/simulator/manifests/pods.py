@@ -16,9 +16,10 @@ from dra_driver.kube.objects.core import (
     ResourceRequirements,
 )
 from dra_driver.kube.objects.meta import Quantity
-from dra_driver.simulator.manifests.idle import SCALED_TO_ZERO
+from dra_driver.simulator.manifests.idle import ONE_BY_ONE, SCALED_TO_ZERO
 from dra_driver.simulator.manifests.model import ClaimReference, ExclusiveGroup, PodWithClaims, is_extended
 from dra_driver.simulator.manifests.names import generated, suffix
+from dra_driver.simulator.manifests.unasked import NEURON_RESOURCES, unasked
 from dra_driver.simulator.manifests.workloads import (
     CronJob,
     CustomWorkload,
@@ -115,6 +116,26 @@ def with_claims(pod: Described, value: Any) -> PodWithClaims:
     )
 
 
+def told(pod: PodWithClaims, beyond_it: Iterable[str]) -> Iterator[str]:
+    """What is to be said of a pod as not considered: that it has no claims, or ``beyond_it``."""
+    asks = any(name.startswith(NEURON_RESOURCES) for name in pod.extended_resources)
+    takes = next(unasked(pod.written.get("spec") or {}), None) is not None
+    if pod.waits:
+        yield from beyond_it
+    elif asks:
+        yield (
+            "Pod that asks for Neuron by limits and names its node itself, so the scheduler allocates nothing for it "
+            "(it gets devices only of a device plugin of that node)"
+        )
+    elif not takes:
+        yield "Pod without resource claims"
+    if takes:
+        yield (
+            "Pod that uses Neuron devices without asking for them (by a host path, or a variable of the Neuron "
+            "runtime), so nothing is allocated for that: let it ask by a claim"
+        )
+
+
 def _written(value: Any, path: Sequence[str | int]) -> Mapping[str, Any]:
     """What stands around the pod spec at ``path``: metadata and, of a Pod, status."""
     *above, name = path
@@ -166,7 +187,10 @@ _UNCONSIDERED: Final[tuple[tuple[str, Callable[[PodSpec], object]], ...]] = (
         lambda spec: any(item.when_unsatisfiable != "ScheduleAnyway" for item in spec.topology_spread_constraints),
     ),
     ("schedulingGates (taken as removed)", lambda spec: spec.scheduling_gates),
-    ("schedulingGroup", lambda spec: spec.scheduling_group),
+    (
+        f"schedulingGroup ({ONE_BY_ONE})",
+        lambda spec: spec.scheduling_group,
+    ),
     ("hostPort", lambda spec: any("hostPort" in port for item in spec.containers for port in item.ports)),
     (
         "volumes that only some nodes can reach",

@@ -22,6 +22,7 @@ from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.simulator.manifests.fields import convert
 from dra_driver.simulator.manifests.idle import SCALED_TO_ZERO, SUSPENDED
 from dra_driver.simulator.manifests.pods import MAX_PODS
+from dra_driver.simulator.manifests.unasked import NEURON_RESOURCES
 from dra_driver.simulator.manifests.workloads import CustomWorkload, PodSet, PodTemplate
 
 Path = tuple[str | int, ...]
@@ -94,10 +95,7 @@ def _is_pod_spec(value: Any) -> bool:
 def asks(item: Any, origin: Origin) -> bool:
     """Whether a pod template has claims or names Neuron resources, as far as its text says."""
     texts = (str(at(item, path)) for path in find(item, origin))
-    return any("resourceClaims" in text or _NEURON in text for text in texts)
-
-
-_NEURON: Final = "aws.amazon.com/neuron"
+    return any("resourceClaims" in text or NEURON_RESOURCES in text for text in texts)
 
 
 def at(item: Any, path: Path) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
@@ -23,7 +23,7 @@ from dra_driver.simulator.manifests.fields import BESIDE, KINDS, Kind, convert
 from dra_driver.simulator.manifests.idle import FINISHED, beyond, idle, waits
 from dra_driver.simulator.manifests.model import Key, Manifests, PodWithClaims
 from dra_driver.simulator.manifests.names import MAX_NAMES, generated
-from dra_driver.simulator.manifests.pods import MAX_PODS, unconsidered, with_claims
+from dra_driver.simulator.manifests.pods import MAX_PODS, told, unconsidered, with_claims
 from dra_driver.simulator.manifests.slicevalidation import check_slice, check_taint_rule
 from dra_driver.simulator.manifests.validation import Compile, check_claim, check_class
 from dra_driver.util.text import first_of
@@ -369,23 +369,23 @@ class _Reader:
         if resume or not _owners(value):
             for part, state in pods_of.without_pods(owner, owner.metadata.namespace, origin):
                 self._note_idle(state, f"{origin.subject} ({part})" if part else origin.subject, taken=resume)
+        is_counted = not isinstance(owner, workloads.CustomWorkload)
         for pod in pods_of.pods(owner, owner.metadata.namespace, origin, least=int(resume)):
-            name = f"{pod.namespace}/{pod.name}"
             if pod.ended:
-                self._unconsidered.setdefault("Pod that has ended", []).append(name)
+                self._unconsidered.setdefault("Pod that has ended", []).append(f"{pod.namespace}/{pod.name}")
                 continue
             self._count += 1
             if self._count > MAX_PODS:
                 raise origin.error((), f"this and what was read before make more than {MAX_PODS} pods")
             made = with_claims(pod, value)
-            if pod.assumed and isinstance(owner, workloads.CustomWorkload):
-                made = replace(made, by_operator=True)
-            if not made.claims and (made.node_name or not made.extended_resources):
-                if not self._stored:  # in a cluster, those are most pods, and nobody asks about them
-                    self._unconsidered.setdefault("Pod without resource claims", []).append(name)
-                if made.node_name:
-                    self._running.append(made)
-                continue
-            self._pods.append(made)
-            for text in unconsidered(pod):
-                self._unconsidered.setdefault(text, []).append(name)
+            self._add_pod(made if is_counted or not pod.assumed else replace(made, by_operator=True), unconsidered(pod))
+
+    def _add_pod(self, pod: PodWithClaims, beyond_it: Iterable[str]) -> None:
+        if pod.waits:
+            self._pods.append(pod)
+        elif pod.node_name:
+            self._running.append(pod)
+        # In a cluster, most pods have no claims, and nobody asks about them.
+        notes = told(pod, beyond_it) if not self._stored else beyond_it if pod.waits else ()
+        for text in notes:
+            self._unconsidered.setdefault(text, []).append(f"{pod.namespace}/{pod.name}")

@@ -133,9 +133,15 @@ COMMANDS = {
         "simulate FILES/limits-outside-pod-templates.yaml --instance-type trn2.48xlarge --extended-resources",
     ],
     "Neuron in what limits and in what schedules": ["migrate FILES/neuron-limited-not-asked-for.yaml"],
-    "a template that an operator makes": [
-        "simulate FILES/claim-template-of-an-operator.yaml --instance-type trn2.48xlarge"
+    "Neuron devices that are used and not asked for": [
+        "migrate FILES/uses-without-asking.yaml",
+        "migrate FILES/uses-without-asking.yaml --extended-resources",
+        "simulate FILES/uses-without-asking.yaml --instance-type trn2.48xlarge --extended-resources",
+        "explain FILES/uses-without-asking.yaml --instance-type trn2.48xlarge --extended-resources",
     ],
+    "objects that speak of the resource": ["migrate FILES/speaks-of-the-resource.yaml"],
+    "objects that write limits into pods": ["migrate FILES/writes-limits.yaml"],
+    "a template that an operator makes": ["simulate FILES/claim-template-of-an-operator.yaml --instance-type trn2.48xlarge"],
     "operators that make several pods of a template": [
         "simulate FILES/operators-that-make-several-pods.yaml --instance-type trn1.32xlarge=4 --extended-resources",
     ],

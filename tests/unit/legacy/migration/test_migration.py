@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from dra_driver.cli.main import main
 from dra_driver.legacy.migration import Nodes, migrate
-from dra_driver.legacy.migration.container_settings import reaches_devices
 from dra_driver.legacy.rules import NeuronResource, candidates, counts
 from dra_driver.neuron.topology.groups import device_group_ids
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
+from dra_driver.simulator.manifests.unasked import reaches_devices, unasked
 from dra_driver.util.errors import DriverError
 from tests.generators.effort import examples
 from tests.golden import golden
@@ -387,7 +387,7 @@ def test_directories_with_device_files_reach_devices(path: str) -> None:
     assert reaches_devices(path)
 
 
-@pytest.mark.parametrize("path", ["/device", "/dev/shm", "/var"])
+@pytest.mark.parametrize("path", ["/device", "/dev/shm", "/var", ""])
 def test_other_directories_do_not(path: str) -> None:
     assert not reaches_devices(path)
 
@@ -842,6 +842,22 @@ def test_no_pod_spec_ends_in_a_traceback(spec: Object) -> None:
         assert "input:1" in str(error)
     else:
         assert made.documents
+
+
+CONTAINER_KEYS = st.sampled_from(
+    ["containers", "env", "name", "volumeMounts", "volumes", "hostPath", "path", "resources"]
+)
+
+
+@settings(max_examples=examples(150))
+@given(
+    spec=st.dictionaries(CONTAINER_KEYS, st.recursive(VALUES, lambda below: st.lists(below, max_size=2)), max_size=4)
+)
+def test_any_pod_spec_of_any_kind_is_searched_for_devices_that_are_not_asked_for(spec: Object) -> None:
+    assert list(unasked(spec)) == []
+    env = spec["env"] if isinstance(spec.get("env"), list) else []
+    using = {**spec, "env": [*env, {"name": "NEURON_RT_NUM_CORES"}], "resources": None}
+    assert [*unasked({"containers": [using]})] == [("containers", 0, "env", len(env))]
 
 
 KEYS = st.sampled_from(["spec", "template", "jobTemplate", "podSpec", "containers", "a", "limits", "default", NEURON])

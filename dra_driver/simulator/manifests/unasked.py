@@ -1,0 +1,73 @@
+"""Pods that use Neuron devices without asking Kubernetes for them: by host paths, or for a runtime that finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES, VISIBLE_CORES
+
+CHOICES: Final = (VISIBLE_CORES, "AWS_NEURON_VISIBLE_DEVICES")
+"""Variables that name cores or chips of the host."""
+_VARIABLES: Final = frozenset({*CHOICES, *LOGICAL_CORE_VARIABLES, "NEURON_RT_NUM_CORES"})
+"""Variables that only a process with Neuron devices has a use for."""
+_DEVICE_FILES: Final = "/dev/neuron"
+NEURON_RESOURCES: Final = "aws.amazon.com/neuron"
+"""Common prefix of the resources of Neuron's device plugin: this one, ``neurondevice`` and ``neuroncore``."""
+_LISTS: Final = ("initContainers", "containers")
+
+Json = Mapping[str, Any]
+Path = tuple[str | int, ...]
+
+
+def unasked(spec: Json) -> Iterator[Path]:
+    """Where a pod uses Neuron devices and has no limit or claim for them, from the pod spec on.
+
+    Args:
+        spec: a pod spec as it was read; its fields may have any type.
+    """
+    containers = [(name, at, each) for name in _LISTS for at, each in _items(spec, name)]
+    if not spec.get("resourceClaims") and not any(
+        NEURON_RESOURCES in str(each.get("resources")) for _, _, each in containers
+    ):
+        for name, at, each in containers:
+            for place, entry in _items(each, "env"):
+                if str(entry.get("name")) in _VARIABLES:
+                    yield name, at, "env", place
+    # Many containers mount /dev for other devices.
+    mounted = {
+        str(mount.get("name")): "neuron" in str(each).lower()
+        for _, _, each in containers
+        if not _asks(each)
+        for _, mount in _items(each, "volumeMounts")
+    }
+    for place, volume in _items(spec, "volumes"):
+        name, path = str(volume.get("name")), host_path(volume)
+        if name in mounted and (path.startswith(_DEVICE_FILES) or (mounted[name] and reaches_devices(path))):
+            yield "volumes", place, "hostPath"
+
+
+def _asks(container: Json) -> bool:
+    resources = container.get("resources")
+    return isinstance(resources, dict) and bool(resources.get("claims") or NEURON_RESOURCES in str(resources))
+
+
+def _items(holder: Json, name: str) -> Iterator[tuple[int, Json]]:
+    found = holder.get(name)
+    yield from (
+        (at, each) for at, each in enumerate(found if isinstance(found, list) else ()) if isinstance(each, dict)
+    )
+
+
+def host_path(volume: Json) -> str:
+    """The directory or file of the host that a volume shows; "" if it shows none."""
+    found = volume.get("hostPath")
+    return str(found.get("path") or "") if isinstance(found, dict) else ""
+
+
+def reaches_devices(path: str) -> bool:
+    """Whether a directory or file of the host is, or contains, device files of Neuron chips."""
+    bare = path.rstrip("/") or path[:1]
+    return bare.startswith(_DEVICE_FILES) or bool(
+        bare and _DEVICE_FILES.startswith(bare if bare == "/" else f"{bare}/")
+    )
