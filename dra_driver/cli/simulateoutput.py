@@ -63,14 +63,7 @@ def show(given: ClusterInput, simulation: Simulation, output: str) -> Report:
 
         terminal.show("\n".join(text(found, draw, wide=output == "wide")))
         return found
-    for line in found["notConsidered"]:
-        print(f"not considered: {line}", file=sys.stderr)
-    for pod in found["pods"]:
-        if not pod["claims"] and pod["node"] is None:
-            print(f"{title(pod)}: not placed: {pod['reason']}", file=sys.stderr)
-    for row in found["claims"]:
-        if row["refusal"]:
-            print(f"{title(row)}: {_refusal(row)}", file=sys.stderr)
+    _tell(found)
     if output == "svg":
         print(pictures(found, simulation, drivers, explained), end="")
     elif output == "yaml":
@@ -78,6 +71,20 @@ def show(given: ClusterInput, simulation: Simulation, output: str) -> Report:
     else:
         terminal.print_object(found, output)
     return found
+
+
+def _tell(found: Report) -> None:
+    """What a format for programs leaves out, on standard error."""
+    for line in found["notConsidered"]:
+        print(f"not considered: {line}", file=sys.stderr)
+    for pod in found["pods"]:
+        if not pod["claims"] and pod["node"] is None:
+            print(f"{title(pod)}: not placed: {pod['reason']}", file=sys.stderr)
+        for warning in pod["warnings"]:
+            print(f"{title(pod)}: warning: {warning}", file=sys.stderr)
+    for row in found["claims"]:
+        if row["refusal"]:
+            print(f"{title(row)}: {_refusal(row)}", file=sys.stderr)
 
 
 def text(found: Report, draw: Callable[[str, Sequence[str]], str], *, wide: bool = True) -> Iterator[str]:
@@ -224,6 +231,7 @@ def _outcome(outcome: Report, rows: Rows, draw: Callable[[str, Sequence[str]], s
     found = outcome.get("containers", ())
     if any((item["devices"], item["environment"]) != (found[0]["devices"], found[0]["environment"]) for item in found):
         yield from (f"  {line}" for item in found for line in container_lines(item))
+    yield from (f"  warning: {warning}" for warning in outcome.get("warnings", ()))
 
 
 def _devices(claims: Sequence[Report]) -> list[str]:

@@ -15,6 +15,7 @@ from dra_driver.simulator.explain import Explanation, obstacles
 from dra_driver.simulator.hardware import MEANINGS, number_of, resource_of
 from dra_driver.simulator.manifests import Manifests, PodWithClaims
 from dra_driver.simulator.objects import key
+from dra_driver.simulator.own_variables import own_variables
 from dra_driver.simulator.placement import Outcome, Simulation, free_devices
 from dra_driver.simulator.preparation import NodeDrivers, Prepared, StoredObjects, containers, prepared_on_nodes
 from dra_driver.simulator.taints import listed
@@ -49,7 +50,9 @@ def report(
             "refusedClaims": refused,
         },
         "pods": [
-            _pod(outcome.pod, outcome, stored.pods, found) for outcome in simulation.outcomes if outcome.pod is not None
+            _pod(outcome.pod, outcome, stored.pods, found, drivers)
+            for outcome in simulation.outcomes
+            if outcome.pod is not None
         ],
         "claims": rows,
         "nodes": [_node(simulation, node, drivers) for node in simulation.nodes],
@@ -88,9 +91,15 @@ def claims(simulation: Simulation) -> list[dict[str, Any]]:
 
 
 def _pod(
-    pod: PodWithClaims, outcome: Outcome, pods: Mapping[Key, Pod], found: Mapping[Key, Prepared]
+    pod: PodWithClaims,
+    outcome: Outcome,
+    pods: Mapping[Key, Pod],
+    found: Mapping[Key, Prepared],
+    drivers: NodeDrivers,
 ) -> dict[str, Any]:
     own = [found[key(claim)] for claim in outcome.claims if key(claim) in found]
+    rows = containers(pods[pod.namespace, pod.name], own) if outcome.placed else []
+    kind = drivers.hardware(outcome.node).kind if outcome.node is not None else None
     return {
         "namespace": pod.namespace,
         "name": pod.name,
@@ -99,7 +108,8 @@ def _pod(
         "nodeChoice": outcome.choice,
         "reason": outcome.reason,
         "claims": [claim.metadata.name for claim in outcome.claims],
-        "containers": containers(pods[pod.namespace, pod.name], own) if outcome.placed else [],
+        "containers": rows,
+        "warnings": list(own_variables(pod.written.get("spec") or {}, rows, kind)),
     }
 
 

@@ -28,8 +28,9 @@ from dra_driver.simulator.manifests import (
     PodWithClaims,
     attempts,
 )
+from dra_driver.simulator.own_variables import own_variables
 from dra_driver.simulator.placement import ExtendedResources, Outcome, Places, scores_of
-from dra_driver.simulator.preparation import NodeDrivers, StoredObjects, prepared_on_nodes
+from dra_driver.simulator.preparation import NodeDrivers, Prepared, StoredObjects, containers, prepared_on_nodes
 from dra_driver.util.errors import DriverError
 
 
@@ -251,14 +252,28 @@ class _Batch:
             self._server,
             choose=partial(self._scores.choose, pod, claims),
             refused=partial(self._refused_by_driver, pod),
+            warnings=partial(self._warnings, pod),
         )
 
     def _refused_by_driver(
         self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim], node: str
     ) -> tuple[Refused, ...]:
-        outcomes = [Outcome(pod, tuple(claims), node, "")]
-        found = prepared_on_nodes(outcomes, StoredObjects.of(outcomes), self._drivers)
+        _, found = self._prepared(pod, claims, node)
         return tuple(Refused("/".join(name), item.problem) for name, item in found.items() if item.problem)
+
+    def _warnings(self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim], node: str) -> tuple[str, ...]:
+        if pod is None:
+            return ()
+        stored, found = self._prepared(pod, claims, node)
+        rows = containers(stored.pods[pod.namespace, pod.name], list(found.values()))
+        return tuple(own_variables(pod.written.get("spec") or {}, rows, self._drivers.hardware(node).kind))
+
+    def _prepared(
+        self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim], node: str
+    ) -> tuple[StoredObjects, dict[tuple[str, str], Prepared]]:
+        outcomes = [Outcome(pod, tuple(claims), node, "")]
+        stored = StoredObjects.of(outcomes)
+        return stored, prepared_on_nodes(outcomes, stored, self._drivers)
 
     def _obstacle(self, pod: PodWithClaims, node: Node) -> str:
         """Why the pod cannot run on the node, or the group of the pod cannot."""

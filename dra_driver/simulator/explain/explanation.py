@@ -161,6 +161,8 @@ class Question:
     """Selects one of several allocations; None selects the first."""
     refused: Callable[[Sequence[ResourceClaim], str], tuple[Refused, ...]] = lambda _claims, _node: ()
     """Which of the pod's claims, all allocated, the driver of a node would refuse."""
+    warnings: Callable[[Sequence[ResourceClaim], str], tuple[str, ...]] = lambda _claims, _node: ()
+    """What the pod's containers say of their devices, and does not count on a node, if the claims are allocated so."""
 
 
 def explain(question: Question, decision: Allocation | Refusal | None = None) -> Explanation:
@@ -246,11 +248,15 @@ def exclusions(question: Question) -> Mapping[str, str]:
 
 def _refused(question: Question, waiting: Sequence[ResourceClaim], answer: Allocation) -> tuple[Refused, ...]:
     """What the driver of the node would refuse if ``waiting``, claims of the question, were allocated so."""
+    return question.refused(_allocated_so(question, waiting, answer), answer.node)
+
+
+def _allocated_so(question: Question, waiting: Sequence[ResourceClaim], answer: Allocation) -> list[ResourceClaim]:
     made = {
         claim_name(claim): msgspec.structs.replace(claim, status=ResourceClaimStatus(result))
         for claim, result in zip(waiting, answer.results, strict=True)
     }
-    return question.refused([made.get(claim_name(claim), claim) for claim in question.claims], answer.node)
+    return [made.get(claim_name(claim), claim) for claim in question.claims]
 
 
 def _had(claim: ResourceClaim) -> Placed:
@@ -280,6 +286,7 @@ def _allocated(question: Question, had: tuple[Placed, ...]) -> Explanation:
     return Explanation(
         subject=question.subject, claims=_names(question), fits=bool(could) and not refused,
         node=could[0] if could else None, refused=refused,
+        warnings=question.warnings(question.claims, could[0]) if could else (),
         could=tuple(could), placed=had, verdict=verdict, error="",
         nodes=_together({name: Diagnosis("pod", text) for name, text in excluded.items()}) if not could else (),
         nearest="", remedies=(), traps=(),
@@ -292,9 +299,10 @@ def _explanation(
     chosen = decision if isinstance(decision, Allocation) else None
     error = decision.reason if isinstance(decision, Refusal) and decision.fatal else ""
     culprit = next((node for node, refusal in survey.errors if error and refusal.reason == error), None)
-    placed, refused = had, tuple[Refused, ...]()
+    placed, refused, warnings = had, tuple[Refused, ...](), tuple[str, ...]()
     if chosen is not None:
         refused = _refused(question, case.claims, chosen)
+        warnings = question.warnings(_allocated_so(question, case.claims, chosen), chosen.node)
         placed += tuple(
             replace(_had(claim), devices=result.devices.results)
             for claim, result in zip(case.claims, chosen.results, strict=True)
@@ -316,6 +324,7 @@ def _explanation(
         remedies=remedies(case, survey.asked, miss, question.holders, offered=offered) if chosen is None else (),
         traps=known,
         refused=refused,
+        warnings=warnings,
         holders=_holders(case, miss, question.holders) if miss is not None else (),
     )
 

@@ -25,6 +25,7 @@ def text(found: Explanation, told: Collection[str] = ()) -> str:
     if not found.state:  # else the verdict lists them
         lines += [f"  {line}" for item in found.placed for line in _placed(item)]
     lines += [f"  {_sentence(item.sentence)}" for item in found.refused]
+    lines += [f"  {_sentence(f'warning: {item}')}" for item in found.warnings]
     tried = " (each was tried)" if found.nodes and not found.state else ""
     lines += _listed(f"What would help{tried}:", [_sentence(item) for item in found.remedies])
     groups = obstacles(found)
@@ -143,6 +144,7 @@ def plain(found: Explanation) -> dict[str, Any]:
         "nodes": [{"names": list(group.nodes), **_diagnosis(group.diagnosis)} for group in found.nodes],
         "nearestMiss": found.nearest or None,
         "refused": [asdict(item) for item in found.refused],
+        "warnings": list(found.warnings),
         "holders": [{"claim": item.claim, "devices": list(item.devices)} for item in found.holders],
         "whatWouldHelp": list(found.remedies),
         "traps": [asdict(trap) for trap in found.traps],

@@ -165,6 +165,8 @@ class Explanation:
     """On the node of the nearest miss: who holds the devices that have used up shared counters."""
     refused: tuple[Refused, ...] = ()
     """What the driver of ``node`` would refuse."""
+    warnings: tuple[str, ...] = ()
+    """What the pod's containers say of their devices, and does not count there."""
     state: str = ""
     """How a pod that has a node is there, a sentence; "" for any other."""
     causes: tuple[str, ...] = ()

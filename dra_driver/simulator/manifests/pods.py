@@ -116,12 +116,20 @@ def with_claims(pod: Described, value: Any) -> PodWithClaims:
     )
 
 
-def told(pod: PodWithClaims, beyond_it: Iterable[str]) -> Iterator[str]:
-    """What is to be said of a pod as not considered: that it has no claims, or ``beyond_it``."""
+def told(pod: PodWithClaims, beyond_it: Iterable[str], *, held: bool) -> Iterator[str]:
+    """What is to be said of a pod as not considered: that it has no claims, or ``beyond_it``.
+
+    Args:
+        pod: the pod.
+        beyond_it: what else is not considered of one that has claims.
+        held: whether a cluster holds it, so that its node may be the scheduler's choice.
+    """
     asks = any(name.startswith(NEURON_RESOURCES) for name in pod.extended_resources)
     takes = next(unasked(pod.written.get("spec") or {}), None) is not None
     if pod.waits:
         yield from beyond_it
+    elif asks and held:
+        yield "Pod on a node, whose device plugin serves its limits of Neuron (they are in use there)"
     elif asks:
         yield (
             "Pod that asks for Neuron by limits and names its node itself, so the scheduler allocates nothing for it "

@@ -378,14 +378,15 @@ class _Reader:
             if self._count > MAX_PODS:
                 raise origin.error((), f"this and what was read before make more than {MAX_PODS} pods")
             made = with_claims(pod, value)
-            self._add_pod(made if is_counted or not pod.assumed else replace(made, by_operator=True), unconsidered(pod))
+            made = made if is_counted or not pod.assumed else replace(made, by_operator=True)
+            self._add_pod(made, unconsidered(pod), held=self._held or _has_uid(value))
 
-    def _add_pod(self, pod: PodWithClaims, beyond_it: Iterable[str]) -> None:
+    def _add_pod(self, pod: PodWithClaims, beyond_it: Iterable[str], *, held: bool) -> None:
         if pod.waits:
             self._pods.append(pod)
         elif pod.node_name:
             self._running.append(pod)
         # In a cluster, most pods have no claims, and nobody asks about them.
-        notes = told(pod, beyond_it) if not self._stored else beyond_it if pod.waits else ()
+        notes = told(pod, beyond_it, held=held) if not self._stored else beyond_it if pod.waits else ()
         for text in notes:
             self._unconsidered.setdefault(text, []).append(f"{pod.namespace}/{pod.name}")

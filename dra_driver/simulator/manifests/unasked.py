@@ -26,12 +26,12 @@ def unasked(spec: Json) -> Iterator[Path]:
     Args:
         spec: a pod spec as it was read; its fields may have any type.
     """
-    containers = [(name, at, each) for name in _LISTS for at, each in _items(spec, name)]
+    containers = [(name, at, each) for name in _LISTS for at, each in entries(spec, name)]
     if not spec.get("resourceClaims") and not any(
         NEURON_RESOURCES in str(each.get("resources")) for _, _, each in containers
     ):
         for name, at, each in containers:
-            for place, entry in _items(each, "env"):
+            for place, entry in entries(each, "env"):
                 if str(entry.get("name")) in _VARIABLES:
                     yield name, at, "env", place
     # Many containers mount /dev for other devices.
@@ -39,9 +39,9 @@ def unasked(spec: Json) -> Iterator[Path]:
         str(mount.get("name")): "neuron" in str(each).lower()
         for _, _, each in containers
         if not _asks(each)
-        for _, mount in _items(each, "volumeMounts")
+        for _, mount in entries(each, "volumeMounts")
     }
-    for place, volume in _items(spec, "volumes"):
+    for place, volume in entries(spec, "volumes"):
         name, path = str(volume.get("name")), host_path(volume)
         if name in mounted and (path.startswith(_DEVICE_FILES) or (mounted[name] and reaches_devices(path))):
             yield "volumes", place, "hostPath"
@@ -52,7 +52,8 @@ def _asks(container: Json) -> bool:
     return isinstance(resources, dict) and bool(resources.get("claims") or NEURON_RESOURCES in str(resources))
 
 
-def _items(holder: Json, name: str) -> Iterator[tuple[int, Json]]:
+def entries(holder: Json, name: str) -> Iterator[tuple[int, Json]]:
+    """The objects in a list, with their places; the list and what is in it may have any type."""
     found = holder.get(name)
     yield from (
         (at, each) for at, each in enumerate(found if isinstance(found, list) else ()) if isinstance(each, dict)

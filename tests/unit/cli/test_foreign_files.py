@@ -89,10 +89,13 @@ COMMANDS = {
         "simulate - --instance-type trn1.32xlarge",
     ],
     "a range of cores of its own": ["migrate FILES/own-core-ranges.yaml", "simulate - --instance-type inf2.48xlarge"],
-    "a logical core size of its own": [
-        "migrate FILES/own-logical-core-size.yaml",
-        "simulate - --instance-type trn2.48xlarge",
+    "variables of containers that have claims": [
+        "simulate FILES/own-variables-of-claims.yaml --instance-type trn2.48xlarge --partitions chip.core -o json",
+        "explain FILES/own-variables-of-claims.yaml --instance-type trn2.48xlarge --partitions chip.core",
+        "explain FILES/own-variables-of-claims.yaml --instance-type trn1.2xlarge --partitions chip.core",
+        "explain FILES/own-core-ranges.yaml --instance-type inf2.48xlarge --partitions chip.core --extended-resources",
     ],
+    "a logical core size of its own": ["migrate FILES/own-logical-core-size.yaml", "simulate - --instance-type trn2.48xlarge"],
     "a job that is suspended, a deployment without replicas": [
         "simulate FILES/suspended-and-scaled-to-zero.yaml --instance-type trn2.48xlarge",
         "simulate FILES/suspended-and-scaled-to-zero.yaml --instance-type trn2.48xlarge --resume",

@@ -1,0 +1,61 @@
+"""A container's own variables of the Neuron runtime, beside those that the node's driver sets through CDI."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES, VISIBLE_CORES
+from dra_driver.neuron.topology.instance_types import InstanceType
+from dra_driver.simulator.manifests.unasked import entries
+from dra_driver.util.text import quoted
+
+_NUM_CORES: Final = "NEURON_RT_NUM_CORES"
+_VISIBLE_DEVICES: Final = "AWS_NEURON_VISIBLE_DEVICES"
+_CORES: Final = re.compile(r"[0-9]{1,6}(?:-[0-9]{1,6})?(?:,[0-9]{1,6}(?:-[0-9]{1,6})?)*", re.ASCII)
+
+
+def own_variables(
+    spec: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], kind: InstanceType | None
+) -> Iterator[str]:
+    """What a pod's containers say themselves, and the driver or the hardware says otherwise, a sentence each.
+
+    Args:
+        spec: of the pod, as it was read and validated.
+        rows: what its containers are given (``preparation.containers``).
+        kind: type of the node; None if it is not known.
+    """
+    given = {row["name"]: row for row in rows}
+    for which in ("initContainers", "containers"):
+        for _, container in entries(spec, which):
+            name = container["name"]
+            for _, entry in entries(container, "env") if name in given else ():
+                said = _said(entry, given[name]["environment"], _cores(given[name], kind))
+                if said:
+                    yield f"container {name}: {said}"
+
+
+def _said(entry: Mapping[str, Any], environment: Mapping[str, str], cores: int | None) -> str:
+    name, value = str(entry.get("name")), entry.get("value")
+    own = f"its own {name}={quoted(str(value))}" if value is not None else f"its own {name}"
+    told = environment.get(name)
+    if told is not None:
+        text = f"{own} does not count: the driver sets {told} (CRI-O before 1.34 takes the container's own)"
+        return text if value != told else ""
+    if name == _VISIBLE_DEVICES:
+        return f"{own} is for a hook outside CDI, which adds chips of the host to those of the claim: remove it"
+    if cores is None or VISIBLE_CORES in environment or not _CORES.fullmatch(str(value)):
+        return ""
+    has = f"it has {cores}, which count from 0"
+    if name == VISIBLE_CORES and max(map(int, re.findall("[0-9]+", str(value)))) >= cores:
+        return f"{own} names cores that it does not have: {has}"
+    if name == _NUM_CORES and str(value).isdigit() and int(value or 0) > cores:
+        return f"{own} is more than the cores that it has: {has}"
+    return ""
+
+
+def _cores(row: Mapping[str, Any], kind: InstanceType | None) -> int | None:
+    """Logical cores of the chips that a container is given."""
+    size = row["environment"].get(LOGICAL_CORE_VARIABLES[0], "1")
+    return None if kind is None else len(row["devices"]) * kind.cores_per_device // int(size)
