@@ -92,7 +92,14 @@ def run(args: argparse.Namespace) -> int:
 def _evidence(args: argparse.Namespace) -> Evidence:
     import msgspec
 
-    from dra_driver.operations.verification.collect import beat_again, collect, lines_of, listing, read_input
+    from dra_driver.operations.verification.collect import (
+        beat_again,
+        collect,
+        lines_of,
+        listing,
+        read_input,
+        unanswered,
+    )
     from dra_driver.operations.verification.evidence import Evidence
     from dra_driver.operations.verification.report import read
 
@@ -108,7 +115,8 @@ def _evidence(args: argparse.Namespace) -> Evidence:
     if args.neuron_ls is not None:
         added["neuron_ls"] = listing(read_input(args.neuron_ls).decode("utf-8", "replace"))
     if args.kernel_log is not None:
-        added["kernel_log"] = lines_of(read_input(args.kernel_log))
+        log = read_input(args.kernel_log)
+        added |= {"kernel_log": lines_of(log), "unanswered": unanswered(log)}
     if args.probe is not None:
         from dra_driver.operations.verification.probes import probe_container, probe_host
 

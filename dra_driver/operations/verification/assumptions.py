@@ -355,6 +355,14 @@ TABLE: Final = (
         ("kernel log",),
     ),
     Assumption(
+        "firmware-answers",
+        "the firmware of each chip answers the kernel driver",
+        _public("bottlerocket-os/bottlerocket#4582, a log with fw_io_execute_request ... timed out"),
+        Check("the kernel log (--kernel-log)", verdicts.firmware_answers),
+        "chips are missing, or say nothing of themselves, and the node offers fewer devices or none",
+        ("offering chips",),
+    ),
+    Assumption(
         "neuron-ls-devices",
         "neuron-ls numbers the chips as sysfs does",
         _public(_LS),
@@ -425,6 +433,14 @@ TABLE: Final = (
         Check("the Node's status.nodeInfo.containerRuntimeVersion (--container-runtime)", verdicts.runtime_cdi),
         "containers start without their chips, or not at all (unresolvable CDI devices)",
         ("containers with chips",),
+    ),
+    Assumption(
+        "runtime-cdi-variables",
+        "what CDI sets replaces a variable of the pod or of the image",
+        _public("containerd, internal/cri (CDI edits come last); CRI-O, cri-o#9292"),
+        Check("the Node's status.nodeInfo.containerRuntimeVersion (--container-runtime)", verdicts.runtime_variables),
+        "a pod with its own NEURON_RT_VISIBLE_CORES uses cores of other pods on a shared chip",
+        ("sharing chips",),
     ),
     Assumption(
         "chips-open",

@@ -46,6 +46,8 @@ _MAX_LINES: Final = 64
 _PCI_IDS: Final = re.compile("|".join([*(name for chip in CHIPS for name in chip.pci_device_ids), "efa[0-9a-f]"]))
 _SAID = ("NEURON_HW_ERR", "nd-id", "nc-id", "action")
 """Words of a line of the kernel log whose values are kept."""
+_UNANSWERED = re.compile(rb"\bfw_io_execute_request\w{0,16}: [^\n=]{0,40}?\bcmd: ([0-9]{1,4}) timed out")
+"""A line of the kernel driver (bottlerocket-os/bottlerocket#4582)."""
 _VALUE = re.compile(r"[A-Za-z0-9_-]{1,40}", re.ASCII)
 _SERIAL = re.compile(r"[0-9A-Fa-f]{16}", re.ASCII)
 
@@ -98,6 +100,7 @@ def _collect(root: Path, at: list[str]) -> Evidence:
         container_chips=_own_chips() if inside else None,
         neuron_ls=None if listed is None else listing(listed),
         kernel_log=None if log is None else lines_of(log.encode()),
+        unanswered=None if log is None else unanswered(log.encode()),
     )
 
 
@@ -200,6 +203,12 @@ def listing(text: str) -> tuple[ListedDevice, ...]:
 def lines_of(log: bytes) -> tuple[str, ...]:
     """The lines of the Neuron runtime in a kernel log, at most 64, without what names the instance or the chip."""
     return tuple(_told(line.text) for line in islice(marked_lines(log), _MAX_LINES))
+
+
+def unanswered(log: bytes) -> tuple[str, ...]:
+    """The commands that a chip's firmware did not answer, at most 8, each in a line of the kernel driver."""
+    commands = dict.fromkeys(found[1].decode("ascii") for found in _UNANSWERED.finditer(log))
+    return tuple(f"neuron:fw_io_execute_request: cmd: {command} timed out" for command in islice(commands, 8))
 
 
 def _told(text: str) -> str:

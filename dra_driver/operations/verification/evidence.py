@@ -92,6 +92,8 @@ class Evidence(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     neuron_ls: Annotated[tuple[ListedDevice, ...], Meta(max_length=64)] | None = None
     kernel_log: Annotated[tuple[Text, ...], Meta(max_length=64)] | None = None
     """Lines of the Neuron runtime; None: no log was given."""
+    unanswered: Annotated[tuple[Text, ...], Meta(max_length=8)] | None = None
+    """Lines of the kernel driver about a chip's firmware that did not answer; None: no log was given, or not looked."""
     container_runtime: Word = ""
     """As in a Node's status, such as ``containerd://2.1.5``."""
     opened: Opened | None = None

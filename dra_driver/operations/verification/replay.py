@@ -13,7 +13,7 @@ from dra_driver.operations.verification.hostfiles import DEVICES
 NEURON_LS = "neuron-ls.json"
 """At the root of a host that was made of a report: what ``neuron-ls -j`` said there."""
 KERNEL_LOG = "kernel.log"
-"""The same for the lines of the Neuron runtime in the kernel log."""
+"""The same for the lines about Neuron in the kernel log."""
 
 HARMLESS = NULL_DEVICE
 HARMLESS_OTHER = (1, 5)
@@ -31,7 +31,7 @@ def files_of(host: Evidence) -> dict[str, Entry]:
     if host.neuron_ls is not None:
         tree[NEURON_LS] = TextFile(json.dumps(plain(host.neuron_ls), indent=1) + "\n")
     if host.kernel_log is not None:
-        tree[KERNEL_LOG] = TextFile("".join(f"{line}\n" for line in host.kernel_log))
+        tree[KERNEL_LOG] = TextFile("".join(f"{line}\n" for line in (*host.kernel_log, *(host.unanswered or ()))))
     return tree
 
 

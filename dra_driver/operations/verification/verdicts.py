@@ -487,13 +487,28 @@ def heartbeat(host: Evidence) -> Verdict:
     return differs(seen, f"the heartbeats of {ranges(still)} stand still") if still else ok(seen)
 
 
+_NO_LOG: Final = unchecked("no kernel log was given; save one with 'dmesg --raw' and give it with --kernel-log")
+
+
 def kernel_log(host: Evidence) -> Verdict:
     if host.kernel_log is None:
-        return unchecked("no kernel log was given; save one with 'dmesg --raw' and give it with --kernel-log")
+        return _NO_LOG
     if not host.kernel_log:
         return unchecked("the log has no line of the Neuron runtime, so no execution has failed since boot")
     odd = [f"{quoted(line)} ({said})" for line in host.kernel_log if not isinstance(said := parse(line), LogHint)]
     return _judged(f"{len(host.kernel_log)} lines", odd)
+
+
+def firmware_answers(host: Evidence) -> Verdict:
+    if host.unanswered is None:
+        return _NO_LOG
+    if not host.unanswered:
+        return ok("no request timed out")
+    return differs(
+        first_of(host.unanswered, MOST),
+        "the firmware of a chip did not answer: reboot the node or replace the instance; if it happens again, use "
+        "another release of the kernel driver (older chips may need an older one)",
+    )
 
 
 # --- neuron-ls ------------------------------------------------------------------------------------------------------
@@ -587,20 +602,41 @@ def visible_kubelet(host: Evidence) -> Verdict | None:
 _RUNTIME = re.compile(r"(containerd|cri-o)://v?([0-9]{1,4})\.([0-9]{1,4}).*", re.ASCII)
 _CDI_BY_DEFAULT: Final = {"containerd": (2, 0), "cri-o": (1, 28)}
 _CDI_BY_SETTING: Final = {"containerd": (1, 7), "cri-o": (1, 23)}
+_REPLACES: Final = (1, 34)
+_REPLACES_WITH_FIX: Final = (1, 32)
+"""Of CRI-O, from which what CDI sets replaces a variable of the container."""
 
 
-def runtime_cdi(host: Evidence) -> Verdict:
-    if not host.container_runtime:
-        return unchecked("give --container-runtime, as in the Node's status.nodeInfo.containerRuntimeVersion")
-    found = _RUNTIME.fullmatch(host.container_runtime)
-    if found is None:
-        return differs(quoted(host.container_runtime), "neither containerd nor CRI-O")
-    name, version = found[1], (int(found[2]), int(found[3]))
+def of_runtime(judge: Callable[[str, str, tuple[int, int]], Verdict]) -> Judge:
+    """For a judge of a runtime as the Node names it: by that text, name and version."""
+
+    def judged(host: Evidence) -> Verdict:
+        if not host.container_runtime:
+            return unchecked("give --container-runtime, as in the Node's status.nodeInfo.containerRuntimeVersion")
+        found = _RUNTIME.fullmatch(host.container_runtime)
+        if found is None:
+            return differs(quoted(host.container_runtime), "neither containerd nor CRI-O")
+        return judge(host.container_runtime, found[1], (int(found[2]), int(found[3])))
+
+    return judged
+
+
+@of_runtime
+def runtime_variables(text: str, name: str, version: tuple[int, int]) -> Verdict:
+    if name == "containerd" or version >= _REPLACES:
+        return ok(text)
+    if version >= _REPLACES_WITH_FIX:
+        return unchecked("releases that have cri-o#9292 do", text)
+    return differs(text, "a variable of the pod or of the image wins: update CRI-O")
+
+
+@of_runtime
+def runtime_cdi(text: str, name: str, version: tuple[int, int]) -> Verdict:
     if version >= _CDI_BY_DEFAULT[name]:
-        return ok(host.container_runtime)
+        return ok(text)
     if version >= _CDI_BY_SETTING[name]:
-        return unchecked("it has CDI where its settings say so (containerd: enable_cdi)", host.container_runtime)
-    return differs(host.container_runtime, "it has no CDI")
+        return unchecked("it has CDI where its settings say so (containerd: enable_cdi)", text)
+    return differs(text, "it has no CDI")
 
 
 def opens(how: Literal["once", "twice"]) -> Judge:

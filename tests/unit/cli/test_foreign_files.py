@@ -56,6 +56,9 @@ COMMANDS = {
     "a node that is cordoned": [
         "explain FILES/jobset-depends-on.yaml --instance-type trn2.48xlarge --objects FILES/cordoned-node.yaml"
     ],
+    "a claim that joins chips and a network device by their root": [
+        "explain FILES/nic-at-the-same-root.yaml --instance-type trn2.48xlarge",
+    ],
     "old versions of kinds that ask for nothing of ours": [
         f"simulate FILES/old-versions-of-others.yaml {CLAIM} --instance-type trn1.2xlarge",
         f"explain FILES/old-versions-of-others.yaml {CLAIM} --instance-type trn1.2xlarge",

@@ -90,7 +90,8 @@ def test_outputs_of_other_tools_check_more_lines(tmp_path: Path, capsys: pytest.
     host = emulated(tmp_path / "host", "inf2.8xlarge")
     listed, log = tmp_path / "listed.json", tmp_path / "log"
     listed.write_text(json.dumps(neuron_ls(INSTANCE_TYPES["inf2.8xlarge"])))
-    log.write_text("<3>[    2.000000] NEURON_HW_ERR=DMA_ERROR nd-id=0 nc-id=0\n")
+    error = "<3>[    2.000000] NEURON_HW_ERR=DMA_ERROR nd-id=0 nc-id=0\n"
+    log.write_text(error)
     arguments = ["verify-host", "--host-root", str(host), "-o", "json"]
     more = ["--neuron-ls", str(listed), "--kernel-log", str(log), "--container-runtime", "containerd://2.1.5"]
     assert main([*arguments, *more]) == 0
@@ -101,9 +102,20 @@ def test_outputs_of_other_tools_check_more_lines(tmp_path: Path, capsys: pytest.
         "neuron-ls-cores",
         "neuron-ls-memory",
         "kernel-log",
+        "firmware-answers",
         "runtime-cdi",
+        "runtime-cdi-variables",
     )
     assert {code: found[code] for code in checked} == dict.fromkeys(checked, "ok")
+    unanswered = "[    9.892601] neuron:fw_io_execute_request: seq: 2, cmd: 1 timed out\n"
+    log.write_text(unanswered + error + unanswered)
+    report, copy = tmp_path / "report.json", tmp_path / "copy"
+    assert main([*arguments, *more, "--report", str(report)]) == 1
+    lines = {line["code"]: line for line in json.loads(capsys.readouterr().out)["lines"]}
+    assert {code for code, line in lines.items() if line["verdict"] == "differs"} == {"firmware-answers"}
+    golden("\n".join(lines["firmware-answers"][field] for field in ("seen", "why", "consequence")))
+    assert main(["emulate-host", "--from", str(report), str(copy)]) == 0
+    assert main(["verify-host", "--host-root", str(copy), "-o", "json"]) == 1
 
 
 @pytest.mark.parametrize(

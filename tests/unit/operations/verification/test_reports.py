@@ -24,7 +24,7 @@ from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.operations.verification.assumptions import judge
-from dra_driver.operations.verification.collect import collect, lines_of, listing
+from dra_driver.operations.verification.collect import collect, lines_of, listing, unanswered
 from dra_driver.operations.verification.evidence import Evidence, SeenFile
 from dra_driver.operations.verification.hostfiles import row_of
 from dra_driver.operations.verification.replay import files_of
@@ -146,7 +146,7 @@ def test_a_report_that_an_older_version_wrote_is_judged_and_replayed(path: Path,
     recorded = path.read_text()
     host = read(recorded.encode())
     verdicts = {line["code"]: line["verdict"] for line in json.loads(recorded)["lines"]}
-    newer = {"pcie-roots": "not checked"}
+    newer = dict.fromkeys(("pcie-roots", "firmware-answers"), "not checked") | {"runtime-cdi-variables": "ok"}
     assert {line.assumption.code: line.verdict.state for line in judge(host)} == verdicts | newer
     replayed = again(recorded, tmp_path)
     assert replayed.files.keys() == host.files.keys()
@@ -394,3 +394,15 @@ def test_lines_of_the_kernel_log_keep_kind_chip_and_core_only() -> None:
     assert lines_of(log) == (told, told)
     assert lines_of(f"{told}\n{told}".encode()) == (told, told)
     assert len(lines_of(log * 100)) == 64
+    assert unanswered(log) == ()
+
+
+def test_commands_that_the_firmware_did_not_answer_are_told_once() -> None:
+    lines = [
+        f"[    9.{number}] neuron:fw_io_execute_request: seq: {number}, cmd: {number % 3} timed out"
+        for number in range(9)
+    ]
+    told = unanswered("\n".join(lines).encode())
+    assert told == tuple(f"neuron:fw_io_execute_request: cmd: {number} timed out" for number in range(3))
+    assert unanswered("\n".join(told).encode()) == told
+    assert len(unanswered("\n".join(f"fw_io_execute_request: cmd: {n} timed out" for n in range(99)).encode())) == 8
