@@ -144,6 +144,16 @@ def items_of(document: Any, origin: Origin) -> Iterator[tuple[dict[str, Any], Or
         yield {**own, **item}, at
 
 
+def type_of(value: dict[str, Any], origin: Origin) -> tuple[str, str]:
+    """API version and kind of an object. Raises ManifestError if one is missing, or is no text."""
+    version, kind = value.get("apiVersion"), value.get("kind")
+    if not isinstance(version, str) or not isinstance(kind, str):
+        missing = "kind" if isinstance(version, str) else "apiVersion"
+        what = f"{missing} is missing, so this is no Kubernetes object"
+        raise origin.error((), what, remedy="of a Helm chart, give what helm template prints")
+    return version, kind
+
+
 def _values(text: str) -> list[Any]:
     if text.lstrip()[:1] == "{":
         # YAML does not know JSON's surrogate pairs. Text that turns out not to be JSON may still be YAML in flow style.

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dra_driver.kube.documents import documents, items_of
+from dra_driver.kube.documents import documents, items_of, type_of
 from dra_driver.kube.objects.core import PodSpec
 from dra_driver.legacy.annotations import POD_KEYS
 from dra_driver.legacy.migration.claims import Template, selector
-from dra_driver.legacy.migration.container_settings import SET_IN_TEXT
+from dra_driver.legacy.migration.container_settings import CHANGED, SET_IN_TEXT
 from dra_driver.legacy.migration.limits import (
     RESOURCES,
     Nodes,
@@ -30,7 +30,7 @@ from dra_driver.legacy.migration.limits import (
     chosen_types,
     places,
 )
-from dra_driver.legacy.migration.mentions import mentions, spoken_of, variables
+from dra_driver.legacy.migration.mentions import host_paths, mentions, spoken_of, variables
 from dra_driver.legacy.migration.pods import BYPASSES, SECOND_SCHEDULER, migrate_spec
 from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource
 from dra_driver.neuron.names import DRIVER_NAME
@@ -38,7 +38,7 @@ from dra_driver.neuron.topology.instance_types import lookup
 from dra_driver.simulator.manifests import NAMESPACE, ManifestError, Origin, podtemplates
 from dra_driver.simulator.manifests.fields import BESIDE, KINDS, convert
 from dra_driver.simulator.manifests.pods import makes_pods
-from dra_driver.simulator.manifests.unasked import unasked
+from dra_driver.simulator.manifests.unasked import VARIABLES, asks, unasked
 
 Json = dict[str, Any]
 
@@ -181,16 +181,23 @@ class _Work:
             self.documents.append(made)
 
     def _name(self, item: Json, origin: Origin) -> None:
-        """Where Neuron is asked for or spoken of, and nothing is converted."""
+        """Where Neuron is asked for, used or spoken of, and nothing is converted."""
         templates = podtemplates.find(item, origin)
-        for path in mentions(item, templates):
+        named = list(mentions(item, templates))
+        for path in named:
             if text := spoken_of(item, path):
                 self.warnings.add(origin, path, text)
             elif _may_ask(item):
                 self.left.append(origin.told(path, _NOT_CONVERTED))
-        for path in variables(item, templates) if _may_ask(item) else ():
-            self.warnings.add(origin, path, SET_IN_TEXT)
-        self.left += (origin.told(path, _NOT_ASKED) for path in _unasked(item, templates))
+        used = [*_unasked(item, templates), *(host_paths(item, templates) if _may_ask(item) else ())]
+        if _may_ask(item):
+            is_asked = bool(named) or item["kind"] == "ConfigMap" or podtemplates.any_asks(item, origin)
+            if is_asked:
+                for path in variables(item, templates, CHANGED):
+                    self.warnings.add(origin, path, SET_IN_TEXT)
+            else:
+                used += variables(item, templates, VARIABLES)
+        self.left += (origin.told(path, _NOT_ASKED) for path in used)
 
     def _as_new(self, item: Json, origin: Origin) -> Json:
         """Without what only an API server writes, if one has written the object."""
@@ -262,16 +269,16 @@ def _unasked(item: Json, templates: Iterable[Path]) -> Iterator[Path]:
     """Where pods of these templates use Neuron devices without asking for them."""
     name = (item["apiVersion"].rpartition("/")[0], item["kind"])
     if name not in BESIDE and (name not in KINDS or makes_pods(KINDS[name].struct)):
-        for path in templates:
-            yield from ((*path, *place) for place in unasked(podtemplates.at(item, path)))
+        specs = {path: podtemplates.at(item, path) for path in templates}
+        others_ask = any(map(asks, specs.values()))
+        for path, spec in specs.items():
+            yield from ((*path, *place) for place in unasked(spec, others_ask=others_ask))
 
 
 def _subject(item: Json, origin: Origin) -> str:
-    for needed in ("apiVersion", "kind"):
-        if not isinstance(item.get(needed), str):
-            raise origin.error((), f"{needed} is missing, so this is not a Kubernetes object")
+    _, kind = type_of(item, origin)
     name = _metadata(item).get("name") or _metadata(item).get("generateName")
-    return f"{item['kind'][:60]} {name[:253]}" if isinstance(name, str) else str(item["kind"][:60])
+    return f"{kind[:60]} {name[:253]}" if isinstance(name, str) else kind[:60]
 
 
 def _metadata(item: Json) -> Json:

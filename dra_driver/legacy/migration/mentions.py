@@ -6,8 +6,9 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from dra_driver.legacy.migration.container_settings import CHANGED, sets
+from dra_driver.legacy.migration.container_settings import sets
 from dra_driver.legacy.migration.limits import RESOURCES, Path
+from dra_driver.simulator.manifests.unasked import DEVICE_FILES
 
 _NAMED: Final = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, RESOURCES))})(?![\w.-])", re.ASCII)
 _OF_TAINT: Final = re.compile(r"\b(?:key|taintKey)[\"']?\s*:\s*[\"']?$")
@@ -75,15 +76,24 @@ def mentions(item: dict[str, Any], templates: Collection[Path]) -> Iterator[Path
             yield path
 
 
-def variables(item: dict[str, Any], templates: Collection[Path]) -> Iterator[Path]:
-    """Paths of the keys and texts that set a variable of the runtime which means another thing beside a claim.
+def variables(item: dict[str, Any], templates: Collection[Path], names: Collection[str]) -> Iterator[Path]:
+    """Paths of the keys and texts that set a variable of the runtime.
 
     Args:
         item: the object.
         templates: paths of pod specs, which are not searched.
+        names: of the variables; in longer texts, those that mean another thing beside a claim are looked for.
     """
     for path, value in _places(item, templates):
-        if path[-1] in CHANGED or (isinstance(value, str) and (value in CHANGED or sets(value))):
+        if path[-1] in names or (isinstance(value, str) and (value in names or sets(value))):
+            yield path
+
+
+def host_paths(item: dict[str, Any], templates: Collection[Path]) -> Iterator[Path]:
+    """Paths of the host paths to device files of chips, likewise, and of texts that have one."""
+    for path, value in _places(item, templates):
+        is_path = path[-2:] == ("hostPath", "path") and str(value).startswith(DEVICE_FILES)
+        if is_path or (isinstance(value, str) and "hostPath" in value and DEVICE_FILES in value):
             yield path
 
 

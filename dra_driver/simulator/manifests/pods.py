@@ -116,16 +116,17 @@ def with_claims(pod: Described, value: Any) -> PodWithClaims:
     )
 
 
-def told(pod: PodWithClaims, beyond_it: Iterable[str], *, held: bool) -> Iterator[str]:
+def told(pod: PodWithClaims, beyond_it: Iterable[str], *, held: bool, others_ask: bool) -> Iterator[str]:
     """What is to be said of a pod as not considered: that it has no claims, or ``beyond_it``.
 
     Args:
         pod: the pod.
         beyond_it: what else is not considered of one that has claims.
         held: whether a cluster holds it, so that its node may be the scheduler's choice.
+        others_ask: whether pods of the same object ask for Neuron devices.
     """
     asks = any(name.startswith(NEURON_RESOURCES) for name in pod.extended_resources)
-    takes = next(unasked(pod.written.get("spec") or {}), None) is not None
+    takes = next(unasked(pod.written.get("spec") or {}, others_ask=others_ask), None) is not None
     if pod.waits:
         yield from beyond_it
     elif asks and held:

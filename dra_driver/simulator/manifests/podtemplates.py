@@ -19,10 +19,10 @@ from typing import Any, Final
 from dra_driver.kube.documents import Origin
 from dra_driver.kube.objects.core import PodSpec
 from dra_driver.kube.objects.meta import ObjectMeta
+from dra_driver.simulator.manifests import unasked
 from dra_driver.simulator.manifests.fields import convert
 from dra_driver.simulator.manifests.idle import SCALED_TO_ZERO, SUSPENDED
 from dra_driver.simulator.manifests.pods import MAX_PODS
-from dra_driver.simulator.manifests.unasked import NEURON_RESOURCES
 from dra_driver.simulator.manifests.workloads import CustomWorkload, PodSet, PodTemplate
 
 Path = tuple[str | int, ...]
@@ -92,10 +92,15 @@ def _is_pod_spec(value: Any) -> bool:
     )
 
 
+def any_asks(item: Any, origin: Origin) -> bool:
+    """Whether a pod of the object has a claim, or a limit of Neuron devices."""
+    return any(unasked.asks(at(item, path) or {}) for path in find(item, origin))
+
+
 def asks(item: Any, origin: Origin) -> bool:
     """Whether a pod template has claims or names Neuron resources, as far as its text says."""
     texts = (str(at(item, path)) for path in find(item, origin))
-    return any("resourceClaims" in text or NEURON_RESOURCES in text for text in texts)
+    return any("resourceClaims" in text or unasked.NEURON_RESOURCES in text for text in texts)
 
 
 def at(item: Any, path: Path) -> Any:
@@ -255,7 +260,7 @@ def read(
     lenient = None if known and not held else unknown
     meta = _converted(item, ("metadata",), ObjectMeta, origin, None)
     root = _Part(item, origin)
-    unsaid = f"how many pods {kind[:60]} of {group[:60]} makes (one for each pod template is taken)"
+    unsaid = f"how many pods {kind[:60]} of {group[:60] or 'v1'} makes (one for each pod template is taken)"
     sets: list[PodSet] = []
     for number, path in enumerate(paths):
         found = _rule(known, path)
@@ -264,7 +269,7 @@ def read(
             count, idle = _counted(rule.count, root, place, resume=resume)
             role = rule.role or _role(root, place)
         else:
-            count, idle = _counted(_one_or_none, root, _holder(path), resume=resume)
+            count, idle = _counted(_one_or_none(root, path), root, path[:-2], resume=resume)
             role = _written(path)
         if any(role == other.role for other in sets):
             role = f"{role}-{number}"
@@ -292,15 +297,11 @@ def _counted(count: Callable[[_Part], int], root: _Part, place: Path, *, resume:
     return number, idle
 
 
-def _holder(path: Path) -> Path:
-    """What holds the pod template with the pod spec at ``path``, in a kind that is not known."""
-    return path[:-2] if path[-1] == "spec" else path[:-1]
-
-
-def _one_or_none(part: _Part) -> int:
-    """Of a kind that is not known."""
-    is_zero = isinstance(part.value, dict) and part.value.get("replicas") == 0
-    return part.least if is_zero else 1
+def _one_or_none(root: _Part, path: Path) -> Callable[[_Part], int]:
+    """For a kind that is not known: none if something around the pod spec at ``path`` says so."""
+    around = [at(root.value, path[:length]) for length in range(len(path))]
+    numbers = [part.get(name) for part in around if isinstance(part, dict) for name in ("replicas", "parallelism")]
+    return lambda part: part.least if 0 in numbers else 1
 
 
 def _rule(known: _Rules, path: Path) -> tuple[_Rule, Path] | None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dra_driver.kube.documents import ManifestError, Origin, documents, items_of
+from dra_driver.kube.documents import ManifestError, Origin, documents, items_of, type_of
 from dra_driver.kube.objects import core, resource
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.neuron.names import DRIVER_NAME
@@ -203,7 +203,7 @@ class _Reader:
         return replace(pod, by_operator=True) if makes else pod
 
     def add(self, value: dict[str, Any], origin: Origin) -> None:
-        version, name = self._type(value, origin)
+        version, name = type_of(value, origin)
         group = version.rpartition("/")[0]
         kind = KINDS.get((group, name))
         makes_pods = pods_of.makes_pods(kind.struct) if kind is not None else bool(podtemplates.find(value, origin))
@@ -236,7 +236,9 @@ class _Reader:
         A Pod stays: LeaderWorkerSet's leader owns the StatefulSet of its workers.
         """
         for owner in _owners(value):
-            if owner.get("controller") is True and owner.get("kind") != "Pod":
+            # A Deployment keeps the ReplicaSets of its old revisions.
+            is_old = value.get("kind") == "ReplicaSet" and podtemplates.at(value, ("spec", "replicas")) == 0
+            if owner.get("controller") is True and owner.get("kind") != "Pod" and not is_old:
                 self._has_made.add(str(owner.get("uid")))
 
     def _add_known(self, value: dict[str, Any], kind: Kind, origin: Origin) -> None:
@@ -295,14 +297,6 @@ class _Reader:
         named = self._identified(item, kind, origin)
         if named is not None:
             self._keep(named, kind, value)
-
-    def _type(self, value: dict[str, Any], origin: Origin) -> tuple[str, str]:
-        """API version and kind."""
-        version, name = value.get("apiVersion"), value.get("kind")
-        if not isinstance(version, str) or not isinstance(name, str):
-            missing = "apiVersion" if not isinstance(version, str) else "kind"
-            raise origin.error((), f"{missing} is missing, so this is no Kubernetes object")
-        return version, name
 
     def _identified(self, item: Any, kind: Kind, origin: Origin) -> Any:
         """The object with its name and namespace; None if it was read before, in whatever version.
@@ -370,6 +364,7 @@ class _Reader:
             for part, state in pods_of.without_pods(owner, owner.metadata.namespace, origin):
                 self._note_idle(state, f"{origin.subject} ({part})" if part else origin.subject, taken=resume)
         is_counted = not isinstance(owner, workloads.CustomWorkload)
+        others_ask = not self._stored and podtemplates.any_asks(value, origin)
         for pod in pods_of.pods(owner, owner.metadata.namespace, origin, least=int(resume)):
             if pod.ended:
                 self._unconsidered.setdefault("Pod that has ended", []).append(f"{pod.namespace}/{pod.name}")
@@ -379,14 +374,15 @@ class _Reader:
                 raise origin.error((), f"this and what was read before make more than {MAX_PODS} pods")
             made = with_claims(pod, value)
             made = made if is_counted or not pod.assumed else replace(made, by_operator=True)
-            self._add_pod(made, unconsidered(pod), held=self._held or _has_uid(value))
+            held = self._held or _has_uid(value)
+            notes = unconsidered(pod) if made.waits else ()
+            # In a cluster, most pods have no claims, and nobody asks about them.
+            self._add_pod(made, notes if self._stored else told(made, notes, held=held, others_ask=others_ask))
 
-    def _add_pod(self, pod: PodWithClaims, beyond_it: Iterable[str], *, held: bool) -> None:
+    def _add_pod(self, pod: PodWithClaims, notes: Iterable[str]) -> None:
         if pod.waits:
             self._pods.append(pod)
         elif pod.node_name:
             self._running.append(pod)
-        # In a cluster, most pods have no claims, and nobody asks about them.
-        notes = told(pod, beyond_it, held=held) if not self._stored else beyond_it if pod.waits else ()
         for text in notes:
             self._unconsidered.setdefault(text, []).append(f"{pod.namespace}/{pod.name}")

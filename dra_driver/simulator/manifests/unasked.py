@@ -9,9 +9,10 @@ from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES, VISIBLE_CORES
 
 CHOICES: Final = (VISIBLE_CORES, "AWS_NEURON_VISIBLE_DEVICES")
 """Variables that name cores or chips of the host."""
-_VARIABLES: Final = frozenset({*CHOICES, *LOGICAL_CORE_VARIABLES, "NEURON_RT_NUM_CORES"})
+VARIABLES: Final = frozenset({*CHOICES, *LOGICAL_CORE_VARIABLES, "NEURON_RT_NUM_CORES"})
 """Variables that only a process with Neuron devices has a use for."""
-_DEVICE_FILES: Final = "/dev/neuron"
+DEVICE_FILES: Final = "/dev/neuron"
+"""What the paths of the chips' device files begin with."""
 NEURON_RESOURCES: Final = "aws.amazon.com/neuron"
 """Common prefix of the resources of Neuron's device plugin: this one, ``neurondevice`` and ``neuroncore``."""
 _LISTS: Final = ("initContainers", "containers")
@@ -20,36 +21,42 @@ Json = Mapping[str, Any]
 Path = tuple[str | int, ...]
 
 
-def unasked(spec: Json) -> Iterator[Path]:
+def unasked(spec: Json, *, others_ask: bool = False) -> Iterator[Path]:
     """Where a pod uses Neuron devices and has no limit or claim for them, from the pod spec on.
 
     Args:
         spec: a pod spec as it was read; its fields may have any type.
+        others_ask: whether pods of the same object ask: a launcher has their variables.
     """
-    containers = [(name, at, each) for name in _LISTS for at, each in entries(spec, name)]
-    if not spec.get("resourceClaims") and not any(
-        NEURON_RESOURCES in str(each.get("resources")) for _, _, each in containers
-    ):
-        for name, at, each in containers:
+    if not others_ask and not asks(spec):
+        for name, at, each in _containers(spec):
             for place, entry in entries(each, "env"):
-                if str(entry.get("name")) in _VARIABLES:
+                if str(entry.get("name")) in VARIABLES:
                     yield name, at, "env", place
-    # Many containers mount /dev for other devices.
-    mounted = {
-        str(mount.get("name")): "neuron" in str(each).lower()
-        for _, _, each in containers
-        if not _asks(each)
-        for _, mount in entries(each, "volumeMounts")
-    }
+    mounted: dict[str, bool] = {}
+    for _, _, each in _containers(spec):
+        for _, mount in entries(each, "volumeMounts") if not _has(each) else ():
+            name = str(mount.get("name"))
+            # Many containers mount /dev for other devices.
+            mounted[name] = mounted.get(name, False) or "neuron" in str(each).lower()
     for place, volume in entries(spec, "volumes"):
         name, path = str(volume.get("name")), host_path(volume)
-        if name in mounted and (path.startswith(_DEVICE_FILES) or (mounted[name] and reaches_devices(path))):
+        if name in mounted and (path.startswith(DEVICE_FILES) or (mounted[name] and reaches_devices(path))):
             yield "volumes", place, "hostPath"
 
 
-def _asks(container: Json) -> bool:
+def asks(spec: Json) -> bool:
+    """Whether a pod has a claim, or a limit of Neuron devices."""
+    return bool(spec.get("resourceClaims")) or any(_has(each) for _, _, each in _containers(spec))
+
+
+def _has(container: Json) -> bool:
     resources = container.get("resources")
     return isinstance(resources, dict) and bool(resources.get("claims") or NEURON_RESOURCES in str(resources))
+
+
+def _containers(spec: Json) -> Iterator[tuple[str, int, Json]]:
+    yield from ((name, at, each) for name in _LISTS for at, each in entries(spec, name))
 
 
 def entries(holder: Json, name: str) -> Iterator[tuple[int, Json]]:
@@ -69,6 +76,4 @@ def host_path(volume: Json) -> str:
 def reaches_devices(path: str) -> bool:
     """Whether a directory or file of the host is, or contains, device files of Neuron chips."""
     bare = path.rstrip("/") or path[:1]
-    return bare.startswith(_DEVICE_FILES) or bool(
-        bare and _DEVICE_FILES.startswith(bare if bare == "/" else f"{bare}/")
-    )
+    return bare.startswith(DEVICE_FILES) or bool(bare and DEVICE_FILES.startswith(bare if bare == "/" else f"{bare}/"))

@@ -104,6 +104,8 @@ WITHOUT_PODS: list[Object] = [
     item("example.org/v1 Serve", {"decode": {"template": SPEC, **NONE}}),
     item("example.org/v1 Serve", {"decode": {"podSpec": SPEC, **NONE}}),
     item("example.org/v1 Serve", {"suspend": True, "template": TEMPLATE}),
+    item("example.org/v1 Runtime", {"jobs": [{**JOB, **NONE}]}),
+    item("example.org/v1 Runtime", {"job": {"parallelism": 0, "template": TEMPLATE}}),
     item("kubeflow.org/v2beta1 MPIJob", {"mpiReplicaSpecs": {"Worker": {"template": TEMPLATE}}}),
     item("ray.io/v1 RayCluster", {"workerGroupSpecs": [{"groupName": "w", "template": TEMPLATE}]}),
     item("ray.io/v1 RayCluster", {"workerGroupSpecs": [{"replicas": 1, "suspend": True, "template": TEMPLATE}]}),
@@ -144,12 +146,17 @@ def test_a_queue_resumes_what_it_has_suspended_and_scales_nothing(where: str) ->
     assert len(found.pods) == {"metadata": len(RAY_PODS), "run": 2}[where]
 
 
-def test_a_set_that_its_controller_scales_is_neither_named_nor_resumed() -> None:
+def test_a_set_of_an_old_revision_is_neither_named_nor_resumed_and_its_deployment_is() -> None:
     owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "u", "controller": True}
-    old = item("apps/v1 ReplicaSet", {"replicas": 0, "selector": {}, "template": TEMPLATE})
+    old = item("apps/v1 ReplicaSet", {"replicas": 0, "selector": {}, "template": TEMPLATE}, "web-1")
     old["metadata"] |= {"uid": "r", "ownerReferences": [owner]}
     assert read(old, resume=True) == read(old)
     assert read(old).not_considered == ()
+    web = item("apps/v1 Deployment", {"replicas": 0, "selector": {}, "template": TEMPLATE}, "web")
+    web["metadata"] |= {"uid": "u"}
+    (text,) = read(old, web).not_considered
+    assert text.endswith("Deployment default/web")
+    assert [pod.controller for pod in read(old, web, resume=True).pods] == ["Deployment default/web"]
 
 
 def test_a_cron_job_is_read_as_one_run_and_a_daemon_set_as_one_pod() -> None:
