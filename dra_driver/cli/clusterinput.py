@@ -252,8 +252,8 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="take workloads of FILE that are suspended or scaled to zero as resumed, with one replica at least (those "
-        "that wait for a queue of Kueue always are)",
+        help="take workloads of FILE, and groups of them, that are suspended or scaled to zero as resumed, with one "
+        "replica at least (what a queue of Kueue has suspended always is)",
     )
     emulation = parser.add_argument_group("emulated nodes")
     emulation.add_argument(

@@ -33,6 +33,7 @@ def merge(first: Manifests, second: Manifests) -> Manifests:
         templates=_joined(first.templates, second.templates),
         claims=_joined(first.claims, second.claims),
         pods=_joined(first.pods, second.pods, key=_pod),
+        beside={**first.beside, **second.beside},
         running=tuple(pod for pod in _joined(first.running, second.running, key=_pod) if _pod(pod) not in replaced),
         not_considered=tuple(dict.fromkeys((*first.not_considered, *second.not_considered))),
         standby=first.standby - {_name(item) for item in second.claims} | second.standby,

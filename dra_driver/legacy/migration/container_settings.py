@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from dra_driver.legacy.migration.limits import Path
-from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES
-from dra_driver.simulator.manifests.unasked import CHOICES, host_path, reaches_devices
+from dra_driver.simulator.manifests.unasked import CHANGED, CHOICES, commands_that_set, host_path, reaches_devices
 from dra_driver.util.text import quoted
 
-CHANGED: Final = (*CHOICES, *LOGICAL_CORE_VARIABLES)
-"""Variables that the driver sets, or that mean another thing for the devices of a claim."""
-_SETS: Final = re.compile(rf"\b(?:{'|'.join(CHANGED)})(?:=|[\"']?:\s|[\"']?\s+value[\"']?:)", re.ASCII)
 SET_IN_TEXT: Final = (
     "a variable of the Neuron runtime is set here: with a claim, cores and chips count from 0 over its devices, and "
     "its NeuronConfig has the logical core size (docs/migration.md)"
@@ -46,9 +41,8 @@ def container_settings(
         cores: whether its claim is for cores, which have the size at which nodes offer them.
     """
     size, left_out = None, set[str]()
-    for field in ("command", "args"):
-        if any(isinstance(word, str) and sets(word) for word in container.get(field) or ()):
-            warn((field,), SET_IN_TEXT)
+    for field in commands_that_set(container, CHANGED):
+        warn((field,), SET_IN_TEXT)
     for place, entry in enumerate(container.get("env") or ()):
         name, value, path = entry.get("name"), entry.get("value"), ("env", place)
         if name not in CHANGED:
@@ -68,11 +62,6 @@ def container_settings(
             legal = " or ".join(map(str, core_sizes))
             warn(path, f"{name}={quoted(str(value))} is left out: the logical core size of these nodes is {legal}")
     return ContainerSettings(size, frozenset(left_out))
-
-
-def sets(text: str) -> bool:
-    """Whether a script, or YAML or JSON within a text, sets one of these variables."""
-    return _SETS.search(text) is not None
 
 
 def warn_of_host_access(spec: Mapping[str, Any], list_name: str, index: int, warn: Warn) -> None:

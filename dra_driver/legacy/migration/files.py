@@ -19,7 +19,7 @@ from dra_driver.kube.documents import documents, items_of, type_of
 from dra_driver.kube.objects.core import PodSpec
 from dra_driver.legacy.annotations import POD_KEYS
 from dra_driver.legacy.migration.claims import Template, selector
-from dra_driver.legacy.migration.container_settings import CHANGED, SET_IN_TEXT
+from dra_driver.legacy.migration.container_settings import SET_IN_TEXT
 from dra_driver.legacy.migration.limits import (
     RESOURCES,
     Nodes,
@@ -38,7 +38,7 @@ from dra_driver.neuron.topology.instance_types import lookup
 from dra_driver.simulator.manifests import NAMESPACE, ManifestError, Origin, podtemplates
 from dra_driver.simulator.manifests.fields import BESIDE, KINDS, convert
 from dra_driver.simulator.manifests.pods import makes_pods
-from dra_driver.simulator.manifests.unasked import VARIABLES, asks, unasked
+from dra_driver.simulator.manifests.unasked import CHANGED, VARIABLES, asks, unasked
 
 Json = dict[str, Any]
 

@@ -6,9 +6,8 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from dra_driver.legacy.migration.container_settings import sets
 from dra_driver.legacy.migration.limits import RESOURCES, Path
-from dra_driver.simulator.manifests.unasked import DEVICE_FILES
+from dra_driver.simulator.manifests.unasked import DEVICE_FILES, sets
 
 _NAMED: Final = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, RESOURCES))})(?![\w.-])", re.ASCII)
 _OF_TAINT: Final = re.compile(r"\b(?:key|taintKey)[\"']?\s*:\s*[\"']?$")
@@ -76,16 +75,16 @@ def mentions(item: dict[str, Any], templates: Collection[Path]) -> Iterator[Path
             yield path
 
 
-def variables(item: dict[str, Any], templates: Collection[Path], names: Collection[str]) -> Iterator[Path]:
+def variables(item: dict[str, Any], templates: Collection[Path], names: frozenset[str]) -> Iterator[Path]:
     """Paths of the keys and texts that set a variable of the runtime.
 
     Args:
         item: the object.
         templates: paths of pod specs, which are not searched.
-        names: of the variables; in longer texts, those that mean another thing beside a claim are looked for.
+        names: of the variables.
     """
     for path, value in _places(item, templates):
-        if path[-1] in names or (isinstance(value, str) and (value in names or sets(value))):
+        if path[-1] in names or (isinstance(value, str) and (value in names or sets(value, names))):
             yield path
 
 

@@ -103,6 +103,10 @@ def _reduced(manifests: Manifests, target: Target) -> Manifests:
 
 
 def _absent(manifests: Manifests, target: Target) -> ManifestError:
+    if target.kind == "pod" and target.key in manifests.beside:
+        text = manifests.beside[target.key]
+        subject = f"pod {target.namespace}/{target.name}"
+        return ManifestError(f"{subject} waits for no devices: it is a {text[:1].lower()}{text[1:]}")
     known = (
         [f"{pod.namespace}/{pod.name}" for pod in manifests.pods]
         if target.kind == "pod"

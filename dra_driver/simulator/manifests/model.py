@@ -165,6 +165,8 @@ class Manifests:
     """Pods with claims, and pending pods that request extended resources, which a DeviceClass may offer."""
     running: tuple[PodWithClaims, ...] = ()
     """Other pods that are on nodes: the requests of their containers are in use there."""
+    beside: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Pods of files that wait for no devices, by namespace and name, and what is said of them."""
     not_considered: tuple[str, ...] = ()
     """Descriptions of input that has no influence on the result."""
     standby: frozenset[tuple[str, str]] = frozenset()

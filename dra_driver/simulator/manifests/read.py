@@ -164,6 +164,7 @@ class _Reader:
         self._found: dict[type, list[Any]] = {kind.struct: [] for kind in KINDS.values()}
         self._pods: list[PodWithClaims] = []
         self._running: list[PodWithClaims] = []
+        self._without_claims: dict[tuple[str, str], str] = {}
         self._origins: dict[Key, Origin] = {}
         self._items: dict[Key, Any] = {}
         self._again: list[str] = []
@@ -194,6 +195,7 @@ class _Reader:
             claims=tuple(found[resource.ResourceClaim]),
             pods=tuple(map(self._with_operator, self._pods)),
             running=tuple(self._running),
+            beside=self._without_claims,
             not_considered=(*parts, *beside, *(f"field {name}" for name in self._unknown)),
             origins=self._origins,
         )
@@ -385,4 +387,6 @@ class _Reader:
         elif pod.node_name:
             self._running.append(pod)
         for text in notes:
+            if not pod.waits:
+                self._without_claims[pod.namespace, pod.name] = text
             self._unconsidered.setdefault(text, []).append(f"{pod.namespace}/{pod.name}")

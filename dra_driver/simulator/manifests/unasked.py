@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, Final
 
 from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES, VISIBLE_CORES
 
 CHOICES: Final = (VISIBLE_CORES, "AWS_NEURON_VISIBLE_DEVICES")
 """Variables that name cores or chips of the host."""
-VARIABLES: Final = frozenset({*CHOICES, *LOGICAL_CORE_VARIABLES, "NEURON_RT_NUM_CORES"})
+CHANGED: Final = frozenset({*CHOICES, *LOGICAL_CORE_VARIABLES})
+"""Variables that the driver sets, or that mean another thing for the devices of a claim."""
+VARIABLES: Final = CHANGED | {"NEURON_RT_NUM_CORES"}
 """Variables that only a process with Neuron devices has a use for."""
 DEVICE_FILES: Final = "/dev/neuron"
 """What the paths of the chips' device files begin with."""
@@ -33,6 +37,7 @@ def unasked(spec: Json, *, others_ask: bool = False) -> Iterator[Path]:
             for place, entry in entries(each, "env"):
                 if str(entry.get("name")) in VARIABLES:
                     yield name, at, "env", place
+            yield from ((name, at, field) for field in commands_that_set(each, VARIABLES))
     mounted: dict[str, bool] = {}
     for _, _, each in _containers(spec):
         for _, mount in entries(each, "volumeMounts") if not _has(each) else ():
@@ -43,6 +48,25 @@ def unasked(spec: Json, *, others_ask: bool = False) -> Iterator[Path]:
         name, path = str(volume.get("name")), host_path(volume)
         if name in mounted and (path.startswith(DEVICE_FILES) or (mounted[name] and reaches_devices(path))):
             yield "volumes", place, "hostPath"
+
+
+def commands_that_set(container: Json, names: frozenset[str]) -> Iterator[str]:
+    """Which of ``command`` and ``args`` set one of these variables."""
+    for field in ("command", "args"):
+        words = container.get(field)
+        if isinstance(words, list) and any(isinstance(word, str) and sets(word, names) for word in words):
+            yield field
+
+
+def sets(text: str, names: frozenset[str]) -> bool:
+    """Whether a script, or YAML or JSON within a text, sets one of these variables."""
+    return _setting(names).search(text) is not None
+
+
+@cache
+def _setting(names: frozenset[str]) -> re.Pattern[str]:
+    after = r"(?:=|[\"']?:\s|[\"']?\s+value[\"']?:)"
+    return re.compile(rf"\b(?:{'|'.join(sorted(names))}){after}", re.ASCII)
 
 
 def asks(spec: Json) -> bool:

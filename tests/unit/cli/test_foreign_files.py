@@ -145,6 +145,10 @@ COMMANDS = {
         "simulate FILES/uses-without-asking.yaml --instance-type trn2.48xlarge --extended-resources",
         "explain FILES/uses-without-asking.yaml --instance-type trn2.48xlarge --extended-resources",
     ],
+    "one pod that waits for no devices": [
+        "explain pod/pinned --objects FILES/uses-without-asking.yaml --instance-type trn2.48xlarge",
+        "explain pod/agent --objects FILES/uses-without-asking.yaml --instance-type trn2.48xlarge",
+    ],
     "objects that speak of the resource": ["migrate FILES/speaks-of-the-resource.yaml"],
     "objects that write limits into pods": ["migrate FILES/writes-limits.yaml"],
     "a template that an operator makes": ["simulate FILES/claim-template-of-an-operator.yaml --instance-type trn2.48xlarge"],
