@@ -5,7 +5,7 @@ The devices are those of prepared claims. Who uses them is told by two sources:
 * kubelet's PodResources API (KEP-3695): pods and containers. It is asked when the prepared claims change, and every
   minute, since a pod that joins a prepared claim causes no call to the driver.
 * the claim's ``status.reservedFor``, as the driver read it when it prepared the claim and reads it again in repairs:
-  pods, and no containers.
+  pods with their UIDs, and no containers.
 
 A scrape reads what is known and asks nobody. Pods of a device plugin (``exclusion``) are told by kubelet alone.
 """
@@ -47,27 +47,28 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeviceUse:
-    """A device in use. ``pod`` and ``container`` are "" where that is not known."""
+    """A device in use. ``pod``, ``pod_uid`` and ``container`` are "" where that is not known."""
 
     device: str
     """Its name in the ResourceSlice."""
     namespace: str
     claim: str
     pod: str
+    pod_uid: str
     container: str
     chips: tuple[int, ...]
     """Host indexes of the chips that it is made of, or a part of."""
 
 
 def allocations(
-    plans: Iterable[Plan], listed: Iterable[PodDevices], consumers: Callable[[Plan], Sequence[str]]
+    plans: Iterable[Plan], listed: Iterable[PodDevices], consumers: Callable[[Plan], Sequence[tuple[str, str]]]
 ) -> list[DeviceUse]:
     """Who uses what, without repetition, in order. Devices with admin access are looked at, not used.
 
     Args:
         plans: of the prepared claims.
         listed: the node's pods as kubelet tells, () when that is not known.
-        consumers: names of the pods that a claim is reserved for.
+        consumers: names and UIDs of the pods that a claim is reserved for.
     """
     users: dict[tuple[str, str, str, str], set[tuple[str, str]]] = {}
     for pod in listed:
@@ -77,15 +78,15 @@ def allocations(
                 users.setdefault(key, set()).add((pod.name, use.container))
     found: set[DeviceUse] = set()
     for plan in plans:
-        reserved = [(name, "") for name in consumers(plan)]
+        uids = dict(consumers(plan))
         for device in plan.devices:
             if device.admin:
                 continue
             told = users.get((plan.namespace, plan.name, device.pool, device.device))
             chips = tuple(sorted({node.chip for node in device.nodes}))
             found |= {
-                DeviceUse(device.device, plan.namespace, plan.name, pod, container, chips)
-                for pod, container in told or reserved or (("", ""),)
+                DeviceUse(device.device, plan.namespace, plan.name, pod, uids.get(pod, ""), container, chips)
+                for pod, container in told or [(name, "") for name in uids] or (("", ""),)
             }
     return sorted(found)
 
@@ -113,6 +114,7 @@ def _labels(item: DeviceUse, first: tuple[tuple[str, str], ...]) -> tuple[tuple[
         *first,
         ("namespace", item.namespace),
         ("pod", item.pod),
+        ("pod_uid", item.pod_uid),
         ("container", item.container),
         ("claim", item.claim),
     )

@@ -41,13 +41,15 @@ def test_metrics_name_the_containers_and_containers_see_what_their_devices_are(
     )
     namespace.wait_ready("train")
     claim = namespace.claim_of("train")
+    found = namespace.pod("train")
+    assert found is not None
     name, chips = claim["metadata"]["name"], sorted(item.chip for item in namespace.allocated(claim))
 
     def shown() -> set[str]:
         text = installation.exec(NODE, "python3", "-c", SCRAPE)
         return {line for line in text.splitlines() if line.startswith("neuron_dra_driver_chip_allocation{")}
 
-    where = f'namespace="{namespace.name}",neuron_device_index="{{0}}",pod="train"'
+    where = f'namespace="{namespace.name}",neuron_device_index="{{0}}",pod="train",pod_uid="{found["metadata"]["uid"]}"'
     wanted = {
         f'neuron_dra_driver_chip_allocation{{claim="{name}",container="{user}",device="neuron{chip}",'
         f"{where.format(chip)}}} 1.0"

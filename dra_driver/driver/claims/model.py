@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -163,6 +164,8 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """UIDs of the pods that the claim was reserved for; None: reserved for something that stands for unknown pods."""
     consumers: tuple[str, ...] = ()
     """Names of those pods when the claim was prepared: for people."""
+    consumer_uids: tuple[str, ...] = ()
+    """UIDs of ``consumers``, in their order; () in a file of a version that knew none."""
     own_pod: str = ""
     """UID of the one pod that can ever use the claim (made from a template for it), or ""."""
     warnings: tuple[str, ...] = ()
@@ -177,6 +180,11 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     def reference(self) -> str:
         """``namespace/name`` for texts."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def reserved_for(self) -> tuple[tuple[str, str], ...]:
+        """Name and UID of each of the ``consumers``; "" for a UID that is not known."""
+        return tuple(zip_longest(self.consumers, self.consumer_uids[: len(self.consumers)], fillvalue=""))
 
     @property
     def nodes(self) -> dict[int, ChipNode]:

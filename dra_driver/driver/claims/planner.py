@@ -158,7 +158,7 @@ def _made(
     shown: Mapping[int, tuple[ChipNode, ...]],
 ) -> Plan:
     """The plan without what its containers are told in variables; ``shown``: chips by place in the results."""
-    meta, pods, decided = claim.metadata, users(claim), parameters(claim)
+    meta, pods, consumers, decided = claim.metadata, users(claim), consumers_of(claim), parameters(claim)
     return Plan(
         namespace=meta.namespace,
         name=meta.name,
@@ -175,7 +175,8 @@ def _made(
             for index, result in enumerate(results)
         ),
         pods=None if pods is None else tuple(sorted(pods)),
-        consumers=consumers_of(claim),
+        consumers=tuple(name for name, _ in consumers),
+        consumer_uids=tuple(uid for _, uid in consumers),
         own_pod=own_pod(claim),
         parameters=decided,
     )
@@ -265,10 +266,10 @@ def users(claim: PartialResourceClaim) -> frozenset[str] | None:
     return frozenset(consumer.uid for consumer in reserved)
 
 
-def consumers_of(claim: PartialResourceClaim) -> tuple[str, ...]:
-    """Names of the pods that the claim is reserved for."""
+def consumers_of(claim: PartialResourceClaim) -> tuple[tuple[str, str], ...]:
+    """Names and UIDs of the pods that the claim is reserved for, in order."""
     reserved = claim.status.reserved_for
-    return tuple(sorted(item.name for item in reserved if item.resource == "pods" and not item.api_group))
+    return tuple(sorted((item.name, item.uid) for item in reserved if item.resource == "pods" and not item.api_group))
 
 
 def chips_needed(claim: PartialResourceClaim) -> frozenset[int] | None:

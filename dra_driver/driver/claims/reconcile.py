@@ -185,7 +185,7 @@ class ClaimObservation:
     Attributes:
         here: it exists under its UID and is allocated to this node.
         pods: whom it is reserved for; None: cannot be told.
-        consumers: names of those that are pods.
+        consumers: names and UIDs of those that are pods.
         chips: what it holds alone, when ``here``; None: cannot be told.
         since: clock reading of the first of the present run of equal answers.
         checks: number of answers in that run.
@@ -197,7 +197,7 @@ class ClaimObservation:
     checked: float
     checks: int = 1
     pods: frozenset[str] | None = None
-    consumers: tuple[str, ...] = ()
+    consumers: tuple[tuple[str, str], ...] = ()
     chips: frozenset[int] | None = frozenset()
 
     @property
@@ -394,10 +394,13 @@ class Reconciler:
         self.findings = findings
         return done
 
-    def consumers(self, plan: Plan) -> tuple[str, ...]:
-        """Names of the pods that a prepared claim is reserved for, as far as is known. Asks nobody; any thread may."""
+    def consumers(self, plan: Plan) -> tuple[tuple[str, str], ...]:
+        """Names and UIDs of the pods that a prepared claim is reserved for, as far as is known.
+
+        Asks nobody; any thread may.
+        """
         observation = self._observer.known.get(plan.uid)
-        return plan.consumers if observation is None or not observation.here else observation.consumers
+        return plan.reserved_for if observation is None or not observation.here else observation.consumers
 
     def _ask(self) -> None:
         with self._pass:

@@ -24,12 +24,10 @@ def allocated(port: int) -> list[str]:
 
 
 def series(container: str) -> list[str]:
-    whose = f'claim="claim",container="{container}"'
-    by_device = [
-        f'device_allocation{{{whose},device="neuron-device-{n}",namespace="team",pod="train"}}' for n in (4, 5)
-    ]
-    chip = 'chip_allocation{{{0},device="neuron{1}",namespace="team",neuron_device_index="{1}",pod="train"}}'
-    return sorted([*by_device, *(chip.format(whose, n) for n in (4, 5))])
+    whose, pod = f'claim="claim",container="{container}"', 'pod="train",pod_uid="u"'
+    by_device = [f'device_allocation{{{whose},device="neuron-device-{n}",namespace="team",{pod}}}' for n in (4, 5)]
+    chip = 'chip_allocation{{{0},device="neuron{1}",namespace="team",neuron_device_index="{1}",{2}}}'
+    return sorted([*by_device, *(chip.format(whose, n, pod) for n in (4, 5))])
 
 
 def test_a_prepared_claim_names_its_pod_at_once_and_is_gone_when_it_is_unprepared(world: World) -> None:

@@ -14,7 +14,10 @@ def device(name: str, *chips: int, admin: bool = False) -> PlannedDevice:
 
 
 def plan(*devices: PlannedDevice, name: str = "claim", consumers: tuple[str, ...] = ()) -> Plan:
-    return Plan("team", name, uid(1), devices, consumers=consumers)
+    """Reserved for pods of these names, each with a UID that begins with its name."""
+    return Plan(
+        "team", name, uid(1), devices, consumers=consumers, consumer_uids=tuple(f"{pod}-1" for pod in consumers)
+    )
 
 
 def listed(pod: str, *uses: tuple[str, str], claim: str = "claim", driver: str = "neuron.aws.com") -> PodDevices:
@@ -24,7 +27,7 @@ def listed(pod: str, *uses: tuple[str, str], claim: str = "claim", driver: str =
 
 
 def found(plans: list[Plan], *pods: PodDevices) -> list[DeviceUse]:
-    return allocations(plans, pods, lambda plan: plan.consumers)
+    return allocations(plans, pods, lambda plan: plan.reserved_for)
 
 
 CHIP = device("neuron-device-3", 3)
@@ -33,22 +36,28 @@ CHIP = device("neuron-device-3", 3)
 def test_kubelet_says_which_containers_share_a_device() -> None:
     shared = listed("train", ("main", CHIP.device), ("side", CHIP.device))
     assert found([plan(CHIP, consumers=("train",))], shared) == [
-        DeviceUse("neuron-device-3", "team", "claim", "train", "main", (3,)),
-        DeviceUse("neuron-device-3", "team", "claim", "train", "side", (3,)),
+        DeviceUse("neuron-device-3", "team", "claim", "train", "train-1", "main", (3,)),
+        DeviceUse("neuron-device-3", "team", "claim", "train", "train-1", "side", (3,)),
     ]
 
 
 def test_without_kubelets_word_the_pods_are_those_that_the_claim_is_reserved_for() -> None:
-    assert [(item.pod, item.container) for item in found([plan(CHIP, consumers=("a", "b"))])] == [("a", ""), ("b", "")]
+    users = found([plan(CHIP, consumers=("a", "b"))])
+    assert [(item.pod, item.pod_uid, item.container) for item in users] == [("a", "a-1", ""), ("b", "b-1", "")]
+
+
+def test_the_plan_of_an_older_driver_has_no_uids() -> None:
+    (only,) = found([Plan("team", "claim", uid(1), (CHIP,), consumers=("a",))])
+    assert (only.pod, only.pod_uid) == ("a", "")
 
 
 def test_a_device_is_in_use_also_when_nobody_is_known() -> None:
-    assert found([plan(CHIP)]) == [DeviceUse("neuron-device-3", "team", "claim", "", "", (3,))]
+    assert found([plan(CHIP)]) == [DeviceUse("neuron-device-3", "team", "claim", "", "", "", (3,))]
 
 
 def test_kubelet_knows_pods_that_came_and_went_since_the_claim_was_read() -> None:
     (only,) = found([plan(CHIP, consumers=("gone",))], listed("new", ("main", CHIP.device)))
-    assert only.pod == "new"
+    assert (only.pod, only.pod_uid) == ("new", ""), "kubelet's list has no UIDs"
 
 
 def test_what_others_use_and_what_is_only_looked_at_is_left_out() -> None:
