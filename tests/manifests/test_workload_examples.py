@@ -1,4 +1,4 @@
-"""The examples for batch systems and inference servers: valid for the resources they are written for, and placed.
+"""The examples for batch systems, inference servers, monitors and aligned devices: valid for the resources they are written for, and placed.
 
 The resources' schemas are those of their projects (``tests/data``); the pod specs in them are checked as Pods of
 Kubernetes. Their controllers are not run here; JobSet's is in ``tests/cluster/test_efa.py``.
@@ -24,12 +24,17 @@ from tests.manifests.support import EXAMPLES, Object, documents, name_of
 from tests.paths import ROOT
 
 BATCH, INFERENCE, KUEUE = (ROOT / "examples" / name for name in ("batch", "inference", "batch/kueue"))
+ALIGNED, HEALTH = (ROOT / "examples" / name for name in ("aligned", "health"))
+"""What their pods get is in ``test_alignment.py`` and ``tests/unit/cli/test_simulate.py``."""
 CONFIGURATION = KUEUE / "configuration.yaml"
 """A part of Kueue's own configuration; all others are objects to apply."""
 FILES = [
-    path for folder in (BATCH, KUEUE, INFERENCE) for path in sorted(folder.glob("*.yaml")) if path != CONFIGURATION
+    path
+    for folder in (BATCH, KUEUE, INFERENCE, ALIGNED, HEALTH)
+    for path in sorted(folder.glob("*.yaml"))
+    if path != CONFIGURATION
 ]
-WITH_PODS = [path for path in FILES if path.name != "queues.yaml"]
+WITH_PODS = [path for path in FILES if path.name != "queues.yaml" and path.parent not in (ALIGNED, HEALTH)]
 KUEUE_SCHEMAS: Object = json.loads((ROOT / "tests/data/kueue-schemas.json").read_text())
 CRDS: Object = json.loads((ROOT / "tests/data/crd-schemas.json").read_text())
 NODES = {"jobset-training.yaml": 2, "pytorchjob-training.yaml": 2}

@@ -213,6 +213,17 @@ def test_the_example_for_a_diagnosis_gets_sick_chips_and_those_in_use(shell: She
     assert found["allocation"] is None
 
 
+def test_the_example_of_a_monitor_sees_all_chips_of_its_node_and_takes_none(shell: Shell, tmp_path: Path) -> None:
+    rule = write(tmp_path, taint_rule(driver="neuron.aws.com", device="neuron-device-1"), name="rule.yaml")
+    node = ("--instance-type", "trn2.48xlarge", "--node-label", "neuron.amazonaws.com/present=true", "--objects", rule)
+    files = (EXAMPLES / "health/monitor.yaml", EXAMPLES / "specs/1x4-connected-devices.yaml")
+    monitor, user = sorted(
+        shell.claims(*files, *node), key=lambda claim: -len(claim["allocation"]["devices"]["results"])
+    )
+    assert len(monitor["allocation"]["devices"]["results"]) == 16
+    assert len(user["allocation"]["devices"]["results"]) == 4
+
+
 def test_the_picture_of_a_pod_shows_sick_chips_as_well(shell: Shell, tmp_path: Path) -> None:
     objects = [*sick_node(), claim("c", 1)]
     assert shell("--objects", write(tmp_path, *objects), "-o", "svg") == 0, shell.err
