@@ -19,6 +19,7 @@ from tests.cluster.lib.release import (
     EXTENDER,
     INF1,
     LEGACY,
+    NAME,
     NAMESPACE,
     NEURON,
     NINE,
@@ -155,6 +156,10 @@ def test_the_other_replica_leads_within_seconds_when_the_leading_pod_ends(
     line_with(pair.logs(EXTENDER), f"Allocated ids for POD {namespace.name}/after are: {CORE} 0-8 for main;")
     assert leader() == second
     pair.wait_ready()
+
+
+def test_helms_test_gets_a_chip_by_a_limit(pair: Release) -> None:
+    assert re.search(r"/dev/neuron\d can be opened\nNEURON_RT_VISIBLE_CORES=", pair.helm("test", NAME).stdout)
 
 
 def test_the_commands_of_the_notes_run(pair: Release) -> None:

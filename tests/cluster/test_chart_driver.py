@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.cluster.lib.installation import EMULATED, Installation
+from tests.cluster.lib.installation import EMULATED, NAMESPACE, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.release import DRA, NAME, NEURON, Release, notes_of
@@ -25,6 +25,11 @@ def test_installer_and_chart_make_the_same_objects_and_the_notes_first_claim_run
     installation.ensure_absent()
     release.ensure(DRA, EMULATED)
     assert specs(kube, release.helm("get", "manifest", NAME).stdout) == by_installer
+
+    tested = release.helm("test", NAME).stdout
+    assert "/dev/neuron0 can be opened\nNEURON_LOGICAL_NC_CONFIG=2" in tested
+    assert "/dev/neuron1" not in tested
+    assert not kube.find("pods", NAMESPACE, labels="helm.sh/chart"), "what succeeded is gone"
 
     example = "examples/specs/1x4-connected-devices.yaml"
     try:

@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from lab.cluster import Cluster
+from lab.node import Node
 
 from dra_driver.neuron.emulation.efa import EFA_CLASS, EFA_DRIVER_NAME, efa_devices
 from dra_driver.neuron.topology.fabric import GROUP_SIZES
@@ -36,8 +37,8 @@ TRN1 = "trn1.32xlarge"
 
 
 @contextmanager
-def efa_drivers(lab: Cluster, kube: Kube, kind: str, directory: Path) -> Iterator[None]:
-    """The emulated EFA driver on each node, as a process in the node's mount namespace."""
+def node_drivers(lab: Cluster, directory: Path, module: Callable[[Node], Sequence[str]]) -> Iterator[None]:
+    """A DRA driver on each node, as a process in the node's mount namespace: a module of Python, and its arguments."""
     environment = {
         **os.environ,
         "PYTHONPATH": f"{ROOT / 'tools'}:{ROOT}",
@@ -46,22 +47,35 @@ def efa_drivers(lab: Cluster, kube: Kube, kind: str, directory: Path) -> Iterato
     }
     processes, logs = [], []
     for node in lab.nodes:
-        options = ["--node-name", node.name, "--instance-type", kind, "--kubeconfig", os.fspath(lab.kubeconfig)]
-        command = node.enter_command([sys.executable, "-m", "efadriver.main", *options, "--cdi-root", "/run/cdi"])
+        command = node.enter_command([sys.executable, "-m", *module(node)])
         logs.append(directory / f"{node.name}.log")
         with logs[-1].open("wb") as log:
             processes.append(subprocess.Popen(command, env=environment, stderr=log))
     try:
         eventually("kubelets to know the driver", lambda: all("registered" in log.read_text() for log in logs), 60)
-        eventually("its slices", lambda: len(efa_slices(kube)) == len(lab.nodes), 30)
         yield
     finally:
         for process in processes:
             process.terminate()
         statuses = [process.wait(15) for process in processes]
+    assert statuses == [0] * len(processes), [log.read_text()[-2000:] for log in logs]
+
+
+@contextmanager
+def efa_drivers(lab: Cluster, kube: Kube, kind: str, directory: Path) -> Iterator[None]:
+    """The emulated EFA driver on each node."""
+
+    def module(node: Node) -> list[str]:
+        options = ["--node-name", node.name, "--instance-type", kind, "--kubeconfig", os.fspath(lab.kubeconfig)]
+        return ["efadriver.main", *options, "--cdi-root", "/run/cdi"]
+
+    try:
+        with node_drivers(lab, directory, module):
+            eventually("its slices", lambda: len(efa_slices(kube)) == len(lab.nodes), 30)
+            yield
+    finally:
         kube.kubectl("delete", "--ignore-not-found", "deviceclass", EFA_CLASS)
         kube.kubectl("delete", "resourceslices", f"--field-selector=spec.driver={EFA_DRIVER_NAME}")
-    assert statuses == [0] * len(processes), [log.read_text()[-2000:] for log in logs]
 
 
 def efa_slices(kube: Kube) -> list[Object]:

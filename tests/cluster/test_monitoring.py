@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from tests.builders.agent import free_port
 from tests.builders.prometheus import PROMETHEUS, Server, needs_prometheus, started
 from tests.cluster.lib.installation import EMULATED, Installation
 from tests.cluster.lib.installation import NAMESPACE as DRIVER_NAMESPACE
-from tests.cluster.lib.kube import eventually
+from tests.cluster.lib.kube import Kube, eventually
 from tests.cluster.lib.namespace import Namespace
-from tests.cluster.lib.objects import container, pod, request, template
+from tests.cluster.lib.objects import DRIVER, IMAGE, SLEEP, container, pod, request, template
 from tests.cluster.lib.release import CHART, DRA, Release
 from tests.manifests.pages import Command, commands_of, is_shown, listings
 from tests.paths import DOCS, ROOT
@@ -70,6 +71,42 @@ def test_metrics_name_the_containers_and_containers_see_what_their_devices_are(
 
     namespace.delete_pod("train")
     eventually("the end of the series", lambda: not shown())
+
+
+MONITOR = ROOT / "examples/health/monitor.yaml"
+
+
+def test_a_monitor_on_every_node_has_all_chips_with_the_hosts_numbers_and_takes_none(
+    release: Release, installation: Installation, namespace: Namespace, kube: Kube
+) -> None:
+    """One chip is in use, another one has a taint; the image is a stand-in. The metrics show the user's chip only."""
+    release.ensure(SETTINGS, EMULATED)
+    chosen = {"driver": DRIVER, "pool": NODE, "device": "neuron-device-1"}
+    rule = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "monitored"},
+        "spec": {"deviceSelector": chosen, "taint": {"key": "example.com/broken", "effect": "NoSchedule"}},
+    }
+    *objects, daemonset = yaml.safe_load_all(MONITOR.read_text())
+    (main,) = daemonset["spec"]["template"]["spec"]["containers"]
+    main |= {"image": IMAGE, "command": SLEEP, "args": []}
+    monitors = Namespace(kube, "neuron-monitor")
+    namespace.apply(template("one", request()), pod("user", templates={"neurons": "one"}, node=NODE))
+    namespace.wait_ready("user")
+    try:
+        kube.apply(rule, *objects, daemonset)
+        monitors.kubectl("rollout", "status", "daemonset/neuron-monitor", "--timeout=130s", timeout=140)
+        names = [str(item["metadata"]["name"]) for item in monitors.pods()]
+        assert {monitors.node_of(name) for name in names} == set(kube.nodes())
+        for name in names:
+            assert monitors.numbers(name) == list(range(16))
+        text = installation.exec(NODE, "python3", "-c", SCRAPE)
+        users = set(re.findall(r'^neuron_dra_driver_device_allocation{.*pod="([^"]*)"', text, re.MULTILINE))
+        assert users == {"user"}
+    finally:
+        kube.kubectl("delete", "--ignore-not-found", "devicetaintrule", "monitored")
+        kube.kubectl("delete", "--ignore-not-found", "-f", str(MONITOR), timeout=100)
 
 
 EXAMPLE = ROOT / "examples/specs/1x4-connected-devices.yaml"

@@ -82,16 +82,26 @@ def test_the_driver_is_in_the_pods_network_and_opens_one_port_on_its_address(
 
 def listening(tables: str) -> set[tuple[str, int]]:
     """Addresses and ports of the listening sockets in /proc/net/tcp and tcp6."""
-    found = set()
-    for line in tables.splitlines():
-        fields = line.split()
-        if len(fields) > 3 and fields[3] == "0A":
-            address, port = fields[1].split(":")
-            words = [bytes.fromhex(address[start : start + 8])[::-1] for start in range(0, len(address), 8)]
-            ip = ipaddress.ip_address(b"".join(words))
-            mapped = getattr(ip, "ipv4_mapped", None)
-            found.add((str(mapped or ip), int(port, 16)))
-    return found
+    return {_end(fields[1]) for fields in _sockets(tables, "0A")}
+
+
+def connected(tables: str) -> set[int]:
+    """Ports of others that have connections from here, by the same tables."""
+    own = {port for _, port in listening(tables)}
+    return {_end(fields[2])[1] for fields in _sockets(tables, "01") if _end(fields[1])[1] not in own}
+
+
+def _sockets(tables: str, state: str) -> list[list[str]]:
+    return [fields for line in tables.splitlines() if len(fields := line.split()) > 3 and fields[3] == state]
+
+
+def _end(text: str) -> tuple[str, int]:
+    """An address and its port."""
+    address, port = text.split(":")
+    words = [bytes.fromhex(address[start : start + 8])[::-1] for start in range(0, len(address), 8)]
+    ip = ipaddress.ip_address(b"".join(words))
+    mapped = getattr(ip, "ipv4_mapped", None)
+    return str(mapped or ip), int(port, 16)
 
 
 def test_nothing_privileged_is_asked_for(driver: Installation, nodes: Sequence[str]) -> None:

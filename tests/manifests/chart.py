@@ -18,7 +18,7 @@ from tests.manifests.support import Object, documents
 from tests.paths import ROOT
 
 CHART = ROOT / "charts/neuron-helm-chart"
-TEMPLATES = sorted(path for path in (CHART / "templates").iterdir())
+TEMPLATES = sorted(path for path in (CHART / "templates").rglob("*") if path.is_file())
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 HELM = os.environ.get("HELM") or shutil.which("helm")
 HELM3 = os.environ.get("HELM3")

@@ -1,4 +1,4 @@
-"""The examples for batch systems, inference servers, monitors and aligned devices: valid for the resources they are written for, and placed.
+"""The examples for batch systems, inference servers, monitors and aligned devices: valid, and placed.
 
 The resources' schemas are those of their projects (``tests/data``); the pod specs in them are checked as Pods of
 Kubernetes. Their controllers are not run here; JobSet's is in ``tests/cluster/test_efa.py``.

@@ -12,6 +12,7 @@ monitoring:
   podMonitor: {enabled: false}
   prometheusRule: {enabled: false}
   dashboard: {enabled: false}
+networkPolicy: {enabled: false, apiServerPorts: [443, 6443]}
 scheduler:
   enabled: false
   replicas: 2
@@ -364,6 +365,17 @@ automountServiceAccountToken: false
 {{/* Whether DRA drivers can serve extended resources here, and shall: "true" or "". */}}
 {{- define "neuron.extendedResources" -}}
 {{- if and .Values.draDriver.extendedResources (semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version) -}}true{{- end -}}
+{{- end -}}
+
+{{/* The version of resource.k8s.io for what the chart makes. */}}
+{{- define "neuron.resourceAPI" -}}
+{{- $served := "v1beta1" -}}
+{{- if semverCompare ">=1.34.0-0" .Capabilities.KubeVersion.Version -}}
+{{- $served = "v1" -}}
+{{- else if semverCompare ">=1.33.0-0" .Capabilities.KubeVersion.Version -}}
+{{- $served = "v1beta2" -}}
+{{- end -}}
+{{- default $served .Values.draDriver.resourceAPI -}}
 {{- end -}}
 
 {{/* Whether the device plugin has nodes of its own: "true" or "". */}}
