@@ -22,7 +22,7 @@ from tests.cluster.test_efa import efa_drivers, node_drivers
 from tests.doubles import cpu_driver
 from tests.paths import ROOT
 
-pytestmark = [pytest.mark.nightly, pytest.mark.kubernetes("1.37", "1.36")]
+pytestmark = pytest.mark.nightly
 
 ALIGNED = ROOT / "examples/aligned"
 IPC_LOCK = 14
@@ -72,7 +72,7 @@ def test_an_example_runs_with_chips_and_cpus_of_one_numa_node(
     numa_nodes = INSTANCE_TYPES[EMULATED].numa_nodes
     assert numa_nodes is not None
     for name in ("first", "second"):
-        results = namespace.allocated(namespace.claim_of(name))
+        results = namespace.allocated(namespace.claim_of(name, "devices"))
         (group,) = [item.device for item in results if item.request == "cpus"]
         given = [item.chip for item in results if item.request == "neurons"]
         assert len(given) == chips

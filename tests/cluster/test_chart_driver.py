@@ -26,7 +26,7 @@ def test_installer_and_chart_make_the_same_objects_and_the_notes_first_claim_run
     release.ensure(DRA, EMULATED)
     assert specs(kube, release.helm("get", "manifest", NAME).stdout) == by_installer
 
-    tested = release.helm("test", NAME).stdout
+    tested = release.tested()
     assert "/dev/neuron0 can be opened\nNEURON_LOGICAL_NC_CONFIG=2" in tested
     assert "/dev/neuron1" not in tested
     assert not kube.find("pods", NAMESPACE, labels="helm.sh/chart"), "what succeeded is gone"

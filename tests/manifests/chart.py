@@ -77,6 +77,12 @@ def template(
     return documents(_rendered(CHART, program, kubernetes, settings, values, options))
 
 
+def hooks(moment: str, *settings: str) -> list[Object]:
+    """What helm makes at a moment only, such as ``pre-delete``."""
+    made = template(*settings, options=("--no-hooks=false",))
+    return [item for item in made if item["metadata"].get("annotations", {}).get("helm.sh/hook") == moment]
+
+
 def objects_of(workload: str, *settings: str, **more: Any) -> list[Object]:
     """What the chart makes for one workload when all are installed (and, of ``settings``, more is said)."""
     part = WORKLOADS[workload]

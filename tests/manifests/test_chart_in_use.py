@@ -10,7 +10,7 @@ import pytest
 
 from tests.doubles.lookups import lookups
 from tests.golden import golden
-from tests.manifests.chart import CHART, HELM, HELM3, helm, needs_helm, template
+from tests.manifests.chart import CHART, HELM, HELM3, helm, hooks, needs_helm, template
 from tests.manifests.support import Object
 
 RELEASE = ("neuron", "default")
@@ -229,17 +229,10 @@ def test_the_notes_count_the_nodes_that_match_and_say_what_is_wanted_where_none_
     assert "on 1 of 3 nodes. To see" in said(node("fits", **labels), serverless, *unfit)
 
 
-def hooks(*settings: str) -> list[Object]:
-    """What helm makes at certain moments only."""
-    made = template(*settings, options=("--no-hooks=false",))
-    return [item for item in made if "helm.sh/hook" in item["metadata"].get("annotations", {})]
-
-
 @needs_helm
 def test_before_an_uninstall_a_job_that_may_do_nothing_but_list_claims_asks_for_those_in_use() -> None:
     """What it says is tested in tests/plugin/cli/test_check_unused.py, and that it stops helm on the real cluster."""
-    by_kind = {item["kind"]: item for item in hooks(DRIVER)}
-    assert {item["metadata"]["annotations"]["helm.sh/hook"] for item in by_kind.values()} == {"pre-delete"}
+    by_kind = {item["kind"]: item for item in hooks("pre-delete", DRIVER)}
     assert by_kind["ClusterRole"]["rules"] == [
         {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["list"]}
     ]
@@ -255,7 +248,7 @@ def test_who_asks_before_an_uninstall_runs_also_where_no_node_is_left_for_the_dr
     affinity = "draDriver.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]"
     term = f"{affinity}.matchExpressions[0].key=a,{affinity}.matchExpressions[0].operator=Exists"
     settings = (DRIVER, "draDriver.nodeSelector.neuron=dra", term, "nodeSelector.pool=infra")
-    (pod,) = (item["spec"]["template"]["spec"] for item in hooks(*settings) if item["kind"] == "Job")
+    (pod,) = (item["spec"]["template"]["spec"] for item in hooks("pre-delete", *settings) if item["kind"] == "Job")
     assert pod["nodeSelector"] == {"pool": "infra"}, "what holds for all pods of the chart holds for it too"
     assert not pod["affinity"]
     assert {"operator": "Exists"} in pod["tolerations"]
@@ -264,7 +257,7 @@ def test_who_asks_before_an_uninstall_runs_also_where_no_node_is_left_for_the_dr
 @needs_helm
 @pytest.mark.parametrize("settings", [(), (DRIVER, "draDriver.force.claimsInUse=true")])
 def test_where_there_is_no_driver_or_it_may_go_nobody_asks_before_an_uninstall(settings: tuple[str, ...]) -> None:
-    assert hooks(*settings) == []
+    assert hooks("pre-delete", *settings) == []
 
 
 @needs_helm

@@ -12,19 +12,14 @@ import kubernetes_validate
 import pytest
 
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
-from tests.manifests.chart import EVERYTHING, needs_helm, template
+from tests.manifests.chart import EVERYTHING, hooks, needs_helm, template
 from tests.manifests.support import Object, of_kind
 
 DRIVER, PLUGIN = "neuron-dra-driver-test", "neuron-device-plugin-test"
 
 
-def hooks(*settings: str) -> list[Object]:
-    made = template(*settings, options=("--no-hooks=false",))
-    return [item for item in made if item["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"]
-
-
 def pods(*settings: str) -> dict[str, Object]:
-    return {item["metadata"]["name"]: item for item in hooks(*settings) if item["kind"] == "Pod"}
+    return {item["metadata"]["name"]: item for item in hooks("test", *settings) if item["kind"] == "Pod"}
 
 
 @needs_helm
@@ -32,7 +27,7 @@ def test_there_is_a_pod_for_each_way_to_get_a_chip_that_is_installed() -> None:
     assert set(pods()) == {PLUGIN}
     assert set(pods("draDriver.enabled=true")) == {DRIVER}
     assert set(pods(*EVERYTHING)) == {DRIVER, PLUGIN}
-    for item in hooks(*EVERYTHING):
+    for item in hooks("test", *EVERYTHING):
         kubernetes_validate.validate(item, "1.36", strict=True)
 
 
@@ -54,7 +49,7 @@ def test_the_pods_have_no_rights_no_priority_and_belong_to_no_workload() -> None
 
 @needs_helm
 def test_the_claim_is_for_the_least_that_a_node_may_offer() -> None:
-    made = of_kind(hooks("draDriver.enabled=true"), "ResourceClaimTemplate")
+    made = of_kind(hooks("test", "draDriver.enabled=true"), "ResourceClaimTemplate")
     (request,) = made["spec"]["spec"]["devices"]["requests"]
     classes = [option["deviceClassName"] for option in request["firstAvailable"]]
     assert classes[0] == "chip.neuron.aws.com"

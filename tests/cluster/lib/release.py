@@ -98,6 +98,10 @@ class Release:
         """``helm upgrade --install``, without waiting for anything."""
         return self.helm("upgrade", "--install", *more, NAME, str(CHART), *self.options(settings), check=check)
 
+    def tested(self) -> str:
+        """What the pods of ``helm test`` print, as helm shows it."""
+        return self.helm("test", NAME).stderr.replace("\\n", "\n")
+
     def ensure(self, settings: Mapping[str, str], emulated: str) -> None:
         """Install or upgrade to these settings on nodes of an emulated type, and wait until everything is ready."""
         wanted = {**settings, "emulate": emulated}
