@@ -127,7 +127,7 @@ def read_cluster(args: argparse.Namespace) -> tuple[Manifests, str]:
 
     with asking(args) as transport:
         rules, notes = _taint_rules(transport)
-        lists, more = _allowed(transport, "" if args.all_namespaces else namespace(args))
+        lists, more = _listable(transport, "" if args.all_namespaces else namespace(args))
         found = read_stored([*lists, *rules])
         if not any(kind == "Node" for _, kind, _ in lists):
             found = replace(found, nodes=nodes_of(found.slices))
@@ -136,7 +136,7 @@ def read_cluster(args: argparse.Namespace) -> tuple[Manifests, str]:
     return merge(found, Manifests(not_considered=(*notes, *more), unserved=unserved)), release
 
 
-def _allowed(transport: Transport, within: str) -> tuple[list[Listed], list[str]]:
+def _listable(transport: Transport, within: str) -> tuple[list[Listed], list[str]]:
     """What the user may list, and what has to be left out; of kinds of namespaces those of ``within`` at least."""
     from dra_driver.kube.api.errors import ApiError
 

@@ -166,13 +166,14 @@ class NodeAgent:
             settings.node_name, settings.device_numbering, settings.contiguity, settings.health_policy.prepare
         )
         metadata = MetadataDirectory(settings.state_dir / "metadata")
-        self._claim_status = ClaimStatusWriter(
-            api,
-            settings.node_name,
-            lambda: self._health_watch.current if self._health_decided.is_set() else None,
-            lambda: self._offering.whole or self._host.current,
-        )
-        writes = settings.claim_status == "on"
+        self._claim_status: ClaimStatusWriter | None = None
+        if settings.claim_status == "on":
+            self._claim_status = ClaimStatusWriter(
+                api,
+                settings.node_name,
+                lambda: self._health_watch.current if self._health_decided.is_set() else None,
+                lambda: self._offering.whole or self._host.current,
+            )
         self._preparer = Preparer(
             api,
             self._checkpoint,
@@ -182,7 +183,7 @@ class NodeAgent:
             metadata=metadata,
             operations=self._operations,
             published=lambda: self._offering.published,
-            status=self._claim_status if writes else None,
+            status=self._claim_status,
             rights_changed=lambda: self._slices.trigger("the API server's answer about a claim shows other rights"),
         )
         self._reconciler = Reconciler(
@@ -193,7 +194,7 @@ class NodeAgent:
             settings.node_name,
             listed=lambda: claims_in_use(settings.plugins_dir.parent),
             metadata=metadata,
-            prepared=self._claim_status.catch_up if writes else lambda _: None,
+            prepared=self._claim_status.catch_up if self._claim_status is not None else lambda _: None,
         )
         self._containers = ContainerWatch(
             settings.plugins_dir.parent,
@@ -254,7 +255,7 @@ class NodeAgent:
         self._device_health.set(self._devices_now())
         self._plugin.start()
         self._reconciler.start()
-        if self._settings.claim_status == "on":
+        if self._claim_status is not None:
             self._claim_status.start()
         self._health.start()
 
@@ -266,7 +267,7 @@ class NodeAgent:
             (self._node_status.stop, THREAD_GRACE),
             (self._plugin.stop, CALL_GRACE),
             (self._reconciler.stop, REPAIR_GRACE),
-            (self._claim_status.stop, THREAD_GRACE),
+            *([(self._claim_status.stop, THREAD_GRACE)] if self._claim_status is not None else []),
             (self._node_watch.stop, THREAD_GRACE),
             (self._api_server.worker.stop, THREAD_GRACE),
             (self._containers.stop, THREAD_GRACE),
@@ -332,7 +333,8 @@ class NodeAgent:
         self._node_status.want(chips, self._present)
         self._device_health.set(self._devices_now())
         self._offering.health(chips)
-        self._claim_status.health_changed()
+        if self._claim_status is not None:
+            self._claim_status.health_changed()
 
     def _devices_now(self) -> tuple[DeviceHealth, ...]:
         inventory, offered = self._host.current, self._offering.now.offer
@@ -452,7 +454,8 @@ class NodeAgent:
         others = (self._host, self._health_watch, self._node_watch, self._node_status, self._reconciler, self._plugin)
         return (
             *self._slices.workers,
-            *(part.worker for part in (*others, self._containers, self._api_server, self._claim_status)),
+            *(part.worker for part in (*others, self._containers, self._api_server)),
+            *([self._claim_status.worker] if self._claim_status is not None else []),
         )
 
     def samples(self) -> Iterator[Sample]:

@@ -155,12 +155,12 @@ def around(transport: Transport, namespace: str, name: str) -> tuple[Pod, Cluste
     pod: Pod = Collection(transport, PODS).get(namespace, name)
     if not pod.node:
         return pod, ClusterView(pods=[pod])
-    nodes = _allowed(partial(_one, transport, NODES, "", pod.node))
+    nodes = _if_permitted(partial(_one, transport, NODES, "", pod.node))
     of_node = f"spec.driver={DRIVER_NAME},spec.nodeName={pod.node}"
-    slices = _allowed(partial(_selected, transport, SLICES, of_node))
-    claims = [_allowed(partial(_one, transport, CLAIMS, namespace, name)) for name in pod.claims]
+    slices = _if_permitted(partial(_selected, transport, SLICES, of_node))
+    claims = [_if_permitted(partial(_one, transport, CLAIMS, namespace, name)) for name in pod.claims]
     about = f"reason={_REFUSED},involvedObject.uid={pod.metadata.uid}"
-    refusals = _allowed(partial(_selected, transport, REFUSALS, about, namespace))
+    refusals = _if_permitted(partial(_selected, transport, REFUSALS, about, namespace))
     serving = daemons(transport, f"spec.nodeName={pod.node}")
     return pod, ClusterView(
         nodes or (),
@@ -178,7 +178,7 @@ def around(transport: Transport, namespace: str, name: str) -> tuple[Pod, Cluste
 def daemons(transport: Transport, field_selector: str = "") -> list[Pod] | None:
     """The pods of driver and device plugin; None: the user may not list them."""
     labels = ("=".join(label) for label in (DRIVER_POD, DEVICE_PLUGIN_POD))
-    found = [_allowed(partial(_selected, transport, PODS, field_selector, labels=label)) for label in labels]
+    found = [_if_permitted(partial(_selected, transport, PODS, field_selector, labels=label)) for label in labels]
     return None if None in found else [pod for pods in found for pod in pods or () if pod.daemon is not None]
 
 
@@ -193,7 +193,7 @@ def _selected(
     return Collection(transport, kind, [pair for pair in query if pair[1]], namespace=namespace).list_all()[0]
 
 
-def _allowed(read: Callable[[], list[T]]) -> list[T] | None:
+def _if_permitted(read: Callable[[], list[T]]) -> list[T] | None:
     """What is read; [] where it is not there, None where it may not be read."""
     try:
         return read()
