@@ -150,7 +150,7 @@ def sections(frame: Frame, *, wide: bool = False) -> Iterator[Section]:
                 Cell(row.claim or "-"),
                 Cell(row.node),
                 Cell(row.devices + (f" ({'; '.join(row.sick)})" if row.sick else ""), "bold red" if row.sick else ""),
-                Cell(_status(row), "yellow" if row.doubt or row.phase != "Running" else ""),
+                Cell(_status(row), "yellow" if row.doubt or row.says or row.phase != "Running" else ""),
             )
             for row in frame.holders
         ),
@@ -166,7 +166,8 @@ def sections(frame: Frame, *, wide: bool = False) -> Iterator[Section]:
 
 def _status(row: HolderOfChip) -> str:
     since = f" since {row.since}" if row.since else ""
-    return row.doubt or f"{row.phase}{since}" + (f": {row.problem}" if row.problem else "") or "-"
+    state = row.doubt or f"{row.phase}{since}" + (f": {row.problem}" if row.problem else "")
+    return "; ".join(filter(None, (state, *row.says))) or "-"
 
 
 def _of_nodes(frame: Frame, *, wide: bool) -> Iterator[Section]:

@@ -1,7 +1,4 @@
-"""What the driver says of its devices in the status of a claim (``status.devices``, KEP-4817): values in, values out.
-
-The keys of ``data`` are part of the public interface (docs/use/in-containers.md).
-"""
+"""What the driver says of its devices in the status of a claim (``status.devices``): values in, values out."""
 
 from __future__ import annotations
 
@@ -9,11 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from dra_driver.driver.claims.container_edits import MODE, NODE_ID, SERVER_ID
 from dra_driver.driver.claims.model import DEVICE_PATH, Plan, PlannedDevice
 from dra_driver.driver.device_health import device_health
 from dra_driver.kube.objects.meta import Condition, ObjectMeta, timestamp
 from dra_driver.kube.objects.resource import AllocatedDeviceStatus, ReportedClaim
+from dra_driver.neuron.device_status import (
+    HEALTHY,
+    READY,
+    ChipStatus,
+    DeviceStatus,
+    UltraServerStatus,
+    own_devices,
+)
 from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import API_VERSIONS, DRIVER_NAME, LOGICAL_CORE_VARIABLES
@@ -21,9 +28,6 @@ from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import one_line, ranges
 
-KIND: Final = "DeviceStatus"
-READY: Final = "Ready"
-HEALTHY: Final = "Healthy"
 _HEALTH: Final = {"healthy": "True", "unhealthy": "False", "unknown": "Unknown"}
 
 Entries = tuple[AllocatedDeviceStatus, ...]
@@ -47,13 +51,7 @@ class Refusal:
 
 def allocated(claim: ReportedClaim, node_name: str) -> tuple[tuple[str, str], ...]:
     """Pool and name of the node's devices that are allocated to the claim, each once."""
-    allocation = claim.status.allocation
-    found = (
-        (item.pool, item.device)
-        for item in (allocation.devices.results if allocation is not None else ())
-        if item.driver == DRIVER_NAME and item.pool == node_name
-    )
-    return tuple(dict.fromkeys(found))
+    return tuple(key for key in own_devices(claim.status) if key[0] == node_name)
 
 
 def own_entries(claim: ReportedClaim) -> Entries:
@@ -142,21 +140,16 @@ def _data(plan: Plan, device: PlannedDevice, inventory: NodeInventory) -> dict[s
     chips = []
     for node in device.nodes:
         found = inventory.device(node.chip)
-        chip: dict[str, Any] = {"index": node.chip, "path": node.container_path}
-        if found is not None and found.pci_bus_id:
-            chip["pciAddress"] = found.pci_bus_id
-        if cores := node.cores or tuple(range(inventory.physical_cores(node.chip) or 0)):
-            chip["cores"] = list(cores)
-        chips.append(chip)
-    data: dict[str, Any] = {"apiVersion": API_VERSIONS[0], "kind": KIND, "chips": chips}
-    if LOGICAL_CORE_VARIABLES[0] in variables:
-        data["logicalCoreSize"] = plan.core_size(device)
+        cores = node.cores or range(inventory.physical_cores(node.chip) or 0)
+        address = found.pci_bus_id or "" if found is not None else ""
+        chips.append(ChipStatus(node.chip, node.container_path, address, [*cores]))
+    server = None
     if MODE in variables:
-        server: dict[str, Any] = {"mode": _mode(variables[MODE])}
-        if SERVER_ID in variables:
-            server |= {"serverID": variables[SERVER_ID], "nodeID": int(variables[NODE_ID])}
-        data["ultraserver"] = server
-    return data
+        node_id = int(variables[NODE_ID]) if NODE_ID in variables else None
+        server = UltraServerStatus(_mode(variables[MODE]), variables.get(SERVER_ID, ""), node_id)
+    size = plan.core_size(device) if LOGICAL_CORE_VARIABLES[0] in variables else None
+    made: dict[str, Any] = msgspec.to_builtins(DeviceStatus(API_VERSIONS[0], "DeviceStatus", chips, size, server))
+    return made
 
 
 def _mode(number: str) -> str:

@@ -374,13 +374,18 @@ class ResourceClaimConsumerReference(ApiObject, frozen=True):
     api_group: str = ""
 
 
-class AllocatedDeviceStatus(ApiObject, frozen=True):
-    """``status.devices[]``: what a driver says of a device that is allocated to the claim (KEP-4817)."""
+class PartialAllocatedDeviceStatus(ApiObject, frozen=True):
+    """``status.devices[]`` without ``data``: what a driver says of a device that is allocated to the claim."""
 
     driver: str
     pool: str
     device: str
     conditions: tuple[Condition, ...] = ()
+
+
+class AllocatedDeviceStatus(PartialAllocatedDeviceStatus, frozen=True):
+    """``status.devices[]`` (KEP-4817)."""
+
     data: Any = None
     """A JSON object of the driver's own, of at most 10 KiB."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dra_driver.legacy.resource_requests import ENDED
+from dra_driver.neuron.device_status import READY
 from dra_driver.neuron.health.faults import REMEDIES
 from dra_driver.operations.overview.objects import Pod
 from dra_driver.operations.overview.serving import remedy
-from dra_driver.operations.overview.view import ClusterView, NodeRow, view
+from dra_driver.operations.overview.view import ClusterView, NodeRow, repeated, view
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,11 @@ def bound(pod: Pod, around: ClusterView) -> BoundPod:
         causes.append(f"nothing serves the devices of node {row.name}{consequence}: {served.problem}{lasting}")
         remedies.append(remedy(served, row.name))
     refusal = max(around.refusals, key=lambda item: item.last, default=None)
-    if refusal is not None and not state.ready and not pod.ending:
-        causes.append(f"kubelet's last try to prepare its claims failed ({refusal.last}): {refusal.text}")
+    refused = [item for claim in around.claims for _, item in claim.complaints if item.type == READY]
+    if (refusal is not None or refused) and not state.ready and not pod.ending:
+        # What the claims say is told with them.
+        if refusal is not None and not any(repeated(item, refusal.text) for item in refused):
+            causes.append(f"kubelet's last try to prepare its claims failed ({refusal.last}): {refusal.text}")
         if not remedies:  # else kubelet had nobody to ask
             remedies.append(
                 "if a parameter is wrong, correct it in the ResourceClaimTemplate or DeviceClass and make the pod "

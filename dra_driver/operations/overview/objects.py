@@ -23,7 +23,9 @@ from dra_driver.kube.objects.resource import (
     DeviceAttribute,
     DeviceRequest,
     DeviceTaint,
+    PartialAllocatedDeviceStatus,
     PartialResourceClaim,
+    PartialResourceClaimStatus,
     ResourcePool,
 )
 from dra_driver.legacy.annotations import from_mapping
@@ -38,6 +40,7 @@ from dra_driver.legacy.resource_requests import (
 )
 from dra_driver.legacy.rules import NeuronResource, NodeHardware, hardware
 from dra_driver.legacy.usage import Holding, holding
+from dra_driver.neuron.device_status import said
 from dra_driver.neuron.names import DRIVER_NAME, SERVER_2, SERVER_4
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.operations.overview.serving import Daemon, PodState, daemon_of, state_of
@@ -216,10 +219,21 @@ class _ClaimSpec(ApiObject, frozen=True):
     devices: _DeviceClaim = _DeviceClaim()
 
 
+class _ClaimStatus(PartialResourceClaimStatus, frozen=True):
+    devices: tuple[PartialAllocatedDeviceStatus, ...] = ()
+
+
+class _Claim(PartialResourceClaim, frozen=True):
+    status: _ClaimStatus = _ClaimStatus()
+    spec: _ClaimSpec = _ClaimSpec()
+
+
 class Claim(PartialResourceClaim, frozen=True):
     """A claim, and what it has of this driver."""
 
     spec: _ClaimSpec = _ClaimSpec()
+    complaints: tuple[tuple[str, Condition], ...] = ()
+    """What its status says of devices that are not ready or not healthy, by their names."""
 
     @property
     def asks(self) -> str:
@@ -241,6 +255,18 @@ class Claim(PartialResourceClaim, frozen=True):
         return tuple(
             entry.name for entry in self.status.reserved_for if entry.resource == "pods" and not entry.api_group
         )
+
+
+def _claim(item: _Claim, _: str) -> Claim:
+    status = item.status
+    complaints = (
+        (device, condition)
+        for (_, device), conditions in said(status, status.devices).items()
+        for condition in conditions
+        if condition.status != "True"
+    )
+    kept = PartialResourceClaimStatus(status.allocation, status.reserved_for)
+    return Claim(item.metadata, kept, item.spec, tuple(complaints))
 
 
 def _asked(request: _Request) -> str:
@@ -382,6 +408,6 @@ def _kept(of: Resource[Any], struct: type[T], convert: Any = None, wire: Any = N
 NODES: Final = _kept(codec.NODES, Node)
 SLICES: Final = _kept(codec.RESOURCE_SLICES, Slice, _slice, _Slice)
 TAINT_RULES: Final = codec.DEVICE_TAINT_RULES
-CLAIMS: Final = _kept(codec.PARTIAL_RESOURCE_CLAIMS, Claim)
+CLAIMS: Final = _kept(codec.PARTIAL_RESOURCE_CLAIMS, Claim, _claim, _Claim)
 PODS: Final = _kept(codec.PODS, Pod, _pod, core.ReportedPod)
 REFUSALS: Final = _kept(codec.EVENTS, Refusal, _refusal, core.Event)

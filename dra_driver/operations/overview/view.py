@@ -19,6 +19,7 @@ from dra_driver.legacy.rules import NeuronResource
 from dra_driver.legacy.rules import NodeHardware as PluginHardware
 from dra_driver.legacy.rules import hardware as plugin_hardware
 from dra_driver.legacy.usage import Holding, held_by
+from dra_driver.neuron.device_status import READY, spelled
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, told, told_by
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.health.faults import FAULTS, SEVERITIES, Fault, Severity, State
@@ -100,6 +101,8 @@ class HolderOfChip:
     """Why it does not run, or ""."""
     sick: tuple[str, ...] = ()
     """Its chips that have faults, with these, such as ``neuron5: hbm-uncorrectable``."""
+    says: tuple[str, ...] = ()
+    """What the claim says of devices that are not ready or not healthy, where nothing else says it."""
 
     @property
     def name(self) -> str:
@@ -236,6 +239,7 @@ class Frame:
                     "since": row.since or None,
                     "problem": row.problem or None,
                     "sick": list(row.sick),
+                    "claimSays": list(row.says),
                     "doubt": row.doubt or None,
                 }
                 for row in self.holders
@@ -361,6 +365,8 @@ class _Use:
 
     holder: HolderOfChip
     parts: tuple[HardwarePart, ...]
+    complaints: tuple[tuple[str, Condition], ...] = ()
+    """As of the claim, of these devices."""
 
 
 def _rows(cluster: ClusterView) -> list[NodeRow]:
@@ -478,7 +484,12 @@ def _row(
         if chip.faults
     }
     holders = tuple(
-        replace(use.holder, sick=tuple(sick[index] for index in use.holder.chips if index in sick)) for use in uses
+        replace(
+            use.holder,
+            sick=tuple(sick[index] for index in use.holder.chips if index in sick),
+            says=tuple(_says(use, sick, hardware)),
+        )
+        for use in uses
     )
     return NodeRow(
         name,
@@ -591,9 +602,33 @@ def _of_claim(claim: Claim, devices: Sequence[str], node: str, hardware: Hardwar
     namespace = claim.metadata.namespace
     parts = tuple(part for device in devices for part in hardware.parts(device))
     chips = tuple(sorted({part.chip for part in parts}))
+    complaints = tuple(item for item in claim.complaints if item[0] in devices)
     for name in claim.pods or ("",):
         holder = HolderOfChip(namespace, name, claim.metadata.name, node, _named(tuple(devices)), chips)
-        yield _Use(pods.described(holder), parts)
+        yield _Use(pods.described(holder), parts, complaints)
+
+
+def _says(use: _Use, sick: Collection[int], hardware: Hardware) -> Iterator[str]:
+    """What the claim says, without what kubelet's Event says of the pod, and the slices of the chips."""
+    alike: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for device, item in use.complaints:
+        if item.type == READY:
+            known = repeated(item, use.holder.problem)
+        else:
+            known = any(part.chip in sick for part in hardware.parts(device))
+        if not known:
+            alike["" if item.type == READY else " alone", spelled(item)].append(device)
+    for (alone, text), names in alike.items():
+        yield f"its claim{alone} says of {named(names)}: {text}"
+
+
+def repeated(complaint: Condition, text: str) -> bool:
+    """Whether kubelet's Event, which may be cut off, has the driver's words of the claim, too."""
+    return bool(complaint.message) and complaint.message[:_SAME] in text
+
+
+_SAME: Final = 300
+"""Characters."""
 
 
 def _former_plugin(kind: str, chips: int) -> PluginHardware | None:

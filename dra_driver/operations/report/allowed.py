@@ -23,6 +23,7 @@ from dra_driver.kube.objects import core, resource
 from dra_driver.kube.objects.meta import Condition, ObjectMeta
 from dra_driver.legacy.annotations import CORE_USAGE, DEVICE_USAGE, POD_KEYS, UNUSABLE, from_mapping, said
 from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource
+from dra_driver.neuron.device_status import DeviceStatus
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.health.condition import written_here
 from dra_driver.neuron.names import API_VERSIONS, DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN, NODES_OF
@@ -136,7 +137,7 @@ def _rule(kind: inspect.Type) -> Rule | None:
         return number
     if isinstance(kind, inspect.StructType):
         return fields(kind.cls) or None
-    if isinstance(kind, inspect.VarTupleType):
+    if isinstance(kind, (inspect.VarTupleType, inspect.ListType)):
         below = _rule(kind.item_type)
         return None if below is None else [below]
     if isinstance(kind, inspect.DictType) and isinstance(kind.value_type, inspect.StructType):
@@ -212,7 +213,23 @@ SLICE: Final = merged(
 )
 DEVICE_CLASS: Final = fields(resource.DeviceClass)
 TAINT_RULE: Final = fields(resource.DeviceTaintRule)
-CLAIM: Final = merged(fields(resource.ResourceClaim), {"status": {"allocation": {"allocationTimestamp": word}}})
+_FOREIGN_STATUS: Final = fields(resource.AllocatedDeviceStatus)
+DEVICE_STATUS: Final = merged(
+    _FOREIGN_STATUS,
+    {"conditions": [{"message": text}], "data": merged(fields(DeviceStatus), {"chips": [{"path": path}]})},
+)
+
+
+def _device_status(value: object) -> object:
+    """What a driver says of an allocated device; of this driver's, also its texts and which chips it is made of."""
+    own = isinstance(value, dict) and value.get("driver") == DRIVER_NAME
+    return keep(value, DEVICE_STATUS if own else _FOREIGN_STATUS)
+
+
+CLAIM: Final = merged(
+    fields(resource.ResourceClaim),
+    {"status": {"allocation": {"allocationTimestamp": word}, "devices": [_device_status]}},
+)
 TEMPLATE: Final = fields(resource.ResourceClaimTemplate)
 
 

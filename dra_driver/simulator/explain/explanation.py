@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from dra_driver.kube.objects.resource import ResourceClaim, ResourceClaimStatus
+from dra_driver.neuron.device_status import said, spelled
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.nodes import matches
 from dra_driver.simulator.allocator.pool_devices import Pool, PoolDevice
 from dra_driver.simulator.explain.diagnosis import Case, attribute, claim_name, diagnosis
-from dra_driver.simulator.explain.findings import DeviceFinding, counted, findings, listed, shortened
+from dra_driver.simulator.explain.findings import DeviceFinding, counted, findings, listed, named, shortened
 from dra_driver.simulator.explain.minimal_conflict import Trials
 from dra_driver.simulator.explain.remedies import Miss, remedies
 from dra_driver.simulator.explain.shortfall import ROW
@@ -261,7 +262,17 @@ def _allocated_so(question: Question, waiting: Sequence[ResourceClaim], answer: 
 
 def _had(claim: ResourceClaim) -> Placed:
     meta, allocation = claim.metadata, claim.status.allocation
-    return Placed(meta.namespace, meta.name, allocation.devices.results if allocation is not None else ())
+    by_device = said(claim.status, claim.status.devices)
+    alike: dict[str, list[str]] = {}
+    for (_, device), conditions in by_device.items():
+        alike.setdefault("; ".join(map(spelled, conditions)), []).append(device)
+    return Placed(
+        meta.namespace,
+        meta.name,
+        allocation.devices.results if allocation is not None else (),
+        tuple(f"claim {claim_name(claim)} says of {named(devices)}: {text}" for text, devices in alike.items() if text),
+        all(item.status == "True" for conditions in by_device.values() for item in conditions),
+    )
 
 
 def _names(question: Question) -> tuple[str, ...]:
@@ -284,7 +295,8 @@ def _allocated(question: Question, had: tuple[Placed, ...]) -> Explanation:
     elif refused:
         verdict += "; but the driver will refuse it"
     return Explanation(
-        subject=question.subject, claims=_names(question), fits=bool(could) and not refused,
+        subject=question.subject, claims=_names(question),
+        fits=bool(could) and not refused and all(item.well for item in had),
         node=could[0] if could else None, refused=refused,
         warnings=question.warnings(question.claims, could[0]) if could else (),
         could=tuple(could), placed=had, verdict=verdict, error="",

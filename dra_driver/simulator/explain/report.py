@@ -24,6 +24,7 @@ def text(found: Explanation, told: Collection[str] = ()) -> str:
     lines += [f"  - {_sentence(item)}" for item in found.causes]
     if not found.state:  # else the verdict lists them
         lines += [f"  {line}" for item in found.placed for line in _placed(item)]
+    lines += [f"  {_sentence(text)}" for item in found.placed for text in item.says]
     lines += [f"  {_sentence(item.sentence)}" for item in found.refused]
     lines += [f"  {_sentence(f'warning: {item}')}" for item in found.warnings]
     tried = " (each was tried)" if found.nodes and not found.state else ""
@@ -138,6 +139,7 @@ def plain(found: Explanation) -> dict[str, Any]:
                 "namespace": item.namespace,
                 "name": item.claim,
                 "devices": [msgspec.to_builtins(one) for one in item.devices],
+                "says": list(item.says),
             }
             for item in found.placed
         ],

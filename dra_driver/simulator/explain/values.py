@@ -106,6 +106,10 @@ class Placed:
     namespace: str
     claim: str
     devices: tuple[DeviceRequestAllocationResult, ...]
+    says: tuple[str, ...] = ()
+    """What its status says of devices of this driver; devices of which it says the same are together."""
+    well: bool = True
+    """False: it says of one that it is not ready, or not healthy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ class Explanation:
     """What is explained, such as ``pod default/pod0``."""
     claims: tuple[str, ...]
     fits: bool
-    """Whether the claims fit, and the driver of the node would prepare them."""
+    """Whether the claims fit, and the driver of the node would prepare them; no claim says that it is not well."""
     node: str | None
     """Of the nodes where the scheduler finds devices, the one with the highest score, or the first by name."""
     could: tuple[str, ...]

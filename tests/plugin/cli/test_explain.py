@@ -267,6 +267,77 @@ def add_refusal(server: ApiServer, uid: str) -> None:
     server.store.create("events", event)
 
 
+def add_word(server: ApiServer, *conditions: tuple[str, str, str, str], devices: tuple[int, ...] = (1, 2)) -> None:
+    """What the claim of the pod says of its devices."""
+    keys = ("type", "status", "reason", "message")
+    told = [dict(zip(keys, each, strict=True)) | {"lastTransitionTime": "2026-03-01T10:02:00Z"} for each in conditions]
+    entries = [
+        {"driver": "neuron.aws.com", "pool": "node-a", "device": f"neuron-device-{index}", "conditions": told}
+        for index in devices
+    ]
+    stored = server.store.get("resourceclaims", "shop/p-neurons")
+    stored["status"]["devices"] = [*stored["status"].get("devices", []), *entries]
+    server.store.update("resourceclaims", "shop/p-neurons", stored)
+
+
+WELL = ("Healthy", "True", "Healthy", "")
+SICK = ("Healthy", "False", "Unhealthy", "neuron1: hbm-uncorrectable")
+SAID: dict[str, tuple[int, bool, list[tuple[tuple[str, str, str, str], ...]]]] = {
+    "ready": (
+        0,
+        False,
+        [(("Ready", "True", "Prepared", f"chip {index} as /dev/neuron{index - 1}"), WELL) for index in (1, 2)],
+    ),
+    "refused, as the Event says": (
+        1,
+        True,
+        [(("Ready", "False", "InvalidParameters", REFUSED.partition("p-neurons: ")[2]), WELL)] * 2,
+    ),
+    "refused, and the Event says something else": (1, True, [(("Ready", "False", "DeviceInUse", "in use"),)] * 2),
+    "refused, and there is no Event": (1, False, [(("Ready", "False", "DeviceInUse", "in use\n\x1b[2J"),)] * 2),
+    "sick, and the slices say nothing": (1, False, [(SICK,), (WELL,)]),
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_a_pods_claim_says_what_it_got_or_why_not(
+    case: str, bound: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, event, words = SAID[case]
+    phase, more = ("Pending", CREATING) if case.startswith("refused") else ("Running", {})
+    add_holder(bound, "shop", "p", "node-a", ["neuron-device-1", "neuron-device-2"], phase, meta={"uid": "u"}, **more)
+    for index, conditions in enumerate(words, 1):
+        add_word(bound, *conditions, devices=(index,))
+    add_word(bound, SICK, devices=(9,))  # which it does not have
+    if event:
+        add_refusal(bound, bound.store.get("pods", "shop/p")["metadata"]["uid"])
+    with bound:
+        assert explained(bound, tmp_path, "pod/p", "-n", "shop") == status
+        out = capsys.readouterr().out
+        assert explained(bound, tmp_path, "pod/p", "-n", "shop", "-o", "json") == status
+    (found,) = json.loads(capsys.readouterr().out)["explanations"]
+    assert len(found["allocations"][0]["says"]) == len({tuple(item) for item in words})
+    golden(out)
+
+
+def test_objects_say_the_same(bound: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_holder(bound, "shop", "p", "node-a", ["neuron-device-1", "neuron-device-2"])
+    add_word(bound, ("Ready", "False", "DeviceInUse", "in use"), WELL)
+    stored = bound.store.get("resourceclaims", "shop/p-neurons")
+    other = {"driver": "nic.example.com", "pool": "node-a", "device": "nic-0", "networkData": {"ips": ["10.0.0.1/8"]}}
+    stored["status"]["devices"].append({**other, "data": [{"any": None}]})
+    kinds = {"Node": "nodes", "Pod": "pods", "ResourceSlice": "resourceslices", "DeviceClass": "deviceclasses"}
+    items: list[Object] = []
+    for kind, plural in kinds.items():
+        version = "v1" if kind in ("Node", "Pod") else "resource.k8s.io/v1"
+        items += [{"apiVersion": version, "kind": kind, **item} for item in bound.store.list(plural)[0]]
+    items.append({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", **stored})
+    file = tmp_path / "objects.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    assert main(["explain", "pod/p", "-n", "shop", "--objects", str(file)]) == 1
+    golden(capsys.readouterr().out)
+
+
 CRASHING = driver_pod("node-a", state=CRASH_LOOP, last=CRASHED, ready=False)
 EVICTED = driver_pod("node-a", ready=False, phase="Failed", reason="Evicted", message="low on memory")
 

@@ -105,8 +105,12 @@ def spoil_stored(server: ApiServer) -> None:
         {"source": "FromClaim", "opaque": {"driver": "gpu.example.com", "parameters": {"key": SECRET}}},
     ]
     claim["status"]["allocation"]["nodeSelector"] = SELECTOR
-    entry = {"driver": "neuron.aws.com", "pool": "node-1", "device": "neuron-device-4", "data": {"x": SECRET}}
-    claim["status"]["devices"] = [entry]
+    data = {"chips": [{"index": 4, "path": "/dev/neuron0", "cores": [0, SECRET], SECRET: SECRET}], "x": SECRET}
+    devices = [
+        {"driver": "neuron.aws.com", "pool": "node-1", "device": "neuron-device-4", "conditions": [REFUSED]},
+        {"driver": "gpu.example.com", "pool": "p", "device": "d", "conditions": [{**REFUSED, "message": SECRET}]},
+    ]
+    claim["status"]["devices"] = [{**entry, "data": data} for entry in devices]
     server.store.update("resourceclaims", "ml/train-0-neurons", claim)
     for kind, name in (("secrets", "s"), ("configmaps", "settings")):
         server.store.create(kind, {"metadata": {"namespace": "ml", "name": name}, "data": {"k": SECRET}})
@@ -199,6 +203,9 @@ def files_of(data: bytes) -> Files:
     return found
 
 
+REFUSED = {"type": "Ready", "status": "False", "reason": "NotPrepared", "message": "the disk is full"}
+
+
 def report(server: ApiServer, directory: Path, *arguments: str) -> Files:
     target = directory / "report.tar.gz"
     kubeconfig = str(server.kubeconfig(directory / "kubeconfig"))
@@ -249,6 +256,11 @@ def test_what_a_bug_report_needs_is_there(server: ApiServer, tmp_path: Path) -> 
         "otherFields": 2,
     }
     assert other["opaque"] == {"driver": "gpu.example.com"}
+    own, other = claims["train-0-neurons"]["status"]["devices"]
+    assert own["conditions"] == [REFUSED]
+    assert own["data"] == {"chips": [{"index": 4, "path": "/dev/neuron0", "cores": [0]}]}
+    assert (other["conditions"][0]["reason"], "data" in other) == ("NotPrepared", False)
+    assert "message" not in other["conditions"][0]
     assert {pod["metadata"]["name"] for pod in items(files, "pods")} == {"train-0", "big-1", f"{APP}-x1"}
     (event,) = items(files, "events")
     golden(event["message"])

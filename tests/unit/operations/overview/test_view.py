@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -364,6 +365,59 @@ def test_a_pod_that_does_not_start_says_why_and_which_of_its_chips_are_sick() ->
     golden(" | ".join(cell.text for cell in list(sections(found))[2].rows[0]))
 
 
+def saying(item: Object, device: str, *conditions: tuple[str, str, str, str], driver: str = "neuron.aws.com") -> Object:
+    """The claim with an entry in ``status.devices``; conditions are type, status, reason and message."""
+    keys = ("type", "status", "reason", "message")
+    told = [dict(zip(keys, each, strict=True)) | {"lastTransitionTime": "2026-03-01T10:02:00Z"} for each in conditions]
+    entry = {"driver": driver, "pool": "node-1", "device": device, "conditions": told, "data": {"chips": 7}}
+    item["status"].setdefault("devices", []).append(entry)
+    return item
+
+
+READY, HEALTHY = ("Ready", "True", "Prepared", "chip 3 as /dev/neuron0"), ("Healthy", "True", "Healthy", "")
+REFUSED = ("Ready", "False", "InvalidParameters", "NeuronConfig: expected 1 or 2, got 3")
+SICK = ("Healthy", "False", "Unhealthy", "neuron3: hbm-uncorrectable")
+
+
+def test_what_a_claim_says_is_shown_where_nothing_else_says_it() -> None:
+    ill = {"neuron-device-3": [taint("hbm-uncorrectable")]}
+    told = [
+        (saying(claim("well", "node-1", "neuron-device-3"), "neuron-device-3", READY, HEALTHY), None),
+        (saying(claim("refused", "node-1", "neuron-device-3"), "neuron-device-3", REFUSED, HEALTHY), None),
+        (saying(claim("sick", "node-1", "neuron-device-3"), "neuron-device-3", READY, SICK), None),
+        (saying(claim("sick, and told", "node-1", "neuron-device-3"), "neuron-device-3", READY, SICK), ill),
+        (saying(claim("of another", "node-1", "neuron-device-3"), "neuron-device-3", SICK, driver="x.example"), None),
+        (saying(claim("not allocated", "node-1", "neuron-device-4"), "neuron-device-3", SICK), None),
+        (saying(claim("of two", "node-1", "neuron-device-3", "neuron-device-4"), "neuron-device-3", REFUSED), None),
+    ]
+    saying(told[-1][0], "neuron-device-4", REFUSED)
+    shown = []
+    for item, taints in told:
+        (holder,) = frame(item, taints=taints).holders
+        shown.append(f"{holder.claim}: {'; '.join(holder.says)}")
+    golden(shown)
+
+
+def test_what_kubelets_event_says_is_not_said_again() -> None:
+    pod: Object = {"metadata": {"name": "p", "namespace": "ml", "uid": "u-7"}, "spec": {"nodeName": "node-1"}}
+    pod["spec"]["resourceClaims"] = [{"name": "n", "resourceClaimName": "c"}]
+    pod["status"] = {"phase": "Pending"}
+    event: Object = {
+        "metadata": {"name": "e", "namespace": "ml"},
+        "involvedObject": {"kind": "Pod", "namespace": "ml", "name": "p", "uid": "u-7"},
+        "reason": "FailedPrepareDynamicResources",
+        "message": f"Failed to prepare dynamic resources: NodePrepareResources failed for c: {REFUSED[3]}",
+    }
+    item = saying(claim("c", "node-1", "neuron-device-3", pods=("p",)), "neuron-device-3", REFUSED)
+    cluster = ClusterView(claims=[kept(CLAIMS, item)], pods=[kept(PODS, pod)])
+    for refusals, times in (([kept(REFUSALS, event)], 0), ([], 1)):
+        found = view(replace(cluster, refusals=refusals))
+        (holder,) = found.holders
+        assert len(holder.says) == times
+        assert " | ".join(cell.text for cell in list(sections(found))[2].rows[0]).count(REFUSED[3]) == 1
+        assert found.document()["holders"][0]["claimSays"] == list(holder.says)
+
+
 WORDS = st.text(st.characters(codec="utf-8"), max_size=12)
 NAMES = st.one_of(WORDS, st.from_regex(r"neuron-(device|core|group4|window3|node)(-[0-9]{1,3}){0,2}", fullmatch=True))
 
@@ -377,6 +431,22 @@ def test_claims_of_any_content_count_no_chip_twice(devices: list[str], pool: str
         assert node.free + node.held <= len(node.chips)
         assert all(0 <= chip.held <= chip.cores for chip in node.chips)
     json.dumps(found.document())
+
+
+CONDITION = st.tuples(st.sampled_from(["Ready", "Healthy", "Other"]), WORDS, WORDS, st.text(max_size=3000))
+
+
+@given(st.lists(st.tuples(NAMES, st.lists(CONDITION, max_size=3), WORDS), max_size=4))
+@example([("neuron-device-3", [("Ready", "False", "R", "\x1b[2J\n" * 999)], "neuron.aws.com")])
+def test_whatever_claims_say_counts_no_chip_and_drives_no_terminal(entries: list[tuple[str, Any, str]]) -> None:
+    item = claim("c", "node-1", "neuron-device-3", "neuron-device-5", pods=("p",))
+    for device, conditions, driver in entries:
+        saying(item, device, *conditions, driver=driver)
+    found, silent = frame(item), frame(claim("c", "node-1", "neuron-device-3", "neuron-device-5", pods=("p",)))
+    assert found.nodes[0].chips == silent.nodes[0].chips
+    says = found.holders[0].says
+    assert all(text.isprintable() and len(text.encode()) < 2000 for text in says)
+    assert len(says) <= 4
 
 
 @given(st.integers(-5, 60), st.lists(st.integers(0, 40), max_size=5))
