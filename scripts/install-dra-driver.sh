@@ -427,14 +427,14 @@ render() {
       ${kept//$NEWLINE/$NEWLINE      }"
     fi
     patch DeviceClass "- {op: replace, path: /apiVersion, value: resource.k8s.io/${resource_api:-v1}}"
-    if [[ -z $with_policy ]]; then
-        local delete="{\$patch: delete, apiVersion: v1, kind: any, metadata: {name: any}}"
-        patch 'ValidatingAdmissionPolicy.*' "$delete"
-        # Below Kubernetes 1.36 nothing else would narrow this right to the driver's own entries.
-        patch "ClusterRole.*, name: $CLAIM_STATUS" "$delete"
-    fi
+    local delete="{\$patch: delete, apiVersion: v1, kind: any, metadata: {name: any}}"
+    if [[ -z $with_policy ]]; then patch 'ValidatingAdmissionPolicy.*' "$delete"; fi
+    if claims_are_silent; then patch "ClusterRole.*, name: $CLAIM_STATUS" "$delete"; fi
     kustomize kustomize/driver
 }
+
+# Whether the driver gets no right to write into claims: below Kubernetes 1.36 nothing but the policy would narrow it.
+claims_are_silent() { [[ -z $with_policy || $NEWLINE$env$NEWLINE == *"${NEWLINE}CLAIM_STATUS=off$NEWLINE"* ]]; }
 
 show_context() {
     local context server
@@ -708,6 +708,7 @@ apply() {
     if [[ $parameters_policy == off && -n $with_policy ]]; then
         kube delete validatingadmissionpolicybinding,validatingadmissionpolicy "$PARAMETERS" --ignore-not-found
     fi
+    if claims_are_silent; then kube delete clusterrolebinding,clusterrole "$CLAIM_STATUS" --ignore-not-found; fi
     if [[ -n $restart ]]; then kube -n "$NAMESPACE" rollout restart "daemonset/$DAEMONSET"; fi
     if [[ -n $restart && -n $placer ]]; then kube -n "$NAMESPACE" rollout restart "deployment/$PLACER"; fi
 }

@@ -385,6 +385,12 @@ def test_without_admission_policies_the_rest_is_installed_and_it_is_said(cluster
     assert "has no ValidatingAdmissionPolicy" in result.stderr
 
 
+def test_where_claims_are_to_say_nothing_the_right_is_not_given_and_one_of_before_is_taken(cluster: Cluster) -> None:
+    assert cluster.run("--env", "CLAIM_STATUS=off", IMAGE).returncode == 0
+    assert "neuron-dra-driver-claim-status" not in cluster.applied
+    assert [text for text in cluster.changes if "delete" in text and "neuron-dra-driver-claim-status" in text]
+
+
 def test_a_failed_apply_ends_it(cluster: Cluster) -> None:
     cluster.reply("apply -f -", "", "Error from server (Forbidden)\n", 1)
     result = cluster.run(IMAGE)
