@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
+import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from lab.cluster import Cluster
+from lab.layout import SCHEDULER_PORT
 
 from dra_driver.driver.claims.status_writer import MANAGER
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError
 from tests.cluster.lib.health import SEEN_SECONDS, SickHost
 from tests.cluster.lib.installation import NAMESPACE, SERVICE_ACCOUNT, Installation
-from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.kube import Kube, Object, eventually, steadily
 from tests.cluster.lib.lifecycle import emulated_root
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import DRIVER, claim, config, neuron_config, pod, request, template
@@ -25,6 +28,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.kubernetes("1.37", "1.36", "1.34"
 NODE, ELSEWHERE = "node-1", "node-2"
 WITHIN = 10.0
 OTHER = "nic.example.com"
+RIGHT = "neuron-dra-driver-claim-status"
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 READY = {
@@ -117,6 +121,49 @@ def test_entries_go_with_the_allocation(driver: Installation, namespace: Namespa
     wait_condition(namespace, "kept", "Ready", ("True", "Prepared"), WITHIN)
     namespace.delete_pod("first")
     eventually("the entries to be gone", lambda: not entries(namespace.claim("kept")), 30)
+
+
+def test_what_is_said_in_a_claim_wakes_no_pod_that_waits(
+    driver: Installation, driver_client: Transport, namespace: Namespace, lab: Cluster
+) -> None:
+    """kube-scheduler looks at a pod again when its own claim changes, or chips become free; for nothing else here."""
+    namespace.apply(claim("held", request()), pod("holder", {"neurons": "held"}, node=NODE))
+    namespace.wait_ready("holder")
+    wait_condition(namespace, "held", "Ready", ("True", "Prepared"), WITHIN)
+    namespace.apply(claim("never", request(selectors=["false"])), pod("waiting", {"neurons": "never"}))
+    before = _settled(lab)
+    held = namespace.claim("held")
+    assert held is not None
+    (entry,) = entries(held)
+    for number in range(20):
+        _apply(driver_client, held, {**entry, "data": {"number": number}})
+    steadily("the pod to be left alone", lambda: _looks(lab) == before, during=2)
+    namespace.delete_pod("holder")
+    eventually("it to be looked at again", lambda: _looks(lab)[0] > before[0], 30)
+
+
+def _looks(lab: Cluster) -> tuple[float, float]:
+    """How often kube-scheduler found no node for a pod, and had one look again because of a claim, by its metrics."""
+    context = ssl.create_default_context(cafile=None)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it made its certificate itself
+    context.load_cert_chain(lab.layout.pki / "admin.crt", lab.layout.pki / "admin.key")
+    with urllib.request.urlopen(f"https://127.0.0.1:{SCHEDULER_PORT}/metrics", context=context) as answer:
+        found = answer.read().decode()
+    of = (r"schedule_attempts_total\{.*result=\"unschedulable\"", r"queue_incoming_pods_total\{event=\"ResourceClaim")
+    tried, woken = (sum(map(float, re.findall(rf"(?m)^scheduler_{what}.*\}} (\S+)$", found))) for what in of)
+    return tried, woken
+
+
+def _settled(lab: Cluster) -> tuple[float, float]:
+    """The same once the scheduler has come to rest."""
+    seen = [(0.0, 0.0)]
+
+    def at_rest() -> bool:
+        seen.append(_looks(lab))
+        return seen[-1][0] > 0 and len(seen) > 6 and len(set(seen[-6:])) == 1
+
+    eventually("the scheduler to come to rest", at_rest, 40, every=0.5)
+    return seen[-1]
 
 
 # Who may write them
@@ -215,6 +262,27 @@ def test_a_token_without_a_node_writes_no_claim(
     own = _allocated(namespace, "own", nodes[0])
     client = _client(driver, tmp_path, token)
     _refused(lambda: _apply(client, own, _entry(DRIVER, NODE, "neuron-device-99")))
+
+
+def test_without_the_right_pods_run_and_their_claims_say_it_as_soon_as_it_is_given(
+    driver: Installation, namespace: Namespace, kube: Kube, lab: object
+) -> None:
+    binding = kube.get("clusterrolebindings", RIGHT)
+    assert binding is not None
+    text = "status.devices cannot be written"
+    told = driver.logs(NODE).count(text)
+    kube.delete("clusterrolebindings", RIGHT)
+    try:
+        namespace.apply(claim("silent", request()), pod("holder", {"neurons": "silent"}, node=NODE))
+        namespace.wait_ready("holder")
+        eventually("the log to say so", lambda: driver.logs(NODE).count(text) == told + 1, 30)
+        assert not entries(namespace.claim("silent"))
+    finally:
+        kept = {
+            key: binding["metadata"][key] for key in ("name", "labels", "annotations") if key in binding["metadata"]
+        }
+        kube.create("clusterrolebindings", {**binding, "metadata": kept})
+    wait_condition(namespace, "silent", "Ready", ("True", "Prepared"), 150)
 
 
 def test_the_api_server_finds_no_fault_with_the_policy(driver: Installation, kube: Kube, lab: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -157,7 +158,9 @@ def test_an_evicted_driver_is_back_and_its_node_served(
     wait_driver_ready(driver, NODE, other_than=old["uid"])
     assert commands.node()["driver"]["state"] == "Ready"
     eventually("the truth again", lambda: health_condition(kube)["reason"] == "NeuronHasNoError", 30)
-    assert "Running on node" in commands.explain(namespace, holder, 0)
+    text = commands.explain(namespace, holder, 0)
+    assert "Running on node" in text
+    assert re.search(r"says of neuron-device-(\d+): Ready=True \(Prepared\): chip \1 as /dev/neuron0;", text)
 
 
 def health_condition(kube: Kube) -> Object:

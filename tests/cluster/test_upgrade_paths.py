@@ -79,6 +79,54 @@ def test_a_later_chart_and_the_way_back_leave_pods_with_claims_and_slices_alone(
     namespace.wait_ready("after")
 
 
+def test_from_a_chart_whose_driver_says_nothing_in_claims_and_back(
+    release: Release,
+    installation: Installation,
+    kube: Kube,
+    namespace: Namespace,
+    node_files: dict[str, NodeFiles],
+    tmp_path: Path,
+) -> None:
+    release.ensure({**DRA, "draDriver.claimStatus": "false"}, EMULATED)
+    installation.wait_ready()
+    assert kube.get("clusterroles", "neuron-dra-driver-claim-status") is None
+    namespace.apply(ONE, pod("before", templates={"neurons": "one"}, node="node-1"))
+    (before,) = namespace.wait_ready("before")
+    said: Object = {}
+
+    def says(name: str) -> bool:
+        said[name] = namespace.claim_of(name)["status"].get("devices", [])
+        return [item["reason"] for entry in said[name] for item in entry["conditions"]] == ["Prepared", "Healthy"]
+
+    with SliceWatch(kube) as watch:
+        chart = str(next_chart(tmp_path))
+        release.helm("upgrade", NAME, chart, "--reuse-values", "--set", "draDriver.claimStatus=true")
+        release.wait_ready()
+        installation.wait_ready()
+        namespace.apply(pod("during", templates={"neurons": "one"}, node="node-1"))
+        namespace.wait_ready("during")
+        eventually("the new claim to say what it got", lambda: says("during"), 30)
+        # Of a claim that was prepared by the one before.
+        eventually("the other one to say it, too", lambda: says("before"), 150)
+
+        release.helm("rollback", NAME)
+        release.wait_ready()
+        installation.wait_ready()
+        assert kube.get("clusterroles", "neuron-dra-driver-claim-status") is None
+        assert unchanged(namespace.pod("before") or {}, before)
+        assert watch.events() == []
+    namespace.apply(pod("after", templates={"neurons": "one"}, node="node-1"))
+    namespace.wait_ready("after")
+    for name in ("before", "during"):
+        left = dict(said)
+        assert says(name)
+        assert said == left, "what was said stays as long as the claim is allocated"
+        held = uid_of(namespace.claim_of(name))
+        namespace.delete_pod(name)
+        wait_unprepared(node_files["node-1"], held)
+    assert not namespace.claim_of("after")["status"].get("devices")
+
+
 def moved(release: Release, *, legacy: bool) -> None:
     """Have the driver on nodes with a label; the legacy pair on all others, or nowhere."""
     settings = {"draDriver.enabled": "true", "draDriver.nodeSelector.example\\.com/neuron": "dra", "emulate": INF1}

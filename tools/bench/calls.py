@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.cluster import Cluster
 from lab.errors import LabError
+from lab.layout import API_ADDRESS, API_PORT
 
 from bench import objects
 from bench.drivers import Driver
@@ -56,6 +58,12 @@ class Access:
     certificate: Path
     key: Path
 
+    @classmethod
+    def of(cls, cluster: Cluster) -> Access:
+        """That of a cluster's administrator."""
+        pki = cluster.layout.pki
+        return cls(f"https://{API_ADDRESS}:{API_PORT}", pki / "ca.crt", pki / "admin.crt", pki / "admin.key")
+
 
 @dataclass(frozen=True)
 class _Step:
@@ -99,23 +107,32 @@ def measure(
         LabError: A call or the client failed.
     """
     steps = _steps(drivers, claims, extent)
+    found: dict[Situation, list[Round]] = {}
+    for step, result in zip(steps, run(program, access, [step.content for step in steps]), strict=True):
+        if step.situation is not None:
+            found.setdefault(step.situation, []).append(result)
+    return found
+
+
+def run(program: Path, access: Access, steps: Sequence[Mapping[str, Any]]) -> list[Round]:
+    """Let the client do these steps, in its format, and return what each took.
+
+    Raises:
+        LabError: A call or the client failed.
+    """
     job = {
         "server": access.server,
         "ca": str(access.authority),
         "certificate": str(access.certificate),
         "key": str(access.key),
-        "steps": [step.content for step in steps],
+        "steps": steps,
     }
     done = subprocess.run(
         [str(program)], input=json.dumps(job), capture_output=True, text=True, check=False, timeout=_CLIENT_SECONDS
     )
     if done.returncode != 0:
         raise LabError(f"A call failed, so nothing is reported: {done.stderr.strip()[-2000:]}")
-    found: dict[Situation, list[Round]] = {}
-    for step, result in zip(steps, json.loads(done.stdout), strict=True):
-        if step.situation is not None:
-            found.setdefault(step.situation, []).append(Round(result["Milliseconds"], result["Seconds"]))
-    return found
+    return [Round(result["Milliseconds"], result["Seconds"]) for result in json.loads(done.stdout)]
 
 
 def _steps(drivers: Sequence[Driver], claims: Mapping[str, Sequence[Mapping[str, str]]], extent: Extent) -> list[_Step]:

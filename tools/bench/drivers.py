@@ -31,6 +31,7 @@ INSTANCE_TYPE = "trn2.48xlarge"
 DEVICES = 16
 """Of each driver; as many as the instance type has."""
 _STOP_SECONDS = 20.0
+_READY_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Running:
         # The test driver creates only the last of these directories itself.
         for path in ("registry", "cdi", f"plugins/{driver.name}"):
             (driver.directory / path).mkdir(parents=True, exist_ok=True)
+        self._driver = driver
         self._kubelet = ExitStack()
         if driver.registers:
             self._kubelet.enter_context(Kubelet(driver.directory))
@@ -88,10 +90,17 @@ class Running:
                 driver.command, env=dict(driver.environment), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
             )
 
-    @property
-    def ended(self) -> bool:
-        """Whether the process has ended by itself."""
-        return self._process.poll() is not None
+    def await_socket(self) -> None:
+        """Wait until it serves. Raises LabError if it ends instead, or takes too long."""
+        driver, end = self._driver, time.monotonic() + _READY_SECONDS
+        while not driver.socket.exists():
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise LabError(f"{driver.label} does not serve {driver.socket}; nothing was measured: {driver.log}")
+            time.sleep(0.1)
+
+    def cpu_ticks(self) -> int:
+        """Return its CPU time so far."""
+        return procfs.cpu_ticks(Path(f"/proc/{self._process.pid}/stat").read_text())
 
     def resident_mb(self) -> float:
         """Return the current VmRSS, in MB of 1024 kB."""
@@ -117,18 +126,35 @@ class Running:
         self._kubelet.close()
 
 
-def ours(python: Path, kubeconfig: Path, directory: Path, *, before: bool = False) -> Driver:
-    """Return this project's driver, or the one of the checkout before, on an emulated host below `directory`."""
-    node = "benchmark-before" if before else "benchmark-ours"
+def ours(
+    python: Path,
+    kubeconfig: Path,
+    directory: Path,
+    *,
+    label: str = OURS,
+    number: int = 0,
+    options: Sequence[str] = (),
+) -> Driver:
+    """Return this project's driver, of whichever checkout `python` has it, on an emulated host below `directory`.
+
+    Args:
+        python: Of its environment.
+        kubeconfig: Of the administrator.
+        directory: Its own.
+        label: Its name in the report.
+        number: Another one for each at the same time.
+        options: Of its command line, beside those that it needs here.
+    """
+    node = f"benchmark-ours-{number}"
     return Driver(
-        label=BEFORE if before else OURS,
+        label=label,
         name="neuron.aws.com",
         node=node,
         command=(
             *(str(python), "-m", "dra_driver", "kubelet-plugin", f"--node-name={node}", f"--kubeconfig={kubeconfig}"),
             *(f"--host-root={directory / 'host'}", f"--cdi-root={directory / 'cdi'}"),
             *(f"--plugins-dir={directory / 'plugins'}", f"--registrar-dir={directory / 'registry'}"),
-            *("--healthcheck-address=127.0.0.1", f"--healthcheck-port={51616 if before else 51615}"),
+            *("--healthcheck-address=127.0.0.1", f"--healthcheck-port={51615 + number}", *options),
         ),
         environment={"PATH": os.defpath, "GRPC_ENABLE_FORK_SUPPORT": "0"},
         directory=directory,

@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,18 +13,15 @@ from pathlib import Path
 from lab import command, components
 from lab.build import Builder
 from lab.cluster import Cluster
-from lab.errors import LabError
-from lab.layout import API_ADDRESS, API_PORT
 from lab.progress import Progress
 from lab.settings import Settings
 from lab.spec import DEFAULT_KUBERNETES
 
 from bench import calls, drivers, extender, machine, objects, report, rest, start
-from bench.drivers import Driver, Running
+from bench.drivers import BEFORE, Driver, Running
 from bench.figures import CallFigures, ProcessFigures, call_figures
 from dra_driver.kube.api.client import Transport
 
-_READY_SECONDS = 30.0
 # No component of the cluster must be busy while calls are measured, nor act on pods that exist in name only.
 _PAUSED = ("kube-controller-manager", "kube-scheduler")
 
@@ -40,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "end. Other load on the machine distorts the figures. The drivers' files are below TMPDIR: where that is in "
         "memory, syncing them costs nothing.",
         epilog="Other parts, with a control plane: scripts/benchmark scheduling (what claims cost kube-scheduler), "
-        "scripts/benchmark publication (what many drivers cost the API server). "
+        "scripts/benchmark publication (what many drivers cost the API server), scripts/benchmark claimstatus (what it "
+        "costs that claims say which devices they got). "
         "Example: scripts/benchmark --rest-minutes 12 >figures.md",
     )
     parser.add_argument("--kubernetes", default=DEFAULT_KUBERNETES, help="Kubernetes version (default: %(default)s)")
@@ -133,7 +130,7 @@ def _prepare(
     found = [drivers.ours(python, cluster.kubeconfig, scratch / "a")]
     drivers.emulate_host(python, found[0].directory)
     if before is not None:
-        found.append(drivers.ours(before, cluster.kubeconfig, scratch / "b", before=True))
+        found.append(drivers.ours(before, cluster.kubeconfig, scratch / "b", label=BEFORE, number=1))
         drivers.emulate_host(before, found[1].directory)
     found.append(drivers.test_driver(test_driver, cluster.kubeconfig, scratch / "c"))
     transport.request("POST", "/api/v1/namespaces", body=objects.namespace())
@@ -164,33 +161,19 @@ def _calls(
 ) -> tuple[dict[calls.Situation, CallFigures], dict[str, ProcessFigures]]:
     with progress.step(f"making {extent.held + extent.claims} claims for each driver"):
         claims = {driver.label: calls.make_claims(transport, driver, extent) for driver in called}
-    pki = cluster.layout.pki
-    server = f"https://{API_ADDRESS}:{API_PORT}"
-    access = calls.Access(server, pki / "ca.crt", pki / "admin.crt", pki / "admin.key")
     with ExitStack() as stack:
         running = {driver.label: stack.enter_context(Running(driver)) for driver in called}
-        for driver in called:
-            _await_socket(driver, running[driver.label])
+        for process in running.values():
+            process.await_socket()
         before = {label: process.resident_mb() for label, process in running.items()}
         with progress.step("calling the drivers by turns"):
-            found = calls.measure(client, access, called, claims, extent)
+            found = calls.measure(client, calls.Access.of(cluster), called, claims, extent)
         processes = {
             label: ProcessFigures(before[label], process.resident_mb(), process.threads())
             for label, process in running.items()
         }
     calls.delete_claims(transport)
     return {situation: call_figures(rounds) for situation, rounds in found.items()}, processes
-
-
-def _await_socket(driver: Driver, running: Running) -> None:
-    pause = threading.Event()
-    for _ in range(int(_READY_SECONDS / 0.1)):
-        if driver.socket.exists():
-            return
-        if running.ended:
-            break
-        pause.wait(0.1)
-    raise LabError(f"{driver.label} does not serve {driver.socket}; nothing was measured. Its log: {driver.log}")
 
 
 if __name__ == "__main__":

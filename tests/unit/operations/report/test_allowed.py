@@ -88,7 +88,9 @@ def planted(kind: inspect.Type, rule: Any) -> Any:
         return planted(next(entry for entry in kind.types if not isinstance(entry, inspect.NoneType)), rule)
     if isinstance(kind, inspect.StructType):
         # Of opaque parameters, whose they are is told; of another driver's words, those that are no text.
-        foreign: Any = allowed.fields(kind.cls) if kind.cls is resource.AllocatedDeviceStatus else {"driver": allowed.word}
+        foreign: Any = (
+            allowed.fields(kind.cls) if kind.cls is resource.AllocatedDeviceStatus else {"driver": allowed.word}
+        )
         known = rule if isinstance(rule, dict) else foreign
         own = {field.encode_name: planted(field.type, known.get(field.encode_name)) for field in kind.fields}
         return own | {"stray": SECRET, KEY: {SECRET: SECRET}}
