@@ -63,8 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--kubernetes", default=DEFAULT_KUBERNETES, help="Kubernetes version (default: %(default)s)")
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout, whose driver is called, too")
-    parser.add_argument("--rounds", type=int, default=9, help="rounds of calls (default: %(default)s)")
-    parser.add_argument("--claims", type=int, default=200, help="claims of a round (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=25, help="rounds of calls (default: %(default)s)")
+    parser.add_argument(
+        "--claims", type=int, default=64, help="claims of a round: a trn2.48xlarge has 64 cores (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     if min(options.rounds, options.claims) < 1:
         parser.error("rounds and claims must be at least 1")
