@@ -25,7 +25,7 @@ EXAMPLES: Final = (
     "explain examples/specs/1x4-connected-devices.yaml --instance-type trn2.48xlarge=2",
     "explain web-0 -n shop",
     "explain deployment.yaml --from-cluster",
-    "explain --from-cluster -A",
+    "explain -A",
     "kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o json | {} explain --objects - pod/web-0",
 )
 _EACH: Final = 8

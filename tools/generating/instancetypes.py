@@ -11,6 +11,7 @@ from dra_driver.driver.resourceslices.devices import devices, effective_partitio
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.topology.fabric import Chain, Ring, Single, Switched, Torus2D, Unknown
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES, InstanceType
+from dra_driver.neuron.topology.partitions import CHIPS
 from generating.blocks import filled
 
 _FABRICS: Final = {Single: "", Chain: "chain", Ring: "ring", Torus2D: "torus", Switched: "switch", Unknown: "unknown"}
@@ -30,7 +31,7 @@ def types() -> Iterator[str]:
 def _cells(kind: InstanceType) -> str:
     inventory = emulated_inventory(kind)
     names = {device.name for device in devices(inventory, effective_partitions(inventory, None))}
-    chips = devices(inventory, effective_partitions(inventory, None, "chips"))
+    chips = devices(inventory, CHIPS)
     attributes = {name.partition("/")[2] or name for device in chips for name in device.attributes}
     sizes = sorted(
         (int(found[1]), name) for name in attributes if (found := re.fullmatch(r"[a-z]+(\d+)_id", name))

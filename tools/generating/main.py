@@ -115,7 +115,7 @@ PICTURE_WIDTH: Final = 420
 
 def picture() -> str:
     """What ``dra-driver simulate -o svg`` draws of the first example, smaller."""
-    command = ["simulate", "examples/specs/1x4-connected-devices.yaml", "--node", "trn2.48xlarge", "-o", "svg"]
+    command = ["simulate", "examples/specs/1x4-connected-devices.yaml", "--instance-type", "trn2.48xlarge", "-o", "svg"]
     program = "from dra_driver.cli.main import main; raise SystemExit(main())"
     done = subprocess.run(
         [sys.executable, "-c", program, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True

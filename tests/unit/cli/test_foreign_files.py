@@ -98,7 +98,10 @@ COMMANDS = {
         "explain FILES/own-variables-of-claims.yaml --instance-type trn1.2xlarge --partitions chip.core",
         "explain FILES/own-core-ranges.yaml --instance-type inf2.48xlarge --partitions chip.core --extended-resources",
     ],
-    "a logical core size of its own": ["migrate FILES/own-logical-core-size.yaml", "simulate - --instance-type trn2.48xlarge"],
+    "a logical core size of its own": [
+        "migrate FILES/own-logical-core-size.yaml",
+        "simulate - --instance-type trn2.48xlarge",
+    ],
     "a job that is suspended, a deployment without replicas": [
         "simulate FILES/suspended-and-scaled-to-zero.yaml --instance-type trn2.48xlarge",
         "simulate FILES/suspended-and-scaled-to-zero.yaml --instance-type trn2.48xlarge --resume",
@@ -151,7 +154,9 @@ COMMANDS = {
     ],
     "objects that speak of the resource": ["migrate FILES/speaks-of-the-resource.yaml"],
     "objects that write limits into pods": ["migrate FILES/writes-limits.yaml"],
-    "a template that an operator makes": ["simulate FILES/claim-template-of-an-operator.yaml --instance-type trn2.48xlarge"],
+    "a template that an operator makes": [
+        "simulate FILES/claim-template-of-an-operator.yaml --instance-type trn2.48xlarge"
+    ],
     "operators that make several pods of a template": [
         "simulate FILES/operators-that-make-several-pods.yaml --instance-type trn1.32xlarge=4 --extended-resources",
     ],
