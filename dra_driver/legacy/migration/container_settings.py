@@ -12,7 +12,7 @@ from dra_driver.util.text import quoted
 
 SET_IN_TEXT: Final = (
     "a variable of the Neuron runtime is set here: with a claim, cores and chips count from 0 over its devices, and "
-    "its NeuronConfig has the logical core size (docs/migration.md)"
+    "its NeuronConfig has the logical core size (docs/use/limits.md)"
 )
 
 Warn = Callable[[Path, str], None]

@@ -17,10 +17,11 @@ _SCHEDULER: Final = ("KubeSchedulerConfiguration", '"managedResources"')
 _NOT_SPECIFIED: Final = frozenset({"metadata", "status"})
 
 _COUNTS: Final = "it counts limits, of which the migrated pods have none"
-_BY_CLASS: Final = f"{_COUNTS}: claims are counted by DeviceClass (docs/quota.md)"
+_BY_CLASS: Final = f"{_COUNTS}: claims are counted by DeviceClass (docs/operate/autoscaling-and-quota.md)"
 _POLICY: Final = "it looks at limits, of which the migrated pods have none: let it look at their resourceClaims"
 _NODE: Final = (
-    "nodes with the DRA driver offer devices in ResourceSlices in place of this resource (docs/autoscaling.md)"
+    "nodes with the DRA driver offer devices in ResourceSlices in place of this resource "
+    "(docs/operate/autoscaling-and-quota.md)"
 )
 _WEIGHS: Final = "it weighs limits, of which the migrated pods have none"
 _SPEAKERS: Final[tuple[tuple[str, str, str], ...]] = (
