@@ -169,7 +169,6 @@ def node_template(
     """
     import msgspec
 
-    from dra_driver.neuron.health.node_status import PRESENT
     from dra_driver.simulator.emulated_nodes import emulated
 
     try:
@@ -177,7 +176,7 @@ def node_template(
     except DriverError as error:
         raise UsageError(str(error)) from error
     node = msgspec.to_builtins(made.nodes[0])
-    labels = {**node["metadata"]["labels"], PRESENT: "true"}
+    labels = node["metadata"]["labels"]
     name = labels[INSTANCE_TYPE_LABEL]
     found = {"pods": POD_LIMIT, **node["status"].get("allocatable", {}), **(resources or {})}
     if missing := [key for key in ("cpu", "memory") if key not in found]:

@@ -34,6 +34,8 @@ PLACE_OF = {
 """Label of nodes of UltraServers to the label that says which of these nodes each one is, from 0."""
 SERVER_MODE = "neuron.amazonaws.com/ultraserver-mode"
 """Label of such nodes: with how many nodes, itself included, it can work now, such as ``1_2_4``."""
+PRESENT = "neuron.amazonaws.com/present"
+"""Label that AWS's monitoring selects its nodes by. AWS's device plugin sets it, its DRA driver does not."""
 
 LOGICAL_CORE_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
 """The Neuron runtime's variable of the logical core size, and its older name (aws-neuron-sdk,

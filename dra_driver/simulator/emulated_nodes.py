@@ -34,7 +34,7 @@ from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.emulation.options import EmulationOptions
 from dra_driver.neuron.emulation.ultraservers import Servers
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.names import DRIVER_NAME, PRESENT
 from dra_driver.neuron.topology.hardware import INFERENTIA, INFERENTIA2, TRAINIUM, TRAINIUM2
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, InstanceType, resolve, resolve_emulation
 from dra_driver.neuron.topology.partitions import Partitions
@@ -154,6 +154,7 @@ def _node(name: str, inventory: NodeInventory, prefix: str) -> Node:
         "kubernetes.io/os": "linux",
         "kubernetes.io/hostname": name,
         **dict.fromkeys(("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"), of_type),
+        PRESENT: "true",
         **(ultraserver_labels(inventory.ultraserver) or {}),
     }
     size = _SIZES.get(inventory.instance_type or "")

@@ -65,7 +65,10 @@ def test_chips_and_cpus_of_an_example_are_of_one_numa_node(
     assert len(chips(found)) == count
     assert len(numa_nodes(found)) == 1
     command = " ".join(path.read_text().replace("\\\n#", "").split())
-    assert f"dra-driver simulate {path.relative_to(ROOT)} --objects {CPUS.relative_to(ROOT)} --node {TRN2}" in command
+    assert (
+        f"dra-driver simulate {path.relative_to(ROOT)} --objects {CPUS.relative_to(ROOT)} --instance-type {TRN2}"
+        in command
+    )
 
 
 @pytest.mark.parametrize("kind", [TRN2, "trn1.32xlarge"])

@@ -34,9 +34,8 @@ from dra_driver.legacy.device_plugin.recording import FAILED
 from dra_driver.legacy.device_plugin.snapshot import CHOSEN_BY
 from dra_driver.neuron.health.faults import FAULTS, SEVERITIES
 from dra_driver.neuron.health.hints import DIRECTORY
-from dra_driver.neuron.health.node_status import PRESENT
 from dra_driver.neuron.health.policy import EFFECTS, MAX_GRACE_SECONDS, MAX_RULES, HealthPolicy, Prepare, Rule
-from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, VIEWER_ROLE
+from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, PRESENT, VIEWER_ROLE
 from dra_driver.neuron.topology.partitions import Partitions
 from dra_driver.version import VERSION
 from tests.golden import golden
@@ -477,7 +476,7 @@ INSTALLATIONS = {
     "other root": (("kubeletRoot=/srv/kubelet",), ("--kubelet-root", "/srv/kubelet")),
     "cores": (("draDriver.partitions=chip.core",), ("--partitions", "chip.core")),
     "extended resources": (
-        ("draDriver.partitions=core\\,node", "draDriver.extendedResources=true"),
+        ("draDriver.partitions=core.node", "draDriver.extendedResources=true"),
         ("--partitions", "core.node", "--extended-resources"),
     ),
     "placer": (

@@ -17,7 +17,7 @@ import pytest
 
 from dra_driver.driver.node_labels import KEYS
 from dra_driver.neuron.health.condition import PROBLEMS, TYPE
-from dra_driver.neuron.health.node_status import PRESENT
+from dra_driver.neuron.names import PRESENT
 from tests.builders.programs import ended
 from tests.doubles import kubectl
 from tests.golden import golden
@@ -679,6 +679,10 @@ def test_an_update_of_an_installation_by_the_script_of_before_changes_nothing_th
         before["metadata"].pop("labels", None)
         # New since then: why a container ended is in the pod's status.
         pod_spec(now)["containers"][0].pop("terminationMessagePolicy")
+        # Renamed since then, with dots for commas.
+        for variable in pod_spec(before)["containers"][0]["env"]:
+            if variable["name"] == "DEVICES":
+                variable |= {"name": "PARTITIONS", "value": variable["value"].replace(",", ".")}
         assert ordered([now]) == ordered([before])
 
 

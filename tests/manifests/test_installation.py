@@ -15,8 +15,7 @@ from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from dra_driver.driver.node_labels import KEYS
 from dra_driver.kube.api.events import CLUSTER_NAMESPACE
 from dra_driver.neuron.health.condition import PROBLEMS, TYPE
-from dra_driver.neuron.health.node_status import PRESENT
-from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, DRIVER_NAME, VIEWER_ROLE
+from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, DRIVER_NAME, PRESENT, VIEWER_ROLE
 from dra_driver.neuron.topology.partitions import Partitions
 from dra_driver.operations.report.cluster import KINDS, POLICIES
 from tests.golden import golden
@@ -454,7 +453,7 @@ VALUES = """\
 ---
 # Settings of the cluster `training`.
 image: 'registry.example/neuron-dra-driver:1.2.3'
-devices: chip.core  # chips and cores
+partitions: chip.core  # chips and cores
 emulate: "trn2.48xlarge"
 extended-resources: true
 toleration:
@@ -508,7 +507,7 @@ def test_the_command_line_prevails_over_a_file_of_values(tmp_path: Path) -> None
         "partitions: chip\npartitions: core\n",
         "placer: false\n",
         "draDriver:\n  partitions: chip\n",
-        "devices:\n- chip\n",
+        "partitions:\n- chip\n",
         "toleration: [a, b]\n",
         "env:\n- - A=1\n",
         "env:\n- A: 1\n",
@@ -518,7 +517,7 @@ def test_the_command_line_prevails_over_a_file_of_values(tmp_path: Path) -> None
         "- A=1\n",
         "env: A=1\n- B=2\n",
         "devices chip\n",
-        "devices: chips\n",
+        "partitions: chips\n",
         "\x00\x01\xff",
     ],
 )
@@ -532,7 +531,7 @@ def test_a_file_of_values_that_is_not_understood_is_refused_with_the_line(tmp_pa
 
 def test_what_the_command_line_overrides_in_a_file_has_to_be_valid_all_the_same(tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
-    file.write_text("devices: chips\n")
+    file.write_text("partitions: chips\n")
     assert install("--dry-run", "--partitions=chip", "--values", str(file), IMAGE).returncode == 2
 
 

@@ -117,7 +117,7 @@ def test_metrics_that_nobody_could_read_are_refused_with_what_to_set() -> None:
 
 def test_the_policy_of_the_page_on_ultraservers_closes_the_port_of_the_ranks_alone() -> None:
     """Whatever else the programs listen on stays open; the set's own pods reach everything."""
-    (text,) = (block.text for block in blocks(DOCS / "ultraserver.md") if "kind: NetworkPolicy" in block.text)
+    (text,) = (block.text for block in blocks(DOCS / "use/ultraserver.md") if "kind: NetworkPolicy" in block.text)
     item = yaml.safe_load(text)
     kubernetes_validate.validate(item, "1.34", strict=True)
     own, others = item["spec"]["ingress"]

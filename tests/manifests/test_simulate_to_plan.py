@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 Object = dict[str, Any]
 
-NO_WORKLOADS = ("configuration.yaml", "queues.yaml", "mixed.yaml", "notebooks.yaml")
+NO_WORKLOADS = ("configuration.yaml", "queues.yaml", "mixed.yaml", "notebooks.yaml", "dra-driver-cpu.yaml")
 """Settings, and input of another command."""
 FILES = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if path.name not in NO_WORKLOADS]
 VERSIONS = {"2.26-driver-trn2": "2.24.7.0", "specific-driver-version": "2.25.4.0"}
@@ -39,8 +39,10 @@ def cluster_for(path: Path) -> list[str]:
     arguments = ["--instance-type", f"{instance_type(path)}=8"]
     if path.stem in VERSIONS:
         arguments += ["--emulated-driver-version", VERSIONS[path.stem]]
-    if path.parent.name == "cuts" or "group" in path.name:
+    if path.parent.name == "partitions" or "group" in path.name:
         arguments += ["--partitions", "chip.core.group.node"]
+    if path.parent.name == "aligned":
+        arguments += ["--objects", str(path.parent / "dra-driver-cpu.yaml")]
     if path.parent.name == "extended-resources":
         arguments += ["--partitions", "chip.core.group", "--extended-resources"]
     return arguments

@@ -21,6 +21,7 @@ from dra_driver.neuron.health.condition import KERNEL_DRIVER, NOT_LOADED_MESSAGE
 from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.health.node_events import Change, NodeEvents
 from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.names import PRESENT
 from dra_driver.util.metrics import Sample
 from dra_driver.util.worker import Backoff, Worker
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 MANAGER: Final = "neuron-health"
 """Field manager of condition and label, whichever program writes them: a node may go from one to the other."""
-PRESENT: Final = "neuron.amazonaws.com/present"
-"""Label that AWS's monitoring selects its nodes by. AWS's device plugin sets it, its DRA driver does not."""
 
 
 def chips_present(inventory: NodeInventory) -> bool | None:

@@ -23,10 +23,9 @@ from dra_driver.kube.objects.core import PartialNode, Taint
 from dra_driver.kube.objects.meta import Condition, timestamp
 from dra_driver.neuron.health.condition import TYPE, parse
 from dra_driver.neuron.health.faults import Remedy
-from dra_driver.neuron.names import NODES_OF, SERVER_MODE
+from dra_driver.neuron.names import NODES_OF, PRESENT, SERVER_MODE
 from dra_driver.operations.recovery.policy import Step
 
-PRESENT_LABEL: Final = "neuron.amazonaws.com/present"
 MARK: Final = "recovery.neuron.aws.com/mark"
 """Annotation: what was done to the Node and how far it is, as JSON (``Mark``)."""
 REQUEST: Final = "recovery.neuron.aws.com/requested"
@@ -146,7 +145,7 @@ def view(node: PartialNode, sightings: Sightings, now: float) -> NeuronNode | No
     conditions = {condition.type: condition for condition in node.status.conditions}
     health = conditions.get(TYPE)
     marked = meta.annotations.get(MARK)
-    if health is None and marked is None and labels.get(PRESENT_LABEL) != "true":
+    if health is None and marked is None and labels.get(PRESENT) != "true":
         return None
     mark = decode_mark(marked) if marked is not None else None
     verdict, by_chip = _verdict(health)

@@ -215,7 +215,7 @@ def test_the_example_for_a_diagnosis_gets_sick_chips_and_those_in_use(shell: She
 
 def test_the_example_of_a_monitor_sees_all_chips_of_its_node_and_takes_none(shell: Shell, tmp_path: Path) -> None:
     rule = write(tmp_path, taint_rule(driver="neuron.aws.com", device="neuron-device-1"), name="rule.yaml")
-    node = ("--instance-type", "trn2.48xlarge", "--node-label", "neuron.amazonaws.com/present=true", "--objects", rule)
+    node = ("--instance-type", "trn2.48xlarge", "--objects", rule)
     files = (EXAMPLES / "health/monitor.yaml", EXAMPLES / "specs/1x4-connected-devices.yaml")
     monitor, user = sorted(
         shell.claims(*files, *node), key=lambda claim: -len(claim["allocation"]["devices"]["results"])

@@ -22,7 +22,7 @@ from dra_driver.legacy.annotations import (
 from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
 from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource
 from dra_driver.neuron.health.condition import HEALTHY_REASON, KERNEL_DRIVER, STOPPED_REASON
-from dra_driver.neuron.health.node_status import PRESENT
+from dra_driver.neuron.names import PRESENT
 from tests.builders.device_plugin import CORE, NEURON, NODE, MakeNode, PluginNode, admit, chips, cores
 from tests.builders.host import renumber
 from tests.doubles.device_manager import Container
