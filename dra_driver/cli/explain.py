@@ -108,12 +108,16 @@ def _look_at(args: argparse.Namespace, target: Target) -> BoundPod | None:
 
 
 def _show(found: Sequence[Explanation], manifests: Manifests, kubernetes: str, output: str) -> None:
-    from dra_driver.simulator.explain import plain, texts
+    from dra_driver.simulator.explain import brief, plain, texts
 
     if output in ("text", "wide"):
         fit = [item for item in found if item.fits]
         more = [] if output == "wide" else fit[_EACH:]
-        show(texts([item for item in found if item not in more] if more else found))
+        # What the reader came for is first.
+        shown = [*(item for item in found if not item.fits), *(item for item in fit if item not in more)]
+        lines = [brief(item) for item in shown] if output == "text" and len(found) > 1 else []
+        long = [item for item, line in zip(shown, lines, strict=True) if not line] if lines else shown
+        show("\n\n".join(filter(None, (texts(long), "\n".join(filter(None, lines))))))
         if more:
             nodes = Counter(item.node or "" for item in more)
             on = first_of([f"{count} on {node}" for node, count in nodes.items()], _EACH)

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cli import terminal
+from dra_driver.driver.claims.container_edits import MODE, NODE_ID, SERVER_ID
 from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.util.text import first_of, shorten
 
 if TYPE_CHECKING:
@@ -96,8 +98,14 @@ def text(found: Report, draw: Callable[[str, Sequence[str]], str], *, wide: bool
         wide: whether all is shown.
     """
     rows = _rows(found)
-    for together in _together(_placed_or_not(found), wide=wide):
-        yield from _outcome(together[0], rows, draw)
+    outcomes = _placed_or_not(found)
+    whole = [] if wide else [outcome for outcome in outcomes if _is_whole_node(outcome, rows)]
+    if len(whole) > 1:
+        yield from _whole_nodes(whole, rows)
+        yield ""
+        outcomes = [outcome for outcome in outcomes if outcome not in whole]
+    for together in _together(outcomes, wide=wide):
+        yield from _outcome(together[0], rows, draw, wide=wide)
         if len(together) > 1:
             yield from _summary(together)
         yield ""
@@ -211,7 +219,31 @@ def _claims_of(outcome: Report, rows: Rows) -> list[Report]:
     return [rows[outcome["namespace"], name] for name in outcome.get("claims", [outcome["name"]])]
 
 
-def _outcome(outcome: Report, rows: Rows, draw: Callable[[str, Sequence[str]], str]) -> Iterator[str]:
+def _is_whole_node(outcome: Report, rows: Rows) -> bool:
+    """Whether it is a pod that gets one device, the whole node, and nothing else is to be said of it."""
+    if outcome["node"] is None or outcome.get("warnings") or len(outcome.get("claims", ())) != 1:
+        return False
+    (row,) = _claims_of(outcome, rows)
+    results = row["allocation"]["devices"]["results"]
+    return bool(row["plan"]) and not row["plan"]["warnings"] and [item["device"] for item in results] == [NODE_DEVICE]
+
+
+def _whole_nodes(outcomes: Sequence[Report], rows: Rows) -> Iterator[str]:
+    """A row for each pod with a whole node, and what all their containers get alike."""
+    environments = [_claims_of(outcome, rows)[0]["plan"]["environment"] for outcome in outcomes]
+    table = [("POD", "NODE", "SERVER", "NODE ID", "MODE")]
+    for outcome, found in zip(outcomes, environments, strict=True):
+        name = f"{outcome['namespace']}/{outcome['name']}"
+        table.append((name, outcome["node"], *(found.get(variable, "-") for variable in (SERVER_ID, NODE_ID, MODE))))
+    yield "whole nodes (-o wide shows each)"
+    yield from (f"  {line}" for line in terminal.columns(table).splitlines())
+    yield from dict.fromkeys(f"  {_CHOICES[item['nodeChoice']]}" for item in outcomes if item["nodeChoice"] in _CHOICES)
+    alike = set.intersection(*(set(found.items()) for found in environments))
+    if others := sorted(f"{name}={value}" for name, value in alike if name not in (MODE, SERVER_ID)):
+        yield f"  in each container: {' '.join(others)}"
+
+
+def _outcome(outcome: Report, rows: Rows, draw: Callable[[str, Sequence[str]], str], *, wide: bool) -> Iterator[str]:
     if outcome["node"] is None:
         yield f"{title(outcome)}: not placed"
         yield f"  {outcome['reason']}"
@@ -227,7 +259,7 @@ def _outcome(outcome: Report, rows: Rows, draw: Callable[[str, Sequence[str]], s
     if devices and (picture := draw(outcome["node"], devices)):
         yield from ("", *picture.split("\n"), "")
     for row in claims:
-        yield from _containers(row)
+        yield from _containers(row, wide=wide)
     found = outcome.get("containers", ())
     if any((item["devices"], item["environment"]) != (found[0]["devices"], found[0]["environment"]) for item in found):
         yield from (f"  {line}" for item in found for line in container_lines(item))
@@ -240,28 +272,50 @@ def _devices(claims: Sequence[Report]) -> list[str]:
 
 
 def _results(allocation: Report) -> Iterator[str]:
+    from dra_driver.simulator.explain.findings import named
+
     found: dict[tuple[str, str, str, bool], list[str]] = {}
     for result in allocation["devices"]["results"]:
         key = (result["request"], result["driver"], result["pool"], result.get("adminAccess", False))
         found.setdefault(key, []).append(result["device"])
     for (request, driver, pool, admin), devices in found.items():
         access = ", admin access" if admin else ""
-        yield f"    request {request}: {_listed(devices)} (driver {driver}, pool {pool}{access})"
+        yield f"    request {request}: {named(devices)} (driver {driver}, pool {pool}{access})"
 
 
-def _containers(row: Report) -> Iterator[str]:
+def _containers(row: Report, *, wide: bool) -> Iterator[str]:
     plan = row["plan"]
     if row["refusal"]:
         yield f"  {_refusal(row)}"
     if not plan:
         return
     yield f"  in containers with claim {row['name']}"
-    yield from (f"    {line}" for line in _nodes(plan))
+    yield from (f"    {line}" for line in (_nodes(plan) if wide else _runs(plan)))
     yield from (f"    {line}" for line in _environment(plan))
-    yield "  CDI devices"
-    for device in plan["cdi"]["devices"]:
-        yield f"    {plan['cdi']['kind']}={device['name']}"
+    if wide:
+        yield "  CDI devices"
+        yield from (f"    {plan['cdi']['kind']}={device['name']}" for device in plan["cdi"]["devices"])
     yield from (f"  warning: {warning}" for warning in plan["warnings"])
+
+
+def _runs(document: Mapping[str, Any]) -> Iterator[str]:
+    """The device nodes of a plan; those that follow one another, here and on the host, on one line."""
+    from dra_driver.simulator.explain.findings import named
+
+    runs: list[list[tuple[str, str]]] = []
+    for pair in dict.fromkeys((row["containerPath"], row["hostPath"]) for row in document["devices"]):
+        if not runs or pair not in {tuple(map(_next, last)) for last in (runs[-1][-1],)}:
+            runs.append([])
+        runs[-1].append(pair)
+    for run in runs:
+        here, there = (named(path for path in paths) for paths in zip(*run, strict=True))
+        yield f"{here} {'is' if len(run) == 1 else 'are'} {there} of the host"
+
+
+def _next(path: str) -> str:
+    """``/dev/neuron4`` after ``/dev/neuron3``."""
+    stem = path.rstrip("0123456789")
+    return f"{stem}{int(path.removeprefix(stem) or -1) + 1}"
 
 
 def _nodes(document: Mapping[str, Any]) -> Iterator[str]:
@@ -327,7 +381,7 @@ def _left(found: Report, *, wide: bool) -> Iterator[str]:
                 yield f"  node {node['name']}: {counts} of {name}"
                 yield from (f"    {kind['kind']}: {named(kind['free'])}" for kind in kinds if kind["free"])
                 continue
-            what = f": {_listed(free)}" if free else ""
+            what = f": {named(free)}" if free else ""
             yield f"  node {node['name']}: {len(free)} of {pool['devices']} devices of {name}{what}"
         yield from (f"    {line}" for line in node["taints"][:_SHOWN])
         if len(node["taints"]) > _SHOWN:

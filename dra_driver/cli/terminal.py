@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 STYLES: Final = {
     "good": ("green", r"\bhealthy\b|\bfits\b|\byes\b|\[\*[ 0-9]+\*\]|\[\+[ 0-9]+\+\]"),
-    "bad": ("bold red", r"\bnot placed\b|\bdoes not fit\b|\bfailed\b|\berror\b|[(\[][x!][ 0-9]+[x!][)\]]"),
-    "doubtful": ("yellow", r"\bdegraded\b|\bunhealthy\b|\bwarning\b|^not considered$"),
+    "bad": (
+        "bold red",
+        r"\b(?:not placed|does not fit|failed|error|unhealthy)\b|[(\[][x!][ 0-9]+[x!][)\]]",
+    ),
+    "doubtful": ("yellow", r"\bdegraded\b|\bwarning\b|^not considered$"),
     "heading": ("bold", r"^(?:Pod|ResourceClaim|Deployment|node|nodes) [^:\n]+(?=:)|^[A-Z]{2,}(?:  +[A-Z]{2,})+$"),
 }
 """Style and regular expression of what is coloured, by a name for rich's theme."""

@@ -78,7 +78,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     vocabulary.add_node_name(parser, "with the slices of several nodes: which one")
     vocabulary.add_cluster(parser, "the node that is named in place of TYPE")
-    vocabulary.add_output(parser, "text", "json", "yaml", "svg")
+    vocabulary.add_output(parser, "text", "wide", "json", "yaml", "svg")
     parser.set_defaults(run=run)
 
 
@@ -96,22 +96,22 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     if args.output == "svg":
         print(svg(instance_type, view.outlined, view.sick), end="")
-    elif args.output != "text":
+    elif args.output not in ("text", "wide"):
         print_object(document(instance_type, view.selection) | drawn.document() | view.document(), args.output)
     else:
-        _print_text(asked, drawn, instance_type, view)
+        _print_text(asked, drawn, instance_type, view, wide=args.output == "wide")
     return 0
 
 
-def _print_text(asked: _Asked, drawn: _Drawn, instance_type: InstanceType, view: _View) -> None:
+def _print_text(asked: _Asked, drawn: _Drawn, instance_type: InstanceType, view: _View, *, wide: bool) -> None:
     from dra_driver.neuron.topology.drawing import text
 
     print(instance_type.name)
-    print_table(facts(instance_type))
+    show(f"\n{text(instance_type, view.marks, view.sick)}\n")
+    print_table(facts(instance_type, wide=wide))
     if view.offered:
         print(f"\noffered with --partitions {asked.partitions}")
         print_table(offered_rows(view.offered))
-    show(f"\n{text(instance_type, view.marks, view.sick)}")
     if drawn.lines:
         print("\n" + "\n".join(f"  {line}" for line in drawn.lines))
     if view.selection:
@@ -400,8 +400,8 @@ def print_table(rows: Iterator[tuple[str, str]]) -> None:
             print(f"  {first:16}{line}")
 
 
-def facts(instance_type: InstanceType) -> Iterator[tuple[str, str]]:
-    """The rows about the type as a whole."""
+def facts(instance_type: InstanceType, *, wide: bool) -> Iterator[tuple[str, str]]:
+    """The rows about the type as a whole; ``wide``: with ids and addresses."""
     chip, fabric, devices = instance_type.chip, instance_type.fabric, instance_type.devices
     count, inferred = devices or 0, instance_type.inferred
     each = " each" if count != 1 else ""
@@ -413,11 +413,12 @@ def facts(instance_type: InstanceType) -> Iterator[tuple[str, str]]:
     yield "fabric", fabric.describe() + _hedge("fabric", inferred)
     if count > 1:
         yield "connected sets", _connected_sets(instance_type)
-    yield from _groups(instance_type)
-    if instance_type.pci_bus_ids:
-        yield "PCI", ", ".join(instance_type.pci_bus_ids)
     if instance_type.numa_nodes:
         yield "NUMA node", listed(instance_type.numa_nodes)
+    if wide:
+        yield from _groups(instance_type)
+        if instance_type.pci_bus_ids:
+            yield "PCI", ", ".join(instance_type.pci_bus_ids)
     shape = instance_type.ultraserver
     if shape:
         nodes = f"{shape.nodes} nodes{_hedge('ultraserver', inferred)}" if shape.nodes else "number of nodes not public"

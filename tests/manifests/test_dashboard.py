@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from xml.etree import ElementTree as ET
 
 import yaml
 from dashboard.drawing import Series, dashboard, legend
 
+from dra_driver.neuron.health.faults import State
 from tests.builders.prometheus import asked, needs_prometheus, promtool
 from tests.paths import DOCS, ROOT
 
@@ -41,6 +42,17 @@ def test_lines_are_drawn_for_each_series_between_zero_and_the_greatest_value() -
     svg = dashboard([panel], {panel["id"]: lines}, "Title", "sub")
     assert svg.count("<polyline") == 2
     assert {"0", "2", "4", "a", "b"} <= set(texts(svg))
+
+
+def test_chips_are_drawn_in_the_colours_of_their_states() -> None:
+    """Not by the order of the series, by which Grafana would have unhealthy chips green."""
+    (panel,) = (panel for panel in PANELS if panel["title"] == "Chips by state")
+    states = get_args(State)
+    points = ((0.0, 1.0), (1.0, 2.0))
+    drawn = dashboard([panel], {panel["id"]: [Series(state, {}, points) for state in states]}, "", "")
+    colours = dict(zip(states, re.findall(r'polyline fill="none" stroke="(\w+)"', drawn), strict=True))
+    assert (colours["healthy"], colours["unhealthy"]) == ("green", "red")
+    assert len({*colours.values()}) == len(states)
 
 
 def test_series_are_named_as_grafana_would() -> None:

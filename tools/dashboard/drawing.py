@@ -80,7 +80,7 @@ def _table(panel: Mapping[str, Any], series: Sequence[Series], x: float, y: floa
     return parts
 
 
-def _lines(_: Mapping[str, Any], series: Sequence[Series], x: float, y: float, w: float, h: float) -> list[str]:
+def _lines(panel: Mapping[str, Any], series: Sequence[Series], x: float, y: float, w: float, h: float) -> list[str]:
     points = [point for item in series for point in item.points]
     first, last = min(at for at, _ in points), max(at for at, _ in points)
     top = max(*(value for _, value in points), 0.0) or 1.0
@@ -91,8 +91,9 @@ def _lines(_: Mapping[str, Any], series: Sequence[Series], x: float, y: float, w
         parts.append(f'<path class="grid" d="M{left:.1f} {at:.1f}H{right:.1f}"/>')
         parts.append(_text(left - 5, at + 3, _number(top * part), "tick end"))
     offset = left
+    fixed = {item["matcher"]["options"]: item["properties"][0]["value"] for item in panel["fieldConfig"]["overrides"]}
     for number, item in enumerate(series):
-        colour = COLOURS[number % len(COLOURS)]
+        colour = fixed.get(item.name, {}).get("fixedColor", COLOURS[number % len(COLOURS)])
         path = " ".join(
             f"{left + (right - left) * (at - first) / ((last - first) or 1.0):.1f},"
             f"{lower - (lower - upper) * value / top:.1f}"

@@ -42,6 +42,13 @@ def text(found: Explanation, told: Collection[str] = ()) -> str:
     return "\n".join(map(printable, lines))
 
 
+def brief(found: Explanation) -> str:
+    """The verdict alone, if that is all that is to be said of what fits; else ""."""
+    more = (found.state, found.causes, found.refused, found.warnings, found.remedies, found.traps)
+    said = any(more) or any(item.says for item in found.placed)
+    return "" if said or not found.fits else printable(_sentence(found.verdict))
+
+
 def obstacles(found: Explanation) -> list[list[str]]:
     """Lines about each group of nodes that are alike, those that lack the fewest devices first."""
     # That the claims fit on the chosen node is stated elsewhere.

@@ -57,10 +57,13 @@ def test_a_row_of_the_torus_is_shown_with_its_facts_picture_and_judgement(capsys
         "logical cores 4 a device (logical core size 1 or 2, default 2)",
         "memory 96 GiB each, 1536 GiB in all",
         "fabric 4x4 2D torus",
-        "4-7=671622785349fddf",
         "connected yes device group resource.aws.com/devicegroup4_id 671622785349fddf host indexes one run",
     ):
         assert fact in words
+    assert words.index("[* 4*]") < words.index("devices 16"), "the picture is first"
+    assert "4-7=671622785349fddf" not in words
+    assert command("ml.trn2.48xlarge", "-o", "wide") == 0
+    assert "4-7=671622785349fddf" in normal(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
