@@ -85,7 +85,7 @@ def test_a_set_of_devices_is_judged(name: str, devices: str, capsys: pytest.Capt
 
 
 def test_what_was_concluded_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("trn3e.24xlarge") == 0
+    assert command("trn3e.24xlarge", "-o", "wide") == 0
     golden(capsys.readouterr().out)
 
 

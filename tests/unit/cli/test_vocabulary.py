@@ -331,6 +331,14 @@ def test_health_in_a_pod_of_the_driver_is_that_of_its_node(
     assert "neuron0" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("option", ["--node-name", "--context"])
+def test_health_of_a_host_takes_nothing_of_a_cluster(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["health", "--host-root", str(tmp_path), option, "node-7"]) == 2
+    golden(capsys.readouterr().err)
+
+
 def test_all_examples_at_once_are_read_with_both_versions_of_each_and_placed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
