@@ -81,7 +81,9 @@ def test_a_pod_without_a_chip_that_it_can_use_fails(kind: str | int, mode: int, 
             os.mknod(device, int(kind), os.makedev(1, 3))
             device.chmod(mode)
         done = subprocess.run(
-            ["sh", "-ec", script.replace("/dev/", f"{directory}/")],
+            # Relative, since the directory of temporary files may be closed to that user.
+            ["sh", "-ec", script.replace("/dev/", "./")],
+            cwd=directory,
             env={"PATH": os.environ["PATH"], "NEURON_LOGICAL_NC_CONFIG": "2"},
             user=65532 if os.geteuid() == 0 else None,
             capture_output=True,
