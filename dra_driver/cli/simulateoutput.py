@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cli import terminal
-from dra_driver.driver.claims.container_edits import MODE, NODE_ID, SERVER_ID
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.util.text import first_of, shorten
@@ -230,6 +229,8 @@ def _is_whole_node(outcome: Report, rows: Rows) -> bool:
 
 def _whole_nodes(outcomes: Sequence[Report], rows: Rows) -> Iterator[str]:
     """A row for each pod with a whole node, and what all their containers get alike."""
+    from dra_driver.driver.claims.container_edits import MODE, NODE_ID, SERVER_ID
+
     environments = [_claims_of(outcome, rows)[0]["plan"]["environment"] for outcome in outcomes]
     table = [("POD", "NODE", "SERVER", "NODE ID", "MODE")]
     for outcome, found in zip(outcomes, environments, strict=True):
@@ -302,14 +303,17 @@ def _runs(document: Mapping[str, Any]) -> Iterator[str]:
     """The device nodes of a plan; those that follow one another, here and on the host, on one line."""
     from dra_driver.simulator.explain.findings import named
 
-    runs: list[list[tuple[str, str]]] = []
-    for pair in dict.fromkeys((row["containerPath"], row["hostPath"]) for row in document["devices"]):
-        if not runs or pair not in {tuple(map(_next, last)) for last in (runs[-1][-1],)}:
+    rows = document["devices"]
+    several = len({row["request"] for row in rows}) > 1
+    runs: list[list[tuple[str, str, str]]] = []
+    for path, host, request in dict.fromkeys((row["containerPath"], row["hostPath"], row["request"]) for row in rows):
+        if not runs or runs[-1][-1][2] != request or tuple(map(_next, runs[-1][-1][:2])) != (path, host):
             runs.append([])
-        runs[-1].append(pair)
+        runs[-1].append((path, host, request))
     for run in runs:
-        here, there = (named(path for path in paths) for paths in zip(*run, strict=True))
-        yield f"{here} {'is' if len(run) == 1 else 'are'} {there} of the host"
+        here, there, requests = zip(*run, strict=True)
+        whose = f" (request {requests[0]})" if several else ""
+        yield f"{named(here)} {'is' if len(run) == 1 else 'are'} {named(there)} of the host{whose}"
 
 
 def _next(path: str) -> str:
