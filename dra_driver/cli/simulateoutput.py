@@ -255,7 +255,7 @@ def _outcome(outcome: Report, rows: Rows, draw: Callable[[str, Sequence[str]], s
     claims = _claims_of(outcome, rows)
     for row in claims:
         yield f"  claim {row['name']}"
-        yield from _results(row["allocation"])
+        yield from _results(row["allocation"], wide=wide)
     devices = _devices(claims)
     if devices and (picture := draw(outcome["node"], devices)):
         yield from ("", *picture.split("\n"), "")
@@ -272,7 +272,7 @@ def _devices(claims: Sequence[Report]) -> list[str]:
     return list(dict.fromkeys(item["device"] for row in claims if row["plan"] for item in row["plan"]["devices"]))
 
 
-def _results(allocation: Report) -> Iterator[str]:
+def _results(allocation: Report, *, wide: bool) -> Iterator[str]:
     from dra_driver.simulator.explain.findings import named
 
     found: dict[tuple[str, str, str, bool], list[str]] = {}
@@ -281,7 +281,8 @@ def _results(allocation: Report) -> Iterator[str]:
         found.setdefault(key, []).append(result["device"])
     for (request, driver, pool, admin), devices in found.items():
         access = ", admin access" if admin else ""
-        yield f"    request {request}: {named(devices)} (driver {driver}, pool {pool}{access})"
+        names = _listed(devices) if wide else named(devices)
+        yield f"    request {request}: {names} (driver {driver}, pool {pool}{access})"
 
 
 def _containers(row: Report, *, wide: bool) -> Iterator[str]:
@@ -385,7 +386,7 @@ def _left(found: Report, *, wide: bool) -> Iterator[str]:
                 yield f"  node {node['name']}: {counts} of {name}"
                 yield from (f"    {kind['kind']}: {named(kind['free'])}" for kind in kinds if kind["free"])
                 continue
-            what = f": {named(free)}" if free else ""
+            what = f": {_listed(free) if wide else named(free)}" if free else ""
             yield f"  node {node['name']}: {len(free)} of {pool['devices']} devices of {name}{what}"
         yield from (f"    {line}" for line in node["taints"][:_SHOWN])
         if len(node["taints"]) > _SHOWN:

@@ -200,7 +200,7 @@ def test_a_package_simulates_outside_of_the_checkout(packages: Path, tmp_path: P
     where = run([sys.executable, "-c", "import dra_driver; print(dra_driver.__file__)"]).stdout
     assert Path(where.strip()).is_relative_to(site)
     simulated = run([site / "bin/dra-driver", "simulate", example, "--instance-type", "trn2.48xlarge"]).stdout
-    assert "neuron-device-3" in simulated
+    assert "neuron-device-0 to 3" in simulated
 
 
 @needs_helm
