@@ -39,6 +39,7 @@ KINDS = ("DaemonSet", "Deployment")
 DRA = (CHART / "examples/dra.yaml").read_text()
 
 
+@needs_helm
 def test_the_values_for_claims_install_the_dra_driver_alone_with_its_metrics() -> None:
     (workload,) = [item for item in template("image.repository=x", values=DRA) if item["kind"] in KINDS]
     assert workload["metadata"]["name"] == "neuron-dra-driver-kubelet-plugin"
