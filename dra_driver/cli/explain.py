@@ -112,9 +112,10 @@ def _show(found: Sequence[Explanation], manifests: Manifests, kubernetes: str, o
 
     if output in ("text", "wide"):
         fit = [item for item in found if item.fits]
-        more = [] if output == "wide" else fit[_EACH:]
+        each = fit if output == "wide" else fit[:_EACH]
+        more = fit[len(each) :]
         # What the reader came for is first.
-        shown = [*(item for item in found if not item.fits), *(item for item in fit if item not in more)]
+        shown = [*(item for item in found if not item.fits), *each]
         lines = [brief(item) for item in shown] if output == "text" and len(found) > 1 else []
         long = [item for item, line in zip(shown, lines, strict=True) if not line] if lines else shown
         show("\n\n".join(filter(None, (texts(long), "\n".join(filter(None, lines))))))

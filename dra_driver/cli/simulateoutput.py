@@ -98,12 +98,12 @@ def text(found: Report, draw: Callable[[str, Sequence[str]], str], *, wide: bool
     """
     rows = _rows(found)
     outcomes = _placed_or_not(found)
-    whole = [] if wide else [outcome for outcome in outcomes if _is_whole_node(outcome, rows)]
-    if len(whole) > 1:
-        yield from _whole_nodes(whole, rows)
+    tables = [] if wide else _whole_nodes(outcomes, rows)
+    for table in tables:
+        yield from _table(table, rows)
         yield ""
-        outcomes = [outcome for outcome in outcomes if outcome not in whole]
-    for together in _together(outcomes, wide=wide):
+    told = {id(outcome) for table in tables for outcome in table}
+    for together in _together([outcome for outcome in outcomes if id(outcome) not in told], wide=wide):
         yield from _outcome(together[0], rows, draw, wide=wide)
         if len(together) > 1:
             yield from _summary(together)
@@ -218,29 +218,44 @@ def _claims_of(outcome: Report, rows: Rows) -> list[Report]:
     return [rows[outcome["namespace"], name] for name in outcome.get("claims", [outcome["name"]])]
 
 
-def _is_whole_node(outcome: Report, rows: Rows) -> bool:
-    """Whether it is a pod that gets one device, the whole node, and nothing else is to be said of it."""
-    if outcome["node"] is None or outcome.get("warnings") or len(outcome.get("claims", ())) != 1:
-        return False
-    (row,) = _claims_of(outcome, rows)
-    results = row["allocation"]["devices"]["results"]
-    return bool(row["plan"]) and not row["plan"]["warnings"] and [item["device"] for item in results] == [NODE_DEVICE]
+def _whole_nodes(outcomes: Sequence[Report], rows: Rows) -> list[list[Report]]:
+    """The pods that get a whole node and nothing else, those together whose containers get the same elsewhere."""
+    alike: dict[tuple[str, ...], list[Report]] = {}
+    for outcome in outcomes:
+        if outcome["node"] is None or outcome.get("warnings") or len(outcome.get("claims", ())) != 1:
+            continue
+        (row,) = _claims_of(outcome, rows)
+        devices = [item["device"] for item in row["allocation"]["devices"]["results"]]
+        if devices == [NODE_DEVICE] and row["plan"] and not row["plan"]["warnings"]:
+            alike.setdefault(_beside_place(row), []).append(outcome)
+    return [pods for pods in alike.values() if len(pods) > 1]
 
 
-def _whole_nodes(outcomes: Sequence[Report], rows: Rows) -> Iterator[str]:
-    """A row for each pod with a whole node, and what all their containers get alike."""
+def _beside_place(row: Report) -> tuple[str, ...]:
+    """The variables of a claim's containers but for those of its place on an UltraServer."""
     from dra_driver.driver.claims.container_edits import MODE, NODE_ID, SERVER_ID
 
-    environments = [_claims_of(outcome, rows)[0]["plan"]["environment"] for outcome in outcomes]
-    table = [("POD", "NODE", "SERVER", "NODE ID", "MODE")]
-    for outcome, found in zip(outcomes, environments, strict=True):
-        name = f"{outcome['namespace']}/{outcome['name']}"
-        table.append((name, outcome["node"], *(found.get(variable, "-") for variable in (SERVER_ID, NODE_ID, MODE))))
+    found = row["plan"]["environment"].items()
+    return tuple(sorted(f"{name}={value}" for name, value in found if name not in (MODE, NODE_ID, SERVER_ID)))
+
+
+def _table(outcomes: Sequence[Report], rows: Rows) -> Iterator[str]:
+    """A row for each of these pods with whole nodes, and what all their containers get."""
+    from dra_driver.driver.claims.container_edits import MODE, NODE_ID, SERVER_ID
+    from dra_driver.neuron.topology.ultraserver import Mode
+
+    claims = [_claims_of(outcome, rows)[0] for outcome in outcomes]
+    lines = [("POD", "NODE", "SERVER", "NODE ID", "MODE")]
+    for outcome, row in list(zip(outcomes, claims, strict=True))[:_SHOWN]:
+        found = row["plan"]["environment"]
+        place = (found.get(SERVER_ID, "-"), found.get(NODE_ID, "-"), Mode.named(found.get(MODE, "-")))
+        lines.append((f"{outcome['namespace']}/{outcome['name']}", outcome["node"], *place))
     yield "whole nodes (-o wide shows each)"
-    yield from (f"  {line}" for line in terminal.columns(table).splitlines())
+    yield from (f"  {line}" for line in terminal.columns(lines).splitlines())
+    if len(outcomes) > _SHOWN:
+        yield f"  and {len(outcomes) - _SHOWN} more pods"
     yield from dict.fromkeys(f"  {_CHOICES[item['nodeChoice']]}" for item in outcomes if item["nodeChoice"] in _CHOICES)
-    alike = set.intersection(*(set(found.items()) for found in environments))
-    if others := sorted(f"{name}={value}" for name, value in alike if name not in (MODE, SERVER_ID)):
+    if others := _beside_place(claims[0]):
         yield f"  in each container: {' '.join(others)}"
 
 

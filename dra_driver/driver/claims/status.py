@@ -146,14 +146,10 @@ def _data(plan: Plan, device: PlannedDevice, inventory: NodeInventory) -> dict[s
     server = None
     if MODE in variables:
         node_id = int(variables[NODE_ID]) if NODE_ID in variables else None
-        server = UltraServerStatus(_mode(variables[MODE]), variables.get(SERVER_ID, ""), node_id)
+        server = UltraServerStatus(Mode.named(variables[MODE]), variables.get(SERVER_ID, ""), node_id)
     size = plan.core_size(device) if LOGICAL_CORE_VARIABLES[0] in variables else None
     made: dict[str, Any] = msgspec.to_builtins(DeviceStatus(API_VERSIONS[0], "DeviceStatus", chips, size, server))
     return made
-
-
-def _mode(number: str) -> str:
-    return next((str(mode) for mode in Mode if str(mode.value) == number), number)
 
 
 def _applied(plan: Plan, device: PlannedDevice) -> str:
@@ -164,5 +160,5 @@ def _applied(plan: Plan, device: PlannedDevice) -> str:
     if LOGICAL_CORE_VARIABLES[0] in variables:
         parts.append(f"logical core size {plan.core_size(device)}")
     if MODE in variables:
-        parts.append(f"UltraServer mode {_mode(variables[MODE])}")
+        parts.append(f"UltraServer mode {Mode.named(variables[MODE])}")
     return "; ".join(parts)

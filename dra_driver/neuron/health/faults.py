@@ -1,7 +1,7 @@
 """What can be wrong with a chip: one row a fault, and the values that everything about health is said in.
 
 A new fault is a new row: its taint, the text in the pod's status, the Event, the metric, ``dra-driver health`` and
-``docs/operate/health.md`` follow from the row. Sources: aws-neuron-sdk ``neuron-runtime/nrt-troubleshoot.rst``,
+``docs/reference/faults.md`` follow from the row. Sources: aws-neuron-sdk ``neuron-runtime/nrt-troubleshoot.rst``,
 ``neuron-runtime/api/nrt_status.rst`` and ``src/k8/neuron-problem-detector``; the files of the Neuron kernel driver.
 """
 

@@ -29,6 +29,11 @@ class Mode(Enum):
     X1 = 4
     """Stand-alone."""
 
+    @classmethod
+    def named(cls, number: str) -> str:
+        """The name of the mode with this number in a container's variable; the number itself if there is none."""
+        return next((str(mode) for mode in cls if str(mode.value) == number), number)
+
     @property
     def nodes(self) -> int:
         """Number of nodes that work together in this mode."""

@@ -247,6 +247,42 @@ def test_what_an_example_says_of_its_containers_is_shown(file: Path, shell: Shel
         assert re.search(rf"^    {re.escape(line)}( |$)", shell.out, re.MULTILINE), line
 
 
+def test_whole_nodes_are_a_row_each_and_no_value_of_their_containers_is_left_out(shell: Shell, tmp_path: Path) -> None:
+    """Of 8 pods on UltraServers, half have another logical core size."""
+    objects = []
+    for number in range(8):
+        size = number % 2 + 1
+        own = claim(f"c{number}", device_class="node.neuron.aws.com")
+        kinds = (
+            {"kind": "NeuronConfig", "logicalNeuronCore": size},
+            {"kind": "UltraServerConfig", "ultraserverMode": 4},
+        )
+        own["spec"]["devices"]["config"] = [
+            {"opaque": {"driver": "neuron.aws.com", "parameters": {"apiVersion": "neuron.aws.com/v1", **kind}}}
+            for kind in kinds
+        ]
+        objects += [own, pod(f"p{number}", f"c{number}")]
+    file = write(tmp_path, *objects)
+    assert shell(file, "--instance-type", "trn2u.48xlarge=8") == 0
+    text = shell.out
+    golden(text)
+    for row in shell.claims(file, "--instance-type", "trn2u.48xlarge=8"):
+        place = row["plan"]["environment"]
+        columns = [*(place[f"NEURON_RT_ULTRASERVER_{name}"] for name in ("SERVER_ID", "NODE_ID")), "X4"]
+        table = next(part for part in text.split("\n\n") if f"default/{row['name'].replace('c', 'p')} " in part)
+        assert re.search(rf"{row['name'].replace('c', 'p')} +{row['node']} +{' +'.join(columns)}\n", table)
+        others = {name: value for name, value in place.items() if "ULTRASERVER" not in name}
+        assert others
+        assert all(f" {name}={value}" in table for name, value in others.items())
+
+
+def test_of_very_many_whole_nodes_the_first_are_listed(shell: Shell, tmp_path: Path) -> None:
+    objects = [item for number in range(36) for item in (claim(f"c{number}"), pod(f"p{number:02}", f"c{number}"))]
+    assert shell(write(tmp_path, *objects), "--instance-type", "trn2u.48xlarge=36") == 0
+    assert shell.out.count("  default/p") == 32
+    assert "  and 4 more pods\n" in shell.out
+
+
 def test_the_json_form_has_the_claims_with_their_allocations(shell: Shell) -> None:
     found = shell.claims(SPECS / "1x4-connected-devices.yaml", "--instance-type", "trn2.48xlarge")
     (only,) = found
