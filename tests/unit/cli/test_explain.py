@@ -137,6 +137,15 @@ def test_pods_that_come_later_see_what_earlier_ones_took(shell: Shell, tmp_path:
     golden(out)
 
 
+def test_what_does_not_fit_is_first_also_before_what_fits_with_a_trap(shell: Shell, tmp_path: Path) -> None:
+    file = write(tmp_path, pod("a", "three"), claim("three", 3), pod("b", "all"), claim("all", 16))
+    for options in ((), ("-o", "wide")):
+        status, out, _ = shell(file, "--instance-type", "trn2.48xlarge", *options)
+        assert status == 1
+        assert "[unconnected]" in out
+        assert out.startswith("Pod default/b does not fit")
+
+
 def test_replicas_that_are_refused_alike_are_only_counted(shell: Shell, tmp_path: Path) -> None:
     file = write(tmp_path, *(item for name in "abcd" for item in (pod(name, name), claim(name, 9))))
     _, out, _ = shell(file, "--objects", write(tmp_path, *SMALL, name="cluster.yaml"))

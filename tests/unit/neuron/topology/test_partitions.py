@@ -87,7 +87,7 @@ def test_a_setting_is_read_as_it_is_printed(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", ".", "chip,cores", "chips", "group1", "group0", "group-4", "node core", "core,\n,x"]
+    "text", ["", ".", "chip,core", "chips", "group1", "group0", "group-4", "node core", "core,\n,x"]
 )
 def test_a_wrong_setting_is_refused_with_what_there_is(text: str) -> None:
     with golden_error(DriverError):
