@@ -24,15 +24,15 @@ from lab.progress import Progress
 from lab.settings import Settings
 
 from dra_driver.version import VERSION
-from releasing import bill
+from releasing import bill, plugin
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "neuron-dra-driver"
 CHART = "charts/neuron-helm-chart"
 DESCRIPTION = """\
-Make a release of the committed tree: source archive and wheel, chart, the image of this machine's architecture, bills
-of materials with licences, the section of the changelog, and checksums of all, signed if a key is given. Two runs for
-one commit give the same bytes, if the image's base is the same."""
+Make a release of the committed tree: source archive and wheel, kubectl neuron for krew, chart, the image of this
+machine's architecture, bills of materials with licences, the section of the changelog, and checksums of all, signed if
+a key is given. Two runs for one commit give the same bytes, if the image's base is the same."""
 EPILOG = """\
 example:
   scripts/release --repository-url https://git.example/neuron-dra-driver --sign releases@git.example
@@ -58,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--output", metavar="DIR", type=Path, default=ROOT / "dist", help="directory to make (default: dist)"
     )
     parser.add_argument(
-        "--repository-url", metavar="URL", help="where the project is published; goes into wheel and chart"
+        "--repository-url",
+        metavar="URL",
+        help="where the project is published; goes into wheel, chart and krew's manifest",
     )
     parser.add_argument("--sign", metavar="KEY", help="sign the checksums with this key of gpg")
     parser.add_argument("--base", metavar="IMAGE@DIGEST", help="base image that buildah can pull")
@@ -100,9 +102,12 @@ def release(options: argparse.Namespace) -> None:
             set_repository_url(tree, options.repository_url)
         with progress.step("building source archive and wheel"):
             wheel = build_packages(tree, made, epoch)
-        with progress.step("trying the wheel in an environment of its own"):
-            needed = _tried(wheel, tree, Path(name) / "venv")
+        with progress.step("trying kubectl neuron as krew would install it"):
+            archive = plugin.pack_plugin(tree, wheel, made, epoch)
+            needed = _tried(archive, tree, Path(name) / "plugin")
         _bill(made, f"{wheel.name}", NAME, version, bill.of_distributions(needed), epoch)
+        if options.repository_url:
+            (made / "neuron.yaml").write_text(plugin.manifest(archive, options.repository_url))
         if not options.no_chart:
             with progress.step("packing the chart"):
                 pack_chart(tree, made, epoch)
@@ -170,23 +175,15 @@ def build_packages(tree: Path, made: Path, epoch: int = 0) -> Path:
     return wheel
 
 
-def _tried(wheel: Path, tree: Path, venv: Path) -> list[Distribution]:
-    """What the wheel needs with all its commands, from an environment in which it has simulated an example."""
-    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-    pip = [str(venv / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run(
-        [*pip, "--require-hashes", "-r", tree / "requirements/commands.txt"],
-        check=True,
-        text=True,
-        stderr=subprocess.PIPE,
-    )
-    subprocess.run([*pip, "--no-deps", wheel], check=True, text=True, stderr=subprocess.PIPE)
+def _tried(archive: Path, tree: Path, directory: Path) -> list[Distribution]:
+    """What the wheel needs with all its commands: what is in the plugin's environment once it has simulated a pod."""
+    shutil.unpack_archive(archive, directory, filter="data")
     example = tree / "examples/specs/1x4-connected-devices.yaml"
-    command = [str(venv / "bin/dra-driver"), "simulate", str(example), "--instance-type", "trn2.48xlarge"]
-    shown = subprocess.run(command, check=True, cwd=venv, capture_output=True, text=True).stdout
-    if "neuron-device-3" not in shown:
+    command = [str(directory / "kubectl-neuron"), "simulate", str(example), "--instance-type", "trn2.48xlarge"]
+    shown = subprocess.run(command, check=True, cwd=directory, capture_output=True, text=True).stdout
+    if "neuron-device-0 to 3" not in shown:
         raise ValueError(f"the installed wheel does not simulate the first example; it says:\n{shown}")
-    (packages,) = venv.glob("lib/python3*/site-packages")
+    (packages,) = directory.glob("venv/lib/python3*/site-packages")
     tools = {"pip", "setuptools", NAME}
     return [item for item in distributions(path=[str(packages)]) if item.name.lower() not in tools]
 
