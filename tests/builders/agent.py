@@ -36,7 +36,7 @@ TRN2U = resolve_emulation("trn2u.48xlarge")
 THIRD = Servers.parse("2x4").options(TRN2U, 3)
 """The emulation options of the third node of an UltraServer of four."""
 TOKEN = "do-not-log-me"
-START_SECONDS = 20.0
+START_SECONDS = 40.0
 """Timeout of a start, which takes half a second; test machines are shared."""
 
 

@@ -12,11 +12,12 @@ import yaml
 from dra_driver.version import VERSION
 
 LAUNCHER = Path(__file__).with_name("kubectl-neuron")
-DESCRIPTION = """\
-Shows the Neuron chips of a cluster: which pods hold them, how they are connected and how healthy they are, why a pod
-waits for chips, what a change of a manifest would do, and collects what a bug report needs. Nothing is changed in the
-cluster. Works with the DRA driver; migrate and explain also read pods that ask AWS's device plugin for chips.
-"""
+DESCRIPTION = (
+    "Shows the Neuron chips of a cluster: which pods hold them, how they are connected and how healthy they are, why a "
+    "pod waits for chips, what a change of a manifest would do, and collects what a bug report needs. Nothing is "
+    "changed in the cluster. Works with the DRA driver; migrate and explain also read pods that ask AWS's device "
+    "plugin for chips."
+)
 
 
 def pack_plugin(tree: Path, wheel: Path, made: Path, epoch: int) -> Path:
