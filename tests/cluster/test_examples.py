@@ -32,6 +32,7 @@ class Expected:
 
 EXAMPLES = {
     "1x4-connected-devices": Expected(1, 4),
+    "1x4-connected-devices-lnc-1": Expected(1, 4, lnc="1"),
     "2.26-driver-trn2": Expected(1, 8, driver_version="2.24.7.0"),
     "all-devices": Expected(1, 16),
     "class-with-lnc-1": Expected(1, 1, lnc="1"),

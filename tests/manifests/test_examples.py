@@ -226,6 +226,7 @@ def test_the_claims_are_those_of_the_vendors_documentation(name: str, request_: 
         ("2-node-inference-us", 2, 2, {"UltraServerConfig": 2}),
         ("4-node-inference-us", 4, 2, {"UltraServerConfig": 4}),
         ("us-and-lnc-config", 2, 1, {"UltraServerConfig": 2, "NeuronConfig": 1}),
+        ("4-node-inference-us-lnc-1", 4, 1, {"UltraServerConfig": 4, "NeuronConfig": 1}),
         ("4-node-inference-us-efa", 4, 1, {"UltraServerConfig": 4}),
     ],
 )

@@ -20,7 +20,13 @@ from tests.golden import golden
 from tests.paths import EXAMPLES, SPECS
 
 FILES = sorted(SPECS.glob("*.yaml")) + sorted(SPECS.glob("v1beta1/*.yaml"))
-ON_ULTRASERVERS = ("2-node-inference-us", "4-node-inference-us", "4-node-inference-us-efa", "us-and-lnc-config")
+ON_ULTRASERVERS = (
+    "2-node-inference-us",
+    "4-node-inference-us",
+    "4-node-inference-us-efa",
+    "4-node-inference-us-lnc-1",
+    "us-and-lnc-config",
+)
 VERSIONS = {"2.26-driver-trn2": "2.24.7.0", "specific-driver-version": "2.25.4.0"}
 """Examples that ask for a version of the kernel driver."""
 
