@@ -29,6 +29,7 @@ from tests.manifests.support import (
     pod_spec,
     rendered,
 )
+from tests.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -484,6 +485,15 @@ def test_a_file_of_values_says_what_options_say_and_is_yaml(tmp_path: Path) -> N
     given = [(key, item) for key, value in read.items() for item in (value if isinstance(value, list) else [value])]
     said = [f"--{key}" if item is True else f"--{key}={item}" for key, item in given if key != "image"]
     assert sorted(said) == sorted(AS_OPTIONS), "a program that knows YAML reads the same"
+
+
+def test_the_file_of_values_on_the_page_is_one(tmp_path: Path) -> None:
+    page = (ROOT / "docs/operate/install-otherwise.md").read_text()
+    (block,) = [block for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if block.startswith("image:")]
+    file = tmp_path / "values.yaml"
+    file.write_text(block)
+    (found,) = pod_spec(of_kind(rendered("--values", str(file)), "DaemonSet"))["containers"]
+    assert {"name": "PARTITIONS", "value": "chip.core"} in found["env"]
 
 
 def test_the_command_line_prevails_over_a_file_of_values(tmp_path: Path) -> None:

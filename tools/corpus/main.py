@@ -72,7 +72,7 @@ from tests.generators.simulator_cases import random_case  # noqa: E402
 from tests.oracles.simulator_cases import Simulated, accepted  # noqa: E402
 
 WORDS = ("chip", "core", "group", "group2", "group4", "group8", "node")
-SETS = [",".join(words) for size in range(1, len(WORDS) + 1) for words in combinations(WORDS, size)]
+SETS = [".".join(words) for size in range(1, len(WORDS) + 1) for words in combinations(WORDS, size)]
 SICK_SETS = ("chip", "chip.core", "chip.core.group.node", "node")
 """Of which each health state is asked."""
 

@@ -57,10 +57,11 @@ def test_a_killed_driver_leaves_devices_unknown_and_the_next_one_tells_the_fault
         eventually(lambda: told(world, "neuron-device-5") == ("Unknown", ""))
         reports = len(world.kubelet.health.reports)
     with agent_on_host(world) as running:
+        running.ready()  # how long a process takes to start is up to the machine
         started = time.monotonic()
         eventually(lambda: len(world.kubelet.health.reports) > reports, within=10)
         assert told(world, "neuron-device-5")[0] == "Unhealthy", "never healthy in between"
-        assert time.monotonic() - started < 6, "five seconds, and a process's start"
+        assert time.monotonic() - started < 5
 
 
 def test_the_whole_node_is_told_of_under_its_own_name_and_is_as_sick_as_its_sickest_chip(world: World) -> None:
