@@ -225,9 +225,9 @@ class Offering(DeviceSource):
                 for index, code in lost.items()
             }
             health = with_faults(self._health, self._lost)
+            had_cores = any(core_size for _, core_size in shapes(self.now.offer.devices))
             kept = self._kept if kept is None else kept
             back = held_back(self._device_plugin, self._plugin_pods(), whole)
-            had_cores = any(core_size for _, core_size in shapes(self.now.offer.devices))
             offered = offer(whole, self.partitions(whole), health, policy, now, kept, back.chips)
             # Until the server has been looked at, what is allocated there is of the former size.
             former = self._core_size if self._core_size is not None and had_cores else whole.core_size
