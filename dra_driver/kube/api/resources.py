@@ -206,15 +206,20 @@ class Collection(Generic[T]):
         """Merge-patch an object; UID and resource version in its ``metadata`` are preconditions (else 409)."""
         return self._read(self._request("PATCH", namespace, name, lambda _: dict(change), MERGE_PATCH))
 
-    def apply(self, namespace: str, name: str, fields: Mapping[str, Any], manager: str, *, subresource: str = "") -> T:
-        """Server-side apply: ``manager`` takes ownership of these fields, even if another manager owned them.
+    def apply(
+        self, namespace: str, name: str, document: T | Mapping[str, Any], manager: str, *, subresource: str = ""
+    ) -> T:
+        """Server-side apply of an object or some of its fields; nothing is written if they are stored already.
 
-        Of a ``subresource`` such as ``status``, only the fields that belong to it can be applied.
+        An object that does not exist is created. ``manager`` takes ownership of the fields, even if another manager
+        owned them. Of a ``subresource`` such as ``status``, only the fields that belong to it can be applied.
         """
         kind, query = self._resource.kind, (("fieldManager", manager), ("force", "true"))
 
         def body(version: str) -> JsonObject:
-            return {"apiVersion": version, "kind": kind, **fields}
+            if isinstance(document, Mapping):
+                return {"apiVersion": version, "kind": kind, **document}
+            return self._encode(document, version)
 
         return self._read(self._request("PATCH", namespace, name, body, APPLY, query, subresource=subresource))
 
@@ -376,9 +381,14 @@ class ResourceApi:
 
     # Slices
 
+    def slices_of(self, driver: str, node: str) -> Collection[ResourceSlice]:
+        """The driver's slices of one node."""
+        selector = ("fieldSelector", f"spec.driver={driver},spec.nodeName={node}")
+        return Collection(self._transport, RESOURCE_SLICES, [selector], served=self._served)
+
     def list_slices(self, driver: str, node: str) -> tuple[list[ResourceSlice], str]:
         """List the driver's slices of one node; also returns the resource version to watch from."""
-        return self._slices_of(driver, node).list_all()
+        return self.slices_of(driver, node).list_all()
 
     def list_all_slices(self) -> list[ResourceSlice]:
         """List the slices of all drivers and nodes, in pages."""
@@ -388,7 +398,7 @@ class ResourceApi:
         self, driver: str, node: str, resource_version: str, seconds: float
     ) -> AbstractContextManager[Watch[ResourceSlice]]:
         """Watch the driver's slices of one node since ``resource_version`` for ``seconds``."""
-        return self._slices_of(driver, node).watch(resource_version, seconds)
+        return self.slices_of(driver, node).watch(resource_version, seconds)
 
     def create_slice(self, desired: ResourceSlice, *, dry_run: bool = False) -> Stored[ResourceSlice]:
         """Create a slice; ``dry_run``: only see what the server would make of it."""
@@ -441,10 +451,6 @@ class ResourceApi:
     def patch_event(self, namespace: str, name: str, change: Mapping[str, Any]) -> Event:
         """Merge-patch an event; an empty change reads it, without the right to read events."""
         return self._events.patch(namespace, name, change)
-
-    def _slices_of(self, driver: str, node: str) -> Collection[ResourceSlice]:
-        selector = ("fieldSelector", f"spec.driver={driver},spec.nodeName={node}")
-        return Collection(self._transport, RESOURCE_SLICES, [selector], served=self._served)
 
     def _nodes_of(self, name: str) -> Collection[Node]:
         return Collection(self._transport, NODES, [("fieldSelector", f"metadata.name={name}")])

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 from dra_driver.kube.api.codec import ServerVersion
 from tests.doubles.apiserver.claim_status import apply_devices
 from tests.doubles.apiserver.core_objects import MERGE_PATCH, PLAIN_KINDS, bind_pod, evict_pod, patch_node, write_plain
-from tests.doubles.apiserver.node_fields import apply_conditions, apply_labels
+from tests.doubles.apiserver.node_fields import APPLY, apply_conditions, apply_labels
 from tests.doubles.apiserver.selectors import event_type, selected
 from tests.doubles.apiserver.slice_validation import validate_slice
 from tests.doubles.apiserver.store import Object, Refused, Store
@@ -260,17 +260,35 @@ def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, 
         return 200, store.delete(kind, key, (request.body or {}).get("preconditions"))
     if kind != "resourceslices":
         raise Refused(405, "MethodNotAllowed", "only slices are written through this server")
+    return _write_slice(api, request, match, key)
+
+
+def _write_slice(api: ApiServer, request: Request, match: re.Match[str], key: str) -> tuple[int, Any]:
+    store, kind = api.store, match["kind"]
     item = _import(request.body, match["version"])
     item["spec"] |= api.added_spec
     for path in api.dropped_fields:
         _drop(item, path.split("."))
     if (release := ServerVersion(api.git_version).release) is not None and release < (1, 35):
         item["spec"].setdefault("devices", None)  # there the field has no omitempty
+    if request.method == "PATCH":
+        return 200, _export(_apply_slice(store, key, item, request), match)
     if request.method == "POST":
         validate_slice(item, None)
         return 201, _export(item if request.query.get("dryRun") else store.create(kind, item), match)
     validate_slice(item, store.get(kind, key))
     return 200, _export(store.update(kind, key, item), match)
+
+
+def _apply_slice(store: Store, name: str, item: Object, request: Request) -> Object:
+    """Server-side apply of a whole slice, by the only manager that it has."""
+    forced = request.query.get("fieldManager") and request.query.get("force") == "true"
+    if request.content_type != APPLY or not forced or item["metadata"].get("name") != name:
+        raise Refused(422, "Invalid", "server-side apply with a field manager and force was expected", name)
+    with store.changed:
+        stored = next(iter(store.list("resourceslices", lambda one: one["metadata"]["name"] == name)[0]), None)
+        validate_slice(item, stored)
+        return store.update("resourceslices", name, item) if stored else store.create("resourceslices", item)
 
 
 def _got(api: ApiServer, request: Request, match: re.Match[str], key: str) -> Any:

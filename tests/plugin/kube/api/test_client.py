@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.kube.api import resources
@@ -21,6 +22,7 @@ from dra_driver.kube.api.client import CONNECT_TIMEOUT, RestConfig, Transport
 from dra_driver.kube.api.codec import PARTIAL_RESOURCE_CLAIMS
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.kube.api.resources import Collection, ResourceApi
+from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.kube.objects.resource import Device, DeviceAttribute, ResourceSlice
 from dra_driver.util.errors import DriverError
 from tests.doubles.apiserver.server import ApiServer
@@ -155,6 +157,21 @@ def test_the_served_version_is_found_and_kept(served: str) -> None:
         assert api.list_slices(DRIVER, "node-a")[0] == [stored.object]
         devices = server.slices()[0]["spec"]["devices"]
         assert [device["name"] for device in devices] == [f"neuron-device-{i}" for i in range(3)]
+
+
+@pytest.mark.parametrize("served", ["v1", "v1beta1"])
+def test_a_slice_is_applied_in_the_version_that_is_served(served: str) -> None:
+    """It is created, changed, and left alone by an apply that changes nothing."""
+    with ApiServer(versions=(served,)) as server:
+        slices = ResourceApi(server.transport()).slices_of(DRIVER, "node-a")
+        applied = [
+            slices.apply("", "mine", replace(one_slice(count), metadata=ObjectMeta("mine")), "test")
+            for count in (1, 2, 2)
+        ]
+        assert [len(item.spec.devices) for item in applied] == [1, 2, 2]
+        versions = [item.metadata.resource_version for item in applied]
+        assert versions[0] != versions[1] == versions[2]
+        assert slices.list_all()[0] == [applied[-1]]
 
 
 def test_an_object_that_is_missing_in_an_older_version_settles_the_version() -> None:
