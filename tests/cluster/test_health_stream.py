@@ -53,7 +53,7 @@ def _health(namespace: Namespace, name: str) -> tuple[str, str] | None:
     return device["health"], device.get("message", "")
 
 
-def _wait_health(namespace: Namespace, name: str, health: str, within: float = STATUS_SECONDS) -> str:
+def wait_health(namespace: Namespace, name: str, health: str, within: float = STATUS_SECONDS) -> str:
     """Wait until the status has this health; returns the message."""
 
     def probe() -> tuple[str] | None:
@@ -85,15 +85,15 @@ def test_a_fault_shows_in_the_status_of_the_pod_that_holds_the_chip_and_goes_aga
     renew_driver(driver, NODE)
     _chip(namespace, "holder")
     clock = Stopwatch()
-    assert _wait_health(namespace, "holder", "Healthy") == ""
+    assert wait_health(namespace, "holder", "Healthy") == ""
     clock.lap("healthy")
     set_errors(2)
-    message = _wait_health(namespace, "holder", "Unhealthy", within=30)
+    message = wait_health(namespace, "holder", "Unhealthy", within=30)
     clock.lap(f"unhealthy: {message}")
     assert message.startswith(f"neuron{CHIP}: uncorrectable errors")
     assert message.endswith("replace the instance")
     set_errors(0)
-    assert _wait_health(namespace, "holder", "Healthy", within=30) == ""
+    assert wait_health(namespace, "holder", "Healthy", within=30) == ""
     clock.lap("healthy again")
 
 
@@ -104,13 +104,13 @@ def test_without_the_driver_the_health_is_unknown_and_the_next_driver_tells_it_a
     del lab  # the driver's process is of this machine
     renew_driver(driver, NODE)
     _chip(namespace, "holder")
-    _wait_health(namespace, "holder", "Healthy")
+    wait_health(namespace, "holder", "Healthy")
     clock = Stopwatch()
     kill_driver(driver, NODE)
     with driver_absent(driver, NODE):
-        assert _wait_health(namespace, "holder", "Unknown") == ""
+        assert wait_health(namespace, "holder", "Unknown") == ""
         clock.lap("unknown, with the driver killed")
-    _wait_health(namespace, "holder", "Healthy", within=30)
+    wait_health(namespace, "holder", "Healthy", within=30)
     clock.lap("healthy, with the driver back")
 
 
@@ -120,13 +120,13 @@ def test_a_killed_driver_has_its_stream_back_as_soon_as_it_is_ready_again(
 ) -> None:
     fresh = renew_driver(driver, NODE)
     _chip(namespace, "holder")
-    _wait_health(namespace, "holder", "Healthy")
+    wait_health(namespace, "holder", "Healthy")
     os.kill(process_of(fresh), 9)
     clock = Stopwatch()
     wait_driver_ready(driver, NODE, restarts=restart_count(fresh) + 1)
     clock.lap("the driver is ready")
     set_errors(1)
-    _wait_health(namespace, "holder", "Unhealthy", within=30)
+    wait_health(namespace, "holder", "Unhealthy", within=30)
     clock.lap("its stream brings the fault of a chip")
 
 
