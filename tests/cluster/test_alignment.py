@@ -19,11 +19,12 @@ from tests.cluster.lib.installation import EMULATED, Installation
 from tests.cluster.lib.kube import Kube, Object
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.test_efa import efa_drivers, node_drivers
-from tests.doubles import cpu_driver
+from tests.doubles import idle_driver
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.nightly
 
+CPU = "dra.cpu"
 ALIGNED = ROOT / "examples/aligned"
 IPC_LOCK = 14
 """Number of the capability."""
@@ -37,14 +38,14 @@ def cpus(driver: Installation, lab: Cluster, kube: Kube, tmp_path: Path) -> Iter
     (tmp_path / "efa").mkdir()
     with (
         efa_drivers(lab, kube, EMULATED, tmp_path / "efa"),
-        node_drivers(lab, tmp_path, lambda node: [cpu_driver.__name__, str(lab.kubeconfig)]),
+        node_drivers(lab.nodes, tmp_path, lambda node: [idle_driver.__name__, str(lab.kubeconfig), CPU]),
     ):
         kube.apply(device_class, *slices)
         try:
             yield
         finally:
-            kube.kubectl("delete", "--ignore-not-found", "deviceclass", cpu_driver.DRIVER)
-            kube.kubectl("delete", "resourceslices", f"--field-selector=spec.driver={cpu_driver.DRIVER}")
+            kube.kubectl("delete", "--ignore-not-found", "deviceclass", CPU)
+            kube.kubectl("delete", "resourceslices", f"--field-selector=spec.driver={CPU}")
 
 
 def small(pod: Object, name: str) -> Object:

@@ -37,8 +37,8 @@ TRN1 = "trn1.32xlarge"
 
 
 @contextmanager
-def node_drivers(lab: Cluster, directory: Path, module: Callable[[Node], Sequence[str]]) -> Iterator[None]:
-    """A DRA driver on each node, as a process in the node's mount namespace: a module of Python, and its arguments."""
+def node_drivers(nodes: Sequence[Node], directory: Path, module: Callable[[Node], Sequence[str]]) -> Iterator[None]:
+    """A DRA driver on each of the nodes, in its mount namespace: a module of Python, and its arguments."""
     environment = {
         **os.environ,
         "PYTHONPATH": f"{ROOT / 'tools'}:{ROOT}",
@@ -46,7 +46,7 @@ def node_drivers(lab: Cluster, directory: Path, module: Callable[[Node], Sequenc
         "GRPC_VERBOSITY": "ERROR",
     }
     processes, logs = [], []
-    for node in lab.nodes:
+    for node in nodes:
         command = node.enter_command([sys.executable, "-m", *module(node)])
         logs.append(directory / f"{node.name}.log")
         with logs[-1].open("wb") as log:
@@ -70,7 +70,7 @@ def efa_drivers(lab: Cluster, kube: Kube, kind: str, directory: Path) -> Iterato
         return ["efadriver.main", *options, "--cdi-root", "/run/cdi"]
 
     try:
-        with node_drivers(lab, directory, module):
+        with node_drivers(lab.nodes, directory, module):
             eventually("its slices", lambda: len(efa_slices(kube)) == len(lab.nodes), 30)
             yield
     finally:

@@ -10,7 +10,7 @@ import yaml
 from lab.cluster import Cluster
 
 from tests.cluster.lib.installation import Installation
-from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.kube import Kube, Object, eventually, steadily
 from tests.cluster.lib.lifecycle import Stopwatch, is_ready, nudge, uid_of, wait_driver_ready, wait_gone
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.nodefiles import NodeFiles
@@ -31,10 +31,11 @@ class BoardDriver:
 
     def __init__(self, lab: Cluster, kube: Kube, image: str) -> None:
         self._node, self._kube = lab.node(NODE), kube
-        self.namespace = Namespace(kube, "default")
         code: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "board-driver"}}
         self._objects = [code | {"data": {"driver.py": listings()["driver.py"]}}]
-        self._objects += yaml.safe_load_all(listings()["board.yaml"])
+        shown = list(yaml.safe_load_all(listings()["board.yaml"]))
+        self.pod = [item for item in shown if item["kind"] in {"Pod", "ResourceClaimTemplate"}]
+        self._objects += [item for item in shown if item not in self.pod]
         for item in self._objects:
             if item["kind"] == "DaemonSet":
                 (container,) = item["spec"]["template"]["spec"]["containers"]
@@ -93,7 +94,7 @@ def test_the_driver_of_the_page_serves_a_pod_from_slice_to_container(
     stopwatch = Stopwatch()
     before = board_driver.slice()
     assert before is not None
-    namespace.apply(listings()["pod.yaml"])
+    namespace.apply(*board_driver.pod)
     namespace.wait_ready("with-board")
     stopwatch.lap("the pod is ready")
     assert namespace.printed(1, "with-board") == ["zero"]
@@ -103,6 +104,8 @@ def test_the_driver_of_the_page_serves_a_pod_from_slice_to_container(
     board_driver.set_board("zero", "its fan stands still")
     assert wait_health(namespace, "with-board", "Unhealthy", within=30) == "its fan stands still"
     eventually("the taint", lambda: board_driver.offered() == [("zero", 1)])
+    tainted = board_driver.slice()
+    steadily("the slice, which is written once", lambda: board_driver.slice() == tainted, 3)
     board_driver.set_board("zero")
     eventually("the taint to go", lambda: board_driver.offered() == [("zero", 0)])
     stopwatch.lap("its health was seen")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +19,8 @@ from tests.cluster.lib.leaderworkerset import Groups, LeaderWorkerSets
 from tests.cluster.lib.lifecycle import is_ready, renew_driver, uid_of, unchanged, wait_driver_ready
 from tests.cluster.lib.namespace import Allocated, Namespace
 from tests.cluster.lib.nodefiles import NodeFiles
+from tests.cluster.test_efa import node_drivers
+from tests.doubles import idle_driver
 from tests.paths import ROOT
 
 pytestmark = [pytest.mark.ultraservers, pytest.mark.kubernetes("1.37", "1.34")]
@@ -400,16 +399,8 @@ def not_ready(kube: Kube, node: str) -> bool:
 def efa(lab: Cluster, kube: Kube, tmp_path: Path) -> Iterator[None]:
     """Sixteen EFA devices on each node; on the second server they say that they belong to another set of chips.
 
-    The driver that prepares them is the example of docs/develop/library.md under the name of AWS's.
+    A stand-in prepares them.
     """
-    code = (ROOT / "docs/develop/library.md").read_text().partition("```python\n")[2].partition("```")[0]
-    script = tmp_path / "efa.py"
-    script.write_text(code.replace("clock.example.com", EFA))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GRPC_ENABLE_FORK_SUPPORT": "0"}
-    processes = []
-    for node in lab.nodes[:4]:
-        command = node.enter_command([sys.executable, str(script), "/var/lib/kubelet", "/run/cdi"])
-        processes.append(subprocess.Popen(command, env=environment))
     device_class = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
@@ -417,12 +408,10 @@ def efa(lab: Cluster, kube: Kube, tmp_path: Path) -> Iterator[None]:
         "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{EFA}'"}}]},
     }
     kube.apply(device_class, *(efa_slice(node.name, number) for number, node in enumerate(lab.nodes)))
-    yield
+    with node_drivers(lab.nodes[:4], tmp_path, lambda node: [idle_driver.__name__, str(lab.kubeconfig), EFA]):
+        yield
     kube.kubectl("delete", "--ignore-not-found", "deviceclass", EFA)
     kube.kubectl("delete", "resourceslices", f"--field-selector=spec.driver={EFA}")
-    for process in processes:
-        process.terminate()
-    assert [process.wait(15) for process in processes] == [0] * 4
 
 
 def efa_slice(node: str, number: int) -> Object:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from dra_driver.kube.objects.meta import ApiObject
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.kubelet import Claim, Kubelet, KubeletError
 from tests.doubles.sample_driver import node_directory
@@ -195,32 +196,39 @@ def test_the_health_of_devices_is_reported(release: str) -> None:
     assert made.kubelet.health.of(DRIVER, NODE, "full") == ("Unknown", "")
 
 
-def promised() -> dict[str, set[str]]:
-    """Names by module, as the page's table has them."""
-    found: dict[str, set[str]] = {}
-    for left, right in re.findall(r"^\| ((?:`(?:kube|util)\.[a-z.]+`(?:, )?)+) \| (.*) \|$", PAGE, re.MULTILINE):
-        modules = re.findall(r"`([^`]+)`", left)
-        parts = right.split("; ") if len(modules) > 1 else [right]
-        for module, part in zip(modules, parts, strict=True):
-            found[f"dra_driver.{module}"] = set(re.findall(r"`([^`]+)`", re.sub(r"\(.*?\)", "", part)))
+def stable_names() -> set[tuple[str, str]]:
+    """Modules and names that the page calls stable."""
+    found = set()
+    for package, text in re.findall(r"^- `((?:kube|util)\S*)`: ((?:.*\n)(?:  .*\n)*)", PAGE, re.MULTILINE):
+        for name in re.findall(r"`([\w.]+)`", text):
+            module, _, attribute = f"dra_driver.{package}.{name}".rpartition(".")
+            if attribute.islower() and package == "kube.objects" and "." not in name:
+                structs = vars(import_module(f"{module}.{attribute}"))
+                found |= {(f"{module}.{attribute}", one) for one, it in structs.items() if is_struct(it)}
+            else:
+                found.add((module, attribute))
     return found
 
 
-def test_the_promised_names_exist_and_the_driver_uses_no_others() -> None:
-    table = promised()
-    for module, names in table.items():
-        assert [name for name in names if not hasattr(import_module(module), name)] == []
+def is_struct(item: object) -> bool:
+    return isinstance(item, type) and issubclass(item, ApiObject)
+
+
+def test_the_stable_names_exist_and_the_driver_uses_no_others() -> None:
+    stable = stable_names()
+    assert len(stable) > 20
+    assert [(module, name) for module, name in stable if not hasattr(import_module(module), name)] == []
     used = {
         (node.module, name.name)
         for node in ast.walk(ast.parse(CODE))
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dra_driver")
         for name in node.names
     }
-    assert used - {(module, name) for module, names in table.items() for name in names} == set()
+    assert used - stable == set()
 
 
 def test_the_library_loads_the_packages_that_the_page_names() -> None:
-    imports = "\n".join(f"import {module}" for module in promised())
+    imports = "\n".join(f"import {module}" for module, _ in stable_names())
     code = f"import sys\n{imports}\nfor name, module in sys.modules.items(): print(name, vars(module).get('__file__'))"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     (paragraph,) = re.findall(r"^That installs .*?\n\n", PAGE, re.MULTILINE | re.DOTALL)
