@@ -57,8 +57,11 @@ class Node:
     def wait_offered(self, devices: dict[str, list[str]]) -> None:
         eventually(lambda: self.offered() == devices, 15, f"the offer of {devices}")
 
-    def claim(self, name: str, *devices: str, request: str = "board") -> Claim:
-        made = self.server.add_claim("default", name, devices=[(request, one) for one in devices], driver=DRIVER)
+    def claim(self, name: str, *boards: str) -> Claim:
+        """A claim with boards, and with a device of another driver."""
+        devices = [("board", DRIVER, board) for board in boards] + [("gpu", "gpu.example.com", "gpu-0")]
+        results = [{"request": r, "driver": of, "pool": NODE, "device": device} for r, of, device in devices]
+        made = self.server.add_claim("default", name, results=results)
         return Claim("default", name, made["metadata"]["uid"], (DRIVER,))
 
     def specs(self) -> list[Any]:
@@ -172,7 +175,7 @@ def test_a_claim_is_refused_that_is_not_what_kubelet_has_seen() -> None:
         for name, claim in (
             ("replaced", Claim("default", "replaced", "another-uid", (DRIVER,))),
             ("gone", Claim("default", "gone", "some-uid", (DRIVER,))),
-            ("another driver's", made.claim("other", request="other")),
+            ("another driver's", made.claim("other")),
             ("lost device", made.claim("lost", "one")),
         ):
             with golden_error(KubeletError, name):
