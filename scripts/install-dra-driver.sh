@@ -126,7 +126,7 @@ parse() {
             if [[ $FLAGS == *" $1 "* ]]; then
                 set_flag "$1"
             else
-                rule "$1" || bad_arguments "there is no option $1"
+                rule "$1" || bad_arguments "unknown option $1"
                 [[ $# -gt 1 ]] || bad_arguments "$1 needs a value"
                 set_option "$1" "$2"
                 given+="$1 "
@@ -196,7 +196,7 @@ rule() {
 # set_option OPTION VALUE
 set_option() {
     local pattern hint name
-    rule "$1" || bad_arguments "there is no option $1 with a value"
+    rule "$1" || bad_arguments "$1 is not an option that takes a value"
     matches "$1" "$2" "$pattern" "$hint"
     name=$(variable_of "$1")
     case $1 in
@@ -230,7 +230,7 @@ read_values() {
             continue
         elif [[ $line =~ ^([a-z][a-z-]*):([[:space:]]+(.*))?$ ]]; then
             option=--${BASH_REMATCH[1]} text=${BASH_REMATCH[3]-}
-            [[ $seen != *" $option "* ]] || bad_arguments "'${option#--}' is there twice"
+            [[ $seen != *" $option "* ]] || bad_arguments "'${option#--}' is given twice"
             seen+="$option "
             if [[ $text != '' && $text != \#* || " $LISTS " != *" $option "* ]]; then
                 set_from_file "$option" "$text"
@@ -262,10 +262,10 @@ set_from_file() {
     case $1 in
     --image) image=${image:-$text} ;;
     --placer | --extended-resources)
-        [[ $text == true ]] || bad_arguments "expected '${1#--}: true'; to end it, leave the line out and pass --reset"
+        [[ $text == true ]] || bad_arguments "expected '${1#--}: true'; to disable it, remove the line and pass --reset"
         set_flag "$1"
         ;;
-    --values | --kubectl) bad_arguments "${1#--} belongs to the command line" ;;
+    --values | --kubectl) bad_arguments "${1#--} is only valid on the command line" ;;
     *) if [[ $given != *" $1 "* ]]; then set_option "$1" "$text"; else (set_option "$1" "$text"); fi ;;
     esac
 }
@@ -377,7 +377,7 @@ sortOptions:
   order: legacy
   legacySortOptions: {orderFirst: [Namespace], orderLast: [DaemonSet, Deployment]}
 END
-    kube kustomize "$scratch" || die "kubectl cannot make the objects (see above); it has to be of version 1.27 or later"
+    kube kustomize "$scratch" || die "kubectl cannot make the objects (see above); version 1.27 or later is required"
 }
 
 # A new directory for kustomize, with a copy of deploy/: kustomize reads nothing outside of it.
@@ -481,8 +481,8 @@ preflight() {
     fi
     if ! serves_policies; then
         with_policy=''
-        warn "the API server has no ValidatingAdmissionPolicy (Kubernetes 1.30 and later do), so a compromised driver pod" \
-            "could write the ResourceSlices and the Nodes of others; claims do not say which devices they got"
+        warn "the API server has no ValidatingAdmissionPolicy (Kubernetes 1.30 and later have it), so a compromised driver pod" \
+            "could write the ResourceSlices and the Nodes of others; claims do not report which devices they got"
     fi
     check_device_plugin
 }
@@ -619,7 +619,7 @@ keep_settings() {
         --toleration=* | --image-pull-secret=* | --env=* | --resources=* | --parameters-policy=*)
             keep "$option" "${line#*=}"
             ;;
-        *) die "the annotation $OPTIONS of the DaemonSet has a line that is none: '$line'; pass --reset. Nothing was changed" ;;
+        *) die "the annotation $OPTIONS of the DaemonSet has an invalid line: '$line'; pass --reset. Nothing was changed" ;;
         esac
     done <<<"$installed"
     complete
@@ -704,7 +704,7 @@ check_nodes_left() {
 # is no longer asked for, and leaves alone what others have added.
 apply() {
     kube apply -f - <"$scratch/objects.yaml" ||
-        die "not everything could be applied (see above); fix the cause and run this again"
+        die "some objects could not be applied (see above); fix the cause and run this again"
     if [[ $parameters_policy == off && -n $with_policy ]]; then
         kube delete validatingadmissionpolicybinding,validatingadmissionpolicy "$PARAMETERS" --ignore-not-found
     fi
@@ -722,7 +722,7 @@ wait_ready() {
     if [[ -z $placer ]]; then return; fi
     rolled_out "deployment/$PLACER" ||
         die "the placer is not ready (see above), and pods with the gate neuron.aws.com/ultraserver wait until it is; its" \
-            "log says more: ${KUBE[*]} -n $NAMESPACE logs -l app=$PLACER --prefix"
+            "log has more: ${KUBE[*]} -n $NAMESPACE logs -l app=$PLACER --prefix"
 }
 
 explain_failure() {
@@ -760,7 +760,7 @@ show_published() {
             wanted='of every type, but for Fargate, EKS Auto Mode and hybrid nodes'
         fi
         lines "" "Installed, but no node of the cluster matches, so the driver is not running yet, and pods with claims wait." \
-            "It starts by itself on nodes $wanted." \
+            "It starts automatically on nodes $wanted." \
             "Use --node-selector or --emulate to select others. Your nodes:"
         kube get nodes -L "${node_selector:+${node_selector%%=*},}node.kubernetes.io/instance-type" >&2
         return
@@ -775,7 +775,7 @@ show_published() {
     lines "" "$nodes node(s) match. Published:" "${table:-  nothing}"
     # A driver that finds no device publishes an empty slice.
     if [[ -z $table || $table == *' 0 devices in '* ]]; then
-        warn "not every node offers devices. The driver's log says what it found there:" \
+        warn "not every node offers devices. See the driver's log for what it found there:" \
             "$command -n $NAMESPACE logs -l app=$DAEMONSET --prefix"
     fi
     if [[ $resource_api != v1 ]]; then example+=/v1beta1; fi
@@ -838,7 +838,7 @@ check_former_names() {
 check_claims() {
     local claims
     claims=$(claims_in_use "$1" '')
-    refuse "$claims" "These claims are in use" "without the driver their pods cannot end; delete the pods first" \
+    refuse "$claims" "These claims are in use" "without the driver, their pods cannot terminate; delete the pods first" \
         "their pods keep running, but will stay Terminating until the driver is installed again"
 }
 
@@ -862,7 +862,7 @@ uninstall() {
     complete
     # The pods first and wholly, else they would publish their slices again.
     remove -n "$NAMESPACE" daemonset "$DAEMONSET" --cascade=foreground --timeout="${timeout}s" ||
-        die "the driver's pods have not ended (see above), so the rest was not removed; run this again when they have"
+        die "the driver's pods have not terminated (see above), so the rest was not removed; run this again when they have"
     remove -n "$NAMESPACE" deployment,poddisruptionbudget "$PLACER"
     remove resourceslices --field-selector "spec.driver=$DRIVER"
     if [[ -n $dry_run ]] || serves_policies; then
@@ -980,7 +980,7 @@ verify() {
 main() {
     parse "$@"
     if [[ -z $uninstall || -z $dry_run ]]; then
-        command -v "${KUBE[0]}" >/dev/null || die "there is no '${KUBE[0]}' here; install kubectl, or name it with --kubectl"
+        command -v "${KUBE[0]}" >/dev/null || die "'${KUBE[0]}' was not found; install kubectl, or name it with --kubectl"
     fi
     if [[ -n $uninstall ]]; then
         uninstall

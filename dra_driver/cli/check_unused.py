@@ -21,11 +21,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = vocabulary.add_command(
         subparsers,
         "check-unused",
-        about="Check that no pod uses devices of this driver. Without it, kubelet can end no such pod: it stays "
-        "Terminating.",
+        about="Check that no pod uses devices of this driver. Without the driver, such pods stay Terminating, because "
+        "kubelet cannot unprepare their claims.",
         examples=["check-unused --kubeconfig admin.conf"],
-        done="no pod does",
-        refused="pods do; the claims are named",
+        done="no pod uses them",
+        refused="pods use them; their claims are printed",
     )
     parser.add_argument(
         "--kubeconfig", default="", metavar="FILE", help="kubeconfig file (default: the pod's service account)"
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     more = [f"  and {len(found) - MAX_LISTED} more"] if len(found) > MAX_LISTED else []
     print("These claims are in use:", *(f"  {text}" for text in found[:MAX_LISTED]), *more, sep="\n")
-    print("Without the driver their pods cannot end. Delete the pods first; helm uninstall --no-hooks does not ask.")
+    print("Without the driver, their pods cannot end. Delete them first; helm uninstall --no-hooks does not check.")
     return 1
 
 

@@ -245,15 +245,15 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         action="append",
         default=[],
-        help="Nodes, ResourceSlices, DeviceClasses, ResourceClaims and Pods as objects of a cluster; without FILE, "
-        "those that are pending are placed; - is stdin (repeatable)",
+        help="Nodes, ResourceSlices, DeviceClasses, ResourceClaims and Pods of a cluster; without FILE, its "
+        "pending pods and claims are placed; - is stdin (repeatable)",
     )
     vocabulary.add_nodes(parser)
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="take workloads of FILE, and groups of them, that are suspended or scaled to zero as resumed, with one "
-        "replica at least (what a queue of Kueue has suspended always is)",
+        help="treat workloads of FILE, and groups of them, that are suspended or scaled to zero as resumed, with "
+        "at least one replica (workloads suspended by a Kueue queue always are)",
     )
     emulation = parser.add_argument_group("emulated nodes")
     emulation.add_argument(
@@ -267,8 +267,8 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="a label of the nodes, beside those that their type has on EKS and under Karpenter (repeatable); for one "
-        "node, give a Node object of its name: node-1 and so on",
+        help="a label of the nodes, in addition to those that their type has on EKS and with Karpenter (repeatable); "
+        "for one node, give a Node object of its name: node-1 and so on",
     )
     emulation.add_argument(
         "--emulated-driver-version", metavar="V", help="version of the kernel driver (default: the newest known)"
@@ -278,10 +278,10 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
         "--extended-resources",
         action="store_true",
         help="the DeviceClasses offer aws.amazon.com/neuron, aws.amazon.com/neuroncore and so on to pods without "
-        "claims, as the driver's classes do where this is installed",
+        "claims, as the driver's classes do if this is enabled",
     )
     vocabulary.add_kubernetes(parser)
-    vocabulary.add_cluster(parser, "these objects", namespaces="objects that name none, and of the pods that wait")
+    vocabulary.add_cluster(parser, "these objects", namespaces="objects that name none, and of pending pods")
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,13 +368,13 @@ def _check(args: argparse.Namespace, files: Sequence[str], *, live: bool) -> Non
     if not args.instance_type and not args.objects and not live and not files:
         raise UsageError("nothing is given", remedy="give a FILE and --instance-type TYPE; --help has examples")
     if args.instance_type and not files and not args.objects and not live:
-        raise UsageError("no FILE is given, so nothing is to be placed", remedy="give the YAML of pods or claims")
+        raise UsageError("no FILE is given, so there is nothing to place", remedy="give the YAML of pods or claims")
     if [*files, *args.objects].count("-") > 1:
         raise UsageError("- (standard input) is given twice", remedy="read one of the two from a file")
     for option in ("emulated_ultraservers", "node_label", "partitions", "extended_resources"):
         if getattr(args, option) and not args.instance_type:
             raise UsageError(
-                f"--{option.replace('_', '-')} goes with --instance-type", remedy="name the nodes' type too"
+                f"--{option.replace('_', '-')} goes with --instance-type", remedy="also give the nodes' type"
             )
 
 
@@ -423,6 +423,6 @@ def check_nodes(frame: Frame, names: Sequence[str]) -> None:
     missing = sorted({*names} - {row.name for row in frame.nodes})
     if missing:
         raise UsageError(
-            f"no Neuron node is named {first_of(missing, 4)}",
-            remedy="the nodes with Neuron devices are listed by: dra-driver top --once",
+            f"no node with Neuron devices is named {first_of(missing, 4)}",
+            remedy="list the nodes with Neuron devices with: dra-driver top --once",
         )

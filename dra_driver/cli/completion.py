@@ -23,7 +23,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = vocabulary.add_command(
         subparsers,
         "completion",
-        about="Print the script with which a shell completes the commands, options and files of dra-driver.",
+        about="Print the script that makes a shell complete the commands, options and files of dra-driver.",
         notes=NOTES,
         examples=["source <({} completion bash)"],
         done="printed",

@@ -73,7 +73,7 @@ def check_node_options(values: dict[str, Any]) -> None:
     if values["emulated_faults"] and not values["emulate"]:
         raise UsageError(
             "--emulated-faults ($EMULATED_FAULTS) is given without --emulate",
-            remedy="name the type of the emulated node too, such as --emulate trn2.48xlarge",
+            remedy="also give the type of the emulated node, such as --emulate trn2.48xlarge",
         )
     for name in ("healthcheck_port", "metrics_port"):
         values[name] = int(number(f"--{name.replace('_', '-')}", values[name], -65535, 65535))

@@ -73,13 +73,13 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "--state-dir",
         "STATE_DIR",
         "/var/lib/neuron-device-plugin",
-        "directory for what the plugin remembers of the chips' health",
+        "directory for the plugin's record of the chips' health",
     ),
     (
         "--health-hints-dir",
         "HEALTH_HINTS_DIR",
         "/run/neuron-health",
-        "directory in which the node problem detector leaves what the kernel log says of the chips",
+        "directory in which the node problem detector writes faults from the kernel log",
     ),
 )
 

@@ -74,8 +74,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="CODE@CHIPS[=VALUE]",
         action="append",
         default=[],
-        help="what is wrong with chips, such as hbm-uncorrectable@3 or link-host-unhealthy@0-3 (repeatable; "
-        "the file `faults` in DIR then lists all codes)",
+        help="faults of chips, such as hbm-uncorrectable@3 or link-host-unhealthy@0-3 (repeatable; "
+        "the file `faults` in DIR lists all codes)",
     )
     parser.add_argument("--logical-core-size", metavar="SIZE", help="node-wide default logical core size, 1 or 2")
     _add_ultraserver(parser)
@@ -88,10 +88,10 @@ def _add_ultraserver(parser: argparse.ArgumentParser) -> None:
         "--emulated-ultraservers", metavar="SxN", help="make the host part of S servers of N nodes, such as 2x4"
     )
     group.add_argument(
-        "--node-number", metavar="N", help="number of this node among those, from 1 on, server by server"
+        "--node-number", metavar="N", help="number of this node among those, counted from 1, server by server"
     )
     group.add_argument(
-        "--ultraserver-modes", metavar="LIST", help="supported modes out of X4, X2V, X2H and X1, such as X2V,X1"
+        "--ultraserver-modes", metavar="LIST", help="supported modes, some of X4, X2V, X2H and X1, such as X2V,X1"
     )
     group.add_argument(
         "--server-id", metavar="2|4=HEX", action="append", default=[], help="id of the set of 2 or 4 nodes, 16 digits"
@@ -212,7 +212,7 @@ def _ecc(items: Iterable[str]) -> dict[int, dict[str, int]]:
     for item in items:
         index, colon, values = item.partition(":")
         if not colon:
-            raise UsageError(f"--ecc cannot be read: {item[:60]!r}", remedy="write it as in --ecc 5:sram=1,mem=2")
+            raise UsageError(f"--ecc cannot be read: {item[:60]!r}", remedy="use the form --ecc 5:sram=1,mem=2")
         pairs = _pairs(_items(values, "--ecc"), "--ecc")
         counters.setdefault(_number(index, "--ecc"), {}).update({name: _number(text, "--ecc") for name, text in pairs})
     return counters
@@ -223,7 +223,7 @@ def _pairs(items: Iterable[str], option: str) -> list[tuple[str, str]]:
     for item in items:
         name, equals, value = item.partition("=")
         if not equals:
-            raise UsageError(f"{option} cannot be read at {item[:60]!r}", remedy="a name, =, and a value are expected")
+            raise UsageError(f"{option} cannot be read at {item[:60]!r}", remedy="expected NAME=VALUE")
         pairs.append((name.strip(), value.strip()))
     return pairs
 

@@ -41,18 +41,18 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = vocabulary.add_command(
         subparsers,
         "explain",
-        about="Explain for each node what keeps a pod's claims off it: the clause of a selector that is false, the "
-        "group that lacks devices, the devices in use; what would help, and known traps. Of a pod that has a node: why "
-        "it does not start there, does not end, or runs on a sick chip.",
+        about="Explain for each node why a pod's claims do not fit: the clause of a selector that is false, the group "
+        "that lacks devices, the devices in use; what would help, and known traps. For a pod that is scheduled: why it "
+        "does not start, does not terminate, or runs on an unhealthy chip.",
         examples=EXAMPLES,
-        done="everything fits, the nodes' drivers would prepare it, and a pod that has a node is well there",
-        refused="something does not fit, a node's driver would refuse a claim, or a pod is not well on its node",
+        done="everything fits, the nodes' drivers would prepare it, and no scheduled pod has a problem",
+        refused="something does not fit, a node's driver would refuse a claim, or a scheduled pod has a problem",
     )
     parser.add_argument(
         "items",
         nargs="*",
         metavar="FILE|POD|claim/NAME",
-        help="files as for simulate, or one pod (NAME or pod/NAME) or claim (default: all that wait in the cluster)",
+        help="files as for simulate, or one pod (NAME or pod/NAME) or claim (default: all pending ones of the cluster)",
     )
     vocabulary.add_files(parser, "files as for simulate", positional=False)
     add_cluster_arguments(parser)

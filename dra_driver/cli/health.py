@@ -32,10 +32,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         subparsers,
         "health",
         about="Print what is wrong with the chips of a cluster's nodes, from their slices and conditions; with "
-        "--host-root, or in a pod of the driver, with those of this node, from the host and the driver's record.",
+        "--host-root, or in a pod of the driver, print that for this node, from the host and the driver's record.",
         examples=["health", "health --node-name node-7", "health --host-root / -o json", "health clear neuron3"],
         done="printed, or cleared",
-        refused="there is no device, no driver answers, or the host still reports the fault that is to be cleared",
+        refused="there is no device, no driver answers, or the host still reports the fault",
     )
     vocabulary.add_host_root(
         parser,
@@ -51,7 +51,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "(default: $HEALTH_POLICY, or an empty table)",
     )
     vocabulary.add_cluster(parser)
-    vocabulary.add_node_name(parser, "of the cluster, only this node", several=True)
+    vocabulary.add_node_name(parser, "only this node of the cluster", several=True)
     vocabulary.add_output(parser, "text", "json", "yaml")
     parser.set_defaults(run=run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
@@ -60,7 +60,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "clear",
         about="Ask the driver that runs on this node to forget the faults of a device that the host no longer reports: "
         "lines of the kernel log, errors of cores, and faults that end only after a time without any sign of them.",
-        summary="have the driver forget the faults of a device that only it remembers",
+        summary="make the driver forget faults of a device that the host no longer reports",
         examples=["health clear neuron3"],
         done="cleared, or there was nothing to clear",
         refused="no driver answers, it does not know the device, or the host still reports a fault",
@@ -89,10 +89,10 @@ def run(args: argparse.Namespace) -> int:
     if args.host_root is None and not args.node_name and (here := os.environ.get("HOST_ROOT")):
         args.host_root = Path(here)
     args.from_cluster = args.host_root is None
-    if vocabulary.from_cluster(args, "leave out --host-root, or it"):
+    if vocabulary.from_cluster(args, "remove it or --host-root"):
         return _of_cluster(args)
     if args.node_name:
-        raise UsageError("--node-name names nodes of a cluster", remedy="leave out --host-root, or it")
+        raise UsageError("--node-name names nodes of a cluster", remedy="remove it or --host-root")
     if not args.host_root.is_dir():
         raise UsageError(
             f"--host-root {args.host_root} is not a directory",
@@ -201,13 +201,13 @@ def run_clear(args: argparse.Namespace) -> int:
     said = ask(args.state_dir or found_state_dir(), int(found[1]))
     name = f"neuron{said.device}"
     if not said.known:
-        raise DriverError(f"the driver knows no {name}", remedy="list them with: dra-driver health")
+        raise DriverError(f"the driver does not know {name}", remedy="list them with: dra-driver health")
     if said.cleared:
         print(f"{name}: cleared {', '.join(said.cleared)}")
     if said.kept:
         raise DriverError(
             f"{name}: the host still reports {', '.join(said.kept)}",
-            consequence="that cannot be cleared",
+            consequence="it cannot be cleared",
             remedy="it ends when the host no longer reports it",
         )
     if not said.cleared:

@@ -16,7 +16,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "daemons` lists what the pods of an installation run.",
         examples=["help topology", "help daemons"],
         done="printed",
-        refused="never",
+        refused="not used",
     )
     parser.add_argument("words", nargs="*", metavar="COMMAND", help="a command, and its action if it has some")
     parser.set_defaults(run=run)

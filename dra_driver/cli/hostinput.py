@@ -112,7 +112,7 @@ def read_health(root: Path, state_dir: Path) -> HostHealth:
         return DriverError(
             f"reading {reader.at or 'the host'} does not end",
             consequence="the health of the chips is not known",
-            remedy="look at the node's kernel log; usually the node must be rebooted",
+            remedy="check the node's kernel log; usually the node must be rebooted",
         )
 
     return bounded(read, READ_SECONDS, overdue)

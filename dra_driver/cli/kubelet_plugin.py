@@ -84,7 +84,7 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "--shared-counters",
         "SHARED_COUNTERS",
         "auto",
-        "API servers that get devices which overlap; auto: Kubernetes 1.37 and later; force: 1.36 too",
+        "API servers for which overlapping devices are published; auto: Kubernetes 1.37 and later; force: 1.36 too",
     ),
     (
         "--ultraserver-labels",
@@ -108,20 +108,20 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "--claim-status",
         "CLAIM_STATUS",
         "on",
-        "on or off: whether to write into the status of claims which devices they got, and how these are",
+        "on or off: whether to write devices and their health to the status of claims",
     ),
     ("--rescan-seconds", "RESCAN_SECONDS", "10", "interval between scans of the host"),
     (
         "--health-policy",
         "HEALTH_POLICY",
         "",
-        "file with the table of what faults of chips mean for the scheduler, YAML or JSON (default: an empty table)",
+        "health policy: what faults of chips mean for the scheduler, YAML or JSON (default: an empty table)",
     ),
     (
         "--health-hints-dir",
         "HEALTH_HINTS_DIR",
         "/run/neuron-health",
-        "directory in which the node problem detector leaves what the kernel log says of the chips",
+        "directory in which the node problem detector writes faults from the kernel log",
     ),
 )
 
@@ -167,7 +167,7 @@ def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[
     if values["emulated_ultraservers"] and not values["emulate"]:
         raise UsageError(
             "--emulated-ultraservers ($EMULATED_ULTRASERVERS) is given without --emulate",
-            remedy="name the type of the emulated nodes too, such as --emulate trn2u.48xlarge",
+            remedy="also give the type of the emulated nodes, such as --emulate trn2u.48xlarge",
         )
     daemon.check_node_options(values)
     values["partitions"] = vocabulary.partitions(values["partitions"], "--partitions ($PARTITIONS)")

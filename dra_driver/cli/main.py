@@ -63,13 +63,13 @@ WITHOUT_EXTRAS: Final = (
 )
 """What needs no extra of the distribution, and so has an environment of its own in the image."""
 EXTRAS: Final = {
-    "aiohttp": ("extender", "no scheduler can be answered"),
+    "aiohttp": ("extender", "the extender cannot run"),
     "kubernetes": ("cli", "no kubeconfig can be read"),
     "rich": ("cli", "nothing can be drawn"),
-    "shtab": ("cli", "no completion script can be written"),
+    "shtab": ("cli", "completion scripts cannot be written"),
 }
 """By package: the extra that brings it, and what cannot be done without it; of boto3 and lark, their rooms say so."""
-EXIT_STATUSES: Final = vocabulary.exit_statuses("done", "refused, or not possible; COMMAND --help says when")
+EXIT_STATUSES: Final = vocabulary.exit_statuses("done", "refused, or not possible; see COMMAND --help")
 EXIT_DONE, EXIT_REFUSED, EXIT_BAD_INPUT = 0, 1, 2
 
 
@@ -167,8 +167,8 @@ def kubectl_main(argv: Sequence[str] | None = None) -> int:
         chosen,
         prog=vocabulary.KUBECTL,
         description="The Neuron devices of the cluster and namespace of the current context: what nodes have, which "
-        "pods hold it, what is wrong with it, and why a pod waits for it. With files and --instance-type, no cluster "
-        "is asked.",
+        "pods hold them, what is wrong with them, and why a pod is pending. With files and --instance-type, no cluster "
+        "is contacted.",
         epilog=f"example:\n  kubectl neuron explain web-0\n\n{EXIT_STATUSES}",
     )
     args = parser.parse_args(given or ["--help"], argparse.Namespace(main=kubectl_main))
@@ -210,7 +210,7 @@ def program(
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     names = {_command(name): name for commands in (*(commands for _, commands in groups), others) for name in commands}
     if chosen and chosen not in names:
-        parser.error(f"there is no command {quoted(chosen)}{_meant(chosen, list(names))}")
+        parser.error(f"unknown command {quoted(chosen)}{_meant(chosen, list(names))}")
     for command, name in names.items():
         if chosen in (command, ""):
             module = import_module(f"dra_driver.cli.{name}")

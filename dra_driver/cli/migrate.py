@@ -34,16 +34,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = vocabulary.add_command(
         subparsers,
         "migrate",
-        about="Print objects with ResourceClaimTemplates in place of the limits aws.amazon.com/neuron, neurondevice "
+        about="Print objects with ResourceClaimTemplates instead of the limits aws.amazon.com/neuron, neurondevice "
         "and neuroncore: Pods, and every kind with pod templates (Deployment, Job, CronJob, PyTorchJob, MPIJob, "
         "RayCluster, JobSet, LeaderWorkerSet and others). Other objects are printed unchanged. Differences in "
-        "behaviour are reported on standard error. Comments are lost.",
+        "behavior are reported on standard error. Comments are lost.",
         examples=EXAMPLES,
         done="converted",
-        refused="claims cannot express a request, no such pod could run, or a place is left to be converted by hand",
+        refused="claims cannot express a request, no such pod could run, or some limits must be converted by hand",
     )
-    vocabulary.add_files(parser, "YAML or JSON, several documents or Lists")
-    vocabulary.add_instance_type(parser, "instance type of the nodes, for pods whose node selector does not name one")
+    vocabulary.add_files(parser, "YAML or JSON; several documents and Lists are allowed")
+    vocabulary.add_instance_type(parser, "instance type of the nodes, for pods whose node selector does not have one")
     parser.add_argument(
         "--logical-core-size",
         type=int,
@@ -59,7 +59,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--efa",
         action="store_true",
-        help="make limits of vpc.amazonaws.com/efa in the same containers a part of the claims: EFA devices next to "
+        help="convert limits of vpc.amazonaws.com/efa in the same containers, too: EFA devices next to "
         "the chips, from AWS's EFA DRA driver",
     )
     parser.add_argument(
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     notes = [f"{name}: its comments are lost" for name, text in sources if _COMMENT.search(text)]
     if not migration.changed and not migration.left:
-        notes.append("nothing asks for Neuron resources by limits: the objects are printed as they are")
+        notes.append("nothing requests Neuron resources with limits: the objects are printed as they are")
     _tell([*migration.warnings, *migration.left, *notes])
     _print(migration.documents, args.output)
     return 1 if migration.left else 0
@@ -114,11 +114,11 @@ def _nodes(args: argparse.Namespace) -> Nodes:
 
 def _unchanged(name: str, count: int) -> str:
     if not count:
-        return f"{name}: nothing asks for Neuron resources by limits"
+        return f"{name}: nothing requests Neuron resources with limits"
     objects = "the object" if count == 1 else f"the {count} objects"
     return (
-        f"{name}: {objects} with Neuron limits can stay as written: their pods run from these DeviceClasses, or from "
-        "those that the chart makes with draDriver.extendedResources=true"
+        f"{name}: {objects} with Neuron limits can stay as written: the pods run from these DeviceClasses, or from "
+        "those that the chart creates with draDriver.extendedResources=true"
     )
 
 

@@ -124,7 +124,7 @@ def boot_id(root: Path) -> str:
     if not found:
         raise DriverError(
             f"{path} is missing or empty",
-            consequence="hints of this boot could not be told from those of another",
+            consequence="hints of this boot cannot be distinguished from those of another",
             remedy="give the host's root as --host-root",
         )
     return found

@@ -45,8 +45,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     vocabulary.add_output(parser, "text", "json", "yaml")
     vocabulary.add_node_name(
         parser,
-        "this node's name, whose claims alone are planned (default: all claims, each on the node that is the pool of "
-        "its first device of this driver)",
+        "plan only the claims of this node (default: all claims, each on the node whose pool has its "
+        "first device of this driver)",
     )
     vocabulary.add_partitions(
         parser, "what the node offers; a claim of other devices is refused", "default: any that this driver can offer"
@@ -122,7 +122,7 @@ def _absent(claims: Sequence[ResourceClaim], pods: Sequence[Pod]) -> Iterator[st
         namespace = pod.metadata.namespace
         for container, uses in claims_of_containers(pod):
             for name in sorted({claim for claim, _ in uses if (namespace, claim) not in there}):
-                what = f"claim {name}, which is not given" if name else "a claim that does not exist yet"
+                what = f"claim {name}, which is not in the input" if name else "a claim that does not exist yet"
                 yield f"container {container} of pod {namespace}/{pod.metadata.name} uses {what}"
 
 
@@ -134,8 +134,8 @@ def _tell(item: Prepared) -> None:
         problem = item.problem
         if item.claim.status.allocation is None:
             problem = (
-                "it is not allocated, so no devices are known; give it as the cluster has it once its pod has a node, "
-                "or as dra-driver simulate -o yaml prints it"
+                "it is not allocated, so its devices are not known; give it as it is in the cluster once its pod is "
+                "scheduled, or as dra-driver simulate -o yaml prints it"
             )
         print(f"error: claim {item.claim.metadata.namespace}/{item.claim.metadata.name}: {problem}", file=sys.stderr)
 

@@ -24,7 +24,7 @@ NOTES = """\
 Reads LWS_LEADER_ADDRESS, LWS_GROUP_SIZE and LWS_WORKER_INDEX, which LeaderWorkerSet sets, and \
 NEURON_RT_ULTRASERVER_MODE, _SERVER_ID and _NODE_ID, which the claim provides, so the init container needs the claim \
 too. Writes NEURON_GLOBAL_TOPOID and NEURON_GLOBAL_TOPOID0_HOST. The pods of a group connect to the leader's port; \
-nothing is kept between two starts of a group. In the main container: set -a; . /neuron/env; exec my-program
+no state is kept between starts of a group. In the main container: set -a; . /neuron/env; exec my-program
 """
 
 
@@ -66,8 +66,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--no-dns-check",
         dest="dns_check",
         action="store_false",
-        help="leader: take members whose names do not resolve to their addresses (default: only if the leader itself is"
-        " known by an address)",
+        help="leader: accept members whose names do not resolve to their addresses (default: only if the leader itself "
+        "is known by an address)",
     )
     parser.set_defaults(run=run)
 
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     # is needed: the file appears complete or not at all.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     if not (0 < args.port < 65536 and 0 < args.timeout <= MAX_SECONDS):
-        raise UsageError(f"--port is 1 to 65535, --timeout up to {MAX_SECONDS:g} s, not {args.port}, {args.timeout}")
+        raise UsageError(f"--port must be 1-65535, --timeout up to {MAX_SECONDS:g} s, not {args.port}, {args.timeout}")
     try:
         given = {"LWS_LEADER_ADDRESS": args.leader_address} if args.leader_address else {}
         membership = own_membership({**os.environ, **given})

@@ -26,7 +26,7 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "",
         "unique name of this process in the lease (default: host name and a random suffix)",
     ),
-    ("--policy", "RECOVERY_POLICY", "", "file with what is done about which fault, see docs/operate/health.md"),
+    ("--policy", "RECOVERY_POLICY", "", "file with the actions for each fault, see docs/operate/health.md"),
     ("--hook", "RECOVERY_HOOK", "", "program that reloads drivers and reboots nodes: NODE PROVIDER_ID ACTION FAULT"),
     ("--hook-timeout", "RECOVERY_HOOK_TIMEOUT", "60", "seconds that the hook may take"),
     ("--metrics-port", "METRICS_PORT", "-1", "port of the Prometheus metrics (HTTP); a negative port disables them"),
@@ -51,15 +51,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         subparsers,
         "recover",
         about="Watch the condition NeuronHealth of the Nodes. For nodes with lasting faults: cordon, drain, and "
-        "request a reload of the kernel driver, a reboot or a replacement, few at a time, by a policy. The changes "
-        "are reverted when the fault is over. Without --act, only Events on the Nodes say what it would do. With "
-        "several replicas, one is active, and the others wait for its lease to expire.",
+        "request a reload of the kernel driver, a reboot or a replacement, a few at a time, according to a policy. The "
+        "changes are reverted when the fault is over. Without --act, it only writes Events on the Nodes about what it "
+        "would do. With several replicas, one is active, and the others wait for its lease to expire.",
         examples=["recover --kubeconfig admin.conf --policy policy.yaml"],
         done="stopped by SIGTERM or SIGINT",
         refused="it cannot start or continue; the log says why",
     )
     daemon.add_options(parser, OPTIONS)
-    parser.add_argument("--act", action="store_true", help="carry out the decisions; without it: a dry run")
+    parser.add_argument("--act", action="store_true", help="carry out the actions (default: dry run)")
     parser.add_argument(
         "--cloudwatch",
         action="store_true",

@@ -39,27 +39,27 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         subparsers,
         "report",
         about="Collect what a bug report needs into one archive: versions, slices, claims, pods that use them, Nodes' "
-        "labels and conditions, Events, settings and logs of the driver's programs, what top, health and explain show; "
-        "on a node, the devices, the "
-        "journal of claims and the record of health. Changes nothing.\n\nOnly fields that are on a list are taken: no "
-        "Secrets, no environment of other pods, no annotations but the driver's. MANIFEST.txt in the archive "
-        "lists its contents; what could not be read is printed and noted there, and the rest is collected anyway.",
+        "labels and conditions, Events, settings and logs of the driver's programs, the output of top, health and "
+        "explain; on a node, the devices, the journal of claims and the record of health. Changes nothing.\n\nOnly "
+        "fields on a fixed list are collected: no Secrets, no environment of other pods, no annotations but the "
+        "driver's. MANIFEST.txt in the archive lists its contents; what cannot be read is printed and noted there, and "
+        "the rest is still collected.",
         examples=(
             "report",
             "report --redact-names --archive issue.tar.gz",
             "report --node-name node-7",
             "report --host-root /",
         ),
-        done="written, even if something could not be read",
-        refused="nothing could be written, or it has a manifest alone, since nothing could be read",
+        done="written, even if some things could not be read",
+        refused="not written, or with a manifest alone, because nothing could be read",
     )
     vocabulary.add_cluster(parser)
-    vocabulary.add_node_name(parser, "of the cluster, only what is on this node", several=True)
+    vocabulary.add_node_name(parser, "only what is on this node of the cluster", several=True)
     vocabulary.add_host_root(parser, "collect from this node, not from the cluster: its root directory, /")
     parser.add_argument(
         "--redact-names",
         action="store_true",
-        help="replace names of namespaces, nodes, pods and claims, each by the same word everywhere",
+        help="replace names of namespaces, nodes, pods and claims, each with the same word everywhere",
     )
     parser.add_argument(
         "--archive", metavar="FILE", help="archive to write (default: dra-driver-report-TIME.tar.gz); - is stdout"
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     now, found = time.time(), Collected()
     if args.host_root is not None:
         found.merge(_of_node(args.host_root))
-    if vocabulary.from_cluster(args, "leave out --host-root, or it"):
+    if vocabulary.from_cluster(args, "remove it or --host-root"):
         found.merge(_of_cluster(args))
     data = archive(found, at=now, redact=args.redact_names, kept=OWN_NAMESPACES)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
@@ -183,7 +183,7 @@ def _explain(found: Collected) -> None:
     release = ".".join(map(str, ServerVersion(content["cluster/version.json"]["gitVersion"]).release or ()))
     waiting = iter(explanations(of_known_classes(read_stored(lists)), nearest(release), server=release))
     text = texts([item for item in islice(waiting, MAX_EXPLAINED) if not item.fits])
-    why = "why pods wait, as far as these files tell"
+    why = "why pods are pending, according to these files"
     found.files.append(File("cluster/explain.txt", why, text or "nothing waits for devices"))
     if next(waiting, None) is not None:
         found.missing.append(("why more pods wait", f"the first {MAX_EXPLAINED} are explained"))

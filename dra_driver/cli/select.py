@@ -56,8 +56,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             "select 'device.driver == \"neuron.aws.com\"' --instance-type trn2.48xlarge",
             "select aws.amazon.com/neuron --from-cluster",
         ],
-        done="evaluated on every device",
-        refused="it fails on a device",
+        done="the selector was evaluated on every device",
+        refused="the selector fails on a device",
     )
     parser.add_argument(
         "expression",
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     release = nearest(args.kubernetes or source.release)
     if args.kubernetes not in (None, release):
         vocabulary.warn(
-            f"Kubernetes {args.kubernetes} is taken by the rules of {release}, the nearest that is known here"
+            f"Kubernetes {args.kubernetes} is simulated by the rules of {release}, the nearest release that is known"
         )
     resource = _RESOURCE.fullmatch(args.expression) is not None
     expressions = _selectors(args.expression, source) if resource else [args.expression]
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         print_object([asdict(item) for item in rows], args.output)
     elif source.slices is None:
         cost = sum(program.cost for program in programs)
-        print(f"the API server of Kubernetes {release} takes it: estimated cost {cost}")
+        print(f"the API server of Kubernetes {release} accepts the expression: estimated cost {cost}")
     else:
         show(table(rows))
     return 1 if any(item.matches is None for item in rows) else 0
@@ -119,7 +119,7 @@ def compiled(expression: str, release: str) -> Program:
     try:
         return compile_for(release)(expression)
     except UnsupportedError as error:
-        raise DriverError(f"what Kubernetes does with it cannot be determined: {_place(expression, error)}") from error
+        raise DriverError(f"the expression cannot be simulated: {_place(expression, error)}") from error
     except CelError as error:
         raise UsageError(f"the expression is refused: {_place(expression, error)}") from error
 

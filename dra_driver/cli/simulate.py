@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 def _refuse_nothing(simulation: Simulation, given: Manifests) -> None:
     if not simulation.outcomes:
         raise UsageError(
-            "nothing is to be placed: there is neither a pod with resource claims nor a claim"
+            "nothing to place: the input has neither a pod with resource claims nor a claim"
             + beside_nothing(given.not_considered),
             remedy="give the YAML of pods or claims as FILE",
         )

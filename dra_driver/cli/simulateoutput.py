@@ -35,8 +35,8 @@ _REASONS: Final = 4
 _PICTURES_OF_NODES: Final = 4
 """Maximum number of different nodes that are drawn where nothing is placed."""
 _CHOICES: Final = {
-    "name": "node choice by name, not by score",
-    "alternative": "node choice by alternative; the rest of the scores is not known",
+    "name": "node chosen by name, not by score",
+    "alternative": "node chosen by alternative; the other scores are not known",
 }
 _OPENING = re.compile(r'<svg [^>]*width="([0-9]+)" height="([0-9]+)"[^>]*>')
 _MARGIN = 40
@@ -118,7 +118,7 @@ def text(found: Report, draw: Callable[[str, Sequence[str]], str], *, wide: bool
         yield from (f"  {line}" for line in found["notConsidered"])
     yield f"{summary['placed']} of {summary['total']} placed" + _but_refused(summary["refusedClaims"])
     if summary["placed"] < summary["total"]:
-        yield "what is in the way, and what would help: dra-driver explain, with the same arguments"
+        yield "to see what blocks them and what would help, run dra-driver explain with the same arguments"
 
 
 def _but_refused(claims: int) -> str:
@@ -180,7 +180,7 @@ def _why(found: Report) -> Iterator[str]:
     if found["obstacles"] is None or not found["obstacles"]["nodes"]:
         return
     groups = found["obstacles"]["nodes"]
-    yield f"what is in the way of {found['obstacles']['subject']}"
+    yield f"what blocks {found['obstacles']['subject']}"
     for lines in groups[:_REASONS]:
         yield from (f"  {line}" for line in lines)
     if len(groups) > _REASONS:
@@ -198,7 +198,7 @@ def _unused(found: Report, draw: Callable[[str, Sequence[str]], str]) -> Iterato
         yield f"node{'s' if len(nodes) > 1 else ''} {_listed(nodes)}, on which nothing was placed"
         yield from ("", *picture.split("\n"), "")
     if len(nodes_of) > _PICTURES_OF_NODES:
-        yield f"nodes that look otherwise, not drawn: {sum(map(len, list(nodes_of.values())[_PICTURES_OF_NODES:]))}"
+        yield f"nodes that look different, not drawn: {sum(map(len, list(nodes_of.values())[_PICTURES_OF_NODES:]))}"
         yield ""
 
 

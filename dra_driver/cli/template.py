@@ -76,7 +76,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "autoscaler or kwok reads.",
         examples=["template --instance-type trn2.48xlarge --for karpenter > instance-types.json"],
         done="printed",
-        refused="never",
+        refused="not used",
     )
     parser.add_argument(
         "--instance-type",
@@ -97,7 +97,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="NAME=QUANTITY",
         action="append",
         default=[],
-        help="what else pods can request of the node, or another amount, such as memory=1900Gi (repeatable)",
+        help="another resource of the node, or a different amount of one, such as memory=1900Gi (repeatable)",
     )
     parser.add_argument(
         "--zone",
@@ -181,7 +181,7 @@ def node_template(
     found = {"pods": POD_LIMIT, **node["status"].get("allocatable", {}), **(resources or {})}
     if missing := [key for key in ("cpu", "memory") if key not in found]:
         raise DriverError(
-            f"no public page says how much {' and '.join(missing)} a {name} has",
+            f"no public document states how much {' and '.join(missing)} a {name} has",
             remedy="say it: " + " ".join(f"--resource {key}=QUANTITY" for key in missing),
         )
     specs = [msgspec.to_builtins(item.spec) for item in made.slices]

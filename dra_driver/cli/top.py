@@ -34,16 +34,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = vocabulary.add_command(
         subparsers,
         "top",
-        about="Show the Neuron nodes of a cluster: which chips are free, which pods have the others, what is wrong "
-        "with chips, and what pods wait for. Reads Nodes, ResourceSlices, DeviceTaintRules, ResourceClaims and Pods, "
-        "and changes nothing. On a terminal, what is shown follows the cluster until Ctrl-C.",
+        about="Show the Neuron nodes of a cluster: which chips are free, which pods hold the others, which chips have "
+        "faults, and which pods are pending. Reads Nodes, ResourceSlices, DeviceTaintRules, ResourceClaims and Pods, "
+        "and changes nothing. On a terminal, the view follows the cluster until Ctrl-C.",
         examples=EXAMPLES,
         done="shown, also when ended with Ctrl-C",
-        refused="the packages to draw with are not installed",
-        notes="What the user may not list is left out, with a warning: without claims and pods of all namespaces, "
-        "those of one are shown, and how many chips are free is not known.\n\n"
-        "-w without a terminal prints everything again on every change; with -o json, one document per line; "
-        "with -o yaml, one document after the other.",
+        refused="the packages for drawing are not installed",
+        notes="Objects that the user may not list are left out, with a warning: without access to claims and pods of "
+        "all namespaces, those of one namespace are shown, and it is not known how many chips are free.\n\n-w without "
+        "a terminal prints everything again on every change; with -o json, one document per line; with -o yaml, one "
+        "document after the other.",
     )
     vocabulary.add_node_name(parser, "only this node", several=True)
     parser.add_argument(

@@ -57,7 +57,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "of devices.",
         examples=EXAMPLES,
         done="printed",
-        refused="not possible",
+        refused="the devices cannot be shown",
     )
     parser.add_argument(
         "type", metavar="TYPE", nargs="?", help="EC2 instance type such as trn2.48xlarge, ml.trn2.48xlarge, or trn2"
@@ -68,16 +68,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="LIST",
         help="mark and evaluate these devices: indexes and ranges (4,5 or 4-7) or names (neuron-core-3-1)",
     )
-    vocabulary.add_partitions(parser, "show what a node offers with the driver's option", "default: nothing of this")
-    vocabulary.add_host_root(parser, "in place of TYPE: draw this host, with the state of its chips")
+    vocabulary.add_partitions(parser, "show what a node offers with the driver's option", "default: none")
+    vocabulary.add_host_root(parser, "instead of TYPE: draw this host, with the state of its chips")
     vocabulary.add_files(
         parser,
-        "in place of TYPE: draw a node by its ResourceSlices (with DeviceTaintRules and ResourceClaims), with the "
+        "instead of TYPE: draw a node from its ResourceSlices (with DeviceTaintRules and ResourceClaims), with the "
         "chips that have taints and those that claims hold",
         positional=False,
     )
-    vocabulary.add_node_name(parser, "with the slices of several nodes: which one")
-    vocabulary.add_cluster(parser, "the node that is named in place of TYPE")
+    vocabulary.add_node_name(parser, "name of the node, if there are slices of several")
+    vocabulary.add_cluster(parser, "the node that is given instead of TYPE")
     vocabulary.add_output(parser, "text", "wide", "json", "yaml", "svg")
     parser.set_defaults(run=run)
 
@@ -232,7 +232,7 @@ def offered_rows(offered: Sequence[Partition]) -> Iterator[tuple[str, str]]:
         what = MEANINGS[resource][1 if len(found) > 1 else 0]
         yield f"{what} of {size}" if size else what, names
     total = f"{len(offered)} device{'' if len(offered) == 1 else 's'}"
-    how = "what has hardware in common excludes each other" if overlap(offered) else "no two have hardware in common"
+    how = "devices that share hardware exclude each other" if overlap(offered) else "no two share hardware"
     yield "in all", f"{total}; {how}"
 
 
@@ -269,7 +269,7 @@ def _drawn(args: argparse.Namespace) -> _Drawn:
     live = vocabulary.from_cluster(args)
     if sum(map(bool, (args.type, args.instance_type, args.host_root, files))) != 1 or (live and not args.type):
         raise UsageError(
-            "one of TYPE, --host-root, -f and --from-cluster NODE says what to show", remedy="give just one of the four"
+            "exactly one of TYPE, --host-root, -f and --from-cluster NODE is required", remedy="give one of the four"
         )
     if live:
         return _of_cluster(args)
@@ -321,7 +321,7 @@ def _of_objects(found: Manifests, name: str, option: str, node: str | None) -> _
     chosen = node if node is not None else names[0] if len(names) == 1 else None
     if chosen not in names:
         raise UsageError(
-            f"{name}: {'which node is not said' if node is None else f'no slices of node {node[:80]}'}",
+            f"{name}: {'it is not known which node to show' if node is None else f'no slices of node {node[:80]}'}",
             remedy=f"give {option}, one of: {first_of(names, 8)}" if names else f"give slices of {DRIVER_NAME}",
         )
     devices = [device for item in own if item.spec.node_name == chosen for device in item.spec.devices]

@@ -32,16 +32,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         subparsers,
         "verify-host",
         about="Check a numbered list of everything that the driver reads from a host. For each line, print what was "
-        "seen, whether it is as assumed, and what depends on it; then print which features can be relied on. Files are "
-        "only read, and no device is opened unless --probe asks for it.\n\n"
-        "The report can be sent in: it contains no name, serial number or id of the instance "
-        "(docs/reference/hardware.md).",
+        "seen, whether it is as expected, and what depends on it; then print which features can be relied on. Files "
+        "are only read, and no device is opened unless --probe asks for it.\n\nThe report can be sent in: it contains "
+        "no name, serial number or id of the instance (docs/reference/hardware.md).",
         examples=EXAMPLES,
         done="no line differs; lines that were not checked or do not apply (n/a) do not count",
         refused="a line differs, or the host cannot be read",
     )
     vocabulary.add_host_root(parser, here=True)
-    parser.add_argument("--from", dest="from_report", metavar="REPORT", type=Path, help="judge a report, not a host")
+    parser.add_argument("--from", dest="from_report", metavar="REPORT", type=Path, help="check a report, not a host")
     parser.add_argument("--report", metavar="FILE", type=Path, help="also write the report (JSON)")
     parser.add_argument(
         "--neuron-ls", metavar="FILE", type=Path, help="output of `neuron-ls -j` on this host; - is standard input"
@@ -141,7 +140,7 @@ def _refuse_more(args: argparse.Namespace) -> None:
     for option in ("--neuron-ls", "--kernel-log", "--container-runtime", "--wait", "--probe"):
         if getattr(args, option[2:].replace("-", "_")):
             raise UsageError(
-                f"{option} does not go with --from, which judges what a report says", remedy="leave one of the two out"
+                f"{option} does not go with --from, which judges what a report says", remedy="remove one of the two"
             )
 
 

@@ -16,7 +16,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         about="Print the version of this program.",
         examples=["version"],
         done="printed",
-        refused="never",
+        refused="not used",
     )
     parser.set_defaults(run=run)
 

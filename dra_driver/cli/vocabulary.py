@@ -182,7 +182,7 @@ def expanded(names: Sequence[str]) -> list[str]:
         except OSError as error:
             raise UsageError(f"{name}: {error.strerror}") from error
         if not here:
-            raise UsageError(f"{name}: no {', '.join(MANIFESTS)} is in this directory", remedy="give the files")
+            raise UsageError(f"{name}: this directory has no {', '.join(MANIFESTS)} file", remedy="give the files")
         found += [f"{name.rstrip('/')}/{entry}" for entry in here]
     return found
 
@@ -219,7 +219,7 @@ def add_namespaces(parser: Options, what: str) -> None:
     exclusive.add_argument("-A", "--all-namespaces", action="store_true", help="the same for all namespaces")
 
 
-def from_cluster(args: argparse.Namespace, remedy: str = "write --from-cluster too") -> bool:
+def from_cluster(args: argparse.Namespace, remedy: str = "also give --from-cluster") -> bool:
     """Whether a live cluster is to be read. Raises UsageError for --kubeconfig or --context where none is."""
     for option, value in (("--kubeconfig", args.kubeconfig), ("--context", args.context)):
         if value is not None and not args.from_cluster:

@@ -77,8 +77,8 @@ NODE_PATIENCE: Final = 3.0
 """Seconds that the start waits for the Node object; after that it is followed in the background."""
 
 CUT_OFF: Final = (
-    "slices stay; pods that are placed here cannot be prepared until it does; check that the API server is up, and the "
-    "way to it from the driver's pod: routes, security groups, network policies, proxies"
+    "the published slices stay, but claims of new pods on this node cannot be prepared until it does; check that the "
+    "API server is up, and that the driver's pod can reach it: routes, security groups, network policies, proxies"
 )
 """What it means that the API server does not answer, and what to do."""
 
@@ -247,7 +247,7 @@ class NodeAgent:
             self._reconciler.repair()
         except DriverError as error:
             # Serving regardless lets prepare and unprepare report the problem, and recovers without a restart.
-            log.error("prepared claims cannot be looked after: %s", error)  # noqa: TRY400 # it explains itself
+            log.error("prepared claims cannot be checked: %s", error)  # noqa: TRY400 # it explains itself
         # Before kubelet is let in: what happens before metrics are served is not counted.
         if settings.metrics_port >= 0:
             collector = Collector(self._operations, self.samples)
@@ -323,11 +323,11 @@ class NodeAgent:
         if offered.problem:
             log.warning(
                 "the whole node is not offered: %s; it is offered again when all chips are usable. --partitions chip "
-                "offers the other chips meanwhile",
+                "offers the other chips in the meantime",
                 offered.problem,
             )
         for word in offered.absent:
-            log.info("%s hosts have no %s, so none is offered", inventory.instance_type or "these", word)
+            log.info("%s hosts do not have %s, so it is not offered", inventory.instance_type or "these", word)
 
     def _on_health(self, chips: NodeHealth) -> None:
         self._node_status.want(chips, self._present)
@@ -355,7 +355,7 @@ class NodeAgent:
         if held.problem:
             log.warning("%s", held.problem)
         else:
-            log.info("no device plugin has chips of this node any more: all are offered again")
+            log.info("no device plugin has chips of this node anymore: all are offered again")
         self._node_status.problem(DEVICE_PLUGIN, held.problem)
 
     def _on_nodes(self, nodes: list[Node]) -> None:
@@ -386,7 +386,7 @@ class NodeAgent:
             self._slices.trigger("kubelet registered the driver")
 
     def _on_plugin_error(self, error: BaseException) -> None:
-        self._end(f"kubelet cannot reach the driver any more, so it ends: {error}")
+        self._end(f"kubelet can no longer reach the driver, so it exits: {error}")
 
     def _end(self, text: str) -> None:
         log.critical("%s", text)
@@ -495,7 +495,7 @@ def held_devices(api: ResourceApi, checkpoint: Checkpoint, node_name: str) -> fr
             doubtful = bool(held.quarantined)
         return None if doubtful else allocated(api.list_claims(), DRIVER_NAME, node_name) | prepared
     except DriverError as error:
-        log.warning("it is not known which devices claims hold, so all stay on offer: %s", error)
+        log.warning("it is not known which devices claims hold, so all devices stay published: %s", error)
         return None
 
 

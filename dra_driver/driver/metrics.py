@@ -23,7 +23,7 @@ def samples(inventory: NodeInventory, status: SliceStatus, registration: Registr
     yield Sample("devices", "Neuron devices that the host has.", len(inventory.devices))
     for finding in inventory.findings:
         labels = (("code", finding.code), ("subject", finding.subject), ("severity", finding.severity))
-        yield Sample("host_finding", "Oddities of the host; see the log for the text.", 1, labels)
+        yield Sample("host_finding", "Findings about the host; see the log for the text.", 1, labels)
     yield Sample("slices_published", "1 while the API server has what is offered.", float(status.published))
     yield Sample(
         "slices_fallback",
@@ -39,11 +39,11 @@ def samples(inventory: NodeInventory, status: SliceStatus, registration: Registr
     yield Sample(
         "slices_taints_postponed", "1 while a change of taints waits, after many lately.", float(status.postponed)
     )
-    yield Sample("slices_missing", "Slices that should exist and do not.", status.missing)
+    yield Sample("slices_missing", "Slices that should exist but do not.", status.missing)
     for verb, count in (("create", status.creates), ("update", status.updates), ("delete", status.deletes)):
         yield Sample("slice_writes", "Writes of slices.", count, (("verb", verb),), "counter")
-    yield Sample("slice_errors", "Failed tries to publish.", status.errors, kind="counter")
-    yield Sample("slice_repairs", "Times others had changed slices.", status.repairs, kind="counter")
+    yield Sample("slice_errors", "Failed attempts to publish.", status.errors, kind="counter")
+    yield Sample("slice_repairs", "Times that others had changed slices.", status.repairs, kind="counter")
 
 
 def taint_samples(devices: Iterable[Device]) -> Iterator[Sample]:
@@ -58,8 +58,8 @@ def offer_samples(now: OfferState) -> Iterator[Sample]:
     offer = now.offer
     kinds = Counter(device.attributes["resourceType"].string or "" for device in offer.devices)
     for kind, count in sorted(kinds.items()):
-        yield Sample("offered_devices", "Devices on offer, by resource type.", count, (("resource_type", kind),))
-    yield Sample("kept_devices", "Devices that are on offer only because claims hold them.", len(offer.retired))
+        yield Sample("offered_devices", "Published devices, by resource type.", count, (("resource_type", kind),))
+    yield Sample("kept_devices", "Devices that are published only because claims hold them.", len(offer.retired))
     yield Sample(
         "partitions_label_invalid",
         "1 while the Node's label of what it offers is ignored.",

@@ -111,7 +111,7 @@ class _Tidier:
             inner = shape.item
             return {key: self.tidied(item, inner, (*path, key)) for key, item in value.items() if item is not None}
         if shape.integer and isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            raise self.origin.error(path, f"{str(value)[:40]} has more than 64 bits")
+            raise self.origin.error(path, f"{str(value)[:40]} does not fit into 64 bits")
         if shape.item is not None and isinstance(value, list):
             return [self.tidied(item, shape.item, (*path, place)) for place, item in enumerate(value)]
         return value
@@ -126,4 +126,4 @@ class _Tidier:
             return
         near = get_close_matches(name, shape.known, n=1)
         remedy = f"did you mean {near[0]}?" if near else "correct or remove it"
-        raise self.origin.error((*path, name), "there is no such field", remedy=remedy)
+        raise self.origin.error((*path, name), "unknown field", remedy=remedy)

@@ -127,19 +127,19 @@ def documents(file: str, text: str) -> Iterator[tuple[Origin, Any]]:
 def items_of(document: Any, origin: Origin) -> Iterator[tuple[dict[str, Any], Origin]]:
     """The objects of a document; a List is expanded, and items of typed lists get their kind from the list."""
     if not isinstance(document, dict):
-        raise origin.error((), f"a Kubernetes object expected, found {type(document).__name__}")
+        raise origin.error((), f"expected a Kubernetes object, got {type(document).__name__}")
     kind, items = str(document.get("kind", "")), document.get("items")
     if not kind.endswith("List") or "items" not in document:
         yield document, origin
         return
     if not isinstance(items, list):
         if items is not None:
-            raise origin.error(("items",), f"a list expected, found {type(items).__name__}")
+            raise origin.error(("items",), f"expected a list, got {type(items).__name__}")
         return
     for place, item in enumerate(items):
         at = origin.at((*origin.path, "items", place))
         if not isinstance(item, dict):
-            raise at.error((), f"a Kubernetes object expected, found {type(item).__name__}")
+            raise at.error((), f"expected a Kubernetes object, got {type(item).__name__}")
         own = {"kind": kind.removesuffix("List"), "apiVersion": document.get("apiVersion")} if kind != "List" else {}
         yield {**own, **item}, at
 
@@ -149,8 +149,8 @@ def type_of(value: dict[str, Any], origin: Origin) -> tuple[str, str]:
     version, kind = value.get("apiVersion"), value.get("kind")
     if not isinstance(version, str) or not isinstance(kind, str):
         missing = "kind" if isinstance(version, str) else "apiVersion"
-        what = f"{missing} is missing, so this is no Kubernetes object"
-        raise origin.error((), what, remedy="of a Helm chart, give what helm template prints")
+        what = f"{missing} is missing, so this is not a Kubernetes object"
+        raise origin.error((), what, remedy="for a Helm chart, give the output of helm template")
     return version, kind
 
 
@@ -215,7 +215,7 @@ def _check(document: Any) -> None:
             nodes, aliased, within = nodes + 1, aliased + within, True
         nodes, aliased = nodes + 1, aliased + within
         if aliased > ALIASES_FREE and nodes > NODES_FREE and aliased > nodes * _share(nodes):
-            raise yaml.MarkedYAMLError(problem="aliases (*name) stand for too much", problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(problem="aliases (*name) expand to too much", problem_mark=node.start_mark)
         if is_new and isinstance(node, yaml.MappingNode):
             _check_keys(node)
         waiting += [(part, (id(node), index), within) for index, part in reversed(list(enumerate(_parts(node))))]
@@ -239,7 +239,7 @@ def _check_keys(node: yaml.MappingNode) -> None:
     for key, _ in node.value:
         if isinstance(key, yaml.ScalarNode):
             if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} comes twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"duplicate key {key.value!r}", problem_mark=key.start_mark)
             seen.add(key.value)
 
 
@@ -248,7 +248,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) != len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {twice!r} comes twice")
+        raise ValueError(f"duplicate key {twice!r}")
     return made
 
 

@@ -29,7 +29,7 @@ def label(name: str) -> str:
     """Name of a request, container, device, counter or namespace."""
     if _LABEL.fullmatch(name):
         return ""
-    return f"{shown(name)} is not a valid name: lower-case letters, digits and -, at most 63, first and last no -"
+    return f"{shown(name)} is not a valid name: at most 63 lowercase letters, digits and -, no - first or last"
 
 
 def subdomain(name: str) -> str:
@@ -37,8 +37,8 @@ def subdomain(name: str) -> str:
     if len(name) <= _MAX_OF_SUBDOMAIN and _SUBDOMAIN.fullmatch(name):
         return ""
     return (
-        f"{shown(name)} is not a valid name: lower-case letters, digits, - and ., at most {_MAX_OF_SUBDOMAIN}, a "
-        "letter or digit first and last and beside each ."
+        f"{shown(name)} is not a valid name: at most {_MAX_OF_SUBDOMAIN} lowercase letters, digits, - and ., with "
+        "a letter or digit first, last and beside each dot"
     )
 
 
@@ -46,16 +46,14 @@ def driver(name: str) -> str:
     """Name of a driver, also as the domain of an attribute."""
     if len(name) <= _MAX_OF_DRIVER and _SUBDOMAIN.fullmatch(name.lower()):
         return ""
-    return (
-        f"{shown(name)} is not a valid name of a driver, such as neuron.aws.com, of at most {_MAX_OF_DRIVER} characters"
-    )
+    return f"{shown(name)} is not a valid driver name, such as neuron.aws.com, of at most {_MAX_OF_DRIVER} characters"
 
 
 def pool(name: str) -> str:
     """Name of a pool: object names, separated by slashes."""
     if len(name) <= _MAX_OF_SUBDOMAIN and not any(subdomain(part) for part in name.split("/")):
         return ""
-    return f"{shown(name)} is not a valid name of a pool"
+    return f"{shown(name)} is not a valid pool name"
 
 
 @lru_cache(maxsize=4096)
@@ -65,7 +63,7 @@ def attribute(name: str) -> str:
     # Kubernetes accepts names with more than one slash without further checks.
     if len(parts) > 2 or (_IDENTIFIER.fullmatch(parts[-1]) and (len(parts) == 1 or not driver(parts[0]))):
         return ""
-    return f"{shown(name)} is not a valid name of an attribute, such as deviceId or neuron.aws.com/deviceId"
+    return f"{shown(name)} is not a valid attribute name, such as deviceId or neuron.aws.com/deviceId"
 
 
 def full_attribute(name: str) -> str:
@@ -73,7 +71,7 @@ def full_attribute(name: str) -> str:
     # Domains of attributes in slices may contain capitals, here they may not.
     if "/" in name and not attribute(name) and not subdomain(name.partition("/")[0]):
         return ""
-    return f"{shown(name)} is no full name of an attribute, such as resource.aws.com/devicegroup4_id"
+    return f"{shown(name)} is not a fully qualified attribute name, such as resource.aws.com/devicegroup4_id"
 
 
 def label_key(key: str) -> str:
@@ -81,20 +79,20 @@ def label_key(key: str) -> str:
     prefix, slash, name = key.rpartition("/")
     if _LABEL_NAME.fullmatch(name) and (not slash or not subdomain(prefix)):
         return ""
-    return f"{shown(key)} is no key of a label, such as example.com/name"
+    return f"{shown(key)} is not a valid label key, such as example.com/name"
 
 
 def label_value(value: str) -> str:
     """Value of a label or taint; it may be empty."""
     if not value or _LABEL_NAME.fullmatch(value):
         return ""
-    return f"{shown(value)} is no value of a label: letters, digits, -, _ and ., at most 63"
+    return f"{shown(value)} is not a valid label value: at most 63 letters, digits, -, _ and ."
 
 
 @lru_cache(maxsize=4096)
 def version(text: str) -> str:
     """A semantic version."""
-    return "" if _VERSION.fullmatch(text) else f"{shown(text)} is no semantic version, such as 1.2.3"
+    return "" if _VERSION.fullmatch(text) else f"{shown(text)} is not a semantic version, such as 1.2.3"
 
 
 def shown(text: str) -> str:

@@ -103,7 +103,7 @@ def pod_request(init: tuple[LimitsContainer, ...] | None, main: tuple[LimitsCont
     if len(found) > MAX_CONTAINERS:
         raise DriverError(
             f"{len(found)} containers of the pod ask for Neuron resources",
-            remedy=f"let at most {MAX_CONTAINERS} of them do so",
+            remedy=f"at most {MAX_CONTAINERS} can",
         )
     return tuple(found)
 
@@ -128,7 +128,7 @@ def _requests_of(container: LimitsContainer, role: Role) -> list[ContainerReques
         raise DriverError(
             f"container {quoted(container.name)} asks for both {NeuronResource.DEVICE.value} and "
             f"{NeuronResource.CORE.value}",
-            remedy="let it ask for one of them: a device comes with all its cores",
+            remedy="request only one: a device comes with all its cores",
         )
     return found
 

@@ -119,13 +119,11 @@ def hardware(instance_type: str, devices: int, cores: int) -> NodeHardware:
     known = row.devices if row else None
     count = devices or known or 0
     if not devices and not cores:
-        raise DriverError(
-            "the node offers no Neuron devices", remedy="look at the log of the device plugin on that node"
-        )
+        raise DriverError("the node has no Neuron devices", remedy="look at the log of the device plugin on that node")
     if not 1 <= count <= MAX_DEVICES or known not in (None, count):
         raise DriverError(
             f"the node reports {devices} devices, but {_kind(name, known)}",
-            consequence="so which devices these are is not known",
+            consequence="so it is not known which devices these are",
             remedy="look at the log of the device plugin on that node",
         )
     default = row.cores_per_device // row.default_lnc if row else 1
@@ -134,7 +132,7 @@ def hardware(instance_type: str, devices: int, cores: int) -> NodeHardware:
     if rest or per_device not in legal:
         raise DriverError(
             f"the node reports {cores} cores on {count} devices, which {_kind(name, known)} cannot have",
-            consequence="so which core is on which device is not known",
+            consequence="so it is not known which core is on which device",
             remedy="look at the log of the device plugin on that node",
         )
     fabric = row.fabric if row and row.devices else Unknown(count)

@@ -78,7 +78,7 @@ def holding(
     if requests is not None and most >= at_once(requests) and not of_another:
         # A key that cannot be parsed does not invalidate the others.
         return Holding(pod, found, requests)
-    fewer = "its annotations list fewer devices than it asks for" if requests else "what it asks for cannot be read"
+    fewer = "its annotations list fewer devices than it requests" if requests else "its requests cannot be read"
     missing = fewer if found else "no annotation says which devices it has"
     if found and of_another:
         missing = "its annotations were copied from another pod"
@@ -160,7 +160,7 @@ def held_if_there(hardware: NodeHardware, allocation: RecordedAllocation) -> int
 def _mask(hardware: NodeHardware, resource: NeuronResource, ids: tuple[int, ...]) -> int:
     if ids[-1] >= hardware.units(resource):
         raise DriverError(
-            f"{resource.noun} {ids[-1]} is said to be in use, but the node has {hardware.units(resource)} of them"
+            f"{resource.noun} {ids[-1]} is recorded as in use, but the node has {hardware.units(resource)} of them"
         )
     return hardware.mask(resource, ids)
 

@@ -137,8 +137,8 @@ def check_slices(api: ResourceApi, node: str) -> None:
     if devices:
         raise Excluded(
             f"the DRA driver {DRIVER_NAME} publishes {len(devices)} devices of node {node} ({devices[0]}, ...)",
-            consequence="the device plugin does not offer the same chips a second time, and ends",
-            remedy=f"{CHOOSE}; if the DRA driver is gone for good, delete its ResourceSlices of this node",
+            consequence="the device plugin must not offer the same chips again, so it exits",
+            remedy=f"{CHOOSE}; if the DRA driver was uninstalled, delete its ResourceSlices of this node",
         )
 
 
@@ -148,6 +148,6 @@ def check_claims(node: str, listed: Iterable[PodDevices]) -> None:
         if any(claimed.driver == DRIVER_NAME for claimed in pod.claimed):
             raise Excluded(
                 f"pod {pod.namespace}/{pod.name} on node {node} has chips by a claim of the DRA driver {DRIVER_NAME}",
-                consequence="the device plugin would give them to others too, so it ends",
-                remedy="let such pods end first",
+                consequence="the device plugin could give them to other pods, too, so it exits",
+                remedy="delete such pods first",
             )

@@ -146,12 +146,12 @@ def obstacle(pod: PodWithClaims, node: Node) -> str:
     for key, value in sorted(pod.node_selector.items()):
         if labels.get(key) != value:
             has = f"is {labels[key]}" if key in labels else "is not set"
-            return f"the pod's nodeSelector wants the label {key}={value}, which {has}"
+            return f"the pod's nodeSelector requires the label {key}={value}, which {has}"
     if pod.node_affinity is not None and not selects(pod.node_affinity, node):
         known = {**labels, "metadata.name": name}
         view = NodeView(name, labels)
         wanted = " or ".join(_requirement(item, known) for item in unmet(view, pod.node_affinity)[:MAX_TERMS])
-        return f"the pod's node affinity does not match{wanted and f': it wants {wanted}'}"
+        return f"the pod's node affinity does not match{wanted and f': it requires {wanted}'}"
     if pod.node_name:
         # Such a pod bypasses the scheduler, so taints that do not affect running pods are irrelevant.
         return ""
@@ -161,7 +161,7 @@ def obstacle(pod: PodWithClaims, node: Node) -> str:
     for taint in taints:
         if not any(tolerates(toleration, taint) for toleration in pod.tolerations):
             if taint.key == _UNSCHEDULABLE.key:
-                return f"the node is cordoned (kubectl uncordon {name} makes it take pods again)"
+                return f"the node is cordoned (kubectl uncordon {name} makes it schedulable again)"
             value = f"={taint.value}" if taint.value else ""
             return f"the pod does not tolerate the taint {taint.key}{value}:{taint.effect}"
     return ""

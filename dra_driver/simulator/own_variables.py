@@ -41,7 +41,7 @@ def _said(entry: Mapping[str, Any], environment: Mapping[str, str], cores: int |
     own = f"its own {name}={quoted(str(value))}" if value is not None else f"its own {name}"
     told = environment.get(name)
     if told is not None:
-        text = f"{own} does not count: the driver sets {told} (CRI-O before 1.34 takes the container's own)"
+        text = f"{own} has no effect: the driver sets {told} (CRI-O before 1.34 uses the container's own)"
         return text if value != told else ""
     if name == _VISIBLE_DEVICES:
         return f"{own} is for a hook outside CDI, which adds chips of the host to those of the claim: remove it"

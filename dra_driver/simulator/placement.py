@@ -119,7 +119,7 @@ class Places:
             return ""
         place = node.metadata.labels.get(group.topology)
         if place is None:
-            return f"the label {group.topology}, which gives the group a place of its own, is not set"
+            return f"the label {group.topology}, on which the group's exclusive placement depends, is not set"
         own = self._place_of.get((pod.namespace, group.leader))
         if own is None and pod.name != group.leader:
             return f"LeaderWorkerSet makes the pod when its leader {group.leader} has a node"
@@ -155,9 +155,9 @@ class ExtendedResources:
             offered, left = self._scores.offered(node, name), self._scores.left(node, name)
             if not offered and name not in self._classes:
                 return (
-                    f"neither a DeviceClass nor a device plugin of the node offers {name}; the driver's classes do "
-                    "where extended resources are installed (here --extended-resources), and dra-driver migrate makes "
-                    "claims of such limits, or with --extended-resources a DeviceClass that offers it"
+                    f"neither a DeviceClass nor a device plugin of the node offers {name}; the driver's classes do if "
+                    "extended resources are enabled (here --extended-resources), and dra-driver migrate converts such "
+                    "limits to claims, or with --extended-resources prints a DeviceClass that offers it"
                 )
             if offered and left < count:
                 return f"the pod asks for {count} {name}, and the node's device plugin has {max(left, 0)} left"
@@ -192,7 +192,7 @@ class _Placer:
     def outcome(self, attempt: Attempt) -> Outcome:
         claims = [self._as_now(claim) for claim in attempt.claims]
         if leaving := next((claim for claim in claims if claim.metadata.deletion_timestamp is not None), None):
-            why = f"claim {leaving.metadata.name} is being deleted, so nothing is allocated with it"
+            why = f"claim {leaving.metadata.name} is being deleted, so nothing is allocated for it"
             return Outcome(attempt.pod, tuple(claims), None, why)
         try:
             fitting, why_not = self._fitting(attempt, claims)
@@ -263,8 +263,8 @@ class _Placer:
 
 def _bound(pod: PodWithClaims) -> str:
     return (
-        f"the pod names its node {pod.node_name} itself, so the scheduler does not see it and allocates nothing for "
-        f"it; use nodeSelector kubernetes.io/hostname: {pod.node_name} instead of nodeName"
+        f"the pod sets nodeName {pod.node_name}, which bypasses the scheduler, so nothing is allocated for it; "
+        f"use nodeSelector kubernetes.io/hostname: {pod.node_name} instead"
     )
 
 
@@ -278,5 +278,5 @@ def _refused(refusal: Refusal, asked: int, why_not: Counter[str]) -> str:
     if refusal.fatal:
         return refusal.reason
     nodes = f"{asked} node{'s' if asked != 1 else ''}"
-    rest = f"; the others do not come into question: {_summary(why_not)}" if why_not else ""
-    return f"{refusal.reason} on {nodes} asked{rest}"
+    rest = f"; the other nodes are not eligible: {_summary(why_not)}" if why_not else ""
+    return f"{refusal.reason} on {nodes}{rest}"

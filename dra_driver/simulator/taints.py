@@ -39,7 +39,7 @@ def said(taint: DeviceTaint) -> str:
     if retired(taint):
         why = "because of a device plugin, " if taint.value == PLUGIN else ""
         return (
-            f"the taint {written(taint)} ({why}the node offers no such devices any more, and keeps those that claims "
+            f"the taint {written(taint)} ({why}the node no longer offers such devices, and keeps those that claims "
             "hold)"
         )
     fault = fault_of(taint)
@@ -58,7 +58,7 @@ def way_out(taint: DeviceTaint) -> str:
     fault = fault_of(taint)
     if fault is None:
         return ""
-    return f"wait until the chip is well again, or mend it: {REMEDIES[fault.remedy]}"
+    return f"wait until the chip is healthy again, or repair it: {REMEDIES[fault.remedy]}"
 
 
 def sick(devices: Iterable[Device], chips: Sequence[int]) -> Mapping[int, Sickness]:

@@ -81,7 +81,7 @@ REFUSED = {
     ),
     "two sizes in one claim": (
         [config(neuron_config(1), "neurons"), config(neuron_config(2), "more")],
-        "what each of its containers uses is not known",  # without the right to read the pod
+        "it is not known what each of its containers uses",  # without the right to read the pod
     ),
 }
 

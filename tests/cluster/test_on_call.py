@@ -226,7 +226,7 @@ CASES: dict[str, tuple[Object | None, tuple[str, ...]]] = {
         template("lnc", request(), configs=[config(neuron_config(3))]),
         ("expected 1 or 2, got 3", "correct it in the ResourceClaimTemplate"),
     ),
-    "no-template": (None, ("needs the ResourceClaimTemplate", "which is not there")),
+    "no-template": (None, ("needs the ResourceClaimTemplate", "which does not exist")),
     "no-class": (template("no-class", request(device_class="neuron.aws.co")), ("neuron.aws.co",)),
     "attribute": (
         template("attribute", request(selectors=[f"{KIND}.instancetype == 'trn2.48xlarge'"])),

@@ -155,7 +155,7 @@ def test_cores_of_two_claims_are_for_containers_of_their_own(
     assert seen == {"a": "0", "b": "1-3"}
     assert [namespace.numbers("apart", name) for name in ("a", "b")] == [[0], [0]]
     namespace.apply(pod("both", templates=templates, node=nodes[0]))
-    namespace.wait_event("both", "a container can be told the cores of one claim only")
+    namespace.wait_event("both", "a container can use the cores of only one claim")
     assert namespace.phase("both") == "Pending"
 
 

@@ -183,7 +183,7 @@ def test_a_group_that_the_scheduler_finds_no_nodes_for_is_released_at_once_and_r
         eventually("a worker to find no node", lambda: is_stuck(groups, namespace, "picky", "affinity/selector"), 30)
         assert servers_of(kube, groups.pods("picky", namespace.name)) == {first}
         began = time.monotonic()
-        namespace.wait_event("picky-0", f"the scheduler finds no node of {first} for picky-0-1: 0/8 nodes", 60)
+        namespace.wait_event("picky-0", f"the scheduler does not find a node of {first} for picky-0-1: 0/8 nodes", 60)
         assert time.monotonic() - began <= STUCK_SECONDS
         eventually("the group to run", lambda: complete(groups.pods("picky", namespace.name), 4), 60)
         assert servers_of(kube, groups.pods("picky", namespace.name)) == {second}
@@ -211,7 +211,7 @@ def test_with_leaderworkersets_own_controller_a_group_beside_a_taken_node_runs_a
                 end(groups, namespace, name)
                 namespace.delete_pod(taker)
             namespace.apply(lws("picky", 4, gated=True, worker_selector={"placer-test": "ok"}))
-            namespace.wait_event("picky-0", f"the scheduler finds no node of {first} for picky-0-", 60)
+            namespace.wait_event("picky-0", f"the scheduler does not find a node of {first} for picky-0-", 60)
             eventually("the group to run", lambda: complete(groups.pods("picky", namespace.name), 4), 60)
             assert servers_of(kube, groups.pods("picky", namespace.name)) == {second}
             end(groups, namespace, "picky")
@@ -253,7 +253,7 @@ def test_the_placers_account_may_touch_only_pods_that_have_or_had_the_gate(
     gated = plain_pod("gated")
     gated["spec"]["schedulingGates"] = [{"name": GATE}]
     namespace.apply(plain_pod("other"), gated)
-    namespace.wait_event("gated", "it needs the label", 30)
+    namespace.wait_event("gated", "add the label", 30)
 
     def answer(*arguments: str) -> str:
         account = f"--as=system:serviceaccount:{NAMESPACE}:{PLACER}"

@@ -40,7 +40,7 @@ def test_a_state_directory_that_cannot_be_written_delays_pods_over_a_restart_of_
         namespace.apply(pod("starting", templates={"neurons": "one"}, node=NODE))
         message = namespace.wait_event("starting", "/claims: Permission denied")
         clock.lap(f"kubelet says: {message}")
-        assert "check free space" in message
+        assert "check the free space" in message
         failures = driver_log(lab, driver, NODE).count("Permission denied")
         lab.node(NODE).restart_kubelet()
         # One of prepare and one of unprepare, at least.

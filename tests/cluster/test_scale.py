@@ -230,7 +230,7 @@ def test_a_storm_of_faults_on_all_chips_of_64_nodes_stays_bounded(
 
     drivers = {what: made[what] for what in OF_DRIVERS if made[what]}
     figures.append(
-        f"{ALL_NODES} nodes, all chips sick after {sick:.0f} s, well again after {lasted:.0f} s: {drivers}; a slice "
+        f"{ALL_NODES} nodes, all chips sick after {sick:.0f} s, healthy again after {lasted:.0f} s: {drivers}; a slice "
         f"was written {max(map(len, writes.values()))} times at most"
     )
     for name, times in writes.items():

@@ -606,9 +606,9 @@ def test_helm_finds_nothing_wrong_with_the_chart() -> None:
     ("setting", "text"),
     [
         ("image.repository=", "image.repository is empty"),
-        ("draDriver.emulatedUltraservers=2x4", "goes with emulate"),
+        ("draDriver.emulatedUltraservers=2x4", "requires emulate"),
         ("scheduler.customScheduler.image.tag=v1.99.0", "use a tag of the same minor version"),
-        (f"scheduler.customScheduler.image.digest={DIGEST}", "set image.tag to the version that it is of"),
+        (f"scheduler.customScheduler.image.digest={DIGEST}", "set image.tag to the version of that digest"),
     ],
 )
 def test_helm_refuses_what_cannot_be_with_plain_text(setting: str, text: str) -> None:

@@ -120,7 +120,7 @@ FACTS = {
     "warning": r"  warning: (.*)",
     "left": r"  node (\S+): (.*) of ([^/ ]+/[^ :]+)(?:: .*)?",
     "placed": r"(\d+) of (\d+) placed",
-    "obstacles": r"what is in the way of (.*)",
+    "obstacles": r"what blocks (.*)",
 }
 """The lines of the text that say what a line says alone."""
 RESULT = re.compile(r"    request (\S+): (.+) \(driver (\S+), pool (\S+?)(?:, admin access)?\)")

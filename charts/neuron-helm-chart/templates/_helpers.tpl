@@ -215,7 +215,7 @@ part, own (key and value of the label), labels (app.kubernetes.io/*), selector, 
 {{- if $account.name -}}
 {{- $_ := set $made "account" $account.name -}}
 {{- else if not $made.createAccount -}}
-{{- fail (printf "%s.serviceAccount.create is false, so %s.serviceAccount.name has to name the ServiceAccount that gets the rights" .of .of) -}}
+{{- fail (printf "%s.serviceAccount.create is false, so %s.serviceAccount.name must name the ServiceAccount that gets the permissions" .of .of) -}}
 {{- end -}}
 {{- $_ := set $made "accountAnnotations" (default (dict) $account.annotations) -}}
 {{- $_ := set $made "namespace" (include "neuron.namespace" (dict "root" $root "default" $made.namespace "override" $values.namespaceOverride)) -}}
@@ -317,7 +317,7 @@ automountServiceAccountToken: false
 {{- else -}}
 {{- $repository := required "image.repository is empty: set it to where the image of this project is" $top.repository -}}
 {{- if include "neuron.isOfAWS" $repository -}}
-{{- fail (printf "image.repository is %s, which is AWS's: set it to where the image of this project is" $repository) -}}
+{{- fail (printf "image.repository is %s, which is AWS's image: set it to the repository of this project's image" $repository) -}}
 {{- end -}}
 {{- $tag := $own.tag -}}
 {{- if or $own.repository (include "neuron.isTagOfAWS" $tag) -}}
@@ -399,7 +399,7 @@ automountServiceAccountToken: false
 {{- $repository := $image.repository -}}
 {{- $digest := $image.digest -}}
 {{- if and $digest (not $image.tag) -}}
-{{- fail (printf "scheduler.customScheduler.image.digest is %s without a tag: set image.tag to the version that it is of" $digest) -}}
+{{- fail (printf "scheduler.customScheduler.image.digest is %s without a tag: set image.tag to the version of that digest" $digest) -}}
 {{- end -}}
 {{- $tag := default (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" $server) $image.tag -}}
 {{- $minor := "^v[0-9]+\\.[0-9]+" -}}

@@ -193,8 +193,8 @@ class StateLock:
     def _busy(self, who: str, began: float) -> DriverError:
         return DriverError(
             f"{who} has held {self._path} for {time.monotonic() - began:.0f} s",
-            consequence="this call is given up",
-            remedy="kubelet tries again; if it stays, look at the disk of the state directory and restart the driver",
+            consequence="this call is aborted",
+            remedy="kubelet tries again; if this persists, check the state directory's disk and restart the driver",
         )
 
 
@@ -235,7 +235,7 @@ def decoded(data: bytes | None, uid: str) -> CheckpointEntry:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if entry.plan.uid != uid:
-        raise ValueError("it is about another claim than its name says")
+        raise ValueError("it is about a different claim than its name says")
     return entry
 
 
@@ -428,7 +428,7 @@ class Checkpoint:
         return DriverError(
             self.unwritable,
             consequence="the call fails and kubelet tries again",
-            remedy="check free space and errors of the disk with the state directory",
+            remedy="check the free space and the health of the disk that has the state directory",
         )
 
     def _store(self, entry: CheckpointEntry, staged: Staged | None = None) -> None:
@@ -505,7 +505,7 @@ class Checkpoint:
     def _add_missing(self, held: PreparedClaims, known: Mapping[str, CheckpointEntry]) -> None:
         for uid in set(known).difference(held.entries, held.quarantined):
             if uid not in self._held.missing:
-                log.warning("%s was removed; whether its claim ends is asked of the API server", self.path(uid))
+                log.warning("%s was removed; the API server is asked whether its claim still exists", self.path(uid))
             held.add(known[uid], missing=True)
 
     def _without_file(self, held: PreparedClaims) -> set[str]:

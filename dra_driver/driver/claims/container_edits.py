@@ -121,7 +121,7 @@ def _ultraserver_variables(
     server = member.set_for(nodes)
     if server is None:
         raise PrepareError(
-            f"ultraserverMode {nodes} is asked for, but the kernel driver reports no server id for {nodes} nodes here",
+            f"the claim requests ultraserverMode {nodes}, but the kernel driver reports no server id for {nodes} nodes",
             consequence=_NOT_PREPARED,
             remedy="look at the driver's log on this node for the state of the UltraServer; delete the pod to get "
             "another node",
@@ -140,13 +140,13 @@ def outdated_ultraserver(prepared: Plan, inventory: NodeInventory) -> str:
         return ""
     mode = next((mode for mode in Mode if str(mode.value) == number), None)
     if mode is None or mode not in member.modes:
-        return f"mode {mode or number} is not offered any more (offered: {_offered(member)})"
+        return f"mode {mode or number} is no longer offered (offered: {_offered(member)})"
     given = prepared.env.get(SERVER_ID), prepared.env.get(NODE_ID)
     server = member.set_for(mode.nodes) if mode.nodes > 1 else None
     now = (server.server_id, str(server.node_id)) if server is not None else (None, None)
     if given == now:
         return ""
-    place = f"node {now[1]} of server {now[0]}" if server is not None else f"part of no server of {mode.nodes} nodes"
+    place = f"node {now[1]} of server {now[0]}" if server is not None else f"not part of a server of {mode.nodes} nodes"
     return f"its containers were given node {given[1]} of server {given[0]}, but the host is now {place}"
 
 
@@ -164,7 +164,7 @@ def _check_devices(results: Sequence[DeviceRequestAllocationResult], asked: Mapp
 
 
 def _mode(inventory: NodeInventory, member: Membership | None, nodes: int) -> Mode:
-    asked = f"ultraserverMode {nodes} is asked for"
+    asked = f"the claim requests ultraserverMode {nodes}"
     if member is None:
         raise PrepareError(
             f"{asked}, but {inventory.instance_type or 'this node'} is not part of an UltraServer",
@@ -174,9 +174,9 @@ def _mode(inventory: NodeInventory, member: Membership | None, nodes: int) -> Mo
         )
     if member.electing:
         raise PrepareError(
-            f"{asked}, but the nodes of this UltraServer are still finding each other, which can take ten minutes",
-            consequence="no mode can be used until then",
-            remedy="kubelet tries again, nothing is to be done",
+            f"{asked}, but the nodes of this UltraServer are still electing their ids, which can take ten minutes",
+            consequence="no mode is available until then",
+            remedy="kubelet tries again; no action is needed",
             reason="UltraServerElecting",
         )
     mode = mode_for(nodes, member.modes)
@@ -184,7 +184,7 @@ def _mode(inventory: NodeInventory, member: Membership | None, nodes: int) -> Mo
         raise PrepareError(
             f"{asked}, but this node offers {_offered(member)}: {_reason(member, nodes)}",
             consequence=f"{_NOT_PREPARED}; kubelet tries again",
-            remedy="delete the pod to get another node, or ask for fewer nodes; the driver's log on this node has more",
+            remedy="delete the pod to get another node, or request fewer nodes; the driver's log on this node has more",
             reason="UltraServerMode",
         )
     return mode
@@ -199,7 +199,7 @@ def _reason(member: Membership, nodes: int) -> str:
     if not member.modes:
         return "the kernel driver does not report its modes"
     if nodes > 1 and member.set_for(nodes) is None:
-        return f"it is part of no server of {nodes} nodes"
+        return f"it is not part of a server of {nodes} nodes"
     return "the links to the others do not work" if nodes > 1 else "the kernel driver does not list it"
 
 

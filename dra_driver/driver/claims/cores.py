@@ -82,7 +82,7 @@ def check_sizes(plan: Plan, views: Sequence[View] | None) -> None:
     if len(set(sizes.values())) < 2:
         return
     if views is None:
-        why = "and which containers use which of them is not known"
+        why = "and it is not known which containers use which of them"
     else:
         both = next((name for name, at in views if len({plan.core_size(plan.devices[i]) for i in at}) > 1), None)
         if both is None:
@@ -91,7 +91,7 @@ def check_sizes(plan: Plan, views: Sequence[View] | None) -> None:
     listed = ", ".join(f"{request[:63]}: {size}" for request, size in sizes.items())
     raise PrepareError(
         f"the requests of the claim have different logicalNeuronCore values ({listed}), {why}",
-        consequence=f"a container can be told only one of them, so {NOT_PREPARED}",
+        consequence=f"a container can use only one of them, so {NOT_PREPARED}",
         remedy="name in each container (resources.claims) the request that it uses, or use one value for all requests "
         "(one without a value has the node's)",
         reason="InvalidParameters",
@@ -171,8 +171,8 @@ def _seen_together(
                 f"containers {container} and {other[0]} both use {_named(plan, set(view) & set(other[1]))}, one of "
                 f"them with {_named(plan, set(view) ^ set(other[1]))}",
                 consequence=f"a device can carry only one set of cores, so {NOT_PREPARED}",
-                remedy="let containers that share a device use the same requests; "
-                "or give each container a request of its own for cores",
+                remedy="use the same requests in containers that share a "
+                "device, or give each container its own request for cores",
                 reason="ConflictingDevices",
             )
         groups.append(view)
@@ -219,7 +219,7 @@ def _check_apart(container: str, *used: tuple[Plan, Sequence[int]]) -> None:
         names = " and ".join(plan.reference for plan, _ in used)
         raise PrepareError(
             f"container {container} uses devices of the claims {names}, cores among them",
-            consequence=f"a container can be told the cores of one claim only, so {NOT_PREPARED}",
+            consequence=f"a container can use the cores of only one claim, so {NOT_PREPARED}",
             remedy="use one claim with both requests, or use the claims in different containers",
             reason="ConflictingDevices",
         )
@@ -241,7 +241,7 @@ def claims_of_containers(pod: Pod) -> Iterator[tuple[str, set[tuple[str, str]]]]
 def _unread(plan: Plan, companions: Sequence[Plan]) -> str:
     which = f"claim {plan.reference}" + "".join(f" and {other.reference}" for other in companions[:3])
     return (
-        f"which containers use {which} is not known here; a container that uses "
+        f"it is not known here which containers use {which}; a container that uses "
         "several claims or one of several requests may get the wrong cores"
     )
 
@@ -249,8 +249,8 @@ def _unread(plan: Plan, companions: Sequence[Plan]) -> str:
 def _told_less(container: str, plan: Plan) -> str:
     return (
         f"container {container} has devices of several requests of claim {plan.reference}; "
-        "it sees all their chips, but is told only the cores of one request; "
-        "let an init container ask for at most as many cores as one of the containers after it"
+        "it sees all their chips, but can use the cores of only one request; "
+        "request at most as many cores in an init container as in one of the containers after it"
     )
 
 
@@ -277,7 +277,7 @@ def _check_size(plan: Plan, held: PreparedClaims) -> None:
                 raise PrepareError(
                     f"claim {holder.reference} ({holder.uid}) uses chip {chip} with logical cores of "
                     f"{_physical(theirs)}, and this one is for logical cores of {size}",
-                    consequence=f"all cores of a chip are used with one size, so {NOT_PREPARED}",
+                    consequence=f"all cores of a chip have the same size, so {NOT_PREPARED}",
                     remedy=f"set logicalNeuronCore {theirs} in the claim's NeuronConfig, or delete the pod "
                     "to get cores of another chip; kubelet tries again, and the size is free once no claim holds "
                     "cores of the chip",
@@ -294,7 +294,7 @@ def _check_one_size(plan: Plan) -> None:
                 raise PrepareError(
                     f"requests of the claim have cores of chip {node.chip} with logical cores of "
                     f"{plan.core_size(device)} and of {sizes[node.chip]}",
-                    consequence=f"all cores of a chip are used with one size, so {NOT_PREPARED}",
+                    consequence=f"all cores of a chip have the same size, so {NOT_PREPARED}",
                     remedy="use one logicalNeuronCore for all requests for cores",
                     reason="CoreSize",
                 )
@@ -308,7 +308,7 @@ def _check_filled(nodes: Sequence[ChipNode], size: int) -> None:
         if any(core // size * size + rest not in cores for core in cores for rest in range(size)):
             raise PrepareError(
                 f"the claim is for logical cores of {_physical(size)}, but its physical cores "
-                f"{ranges(sorted(cores))} of chip {chip} do not make up whole ones",
+                f"{ranges(sorted(cores))} of chip {chip} do not form whole ones",
                 consequence=NOT_PREPARED,
                 remedy="leave logicalNeuronCore out to use the cores as they are offered (logicalCoreSize in the "
                 f"ResourceSlice), or ask for aligned ones with matchAttribute {DRIVER_NAME}/coreRun{size}_id",

@@ -121,6 +121,6 @@ class MetadataDirectory:
     def _unusable(self, verb: str, path: Path, error: OSError) -> DriverError:
         return DriverError(
             f"cannot {verb} {path}: {error.strerror or error}",
-            consequence="containers would not know what their devices are, and do not start",
-            remedy="check the disk with kubelet's directory; DEVICE_METADATA=off does without for new claims",
+            consequence="containers that need this file do not start",
+            remedy="check the disk of kubelet's directory; with DEVICE_METADATA=off, new claims get no such files",
         )

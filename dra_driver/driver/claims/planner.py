@@ -55,7 +55,7 @@ from dra_driver.util.files import is_uuid
 from dra_driver.util.text import shorten
 
 _NUMBERED_AS_ONE: Final = (
-    "which containers use which of its requests is not known, because its pod cannot be read here; so its chips are "
+    "it is not known which containers use which of its requests, because its pod cannot be read here; so its chips are "
     "numbered as one set, and not from 0 in each container"
 )
 _BETA_NAME: Final = re.compile(r"neurondevice(0|[1-9][0-9]{0,2})")
@@ -246,14 +246,14 @@ def own_results(claim: PartialResourceClaim) -> list[DeviceRequestAllocationResu
         raise PrepareError(
             "the claim is not allocated",
             consequence=NOT_PREPARED,
-            remedy="kubelet tries again; if this stays, look at the events of the pod and at the scheduler",
+            remedy="kubelet tries again; if this persists, check the events of the pod and the scheduler",
         )
     results = [result for result in allocation.devices.results if result.driver == DRIVER_NAME]
     if not results:
         raise PrepareError(
             f"the claim's allocation has no device of {DRIVER_NAME}",
             consequence="there is nothing to prepare",
-            remedy="select the DeviceClass of the Neuron driver in the claim if Neuron devices are wanted",
+            remedy="select the DeviceClass of the Neuron driver in the claim if it needs Neuron devices",
         )
     return results
 
@@ -330,7 +330,7 @@ def _parts(
                 f"device {result.device} is a name of beta releases of AWS's DRA driver; this driver publishes it as "
                 f"{device_name(int(beta[1]))}",
                 consequence=NOT_PREPARED,
-                remedy="delete the pods that use this claim; it is then allocated again under the present names (see "
+                remedy="delete the pods that use this claim; it is then allocated again under the current names (see "
                 "docs/operate/move.md, From AWS's DRA driver)",
                 reason="UnknownDevice",
             )
@@ -366,9 +366,9 @@ def _present(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
 def _check_uid(uid: str) -> None:
     if not is_uuid(uid):
         raise PrepareError(
-            f"the claim's UID {_named(uid)!r} is not one",
+            f"the claim's UID {_named(uid)!r} is not a UID",
             consequence=NOT_PREPARED,
-            remedy="give the claim as the API server has it",
+            remedy="pass the claim as it is in the API server",
         )
 
 
@@ -401,14 +401,14 @@ def _check_free(part: HardwarePart, device: str, uid: str, held: PreparedClaims)
     if doubt is None:
         return
     if doubt.chips is None:
-        what = f"what claim {doubt.uid} holds is not known, since its checkpoint file cannot be read ({doubt.problem})"
+        what = f"it is not known what claim {doubt.uid} holds: its checkpoint file cannot be read ({doubt.problem})"
     else:
         what = f"device {device} is held by claim {doubt.uid}, whose checkpoint file cannot be read ({doubt.problem})"
     raise PrepareError(
         what,
         consequence=f"device {device} is held back",
-        remedy="this ends when kubelet unprepares that claim, or when the API server says that it is gone and no "
-        "container can be using it; the driver's log says what is known of it",
+        remedy="it is released when kubelet unprepares that claim, or when the API server says that it is gone and no "
+        "container can be using it; see the driver's log",
         reason="DeviceInUse",
     )
 

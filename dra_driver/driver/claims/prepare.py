@@ -308,7 +308,7 @@ class Preparer:
             except ApiError as error:
                 if error.object_missing:
                     raise PrepareError(
-                        f"claim {ref.namespace}/{ref.name} does not exist any more",
+                        f"claim {ref.namespace}/{ref.name} no longer exists",
                         consequence="there is nothing to prepare",
                         remedy="delete the pod, or create the claim",
                     ) from error
@@ -323,7 +323,7 @@ class Preparer:
             if claim.metadata.uid != ref.uid:
                 raise PrepareError(
                     f"claim {ref.namespace}/{ref.name} was replaced: its UID is {claim.metadata.uid}, not {ref.uid}",
-                    consequence="the claim that the pod was started for is gone",
+                    consequence="the claim that the pod was created with is gone",
                     remedy="delete the pod so that it is started with the new claim",
                 )
             return claim, None
@@ -338,7 +338,7 @@ class Preparer:
         """A claim, or ApiError by the deadline."""
         left = deadline - time.monotonic()
         if left <= 0:
-            raise Unreachable("the time of kubelet's call is over before the API server was asked")
+            raise Unreachable("kubelet's call timed out before the API server was queried")
         return self._source.get_claim(namespace, name, timeout=min(_GET_SECONDS, left / 2))
 
     def _users_now(self, other: Plan, deadline: float) -> frozenset[str] | None:
@@ -363,7 +363,7 @@ class Preparer:
                 return gone
             raise PrepareError(
                 f"cannot get pod {namespace}/{of.name}: {error.what}",
-                consequence="what each of its containers uses is not known, so the claim is not prepared",
+                consequence="it is not known what each of its containers uses, so the claim is not prepared",
                 remedy=_MAY_READ_PODS if error.status == _FORBIDDEN else error.remedy or "kubelet tries again",
                 reason="PodNotRead",
             ) from error

@@ -114,7 +114,7 @@ class ClaimObserver:
                 claim: PartialResourceClaim | None = self._source.get_claim(plan.namespace, plan.name)
             except DecodeError as error:
                 # It is about this one claim, and will be the same in a minute.
-                log.warning("claim %s cannot be looked after: %s", plan.reference, error)
+                log.warning("claim %s cannot be checked: %s", plan.reference, error)
                 self._due[plan.uid] = self._clock() + CHECK_DOUBTFUL
                 continue
             except ApiError as error:
@@ -506,13 +506,13 @@ class Reconciler:
         ]
         outdated = [
             f"claim {entry.plan.reference} was prepared for another state of the UltraServer: {change}; delete "
-            "its pods, so that they start with the present one"
+            "its pods, so that they start with the current one"
             for entry in held.entries.values()
             if not entry.outlived(self._checkpoint.boot_id) and (change := outdated_ultraserver(entry.plan, inventory))
         ]
         foreign = [
-            f"{path} is none of this driver's files (no claim's UID in its name, other content, a directory or a "
-            "link); it is left alone, and no claim waits for it; remove it if no other program needs it"
+            f"{path} is not one of this driver's files (no claim's UID in its name, other content, a directory or a "
+            "link); it is ignored; remove it if no other program needs it"
             for path in (*self._checkpoint.others(), *self._cdi.others({*held.entries, *held.quarantined}))
         ]
         return (*unreadable, *gone, *clashing, *outdated, *foreign)

@@ -252,7 +252,7 @@ class ClaimStatusWriter:
         else:
             claim.due = self._clock() + claim.backoff.next()
             if not self._told:
-                log.warning("claims do not say what they got, since status.devices cannot be written: %s", error)
+                log.warning("claims do not report their devices, because status.devices cannot be written: %s", error)
             self._told = True
 
     def _done(self, claim: _Claim) -> None:

@@ -484,7 +484,7 @@ class SliceController:
                     wait = self._budget.wait(now, worse=is_worse(self._chosen or (), message.devices))
                     self._due = min(self._due, now + max(wait, HEALTH_SETTLE_SECONDS))
             case Trigger(reason):
-                log.info("looking after the slices: %s", reason)
+                log.info("reconciling the slices: %s", reason)
                 self._due = min(self._due, max(now, self._not_before))
             case Reconnected() if self._desired is not None and self._desired.depends_on_gates:
                 self._look_soon(now)
@@ -637,11 +637,11 @@ class SliceController:
         if superseded:
             self._due = min(self._due, self._priority.until)
             if not self.status.superseded:
-                log.info("a newer instance of the driver publishes for this node; this one leaves it to that")
+                log.info("a newer instance of the driver publishes for this node; this instance stops publishing")
         if postponed:
             self._due = min(self._due, now + postponed)
             if not self.status.postponed:
-                log.info("changes of health are published in %.0f s: there were many lately", postponed)
+                log.info("changes of health are published in %.0f s, because there were many recently", postponed)
         if look_again:
             self._due = min(self._due, now + self._policy.held_seconds)
         self._due = min(self._due, self._review_due)

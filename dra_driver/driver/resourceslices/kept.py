@@ -88,7 +88,7 @@ class Keeper:
             if name not in self.released and _sane(name, size)
         }
         if found:
-            log.info("no longer wanted, and on offer until it is known who holds them: %s", _names(found))
+            log.info("no longer wanted, but published until it is known which claims hold them: %s", _names(found))
             self.due = self._ask_due = self.clock() + self.settle_seconds
             self._interval = self.held_seconds
             return now | found
@@ -112,9 +112,9 @@ class Keeper:
         stays = self._of_these(kept, chosen, held, prepared or {}) if held is not None else dict(kept)
         if gone := kept.keys() - stays.keys():
             self.released |= gone
-            log.info("no claim holds them, so they are not offered any more: %s", _names(gone))
+            log.info("no claim holds them, so they are no longer offered: %s", _names(gone))
         if held is not None and stays and (stays.keys() != kept.keys() or self._interval <= self.held_seconds):
-            log.info("on offer only for as long as claims hold them: %s", _names(stays))
+            log.info("offered only while claims hold them: %s", _names(stays))
         changed = here != self._here or stays.keys() != kept.keys()
         self._interval = self.held_seconds if changed else min(2 * self._interval, MAX_HELD_SECONDS)
         self._here, self._ask_due = here, clock + self._interval

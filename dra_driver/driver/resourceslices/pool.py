@@ -69,7 +69,7 @@ def counters_problem(server: ServerVersion, policy: SharedCounters) -> str:
     if release < least:
         hint = ""
         if policy == "auto" and release >= MIN_RELEASE["force"]:
-            hint = "; --shared-counters force uses them anyway, for clusters of some hundred nodes at most"
+            hint = "; --shared-counters force uses them anyway, for clusters of at most a few hundred nodes"
         return (
             f"shared counters need Kubernetes {least[0]}.{least[1]}, and the API server is {server.git_version}{hint}"
         )
@@ -80,7 +80,7 @@ def dropped_problem(server: ServerVersion) -> str:
     """Why a server that does not keep counters must not be sent devices with them, until it does."""
     return (
         f"the API server {server.git_version} does not keep shared counters: its feature gate DRAPartitionableDevices "
-        "is off; once it is on, this driver notices that by itself"
+        "is off; once it is on, the driver detects that automatically"
     )
 
 
@@ -110,7 +110,7 @@ def pool(
         twice = sorted({name for name in names if names.count(name) > 1})
         raise DriverError(f"device names must be unique in a pool: {', '.join(twice)}")
     if not counters and any(device.consumes_counters for device in devices):
-        raise DriverError("devices consume counters, and none are given")
+        raise DriverError("devices consume counters, but the pool has no counters")
     parts = [tuple(devices[i : i + DEVICES_PER_SLICE]) for i in range(0, len(devices), DEVICES_PER_SLICE)] or [()]
     contents: list[tuple[tuple[Device, ...], tuple[CounterSet, ...]]] = [(part, ()) for part in parts]
     if counters:

@@ -237,7 +237,7 @@ def trial(api: ResourceApi, spec: ResourceSliceSpec) -> tuple[str, ...] | None:
     except ApiError as error:
         if error.status not in (400, 403, 405, 422):
             raise
-        log.info("the API server does not say which fields it keeps; what it stores will show it: %s", error)
+        log.info("the API server does not say which fields it keeps; this is determined from what it stores: %s", error)
         return None
 
 

@@ -144,7 +144,7 @@ class TaintPolicy:
     def weaker(self, devices: tuple[Device, ...]) -> Publication:
         """What to publish while the server does not keep taints."""
         self.problem = (
-            f"the API server {self._server.git_version} does not keep taints of devices (Kubernetes before 1.36, or "
+            f"the API server {self._server.git_version} does not keep device taints (Kubernetes before 1.36, or "
             "without the feature gate DRADeviceTaints), so unhealthy devices that no claim holds are withdrawn instead"
         )
         if self._logged != self.problem:

@@ -299,7 +299,7 @@ class _Endpoint:
                 self._urlopen = self._manager.urlopen
                 self._base = server
         except (urllib3.exceptions.HTTPError, ValueError) as error:
-            raise DriverError(f"{config.server} cannot be asked{self.via}: {error}") from error
+            raise DriverError(f"{config.server} cannot be reached{self.via}: {error}") from error
 
     def close(self) -> None:
         """Close idle connections; no more requests can be sent."""

@@ -151,12 +151,12 @@ class Election:
 
     def _tell(self) -> None:
         """Log the leader, if it has changed."""
-        standing = "nobody is known to lead"
+        standing = "the leader is not known"
         if self.may_act():
-            standing = "this one acts now"
+            standing = "this instance leads now"
         elif self.holder not in ("", self._identity):
             lease = f"{self._namespace}/{self._name}"
-            standing = f"{self.holder} holds the lease {lease}; this one waits until it ends"
+            standing = f"{self.holder} holds the lease {lease}; this instance waits until it expires"
         if standing != self._standing:
             self._standing = standing
             log.info("%s: %s", self._identity, standing)
@@ -216,4 +216,4 @@ class Election:
                 )
                 self._write(spec, lease.metadata.resource_version)
         except ApiError as error:
-            log.warning("the lease could not be handed over, so the next one waits until it ends: %s", error)
+            log.warning("the lease could not be handed over, so the next instance waits until it expires: %s", error)

@@ -48,14 +48,14 @@ class DecodeError(ApiError):
 
 _REMEDIES = {
     401: "check that the service account token is mounted and not expired",
-    403: "grant the permission to the service account, or check the admission policy that the text names",
+    403: "grant the permission to the service account, or check the admission policy that the message names",
     413: "the object is too large for the API server",
-    422: "this is a defect of the driver or a limit of this Kubernetes version; please report it with this text",
-    429: "the API server is overloaded or limits this client; it is asked again later",
+    422: "this is a defect of the driver or a limit of this Kubernetes version; report it with this message",
+    429: "the API server is overloaded or limits this client; the request is retried later",
 }
-_DENIED = "RBAC allows it: change the policy that the text names, or install program and policy in the same version"
+_DENIED = "RBAC allows it: change the policy that the message names, or install program and policy in the same version"
 """For a 403 by a ValidatingAdmissionPolicy, which is asked after RBAC has said yes."""
-_SERVER_TROUBLE = "the API server has trouble; it is asked again later"
+_SERVER_TROUBLE = "the API server has trouble; the request is retried later"
 _MAX_RETRY_AFTER = 300.0
 """Upper bound: longer waits that a server asks for are cut to this many seconds."""
 

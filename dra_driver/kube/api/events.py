@@ -99,7 +99,7 @@ class EventRecorder:
         except ApiError as error:
             if error.status != 409:
                 name = f"{about.namespace}/{about.name}" if about.namespace else about.name
-                log.warning("no event could be written about %s %s: %s", about.kind.lower(), name, error)
+                log.warning("cannot write an event about %s %s: %s", about.kind.lower(), name, error)
         return True
 
     def forget_all_but(self, uids: Names[str]) -> None:

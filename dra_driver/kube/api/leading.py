@@ -100,7 +100,7 @@ class Term(ABC):
             self.last_error = str(error)
             asked = error.retry_after if isinstance(error, ApiError) else None
             wait = self._backoff.next(asked)
-            log.warning("not everything could be done: %s (next try in %.1f s)", error, wait)
+            log.warning("some actions failed: %s (next try in %.1f s)", error, wait)
             return min(wait, self._look_seconds) if asked is None else wait
         self.last_error = ""
         if self._surprised:
@@ -116,7 +116,7 @@ class Term(ABC):
             return
         trouble = next((informer.last_error for informer in informers if informer.last_error), "")
         if trouble:
-            raise DriverError(trouble, consequence="nothing is decided until the cluster can be followed again")
+            raise DriverError(trouble, consequence="no decisions are made until the cluster can be watched again")
 
 
 class Leading:

@@ -54,7 +54,7 @@ class Reachability:
         self._answered = False
         self._failing: _Failing | None = None
         self._told = False
-        self.worker = Worker("following whether the API server answers", self._round)
+        self.worker = Worker("checking whether the API server answers", self._round)
         transport.follow(self._heard)
 
     def problem(self) -> str:

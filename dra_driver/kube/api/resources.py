@@ -260,7 +260,7 @@ class Collection(Generic[T]):
             if len(items) >= MAX_OBJECTS:
                 raise ApiError(
                     f"the API server has more than {MAX_OBJECTS} {self._resource.plural}",
-                    consequence="they are not followed",
+                    consequence="they are not watched",
                     remedy="please report this with the size of your cluster",
                 )
 

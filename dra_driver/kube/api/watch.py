@@ -238,7 +238,7 @@ class Informer(Generic[HeldT]):
 
     @property
     def last_error(self) -> str:
-        """Why they are not followed, or ""."""
+        """Why they are not watched, or ""."""
         return self._reflector.last_error
 
     def objects(self) -> list[HeldT]:

@@ -72,7 +72,7 @@ def call(path: Path, method: str, request: Message, reply: type[Reply], seconds:
     try:
         return reply.FromString(data)
     except DecodeError as error:
-        what = f"{method} at {path} answered with something that is no {reply.DESCRIPTOR.full_name}"
+        what = f"{method} at {path} answered with something that is not a {reply.DESCRIPTOR.full_name}"
         raise CallError(what, code="INTERNAL") from error
 
 

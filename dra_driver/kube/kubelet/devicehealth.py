@@ -104,8 +104,8 @@ class HealthStream:
         if not 0 < period <= timeout_seconds / 2:
             raise DriverError(
                 f"a health stream cannot have a period of {period:g} s and a timeout of {timeout_seconds} s",
-                consequence="healthy devices would turn unknown in between",
-                remedy="let the timeout be at least twice the period",
+                consequence="healthy devices would become unknown in between",
+                remedy="set the timeout to at least twice the period",
             )
         self.streams = streams
         self._look = look
@@ -267,7 +267,7 @@ def fitted(devices: Iterable[DeviceHealth]) -> tuple[DeviceHealth, ...]:
     if len(listed) > MAX_DEVICES:
         raise DriverError(
             f"the health of {len(listed)} devices cannot be reported",
-            consequence=f"kubelet keeps {MAX_DEVICES} devices of a driver and would ignore the others",
+            consequence=f"kubelet keeps at most {MAX_DEVICES} devices of a driver and would ignore the others",
             remedy="report fewer devices",
         )
     seen: set[tuple[str, str]] = set()
@@ -287,7 +287,7 @@ def fitted(devices: Iterable[DeviceHealth]) -> tuple[DeviceHealth, ...]:
         if names + sum(min(text, most) for text in texts) <= MAX_REPLY_BYTES:
             return tuple(_partition(device, most) for device in listed)
     raise DriverError(
-        f"the names of {len(listed)} devices have more than {MAX_REPLY_BYTES >> 20} MiB",
+        f"the list of {len(listed)} devices is larger than {MAX_REPLY_BYTES >> 20} MiB",
         consequence="kubelet would refuse the list",
         remedy="report fewer devices, or give them shorter names",
     )

@@ -204,7 +204,7 @@ class DeviceService:
         except DriverError as error:
             log.info("no preference for %d of %s: %s", size, self._resource, error)
         except Exception:
-            log.exception("the preference for %s failed; kubelet chooses by itself", self._resource)
+            log.exception("the preference for %s failed; kubelet chooses on its own", self._resource)
         return ()
 
     def _allocate(self, request: Any, context: grpc.ServicerContext) -> Any:
@@ -300,13 +300,13 @@ class DevicePlugin:
         self._plugin = plugin
         self._lock = threading.Lock()  # of the server: look and stop
         self._server: SocketServer | None = None
-        self.worker = Worker(f"looking after the socket of {resource}", self._round)
+        self.worker = Worker(f"checking the socket of {resource}", self._round)
         self._kubelet: tuple[int, int] | None = None
         self._streams = 0
         self._next_try = 0.0
         self._backoff = Backoff(first=interval, cap=MAX_RETRY_SECONDS)
         self.registrations = 0
-        """How often kubelet has accepted the plugin."""
+        """Times that kubelet has accepted the plugin."""
         self.trouble = ""
         """Why kubelet does not use it, or ""."""
         fitting(self._directory, [self._new_name()])
@@ -439,7 +439,7 @@ class DevicePlugin:
     def _tell(self, text: str) -> None:
         """Log once for as long as it stays the same, and not when a registration met the plugin's end."""
         if text != self.trouble and not self.worker.stopping:
-            log.warning("kubelet does not know %s: %s; tried again", self.resource, text)
+            log.warning("kubelet does not know %s: %s; retrying", self.resource, text)
         self.trouble = text
 
 

@@ -264,7 +264,7 @@ class DRAService:
             if not alone:
                 text = (
                     f"{verb} of claim {claim}: an earlier call for this claim still runs after "
-                    f"{time.monotonic() - started:.0f} s; kubelet will ask again"
+                    f"{time.monotonic() - started:.0f} s; kubelet will retry"
                 )
                 log.warning("%s", text)
                 return Failure(text)

@@ -306,7 +306,7 @@ def fitting(directory: Path, names: Sequence[str]) -> Path:
             return path
     raise DriverError(
         f"the path {directory / names[-1]} has {len(bytes(directory / names[-1]))} bytes, "
-        f"a unix socket's can have {MAX_PATH_BYTES}",
+        f"but a unix socket path can have at most {MAX_PATH_BYTES}",
         consequence="the driver cannot be reached by kubelet",
         remedy="use a shorter directory; kubelet's --root-dir decides where it is",
     )

@@ -165,7 +165,7 @@ class _BoundedCheck:
         if problems:
             log.warning("%s: %s", self._name, one_line("; ".join(problems)))
         else:
-            log.info("%s: well again", self._name)
+            log.info("%s: healthy again", self._name)
 
 
 class _Run:

@@ -133,7 +133,7 @@ class Registrar:
         else:
             log.error(
                 "kubelet refused to register %s: %s; no claim can be prepared on this node; likely reason: %s; "
-                "kubelet tries again by itself",
+                "kubelet retries automatically",
                 self._info.name,
                 error,
                 explanation(error),

@@ -117,7 +117,7 @@ class KubeletPlugin:
         self._activity = Activity()
         self._on_error = on_error
         self._check_interval = check_interval
-        self.worker = Worker("looking after its sockets", self._look)
+        self.worker = Worker("checking its sockets", self._look)
         self._lock = threading.Lock()  # start, stop and restoring of servers, one at a time; never held for long
         self._servers: dict[str, SocketServer] = {}
         self._replaced: set[str] = set()
@@ -199,7 +199,7 @@ class KubeletPlugin:
                     log.info("removed the socket %s of an instance that is gone", path)
             except OSError as error:
                 raise DriverError(
-                    f"cannot clear sockets of former instances away in {directory}: {error.strerror}",
+                    f"cannot remove sockets of previous instances in {directory}: {error.strerror}",
                     consequence="kubelet cannot reach the driver",
                     remedy="run as root with kubelet's directory mounted and writable",
                 ) from error
@@ -243,7 +243,7 @@ class KubeletPlugin:
                     self._check_sockets()
             self._check_answers()  # without the lock: a server that is silent must not hold up stop()
         except (DriverError, OSError) as error:
-            log.critical("the driver cannot be reached by kubelet any more: %s", error)
+            log.critical("kubelet can no longer reach the driver: %s", error)
             self._fail(error)
             return math.inf
         return self._check_interval
@@ -276,11 +276,11 @@ class KubeletPlugin:
                 self._silent[name] = 0
                 continue
             self._silent[name] = self._silent.get(name, 0) + 1
-            log.error("the own socket %s does not answer (%d in a row)", server.path, self._silent[name])
+            log.error("the driver's own socket %s does not answer (%d in a row)", server.path, self._silent[name])
             if self._silent[name] >= MAX_SILENT:
                 raise DriverError(
                     f"the server at {server.path} no longer answers",
-                    consequence="kubelet's calls get no answer",
+                    consequence="kubelet's calls are not answered",
                     remedy="restart the driver",
                 )
 
@@ -301,7 +301,7 @@ def _check(driver_name: str, pod_uid: str | None, versions: Sequence[str]) -> No
             remedy="use a DNS subdomain of at most 63 characters, e.g. gpu.example.com",
         )
     if pod_uid is not None and not is_uid(pod_uid):
-        raise DriverError(f"the pod UID {quoted_ascii(pod_uid)} is no UID", remedy="set it from the pod's metadata.uid")
+        raise DriverError(f"pod UID {quoted_ascii(pod_uid)} is not a UID", remedy="set it from the pod's metadata.uid")
     unknown = [version for version in versions if version not in VERSIONS]
     if unknown or not versions:
         raise DriverError(

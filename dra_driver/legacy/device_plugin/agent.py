@@ -319,7 +319,7 @@ class DevicePluginAgent:
         """Everything that keeps the plugin from working right now; [] if there is nothing."""
         found = [self.fatal, *self._sources.problems(), *(plugin.problem() for plugin in self._plugins.values())]
         if self._guarded_at is None:
-            found.append(f"whether the DRA driver has this node is not known: {self._guard_error}")
+            found.append(f"it is not known whether the DRA driver uses this node: {self._guard_error}")
         if self._allocator.kubelet_trouble:
             found.append(f"kubelet does not list its pods: {self._allocator.kubelet_trouble}")
         found += [worker.problem() for worker in self._workers]
@@ -339,11 +339,11 @@ class DevicePluginAgent:
             labels, devices = (("resource", resource.value),), plugin.devices
             for name, text, value in (
                 ("devices", "Devices that kubelet counts.", len(devices)),
-                ("healthy_devices", "Those of them that can be given.", sum(device.healthy for device in devices)),
-                ("followed", "1 while kubelet follows the devices.", plugin.in_use),
+                ("healthy_devices", "Those of them that can be allocated.", sum(device.healthy for device in devices)),
+                ("followed", "1 while kubelet watches the devices.", plugin.in_use),
             ):
                 yield Sample(f"device_plugin_{name}", text, float(value), labels)
-            text = "How often kubelet has accepted the plugin."
+            text = "Times that kubelet has accepted the plugin."
             yield Sample("device_plugin_registrations", text, float(plugin.registrations), labels, "counter")
 
     # The host
@@ -454,12 +454,12 @@ class DevicePluginAgent:
         except ApiError as error:
             if error.status == FORBIDDEN:
                 raise Excluded(
-                    f"whether the DRA driver publishes the same chips cannot be determined: {error.message or error}",
-                    consequence="the device plugin does not run beside it, and ends",
+                    f"it is not known whether the DRA driver publishes the same chips: {error.message or error}",
+                    consequence="the device plugin must not run beside it, so it exits",
                     remedy="grant list of resourceslices.resource.k8s.io to its service account",
                 ) from error
             self._guard_error = str(error)
-            log.warning("whether the DRA driver has this node is not known: %s; asked again", error)
+            log.warning("it is not known whether the DRA driver uses this node: %s; asked again", error)
             return
         self._guarded_at = time.monotonic()
 

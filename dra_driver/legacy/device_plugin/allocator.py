@@ -257,7 +257,7 @@ class Allocator:
             found = {(pod.namespace, pod.name): pod for pod in self._sources.listed()}
         except CallError as error:
             if self.kubelet_trouble == "":
-                log.warning("kubelet does not tell which pods have which devices: %s", error)
+                log.warning("kubelet does not report which pods have which devices: %s", error)
             self.kubelet_trouble = str(error)
             return None
         self.kubelet_trouble = ""
@@ -294,7 +294,7 @@ def _nobody(world: NodeSnapshot, resource: NeuronResource, count: int) -> Alloca
         return AllocateError(f"pod {unreadable}: {unreadable.trouble}")
     return AllocateError(
         f"no pod of this node is known that waits for {count} of {resource.value}",
-        consequence="nothing is given, because it is not known what was chosen for it",
+        consequence="no devices are given, because it is not known which were chosen for it",
         remedy="if the API server could not be asked (see the device plugin's log), recreate the pod",
     )
 
@@ -304,7 +304,7 @@ def _several(match: WaitingContainer, resource: NeuronResource, count: int) -> A
     pods = " and ".join(sorted(map(str, (match.pod, *match.rivals))))
     return AllocateError(
         f"pods {pods} wait for {count} of {resource.value}, and kubelet lists them all",
-        consequence="nothing is given, because it is not known which of them kubelet means",
+        consequence="no devices are given, because it is not known which of them kubelet means",
         remedy="recreate the pod once the API server knows which of them kubelet has rejected",
     )
 

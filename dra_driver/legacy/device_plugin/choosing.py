@@ -176,7 +176,7 @@ def prefer(
     return [number for mask in best for number in machine.ids(resource, mask)]
 
 
-_AGAIN: Final = "delete the pod, so that its controller makes a new one"
+_AGAIN: Final = "delete the pod, so that its controller creates a new one"
 
 
 def _check(world: NodeSnapshot, match: WaitingContainer, said: RecordedAllocation, share: ContainerShare) -> None:
@@ -257,7 +257,7 @@ def _without_extender(world: NodeSnapshot, match: WaitingContainer, counted: fro
     for other, taken in others:
         if taken.trouble:
             raise AllocateError(
-                f"which devices pod {other} has is not known: {taken.trouble}",
+                f"it is not known which devices pod {other} has: {taken.trouble}",
                 consequence=f"so none can be given to pod {pod} without an extender's choice",
                 remedy=f"delete pod {other}, or let an extender choose",
             )

@@ -227,7 +227,7 @@ def filter_(fit_cache: FitCache, body: bytes) -> bytes:
     if found.unjudged and not found.fitting:
         # An error, so that the scheduler retries the pod within seconds instead of minutes.
         return encode(FilterResult(error=_unfinished(len(found.unjudged), len(nodes))))
-    late = dict.fromkeys(found.unjudged, "There was no time to look at the node")
+    late = dict.fromkeys(found.unjudged, "There was no time to check the node")
     result = FilterResult(failed_nodes=found.failed | late, failed_and_unresolvable_nodes=found.lasting)
     if args.node_names is not None:
         result.node_names = found.fitting
@@ -308,8 +308,8 @@ def _report(args: Args, requests: PodRequest, found: Filtered, candidates: int) 
 
 def _unfinished(unjudged: int, candidates: int) -> str:
     return (
-        f"the pod fits on none of {candidates - unjudged} nodes, and there was no time to look at {unjudged} others; "
-        "they are looked at when it is retried"
+        f"the pod fits on none of {candidates - unjudged} nodes, and there was no time to check {unjudged} others; "
+        "they are checked when the pod is retried"
     )
 
 

@@ -120,7 +120,7 @@ class Binder:
             try:
                 self._confirm(uid, chosen)
             except DriverError as error:
-                log.info("pod %s, of which there is no news: %s", chosen.key, error)
+                log.info("pod %s, whose state is not known: %s", chosen.key, error)
 
     def _confirm(self, uid: str, chosen: Chosen) -> None:
         """Check on a pod whose Binding was written."""
@@ -199,9 +199,9 @@ class Binder:
                 self._over(request)
                 raise DriverError(f"pod {request.key} is gone") from error
             raise DriverError(
-                f"whether pod {request.key} was bound to {request.node} is not known",
-                consequence="its devices there are kept for it",
-                remedy="the API server is asked again",
+                f"it is not known whether pod {request.key} was bound to {request.node}",
+                consequence="its devices there stay reserved",
+                remedy="the API server is queried again",
             ) from error
         if item.metadata.uid != request.uid:
             self._over(request)
@@ -240,8 +240,8 @@ class Binder:
 
     def _require_there(self, request: BindRequest, pod: ExtenderPod) -> None:
         if pod.node != request.node:
-            raise DriverError(f"pod {request.key} is bound to {pod.node} already")
-        log.info("POD %s is bound to Node:%s already", request.key, request.node)
+            raise DriverError(f"pod {request.key} is already bound to {pod.node}")
+        log.info("POD %s is already bound to Node:%s", request.key, request.node)
 
     def _require_leader(self) -> None:
         if not self._may_act():
@@ -252,7 +252,7 @@ class Binder:
         """Serialize requests for one pod."""
         with self._guard:
             if uid in self._busy:
-                raise DriverError("the pod is being bound already", remedy="it is retried")
+                raise DriverError("the pod is already being bound", remedy="it is retried")
             self._busy.add(uid)
         try:
             yield

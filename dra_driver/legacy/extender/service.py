@@ -131,7 +131,7 @@ class ExtenderService:
         """For a readiness probe: why it should get no requests. Standing by is not a problem."""
         found = [self._election.last_error] if self._election and self._election.last_error else []
         if self._may_act() and not self._ready():
-            found.append("the lists of nodes and pods are not there yet")
+            found.append("the lists of nodes and pods are not available yet")
             found += self._followers.problems() if self._followers else []
         return found + [text for worker in self._workers() if (text := worker.problem())]
 
@@ -152,7 +152,7 @@ class ExtenderService:
         yield Sample("extender_leads", "1 while this replica answers.", float(self._ready()))
         troubles = len(self._followers.problems()) if self._followers else 0
         yield Sample("extender_verdicts", "Answers that are kept until they change.", float(sum(self.remembered)))
-        yield Sample("extender_watch_troubles", "Collections that are not followed right now.", float(troubles))
+        yield Sample("extender_watch_troubles", "Collections that are currently not watched.", float(troubles))
         counts = self.cluster.counts()
         for name, text in _GAUGES.items():
             yield Sample(f"extender_{name}", text, float(counts[name]))
@@ -167,11 +167,11 @@ class ExtenderService:
         if self._ready():
             return State(ready=True)
         if self._may_act():
-            return State(ready=False, text="the lists of nodes and pods are not there yet; ask again")
+            return State(ready=False, text="the lists of nodes and pods are not available yet; ask again")
         holder = (self._election.holder if self._election else "").rpartition("@")[2]
         if self._election is not None and _ADDRESS.fullmatch(holder):
             return State(ready=False, leader=holder, text=f"this replica stands by; {holder} leads")
-        return State(ready=False, text="this replica stands by, and which one leads is not known")
+        return State(ready=False, text="this replica stands by, and the leader is not known")
 
     def _look(self) -> float:
         """Start or stop watching if that is due."""

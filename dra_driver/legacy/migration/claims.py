@@ -157,7 +157,7 @@ def _cores(count: int, row: InstanceType | None, core_size: int | None) -> _Requ
     if row is None and count > 1:
         few = [known.name for known in INSTANCE_TYPES.values() if known.devices and _width(known, core_size) < count]
         if few:
-            text = f"on {', '.join(few)}, whose chips have fewer than {count} cores, the claim finds nothing"
+            text = f"on {', '.join(few)}, whose chips have fewer than {count} cores, the claim cannot be allocated"
             differences.append(f"{text} (see --instance-type)")
     request = {"name": REQUEST, "exactly": _counted(f"core.{DRIVER_NAME}", count, *selectors)}
     return _Request(name, request, attributes, tuple(differences))
@@ -233,7 +233,7 @@ def _group(count: int, row: InstanceType | None) -> _Request | None:
     differences = [_offered("groups", f"group{count}, or to group for all sizes")]
     if row is None:
         types = ", ".join(name for name, known in INSTANCE_TYPES.items() if count in group_sizes(known.fabric))
-        differences.append(f"there are groups of {count} on {types}; on other nodes the claim finds nothing")
+        differences.append(f"there are groups of {count} on {types}; the claim cannot be allocated on other nodes")
     return _Request(f"{REQUEST}-group{count}", request, (), tuple(differences))
 
 
@@ -270,11 +270,11 @@ def _narrower(count: int, attribute: str | None, row: InstanceType | None) -> tu
         return ()
     if row is None:
         types = ", ".join(name for name, known in INSTANCE_TYPES.items() if known.efa_pairing is not None)
-        text = f"{attribute} exists on {types}; on other nodes the claim finds nothing (see --instance-type)"
+        text = f"{attribute} exists on {types}; the claim cannot be allocated on other nodes (see --instance-type)"
         return (text,)
     if isinstance(row.fabric, Ring | Chain):
         aligned = f"0-{count - 1} and {count}-{2 * count - 1}"
-        return (f"any run of {count} devices was possible, such as 1-{count}; the claim takes {aligned} and so on",)
+        return (f"any run of {count} devices was possible, such as 1-{count}; the claim gets {aligned} and so on",)
     return ()
 
 
@@ -288,7 +288,7 @@ def _layout(row: InstanceType | None) -> tuple[str, ...]:
 
 def _common_with_efa(wanted: Wanted, row: InstanceType | None) -> tuple[str | None, str]:
     """The attribute that chips and the EFA devices next to them have in common; "" or what is to be said of it."""
-    any_of_node = "the claim takes any EFA devices of the node"
+    any_of_node = "the claim gets any EFA devices of the node"
     if wanted.cores:
         return None, f"cores have no attribute in common with EFA devices: {any_of_node}"
     count = wanted.chips
@@ -302,4 +302,4 @@ def _common_with_efa(wanted: Wanted, row: InstanceType | None) -> tuple[str | No
         most = max(beside.values())
         return None, f"{wanted.efa} EFA devices are more than the {most} next to {count} devices: {any_of_node}"
     text = f"on {', '.join(lacking)} there are fewer than {wanted.efa} EFA devices next to {count} devices"
-    return _group_attribute(count), f"{text}: the claim finds nothing there" if lacking else ""
+    return _group_attribute(count), f"{text}: the claim cannot be allocated there" if lacking else ""

@@ -48,7 +48,7 @@ def container_settings(
         if name not in CHANGED:
             continue
         if value is None:
-            warn(path, f"{name} is taken from elsewhere, so what it says is not known: remove it, the driver sets it")
+            warn(path, f"{name} has a value from elsewhere, which is not known: remove it, because the driver sets it")
             continue
         left_out.add(name)
         if name in CHOICES:
@@ -68,10 +68,10 @@ def warn_of_host_access(spec: Mapping[str, Any], list_name: str, index: int, war
     """Say what a container reaches past its claim."""
     container = spec[list_name][index]
     if (container.get("securityContext") or {}).get("privileged") is True:
-        text = "a privileged container reaches all devices of the node, whatever its claim has: remove this"
+        text = "a privileged container can access all devices of the node, whatever its claim holds: remove this"
         warn((list_name, index, "securityContext", "privileged"), text)
     mounted = {mount.get("name") for mount in container.get("volumeMounts") or ()}
     for place, volume in enumerate(spec.get("volumes") or ()):
         if volume.get("name") in mounted and reaches_devices(host_path(volume)):
-            text = "it shows the host's devices, whatever the claim has: remove the volume and its mounts"
+            text = "it exposes the host's devices, whatever the claim holds: remove the volume and its mounts"
             warn(("volumes", place, "hostPath"), text)

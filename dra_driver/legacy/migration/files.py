@@ -126,8 +126,8 @@ def _warn_of_kind(item: Json, path: Path, origin: Origin, warnings: Warnings, *,
         warnings.add(origin, path, text)
     elif not is_known:
         text = (
-            f"whatever makes pods of {kind} has to keep their resourceClaims, and the ResourceClaimTemplate must be in "
-            "the pods' namespace"
+            f"the controller that creates the pods of {kind} must keep their resourceClaims, and the "
+            "ResourceClaimTemplate must be in the pods' namespace"
         )
         warnings.add(origin, path, text)
 
@@ -206,9 +206,9 @@ class _Work:
             return item
         if metadata.get("ownerReferences") and item["kind"] in ("Pod", "ReplicaSet", "Job"):
             owner = metadata["ownerReferences"][0]
-            text = f"{owner.get('kind')} {owner.get('name')} has made it, and would make another: migrate that one"
+            text = f"{owner.get('kind')} {owner.get('name')} created it, and would create another: migrate that object"
             self.warnings.add(origin, ("metadata", "ownerReferences"), text)
-        self.warnings.add(origin, ("metadata", "uid"), "it is a live object: what the API server wrote is left out")
+        self.warnings.add(origin, ("metadata", "uid"), "it is a live object: fields set by the API server are left out")
         kept = {key: value for key, value in metadata.items() if key not in _OF_SERVER}
         annotations = {
             key: value for key, value in (kept.pop("annotations", None) or {}).items() if key not in _OF_KUBECTL
@@ -235,10 +235,10 @@ class _Work:
             raise origin.error(("metadata", "name"), what, remedy="rename this one")
 
 
-_NOT_CONVERTED: Final = "this is not converted: the pods that come of it have to ask by claims instead"
+_NOT_CONVERTED: Final = "this is not converted: the pods that are created from it must use claims instead"
 _NOT_ASKED: Final = (
-    "Neuron devices are used here and not asked for, so nothing keeps others off them: let the container ask, by a "
-    "limit (and migrate it) or by a claim"
+    "Neuron devices are used here without being requested, so other pods can get them, too: request them with a limit "
+    "(and migrate it) or with a claim"
 )
 _OF_SERVER: Final = frozenset({
     *("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
@@ -366,7 +366,7 @@ def unchanged(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Unchanged:
         for used_at in _unasked(item, podtemplates.find(item, origin)):
             warnings.add(origin, used_at, _NOT_ASKED)
         for limit in elsewhere if _may_ask(item) else ():
-            warnings.add(origin, limit, "what makes pods of it has to give them this limit")
+            warnings.add(origin, limit, "the controller that creates its pods must give them this limit")
             used[str(limit[-1])] = None
         for path in paths:
             spec = podtemplates.at(item, path)
@@ -378,7 +378,7 @@ def unchanged(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Unchanged:
             if places_here and spec.get("nodeName"):
                 warnings.add(origin, (*path, "nodeName"), BYPASSES)
             if places_here and spec.get("schedulerName") == SECOND_SCHEDULER:
-                text = f"{SECOND_SCHEDULER} would ask the extender, which knows nothing of DRA: remove this line"
+                text = f"{SECOND_SCHEDULER} would call the extender, which does not support DRA: remove this line"
                 warnings.add(origin, (*path, "schedulerName"), text)
         counted[origin.file] += bool(found or (elsewhere and _may_ask(item)))
     classes = tuple(_device_class(name, nodes) for name in CLASS_NAMES if name in used)

@@ -127,7 +127,7 @@ def _of_list(spec: Mapping[str, Any], name: str, origin: Origin, path: Path) -> 
         counts = {resource: limit for resource in RESOURCES if (limit := _limit(container, resource, origin, above))}
         if len(counts) > 1:
             what = f"container {container['name']} asks for {' and '.join(counts)}"
-            raise origin.error((*above, "limits"), what, remedy="let it ask for one: a device comes with all its cores")
+            raise origin.error((*above, "limits"), what, remedy="request only one: a device comes with all its cores")
         for resource, count in counts.items():
             request = ContainerRequest(container["name"], _role(name, container), RESOURCES[resource], count)
             efa = _limit(container, EFA, origin, above)

@@ -16,14 +16,14 @@ _SCHEDULER: Final = ("KubeSchedulerConfiguration", '"managedResources"')
 """The configuration of a scheduler that asks the extender, in its newer and its older form, asks for no resources."""
 _NOT_SPECIFIED: Final = frozenset({"metadata", "status"})
 
-_COUNTS: Final = "it counts limits, of which the migrated pods have none"
+_COUNTS: Final = "it counts limits, which the migrated pods do not have"
 _BY_CLASS: Final = f"{_COUNTS}: claims are counted by DeviceClass (docs/operate/autoscaling-and-quota.md)"
-_POLICY: Final = "it looks at limits, of which the migrated pods have none: let it look at their resourceClaims"
+_POLICY: Final = "it checks limits, which the migrated pods do not have: check their resourceClaims instead"
 _NODE: Final = (
     "nodes with the DRA driver offer devices in ResourceSlices in place of this resource "
     "(docs/operate/autoscaling-and-quota.md)"
 )
-_WEIGHS: Final = "it weighs limits, of which the migrated pods have none"
+_WEIGHS: Final = "it weighs limits, which the migrated pods do not have"
 _SPEAKERS: Final[tuple[tuple[str, str, str], ...]] = (
     ("", "ResourceQuota", _BY_CLASS),
     ("", "LimitRange", _COUNTS),

@@ -109,8 +109,8 @@ def _of_any_type(
     common = {_with_types(each, row, rows): each for each, row in zip(made, rows, strict=True)}
     if len(common) > 1:
         names = " and ".join(row.name for row in rows)
-        what = f"what the claim has to ask for is not the same on {names}, which the pod allows"
-        raise origin.error(path, what, remedy="let the pod name one of them, or give --instance-type")
+        what = f"the claim must request different devices on {names}, which the pod allows"
+        raise origin.error(path, what, remedy="name one of them in the pod, or give --instance-type")
     return msgspec.json.decode(next(iter(common)), type=MigratedSpec)
 
 
@@ -178,7 +178,7 @@ def _wanted(pod: _Pod, place: Place) -> Wanted:
     chips, rest = divmod(count, node.cores_per_device)
     if rest or not candidates(node, NeuronResource.DEVICE, chips):
         what = f"no claim can request {count} cores of {node.instance_type}: {_possible_cores(node)} are possible"
-        remedy = "or let the pod stay as it is, with a DeviceClass that offers cores: migrate --extended-resources"
+        remedy = "or keep the pod as it is, with a DeviceClass that offers cores: migrate --extended-resources"
         raise not_possible(pod.origin, where, what, remedy=remedy)
     return Wanted(chips=chips, efa=efa)
 
@@ -252,7 +252,7 @@ def _shared(pod: _Pod, found: Sequence[Place], wanted: Sequence[Wanted]) -> tupl
             chosen = min(usable, key=lambda number: (_size(claims[number]), number))
             of_place[at] = chosen
             if claims[chosen] != wanted[at]:
-                text = f"the init container sees {_told(claims[chosen])}, those of a container after it"
+                text = f"the init container sees {_told(claims[chosen])}, those of a later container"
                 pod.warn(found[at].path, text)
             continue
         of_place[at] = len(claims)
@@ -261,8 +261,8 @@ def _shared(pod: _Pod, found: Sequence[Place], wanted: Sequence[Wanted]) -> tupl
         later_users.append(len(found))
         pod.warn(
             found[at].path,
-            "the init container asks for more than any container after it: the pod keeps its devices to the end, and "
-            "gets those of the other containers in addition",
+            "the init container requests more than any later container: the pod keeps these devices until it ends, in "
+            "addition to those of the other containers",
         )
     return claims, of_place
 
@@ -300,8 +300,8 @@ def _warn_of_efa(pod: _Pod, found: Sequence[Place]) -> None:
             if not limits.get(EFA) or (pod.wishes.efa and (list_name, index) in beside):
                 continue
             text = (
-                "this container has no Neuron devices: a node's EFA devices come from one of both, device plugin or "
-                "DRA driver, so let it use a claim too"
+                "this container has no Neuron devices: a node's EFA devices come from either the device plugin or the "
+                "DRA driver, so this container should use a claim, too"
                 if pod.wishes.efa
                 else "EFA's device plugin serves it with any of the node's EFA devices: --efa makes those next to the "
                 "Neuron devices a part of the claim"

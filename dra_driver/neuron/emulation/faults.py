@@ -105,7 +105,7 @@ _SHOWN: Final[Mapping[How, str]] = MappingProxyType(
         "grows": "{where} grows by VALUE (1) every 5 seconds",
         "core": "{where}/total of core 0 grows by VALUE (1) every 5 seconds",
         "listed": "unhealthy_components lists {where}",
-        "frozen": "{where} stands still; seen after a minute",
+        "frozen": "{where} does not change; detected after a minute",
         "state": "{where} says 2 (INVALID)",
         "gone": "the device's directory and node are gone",
         "unlinked": "{where} lacks the chip VALUE (its first neighbour)",
@@ -167,14 +167,14 @@ def parse(text: str, kind: InstanceType, options: EmulationOptions) -> tuple[Emu
     """The faults of ``CODE@CHIPS[=VALUE]``, chips as in ``3``, ``3,7`` or ``0-3``; DriverError says what is legal."""
     found = _LINE.fullmatch(text.strip())
     if found is None:
-        raise DriverError(f"{text.strip()[:60]!r} is no fault", remedy="write CODE@CHIP, such as hbm-uncorrectable@3")
+        raise DriverError(f"{text.strip()[:60]!r} is not a fault", remedy="use CODE@CHIP, such as hbm-uncorrectable@3")
     code, value = found[1], found[3] or ""
     possible = legal(kind, options)
     if code not in possible:
-        what = "this host cannot show the fault" if code in SIGNS else "there is no fault"
+        what = "this host cannot show the fault" if code in SIGNS else "unknown fault"
         raise DriverError(
             f"{what} {code} ({kind.name}, kernel driver {driver_version(kind, options)})",
-            remedy=f"its faults are {', '.join(possible)}",
+            remedy=f"use one of {', '.join(possible)}",
         )
     chips = _chips(found[2], kind)
     for chip in chips:
@@ -188,12 +188,12 @@ def _chips(text: str, kind: InstanceType) -> list[int]:
         found = _RANGE.fullmatch(item)
         if found is None:
             raise DriverError(
-                f"{item.strip()[:24]!r} is no chip", remedy="give numbers and ranges, such as 3, 3,7 or 0-3"
+                f"{item.strip()[:24]!r} is not a chip", remedy="give numbers and ranges, such as 3, 3,7 or 0-3"
             )
         first, last = int(found[1]), int(found[2] or found[1])
         most = (kind.devices or 0) - 1
         if first > last or last > most:
-            raise DriverError(f"{kind.name} has no chips {item.strip()}", remedy=f"chips go from 0 to {most}")
+            raise DriverError(f"{kind.name} does not have chip {item.strip()}", remedy=f"chips go from 0 to {most}")
         chips.extend(range(first, last + 1))
     return sorted({*chips})
 
@@ -208,7 +208,7 @@ def _check_value(how: How, code: str, chip: int, value: str, kind: InstanceType)
     if how not in _WITH_NUMBER:
         raise DriverError(f"{code} takes no value", remedy=f"write {code}@{chip}")
     if not (value.isascii() and value.isdecimal() and 0 < int(value) + (how == "unlinked") < _MOST):
-        raise DriverError(f"{value!r} is no value of {code}", remedy="give a whole number, 1 or more")
+        raise DriverError(f"{value!r} is not a valid value for {code}", remedy="give a whole number, 1 or more")
     if how == "unlinked" and int(value) not in kind.fabric.neighbours(chip):
         linked = ", ".join(map(str, kind.fabric.neighbours(chip)))
         raise DriverError(f"chip {chip} has no link to chip {int(value)}", remedy=f"its neighbours are {linked}")
@@ -225,7 +225,7 @@ def parse_file(text: str, kind: InstanceType, options: EmulationOptions) -> tupl
                     faults.update(dict.fromkeys(parse(fault, kind, options)))
             except DriverError as error:
                 raise DriverError(
-                    f"line {number}: {error.what}", consequence="the host stays as it is", remedy=error.remedy
+                    f"line {number}: {error.what}", consequence="the host is not changed", remedy=error.remedy
                 ) from error
     return tuple(faults)
 
@@ -239,8 +239,8 @@ def sign_text(code: str) -> str:
 def template(kind: InstanceType, options: EmulationOptions, faults: Iterable[EmulatedFault] = ()) -> str:
     """The file of faults with all that this host can show in its comments, and these faults."""
     lines = [
-        "# Faults of this emulated host, one a line: CODE@CHIPS, chips as in 3, 3,7 or 0-3; where it says so, =VALUE.",
-        "# A driver started with --emulate applies each change in two seconds, and takes back what is gone from here.",
+        "# Faults of this emulated host, one per line: CODE@CHIPS, such as 3, 3,7 or 0-3; where it says so, =VALUE.",
+        "# A driver started with --emulate applies each change in two seconds, and reverts what is removed from here.",
         "#",
     ]
     lines += [f"#   {code + '@3':<42} {sign_text(code)}" for code in legal(kind, options)]

@@ -79,7 +79,7 @@ def check(kind: InstanceType, options: EmulationOptions) -> None:
         )
     version = driver_version(kind, options)
     if not _VERSION.fullmatch(version):
-        raise DriverError(f"{version[:60]!r} is no version of the kernel driver", remedy="give one such as 2.30.2.0")
+        raise DriverError(f"{version[:60]!r} is not a version of the kernel driver", remedy="give one such as 2.30.2.0")
     if options.logical_nc_config not in {None, 1, 2}:
         raise DriverError(f"a logical core size of {options.logical_nc_config} does not exist", remedy="give 1 or 2")
     _check_indexes(kind, kind.devices, options)
@@ -92,7 +92,7 @@ def _check_indexes(kind: InstanceType, devices: int, options: EmulationOptions) 
         if not 0 <= index < devices:
             raise DriverError(f"{kind.name} has no device {index}", remedy=f"indexes go from 0 to {devices - 1}")
     for index in sorted(options.missing & options.ecc.keys()):
-        raise DriverError(f"device {index} cannot be missing and have ECC counters", remedy="leave one of the two out")
+        raise DriverError(f"device {index} cannot have ECC counters if it is missing", remedy="remove one of the two")
 
 
 def _check_ecc(options: EmulationOptions, version: str) -> None:
@@ -113,17 +113,17 @@ def _check_ultraserver(kind: InstanceType, options: EmulationOptions) -> None:
     if asked and kind.ultraserver is None:
         raise DriverError(f"{kind.name} is not part of an UltraServer", remedy="leave the UltraServer options out")
     if options.busy and kind.ultraserver is not None and kind.ultraserver.files != "elected":
-        raise DriverError(f"{kind.name} holds no election that could be busy", remedy="leave that option out")
+        raise DriverError(f"{kind.name} has no election that can be busy", remedy="leave that option out")
     _check_ultraserver_ids(options)
 
 
 def _check_ultraserver_ids(options: EmulationOptions) -> None:
     for size in (*options.server_ids, *options.node_ids):
         if size not in {2, 4}:
-            raise DriverError(f"the driver elects no UltraServer of {size} nodes", remedy="give ids for 2 or 4 nodes")
+            raise DriverError(f"there are no UltraServers of {size} nodes", remedy="give ids for 2 or 4 nodes")
     for server_id in options.server_ids.values():
         if not _SERVER_ID.fullmatch(server_id):
-            raise DriverError(f"{server_id[:60]!r} is no server id", remedy="give 16 digits of 0-9a-f")
+            raise DriverError(f"{server_id[:60]!r} is not a server id", remedy="give 16 digits of 0-9a-f")
     for node_id in options.node_ids.values():
         if not -1 <= node_id <= 3:
-            raise DriverError(f"{node_id} is no node id", remedy="give 0 to 3, or -1 for none")
+            raise DriverError(f"{node_id} is not a node id", remedy="give 0 to 3, or -1 for none")

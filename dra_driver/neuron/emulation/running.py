@@ -193,8 +193,8 @@ class EmulatedHost:
     def _unusable(self, reason: str) -> DriverError:
         return DriverError(
             f"the file cannot be used: {reason}",
-            consequence="the host stays as it is",
-            remedy="write one fault a line, such as hbm-uncorrectable@3, or remove the file",
+            consequence="the host is not changed",
+            remedy="write one fault per line, such as hbm-uncorrectable@3, or remove the file",
         )
 
     def _put_file(self, text: str) -> None:

@@ -35,7 +35,8 @@ class Servers:
         found = _FORM.fullmatch(text)
         if found is None:
             raise DriverError(
-                f"{text[:60]!r} are no UltraServers", remedy="write 2x4 for two servers of four nodes; 2 or 4 nodes"
+                f"{text[:60]!r} is not a number of UltraServers",
+                remedy="write SxN, such as 2x4 for 2 servers of 4 nodes",
             )
         return cls(int(found[1]), int(found[2]))
 
@@ -81,7 +82,7 @@ def node_number(name: str) -> int:
     found = _TRAILING_NUMBER.search(name)
     if found is None:
         raise DriverError(
-            f"the name of node {name[:60]!r} does not end with a number, which would tell its place in an UltraServer",
+            f"the name of node {name[:60]!r} does not end with a number, which sets its place in an UltraServer",
             remedy="name nodes node-1, node-2 and so on, or leave the emulated UltraServers out",
         )
     return int(found[1])

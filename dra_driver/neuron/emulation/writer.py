@@ -87,7 +87,7 @@ class TreeWriter:
         except OSError as error:
             raise DriverError(
                 f"cannot change the emulated host in {self.root}: {error}",
-                consequence="its counters and heartbeats stand still",
+                consequence="its counters and heartbeats do not advance",
                 remedy="give the driver a directory on a local file system that it may write to",
             ) from error
 

@@ -74,11 +74,11 @@ def ask(directory: Path, device: int, within: float = WAIT_SECONDS) -> Answer:
         ) from error
     except msgspec.DecodeError as error:
         raise DriverError(
-            f"the driver's answer cannot be read: {error}", remedy="use the driver's own version"
+            f"the driver's answer cannot be read: {error}", remedy="use a command of the same version as the driver"
         ) from None
     raise DriverError(
         f"no driver has answered within {within:.0f} s",
-        consequence="nothing is cleared" if withdrawn else "whether the faults are cleared is not known",
+        consequence="nothing is cleared" if withdrawn else "it is not known whether the faults are cleared",
         remedy="check that the driver runs on this node and uses this state directory (--state-dir)",
     )
 

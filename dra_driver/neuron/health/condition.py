@@ -50,14 +50,14 @@ DEVICE_PLUGIN: Final = OfferProblem("NeuronDevicesHeldBack", "DevicePluginHasDev
 KERNEL_DRIVER: Final = OfferProblem("NeuronDriverNotLoaded", "KernelDriverNotLoaded", "kernel-driver")
 PROBLEMS: Final = (KUBELET, DEVICE_PLUGIN, KERNEL_DRIVER)
 NOT_LOADED_MESSAGE: Final = (
-    "the Neuron kernel driver is not loaded; until it is, no chip is offered, and the chips' health is not known; "
-    + LOAD_DRIVER
+    "the Neuron kernel driver is not loaded; until it is loaded, no chip is offered, and the chips' health is not "
+    "known; " + LOAD_DRIVER
 )
 STOPPED_REASON: Final = "NeuronDriverStopped"
 """Of the last word of a program that nobody has succeeded."""
 
 _UNREAD: Final = {
-    STOPPED_REASON: "no driver watches the chips of this node since it stopped",
+    STOPPED_REASON: "the driver of this node has stopped, so nothing watches the chips",
     KERNEL_DRIVER.reason: NOT_LOADED_MESSAGE,
 }
 """Why the chips are not read, by the reason of ``NeuronHealth``; ``_BEFORE`` and what is known from before follow."""

@@ -59,7 +59,7 @@ def read_system_log() -> bytes:
     if length < 0:
         raise DriverError(
             f"the kernel log cannot be read: syslog(2): {os.strerror(ctypes.get_errno())}",
-            consequence="what it says of the chips stays unknown",
+            consequence="what it reports about the chips stays unknown",
             remedy="run as root with the capability SYSLOG, as in the chart",
         )
     return ctypes.string_at(buffer, length)
@@ -75,7 +75,7 @@ def read_log_file(path: Path) -> bytes:
     except OSError as error:
         raise DriverError(
             f"the log {path} cannot be read: {error.strerror or error}",
-            consequence="what it says of the chips stays unknown",
+            consequence="what it reports about the chips stays unknown",
             remedy="give a regular file as --kernel-log, or leave the option out",
         ) from error
 
@@ -133,7 +133,7 @@ class Detector:
     def not_ready(self) -> list[str]:
         """Why the log is not being read, for readiness."""
         problem = self.worker.problem()
-        return [problem] if problem else [] if self._ready else ["the kernel log was not read yet"]
+        return [problem] if problem else [] if self._ready else ["the kernel log has not been read yet"]
 
     def not_alive(self) -> list[str]:
         """Why a restart may help, for liveness."""
@@ -153,7 +153,7 @@ class Detector:
         yield Sample(f"{prefix}_overruns", text, self._overruns, kind="counter")
         for kind in sorted(KINDS):
             count = sum(hint.kind == kind for hint in tuple(self._stored.values()))
-            yield Sample(f"{prefix}_hints", "Hints that there are now.", count, (("kind", kind),))
+            yield Sample(f"{prefix}_hints", "Hints that exist now.", count, (("kind", kind),))
         if self._read_at is not None:
             text = "Unix time of the last good reading of the log."
             yield Sample(f"{prefix}_last_read_timestamp_seconds", text, self._read_at)
@@ -244,8 +244,8 @@ class Detector:
     def _refused(self, error: OSError) -> DriverError:
         return DriverError(
             f"hints cannot be kept in {self._directory}: {error.strerror or error}",
-            consequence="the node's driver learns nothing of what the kernel log says",
-            remedy="let the detector own the directory, and give it space",
+            consequence="the node's driver does not get faults from the kernel log",
+            remedy="make the directory writable for the detector, and check its free space",
         )
 
 

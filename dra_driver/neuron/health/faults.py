@@ -169,7 +169,7 @@ _ROWS: Final = (
         "degraded",
         "nothing",
         3600,
-        "corrected errors in the chip's SRAM grow in number",
+        "the number of corrected errors in the chip's SRAM is growing",
         "NeuronSRAMCorrectedErrors",
     ),
     Fault(
@@ -178,7 +178,7 @@ _ROWS: Final = (
         "degraded",
         "nothing",
         3600,
-        "corrected errors in the chip's memory grow in number",
+        "the number of corrected errors in the chip's memory is growing",
         "NeuronHBMCorrectedErrors",
     ),
     _component("hbm", "the firmware finds the chip's memory unhealthy"),
@@ -317,7 +317,7 @@ DEFAULT_EFFECTS: Final[Mapping[Severity, Effect]] = MappingProxyType(
 
 REMEDIES: Final[Mapping[Remedy, str]] = MappingProxyType(
     {
-        "nothing": "nothing to do but to watch it",
+        "nothing": "no action is needed, but keep watching it",
         "driver-reload": "drain the node and reload the Neuron kernel driver, or reboot the node",
         "reboot": "drain and reboot the node; replace the instance if that does not help",
         "replacement": "drain the node and replace the instance",

@@ -113,7 +113,7 @@ class MemoryFile:
             return HealthMemory() if data is None else decoded(data)
         except (OSError, ValueError) as error:
             log.error(  # noqa: TRY400 # it explains itself
-                "%s cannot be used: %s; chips are taken to have the faults that the host says now%s",
+                "%s cannot be used: %s; only the faults that the host reports now are known%s",
                 self._path,
                 error,
                 f"; the file is kept as {ASIDE}" if move_aside else "",
@@ -132,7 +132,7 @@ class MemoryFile:
         except OSError as error:
             problem = f"{self._path} cannot be written: {error.strerror or error}"
             if problem != self.problem:
-                log.error("%s; after a restart the driver knows only the faults that the host says then", problem)  # noqa: TRY400
+                log.error("%s; after a restart, the driver knows only the faults that the host reports then", problem)  # noqa: TRY400
             self.problem = problem
             return False
         if self.problem:

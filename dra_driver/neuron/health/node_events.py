@@ -177,7 +177,7 @@ class NodeEvents:
             if again and self._clock() - change.moment < LIFETIME_SECONDS:
                 wait = self._backoff.next(error.retry_after if isinstance(error, ApiError) else None)
                 self._due = time.monotonic() + wait
-                log.debug("no event could be written about %s: %s (next try in %.1f s)", change.text, error, wait)
+                log.debug("cannot write an event about %s: %s (next try in %.1f s)", change.text, error, wait)
                 return
             log.warning("no event is written about %s: %s", change.text, error)
             outcome = "failed"

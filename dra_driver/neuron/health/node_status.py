@@ -172,10 +172,10 @@ class NodeStatusWriter:
             ("label", "labels", status.labels),
             ("condition", f"the condition {condition.TYPE}", status.condition),
         ):
-            current = f"1 while the Node has {what} as it should be."
+            current = f"1 while the Node has {what} as intended."
             yield Sample(f"node_{name}{'s' if name == 'label' else ''}_current", current, float(part.current))
             yield Sample(f"node_{name}_writes", f"Writes of {what} of the Node.", part.writes, kind="counter")
-            yield Sample(f"node_{name}_errors", f"Failed tries to write {what}.", part.errors, kind="counter")
+            yield Sample(f"node_{name}_errors", f"Failed attempts to write {what}.", part.errors, kind="counter")
         for outcome, count in status.events.items():
             yield Sample("node_events", "Events on the Node.", count, (("outcome", outcome),), "counter")
 

@@ -240,7 +240,7 @@ def _check(table: _Table, origin: Origin) -> None:
             if _covers(table.rules[earlier], rule):
                 raise origin.error(
                     ("rules", place),
-                    f"it never counts, since rules[{earlier}] fits everything that it fits",
+                    f"it has no effect, because rules[{earlier}] matches everything that it matches",
                     remedy="remove one of them, or put the narrower one first",
                 )
 
@@ -255,13 +255,13 @@ def _check_rule(rule: Rule, origin: Origin, path: tuple[str | int, ...]) -> None
         if EFFECTS.index(_effect(rule.effect)) < EFFECTS.index(row.strongest):
             raise origin.error(
                 (*path, "effect"),
-                f"{rule.effect} is stronger than {rule.fault} may have, since pods can forge its signal",
+                f"{rule.effect} is not allowed for {rule.fault}, because pods can forge its signal",
                 remedy=f"use one of: {', '.join(EFFECTS[EFFECTS.index(row.strongest) :])}",
             )
         if rule.severity not in (None, row.severity):
             raise origin.error((*path, "severity"), f"the severity of {rule.fault} is {row.severity}")
     if rule.grace_seconds and rule.effect != "NoExecute":
-        raise origin.error((*path, "graceSeconds"), "goes with effect NoExecute only")
+        raise origin.error((*path, "graceSeconds"), "is only valid with effect NoExecute")
     if not 0 <= rule.grace_seconds <= MAX_GRACE_SECONDS:
         raise origin.error((*path, "graceSeconds"), f"give a number from 0 to {MAX_GRACE_SECONDS}")
     for position, name in enumerate(rule.instance_types):
@@ -278,7 +278,7 @@ def _check_type(name: str, origin: Origin, path: tuple[str | int, ...]) -> None:
     except DriverError as error:
         raise origin.error(path, error.what, remedy=error.remedy) from None
     if name not in INSTANCE_TYPES:
-        raise origin.error(path, f"write it without {HYPERPOD_PREFIX}", remedy="it is for HyperPod's nodes too")
+        raise origin.error(path, f"omit {HYPERPOD_PREFIX}", remedy="the name without it also matches HyperPod's nodes")
 
 
 def _one_of(value: str, legal: Iterable[str], origin: Origin, path: tuple[Any, ...]) -> None:

@@ -160,7 +160,7 @@ class HealthWatch:
         """Follow from now on. ``current`` is decided on return, unless the host takes its time to answer."""
         self.worker.start()
         if not self.decided.wait(FIRST_SECONDS):
-            log.warning("the health of the chips has not been read within %.0f s; going on without", FIRST_SECONDS)
+            log.warning("the health of the chips has not been read within %.0f s; continuing without it", FIRST_SECONDS)
 
     def stop(self, timeout: float = 5.0) -> None:
         """Begin no further reading, and wait up to ``timeout`` seconds for the worker. May be called twice."""
@@ -178,7 +178,7 @@ class HealthWatch:
         yield from chip_samples(current, self._memory, self._changes)
         yield Sample("health_read_time_seconds", "Unix time of the last good reading of the chips.", current.read_at)
         yield Sample("health_notifications", "Readings caused by the kernel driver.", self._bell.rung, kind="counter")
-        yield Sample("health_hints_ignored", "Hints of the kernel log that fit no chip.", self._hints_ignored)
+        yield Sample("health_hints_ignored", "Hints of the kernel log that match no chip.", self._hints_ignored)
         yield Sample(
             "health_record_writable", "1 while faults can be remembered on disk.", float(not self._file.problem)
         )
@@ -230,8 +230,8 @@ class HealthWatch:
             if not told and time.monotonic() > old_from:
                 told = True
                 log.error(
-                    "reading %s does not end; nothing is known of the chips until it does; look at the node's kernel "
-                    "log, usually the node must be rebooted",
+                    "reading %s does not end; the state of the chips is not known until it does; check the node's "
+                    "kernel log; usually the node must be rebooted",
                     self._reader.at or "the host",
                 )
                 self._tell(self.current)
@@ -249,7 +249,7 @@ class HealthWatch:
         ignored = malformed + len(hints) - fitting
         if ignored > self._hints_ignored:
             log.warning(
-                "%d of the files in %s fit no chip of this node in this boot, and are ignored", ignored, self._hints_dir
+                "%d files in %s match no chip of this node in this boot, and are ignored", ignored, self._hints_dir
             )
         self._hints_ignored = ignored
         return hints
@@ -386,7 +386,7 @@ def aged(known: NodeHealth, since: int, hanging_at: str, indexes: Collection[int
         hanging_at: the file that is being read, "" when none is.
         indexes: chips that there should be.
     """
-    detail = f"reading {hanging_at} does not end" if hanging_at else "it has not been read for long"
+    detail = f"reading {hanging_at} does not end" if hanging_at else "it has not been read for a long time"
     unreadable = ActiveFault("unreadable", since, detail)
     graver = SEVERITIES[: SEVERITIES.index(unreadable.fault.severity)]
 

@@ -89,13 +89,13 @@ _ROWS = (
         "info",
         "DMI ({detail}) names no Neuron instance type",
         "{subject} of the node label node.kubernetes.io/instance-type is used",
-        "nothing to do if the label is right",
+        "no action is needed if the label is right",
     ),
     _Row(
         "devices-missing",
         "error",
         "devices of this {detail} are missing in sysfs: {subject}",
-        "the others are published, without PCI address and NUMA node",
+        "the others are published without PCI address and NUMA node",
         "look for errors of the kernel driver in 'dmesg', then reboot or replace the instance",
     ),
     _Row(
@@ -122,7 +122,7 @@ _ROWS = (
     _Row(
         "major-mismatch",
         "warning",
-        "sysfs gives {subject} another major number than /proc/devices gives the neuron driver ({detail})",
+        "the major number of {subject} in sysfs differs from that of the neuron driver in /proc/devices ({detail})",
         "the number of sysfs is used",
         "reload the kernel driver if containers cannot open the device",
     ),
@@ -136,15 +136,15 @@ _ROWS = (
     _Row(
         "device-node-stale",
         "warning",
-        "the node of {subject} in the host's /dev has other numbers than sysfs ({detail})",
-        "containers get those of sysfs, programs on the host may fail",
+        "the node of {subject} in the host's /dev has different numbers than sysfs ({detail})",
+        "containers get the numbers from sysfs, but programs on the host may fail",
         "run 'udevadm trigger --subsystem-match=neuron_device'",
     ),
     _Row(
         "core-count-unreadable",
         "info",
         "core_count of {subject} cannot be used ({detail})",
-        "the core count of the instance type's table stands in, if there is one",
+        "the core count from the instance type's table is used instead, if there is one",
         "run the driver as root if permission was denied (kernel drivers before 2.28)",
     ),
     _Row(
@@ -158,7 +158,7 @@ _ROWS = (
         "connected-unreadable",
         "info",
         "connected_devices of {subject} cannot be used ({detail})",
-        "the topology of the instance type's table holds unchecked",
+        "the topology from the instance type's table is used unchecked",
         "run the driver as root if permission was denied (kernel drivers before 2.28)",
     ),
     _Row(
@@ -171,8 +171,8 @@ _ROWS = (
     _Row(
         "architecture-mismatch",
         "error",
-        "the chip behind {subject} is not what the instance type has ({detail})",
-        "the table of the instance type is published",
+        "the chip behind {subject} does not match the instance type ({detail})",
+        "the values from the instance type's table are published",
         "correct the node's instance type label, or report the type to the project",
     ),
     _Row(
@@ -180,21 +180,21 @@ _ROWS = (
         "info",
         "the kernel driver is resetting {subject}",
         "programs that open the device wait",
-        "nothing to do, it is read again soon",
+        "no action is needed, it is read again soon",
     ),
     _Row(
         "device-invalid",
         "error",
         "the kernel driver failed to bring up {subject} (state INVALID)",
-        "no program can open the device, so pods that are given it fail",
+        "no program can open the device, so pods that get it fail",
         "drain the node, then reload the kernel driver, reboot or replace the instance",
     ),
     _Row(
         "value-busy",
         "info",
-        "{detail} of {subject} says busy",
-        "it counts as unknown until the kernel driver knows",
-        "nothing to do, it is read again soon",
+        "{detail} of {subject} is busy",
+        "it is treated as unknown until the kernel driver reports it",
+        "no action is needed, it is read again soon",
     ),
     _Row(
         "ultraserver-files-missing",
@@ -206,21 +206,21 @@ _ROWS = (
     _Row(
         "ultraserver-electing",
         "info",
-        "the nodes of this UltraServer are finding each other (values in {subject} are busy or changing)",
-        "claims with UltraServerConfig wait until that has ended",
-        "nothing to do, it is read again soon; an election can take ten minutes",
+        "the nodes of this UltraServer are electing their ids (values in {subject} are busy or changing)",
+        "claims with UltraServerConfig wait until the election ends",
+        "no action is needed, it is read again soon; an election can take ten minutes",
     ),
     _Row(
         "ultraserver-value-odd",
         "warning",
         "files in {subject} cannot be used: {detail}",
-        "what they should tell counts as not there",
+        "they are treated as missing",
         "reload the Neuron kernel driver while no program uses the devices, which repeats the election",
     ),
     _Row(
         "ultraserver-incomplete",
         "warning",
-        "the UltraServer is not whole: {subject} (the kernel driver offers {detail})",
+        "the UltraServer is incomplete: {subject} (the kernel driver offers {detail})",
         "claims for more nodes than that are refused here",
         "check that the other instances run and have the Neuron kernel driver loaded; reloading it here while no"
         " program uses the devices repeats the election",
@@ -236,7 +236,7 @@ _ROWS = (
         "lnc-default-unusable",
         "warning",
         "{subject} gives no logical core size for this node ({detail})",
-        "the default of the instance type holds",
+        "the default of the instance type applies",
         "the file should have one line such as NEURON_LOGICAL_NC_CONFIG=2",
     ),
 )

@@ -123,7 +123,7 @@ class _Values:
         # One alone, unless the other could not be read, which is said already.
         known, other = (server_file, node_file) if server_id is not None else (node_file, server_file)
         if (server_id is None) != (node_id is None) and not any(text.startswith(other) for text in self.problems):
-            self._odd(other, f"none, although {known} tells one")
+            self._odd(other, f"not set, although {known} is")
         return None
 
     def _server_id(self, name: str) -> str | None:

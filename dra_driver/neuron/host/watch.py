@@ -95,9 +95,9 @@ class HostWatch:
         if not self._scanned.is_set() or lasts > MAX_ROUND_SECONDS:
             hangs = f"has made no progress for {lasts:.0f} s" if self._scanned.is_set() else "has not ended yet"
             raise DriverError(
-                f"{READING} {hangs}, so it is not known what devices there are now",
+                f"{READING} {hangs}, so it is not known which devices exist now",
                 consequence="no claim is prepared",
-                remedy="look at the node's kernel log; usually the node must be rebooted",
+                remedy="check the node's kernel log; usually the node must be rebooted",
             )
         return renew(self._root, self._current, chips, self._files)
 
@@ -105,7 +105,7 @@ class HostWatch:
         """Scan in a thread from now on. ``current`` is true on return, unless the host takes its time to answer."""
         self.worker.start()
         if not self._scanned.wait(FIRST_SECONDS):
-            log.warning("the host has not been read within %.0f s; going on without", FIRST_SECONDS)
+            log.warning("the host has not been read within %.0f s; continuing without it", FIRST_SECONDS)
 
     def stop(self, timeout: float = 5.0) -> None:
         """Begin no further scan, and wait up to ``timeout`` seconds for one under way. May be called twice."""
@@ -158,4 +158,4 @@ def _log_findings(before: tuple[Finding, ...], after: tuple[Finding, ...]) -> No
             log.log(_LEVELS[finding.severity], "%s [%s]", finding.text, finding.code)
     for finding in before:
         if finding not in after and all(finding.code != other.code for other in after):
-            log.info("%s: no longer so for %s", finding.code, finding.subject)
+            log.info("%s: resolved for %s", finding.code, finding.subject)

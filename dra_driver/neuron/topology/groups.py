@@ -86,7 +86,7 @@ def select(instance_type: InstanceType, devices: Collection[int]) -> Selection:
         fabric.require(index)
     members = tuple(sorted(set(devices)))
     if not members:
-        raise DriverError("no device is named", remedy=f"name some of 0 to {fabric.size - 1}")
+        raise DriverError("no device is named", remedy=f"name one or more of 0 to {fabric.size - 1}")
     if len(members) != len(devices):
         repeated = sorted(index for index in members if list(devices).count(index) > 1)
         raise DriverError(f"device {repeated[0]} is named more than once", remedy="name each device once")

@@ -77,8 +77,8 @@ class Partitions:
         unknown = [word for word in words if word not in _WORDS and not _SIZED.fullmatch(word)]
         if unknown or min(sizes, default=2) < 2:
             raise DriverError(
-                f"{quoted(text)} does not say what a node offers",
-                remedy="join one or more of chip, core, group, group4 (or another size), node by dots: chip.core",
+                f"{quoted(text)} is not a valid value",
+                remedy="join one or more of chip, core, group, group4 (or another size), node with dots: chip.core",
             )
         return cls(
             chip="chip" in words,

@@ -44,7 +44,7 @@ def bound(pod: Pod, around: ClusterView) -> BoundPod:
         served = row.serving
         lasting = f" (since {served.since})" if served.since else ""
         cannot = "unprepare" if pod.ending else "prepare"
-        consequence = "" if state.ready else f", so that kubelet cannot {cannot} its claims"
+        consequence = "" if state.ready else f", so kubelet cannot {cannot} its claims"
         causes.append(f"nothing serves the devices of node {row.name}{consequence}: {served.problem}{lasting}")
         remedies.append(remedy(served, row.name))
     refusal = max(around.refusals, key=lambda item: item.last, default=None)
@@ -52,11 +52,11 @@ def bound(pod: Pod, around: ClusterView) -> BoundPod:
     if (refusal is not None or refused) and not state.ready and not pod.ending:
         # What the claims say is told with them.
         if refusal is not None and not any(repeated(item, refusal.text) for item in refused):
-            causes.append(f"kubelet's last try to prepare its claims failed ({refusal.last}): {refusal.text}")
+            causes.append(f"kubelet's last attempt to prepare its claims failed ({refusal.last}): {refusal.text}")
         if not remedies:  # else kubelet had nobody to ask
             remedies.append(
-                "if a parameter is wrong, correct it in the ResourceClaimTemplate or DeviceClass and make the pod "
-                "anew, since a claim keeps its parameters; else kubelet tries again by itself"
+                "if a parameter is wrong, correct it in the ResourceClaimTemplate or DeviceClass and recreate the "
+                "pod, because a claim keeps its parameters; otherwise, kubelet retries automatically"
             )
     elif state.detail and not state.ready:
         causes.append(f"{state.word}: {state.detail}")
@@ -72,7 +72,7 @@ def _sick(pod: Pod, row: NodeRow) -> list[tuple[str, str]]:
     return [
         (
             f"its chip neuron{chip.index} is {chip.state}: {fault.code}" + (f", {fault.row.text}" if fault.row else ""),
-            f"mend neuron{chip.index}: {REMEDIES[fault.row.remedy]}"
+            f"repair neuron{chip.index}: {REMEDIES[fault.row.remedy]}"
             if fault.row and fault.row.remedy != "nothing"
             else "",
         )

@@ -93,10 +93,10 @@ def _note(unlisted: Sequence[str], within_only: str) -> tuple[str, ...]:
     others = [f"claims and pods of namespaces other than {within_only}"] if within_only else []
     if SLICES.plural in unlisted:
         text = f"{', '.join([*unlisted, *others])}: nodes and their chips are not shown; the ClusterRole "
-        text += f"{DEVICES_VIEWER_ROLE} allows to see chips, {VIEWER_ROLE} everything"
+        text += f"{DEVICES_VIEWER_ROLE} allows it for chips, {VIEWER_ROLE} for everything"
     elif unlisted or others:
         parts = [f"{plural} ({_WITHOUT[plural]})" for plural in unlisted]
-        parts += [f"{what} (how many chips are free is not known)" for what in others]
+        parts += [f"{what} (it is not known how many chips are free)" for what in others]
         text = f"{', '.join(parts)}; the ClusterRole {VIEWER_ROLE} allows it"
     else:
         return ()
@@ -104,9 +104,9 @@ def _note(unlisted: Sequence[str], within_only: str) -> tuple[str, ...]:
 
 
 _WITHOUT: Final = {
-    NODES.plural: "what keeps pods off nodes is not known",
-    TAINT_RULES.plural: "what they keep from pods looks free",
-    REFUSALS.plural: "why claims cannot be prepared is not known",
+    NODES.plural: "it is not known what keeps pods off nodes",
+    TAINT_RULES.plural: "devices that they taint look free",
+    REFUSALS.plural: "it is not known why claims cannot be prepared",
 }
 
 

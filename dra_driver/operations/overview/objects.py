@@ -395,7 +395,7 @@ def _why(item: core.Pod, unmade: Collection[str]) -> str:
     ]
     if templates:
         each = first_of([f"ResourceClaimTemplate {name}" for name in templates], 3)
-        return f"no claim is made of {each} of its namespace: does it exist?"
+        return f"no claim is created from {each} in its namespace: does it exist?"
     if scheduled is None or scheduled.status == "True":
         return "no scheduler has looked at it yet"
     return scheduled.message or scheduled.reason

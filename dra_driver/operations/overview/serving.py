@@ -151,7 +151,7 @@ def serving(
     if offered:
         return Serving("Ready" if best is not None else "-")
     if best is not None:
-        problem = withheld or f"the {best.kind} runs, and offers no devices"
+        problem = withheld or f"the {best.kind} runs, but offers no devices"
         return Serving("NothingOffered", problem, "", "" if withheld else best.pod)
     if not known:
         return Serving("Unknown", withheld or "no devices are published there")
@@ -193,7 +193,7 @@ def remedy(found: Serving, node: str) -> str:
         return f"read why: kubectl -n {namespace} describe pod {name}"
     return (
         f"read why (kubectl -n {namespace} logs {name} --previous); if it began with a change of settings or image, "
-        "undo that: helm rollback to a revision of helm history, or the installer script with the settings of before"
+        "revert it: helm rollback to a revision from helm history, or the installer script with the previous settings"
     )
 
 

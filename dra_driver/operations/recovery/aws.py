@@ -48,7 +48,7 @@ class AwsError(DriverError):
     """
 
     def __init__(self, what: str, *, remedy: str = "", retry_after: float | None = None) -> None:
-        super().__init__(what, consequence="it is tried again later", remedy=remedy)
+        super().__init__(what, consequence="it is retried later", remedy=remedy)
         self.retry_after = retry_after
 
 
@@ -71,7 +71,7 @@ def instance_of(provider_id: str) -> Instance:
         raise DriverError(
             f"the Node's spec.providerID is {quoted(provider_id)}, which names no EC2 instance",
             consequence="its instance cannot be replaced by Auto Scaling",
-            remedy="take the step replace out of the policy for such nodes",
+            remedy="remove the step replace from the policy for such nodes",
         )
     return Instance(found["region"], found["instance"])
 
@@ -84,8 +84,8 @@ def check_installed() -> None:
         raise UsageError(
             f"the package boto3 is not installed ({error})",
             consequence="no instance can be replaced and no CloudWatch metric be written",
-            remedy="pip install 'neuron-dra-driver[recover]', use the image of this project, or leave the step replace "
-            "and --cloudwatch out",
+            remedy="pip install 'neuron-dra-driver[recover]', use the image of this project, or remove the step "
+            "replace and --cloudwatch",
         ) from error
 
 
@@ -116,11 +116,11 @@ class Aws:
         if not found:
             raise AwsError(
                 f"instance {instance.id} is in no Auto Scaling group of {instance.region}",
-                remedy="take the step replace out of the policy, and have a hook replace such instances",
+                remedy="remove the step replace from the policy, and let a hook replace such instances",
             )
         group, state = str(found[0].get("AutoScalingGroupName", "")), str(found[0].get("LifecycleState", ""))
         if found[0].get("HealthStatus", "").upper() == "UNHEALTHY" or state.startswith("Terminat"):
-            return f"Auto Scaling group {group} replaces {instance.id} already"
+            return f"Auto Scaling group {group} is already replacing {instance.id}"
         self._call(
             client,
             "SetInstanceHealth",
@@ -152,7 +152,7 @@ class Aws:
             try:
                 self._clients[key] = self._session.client(service, region_name=region, config=config)
             except (BotoCoreError, ValueError) as error:
-                raise AwsError(f"AWS's {service} in {region} cannot be asked: {one_line(str(error), 300)}") from error
+                raise AwsError(f"AWS's {service} in {region} cannot be reached: {one_line(str(error), 300)}") from error
         return self._clients[key]
 
     def _call(self, client: Any, operation: str, **arguments: Any) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class Aws:
         return answer
 
 
-_ACCESS: Final = "check the credentials of the service account and the way to AWS"
+_ACCESS: Final = "check the credentials of the service account and the network path to AWS"
 
 
 def _refusal(operation: str, response: dict[str, Any]) -> AwsError:

@@ -284,7 +284,7 @@ def _foreign(node: NeuronNode, policy: Policy) -> tuple[Reason, str] | None:
         (bool(node.others), "others", f"is left alone: {node.others}"),
         (policy.leave_to_aws and node.agent, "aws", "is left to EKS: its node monitoring agent reports it too"),
         (node.cordoned and not ours, "cordoned", "was cordoned by someone else; it is left alone until uncordoned"),
-        (not node.ready, "not-ready", "is not Ready, so what is known of its chips is old"),
+        (not node.ready, "not-ready", "is not Ready, so the state of its chips is outdated"),
     )
     return next(((reason, text) for is_so, reason, text in rows if is_so), None)
 
@@ -309,7 +309,7 @@ def _go_on(
     held = _held(unit, room, policy)
     lead = lead_of(unit, policy, now)
     if held is None and lead is None:
-        held = "unknown", "nothing more is done until the node says whether its fault is over for good, or goes on"
+        held = "unknown", "nothing more is done until the node reports whether its fault is over or continues"
     if held is not None or lead is None:
         waits += (Wait(node, *held) for node, _ in marked if held)
         return

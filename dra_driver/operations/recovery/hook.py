@@ -98,9 +98,9 @@ class Hook:
         text = ""
         while process.poll() is None and not text:
             if time.monotonic() >= deadline:
-                text = f"it did not end within {self.timeout:g} s and was killed"
+                text = f"it did not finish within {self.timeout:g} s and was killed"
             elif self.stopping():
-                text = "it was killed, since the controller ends"
+                text = "it was killed because the controller is stopping"
             else:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(LOOK_SECONDS)
@@ -108,7 +108,7 @@ class Hook:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         status = process.wait()
-        return text or (f"it ended with status {status}" if status else "")
+        return text or (f"it exited with status {status}" if status else "")
 
     def _failed(self, what: str) -> DriverError:
-        return DriverError(f"the hook {self.program} failed: {what}", consequence="it is called again later")
+        return DriverError(f"the hook {self.program} failed: {what}", consequence="it is retried later")

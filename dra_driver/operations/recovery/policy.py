@@ -16,8 +16,8 @@ Step = Literal["taint", "cordon", "drain", "request", "replace"]
 
 STEPS: Final[Mapping[Step, str]] = MappingProxyType(
     {
-        "taint": "taint the node, so that only pods that tolerate it get there",
-        "cordon": "cordon the node, so that no new pods get there",
+        "taint": "taint the node, so that only pods that tolerate it are scheduled there",
+        "cordon": "cordon the node, so that no new pods are scheduled there",
         "drain": "evict the node's pods, as far as disruption budgets allow",
         "request": "request the fault's remedy: an annotation on the Node, and the hook",
         "replace": "have Auto Scaling replace the instance",
@@ -91,10 +91,10 @@ def decode_policy(text: str, file: str = "policy") -> Policy:
         if not found:
             return Policy()
         if len(found) > 1:
-            raise found[1][0].error((), "one document expected, found more")
+            raise found[1][0].error((), "expected one document, got more")
         return _policy(*found[0])
     except ManifestError as error:
-        raise UsageError(str(error), consequence="nothing was started") from error
+        raise UsageError(str(error), consequence="the program does not start") from error
 
 
 def _policy(origin: Origin, document: Any) -> Policy:
@@ -114,14 +114,14 @@ def _policy(origin: Origin, document: Any) -> Policy:
         if "request" in steps and FAULTS[code].remedy == "nothing":
             raise origin.error(("faults", code), _NO_REMEDY)
         if _forgeable(FAULTS[code]) and not set(steps) <= set(HARMLESS):
-            told = f"{', '.join(HARMLESS)} expected, since pods can forge this fault; found {', '.join(steps)}"
+            told = f"{', '.join(HARMLESS)} expected, because pods can forge this fault; got {', '.join(steps)}"
             raise origin.error(("faults", code), told)
     return Policy(**given)
 
 
 def _check_keys(origin: Origin, path: tuple[str, ...], value: Any, legal: tuple[str, ...]) -> None:
     if not isinstance(value, dict):
-        raise origin.error(path, f"an object expected, found {_shown(value)}")
+        raise origin.error(path, f"expected an object, got {_shown(value)}")
     for key in value:
         if key not in legal:
             raise origin.error(
@@ -133,24 +133,24 @@ def _number_or_flag(origin: Origin, key: str, value: Any, bounds: tuple[int, int
     if bounds is None:
         if isinstance(value, bool):
             return value
-        raise origin.error((key,), f"true or false expected, found {_shown(value)}")
+        raise origin.error((key,), f"expected true or false, got {_shown(value)}")
     least, most = bounds
     if type(value) is int and least <= value <= most:
         return value
-    raise origin.error((key,), f"a whole number from {least} to {most} expected, found {_shown(value)}")
+    raise origin.error((key,), f"expected a whole number from {least} to {most}, got {_shown(value)}")
 
 
 def _steps(origin: Origin, path: tuple[str, ...], value: Any) -> tuple[Step, ...]:
     if not isinstance(value, list):
-        raise origin.error(path, f"a list of steps expected, found {_shown(value)}; legal: {', '.join(STEPS)}")
+        raise origin.error(path, f"expected a list of steps, got {_shown(value)}; legal: {', '.join(STEPS)}")
     for place, item in enumerate(value):
         if item not in tuple(STEPS):  # it may be unhashable
             raise origin.error((*path, place), f"no step: {_shown(item)}; legal: {', '.join(STEPS)}")
     steps = tuple(step for step in STEPS if step in value)
     if list(steps) != value:
-        raise origin.error(path, f"each step once and in their order expected: {', '.join(steps)}")
+        raise origin.error(path, f"list each step once and in their order, got {', '.join(steps)}")
     if "drain" in steps and not {"taint", "cordon"} & set(steps):
-        raise origin.error(path, "drain without taint or cordon: the pods would come back; add one of them")
+        raise origin.error(path, "drain needs taint or cordon, or the pods come back; add one of them")
     return steps
 
 

@@ -176,10 +176,10 @@ def _manifest(
 ) -> Iterator[str]:
     yield f"Report of dra-driver {VERSION}, collected at {timestamp(at)}."
     yield ""
-    yield "Only fields that a table of the program names are in here: no environment, command, volume or image of other"
+    yield "It contains only fields that are on the program's list: no environment, command, volume or image of other"
     yield "pods than the driver's own, no Secret, no ConfigMap but the driver's policies, no annotation but the"
-    yield "driver's, and no opaque parameter of other drivers. What looks like a credential was removed from messages"
-    yield "and logs. These, and CEL expressions, are still free text: please look at them before you send this."
+    yield "driver's, and no opaque parameter of other drivers. Apparent credentials were removed from messages"
+    yield "and logs. These, and CEL expressions, are free text: check them before you send this report."
     if redact:
         yield "Names of namespaces, nodes, pods and claims were replaced, each by the same word everywhere."
     yield ""

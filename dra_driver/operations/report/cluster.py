@@ -131,7 +131,7 @@ class _Reader:
             "ResourceClaim",
             allowed.CLAIM,
             lambda kept, _: self._claim(kept, classes),
-            "what is asked and allocated",
+            "what is requested and allocated",
         )
         templates = self._objects(
             "ResourceClaimTemplate",
@@ -146,7 +146,7 @@ class _Reader:
         self._remember("claim", claims)
         self._remember("template", templates)
         about = {(kind, *_key(item)) for kind, items in (("Pod", pods), ("ResourceClaim", claims)) for item in items}
-        self._objects("Event", allowed.EVENT, lambda kept, _: _event(kept, about), "what was said about these objects")
+        self._objects("Event", allowed.EVENT, lambda kept, _: _event(kept, about), "messages about these objects")
         rule = allowed.workload(self._settings.variables, self._settings.options)
         for kind in ("DaemonSet", "Deployment"):
             self._objects(kind, rule, lambda _, item: self._workload(item), "settings of the driver's programs")

@@ -129,7 +129,7 @@ TABLE: Final = (
         "sysfs has the device number of each chip, and no two chips share one",
         _interface(f"{_DRIVER}; Linux, Documentation/ABI/testing/sysfs-dev"),
         files("dev", unique=lambda host: not host.emulated),
-        "containers get no chip, or another one than they were allocated: do not use the driver on this host",
+        "containers get no chip, or a different one than they were allocated: do not use the driver on this host",
         ("offering chips", "containers with chips"),
     ),
     Assumption(
@@ -159,7 +159,7 @@ TABLE: Final = (
         "each chip has as many physical cores as its type says",
         _public(f"{_SDK}, about-neuron/arch; {_SYSFS}"),
         files("core_count", findings=("core-count-mismatch",), needs=(known_type,)),
-        "claims for cores are cut wrongly: containers get core numbers that do not exist",
+        "claims for cores are divided wrongly: containers get core numbers that do not exist",
         ("logical cores", "sharing chips"),
     ),
     Assumption(
@@ -172,7 +172,7 @@ TABLE: Final = (
     ),
     Assumption(
         "architecture",
-        "the kernel driver calls the chips as the table has it",
+        "the kernel driver names the chips as the table does",
         _interface(f"{_DRIVER}; {_SYSFS}"),
         Check("neuronN/info/architecture/", verdicts.architecture),
         "chips of a type that the table does not know are taken for others: wrong sizes of logical cores",
@@ -196,7 +196,7 @@ TABLE: Final = (
         "the state of a chip is 0 (resetting), 1 (ready) or 2 (invalid)",
         _interface(_DRIVER),
         files("reset"),
-        "a chip that cannot be opened is offered nevertheless",
+        "a chip that cannot be opened is still offered",
         ("health of chips",),
     ),
     Assumption(
@@ -212,7 +212,7 @@ TABLE: Final = (
         "a chip that names a neighbour is named by it",
         _inferred("all tables of the kernel driver are so"),
         Check("neuronN/connected_devices", verdicts.links_symmetric),
-        "drawings and sets of connected chips are not as the hardware is",
+        "drawings and sets of connected chips do not match the hardware",
         ("chips with their neighbours",),
     ),
     Assumption(
@@ -220,7 +220,7 @@ TABLE: Final = (
         "the neighbours are those of the type's fabric: torus, ring or chain",
         _public(_LS),
         Check("neuronN/connected_devices", verdicts.links_fabric),
-        "connected sets (topology_x, topology4_id, segments) join chips without a link; chips are said to be faulty",
+        "connected sets (topology_x, topology4_id, segments) join chips without a link; chips are reported as faulty",
         ("chips with their neighbours", "health of chips"),
     ),
     Assumption(
@@ -273,7 +273,7 @@ TABLE: Final = (
     ),
     Assumption(
         "ultraserver-files",
-        "nodes of UltraServers have the class files of their type, others none that say anything",
+        "nodes of UltraServers have the class files of their type, others have none with a value",
         _interface(f"{_DRIVER}; {_ULTRASERVER}"),
         Check(
             "sys/class/neuron_device/{node_id*,server_id*,reservation_id,node_cnt,ultraserver_mode}",
@@ -303,7 +303,7 @@ TABLE: Final = (
         "each chip counts uncorrected errors of SRAM and memory",
         _public(_SYSFS),
         files("sram_ecc_uncorrected", "mem_ecc_uncorrected", "mem_ecc_repairable_uncorrected"),
-        "chips with broken memory are not noticed, or all are said to be of unknown health",
+        "chips with broken memory are not noticed, or all are reported with unknown health",
         ("health of chips",),
     ),
     Assumption(
@@ -319,7 +319,7 @@ TABLE: Final = (
         "since kernel driver 2.30 Trainium2 and 3 list unhealthy parts by names that the driver knows",
         _interface(_DRIVER),
         files("unhealthy_components", needs=(new_kernel_driver, new_chips), odd=verdicts.known_components),
-        "parts with another name are reported as component-unhealthy, which asks for a replacement",
+        "parts with another name are reported as component-unhealthy, which requests a replacement",
         ("health of chips",),
     ),
     Assumption(
@@ -335,7 +335,7 @@ TABLE: Final = (
         "the heartbeat grows at least once a minute",
         _inferred(f"{_DRIVER} (a counter that a health check moves; how often is not public)"),
         Check("neuronN/stats/hardware/health_status/healthcheck_heartbeat, twice (--wait)", verdicts.heartbeat),
-        "all chips are said to be unhealthy (heartbeat-stalled): give that fault the effect None in the health policy",
+        "all chips are reported as unhealthy (heartbeat-stalled): give that fault the effect None in the health policy",
         ("health of chips",),
     ),
     Assumption(

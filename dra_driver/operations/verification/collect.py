@@ -64,7 +64,7 @@ def collect(root: Path) -> Evidence:
     def overdue() -> DriverError:
         return DriverError(
             f"reading {at[-1] if at else root} does not end",
-            consequence="nothing more can be said of this host",
+            consequence="the check of this host cannot continue",
             remedy="look at the node's kernel log, and send in the name of this file with what it says",
         )
 

@@ -81,7 +81,7 @@ def read(data: bytes) -> Evidence:
         raise _unusable(quoted(str(error), 200)) from error
     strange = list(unknown_paths(found.evidence))
     if strange:
-        raise _unusable(f"it has files that no report has: {first_of([quoted(path) for path in strange], 3)}")
+        raise _unusable(f"it contains unexpected files: {first_of([quoted(path) for path in strange], 3)}")
     if any(seen.text is not None and seen.text != seen.text.strip() for seen in found.evidence.files.values()):
         raise _unusable("a text in it begins or ends with white space")
     return found.evidence

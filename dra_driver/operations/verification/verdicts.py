@@ -483,8 +483,8 @@ def heartbeat(host: Evidence) -> Verdict:
     if not beating:
         return unchecked("there is no heartbeat")
     if still and host.waited_seconds < HEARTBEAT_SECONDS:
-        return unchecked(f"neuron{ranges(still)} stood still, but for less than {HEARTBEAT_SECONDS} s", seen)
-    return differs(seen, f"the heartbeats of {ranges(still)} stand still") if still else ok(seen)
+        return unchecked(f"neuron{ranges(still)} did not advance, but for less than {HEARTBEAT_SECONDS} s", seen)
+    return differs(seen, f"the heartbeats of {ranges(still)} do not advance") if still else ok(seen)
 
 
 _NO_LOG: Final = unchecked("no kernel log was given; save one with 'dmesg --raw' and give it with --kernel-log")
@@ -514,7 +514,7 @@ def firmware_answers(host: Evidence) -> Verdict:
 # --- neuron-ls ------------------------------------------------------------------------------------------------------
 
 
-NOTHING_TO_COMPARE: Final = "neuron-ls does not list it, or no public source tells what to expect"
+NOTHING_TO_COMPARE: Final = "neuron-ls does not list it, or no public source documents the expected value"
 
 
 def neuron_ls(host: Evidence) -> Verdict | None:

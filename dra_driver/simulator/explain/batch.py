@@ -113,8 +113,8 @@ def _absent(manifests: Manifests, target: Target) -> ManifestError:
         else [claim_name(item) for item in manifests.claims]
     )
     what = "pod with resource claims" if target.kind == "pod" else "claim"
-    there = f"there are {', '.join(sorted(known)[:_SHOWN])}" if known else "there is none at all"
-    return ManifestError(f"there is no {what} {target.namespace}/{target.name}; {there}")
+    there = f"{what}s that exist: {', '.join(sorted(known)[:_SHOWN])}" if known else f"no {what} exists"
+    return ManifestError(f"{what} {target.namespace}/{target.name} does not exist; {there}")
 
 
 _SHOWN = 8
@@ -300,19 +300,19 @@ def _labelling(labels: Mapping[str, str], *, emulated: bool) -> str:
     texts = [f"{key}={value}" for key, value in sorted(labels.items())]
     if emulated:
         options = " ".join(f"--node-label {text}" for text in texts)
-        return f"say that the nodes have {'it' if len(texts) == 1 else 'them'}, if those of your cluster do: {options}"
-    return f"label a node (kubectl label node NODE {' '.join(texts)}), or do not ask for that in the pod"
+        return f"declare that nodes have {'it' if len(texts) == 1 else 'them'}, if those of your cluster do: {options}"
+    return f"label a node (kubectl label node NODE {' '.join(texts)}), or remove that requirement from the pod"
 
 
 def _nowhere(pod: PodWithClaims | None, claims: Sequence[ResourceClaim]) -> str:
     """Why no node is eligible; "" if some may be."""
     leaving = next((claim for claim in claims if claim.metadata.deletion_timestamp is not None), None)
     if leaving is not None:
-        return f"claim {claim_name(leaving)} is being deleted, so nothing is allocated with it"
+        return f"claim {claim_name(leaving)} is being deleted, so nothing is allocated for it"
     if pod is not None and pod.node_name and any(claim.status.allocation is None for claim in claims):
         return (
-            "the pod names its node itself, so the scheduler does not see it and allocates nothing for it; use a "
-            "nodeSelector on kubernetes.io/hostname instead of nodeName"
+            "the pod sets nodeName, which bypasses the scheduler, so nothing is allocated for it; use "
+            "a nodeSelector on kubernetes.io/hostname instead"
         )
     return ""
 

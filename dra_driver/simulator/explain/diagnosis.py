@@ -61,7 +61,7 @@ def diagnosis(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
     notes = (*unready, *filter(None, [node.offer_problem]))
     if not any(pool.offers for pool in ready):
         if unready:
-            return Diagnosis("pools", f"no pool of devices is ready: {'; '.join(unready)}")
+            return Diagnosis("pools", f"no resource pool is ready: {'; '.join(unready)}")
         empty = listed(sorted({pool.key[0] for pool in pools}))
         text = f"{empty} publishes no devices there" if empty else "no driver publishes devices there"
         if node.offer_problem:
@@ -182,7 +182,7 @@ def _sentence(case: Case, found: Conflict, views: Sequence[RequestView], constra
         return f"{who} {are(len(requests), 'needs', 'need')} {_needs(constraints)}"
     if len(requests) > 1:
         free = " and ".join(f"{view.free} for {view.request}" for view in views)
-        return f"{_several(case, found)} can each be satisfied, but not together: free and matching are {free}"
+        return f"{_several(case, found)} can each be satisfied, but not together: {free} are free and match"
     return _lack(name, views[0])
 
 
@@ -230,7 +230,9 @@ def _lack(name: str, view: RequestView) -> str:
     if view.free >= view.wanted:
         return f"{needs}; {view.free} match and are free, but not {view.wanted} of them at the same time"
     if not matching:
-        return f"{needs}, and none of {view.total} matches"
+        return f"{needs}, and {'the only one does not match' if view.total == 1 else f'none of {view.total} matches'}"
     if matching == view.free:
         return f"{needs}, and only {view.free} {are(view.free, 'matches', 'match')}"
+    if matching == 1:
+        return f"{needs}, and the only one that matches is not free"
     return f"{needs}, and {view.free or 'none'} of the {matching} that match {are(view.free or 1)} free"

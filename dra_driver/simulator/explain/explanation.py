@@ -242,7 +242,7 @@ def exclusions(question: Question) -> Mapping[str, str]:
         selector = claim.status.allocation.node_selector if claim.status.allocation is not None else None
         for node in question.nodes if selector is not None else ():
             if not matches(node, None, None, selector):
-                text = f"claim {claim_name(claim)} is allocated already, on other nodes"
+                text = f"claim {claim_name(claim)} is already allocated, on other nodes"
                 excluded.setdefault(node.name, text)
     return excluded
 
@@ -285,13 +285,13 @@ def _allocated(question: Question, had: tuple[Placed, ...]) -> Explanation:
     could = sorted(node.name for node in question.nodes if node.name not in excluded)
     listing = "; ".join(
         f"claim {item.claim} has "
-        + (shortened([f"{one.pool}/{one.device}" for one in item.devices]) or "no devices, as it asks for none")
+        + (shortened([f"{one.pool}/{one.device}" for one in item.devices]) or "no devices, because it requests none")
         for item in had
     )
-    verdict = f"{question.subject} has its devices already: {listing}"
+    verdict = f"{question.subject} already has its devices: {listing}"
     refused = question.refused(question.claims, could[0]) if could else ()
     if not could:
-        verdict += "; but there is no node that it may go to"
+        verdict += "; but it may not run on any node"
     elif refused:
         verdict += "; but the driver will refuse it"
     return Explanation(
@@ -362,10 +362,10 @@ def _together(found: Mapping[str, Diagnosis]) -> tuple[NodesAlike, ...]:
 
 
 _OTHERS = {
-    "only": "would do as well",
-    "name": "would do as well",
-    "score": "would do, with a lower score",
-    "alternative": "would do, with a later alternative",
+    "only": "would fit as well",
+    "name": "would fit as well",
+    "score": "would fit, with a lower score",
+    "alternative": "would fit, with a later alternative",
 }
 
 
@@ -380,8 +380,8 @@ def _verdict(
         return f"{question.subject} fits{but}: it gets its devices on node {chosen.node}{also}"
     if culprit is not None:
         return (
-            f"{question.subject} fits nowhere: an error on node {culprit.name} ends its scheduling, so that no other "
-            "node is taken either"
+            f"{question.subject} fits nowhere: an error on node {culprit.name} ends its scheduling, so no other "
+            "node is considered"
         )
     if not total:
         return f"{question.subject} fits nowhere: there is no node"

@@ -189,7 +189,7 @@ def _finding(
     values = tuple(value(offer, attribute) for attribute in attributes)
     state, why = _obstacle(offer, pool, option, around, progress)
     if state == "free" and None in values:
-        state, why = "attribute", f"it has no attribute {attributes[values.index(None)]}"
+        state, why = "attribute", f"attribute {attributes[values.index(None)]}"
     blockers = _blockers(offer, pool, around, progress) if state == "counters" else ()
     return DeviceFinding(*name, state, why, values=values, in_use=used, blockers=blockers)
 
@@ -225,10 +225,10 @@ def _obstacle(
     if why:
         return "capacity", why
     if not progress.fits(Candidate(offer, pool), (), option.names[0]):
-        return "counters", "the shared counters that it consumes are used up by devices in use"
+        return "counters", "the shared counters that are needed are used up by devices in use"
     taint = _blocking_taint(offer, option)
     if taint is not None:
-        return "taint", f"it has {said(taint)}, which is not tolerated"
+        return "taint", f"{said(taint)} is not tolerated"
     return "free", ""
 
 
@@ -239,13 +239,13 @@ def _capacity_missing(offer: PoolDevice, option: RequestAlternative, around: Sea
     wanted = amounts(device, option.capacity, around.release)
     if wanted is None:
         missing = ", ".join(sorted(set(option.capacity) - set(device.capacity)))
-        return f"it has no capacity {missing}"
+        return f"capacity {missing} is missing"
     consumed = around.usage.consumed(offer.id)
     for name, amount in wanted.items():
         if not amount.legal:
-            return f"its policy for capacity {name} does not allow {amount.text}"
+            return f"the policy for capacity {name} does not allow {amount.text}"
         if not fits(device, {name: amount}, consumed):
-            return f"it has less than {amount.text} of capacity {name} left"
+            return f"less than {amount.text} of capacity {name} is left"
     return ""
 
 

@@ -270,7 +270,7 @@ def _tolerating(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
                 where = _request_name(case, part)
                 yield (
                     f"tolerate the taint{'s' if len(taints) > 1 else ''} {names} in {where}: node "
-                    f"{miss.node.name} then does" + (f"; or {ways}" if ways else "")
+                    f"{miss.node.name} then fits" + (f"; or {ways}" if ways else "")
                 )
             if helpful:
                 break
@@ -300,8 +300,8 @@ def _without_clause(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
             changed = msgspec.structs.replace(exactly, selectors=shorter)
             if case.trials.fits(_changed(case, part, changed), miss.node):
                 yield (
-                    f"change or leave out {clause_text(group.clause)} in {_request_name(case, part)}: without it node "
-                    f"{miss.node.name} does"
+                    f"change or leave out {clause_text(group.clause)} in {_request_name(case, part)}: without it, node "
+                    f"{miss.node.name} fits"
                 )
 
 
@@ -346,8 +346,8 @@ def _never_fails(case: Case, node: NodeView, expression: str) -> bool:
 
 
 _TOO_MANY = (
-    "ask for fewer devices in one request, or for larger ones: there are so many combinations of devices that it was "
-    "not found out what else would help"
+    "ask for fewer devices in one request, or for larger ones: there are so many combinations of devices that it is "
+    "not known what else would help"
 )
 
 
@@ -355,5 +355,5 @@ def _last_resort(case: Case, nodes: Sequence[NodeView], holders: Sequence[Resour
     """If no small change helps: whether the claims would fit on an empty node."""
     with without(case, holders):
         if any(case.trials.fits(case.claims, node) for node in nodes):
-            return ("wait: only nodes that are emptier than now would do",)
+            return ("wait: only nodes with more free devices than now would fit",)
     return (_TOO_MANY,) if case.trials.incomplete else ()

@@ -36,7 +36,7 @@ def text(found: Explanation, told: Collection[str] = ()) -> str:
         lines += ["", _sentence(f"{counted(len(groups) - MAX_GROUPS, 'more group')} of nodes: see -o json")]
     if found.nearest and len(groups) > 1:
         lines += ["", _sentence(f"nearest miss: {found.nearest}")]
-    lines += _listed("Who holds what is in the way:", _held(found))
+    lines += _listed("Claims that hold needed devices:", _held(found))
     traps = [trap for trap in found.traps if trap.name not in told]
     lines += _listed("Known traps:", [f"[{trap.name}] {_sentence(trap.sentence)}" for trap in traps])
     return "\n".join(map(printable, lines))
@@ -75,8 +75,7 @@ def texts(found: Sequence[Explanation]) -> str:
 
 def _alike(found: Sequence[Explanation]) -> str:
     names = shortened([item.subject for item in found], MAX_NAMES)
-    them = "it" if len(found) == 1 else "them"
-    return printable(_sentence(f"{names}: all that is said of {found[0].like} is true of {them}, too"))
+    return printable(_sentence(f"{names}: the same as for {found[0].like}"))
 
 
 def _held(found: Explanation) -> list[str]:

@@ -84,7 +84,7 @@ def _sentence(sight: TrapInput, kind: InstanceType, chosen: Allocation | None) -
     what = f"{sight.wish.name} asks for {count} chips of a {kind.name}"
     sizes = listed([str(size) for size in fabric.set_sizes()])
     if fabric.connected_sets(count):
-        text = f"{what}, but no constraint says that they have to be a connected set"
+        text = f"{what}, but no constraint requires them to be a connected set"
     else:
         text = (
             f"{what}, a {fabric.describe()}, where connected sets have {sizes} chips: the count is legal, but nothing "
@@ -240,7 +240,7 @@ def _all_with_counters(case: Case, seen: Sequence[TrapInput], chosen: Allocation
     admin = ", also with adminAccess" if sight.wish.option.admin else ""
     if case.world.release.name == "1.36":
         return (
-            f"{what}: kube-scheduler 1.36.0 and 1.36.1 crash on that (kubernetes#138882), and later ones refuse it"
+            f"{what}: kube-scheduler 1.36.0 and 1.36.1 crash on it (kubernetes#138882), and later ones refuse it"
             f"{admin} when the devices exclude each other; ask for one device that is the whole node"
         )
     return f"{what}: it is refused{admin}, whenever two of them exclude each other, such as a node and its chips"
@@ -251,7 +251,7 @@ def _admin_with_counters(case: Case, seen: Sequence[TrapInput], chosen: Allocati
     if sight is None:
         return ""
     return (
-        f"{sight.wish.name} has adminAccess, which passes over devices in use, but not over shared counters "
+        f"{sight.wish.name} has adminAccess, which ignores devices in use, but not shared counters "
         f"or taints: on node {sight.node.name} it waits until the counters of a device are free (kubernetes#140729)"
     )
 
@@ -266,12 +266,12 @@ def _missing_attribute(case: Case, seen: Sequence[TrapInput], chosen: Allocation
         place = f"{clause_text(failing[0].failed.clause)} fails on {devices} of node {sight.node.name}"
         if len(busy) == len(failing):
             return (
-                f"{place}, which the search passes over as they are in use: when one of them is free again, the same "
+                f"{place}, which the search skips, because they are in use: when one of them is free again, the same "
                 "claim ends with an error"
             )
         return (
             f"{place}: a selector that fails on one device keeps the pod off every node, as soon as the search reaches "
-            "that device; test device.driver first, and whether the attribute is there"
+            "that device; first test device.driver, and whether the attribute is set"
         )
     return ""
 
@@ -283,8 +283,8 @@ def _shared_pool_name(case: Case, seen: Sequence[TrapInput], chosen: Allocation 
             if names[offer.pool] > 1:
                 return (
                     f"two drivers have a pool {offer.pool} with shared counters on node {sight.node.name}: "
-                    "kube-scheduler up to 1.36.3 mixes their counters up, so that it refuses what is free or gives out "
-                    "what is not (kubernetes#140434); 1.37 does not"
+                    "kube-scheduler up to 1.36.3 mixes up their counters, so it refuses free devices or allocates "
+                    "devices in use (kubernetes#140434); 1.37 does not"
                 )
     return ""
 
@@ -296,8 +296,8 @@ def _kept_counters(case: Case, seen: Sequence[TrapInput], chosen: Allocation | N
             reason = "a taint" if tainted else "a constraint"
             return (
                 f"{sight.wish.name} can get devices that consume shared counters, and {reason} may reject them: "
-                "kube-scheduler up to 1.36.2 then keeps their counters for the rest of the attempt and may refuse what "
-                "is free (kubernetes#140431)"
+                "kube-scheduler up to 1.36.2 then keeps their counters for the rest of the attempt and may refuse "
+                "free devices (kubernetes#140431)"
             )
     return ""
 
@@ -310,7 +310,7 @@ def _vanished_device(case: Case, seen: Sequence[TrapInput], chosen: Allocation |
             if pool.counters and pool.usable and gone:
                 return (
                     f"{named(gone)} of pool {'/'.join(pool.key)} is in use but no longer published: its shared "
-                    "counters count as free, so the same hardware can be given out twice (kubernetes#140802)"
+                    "counters count as free, so the same hardware can be allocated twice (kubernetes#140802)"
                 )
     return ""
 
@@ -323,7 +323,7 @@ def _counters_at_scale(case: Case, seen: Sequence[TrapInput], chosen: Allocation
         return ""
     return (
         f"{len(pools)} pools have shared counters, and kube-scheduler 1.36 looks at all of them for each node that it "
-        "asks: 1 ms a node with 100 such pools, 10 ms with 500, 600 ms with 5,000; 1.37 does not"
+        "tries: 1 ms a node with 100 such pools, 10 ms with 500, 600 ms with 5,000; 1.37 does not"
     )
 
 
@@ -333,8 +333,8 @@ def _dropped_counters(case: Case, seen: Sequence[TrapInput], chosen: Allocation 
         pair = _unprotected(pool)
         if pair is not None:
             return (
-                f"pool {pool.key[1]} offers {pair[0]} and {pair[1]} without shared counters, so that both can be given "
-                "out at once although they have hardware in common: the API server has dropped those fields, as 1.33 "
+                f"pool {pool.key[1]} offers {pair[0]} and {pair[1]} without shared counters, so both can be "
+                "allocated at once although they share hardware: the API server has dropped those fields, as 1.33 "
                 "to 1.35 and servers without DRAPartitionableDevices do; upgrade it, or publish one kind of device"
             )
     return ""
@@ -417,7 +417,7 @@ def _whole_nodes(sight: TrapInput) -> str:
     if kind is None or kind.ultraserver is None:
         return ""
     return (
-        f"{sight.wish.name} asks for {option.count} devices, and a node of {kind.name} offers one, itself as a whole: "
+        f"{sight.wish.name} asks for {option.count} devices, and a node of {kind.name} offers one, the whole node: "
         "with the driver's option --partitions chip, or chip.node (in the chart draDriver.partitions), it offers its "
         "chips"
     )
@@ -442,7 +442,7 @@ def _offer_them(case: Case, sight: TrapInput, row: DeviceClassRow, devices: Sequ
     kinds = {kind for device in devices if (kind := lookup(text_of(device, "instanceType"))) is not None}
     offered = [resource for resource in MEANINGS if any(resource_of(device) == resource for device in devices)]
     they = listed([MEANINGS[resource][1] for resource in offered]) or "other devices"
-    text = f"{sight.wish.name} has class {row.name}, {row.meaning}, and none of the nodes offers that, but {they}"
+    text = f"{sight.wish.name} has class {row.name}, {row.meaning}, which no node offers; the nodes offer {they}"
     possible = sorted({size for kind in kinds for size in group_sizes(kind.fabric)})
     if row.resources == ("neuron_group",) and kinds and (not possible or (size is not None and size not in possible)):
         having = f"only groups of {listed([str(item) for item in possible])}" if possible else "no groups"
@@ -451,7 +451,7 @@ def _offer_them(case: Case, sight: TrapInput, row: DeviceClassRow, devices: Sequ
     words.append(f"group{size}" if size is not None else _WORDS[row.resources[0]])
     text += (
         f": the driver's option --partitions {'.'.join(words)} (in the chart draDriver.partitions) makes every node "
-        f"offer it, and the label {DRIVER_NAME}/partitions={'.'.join(words)} one node"
+        f"offer it, and the label {DRIVER_NAME}/partitions={'.'.join(words)} a single node"
     )
     if case.world.release.name == "1.36" and len(words) > 1:
         text += "; devices that overlap need Kubernetes 1.37, or --shared-counters force"
@@ -481,9 +481,9 @@ def _scattered_cores(case: Case, seen: Sequence[TrapInput], chosen: Allocation |
             continue
         consecutive = f", or {runs} for consecutive ones" if option.count in RUN_SIZES else ""
         return (
-            f"{sight.wish.name} asks for {option.count} cores, but no constraint says that they have to be on one "
-            f"chip: matchAttribute {DRIVER_NAME}/deviceId does{consecutive}; what is asked for by extended resources "
-            "cannot say it"
+            f"{sight.wish.name} asks for {option.count} cores, but no constraint requires them to be on one "
+            f"chip: matchAttribute {DRIVER_NAME}/deviceId does{consecutive}; extended resources cannot express "
+            "that"
         )
     return ""
 
@@ -492,9 +492,9 @@ def _old_server(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None
     if not _before_1_36(case):
         return ""
     return (
-        f"the API server is {case.server}: unless their feature gates are on, it drops without a word what claims say "
-        "about tolerations and consumable capacity, and what slices say about taints and shared counters; what is "
-        f"explained here is what it has kept, by the rules of {case.world.release.name}"
+        f"the API server is {case.server}: unless their feature gates are on, it silently drops tolerations and "
+        "consumable capacity from claims, and taints and shared counters from slices; this explanation is of what it "
+        f"has kept, by the rules of {case.world.release.name}"
     )
 
 

@@ -194,15 +194,15 @@ class Explanation:
 
 
 _WANTS: dict[State, Callable[[str, str, DeviceFinding], str]] = {
-    "free": lambda devices, verb, _: f"{devices} {verb} free and match",
+    "free": lambda devices, verb, _: f"{devices} {verb} free and match{'es' if verb == 'is' else ''}",
     "in use": lambda devices, verb, _: f"{devices} would match, but {verb} in use",
     "node": lambda devices, verb, _: f"{devices} would match, but {verb} for other nodes",
-    "attribute": lambda devices, _, found: f"{devices} would match, but: {found.why}",
-    "capacity": lambda devices, _, found: f"{devices} would match, but: {found.why}",
+    "attribute": lambda devices, _, found: f"{devices} would match, but {found.why}",
+    "capacity": lambda devices, _, found: f"{devices} would match, but {found.why}",
     "counters": lambda devices, _, found: (
-        f"{devices} would match, but: {found.why}" + (f": {named(found.blockers)}" if found.blockers else "")
+        f"{devices} would match, but {found.why}" + (f": {named(found.blockers)}" if found.blockers else "")
     ),
-    "taint": lambda devices, _, found: f"{devices} would match, but: {found.why}",
+    "taint": lambda devices, _, found: f"{devices} would match, but {found.why}",
 }
 
 
@@ -238,10 +238,10 @@ def _group(members: Sequence[DeviceFinding], total: int) -> DeviceGroup:
     clause, whose = clause_text(first.failed.clause), owner(first.failed.place)
     if first.failed.error:
         sentence = f"on {devices} {clause} fails ({first.failed.error})"
-        extra = f"; {busy} of them {are(busy)} in use, on which the search does not try it" if busy else ""
+        extra = f"; {busy} of them {are(busy)} in use, and skipped by the search" if busy else ""
     else:
         sentence = f"{devices} {are(len(members), 'does', 'do')} not match: {clause} is false"
-        extra = f"; {busy} of them {are(busy)} in use besides" if busy else ""
+        extra = f"; {busy} of them {are(busy)} also in use" if busy else ""
     sentence += (f", as {values}" if values else "") + f" ({whose})" + extra
     return DeviceGroup(names, first.state, sentence, first.failed.expression, first.failed.clause, read)
 

@@ -239,7 +239,7 @@ class _Resolver:
                 devices.append(template.spec.spec.devices)
             elif claim is None and reference.name and (held or pod.by_operator):
                 kind = "ResourceClaimTemplate" if reference.template else "ResourceClaim"
-                return f"{kind} {reference.template or reference.claim}, which is not there"
+                return f"{kind} {reference.template or reference.claim}, which does not exist"
         asks_here = any(name.startswith(NEURON_RESOURCES) for name in pod.extended_resources)
         return self._missing_classes(devices, held=held, asks_here=asks_here)
 
@@ -255,7 +255,7 @@ class _Resolver:
         if any(map(is_own_class, missing)):
             return ""
         if missing and (held or (is_of_others and not any(map(self._is_slip, missing)))):
-            return f"DeviceClass {' and '.join(missing)}, which is not there"
+            return f"DeviceClass {' and '.join(missing)}, which does not exist"
         return ""
 
     def _is_slip(self, name: str) -> bool:
@@ -267,10 +267,10 @@ class _Resolver:
         beside = get_close_matches(name, [other for space, other in elsewhere if space == pod.namespace], n=1)
         where = f"; there is one in namespace {others[0]}" if others else f" ({beside[0]} is)" if beside else ""
         field = "resourceClaimName" if kind == "ResourceClaim" else "resourceClaimTemplateName"
-        what = f"pod {pod.namespace}/{pod.name} needs the {kind} {pod.namespace}/{name}, which is not there{where}"
+        what = f"pod {pod.namespace}/{pod.name} needs the {kind} {pod.namespace}/{name}, which does not exist{where}"
         if _is_held(pod):
-            return MissingObjectError(what, remedy="create it; or correct the name, and make the pod again")
-        remedy = "give the file that has it too, or correct the name"
+            return MissingObjectError(what, remedy="create it; or correct the name, and recreate the pod")
+        remedy = "also give the file that has it, or correct the name"
         return (pod.origin or _NO_ORIGIN).error((*reference.path, field), what, remedy=remedy)
 
     def _origin(self, kind: str, namespace: str, name: str) -> Origin:
@@ -291,7 +291,7 @@ class _Resolver:
                     raise origin.error(
                         (*path, "devices", "requests", place, *below, "deviceClassName"),
                         f"there is no DeviceClass {name} (there are: {known})",
-                        remedy="give the file that has it too, or correct the name",
+                        remedy="also give the file that has it, or correct the name",
                     )
 
 

@@ -79,7 +79,7 @@ def _taints(taints: Sequence[Taint]) -> Iterator[Problem]:
         yield from wrong(formats.label_key(taint.key), place, "key")
         yield from wrong(formats.label_value(taint.value), place, "value")
         if taint.effect not in _EFFECTS:
-            yield (place, "effect"), f"{formats.shown(taint.effect)} is none of {', '.join(_EFFECTS)}"
+            yield (place, "effect"), f"{formats.shown(taint.effect)} is not one of {', '.join(_EFFECTS)}"
 
 
 def _pod(spec: PodSpec) -> Iterator[Problem]:
@@ -108,13 +108,13 @@ def _pod(spec: PodSpec) -> Iterator[Problem]:
 
 def _containers(spec: PodSpec) -> Iterator[Problem]:
     if not spec.containers:
-        yield ("containers",), "there is none"
+        yield ("containers",), "must not be empty"
     before = [container.name for container in spec.init_containers]
     yield from twice(before, "initContainers")
     names = [container.name for container in spec.containers]
     yield from twice(names, "containers")
     for name in set(before) & set(names):
-        yield ("initContainers",), f"a container {formats.shown(name)} is among containers too"
+        yield ("initContainers",), f"container name {formats.shown(name)} is also used in containers"
     for kind, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
         for place, container in enumerate(containers):
             yield from below((kind, place), _container(container))
@@ -146,7 +146,7 @@ def _amounts(amounts: Mapping[str, Quantity]) -> Iterator[Problem]:
 def node_selector(selector: NodeSelector) -> Iterator[Problem]:
     """The problems of a node selector."""
     if not selector.node_selector_terms:
-        yield ("nodeSelectorTerms",), "there is none"
+        yield ("nodeSelectorTerms",), "must not be empty"
     for place, term in enumerate(selector.node_selector_terms):
         for number, item in enumerate(term.match_expressions):
             yield from below(("nodeSelectorTerms", place, "matchExpressions", number), _expression(item))
@@ -157,22 +157,22 @@ def node_selector(selector: NodeSelector) -> Iterator[Problem]:
 def _expression(item: NodeSelectorRequirement) -> Iterator[Problem]:
     yield from wrong(formats.label_key(item.key), "key")
     if item.operator not in _VALUES:
-        yield ("operator",), f"{formats.shown(item.operator)} is none of {', '.join(_VALUES)}"
+        yield ("operator",), f"{formats.shown(item.operator)} is not one of {', '.join(_VALUES)}"
         return
     least, most = _VALUES[item.operator]
     if len(item.values) < least or (most is not None and len(item.values) > most):
-        yield ("values",), f"{len(item.values)} values do not go with operator {item.operator}"
+        yield ("values",), f"{len(item.values)} values are not valid with operator {item.operator}"
     for place, value in enumerate(item.values):
         yield from wrong(formats.label_value(value), "values", place)
 
 
 def _field(item: NodeSelectorRequirement) -> Iterator[Problem]:
     if item.key != "metadata.name":
-        yield ("key",), f"{formats.shown(item.key)} is not metadata.name, the only field"
+        yield ("key",), f"{formats.shown(item.key)} is not metadata.name, the only field that is supported"
     if item.operator not in ("In", "NotIn"):
         yield ("operator",), f"{formats.shown(item.operator)} is neither In nor NotIn"
     if len(item.values) != 1:
-        yield ("values",), "exactly one value is needed"
+        yield ("values",), "exactly one value is required"
     for place, value in enumerate(item.values):
         yield from wrong(formats.subdomain(value), "values", place)
 
@@ -181,12 +181,12 @@ def _toleration(toleration: Toleration) -> Iterator[Problem]:
     if toleration.key:
         yield from wrong(formats.label_key(toleration.key), "key")
     if toleration.operator not in ("", *_OPERATORS):
-        yield ("operator",), f"{formats.shown(toleration.operator)} is none of {', '.join(_OPERATORS)}"
+        yield ("operator",), f"{formats.shown(toleration.operator)} is not one of {', '.join(_OPERATORS)}"
     if not toleration.key and toleration.operator != "Exists":
-        yield ("operator",), "must be Exists when there is no key"
+        yield ("operator",), "must be Exists when key is empty"
     if toleration.operator == "Exists" and toleration.value:
-        yield ("value",), "goes with operator Equal only"
+        yield ("value",), "is only valid with operator Equal"
     if toleration.operator in ("", "Equal"):
         yield from wrong(formats.label_value(toleration.value), "value")
     if toleration.effect not in ("", *_EFFECTS):
-        yield ("effect",), f"{formats.shown(toleration.effect)} is none of {', '.join(_EFFECTS)}"
+        yield ("effect",), f"{formats.shown(toleration.effect)} is not one of {', '.join(_EFFECTS)}"

@@ -74,9 +74,9 @@ def with_claims(pod: Described, value: Any) -> PodWithClaims:
     for place, entry in enumerate(entries):
         path = (*pod.path, "resourceClaims", place)
         if (entry.resource_claim_name is None) == (entry.resource_claim_template_name is None):
-            raise pod.origin.error(path, "exactly one of resourceClaimName and resourceClaimTemplateName is needed")
+            raise pod.origin.error(path, "exactly one of resourceClaimName and resourceClaimTemplateName is required")
         if entry.name in names[:place]:
-            raise pod.origin.error((*path, "name"), f"the name {entry.name} comes twice")
+            raise pod.origin.error((*path, "name"), f"duplicate name {entry.name}")
     for kind in ("containers", "initContainers"):
         containers = pod.spec.containers if kind == "containers" else pod.spec.init_containers
         for number, container in enumerate(containers):
@@ -133,15 +133,15 @@ def told(pod: PodWithClaims, beyond_it: Iterable[str], *, held: bool, others_ask
         yield "Pod on a node, whose device plugin serves its limits of Neuron (they are in use there)"
     elif asks:
         yield (
-            "Pod that asks for Neuron by limits and names its node itself, so the scheduler allocates nothing for it "
-            "(it gets devices only of a device plugin of that node)"
+            "Pod that requests Neuron devices with limits and sets nodeName, so the scheduler allocates nothing for it "
+            "(it gets devices only from a device plugin of that node)"
         )
     elif not takes:
         yield "Pod without resource claims"
     if takes:
         yield (
-            "Pod that uses Neuron devices without asking for them (by a host path, or a variable of the Neuron "
-            "runtime), so nothing is allocated for that: let it ask by a claim"
+            "Pod that uses Neuron devices without requesting them (by a host path, or a variable of the Neuron "
+            "runtime), so nothing is allocated for it: request them with a claim"
         )
 
 

@@ -178,7 +178,7 @@ class _Reader:
     def manifests(self) -> Manifests:
         for owner, origin, value in self._makers:
             if _has_uid(value) and str(value["metadata"]["uid"]) in self._has_made:
-                self._unconsidered.setdefault("what it makes is there", []).append(origin.subject)
+                self._unconsidered.setdefault("the objects that it creates are given, too", []).append(origin.subject)
             elif self._has_pods(value, origin):
                 self._add_pods(owner, origin, value)
         found = self._found
@@ -309,7 +309,7 @@ class _Reader:
         name, namespace = meta.name, (meta.namespace or self._namespace) if kind.namespaced else ""
         if not name:
             if not meta.generate_name:
-                raise origin.error(("metadata",), "there is no name")
+                raise origin.error(("metadata",), "name is required")
             name = generated(meta.generate_name, str(len(self._origins)))
         key = (kind.name, namespace, name)
         named = msgspec.structs.replace(item, metadata=msgspec.structs.replace(meta, name=name, namespace=namespace))
@@ -319,7 +319,7 @@ class _Reader:
                 return None
             before = self._origins[key]
             raise origin.error(
-                ("metadata", "name"), f"{kind.name} {name} is there twice, before and differently in {before.file}"
+                ("metadata", "name"), f"{kind.name} {name} is defined twice, differently in {before.file}"
             )
         subject = f"{kind.name} {namespace}/{name}" if namespace else f"{kind.name} {name}"
         self._origins[key] = origin.at(origin.path, subject)
@@ -373,7 +373,7 @@ class _Reader:
                 continue
             self._count += 1
             if self._count > MAX_PODS:
-                raise origin.error((), f"this and what was read before make more than {MAX_PODS} pods")
+                raise origin.error((), f"this object and those before it make more than {MAX_PODS} pods")
             made = with_claims(pod, value)
             made = made if is_counted or not pod.assumed else replace(made, by_operator=True)
             held = self._held or _has_uid(value)

@@ -71,7 +71,7 @@ def _taint(taint: DeviceTaint) -> Iterator[Problem]:
     yield from wrong(formats.label_key(taint.key), "key")
     yield from wrong(formats.label_value(taint.value), "value")
     if taint.effect not in EFFECTS:
-        yield ("effect",), f"{formats.shown(taint.effect)} is none of {', '.join(EFFECTS)}"
+        yield ("effect",), f"{formats.shown(taint.effect)} is not one of {', '.join(EFFECTS)}"
 
 
 def _slice(spec: ResourceSliceSpec) -> Iterator[Problem]:
@@ -83,9 +83,9 @@ def _slice(spec: ResourceSliceSpec) -> Iterator[Problem]:
         yield ("pool", "generation"), f"{spec.pool.generation} is negative"
     yield from _nodes(spec, per_device=spec.per_device_node_selection)
     if spec.node_selector is not None and len(spec.node_selector.node_selector_terms) != 1:
-        yield ("nodeSelector", "nodeSelectorTerms"), "exactly one term is needed"
+        yield ("nodeSelector", "nodeSelectorTerms"), "exactly one term is required"
     if spec.devices and spec.shared_counters:
-        yield (), "a slice has either devices or sharedCounters"
+        yield (), "a slice must have either devices or sharedCounters, not both"
     special = any(device.taints or device.consumes_counters for device in spec.devices)
     yield from many("devices", spec.devices, MAX_SPECIAL_DEVICES if special else MAX_DEVICES)
     yield from twice([device.name for device in spec.devices], "devices")
@@ -111,7 +111,7 @@ def _nodes(item: ResourceSliceSpec | Device, *, per_device: bool | None = None) 
         yield from below(("nodeSelector",), node_selector(item.node_selector))
     yield from (((name,), "must be true or left out") for name, value in ways.items() if value is False)
     if sum(value is not None for value in ways.values()) != 1:
-        yield (), f"exactly one of {', '.join(ways)} is needed"
+        yield (), f"exactly one of {', '.join(ways)} is required"
 
 
 def _counter_set(group: CounterSet) -> Iterator[Problem]:
@@ -121,7 +121,7 @@ def _counter_set(group: CounterSet) -> Iterator[Problem]:
 
 def _counters(counters: dict[str, Counter]) -> Iterator[Problem]:
     if not counters:
-        yield ("counters",), "there is none"
+        yield ("counters",), "must not be empty"
     yield from many("counters", counters, MAX_COUNTERS)
     for name, counter in counters.items():
         yield from wrong(formats.label(name), "counters", name)
@@ -156,7 +156,7 @@ def _device(device: Device, *, per_device: bool) -> Iterator[Problem]:
 def _attribute(attribute: DeviceAttribute) -> Iterator[Problem]:
     values = [getattr(attribute, name) for name in attribute.__struct_fields__]
     if values.count(None) != len(values) - 1:
-        yield (), "exactly one of int, bool, string and version (or a list of them) is needed"
+        yield (), "exactly one of int, bool, string and version (or a list of them) is required"
     for name, text in (("string", attribute.string), ("version", attribute.version)):
         if text is not None and len(text.encode()) > MAX_VALUE_LENGTH:
             yield (name,), f"it is longer than {MAX_VALUE_LENGTH} bytes"
@@ -177,16 +177,16 @@ def _capacity(capacity: DeviceCapacity, *, shared: bool) -> Iterator[Problem]:
         if value is not None:
             yield from amount(value, "requestPolicy", *path)
     if not shared:
-        yield ("requestPolicy",), "goes with allowMultipleAllocations only"
+        yield ("requestPolicy",), "is only valid with allowMultipleAllocations"
     yield from below(("requestPolicy",), _policy(policy, nanos(capacity.value)))
 
 
 def _policy(policy: CapacityRequestPolicy, most: int) -> Iterator[Problem]:
     if policy.valid_values and policy.valid_range is not None:
-        yield (), "it has either validValues or validRange"
+        yield (), "must have either validValues or validRange, not both"
     if policy.default is None:
         if policy.valid_values or policy.valid_range is not None:
-            yield ("default",), "is needed"
+            yield ("default",), "is required"
         return
     if policy.valid_values:
         values = [nanos(value) for value in policy.valid_values]
@@ -198,7 +198,7 @@ def _policy(policy: CapacityRequestPolicy, most: int) -> Iterator[Problem]:
 def _valid_values(values: Sequence[int], default: int, most: int) -> Iterator[Problem]:
     yield from many("", values, MAX_VALID_VALUES)
     if any(before >= after for before, after in pairwise(values)):
-        yield (), "they have to be in ascending order"
+        yield (), "must be in ascending order"
     if values[-1] > most:
         yield (len(values) - 1,), "is more than the capacity"
     if default not in values:
@@ -207,11 +207,11 @@ def _valid_values(values: Sequence[int], default: int, most: int) -> Iterator[Pr
 
 def _valid_range(span: CapacityRange, default: int, most: int) -> Iterator[Problem]:
     if span.min is None:
-        yield ("min",), "is needed"
+        yield ("min",), "is required"
         return
     least, highest = nanos(span.min), most if span.max is None else nanos(span.max)
     if not least <= highest <= most:
-        yield (), "min, max and the capacity have to be in ascending order"
+        yield (), "min, max and the capacity must be in ascending order"
     if not least <= default <= (default if span.max is None else highest):
         yield (), "the default is not within it"
     if span.step is None:
@@ -220,7 +220,7 @@ def _valid_range(span: CapacityRange, default: int, most: int) -> Iterator[Probl
     if step <= 0 or least + step > most:
         yield ("step",), "must be more than 0, and one step above min within the capacity"
     elif any((value - least) % step for value in (default, *((highest,) if span.max is not None else ()))):
-        yield ("step",), "the default and max have to be whole steps above min"
+        yield ("step",), "the default and max must be whole steps above min"
 
 
 def _binding(conditions: Sequence[str], failures: Sequence[str]) -> Iterator[Problem]:
@@ -230,6 +230,6 @@ def _binding(conditions: Sequence[str], failures: Sequence[str]) -> Iterator[Pro
         for place, item in enumerate(items):
             yield from wrong(formats.label_key(item), name, place)
     if bool(conditions) != bool(failures):
-        yield (), "bindingConditions and bindingFailureConditions are needed both, or none of them"
+        yield (), "bindingConditions and bindingFailureConditions must be set together"
     if set(conditions) & set(failures):
-        yield ("bindingFailureConditions",), "has what bindingConditions has"
+        yield ("bindingFailureConditions",), "must not repeat what bindingConditions lists"

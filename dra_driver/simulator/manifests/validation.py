@@ -93,7 +93,7 @@ def _claim(claim: DeviceClaim, compile_: Compile) -> Iterator[Problem]:
 def many(name: str, items: Collection[object], most: int = MAX_ITEMS) -> Iterator[Problem]:
     """A problem if there are more items than Kubernetes allows."""
     if len(items) > most:
-        yield (name,) if name else (), f"{len(items)} are more than the {most} that Kubernetes allows"
+        yield (name,) if name else (), f"{len(items)} are more than the {most} items that Kubernetes allows"
 
 
 def wrong(problem: str, *path: str | int) -> Iterator[Problem]:
@@ -107,13 +107,13 @@ def twice(names: Sequence[str], *path: str | int, field: str = "name") -> Iterat
     seen: set[str] = set()
     for place, name in enumerate(names):
         if name in seen:
-            yield (*path, place, *((field,) if field else ())), f"{formats.shown(name)} comes twice"
+            yield (*path, place, *((field,) if field else ())), f"duplicate value {formats.shown(name)}"
         seen.add(name)
 
 
 def _request(request: DeviceRequest, compile_: Compile) -> Iterator[Problem]:
     if (request.exactly is None) == (not request.first_available):
-        yield (), "exactly one of exactly and firstAvailable is needed"
+        yield (), "exactly one of exactly and firstAvailable is required"
     if request.exactly is not None:
         yield from below(("exactly",), _wanted(request.exactly, compile_))
     yield from many("firstAvailable", request.first_available, MAX_SUBREQUESTS)
@@ -130,7 +130,7 @@ def _wanted(item: ExactDeviceRequest | DeviceSubRequest, compile_: Compile) -> I
     if item.allocation_mode == "ExactCount" and item.count < 0:
         yield ("count",), f"{item.count} is less than 1"
     if item.allocation_mode == "All" and item.count:
-        yield ("count",), "goes with allocationMode ExactCount only"
+        yield ("count",), "is only valid with allocationMode ExactCount"
     yield from below(("selectors",), _selectors(item.selectors, compile_))
     yield from many("tolerations", item.tolerations, MAX_TOLERATIONS)
     for place, toleration in enumerate(item.tolerations):
@@ -142,7 +142,7 @@ def _selectors(selectors: Sequence[DeviceSelector], compile_: Compile) -> Iterat
     yield from many("", selectors)
     for place, selector in enumerate(selectors):
         if selector.cel is None:
-            yield (place,), "cel is needed"
+            yield (place,), "cel is required"
             continue
         try:
             compile_(selector.cel.expression)
@@ -157,11 +157,11 @@ def _toleration(toleration: DeviceToleration) -> Iterator[Problem]:
     if toleration.operator not in ("", "Equal", "Exists"):
         yield ("operator",), f"{toleration.operator[:80]!r} is neither Equal nor Exists"
     if toleration.operator == "Exists" and toleration.value:
-        yield ("value",), "goes with operator Equal only"
+        yield ("value",), "is only valid with operator Equal"
     if not toleration.key and toleration.operator != "Exists":
-        yield ("operator",), "must be Exists when there is no key"
+        yield ("operator",), "must be Exists when key is empty"
     if toleration.effect not in ("", *EFFECTS):
-        yield ("effect",), f"{toleration.effect[:80]!r} is no effect of a device taint"
+        yield ("effect",), f"{toleration.effect[:80]!r} is not an effect of a device taint"
 
 
 def _capacity(capacity: CapacityRequirements | None) -> Iterator[Problem]:
@@ -188,7 +188,7 @@ def _constraint(constraint: DeviceConstraint, known: set[str]) -> Iterator[Probl
         if value is not None
     ]
     if len(given) != 1:
-        yield (), "exactly one of matchAttribute and distinctAttribute is needed"
+        yield (), "exactly one of matchAttribute and distinctAttribute is required"
     for name, value in given:
         yield from wrong(formats.full_attribute(value), name)
 
@@ -204,7 +204,7 @@ def _requests_exist(requests: Sequence[str], known: set[str]) -> Iterator[Proble
 def _extended_resource(name: str) -> Iterator[Problem]:
     own = "/" in name and "kubernetes.io/" not in name and not name.startswith(_OF_QUOTA)
     if not own or formats.label_key(f"{_OF_QUOTA}{name}"):
-        yield ("extendedResourceName",), f"{formats.shown(name)} is no extended resource, such as aws.amazon.com/neuron"
+        yield ("extendedResourceName",), f"{formats.shown(name)} is not an extended resource like aws.amazon.com/neuron"
 
 
 def _configs(
@@ -218,10 +218,10 @@ def _configs(
 
 def _opaque(opaque: Any) -> Iterator[Problem]:
     if opaque is None:
-        yield (), "opaque is needed"
+        yield (), "opaque is required"
         return
     yield from wrong(formats.driver(opaque.driver), "opaque", "driver")
     if not isinstance(opaque.parameters, dict):
-        yield ("opaque", "parameters"), "an object is needed"
+        yield ("opaque", "parameters"), "must be an object"
     elif len(msgspec.json.encode(opaque.parameters)) > MAX_PARAMETERS:
         yield ("opaque", "parameters"), f"they are longer than {MAX_PARAMETERS} bytes"

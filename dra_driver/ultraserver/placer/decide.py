@@ -69,7 +69,7 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
     for group in waiting:
         actions += queue.serve(group)
     actions += [
-        EmitEvent(pod, f"it has the gate {GATE}, but no group: it needs the label {GROUP_LABEL}", wrong=True)
+        EmitEvent(pod, f"it has the gate {GATE}, but no group: add the label {GROUP_LABEL}", wrong=True)
         for pod in snapshot.pods
         if pod.gated and not pod.group and not pod.ending and not pod.finished
     ]
@@ -103,7 +103,7 @@ def _watch_over(
     for pod in group.gated[:room]:
         yield _assign(pod, server, group.since or now)
     for pod in group.gated[room:]:
-        yield EmitEvent(pod, f"its group has {size} pods on {server_id} already", wrong=True)
+        yield EmitEvent(pod, f"its group already has {size} pods on {server_id}", wrong=True)
 
 
 def _assign(pod: GroupPod, server: Server, since: float) -> Assign:
@@ -114,7 +114,7 @@ def _assign(pod: GroupPod, server: Server, since: float) -> Assign:
 def _given_up(group: PodGroup, size: int, server_id: str, refused: GroupPod | None, now: float, rules: Rules) -> str:
     """Why a group without all of its nodes should not wait for them any longer, or ""."""
     if refused is not None and group.stuck is not None and now - group.stuck >= rules.unschedulable:
-        return f"the scheduler finds no node of {server_id} for {refused.name}: {refused.unschedulable}"
+        return f"the scheduler does not find a node of {server_id} for {refused.name}: {refused.unschedulable}"
     if group.since is not None and now - group.since >= rules.timeout:
         return f"only {group.scheduled} of its {size} pods got a node of {server_id} within {rules.timeout:g} s"
     return ""
@@ -142,7 +142,7 @@ def _clashing(groups: Iterable[PodGroup], servers: Mapping[str, Sequence[Server]
         }
         others = sorted({owner[name].name for name in nodes if name in owner})
         if others:
-            found[group.namespace, group.key] = f"group {others[0]} has the same server"
+            found[group.namespace, group.key] = f"group {others[0]} uses the same server"
         else:
             owner |= dict.fromkeys(nodes, group)
     return found
@@ -193,7 +193,7 @@ class _Queue:
     def _reason(self, group: PodGroup, shape: Shape, avoided: frozenset[str]) -> str:
         known = self.servers[shape.label]
         if not known:
-            return f"it waits for nodes with the label {shape.label}; none has it"
+            return f"it waits for nodes with the label {shape.label}; no node has it"
         what = "an UltraServer" if shape.label == SERVER_4 else "half of an UltraServer"
         reasons = obstacles(known, avoided, lambda node: self.ledger.obstacle(node, group))
         return f"it waits for {what} with {NODES_OF[shape.label]} free nodes. {reasons}"

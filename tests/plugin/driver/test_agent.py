@@ -92,7 +92,7 @@ def test_a_restart_that_changes_nothing_writes_only_that_the_chips_are_watched_a
 def test_an_idle_agent_asks_for_nothing(world: World) -> None:
     with agent(world) as running:
         running.ready()
-        eventually(lambda: "looking after the slices" in running.log, what="the look after registration")
+        eventually(lambda: "reconciling the slices" in running.log, what="the look after registration")
         world.node_told()
         time.sleep(1.0)  # the watches open
         requests = len(world.server.requests)

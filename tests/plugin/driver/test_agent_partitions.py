@@ -117,7 +117,7 @@ def test_the_label_of_a_node_wins_over_the_setting_and_an_illegal_one_is_said_on
         eventually(lambda: samples(one)["partitions_label_invalid", ""] == 1, SECONDS, "the metric")
         offers(world, CHIPS)
         time.sleep(0.5)
-        assert caplog.text.count("'chips.and.more' does not say what a node offers") == 1
+        assert caplog.text.count("'chips.and.more' is not a valid value") == 1
         label(world, None)
         eventually(lambda: samples(one)["partitions_label_invalid", ""] == 0, SECONDS, "the metric")
         assert world.offered() == CHIPS

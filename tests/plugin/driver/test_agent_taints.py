@@ -187,7 +187,7 @@ def test_when_the_server_cannot_tell_what_is_held_nothing_is_withdrawn(world: Wo
         running.ready()
         world.server.fail(500, times=1000, method="GET", path="resourceclaims$")
         break_memory(world, [3])
-        eventually(lambda: "all stay on offer" in running.log, within=START_SECONDS, what="the look at the claims")
+        eventually(lambda: "all devices stay" in running.log, within=START_SECONDS, what="the look at the claims")
         assert len(world.offered()) == 16
 
 

@@ -35,7 +35,9 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plain(text: str, wire: Wire) -> str:
-    return re.sub(r"since \S+ \(.*?\); slices", "since TIME (ERROR); slices", text.replace(wire.url, "URL"))
+    return re.sub(
+        r"since \S+ \(.*?\); the published", "since TIME (ERROR); the published", text.replace(wire.url, "URL")
+    )
 
 
 def test_a_node_that_is_cut_off_says_so_is_not_ready_and_goes_on_with_what_it_has(

@@ -56,10 +56,10 @@ def test_what_a_host_has_not_is_not_offered(world: World, log: pytest.LogCapture
     agent = agent_here(world, "inf1.xlarge", faster=50)
     agent.start()
     try:
-        eventually(lambda: "so none is offered" in log.text)
+        eventually(lambda: "so it is not offered" in log.text)
     finally:
         agent.stop()
-    golden(sorted(logged(log, "so none is offered")))
+    golden(sorted(logged(log, "so it is not offered")))
 
 
 def kubelet_is(world: World, version: str) -> None:
@@ -112,4 +112,4 @@ def test_without_an_api_server_and_with_a_checkpoint_that_cannot_be_read(
         eventually(lambda: "label attributes" in log.text)
     finally:
         agent.stop()
-    golden(sorted(logged(log, "not known", "looked after")))
+    golden(sorted(logged(log, "not known", "cannot be checked")))

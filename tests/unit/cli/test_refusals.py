@@ -286,5 +286,5 @@ def test_nodes_of_many_kinds_are_told_of_in_part(
     path.write_text(yaml.safe_dump(claim(requests=[request(selectors=[selector])])))
     kinds = [f"--instance-type={name}" for name, kind in INSTANCE_TYPES.items() if kind.devices is not None]
     main([command, *kinds, str(path)])
-    parts = ("more groups", "look otherwise")
+    parts = ("more groups", "look different")
     golden(line for line in capsys.readouterr().out.splitlines() if any(part in line for part in parts))

@@ -363,7 +363,7 @@ def test_nodes_that_a_pod_may_not_use_are_named_with_the_reason(shell: Shell, tm
 def test_a_pod_that_names_its_node_is_not_seen_by_the_scheduler(shell: Shell, tmp_path: Path) -> None:
     objects = [node("a"), GADGETS, *gadgets("a", 1), claim("c", 1, "gadgets"), pod("p", "c", nodeName="a")]
     assert shell("--objects", write(tmp_path, *objects)) == 1
-    assert "instead of nodeName" in shell.out
+    assert "the pod sets nodeName a" in shell.out
 
 
 def test_what_is_being_deleted_gets_nothing(shell: Shell, tmp_path: Path) -> None:

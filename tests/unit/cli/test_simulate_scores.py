@@ -14,7 +14,7 @@ from tests.unit.cli.test_simulate import GADGETS, Shell, claim, gadgets, node, p
 __all__ = ["shell"]
 
 Json = dict[str, Any]
-BY_NAME = "node choice by name, not by score"
+BY_NAME = "node chosen by name, not by score"
 
 
 def sized(name: str, cpu: str = "64", memory: str = "256Gi", **labels: str) -> Json:

@@ -248,7 +248,7 @@ def test_what_a_node_offers_is_listed_by_kind(capsys: pytest.CaptureFixture[str]
         "chips neuron-device-0 to 15",
         "whole node neuron-node",
         "cores 4 on each device (logical core size 2): neuron-core-0-0 to 3, neuron-core-1-0 to 3",
-        "in all 87 devices; what has hardware in common excludes each other",
+        "in all 87 devices; devices that share hardware exclude each other",
     ):
         assert row in words
     assert command("inf2.48xlarge", "--partitions", "core") == 0

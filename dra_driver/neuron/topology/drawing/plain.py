@@ -189,7 +189,7 @@ def _legend(fabric: Fabric, chosen: _Chips) -> list[str]:
         case Ring() | Chain():
             links = ["--- |  link"]
         case Switched():
-            links = ["every device reaches every other through the switch; no pair is nearer than another"]
+            links = ["every device reaches every other through the switch; all pairs are equally near"]
         case Single():
             links = ["no links on this host"]
         case _:
@@ -208,7 +208,7 @@ def _legend(fabric: Fabric, chosen: _Chips) -> list[str]:
         sign = SIGNS[sickness]
         chips.append(f"({sign}n{sign})  {sickness} device: {listed(indexes)}")
     if marked & chosen.sick.keys():
-        chips.append(f"[?n?]  {said}, with the sign of its state".replace("?", SIGNS[_gravest(chosen)]))
+        chips.append(f"[?n?]  {said}, with the mark of its state".replace("?", SIGNS[_gravest(chosen)]))
     if any(marked & set(fabric.neighbours(index)) for index in marked):
         links.append(f"{'== ||' if isinstance(fabric, Torus2D) else '== #'}".ljust(7) + f"link between {said} devices")
     return [_INDENT + line for line in (*chips, *links)]

@@ -38,11 +38,11 @@ def test_a_server_that_refuses_and_one_that_is_faster(server: ApiServer, log: py
     server.fail(403, method="POST")
     with publishing(server, chips(2)) as publisher:
         publisher.trigger("kubelet registered the driver")
-        eventually(lambda: "looking after" in log.text)
+        eventually(lambda: "reconciling the slices" in log.text)
         server.fail(409, method="PUT")
         publisher.set_desired(chips(2, "new"))
         eventually(lambda: notes(server) == {"new"})
-    golden(logged(log, "not up to date", "works again", "looking after", "another program"))
+    golden(logged(log, "not up to date", "works again", "reconciling", "another program"))
 
 
 def test_an_older_instance_leaves_the_slices_to_a_newer_one(server: ApiServer, log: pytest.LogCaptureFixture) -> None:

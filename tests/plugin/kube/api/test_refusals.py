@@ -95,13 +95,13 @@ def test_who_leads_and_what_is_wrong_with_the_lease_is_logged(server: ApiServer,
     election = Election(Collection(server.transport(), LEASES), "default", "lease", "one", QUICK, lambda: None)
     refused = server.fail(403, 1000, path="leases")
     election.start()
-    eventually(lambda: "nobody is known" in log.text)
+    eventually(lambda: "the leader is not known" in log.text)
     refused.times = 0
     eventually(election.may_act)
-    eventually(lambda: "acts now" in log.text)
+    eventually(lambda: "leads now" in log.text)
     server.fail(403, 1000, path="leases")
     election.stop()
-    golden(logged(log, "lease", "nobody", "acts"))
+    golden(logged(log, "lease", "leader", "leads"))
 
 
 def test_a_candidate_waits_for_the_holder(server: ApiServer, log: pytest.LogCaptureFixture) -> None:
@@ -120,7 +120,7 @@ def test_an_event_that_cannot_be_written_is_logged(server: ApiServer, log: pytes
     server.fail(403, path="events")
     about = ObjectReference("Node", "", "node-a", "node-uid")
     EventRecorder(server.transport(), "test").record(about, "Odd", "something is odd", wrong=True)
-    golden(logged(log, "event could"))
+    golden(logged(log, "cannot write an event"))
 
 
 def test_labels_that_cannot_be_written_are_logged(server: ApiServer, log: pytest.LogCaptureFixture) -> None:

@@ -401,7 +401,7 @@ def test_only_its_owner_may_open_the_socket(kubelet: DeviceManager, root: Path) 
 
 
 def test_a_directory_that_is_too_long_for_sockets_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(DriverError, match="a unix socket's"):
+    with pytest.raises(DriverError, match="but a unix socket path"):
         DevicePlugin(GPU, SamplePlugin(), kubelet_directory=tmp_path / ("x" * 100), name="gpu")
 
 
@@ -446,7 +446,7 @@ def test_a_silent_server_is_given_up_and_nonsense_is_no_answer(root: Path, monke
     server.add_insecure_port(f"unix:{root / 's'}")
     server.start()
     try:
-        for method, text in (("/x/Silent", "DEADLINE_EXCEEDED"), ("/x/Nonsense", "is no v1.ListPodResourcesResponse")):
+        for method, text in (("/x/Silent", "DEADLINE_EXCEEDED"), ("/x/Nonsense", "not a v1.ListPodResourcesResponse")):
             with pytest.raises(CallError, match=text):
                 call(root / "s", method, api.Empty(), podresources_v1_pb2.ListPodResourcesResponse, 0.3)
     finally:

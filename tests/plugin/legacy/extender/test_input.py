@@ -301,8 +301,8 @@ def test_names_that_are_no_nodes_do_not_fill_the_memory(one: Extender) -> None:
 @pytest.mark.parametrize(
     ("metadata", "capacity", "text"),
     [
-        ({"labels": {}}, {"aws.amazon.com/neuron": None, "aws.amazon.com/neuroncore": None}, "offers no Neuron"),
-        ({}, {"aws.amazon.com/neuron": None, "aws.amazon.com/neuroncore": None}, "offers no Neuron"),
+        ({"labels": {}}, {"aws.amazon.com/neuron": None, "aws.amazon.com/neuroncore": None}, "has no Neuron"),
+        ({}, {"aws.amazon.com/neuron": None, "aws.amazon.com/neuroncore": None}, "has no Neuron"),
         ({}, {"aws.amazon.com/neuron": "15"}, "reports 15 devices, but trn1.32xlarge has 16"),
         ({}, {"aws.amazon.com/neuron": "many"}, "reports 'many'"),
         ({}, {"aws.amazon.com/neuroncore": "33"}, "reports 33 cores on 16 devices"),

@@ -335,7 +335,7 @@ def test_nothing_is_done_while_the_nodes_cannot_be_followed(server: ApiServer) -
 
 
 def test_a_node_that_changed_since_the_decision_is_looked_at_again_before_pods_are_evicted(server: ApiServer) -> None:
-    """The watch says nothing for a while, and in that time the chip is well again."""
+    """The watch says nothing for a while, and in that time the chip is healthy again."""
     add_node(server, "a")
     add_pod(server, "training", "a")
     add_budget(server, "training", 0)
@@ -362,7 +362,7 @@ def test_the_hook_is_called_with_what_it_needs_until_it_succeeds(server: ApiServ
     )
     program.chmod(0o755)
     with recovering(server, hook=Hook(str(program), 5.0)):
-        eventually(lambda: any("it ended with status 1" in text for text in said(server, "a", "Failed")))
+        eventually(lambda: any("it exited with status 1" in text for text in said(server, "a", "Failed")))
         mark = json.loads(notes(server, "a")[MARK])
         assert mark["hookTries"] == 1
         assert mark["hookNext"] - time.time() > 20

@@ -31,9 +31,9 @@ def test_while_nodes_cannot_be_read_nothing_is_decided(server: ApiServer, log: p
     server.fail(403, 1000, path="^/api/v1/nodes")
     running = service(server)
     running.start()
-    eventually(lambda: "nothing is decided" in log.text, within=10)
+    eventually(lambda: "no decisions are made" in log.text, within=10)
     running.stop()
-    golden(logged(log, "nothing is decided")[:1])
+    golden(logged(log, "no decisions are made")[:1])
 
 
 def test_pods_that_change_meanwhile_are_evicted_later(server: ApiServer, log: pytest.LogCaptureFixture) -> None:

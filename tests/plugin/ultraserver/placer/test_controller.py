@@ -404,7 +404,7 @@ def test_who_waits_for_the_lease_says_so_once_and_who_holds_it(
     with placing(server, "one") as first:
         eventually(lambda: first.leads)
         with placing(server, "two"):
-            waits = f"two: one holds the lease {SYSTEM}/{LEASE_NAME}; this one waits until it ends"
+            waits = f"two: one holds the lease {SYSTEM}/{LEASE_NAME}; this instance waits until it expires"
             eventually(lambda: waits in caplog.messages)
             time.sleep(0.5)
             assert caplog.messages.count(waits) == 1

@@ -578,7 +578,7 @@ def test_each_container_is_told_exactly_the_cores_of_the_devices_that_it_uses(
         try:
             held.add(CheckpointEntry(plan(item, host(), held, SETTINGS, pods={"p": of})))
         except DriverError as error:
-            assert re.search("one set of cores|the cores of one claim only", str(error))
+            assert re.search("one set of cores|the cores of only one claim", str(error))
             return
     plans = [entry.plan for entry in held.entries.values()]
     for uses in containers.values():

@@ -131,7 +131,7 @@ def test_a_claim_that_cannot_be_decoded_is_looked_after_later(
     node.reconciler.reconcile()
     node.now += 7200
     log.clear()
-    api.trouble.append(DecodeError("the API server sent a claim that is no object"))
+    api.trouble.append(DecodeError("the API server sent a claim that is not an object"))
     node.reconciler.reconcile()
     golden(log.messages)
 

@@ -541,12 +541,12 @@ BAD = [
     (pod({"name": "a", "resources": {"limits": {NEURON: 1, RETIRED: 1}}}), "asks for aws.amazon.com/neuron and"),
     (pod(container(count=3)), "which 3 devices are connected depends on the instance type; give the nodes' type"),
     (pod(container(resource=CORE, count=5)), "how many devices have 5 cores depends on the instance type"),
-    (pod(container(resorces={})), "there is no such field; did you mean resources?"),
+    (pod(container(resorces={})), "unknown field; did you mean resources?"),
     (pod(*(container(f"c{number}") for number in range(65))), "65 containers ask for Neuron resources"),
     ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": 1}}, "spec.containers"),
     ({"kind": "Pod"}, "apiVersion is missing"),
     ({"apiVersion": "v1", "kind": "Pod"}, "metadata"),
-    ({"apiVersion": "v1", "kind": "List", "items": 3}, "a list expected"),
+    ({"apiVersion": "v1", "kind": "List", "items": 3}, "expected a list"),
 ]
 
 

@@ -293,7 +293,7 @@ def test_the_file_of_faults_is_applied_and_taken_back_on_a_running_host(
         core = running.root / DEVICE / "neuron_core0/stats/status/hw_nc_ue_error/total"
         eventually(lambda: core.exists() and int(core.read_text()) >= 1)
         running.faults_file.write_text(before + "hbm-uncorrectable@33\n")
-        eventually(lambda: "hbm-uncorrectable@33" in caplog.text or "no chips 33" in caplog.text)
+        eventually(lambda: "hbm-uncorrectable@33" in caplog.text or "not have chip 33" in caplog.text)
         assert errors.read_text() == "1\n"
         running.faults_file.write_text("device-lost@3")
         eventually(lambda: not (running.root / DEVICE).exists())
@@ -351,7 +351,7 @@ def test_what_is_wrong_with_the_file_of_faults_is_read_whole_at_any_moment(runni
         running.faults_file.write_text("hbm-uncorrectable@33\n")
         eventually(told.exists)
         first = told.read_text()
-        assert "no chips 33" in first
+        assert "not have chip 33" in first
         with told.open() as opened:
             running.faults_file.write_text("hbm-uncorrectable@44\n")
             eventually(lambda: told.read_text() != first)

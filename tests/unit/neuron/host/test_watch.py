@@ -269,7 +269,7 @@ def test_a_scan_that_hangs_is_told_and_holds_up_neither_start_nor_stop_nor_who_a
         watch.rescan(hand_over=True)
         eventually(watch.worker.problem, PATIENCE, "the truth")
         golden(watch.worker.problem())
-        golden(logged(caplog, "going on without"), "log")
+        golden(logged(caplog, "continuing without it"), "log")
         with pytest.raises(DriverError):
             watch.now()
         watch.stop(0.1)

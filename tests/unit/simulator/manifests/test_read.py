@@ -185,23 +185,23 @@ def test_slices_that_were_never_stored_get_names_in_their_order() -> None:
         (("count: 2", "count: many"), 10, ("requests[0].exactly.count", "Expected `int`, got `str`")),
         (("count: 2", "count: -1"), 10, ("count", "less than 1")),
         (("count: 2", "allocationMode: all"), 10, ("allocationMode", "neither ExactCount nor All")),
-        (("name: r", "name: R"), 7, ("requests[0].name", "lower-case")),
+        (("name: r", "name: R"), 7, ("requests[0].name", "lowercase")),
         (("deviceClassName: neuron.aws.com", "deviceClassName: a b"), 9, ("deviceClassName",)),
         (("kind: ResourceClaim", "kind: ResourceClam"), 2, ("ResourceClam", "did you mean ResourceClaim?")),
         (("kind: ResourceClaim", "kind: DaemonSet"), 2, ("has no kind 'DaemonSet'",)),
         (("resource.k8s.io/v1", "resource.k8s.io/v1alpha3"), 1, ("apiVersion", "write resource.k8s.io/v1")),
-        (("metadata: {name: c}", "metadata: {}"), 3, ("there is no name",)),
-        (("count: 2", "count: 2\n        count: 3"), 11, ("comes twice",)),
+        (("metadata: {name: c}", "metadata: {}"), 3, ("name is required",)),
+        (("count: 2", "count: 2\n        count: 3"), 11, ("duplicate key",)),
         (("count: 2", "count: [2"), 11, ("not YAML or JSON",)),
         (
             ("count: 2", "selectors: [{cel: {expression: 'device.attributes[1]'}}]"),
             10,
             ("selectors[0].cel.expression", "the expression is refused"),
         ),
-        (("count: 2", "selectors: [{}]"), 10, ("cel is needed",)),
+        (("count: 2", "selectors: [{}]"), 10, ("cel is required",)),
         (("count: 2", "tolerations: [{operator: Equal}]"), 10, ("must be Exists",)),
         (("count: 2", "capacity: {requests: {memory: 1Q}}"), 10, ("capacity.requests.memory", "is not a quantity")),
-        (("    requests:", "    constraints: [{matchAttribute: numa}]\n    requests:"), 6, ("no full name",)),
+        (("    requests:", "    constraints: [{matchAttribute: numa}]\n    requests:"), 6, ("not a fully qualified",)),
         (
             ("    requests:", "    constraints: [{requests: [x], matchAttribute: a/b}]\n    requests:"),
             6,
@@ -287,7 +287,7 @@ def test_an_error_in_what_an_alias_stands_for_is_at_the_line_where_that_was_writ
 def test_a_key_that_a_merge_brings_may_be_given_again_but_not_written_twice() -> None:
     base = "a: {deep: &b {<<: &a {x: 1}, x: 2}}\nb: {<<: *b, x: 3}\n"
     assert [value for _, value in documents("input.yaml", base)] == [{"a": {"deep": {"x": 2}}, "b": {"x": 3}}]
-    assert "comes twice" in failure(base.replace("x: 3", "x: 3, x: 4"))
+    assert "duplicate key" in failure(base.replace("x: 3", "x: 3, x: 4"))
     golden(failure("a: &a 1\nb: {<<: *a}\n"))
 
 

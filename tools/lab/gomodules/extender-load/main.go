@@ -173,7 +173,7 @@ func ask(cluster *Cluster, client *http.Client, task Task) (Result, error) {
 }
 
 // unjudged is what the extender says of a node for which it had no time.
-const unjudged = "There was no time to look at the node"
+const unjudged = "There was no time to check the node"
 
 // limits are those of the asked pod. With Containers, the digits of the call say which of them asks for two cores.
 func limits(task Task, call int) []map[string]string {
