@@ -233,7 +233,7 @@ def _whole_nodes(outcomes: Sequence[Report], rows: Rows) -> list[list[Report]]:
 
 def _beside_place(row: Report) -> tuple[str, ...]:
     """The variables of a claim's containers but for those of its place on an UltraServer."""
-    from dra_driver.driver.claims.container_edits import MODE, NODE_ID, SERVER_ID
+    from dra_driver.driver.claims.environment import MODE, NODE_ID, SERVER_ID
 
     found = row["plan"]["environment"].items()
     return tuple(sorted(f"{name}={value}" for name, value in found if name not in (MODE, NODE_ID, SERVER_ID)))
@@ -241,7 +241,7 @@ def _beside_place(row: Report) -> tuple[str, ...]:
 
 def _table(outcomes: Sequence[Report], rows: Rows) -> Iterator[str]:
     """A row for each of these pods with whole nodes, and what all their containers get."""
-    from dra_driver.driver.claims.container_edits import MODE, NODE_ID, SERVER_ID
+    from dra_driver.driver.claims.environment import MODE, NODE_ID, SERVER_ID
     from dra_driver.neuron.topology.ultraserver import Mode
 
     claims = [_claims_of(outcome, rows)[0] for outcome in outcomes]

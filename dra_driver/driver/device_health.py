@@ -8,8 +8,7 @@ from typing import Final
 
 from dra_driver.kube.kubelet.devicehealth import DeviceHealth, Health
 from dra_driver.neuron.health.faults import SEVERITIES, ChipHealth, NodeHealth, State
-from dra_driver.neuron.host.inventory import chips_of
-from dra_driver.neuron.topology.partitions import device_name
+from dra_driver.neuron.topology.partitions import chips_of, device_name
 
 TOLD_AS: Final[Mapping[State, Health]] = MappingProxyType(
     {"healthy": "healthy", "degraded": "healthy", "unknown": "unknown", "unhealthy": "unhealthy"}

@@ -10,8 +10,7 @@ from functools import partial
 
 import pytest
 
-from dra_driver.neuron.host.inventory import chips_of
-from dra_driver.neuron.topology.partitions import NODE_DEVICE, device_name
+from dra_driver.neuron.topology.partitions import NODE_DEVICE, chips_of, device_name
 from tests.cluster.lib.installation import EMULATED_ULTRASERVER, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually, steadily
 from tests.cluster.lib.namespace import Namespace

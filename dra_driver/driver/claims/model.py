@@ -255,6 +255,15 @@ def clashing(one: Shown, other: Shown) -> tuple[int, ...]:
     return tuple(sorted({number for number, chip in other if chips.get(number, set()) - {chip}}))
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """A claim and who uses it: ``pods`` are UIDs, None when they cannot be known."""
+
+    namespace: str
+    uid: str
+    pods: frozenset[str] | None
+
+
 _ANY_POD = "*"
 """Stands for the unknown pods of a claim that is reserved for something else than pods."""
 
@@ -394,6 +403,21 @@ class PreparedClaims:
         for pod in (*pods, _ANY_POD):
             plans |= found.by_pod.get(pod, {})
         return list(plans.values())
+
+    def co_used(self, claim: ClaimUse, consumers: Consumers) -> list[Plan]:
+        """Other claims that a pod of this one is known to use too (in doubt: that it may use).
+
+        Args:
+            claim: not among them.
+            consumers: what is known newly of who uses prepared claims.
+        """
+        found = {plan.uid: plan for plan in self.used_by(claim.namespace, claim.pods)}
+        for uid, pods in consumers.items():
+            entry = self._entries.get(uid)
+            if entry is not None and (pods is None or claim.pods is None or not pods.isdisjoint(claim.pods)):
+                found[uid] = entry.plan
+        found.pop(claim.uid, None)
+        return list(found.values())
 
     def shareable_with_other(self, namespace: str, shown: Shown) -> list[Plan]:
         """Claims whose pods may have changed since, and that show another chip under one of the numbers."""

@@ -28,11 +28,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from dra_driver.driver.claims.cores import View
-from dra_driver.driver.claims.model import Consumers, Needs, Plan, PreparedClaims, Shown, clashing
+from dra_driver.driver.claims.model import (
+    ClaimUse,
+    Consumers,
+    Needs,
+    Plan,
+    PlanSettings,
+    PreparedClaims,
+    PrepareError,
+    Shown,
+    clashing,
+)
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
 
 EXTENDED_RESOURCE_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
@@ -74,13 +83,21 @@ def for_extended_resources(claim: PartialResourceClaim) -> bool:
     return claim.metadata.annotations.get(EXTENDED_RESOURCE_CLAIM) == "true"
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimUse:
-    """A claim and who uses it: ``pods`` are UIDs, None when they cannot be known."""
-
-    namespace: str
-    uid: str
-    pods: frozenset[str] | None
+def contiguity(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]:
+    """A warning if chips (ascending) that a container holds leave gaps. PrepareError if the settings refuse them."""
+    if settings.contiguity == "allow" or not chips or chips[-1] - chips[0] + 1 == len(chips):
+        return ()
+    what = f"chips {', '.join(map(str, chips))} are not one contiguous run of host ids"
+    consequence = 'the Neuron runtime may fail in this container ("Neuron cores are not contiguous")'
+    remedy = (
+        "ask for 1, 4, 8 or 16 devices with a matchAttribute constraint on resource.aws.com/devicegroup4_id, "
+        "devicegroup8_id or devicegroup16_id"
+    )
+    if settings.contiguity == "refuse":
+        raise PrepareError(
+            what, consequence=f"{consequence}, so the claim is not prepared", remedy=remedy, reason="NotContiguous"
+        )
+    return (f"{what}; {consequence}; {remedy}",)
 
 
 def numbers(
@@ -100,7 +117,7 @@ def numbers(
         claim: whose chips they are.
         held: prepared claims; the claim itself may be among them.
         consumers: what is known newly of who uses prepared claims.
-        together: prepared claims that a pod of the claim uses too (``co_used_claims``).
+        together: prepared claims that a pod of the claim uses too (``PreparedClaims.co_used``).
         host: whether to keep the host's numbers.
     """
     former = held.quarantined[claim.uid].shown if claim.uid in held.quarantined else frozenset()
@@ -132,14 +149,3 @@ def _formerly(units: Sequence[Sequence[int]], shown: Shown) -> Iterator[list[dic
 
 def _shown(numbered: Sequence[Mapping[int, int]]) -> Shown:
     return frozenset((number, chip) for unit in numbered for chip, number in unit.items())
-
-
-def co_used_claims(claim: ClaimUse, held: PreparedClaims, consumers: Consumers) -> list[Plan]:
-    """Prepared claims that a pod of the claim is known to use too (in doubt: that it may use)."""
-    found = {plan.uid: plan for plan in held.used_by(claim.namespace, claim.pods)}
-    for uid, pods in consumers.items():
-        entry = held.entries.get(uid)
-        if entry is not None and (pods is None or claim.pods is None or not pods.isdisjoint(claim.pods)):
-            found[uid] = entry.plan
-    found.pop(claim.uid, None)
-    return list(found.values())

@@ -1,31 +1,28 @@
 """From an allocated claim to what its containers get: values in, values out, for kubelet and command line alike.
 
 Checks come in the order in which a reader would look: is there an allocation, is it ours, is it this node's, do the
-devices exist, are they free, does their set make sense, is the configuration legal. Which numbers chips have in
-containers: ``numbering``; which cores containers are to use: ``cores``.
+devices exist, are they free, is the configuration legal, does their set make sense, are they healthy. What containers
+are told in variables: ``environment``; which numbers chips have in them: ``numbering``; which cores they are to use:
+``cores``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Final
 
 from msgspec.structs import replace
 
-from dra_driver.driver.claims.container_edits import (
-    cdi_device_name,
-    environment,
-    parameters,
-    shared_pod_warnings,
-    with_environment,
-)
+from dra_driver.driver.claims.container_edits import cdi_device_name
 from dra_driver.driver.claims.cores import View, check_sizes, offered_sizes, views_of, with_cores
+from dra_driver.driver.claims.environment import environment, parameters, shared_pod_warnings
 from dra_driver.driver.claims.model import (
     NOT_PREPARED,
     ChipNode,
+    ClaimUse,
     Consumers,
     Needs,
     Plan,
@@ -37,19 +34,12 @@ from dra_driver.driver.claims.model import (
     Unhealthy,
     base_request,
 )
-from dra_driver.driver.claims.numbering import (
-    ClaimUse,
-    co_used_claims,
-    container_units,
-    for_extended_resources,
-    joined,
-    numbers,
-)
+from dra_driver.driver.claims.numbering import container_units, contiguity, for_extended_resources, joined, numbers
 from dra_driver.kube.matching import tolerates
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
 from dra_driver.neuron.health.policy import Blocking
-from dra_driver.neuron.host.inventory import NodeInventory, chips_of
-from dra_driver.neuron.names import DRIVER_NAME, VISIBLE_CORES
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.names import DRIVER_NAME, LOGICAL_CORE_VARIABLES, VISIBLE_CORES
 from dra_driver.neuron.topology.partitions import HardwarePart, device_name, parts_of
 from dra_driver.util.files import is_uuid
 from dra_driver.util.text import shorten
@@ -97,9 +87,11 @@ def plan(
     _exclusive(pairs, meta.uid, held)
     use = ClaimUse(meta.namespace, meta.uid, users(claim))
     companions = held.companions(meta.namespace, use.pods, exclude=meta.uid, cores=bool(cores))
+    together = held.co_used(use, consumers or {})
     variables = environment(claim, results, inventory, offered_sizes(cores) if cores else {})
+    decided, shared = parameters(claim), shared_pod_warnings(variables, together)
     alike = len({frozenset(found.items()) for found in variables.values()}) == 1
-    units = container_units(claim, results)
+    units, extended = container_units(claim, results), for_extended_resources(claim)
     views: Sequence[View] | None = ()
     if (
         len(units) > 1
@@ -111,54 +103,62 @@ def plan(
         if needs is not None:
             return needs
         views = views_of(claim, [result.request for result in results], use.pods, pods)
-    joined_units = joined(units, views or ()) if len(units) > 1 or not alike else units
-    warnings = (
-        *(text for unit in joined_units for text in _contiguity(_held_chips(pairs[index] for index in unit), settings)),
-        *_health(pairs, unhealthy, settings),
-    )
-    if views is None and len(units) > 1:
-        warnings = (*warnings, _NUMBERED_AS_ONE)
-        joined_units = (tuple(range(len(results))),)
-    alone = {part.chip for _, view in views or () if view in units for index in view for part in pairs[index][1]}
-    keeps_host_numbers = settings.device_numbering == "host" or any(result.admin_access for result in results)
-    together = co_used_claims(use, held, consumers or {})
+    groups = joined(units, views or ()) if len(units) > 1 or not alike else units
+    chips = [{part.chip for part in parts} for _, parts in pairs]
+    held_chips = [set[int]() if result.admin_access else of for of, result in zip(chips, results, strict=True)]
+    runs = [sorted({chip for at in group for chip in held_chips[at]}) for group in groups]
+    gaps = [text for run in runs for text in contiguity(run, settings)]
+    unseen = views is None and len(units) > 1
+    if unseen:
+        groups = (tuple(range(len(results))),)
+    alone = {chip for _, view in views or () if view in units for at in view for chip in chips[at]}
     numbered = numbers(
         [
-            sorted(
-                {part.chip for index in unit for part in pairs[index][1]}, key=lambda chip: (chip not in alone, chip)
-            )
-            for unit in joined_units
+            sorted({chip for at in group for chip in chips[at]}, key=lambda chip: (chip not in alone, chip))
+            for group in groups
         ],
         use,
         held,
         consumers or {},
         together,
-        host=keeps_host_numbers,
+        host=settings.device_numbering == "host" or any(result.admin_access for result in results),
     )
     if isinstance(numbered, Needs):
         return numbered
+    warnings = (*gaps, *_health(pairs, unhealthy, settings), *([_NUMBERED_AS_ONE] if unseen else []), *shared)
     shown = {
-        index: tuple(replace(present[part.chip], number=at[part.chip], cores=part.cores) for part in pairs[index][1])
-        for unit, at in zip(joined_units, numbered, strict=True)
-        for index in unit
+        at: tuple(replace(present[part.chip], number=number[part.chip], cores=part.cores) for part in pairs[at][1])
+        for group, number in zip(groups, numbered, strict=True)
+        for at in group
     }
-    made = with_environment(_made(claim, results, shown), variables)
+    made = _made(claim, results, shown, variables, decided, warnings)
     check_sizes(made, views)
-    made = replace(made, warnings=(*warnings, *shared_pod_warnings(made, together)))
     if not cores and not companions:
         return made
     # As the device plugin writes them, for whom the pod may have been made: programs split the value at commas.
-    as_ranges = not for_extended_resources(claim)
-    return with_cores(made, units, companions, pods, inventory, held, settings, as_ranges=as_ranges)
+    return with_cores(made, units, companions, pods, inventory, held, settings, as_ranges=not extended)
 
 
 def _made(
     claim: PartialResourceClaim,
     results: Sequence[DeviceRequestAllocationResult],
     shown: Mapping[int, tuple[ChipNode, ...]],
+    variables: Mapping[str, Mapping[str, str]],
+    decided: str,
+    warnings: tuple[str, ...],
 ) -> Plan:
-    """The plan without what its containers are told in variables; ``shown``: chips by place in the results."""
-    meta, pods, consumers, decided = claim.metadata, users(claim), consumers_of(claim), parameters(claim)
+    """The plan without what its containers are told of cores.
+
+    Args:
+        claim: allocated.
+        results: its allocation results of this driver.
+        shown: chips, by place in the results.
+        variables: by request.
+        decided: digest of its parameters.
+        warnings: of the plan.
+    """
+    meta, pods, consumers, user = claim.metadata, users(claim), consumers_of(claim), own_pod(claim)
+    common, own = _common(variables)
     return Plan(
         namespace=meta.namespace,
         name=meta.name,
@@ -168,18 +168,33 @@ def _made(
                 request=result.request,
                 pool=result.pool,
                 device=result.device,
-                nodes=shown[index],
-                cdi_name=cdi_device_name(meta.uid, result.device, shown[index], decided),
+                nodes=shown[at],
+                cdi_name=cdi_device_name(meta.uid, result.device, shown[at], decided),
                 admin=bool(result.admin_access),
+                env=own[result.request],
             )
-            for index, result in enumerate(results)
+            for at, result in enumerate(results)
         ),
+        env=common,
         pods=None if pods is None else tuple(sorted(pods)),
         consumers=tuple(name for name, _ in consumers),
         consumer_uids=tuple(uid for _, uid in consumers),
-        own_pod=own_pod(claim),
+        own_pod=user,
+        warnings=warnings,
         parameters=decided,
     )
+
+
+def _common(variables: Mapping[str, Mapping[str, str]]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """The variables that all requests have, and by request the others."""
+    # In their order, so that equal claims give equal files.
+    first, *others = variables.values()
+    common = {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+    own = {
+        request: {name: value for name, value in given.items() if name not in common}
+        for request, given in variables.items()
+    }
+    return common, own
 
 
 def _pods_needed(claim: PartialResourceClaim, pods: Pods | None, *, optional: bool) -> Needs | None:
@@ -229,7 +244,16 @@ def after_reboot(
     """
     told = any(VISIBLE_CORES in device.env for device in prepared.devices)
     sizes = {device.request: prepared.core_size(device) for device in prepared.devices} if told else {}
-    made = with_environment(prepared, environment(claim, own_results(claim), inventory, sizes))
+    common, own = _common(environment(claim, own_results(claim), inventory, sizes))
+    devices = tuple(
+        replace(
+            device,
+            env={name: value for name, value in device.env.items() if name not in LOGICAL_CORE_VARIABLES}
+            | own[device.request],
+        )
+        for device in prepared.devices
+    )
+    made = replace(prepared, env=common, devices=devices)
     requests = [device.request for device in made.devices]
     if len({made.core_size(device) for device in made.devices}) > 1:
         needs = _pods_needed(claim, pods, optional=False)
@@ -270,19 +294,6 @@ def consumers_of(claim: PartialResourceClaim) -> tuple[tuple[str, str], ...]:
     """Names and UIDs of the pods that the claim is reserved for, in order."""
     reserved = claim.status.reserved_for
     return tuple(sorted((item.name, item.uid) for item in reserved if item.resource == "pods" and not item.api_group))
-
-
-def chips_needed(claim: PartialResourceClaim) -> frozenset[int] | None:
-    """Host indexes of the chips that the claim's devices are made of; None when all of the host must be looked at."""
-    allocation = claim.status.allocation
-    chips: set[int] = set()
-    for result in allocation.devices.results if allocation is not None else ():
-        if result.driver == DRIVER_NAME:
-            found = chips_of(result.device, ())
-            if found is None:
-                return None
-            chips.update(found)
-    return frozenset(chips)
 
 
 def own_pod(claim: PartialResourceClaim) -> str:
@@ -384,10 +395,6 @@ def _exclusive(
             taken[part.chip].append((part, result))
 
 
-def _held_chips(pairs: Iterable[tuple[DeviceRequestAllocationResult, tuple[HardwarePart, ...]]]) -> list[int]:
-    return sorted({part.chip for result, parts in pairs if not result.admin_access for part in parts})
-
-
 def _check_free(part: HardwarePart, device: str, uid: str, held: PreparedClaims) -> None:
     holder = held.holder(part, exclude=uid)
     if holder is not None:
@@ -436,22 +443,6 @@ def _check_once(
         "allocationMode All without it takes the hardware more than once",
         reason="ConflictingDevices",
     )
-
-
-def _contiguity(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]:
-    if settings.contiguity == "allow" or not chips or chips[-1] - chips[0] + 1 == len(chips):
-        return ()
-    what = f"chips {', '.join(map(str, chips))} are not one contiguous run of host ids"
-    consequence = 'the Neuron runtime may fail in this container ("Neuron cores are not contiguous")'
-    remedy = (
-        "ask for 1, 4, 8 or 16 devices with a matchAttribute constraint on resource.aws.com/devicegroup4_id, "
-        "devicegroup8_id or devicegroup16_id"
-    )
-    if settings.contiguity == "refuse":
-        raise PrepareError(
-            what, consequence=f"{consequence}, so the claim is not prepared", remedy=remedy, reason="NotContiguous"
-        )
-    return (f"{what}; {consequence}; {remedy}",)
 
 
 def _health(

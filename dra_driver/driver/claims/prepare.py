@@ -26,7 +26,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dra_driver.driver.claims.checkpoint import Checkpoint, Staged
-from dra_driver.driver.claims.container_edits import cdi_spec, parameters
+from dra_driver.driver.claims.container_edits import cdi_spec
+from dra_driver.driver.claims.environment import parameters
 from dra_driver.driver.claims.metadata import MetadataDirectory, described
 from dra_driver.driver.claims.model import (
     Attributes,
@@ -37,7 +38,7 @@ from dra_driver.driver.claims.model import (
     PrepareError,
     Unhealthy,
 )
-from dra_driver.driver.claims.planner import after_reboot, chips_needed, own_results, plan, refreshed, users
+from dra_driver.driver.claims.planner import after_reboot, own_results, plan, refreshed, users
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.kube.cdi import SpecDirectory
@@ -46,7 +47,9 @@ from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.kube.objects.resource import PartialResourceClaim, ReportedClaim, ResourceClaimConsumerReference
 from dra_driver.neuron.exclusion import HeldBack
-from dra_driver.neuron.host.inventory import NodeInventory, chips_of
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.partitions import chips_of
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations
 
@@ -186,7 +189,7 @@ class Preparer:
     def _made(self, claim: ClaimRef, stored: ReportedClaim | None, trouble: ApiError | None, deadline: float) -> Plan:
         if stored is not None and stored.status.allocation is not None and stored.status.allocation.devices.config:
             import dra_driver.neuron.opaque_config  # noqa: F401 - so that the first import does not happen under the lock
-        inventory = self._inventory(None if stored is None else chips_needed(stored))
+        inventory = self._inventory(None if stored is None else _chips_needed(stored))
         known = _Known({}, {})
         for _ in range(_ROUNDS):
             with self._staged(stored, inventory, known) as staged, self._checkpoint.locked(deadline) as held:
@@ -368,6 +371,19 @@ class Preparer:
                 reason="PodNotRead",
             ) from error
         return pod if pod.metadata.uid == of.uid else gone
+
+
+def _chips_needed(claim: PartialResourceClaim) -> frozenset[int] | None:
+    """Host indexes of the chips that the claim's devices are made of; None when all of the host must be looked at."""
+    allocation = claim.status.allocation
+    chips: set[int] = set()
+    for result in allocation.devices.results if allocation is not None else ():
+        if result.driver == DRIVER_NAME:
+            found = chips_of(result.device, ())
+            if found is None:
+                return None
+            chips.update(found)
+    return frozenset(chips)
 
 
 def same_allocation(prepared: Plan, claim: PartialResourceClaim) -> bool:

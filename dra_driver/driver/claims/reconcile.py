@@ -32,7 +32,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from dra_driver.driver.claims.checkpoint import Checkpoint
-from dra_driver.driver.claims.container_edits import cdi_spec, outdated_ultraserver
+from dra_driver.driver.claims.container_edits import cdi_spec
+from dra_driver.driver.claims.environment import outdated_ultraserver
 from dra_driver.driver.claims.metadata import MetadataDirectory
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError, clashing
 from dra_driver.driver.claims.planner import consumers_of, refreshed, users
@@ -40,8 +41,9 @@ from dra_driver.driver.claims.prepare import ClaimSource
 from dra_driver.kube.api.errors import ApiError, DecodeError
 from dra_driver.kube.cdi import SpecDirectory, encode
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
-from dra_driver.neuron.host.inventory import NodeInventory, chips_of
+from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.partitions import chips_of
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Worker
 

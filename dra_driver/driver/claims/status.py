@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dra_driver.driver.claims.container_edits import MODE, NODE_ID, SERVER_ID
+from dra_driver.driver.claims.environment import MODE, NODE_ID, SERVER_ID
 from dra_driver.driver.claims.model import DEVICE_PATH, Plan, PlannedDevice
 from dra_driver.driver.device_health import device_health
 from dra_driver.kube.objects.meta import Condition, ObjectMeta, timestamp

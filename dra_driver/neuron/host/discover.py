@@ -175,11 +175,12 @@ def renew(
         files: those of the last scan: directories that it found are not looked up again, which is half of the cost.
     """
     files, findings = files or HostFiles(root), Findings()
-    entries = device_entries(files, findings, chips)
-    _, loaded = driver_version(files, bool(entries), findings)
     scan = Scan(files, known.instance_type, known, findings)
+    entries = device_entries(files, findings, chips)
+    read = read_numbers(scan, entries)
+    _, loaded = driver_version(files, bool(entries), findings)
     others = () if chips is None else (device for device in known.devices if device.index not in chips)
-    devices = (*others, *read_numbers(scan, entries)) if loaded else ()
+    devices = (*others, *read) if loaded else ()
     chip = known.chip or chip_of(devices)
     return replace(
         known,

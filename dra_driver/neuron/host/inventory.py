@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
 from dra_driver.neuron.topology.hardware import Chip
-from dra_driver.neuron.topology.partitions import parts_of
 from dra_driver.neuron.topology.ultraserver import Mode
 
 
@@ -147,14 +145,3 @@ class NodeInventory:
     def core_size(self) -> int:
         """Physical NeuronCores in a logical core where none is configured: 1 where there is no choice."""
         return self.logical_core_size or 1
-
-
-def chips_of(name: str, chips: Collection[int]) -> tuple[int, ...] | None:
-    """Host indexes of the chips that the device ``name`` is made of, or is a part of, ascending.
-
-    Args:
-        name: of a device of this driver; None is returned when there is no such device.
-        chips: indexes of all chips of the host (``NodeInventory.chip_indexes``): what a whole node is made of.
-    """
-    parts = parts_of(name, chips, lambda _: 1)
-    return None if parts is None else tuple(part.chip for part in parts)

@@ -210,6 +210,17 @@ def parts_of(name: str, chips: Collection[int], core_size: Callable[[int], int])
     return None if found is None else found.parts
 
 
+def chips_of(name: str, chips: Collection[int]) -> tuple[int, ...] | None:
+    """Host indexes of the chips that the device ``name`` is made of, or is a part of, ascending.
+
+    Args:
+        name: of a device of this driver; None is returned when there is no such device.
+        chips: indexes of all chips of the host (``NodeInventory.chip_indexes``): what a whole node is made of.
+    """
+    parts = parts_of(name, chips, lambda _: 1)
+    return None if parts is None else tuple(part.chip for part in parts)
+
+
 def device_of(name: str, chips: Collection[int], core_size: Callable[[int], int]) -> Partition | None:
     """The device that is published under ``name``; see ``parts_of``."""
     if name == NODE_DEVICE:

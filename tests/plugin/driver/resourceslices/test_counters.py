@@ -11,8 +11,8 @@ import pytest
 
 from dra_driver.driver.resourceslices.controller import SliceController
 from dra_driver.driver.resourceslices.devices import offer
-from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory, chips_of
-from dra_driver.neuron.topology.partitions import CHIPS, CHIPS_AND_NODE, NODE_DEVICE, Partitions, device_name
+from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
+from dra_driver.neuron.topology.partitions import CHIPS, CHIPS_AND_NODE, NODE_DEVICE, Partitions, chips_of, device_name
 from tests.builders.publisher import NODE, open_watches, published, publishing
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object

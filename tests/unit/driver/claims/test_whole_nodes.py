@@ -11,8 +11,8 @@ from dra_driver.driver.claims.container_edits import cdi_spec, shown_in
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError
 from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS
 from dra_driver.kube.objects.resource import ResourceClaim
-from dra_driver.neuron.host.inventory import NodeInventory, chips_of
-from dra_driver.neuron.topology.partitions import NODE_DEVICE
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.topology.partitions import NODE_DEVICE, chips_of
 from tests.builders.claims import SETTINGS, ApiServer, Node, changed, claim, host, plan, result, uid, without
 from tests.golden import golden
 

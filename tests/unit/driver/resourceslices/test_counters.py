@@ -13,8 +13,16 @@ from dra_driver.driver.resourceslices.devices import Offer, devices, offer
 from dra_driver.driver.resourceslices.pool import SharedCounters, counters_problem, pool
 from dra_driver.kube.api.codec import ServerVersion
 from dra_driver.kube.objects.resource import Device, ResourceSlice
-from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory, chips_of
-from dra_driver.neuron.topology.partitions import CHIPS, CHIPS_AND_NODE, NODE, NODE_DEVICE, Partitions, device_name
+from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
+from dra_driver.neuron.topology.partitions import (
+    CHIPS,
+    CHIPS_AND_NODE,
+    NODE,
+    NODE_DEVICE,
+    Partitions,
+    chips_of,
+    device_name,
+)
 from tests.golden import golden
 
 

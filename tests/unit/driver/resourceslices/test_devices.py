@@ -15,9 +15,9 @@ from dra_driver.driver.resourceslices.devices import devices, effective_partitio
 from dra_driver.driver.resourceslices.pool import MAX_PREFIX_LENGTH, name_prefix, pool
 from dra_driver.kube.api.codec import encode_slice
 from dra_driver.kube.objects.resource import Device, ResourceSlice
-from dra_driver.neuron.host.inventory import Membership, NeuronDevice, NodeInventory, ServerSet, chips_of
+from dra_driver.neuron.host.inventory import Membership, NeuronDevice, NodeInventory, ServerSet
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
-from dra_driver.neuron.topology.partitions import CHIPS, NODE, NODE_DEVICE, Partitions, device_name
+from dra_driver.neuron.topology.partitions import CHIPS, NODE, NODE_DEVICE, Partitions, chips_of, device_name
 from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.version import VERSION
 from tests.doubles.apiserver.slice_validation import validate_slice

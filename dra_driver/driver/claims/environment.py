@@ -1,0 +1,249 @@
+"""What the containers of a claim are told in variables.
+
+The variables are what the claim's parameters, those of its class, and the node decide together. ``NeuronConfig`` sets
+the logical core size; the node's chips say what is possible. ``UltraServerConfig`` sets how many nodes of an
+UltraServer work together. A node is in one mode at a time, so the latter is for claims of the whole node only, and it
+is compared with what the kernel driver offers when the claim is prepared: nodes elect their servers at boot, so it
+cannot be known earlier. The variables and the choice of the mode are those of AWS's own init script (aws-neuron-sdk,
+``src/k8/k8s-ultraserver-init-script.sh``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from dra_driver.driver.claims.model import NOT_PREPARED, Plan, PrepareError
+from dra_driver.kube.objects.resource import (
+    DeviceAllocationConfiguration,
+    DeviceRequestAllocationResult,
+    PartialResourceClaim,
+)
+from dra_driver.neuron.host.inventory import Membership, NodeInventory
+from dra_driver.neuron.names import DRIVER_NAME, LOGICAL_CORE_VARIABLES
+from dra_driver.neuron.topology.partitions import NODE_DEVICE
+from dra_driver.neuron.topology.ultraserver import Mode, mode_for
+
+MODE = "NEURON_RT_ULTRASERVER_MODE"
+SERVER_ID = "NEURON_RT_ULTRASERVER_SERVER_ID"
+NODE_ID = "NEURON_RT_ULTRASERVER_NODE_ID"
+
+_COMPARED = (LOGICAL_CORE_VARIABLES[0], MODE)
+
+
+def environment(
+    claim: PartialResourceClaim,
+    results: Sequence[DeviceRequestAllocationResult],
+    inventory: NodeInventory,
+    in_force: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, dict[str, str]]:
+    """Variables by request, for every container that uses a device of it.
+
+    Args:
+        claim: allocated.
+        results: its allocation results of this driver.
+        inventory: the node.
+        in_force: logical core sizes that hold where none is configured, by request, instead of the node's.
+
+    Raises:
+        ConfigError: the configuration is not legal. PrepareError: it is not for this node or these devices.
+    """
+    requests = list(dict.fromkeys(result.request for result in results))
+    sizes: dict[str, int | None] = dict.fromkeys(requests)
+    nodes: dict[str, int | None] = dict.fromkeys(requests)
+    if _own(_config(claim)):
+        from dra_driver.neuron.opaque_config import effective  # pydantic: most claims do not need it
+
+        for request, value in effective(_config(claim), requests, DRIVER_NAME).items():
+            sizes[request], nodes[request] = value.logical_neuron_core, value.ultraserver_mode
+    told, of_server = _core_sizes(inventory, sizes, in_force), _ultraserver_variables(inventory, results, nodes)
+    return {
+        request: (dict.fromkeys(LOGICAL_CORE_VARIABLES, str(told[request])) if told else {}) | of_server
+        for request in requests
+    }
+
+
+def parameters(claim: PartialResourceClaim) -> str:
+    """Digest of the opaque parameters for this driver in the claim's allocation, from claim and class; "" without."""
+    own = _own(_config(claim))
+    return hashlib.sha256(msgspec.json.encode(own, order="deterministic")).hexdigest() if own else ""
+
+
+def shared_pod_warnings(variables: Mapping[str, Mapping[str, str]], others: Sequence[Plan]) -> tuple[str, ...]:
+    """Warnings about claims that the same pods use; one container with both gets the variables of only one."""
+    return tuple(
+        f"claim {other.reference} of the same pod has {name}={theirs}, this one {mine}; "
+        "a container that uses both gets only one of the values; use them in different containers"
+        for other in others
+        for name in _COMPARED
+        if (mine := _values(variables.values(), name))
+        and (theirs := _values((other.env | device.env for device in other.devices), name))
+        and mine != theirs
+    )
+
+
+def outdated_ultraserver(prepared: Plan, inventory: NodeInventory) -> str:
+    """What of the UltraServer has changed since the claim was prepared, for its containers to be restarted; or "".
+
+    A prepared claim keeps its variables until the node is booted, since containers may have been told them.
+    """
+    number, member = prepared.env.get(MODE), inventory.ultraserver
+    if number is None or member is None or member.electing or not member.modes:
+        return ""
+    mode = next((mode for mode in Mode if str(mode.value) == number), None)
+    if mode is None or mode not in member.modes:
+        return f"mode {mode or number} is no longer offered (offered: {_offered(member)})"
+    given = prepared.env.get(SERVER_ID), prepared.env.get(NODE_ID)
+    server = member.set_for(mode.nodes) if mode.nodes > 1 else None
+    now = (server.server_id, str(server.node_id)) if server is not None else (None, None)
+    if given == now:
+        return ""
+    place = f"node {now[1]} of server {now[0]}" if server is not None else f"not part of a server of {mode.nodes} nodes"
+    return f"its containers were given node {given[1]} of server {given[0]}, but the host is now {place}"
+
+
+def _config(claim: PartialResourceClaim) -> Sequence[DeviceAllocationConfiguration]:
+    allocation = claim.status.allocation
+    return allocation.devices.config if allocation is not None else ()
+
+
+def _own(config: Sequence[DeviceAllocationConfiguration]) -> list[DeviceAllocationConfiguration]:
+    return [entry for entry in config if entry.opaque is not None and entry.opaque.driver == DRIVER_NAME]
+
+
+def _values(variables: Iterable[Mapping[str, str]], name: str) -> str:
+    """What containers are told under a name."""
+    return " and ".join(sorted({given[name] for given in variables if name in given}))
+
+
+def _core_sizes(
+    inventory: NodeInventory, requested: Mapping[str, int | None], in_force: Mapping[str, int]
+) -> dict[str, int]:
+    """Physical cores in a logical one by request; empty where the hardware has no logical cores.
+
+    Args:
+        inventory: the node.
+        requested: for each request of the claim the configured size, or None.
+        in_force: see ``environment``.
+
+    Raises:
+        PrepareError: a size is configured that this hardware does not have.
+    """
+    hardware, default = inventory.chip, inventory.logical_core_size
+    node = inventory.instance_type or "this node's hardware"
+    asked = {request: size for request, size in requested.items() if size is not None}
+    if hardware is None or default is None:
+        if not asked:
+            return {}
+        known = "is not known to this version of the driver" if hardware is None else "has no logical NeuronCores"
+        raise PrepareError(
+            f"NeuronConfig sets logicalNeuronCore {next(iter(asked.values()))}, but {node} {known}",
+            consequence=NOT_PREPARED,
+            remedy="leave logicalNeuronCore out, or select Trainium2 or later in the request",
+            reason="InvalidParameters",
+        )
+    illegal = sorted(set(asked.values()).difference(hardware.lnc_values))
+    if illegal:
+        legal = ", ".join(map(str, hardware.lnc_values))
+        raise PrepareError(
+            f"NeuronConfig sets logicalNeuronCore {illegal[0]}, but {node} has only {legal}", reason="InvalidParameters"
+        )
+    return {request: asked.get(request, in_force.get(request, default)) for request in requested}
+
+
+def _ultraserver_variables(
+    inventory: NodeInventory, results: Sequence[DeviceRequestAllocationResult], requested: Mapping[str, int | None]
+) -> dict[str, str]:
+    """Variables for the containers of a claim; none without UltraServerConfig.
+
+    Args:
+        inventory: the node.
+        results: what is allocated to the claim on it.
+        requested: for each request of the claim the configured number of nodes, or None.
+
+    Raises:
+        PrepareError: the configuration is not for this device, or not for this node now.
+    """
+    asked = {request: nodes for request, nodes in requested.items() if nodes is not None}
+    if not asked:
+        return {}
+    _check_devices(results, asked)
+    if len(set(asked.values())) > 1:
+        listed = ", ".join(f"{request[:63]}: {nodes}" for request, nodes in asked.items())
+        raise PrepareError(
+            f"the requests of the claim have different ultraserverMode values ({listed})",
+            consequence=f"a node is in one mode at a time; {NOT_PREPARED}",
+            remedy="use one value for all requests",
+            reason="InvalidParameters",
+        )
+    nodes = next(iter(asked.values()))
+    member = inventory.ultraserver
+    mode = _mode(inventory, member, nodes)
+    if member is None or mode.nodes == 1:
+        return {MODE: str(mode.value)}
+    server = member.set_for(nodes)
+    if server is None:
+        raise PrepareError(
+            f"the claim requests ultraserverMode {nodes}, but the kernel driver reports no server id for {nodes} nodes",
+            consequence=NOT_PREPARED,
+            remedy="look at the driver's log on this node for the state of the UltraServer; delete the pod to get "
+            "another node",
+            reason="UltraServerMode",
+        )
+    return {MODE: str(mode.value), SERVER_ID: server.server_id, NODE_ID: str(server.node_id)}
+
+
+def _check_devices(results: Sequence[DeviceRequestAllocationResult], asked: Mapping[str, int]) -> None:
+    for result in results:
+        if result.request in asked and result.device != NODE_DEVICE:
+            raise PrepareError(
+                f"UltraServerConfig (ultraserverMode {asked[result.request]}) is set for request "
+                f"{result.request[:63]}, but its device {result.device[:63]} is not a whole node",
+                consequence=NOT_PREPARED,
+                remedy="select resourceType 'neuron_node' in the request; or name in the configuration's requests "
+                "those that do; or remove it to use the chips without the links to other nodes",
+                reason="InvalidParameters",
+            )
+
+
+def _mode(inventory: NodeInventory, member: Membership | None, nodes: int) -> Mode:
+    asked = f"the claim requests ultraserverMode {nodes}"
+    if member is None:
+        raise PrepareError(
+            f"{asked}, but {inventory.instance_type or 'this node'} is not part of an UltraServer",
+            consequence=NOT_PREPARED,
+            remedy="remove the UltraServerConfig, or select a node of an UltraServer",
+            reason="UltraServerMode",
+        )
+    if member.electing:
+        raise PrepareError(
+            f"{asked}, but the nodes of this UltraServer are still electing their ids, which can take ten minutes",
+            consequence="no mode is available until then",
+            remedy="kubelet tries again; no action is needed",
+            reason="UltraServerElecting",
+        )
+    mode = mode_for(nodes, member.modes)
+    if mode is None:
+        raise PrepareError(
+            f"{asked}, but this node offers {_offered(member)}: {_reason(member, nodes)}",
+            consequence=f"{NOT_PREPARED}; kubelet tries again",
+            remedy="delete the pod to get another node, or request fewer nodes; the driver's log on this node has more",
+            reason="UltraServerMode",
+        )
+    return mode
+
+
+def _offered(member: Membership) -> str:
+    return ", ".join(f"{mode} ({mode.nodes} node{'s' * (mode.nodes > 1)})" for mode in member.modes) or "no mode"
+
+
+def _reason(member: Membership, nodes: int) -> str:
+    """Why a mode of so many nodes is not there."""
+    if not member.modes:
+        return "the kernel driver does not report its modes"
+    if nodes > 1 and member.set_for(nodes) is None:
+        return f"it is not part of a server of {nodes} nodes"
+    return "the links to the others do not work" if nodes > 1 else "the kernel driver does not list it"
