@@ -149,7 +149,7 @@ def test_an_election_costs_two_writes_and_the_node_stays_on_offer(world: World) 
         settled(running, "ultraserver-electing")
         assert world.offered() == [NODE_DEVICE]
         write_host(world.host, TRN2U, THIRD)
-        settled(running, "ultraserver-electing: no longer so")
+        settled(running, "ultraserver-electing: resolved")
         eventually(
             lambda: world.server.slices()[0]["spec"]["devices"] == slices[0]["spec"]["devices"],
             what="the slice of before",

@@ -355,7 +355,7 @@ def test_what_is_wrong_with_the_file_of_faults_is_read_whole_at_any_moment(runni
         with told.open() as opened:
             running.faults_file.write_text("hbm-uncorrectable@44\n")
             eventually(lambda: told.read_text() != first)
-            assert "no chips 44" in told.read_text()
+            assert "not have chip 44" in told.read_text()
             assert opened.read() == first
     finally:
         running.stop()
