@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from dra_driver.cli import vocabulary
 from dra_driver.cli.clusterinput import add_cluster_arguments, asking, beside_nothing, namespace, read_input
 from dra_driver.cli.terminal import Progress, print_object, show
+from dra_driver.util.envelope import envelope
 from dra_driver.util.errors import UsageError
 from dra_driver.util.text import first_of
 
@@ -127,12 +128,8 @@ def _show(found: Sequence[Explanation], manifests: Manifests, kubernetes: str, o
             print(f"\nNot considered: {'; '.join(manifests.not_considered)}.")
         return
 
-    document = {
-        "kubernetes": kubernetes,
-        "explanations": [plain(item) for item in found],
-        "notConsidered": list(manifests.not_considered),
-    }
-    print_object(document, output)
+    beside = {"kubernetes": kubernetes or None, "notConsidered": list(manifests.not_considered)}
+    print_object(envelope("Explanation", map(plain, found), **beside), output)
 
 
 def _items(args: argparse.Namespace) -> tuple[Target | None, list[str]]:

@@ -14,6 +14,7 @@ from dra_driver.cli.hostinput import HostHealth, found_state_dir, read_health, s
 from dra_driver.cli.overviewoutput import FAULT_COLUMNS, cluster_table
 from dra_driver.cli.terminal import columns, print_object, show
 from dra_driver.neuron.topology.partitions import device_name
+from dra_driver.util.envelope import envelope
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import printable
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from dra_driver.neuron.health.faults import ActiveFault
     from dra_driver.neuron.health.policy import HealthPolicy
 
+KIND: Final = "Health"
 MAX_REASON_LENGTH: Final = 1000
 """Characters."""
 _DEVICE = re.compile(rf"(?:neuron|{re.escape(device_name(0))[:-1]})?(0|[1-9][0-9]{{0,2}})")
@@ -134,45 +136,43 @@ def _of_cluster(args: argparse.Namespace) -> int:
             vocabulary.warn(printable(note))
         frame = view(listed(transport, scope), nodes=args.node_name)
     check_nodes(frame, args.node_name)
-    documents = [node_document(row) for row in frame.nodes]
     if args.output == "text":
-        print(cluster_table(documents, every_chip=bool(args.node_name)))
+        print(cluster_table(frame.nodes, every_chip=bool(args.node_name)))
     else:
-        print_object({"nodes": documents}, args.output)
+        print_object(envelope(KIND, map(node_document, frame.nodes)), args.output)
     return 0
 
 
 def document(said: HostHealth, policy: HealthPolicy) -> dict[str, Any]:
     """The health as plain values; ``effect``: what the fault's taint does at the time of the reading.
 
-    A fault of the whole host is one of the device ``all``, with its remedy in words; beside it, only chips with faults
-    of their own are there.
+    A fault of the whole host is one of the node, with its remedy in words; beside it, only chips with faults of their
+    own are there.
     """
     from dra_driver.neuron.host.findings import LOAD_DRIVER
 
     health, kind = said
     host = health.not_loaded
-    found: list[tuple[str, str, tuple[ActiveFault, ...]]] = [("all", "unknown", (host,))] if host else []
-    found += [(f"neuron{chip.index}", chip.state, chip.own) for chip in health.chips if chip.own or not host]
-    return {
-        "devices": [
-            {
-                "device": device,
-                "state": state,
-                "faults": [
-                    {
-                        "code": "driver-not-loaded" if fault.of_host else fault.code,
-                        "severity": fault.fault.severity,
-                        "since": _time(fault.since),
-                        "effect": policy.taint(fault, kind, health.read_at).effect,
-                        "remedy": LOAD_DRIVER if fault.of_host else fault.fault.remedy,
-                    }
-                    for fault in faults
-                ],
-            }
-            for device, state, faults in found
-        ]
+
+    def told(fault: ActiveFault) -> dict[str, str | None]:
+        return {
+            "code": "driver-not-loaded" if fault.of_host else fault.code,
+            "severity": fault.fault.severity,
+            "since": _time(fault.since),
+            "effect": policy.taint(fault, kind, health.read_at).effect,
+            "remedy": LOAD_DRIVER if fault.of_host else fault.fault.remedy,
+        }
+
+    node = {
+        "node": None,
+        "faults": [told(host)] if host else [],
+        "chips": [
+            {"index": chip.index, "state": chip.state, "faults": list(map(told, chip.own))}
+            for chip in health.chips
+            if chip.own or not host
+        ],
     }
+    return envelope(KIND, [node])
 
 
 def _time(seconds: int) -> str:
@@ -181,11 +181,14 @@ def _time(seconds: int) -> str:
 
 def table(said: HostHealth, policy: HealthPolicy) -> str:
     """One line for each fault, and one for each healthy device; what is wrong in words below."""
-    lines = [FAULT_COLUMNS]
+    lines: list[tuple[str, ...]] = [FAULT_COLUMNS]
     texts = []
-    for device in document(said, policy)["devices"]:
-        faults = [tuple(map(str, fault.values())) for fault in device["faults"]] or [("-",) * 5]
-        lines += [(device["device"], device["state"], *fault) for fault in faults]
+    (node,) = document(said, policy)["items"]
+    found = [("all", "unknown", node["faults"])] if node["faults"] else []
+    found += [(f"neuron{chip['index']}", chip["state"], chip["faults"]) for chip in node["chips"]]
+    for device, state, faults in found:
+        rows = [tuple(map(str, fault.values())) for fault in faults] or [("-",) * 5]
+        lines += [(device, state, *row) for row in rows]
     for chip in said.health.chips:
         texts += [f"neuron{chip.index}: {printable(fault.text)}" for fault in chip.own]
     return "\n".join([columns(lines), *([""] if texts else []), *texts])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.clusterinput import read_text
+from dra_driver.cli.terminal import print_object
+from dra_driver.util.envelope import object_list
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _note(texts: Sequence[str]) -> None:
 
 def _print(documents: Sequence[dict[str, Any]], output: str) -> None:
     if output == "json":
-        print(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(documents)}, indent=2))
+        print_object(object_list(documents), output)
         return
     import yaml
 

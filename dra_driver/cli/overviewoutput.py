@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -64,7 +64,7 @@ class Shown:
 
     def text(self, frame: Frame, server: str, *, indent: int | None = 2) -> str:
         """A frame for a file or a pipe."""
-        document = {"server": server, **frame.document()}
+        document = frame.document(server)
         if self.output == "json":
             return json.dumps(document, indent=indent)
         if self.output == "yaml":
@@ -234,30 +234,32 @@ def _sick(row: NodeRow) -> str:
     return first_of(found, 3) or row.condition or "-"
 
 
-def cluster_table(nodes: Sequence[Mapping[str, Any]], *, every_chip: bool) -> str:
-    """One line for each fault, and for each healthy chip or for all of a node; what is wrong with drivers below.
+def cluster_table(nodes: Sequence[NodeRow], *, every_chip: bool) -> str:
+    """One line for each fault, and for each healthy chip or for all of a node; what is wrong with drivers below."""
+    from dra_driver.operations.overview.serving import remedy
 
-    ``nodes`` as of ``node_document``.
-    """
-    lines, texts = [("NODE", *FAULT_COLUMNS, "HOLDERS")], []
+    lines: list[tuple[str, ...]] = [("NODE", *FAULT_COLUMNS, "HOLDERS")]
+    texts = []
     for node in nodes:
-        driver = node["driver"]
-        if driver["problem"]:
-            texts.append("; ".join([f"{node['node']}: {driver['problem']}", *filter(None, [driver["remedy"]])]))
-        if not node["offers"] and not every_chip:
-            since = driver["since"] or "-"
-            whole = f"all {len(node['devices'])}"
-            lines.append((node["node"], whole, "unknown", driver["state"], "-", since, *("-",) * 3))
+        driver = node.serving
+        if driver.problem:
+            texts.append("; ".join([f"{node.name}: {driver.problem}", *filter(None, [remedy(driver, node.name)])]))
+        if not node.offers and not every_chip:
+            whole = f"all {len(node.chips)}"
+            lines.append((node.name, whole, "unknown", driver.word, "-", driver.since or "-", *("-",) * 3))
             continue
-        well = [device for device in node["devices"] if not device["faults"]]
-        for device in node["devices"] if every_chip else [device for device in node["devices"] if device["faults"]]:
-            faults = [tuple(text or "-" for text in fault.values()) for fault in device["faults"]] or [("-",) * 5]
-            holders = first_of(device["holders"], 3) or "-"
-            lines += [(node["node"], device["device"], device["state"], *fault, holders) for fault in faults]
+        well = [chip for chip in node.chips if not chip.faults]
+        for chip in node.chips if every_chip else [chip for chip in node.chips if chip.faults]:
+            holders = first_of(chip.holders, 3) or "-"
+            faults: list[tuple[str, ...]] = [
+                (item.code, item.severity, item.since or "-", item.effect or "-", item.row.remedy if item.row else "-")
+                for item in chip.faults
+            ] or [("-",) * 5]
+            lines += [(node.name, f"neuron{chip.index}", chip.state, *fault, holders) for fault in faults]
         if well and not every_chip:
-            lines.append((node["node"], f"{len(well)} of {len(node['devices'])}", "healthy", *("-",) * 6))
-        if node["condition"] and len(well) == len(node["devices"]):
+            lines.append((node.name, f"{len(well)} of {len(node.chips)}", "healthy", *("-",) * 6))
+        if node.condition and len(well) == len(node.chips):
             # Such as that of a detector that does not name the chips.
-            lines.append((node["node"], "-", "-", node["condition"], *("-",) * 5))
+            lines.append((node.name, "-", "-", node.condition, *("-",) * 5))
     table = columns([[printable(cell) for cell in line] for line in lines])
     return "\n".join([table, *([""] if texts else []), *map(printable, texts)])

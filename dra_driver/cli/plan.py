@@ -12,6 +12,7 @@ from dra_driver.cli import vocabulary
 from dra_driver.cli.hostinput import add_host_arguments, read_host
 from dra_driver.cli.simulateoutput import container_lines
 from dra_driver.cli.terminal import print_object
+from dra_driver.util.envelope import envelope, reference
 from dra_driver.util.errors import UsageError
 from dra_driver.util.text import quoted, ranges
 
@@ -60,7 +61,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print the plans; returns 1 if a claim is refused, and prints the text that kubelet would receive."""
     from dra_driver.driver.claims.model import PlanSettings
-    from dra_driver.simulator.preparation import node_of, prepared
+    from dra_driver.simulator.preparation import containers, node_of, prepared
 
     partitions = vocabulary.partitions(args.partitions)
     claims, pods, others = _read(vocabulary.files(args))
@@ -79,18 +80,20 @@ def run(args: argparse.Namespace) -> int:
         vocabulary.warn(line)
     for item in found:
         _tell(item)
-    if len(claims) == 1 and not pods:
-        # As kubectl prints a single object.
-        document = found[0].document
-        lines = [text(document)] if document else []
-    else:
-        document = _document(found, pods)
-        lines = [*map(text, document["claims"]), *("\n".join(_pod(pod)) for pod in document["pods"])]
-    if args.output != "text" and document:
-        print_object(document, args.output)
-    elif lines:
+    status = 1 if any(item.problem for item in found) else 0
+    items = list(map(_item, found))
+    given = [
+        reference(pod.metadata.namespace, pod.metadata.name) | {"containers": containers(pod, found)} for pod in pods
+    ]
+    given = [pod for pod in given if pod["containers"]]
+    if args.output != "text":
+        print_object(envelope("Plan", items, pods=given), args.output)
+        return status
+    alone = len(claims) == 1 and not pods
+    lines = [text(item, with_node=not alone) for item in items if not item["refusal"]]
+    if lines := [*lines, *("\n".join(_pod(pod)) for pod in given)]:
         print("\n\n".join(lines))
-    return 1 if any(item.problem for item in found) else 0
+    return status
 
 
 def _wanted(claims: Sequence[ResourceClaim], node: str | None) -> Sequence[ResourceClaim]:
@@ -130,24 +133,26 @@ def _tell(item: Prepared) -> None:
     """Say on standard error why a claim is refused, and what is odd about it."""
     for warning in item.document.get("warnings", ()):
         vocabulary.warn(warning)
-    if item.problem:
-        problem = item.problem
-        if item.claim.status.allocation is None:
-            problem = (
-                "it is not allocated, so its devices are not known; give it as it is in the cluster once its pod is "
-                "scheduled, or as dra-driver simulate -o yaml prints it"
-            )
+    if problem := _problem(item):
         print(f"error: claim {item.claim.metadata.namespace}/{item.claim.metadata.name}: {problem}", file=sys.stderr)
 
 
-def _document(found: Sequence[Prepared], pods: Sequence[Pod]) -> dict[str, Any]:
-    from dra_driver.simulator.preparation import containers, node_of
+def _problem(item: Prepared) -> str:
+    """Why a claim is refused, or ""."""
+    if item.problem and item.claim.status.allocation is None:
+        return (
+            "it is not allocated, so its devices are not known; give it as it is in the cluster once its pod is "
+            "scheduled, or as dra-driver simulate -o yaml prints it"
+        )
+    return item.problem
 
-    given = [(pod.metadata, rows) for pod in pods if (rows := containers(pod, found))]
-    return {
-        "claims": [{"node": node_of(item.claim), **item.document} for item in found if item.document],
-        "pods": [{"namespace": meta.namespace, "name": meta.name, "containers": rows} for meta, rows in given],
-    }
+
+def _item(item: Prepared) -> dict[str, Any]:
+    from dra_driver.simulator.preparation import node_of
+
+    meta = item.claim.metadata
+    claim = reference(meta.namespace, meta.name) | {"uid": meta.uid}
+    return {"claim": claim, "node": node_of(item.claim), "refusal": _problem(item) or None, **item.document}
 
 
 def _pod(pod: dict[str, Any]) -> Iterator[str]:
@@ -156,14 +161,14 @@ def _pod(pod: dict[str, Any]) -> Iterator[str]:
         yield from (f"  {line}" for line in container_lines(container))
 
 
-def text(document: dict[str, Any]) -> str:
+def text(document: dict[str, Any], *, with_node: bool = True) -> str:
     """The plan as text."""
     claim = document["claim"]
     lines = [f"claim        {claim['namespace']}/{claim['name']} ({claim['uid']})"]
-    lines += [f"node         {document['node']}"] if "node" in document else []
+    lines += [f"node         {document['node']}"] if with_node else []
     lines.append("devices")
-    for row in document["devices"]:
-        cores = f", physical cores {ranges(row['physicalCores'])}" if "physicalCores" in row else ""
+    for row in document["deviceNodes"]:
+        cores = f", physical cores {ranges(row['cores'])}" if "cores" in row else ""
         lines.append(
             f"  {row['containerPath']:<14} is {row['hostPath']} of the host "
             f"({row['device']}, request {row['request']}{cores})"

@@ -14,7 +14,9 @@ from types import ModuleType
 from typing import Final
 
 from dra_driver.cli import daemon
+from dra_driver.cli.kinds import FOREIGN, KEYS, KINDS, LISTS
 from dra_driver.cli.main import COMMANDS, DAEMONS
+from dra_driver.util.envelope import API_VERSION
 
 WIDTH: Final = 118
 
@@ -38,6 +40,8 @@ def page(kind: str) -> str:
         module = import_module(f"dra_driver.cli.{name}")
         if hasattr(module, "OPTIONS") == (kind == "settings"):
             lines += _command(module, name.replace("_", "-"), text)
+    if kind == "commands":
+        lines += _kinds()
     return "\n".join(lines) + "\n"
 
 
@@ -96,6 +100,41 @@ def _settings(module: ModuleType) -> Iterator[str]:
         notes = [f"one of {', '.join(f'`{word}`' for word in legal)}"] if legal else []
         notes += [f"default `{default}`"] if default not in (None, "") else []
         yield from _bullet(f"`{option}`, `{variable}`", f"{text} ({'; '.join(notes)})" if notes else text)
+
+
+def _kinds() -> Iterator[str]:
+    """What ``-o json`` and ``-o yaml`` print."""
+    yield from ("", "## JSON and YAML", "")
+    yield from _paragraph(
+        f"With `-o json` or `-o yaml` a command prints one object: `apiVersion` (`{API_VERSION}`, no API group of "
+        "Kubernetes or AWS), `kind`, `items`, and for some kinds further keys beside these. A key means the same "
+        "wherever it stands, and as in the [status of claims](../use/in-containers.md#which-chip-did-i-get). What is "
+        "not known or does not apply is null or left out."
+    )
+    yield from ("", "| Command | `kind` | Items | Keys of an item | Keys beside `items` |", "|---|---|---|---|---|")
+    for name, kind in KINDS.items():
+        yield f"| `{kind.command}` | `{name}` | {kind.item} | {_keys(kind.keys)} | {_keys(kind.beside)} |"
+    yield ""
+    yield from _paragraph(
+        "Kubernetes' own objects are printed as kubectl prints and reads them, as a `List` of `v1`, which has the same "
+        "three keys:"
+    )
+    yield ""
+    for command, what in LISTS.items():
+        yield from _bullet(f"`{command}`", what)
+    yield ""
+    yield from _paragraph(
+        "Without `-o`, `template --for karpenter` prints the file that Karpenter's kwok provider reads: the `items` "
+        "alone. `top -w -o json` prints one object per line."
+    )
+    yield from ("", "| Key | Content | Keys in it |", "|---|---|---|")
+    of_items = {kind.keys for kind in KINDS.values()}
+    for name, key in KEYS.items():
+        yield f"| `{name}` | {key.meaning} | {'' if key.keys in of_items else _keys(key.keys)} |"
+
+
+def _keys(keys: str) -> str:
+    return "" if keys == FOREIGN else ", ".join(f"`{key}`" for key in keys.split())
 
 
 def _word(action: argparse.Action) -> str:

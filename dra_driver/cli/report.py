@@ -156,12 +156,11 @@ def _frame(args: argparse.Namespace, transport: Transport) -> Frame:
 
 def _show(found: Collected, frame: Frame, server: str) -> None:
     from dra_driver.cli.overviewoutput import Shown, cluster_table
-    from dra_driver.operations.overview.view import node_document
     from dra_driver.operations.report.archive import File
 
     text = Shown("name", "", frozenset(), "text").text(frame, server)
     found.files.append(File("cluster/top.txt", "what top shows, without messages of users' containers", text))
-    table = cluster_table([node_document(row) for row in frame.nodes], every_chip=False)
+    table = cluster_table(frame.nodes, every_chip=False)
     found.files.append(File("cluster/health.txt", "what health shows", table))
 
 

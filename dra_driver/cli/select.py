@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dra_driver.cli import vocabulary
 from dra_driver.cli.hostinput import EXAMPLE_NODE_UID, read_host
 from dra_driver.cli.terminal import columns, print_object, show
+from dra_driver.util.envelope import envelope
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
@@ -88,10 +89,10 @@ def run(args: argparse.Namespace) -> int:
     expressions = _selectors(args.expression, source) if resource else [args.expression]
     programs = [compiled(expression, release) for expression in expressions]
     rows = [row(programs, item, device) for item in source.slices or () for device in item.spec.devices]
+    cost = sum(program.cost for program in programs)
     if args.output != "text":
-        print_object([asdict(item) for item in rows], args.output)
+        print_object(envelope("Selection", map(asdict, rows), kubernetes=release, cost=cost), args.output)
     elif source.slices is None:
-        cost = sum(program.cost for program in programs)
         print(f"the API server of Kubernetes {release} accepts the expression: estimated cost {cost}")
     else:
         show(table(rows))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dra_driver.cli import terminal
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
+from dra_driver.util.envelope import object_list
 from dra_driver.util.text import first_of, shorten
 
 if TYPE_CHECKING:
@@ -62,13 +63,13 @@ def show(given: ClusterInput, simulation: Simulation, output: str) -> Report:
         def draw(node: str, names: Sequence[str]) -> str:
             return _drawing(simulation, drivers, node, names, svg=False)
 
-        terminal.show("\n".join(text(found, draw, wide=output == "wide")))
+        terminal.show("\n".join(text(found, draw, explained, wide=output == "wide")))
         return found
     _tell(found)
     if output == "svg":
         print(pictures(found, simulation, drivers, explained), end="")
     elif output == "yaml":
-        terminal.print_object({"apiVersion": "v1", "kind": "List", "items": objects(simulation.outcomes)}, output)
+        terminal.print_object(object_list(objects(simulation.outcomes)), output)
     else:
         terminal.print_object(found, output)
     return found
@@ -78,26 +79,33 @@ def _tell(found: Report) -> None:
     """What a format for programs leaves out, on standard error."""
     for line in found["notConsidered"]:
         print(f"not considered: {line}", file=sys.stderr)
-    for pod in found["pods"]:
-        if not pod["claims"] and pod["node"] is None:
-            print(f"{title(pod)}: not placed: {pod['reason']}", file=sys.stderr)
-        for warning in pod["warnings"]:
-            print(f"{title(pod)}: warning: {warning}", file=sys.stderr)
+    for item in found["items"]:
+        if not item["claims"] and item["node"] is None:
+            print(f"{title(item)}: not placed: {item['reason']}", file=sys.stderr)
+        for warning in item["warnings"]:
+            print(f"{title(item)}: warning: {warning}", file=sys.stderr)
     for row in found["claims"]:
         if row["refusal"]:
-            print(f"{title(row)}: {_refusal(row)}", file=sys.stderr)
+            print(f"ResourceClaim {row['namespace']}/{row['name']}: {_refusal(row)}", file=sys.stderr)
 
 
-def text(found: Report, draw: Callable[[str, Sequence[str]], str], *, wide: bool = True) -> Iterator[str]:
+def text(
+    found: Report,
+    draw: Callable[[str, Sequence[str]], str],
+    explained: Explanation | None = None,
+    *,
+    wide: bool = True,
+) -> Iterator[str]:
     """The lines of the text output; without ``wide``, many pods of one controller and many nodes are summarized.
 
     Args:
         found: what is said.
         draw: the picture of a node on which these devices are marked; "" of one whose hardware is not known.
+        explained: of what was to be placed first, if nothing was.
         wide: whether all is shown.
     """
     rows = _rows(found)
-    outcomes = _placed_or_not(found)
+    outcomes = found["items"]
     tables = [] if wide else _whole_nodes(outcomes, rows)
     for table in tables:
         yield from _table(table, rows)
@@ -109,8 +117,8 @@ def text(found: Report, draw: Callable[[str, Sequence[str]], str], *, wide: bool
             yield from _summary(together)
         yield ""
     summary = found["summary"]
-    if not summary["placed"]:
-        yield from _why(found)
+    if explained is not None:
+        yield from _why(explained)
         yield from _unused(found, draw)
     yield from _left(found, wide=wide)
     if found["notConsidered"]:
@@ -131,19 +139,13 @@ def _refusal(row: Report) -> str:
     return f"the node's driver would refuse claim {row['name']}: {row['refusal']}"
 
 
-def _placed_or_not(found: Report) -> list[Report]:
-    """The pods, and the claims that no pod uses."""
-    used = {(pod["namespace"], name) for pod in found["pods"] for name in pod["claims"]}
-    return [*found["pods"], *(row for name, row in _rows(found).items() if name not in used)]
-
-
 def _together(outcomes: Sequence[Report], *, wide: bool) -> Iterator[list[Report]]:
     """Each outcome by itself, but many pods of one controller together, in the place of the first of them."""
-    by_controller: dict[str, list[Report]] = {}
+    by_controller: dict[str | None, list[Report]] = {}
     for outcome in outcomes:
-        by_controller.setdefault(outcome.get("controller", ""), []).append(outcome)
+        by_controller.setdefault(outcome["controller"], []).append(outcome)
     for outcome in outcomes:
-        controller = outcome.get("controller")
+        controller = outcome["controller"]
         alike = by_controller[controller] if controller else [outcome]
         if wide or len(alike) <= _EACH:
             yield [outcome]
@@ -175,12 +177,14 @@ def _explained(given: ClusterInput) -> Explanation | None:
     return None if first is None or first.node is not None else first
 
 
-def _why(found: Report) -> Iterator[str]:
+def _why(explained: Explanation) -> Iterator[str]:
     """Where nothing is placed: what keeps the first pod off each node, in the words of ``explain``."""
-    if found["obstacles"] is None or not found["obstacles"]["nodes"]:
+    from dra_driver.simulator.explain import obstacles
+
+    groups = obstacles(explained)
+    if not groups:
         return
-    groups = found["obstacles"]["nodes"]
-    yield f"what blocks {found['obstacles']['subject']}"
+    yield f"what blocks {explained.subject}"
     for lines in groups[:_REASONS]:
         yield from (f"  {line}" for line in lines)
     if len(groups) > _REASONS:
@@ -192,8 +196,8 @@ def _unused(found: Report, draw: Callable[[str, Sequence[str]], str]) -> Iterato
     """Where nothing is placed: the nodes with what is in use already, drawn once for all that look alike."""
     nodes_of: dict[str, list[str]] = {}
     for node in found["nodes"]:
-        if picture := draw(node["name"], node["inUse"]):
-            nodes_of.setdefault(picture, []).append(node["name"])
+        if picture := draw(node["node"], node["allocatedDevices"]):
+            nodes_of.setdefault(picture, []).append(node["node"])
     for picture, nodes in list(nodes_of.items())[:_PICTURES_OF_NODES]:
         yield f"node{'s' if len(nodes) > 1 else ''} {_listed(nodes)}, on which nothing was placed"
         yield from ("", *picture.split("\n"), "")
@@ -204,8 +208,9 @@ def _unused(found: Report, draw: Callable[[str, Sequence[str]], str]) -> Iterato
 
 def title(outcome: Report) -> str:
     """The pod or claim that an outcome is about."""
-    name = f"{outcome['namespace']}/{outcome['name']}"
-    if "claims" not in outcome:
+    (what,) = [outcome["pod"]] if outcome["pod"] is not None else outcome["claims"]
+    name = f"{what['namespace']}/{what['name']}"
+    if outcome["pod"] is None:
         return f"ResourceClaim {name}"
     return f"Pod {name} ({outcome['controller']})" if outcome["controller"] else f"Pod {name}"
 
@@ -215,14 +220,14 @@ def _rows(found: Report) -> Rows:
 
 
 def _claims_of(outcome: Report, rows: Rows) -> list[Report]:
-    return [rows[outcome["namespace"], name] for name in outcome.get("claims", [outcome["name"]])]
+    return [rows[claim["namespace"], claim["name"]] for claim in outcome["claims"]]
 
 
 def _whole_nodes(outcomes: Sequence[Report], rows: Rows) -> list[list[Report]]:
     """The pods that get a whole node and nothing else, those together whose containers get the same elsewhere."""
     alike: dict[tuple[str, ...], list[Report]] = {}
     for outcome in outcomes:
-        if outcome["node"] is None or outcome.get("warnings") or len(outcome.get("claims", ())) != 1:
+        if outcome["pod"] is None or outcome["node"] is None or outcome["warnings"] or len(outcome["claims"]) != 1:
             continue
         (row,) = _claims_of(outcome, rows)
         devices = [item["device"] for item in row["allocation"]["devices"]["results"]]
@@ -249,7 +254,7 @@ def _table(outcomes: Sequence[Report], rows: Rows) -> Iterator[str]:
     for outcome, row in list(zip(outcomes, claims, strict=True))[:_SHOWN]:
         found = row["plan"]["environment"]
         place = (found.get(SERVER_ID, "-"), found.get(NODE_ID, "-"), Mode.named(found.get(MODE, "-")))
-        lines.append((f"{outcome['namespace']}/{outcome['name']}", outcome["node"], *place))
+        lines.append((f"{outcome['pod']['namespace']}/{outcome['pod']['name']}", outcome["node"], *place))
     yield "whole nodes (-o wide shows each)"
     yield from (f"  {line}" for line in terminal.columns(lines).splitlines())
     if len(outcomes) > _SHOWN:
@@ -276,15 +281,19 @@ def _outcome(outcome: Report, rows: Rows, draw: Callable[[str, Sequence[str]], s
         yield from ("", *picture.split("\n"), "")
     for row in claims:
         yield from _containers(row, wide=wide)
-    found = outcome.get("containers", ())
-    if any((item["devices"], item["environment"]) != (found[0]["devices"], found[0]["environment"]) for item in found):
+    found = outcome["containers"]
+    if any(_gets(item) != _gets(found[0]) for item in found):
         yield from (f"  {line}" for item in found for line in container_lines(item))
-    yield from (f"  warning: {warning}" for warning in outcome.get("warnings", ()))
+    yield from (f"  warning: {warning}" for warning in outcome["warnings"])
+
+
+def _gets(container: Report) -> tuple[Any, Any]:
+    return container["deviceNodes"], container["environment"]
 
 
 def _devices(claims: Sequence[Report]) -> list[str]:
     """The devices of this driver that the containers with these claims get."""
-    return list(dict.fromkeys(item["device"] for row in claims if row["plan"] for item in row["plan"]["devices"]))
+    return list(dict.fromkeys(item["device"] for row in claims if row["plan"] for item in row["plan"]["deviceNodes"]))
 
 
 def _results(allocation: Report, *, wide: bool) -> Iterator[str]:
@@ -319,7 +328,7 @@ def _runs(document: Mapping[str, Any]) -> Iterator[str]:
     """The device nodes of a plan; those that follow one another, here and on the host, on one line."""
     from dra_driver.simulator.explain.findings import named
 
-    rows = document["devices"]
+    rows = document["deviceNodes"]
     several = len({row["request"] for row in rows}) > 1
     runs: list[list[tuple[str, str, str]]] = []
     for path, host, request in dict.fromkeys((row["containerPath"], row["hostPath"], row["request"]) for row in rows):
@@ -343,7 +352,7 @@ def _nodes(document: Mapping[str, Any]) -> Iterator[str]:
     from dra_driver.simulator.explain.findings import named
 
     rows: dict[tuple[str, str, str], list[str]] = {}
-    for row in document["devices"]:
+    for row in document["deviceNodes"]:
         whose = f", request {row['request']}" if row.get("environment") else ""
         rows.setdefault((row["containerPath"], row["hostPath"], whose), []).append(row["device"])
     for (path, host, whose), devices in rows.items():
@@ -354,7 +363,7 @@ def _environment(document: Mapping[str, Any]) -> Iterator[str]:
     """The variables of a plan: those of all its containers, then those of the containers that use one request."""
     yield from (f"{name}={value}" for name, value in document["environment"].items())
     by_request: dict[str, dict[str, str]] = {}
-    for row in document["devices"]:
+    for row in document["deviceNodes"]:
         by_request.setdefault(row["request"], {}).update(row.get("environment", {}))
     for request, found in by_request.items():
         yield from (f"{name}={value} with request {request}" for name, value in found.items())
@@ -385,24 +394,28 @@ def _left(found: Report, *, wide: bool) -> Iterator[str]:
     """The free devices of the nodes that were used, and how many are free on the others."""
     from dra_driver.simulator.explain.findings import named
 
-    used = list(dict.fromkeys(item["node"] for item in _placed_or_not(found)))[: None if wide else _NODES]
+    used = list(dict.fromkeys(item["node"] for item in found["items"]))[: None if wide else _NODES]
     others, free_on_others, all_on_others = 0, 0, 0
     yield "left"
     for node in found["nodes"]:
-        if node["name"] not in used:
+        if node["node"] not in used:
             others += 1
-            free_on_others += sum(len(pool["free"]) for pool in node["pools"])
-            all_on_others += sum(pool["devices"] for pool in node["pools"])
+            free_on_others += sum(len(pool["freeDevices"]) for pool in node["pools"])
+            all_on_others += sum(pool["total"] for pool in node["pools"])
             continue
         for pool in node["pools"]:
-            name, free, kinds = f"{pool['driver']}/{pool['pool']}", pool["free"], pool["kinds"]
+            name, free, kinds = f"{pool['driver']}/{pool['pool']}", pool["freeDevices"], pool["offers"]
             if kinds:
-                counts = ", ".join(f"{len(kind['free'])} of {kind['devices']} {kind['kind']}" for kind in kinds)
-                yield f"  node {node['name']}: {counts} of {name}"
-                yield from (f"    {kind['kind']}: {named(kind['free'])}" for kind in kinds if kind["free"])
+                what = ", ".join(
+                    f"{len(kind['freeDevices'])} of {kind['total']} {kind['description']}" for kind in kinds
+                )
+                yield f"  node {node['node']}: {what} of {name}"
+                for kind in kinds:
+                    if kind["freeDevices"]:
+                        yield f"    {kind['description']}: {named(kind['freeDevices'])}"
                 continue
             what = f": {_listed(free) if wide else named(free)}" if free else ""
-            yield f"  node {node['name']}: {len(free)} of {pool['devices']} devices of {name}{what}"
+            yield f"  node {node['node']}: {len(free)} of {pool['total']} devices of {name}{what}"
         yield from (f"    {line}" for line in node["taints"][:_SHOWN])
         if len(node["taints"]) > _SHOWN:
             yield f"    and {len(node['taints']) - _SHOWN} more taints"
@@ -426,7 +439,7 @@ def pictures(found: Report, simulation: Simulation, drivers: NodeDrivers, explai
 
     drawn: list[tuple[str, str]] = []
     rows = _rows(found)
-    for outcome in _placed_or_not(found):
+    for outcome in found["items"]:
         devices = _devices(_claims_of(outcome, rows)) if outcome["node"] is not None else []
         if devices and (picture := draw(outcome["node"], devices)):
             drawn.append((f"{title(outcome)}: node {outcome['node']}", picture))
@@ -438,8 +451,8 @@ def pictures(found: Report, simulation: Simulation, drivers: NodeDrivers, explai
         subject = f": {explained.subject}: " if explained is not None else ""
         why = {name: f"{subject}{group.diagnosis.sentence}" for group in groups for name in group.nodes}
         for node in found["nodes"]:
-            name = node["name"]
-            if picture := draw(name, node["inUse"]):
+            name = node["node"]
+            if picture := draw(name, node["allocatedDevices"]):
                 drawn.append((shorten(f"node {name}, nothing placed{why.get(name, '')}", _HEADING), picture))
     for heading, _ in drawn[MAX_PICTURES:]:
         print(f"not drawn: {heading}", file=sys.stderr)
@@ -461,6 +474,6 @@ def pictures(found: Report, simulation: Simulation, drivers: NodeDrivers, explai
 def container_lines(container: dict[str, Any]) -> Iterator[str]:
     """What a container gets."""
     yield f"container {container['name']}"
-    for node in container["devices"]:
+    for node in container["deviceNodes"]:
         yield f"  {node['containerPath']:<14} is {node['hostPath']} of the host"
     yield from (f"  {name}={value}" for name, value in container["environment"].items())

@@ -13,6 +13,7 @@ from typing import Any
 from dra_driver.cli import vocabulary
 from dra_driver.cli.hostinput import EXAMPLE_NODE_UID, add_host_arguments, found_state_dir, read_health, read_host
 from dra_driver.cli.terminal import print_object
+from dra_driver.util.envelope import object_list
 from dra_driver.util.errors import DriverError
 
 
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     for word in offered.absent:
         print(f"warning: {inventory.instance_type or 'this host'} has no {word}", file=sys.stderr)
     slices = pool(offered.devices, args.node_name, EXAMPLE_NODE_UID, counters=offered.counters)
-    print_object({"apiVersion": "v1", "kind": "List", "items": [manifest(item) for item in slices]}, args.output)
+    print_object(object_list(map(manifest, slices)), args.output)
     return 0
 
 

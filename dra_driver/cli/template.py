@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dra_driver.cli import vocabulary
 from dra_driver.cli.terminal import print_object
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
+from dra_driver.util.envelope import envelope, object_list
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import quoted
 
@@ -106,7 +107,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="for karpenter: a zone that has the type (repeatable; default: test-zone-a)",
     )
     parser.add_argument(
-        "-o", "--output", choices=("yaml", "json"), help="output format (default: json for karpenter, else yaml)"
+        "-o",
+        "--output",
+        choices=("yaml", "json"),
+        help="output format (default: as the program reads it, which for karpenter is a bare list in JSON)",
     )
     parser.set_defaults(run=run)
 
@@ -120,11 +124,12 @@ def run(args: argparse.Namespace) -> int:
         for name in dict.fromkeys(args.instance_type)
     ]
     if args.consumer == "karpenter":
-        document: Any = [for_karpenter(item, args.zone or ["test-zone-a"]) for item in templates]
+        types = [for_karpenter(item, args.zone or ["test-zone-a"]) for item in templates]
+        document = envelope("InstanceTypes", types) if args.output else types
+        print_object(document, args.output or "json")
     else:
         objects = for_kwok if args.consumer == "kwok" else for_cluster_autoscaler
-        document = {"apiVersion": "v1", "kind": "List", "items": [made for item in templates for made in objects(item)]}
-    print_object(document, args.output or ("json" if args.consumer == "karpenter" else "yaml"))
+        print_object(object_list(made for item in templates for made in objects(item)), args.output or "yaml")
     return 0
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from dra_driver.cli import vocabulary
 from dra_driver.cli.terminal import print_object, show
 from dra_driver.neuron.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
+from dra_driver.util.envelope import envelope
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import first_of, shorten
 
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output == "svg":
         print(svg(instance_type, view.outlined, view.sick), end="")
     elif args.output not in ("text", "wide"):
-        print_object(document(instance_type, view.selection) | drawn.document() | view.document(), args.output)
+        print_object(document(instance_type, drawn, view), args.output)
     else:
         _print_text(asked, drawn, instance_type, view, wide=args.output == "wide")
     return 0
@@ -142,21 +143,6 @@ class _View(NamedTuple):
     selection: Selection | None
     named: tuple[Partition, ...]
     offered: tuple[Partition, ...]
-
-    def document(self) -> dict[str, Any]:
-        """What JSON says of it."""
-        return {
-            name: [
-                {
-                    "name": device.name,
-                    "resourceType": device.resource,
-                    "parts": [{"device": part.chip, "cores": list(part.cores) or None} for part in device.parts],
-                }
-                for device in devices
-            ]
-            for name, devices in (("named", self.named), ("offered", self.offered))
-            if devices
-        }
 
 
 def _view(asked: _Asked, drawn: _Drawn, instance_type: InstanceType) -> _View:
@@ -256,12 +242,6 @@ class _Drawn(NamedTuple):
     """Of a node that is known by its slices."""
     taken: tuple[str, ...] = ()
     """Devices of such a node that claims hold."""
-
-    def document(self) -> dict[str, Any]:
-        """What JSON says besides the type."""
-        states = [{"device": index, "state": state} for index, state in sorted(self.sick.items())]
-        taken = {"taken": list(self.taken)} if self.hardware is not None else {}
-        return {"sick": states, **taken} if self.a_node else {}
 
 
 def _drawn(args: argparse.Namespace) -> _Drawn:
@@ -500,51 +480,65 @@ def listed(indexes: tuple[int, ...]) -> str:
     return ", ".join(str(index) for index in indexes)
 
 
-def document(instance_type: InstanceType, selection: Selection | None) -> dict[str, Any]:
+def document(instance_type: InstanceType, drawn: _Drawn, view: _View) -> dict[str, Any]:
     """Everything as one JSON object; values that are not publicly known are null."""
     from dra_driver.neuron.topology.groups import groups
 
-    fabric, shape = instance_type.fabric, instance_type.ultraserver
-    return {
+    fabric, shape, selection = instance_type.fabric, instance_type.ultraserver, view.selection
+    item = {
         "instanceType": instance_type.name,
         "family": instance_type.family,
-        "devices": instance_type.devices,
-        "coresPerDevice": instance_type.cores_per_device,
-        "deviceMemoryBytes": instance_type.device_memory_bytes,
+        "chips": None
+        if instance_type.devices is None
+        else [_chip(instance_type, drawn, n) for n in range(instance_type.devices)],
+        "coresPerChip": instance_type.cores_per_device,
+        "memoryBytesPerChip": instance_type.device_memory_bytes,
         "logicalCoreSizes": list(instance_type.lnc_values),
         "defaultLogicalCoreSize": instance_type.default_lnc,
         "fabric": {
-            "kind": fabric.kind,
+            "type": fabric.kind,
             "description": fabric.describe(),
-            "neighbours": [list(fabric.neighbours(index)) for index in range(fabric.size)]
-            if fabric.adjacency_promised
-            else None,
-            "connectedSets": {
-                str(size): [list(members) for members in fabric.connected_sets(size)] for size in fabric.set_sizes()
-            },
+            "connectedSets": [list(members) for size in fabric.set_sizes() for members in fabric.connected_sets(size)],
         },
         "deviceGroups": [
-            {"attribute": f"{GROUP_ATTRIBUTE_DOMAIN}/{group.attribute}", "id": group.id, "devices": list(group.devices)}
+            {"attribute": f"{GROUP_ATTRIBUTE_DOMAIN}/{group.attribute}", "id": group.id, "indexes": list(group.devices)}
             for group in groups(instance_type)
         ],
-        "pciBusIds": _list_or_none(instance_type.pci_bus_ids),
-        "numaNodes": _list_or_none(instance_type.numa_nodes),
-        "ultraServer": shape and {"nodes": shape.nodes, "usableNodes": list(shape.usable_nodes), "links": shape.links},
-        "concluded": list(instance_type.inferred),
-        "selection": selection and _selection(selection),
+        "ultraserver": shape
+        and {"nodeCount": shape.nodes, "usableNodeCounts": list(shape.usable_nodes), "links": shape.links},
+        "concluded": ["chips" if name == "devices" else name for name in instance_type.inferred],
+        "allocatedDevices": None if drawn.hardware is None else list(drawn.taken),
+        "offered": list(map(_partition, view.offered)),
+        "chosen": selection and _chosen(selection) | {"named": list(map(_partition, view.named))},
+    }
+    return envelope("Topology", [item])
+
+
+def _chip(instance_type: InstanceType, drawn: _Drawn, index: int) -> dict[str, Any]:
+    fabric, addresses, numa = instance_type.fabric, instance_type.pci_bus_ids, instance_type.numa_nodes
+    return {
+        "index": index,
+        "pciAddress": addresses[index] if addresses else None,
+        "numaNode": numa[index] if numa else None,
+        "neighbours": list(fabric.neighbours(index)) if fabric.adjacency_promised else None,
+        "state": drawn.sick.get(index, "healthy") if drawn.a_node else None,
     }
 
 
-def _list_or_none(values: tuple[Any, ...] | None) -> list[Any] | None:
-    return None if values is None else list(values)
+def _partition(device: Partition) -> dict[str, Any]:
+    return {
+        "device": device.name,
+        "resourceType": device.resource,
+        "chips": [{"index": part.chip, "cores": list(part.cores) or None} for part in device.parts],
+    }
 
 
-def _selection(selection: Selection) -> dict[str, Any]:
+def _chosen(selection: Selection) -> dict[str, Any]:
     group = selection.group
     return {
-        "devices": list(selection.devices),
+        "indexes": list(selection.devices),
         "connected": selection.connected,
-        "offered": selection.offered,
+        "vendorSet": selection.offered,
         "run": selection.run,
         "group": group
         and {

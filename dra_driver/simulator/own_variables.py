@@ -58,4 +58,4 @@ def _said(entry: Mapping[str, Any], environment: Mapping[str, str], cores: int |
 def _cores(row: Mapping[str, Any], kind: InstanceType | None) -> int | None:
     """Logical cores of the chips that a container is given."""
     size = row["environment"].get(LOGICAL_CORE_VARIABLES[0], "1")
-    return None if kind is None else len(row["devices"]) * kind.cores_per_device // int(size)
+    return None if kind is None else len(row["deviceNodes"]) * kind.cores_per_device // int(size)

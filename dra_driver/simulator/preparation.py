@@ -88,7 +88,9 @@ def prepared(
 
 
 def containers(pod: Pod, found: Sequence[Prepared]) -> list[dict[str, Any]]:
-    """What each container of the pod gets of what was prepared: ``name``, ``devices``, ``environment``, ``cdiDevices``.
+    """What each container of the pod gets of what was prepared.
+
+    ``name``, ``deviceNodes``, ``environment`` and ``cdiDevices``.
 
     Later ones replace what has the same name, as container runtimes do it. Containers that get nothing are left out.
     """
@@ -111,7 +113,7 @@ def containers(pod: Pod, found: Sequence[Prepared]) -> list[dict[str, Any]]:
             rows.append(
                 {
                     "name": name,
-                    "devices": [{"containerPath": path, "hostPath": host} for path, host in nodes.items()],
+                    "deviceNodes": [{"containerPath": path, "hostPath": host} for path, host in nodes.items()],
                     "environment": dict(text.split("=", 1) for edit in edits for text in edit.env),
                     "cdiDevices": [f"{CDI_KIND}={device}" for device in given],
                 }

@@ -11,14 +11,15 @@ from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.simulator.allocator import NodeView
-from dra_driver.simulator.explain import Explanation, obstacles
+from dra_driver.simulator.explain import Explanation, plain
 from dra_driver.simulator.hardware import MEANINGS, number_of, resource_of
-from dra_driver.simulator.manifests import Manifests, PodWithClaims
+from dra_driver.simulator.manifests import Manifests
 from dra_driver.simulator.objects import key
 from dra_driver.simulator.own_variables import own_variables
 from dra_driver.simulator.placement import Outcome, Simulation, free_devices
 from dra_driver.simulator.preparation import NodeDrivers, Prepared, StoredObjects, containers, prepared_on_nodes
 from dra_driver.simulator.taints import listed
+from dra_driver.util.envelope import envelope, reference
 
 Key = tuple[str, str]
 
@@ -26,7 +27,7 @@ Key = tuple[str, str]
 def report(
     simulation: Simulation, manifests: Manifests, drivers: NodeDrivers, explained: Explanation | None = None
 ) -> dict[str, Any]:
-    """``summary``, ``pods``, ``claims``, ``nodes``, ``obstacles`` and ``notConsidered``.
+    """Pods, and claims that no pod uses, as ``items``; ``summary``, ``claims``, ``nodes`` and so on beside them.
 
     Args:
         simulation: that is reported.
@@ -41,27 +42,27 @@ def report(
     rows = claims(simulation)
     for row in rows:
         item = found.get((row["namespace"], row["name"]))
-        row |= {"plan": item.document if item else {}, "refusal": item.problem if item else ""}
-    return {
-        "summary": {
-            "status": _status(placed, len(simulation.outcomes), refused),
+        row |= {"plan": (item.document if item else None) or None, "refusal": (item.problem if item else None) or None}
+    return envelope(
+        "Simulation",
+        [
+            _item(outcome, stored.pods, found, drivers)
+            for outcome in sorted(simulation.outcomes, key=lambda outcome: outcome.pod is None)
+        ],
+        summary={
+            "result": _result(placed, len(simulation.outcomes), refused),
             "placed": placed,
             "total": len(simulation.outcomes),
             "refusedClaims": refused,
         },
-        "pods": [
-            _pod(outcome.pod, outcome, stored.pods, found, drivers)
-            for outcome in simulation.outcomes
-            if outcome.pod is not None
-        ],
-        "claims": rows,
-        "nodes": [_node(simulation, node, drivers) for node in simulation.nodes],
-        "obstacles": {"subject": explained.subject, "nodes": obstacles(explained)} if explained is not None else None,
-        "notConsidered": list(manifests.not_considered),
-    }
+        claims=rows,
+        nodes=[_node(simulation, node, drivers) for node in simulation.nodes],
+        explanation=None if explained is None else plain(explained),
+        notConsidered=list(manifests.not_considered),
+    )
 
 
-def _status(placed: int, total: int, refused: int) -> str:
+def _result(placed: int, total: int, refused: int) -> str:
     if placed < total:
         return "partly placed" if placed else "not placed"
     return "refused" if refused else "placed"
@@ -80,34 +81,34 @@ def claims(simulation: Simulation) -> list[dict[str, Any]]:
             if before is not None and before["node"] is not None:
                 continue
             rows[key(claim)] = {
-                "namespace": claim.metadata.namespace,
-                "name": claim.metadata.name,
+                **reference(claim.metadata.namespace, claim.metadata.name),
                 "node": outcome.node if allocation is not None else None,
                 "allocation": msgspec.to_builtins(allocation) if allocation is not None else None,
                 "nodeChoice": outcome.choice if allocation is not None else None,
-                "reason": outcome.reason,
+                "reason": outcome.reason or None,
             }
     return list(rows.values())
 
 
-def _pod(
-    pod: PodWithClaims,
-    outcome: Outcome,
-    pods: Mapping[Key, Pod],
-    found: Mapping[Key, Prepared],
-    drivers: NodeDrivers,
+def _item(
+    outcome: Outcome, pods: Mapping[Key, Pod], found: Mapping[Key, Prepared], drivers: NodeDrivers
 ) -> dict[str, Any]:
+    pod = outcome.pod
+    placed = {
+        "node": outcome.node,
+        "nodeChoice": outcome.choice,
+        "reason": outcome.reason or None,
+        "claims": [reference(*key(claim)) for claim in outcome.claims],
+    }
+    if pod is None:
+        return {"pod": None, **placed, "controller": None, "containers": [], "warnings": []}
     own = [found[key(claim)] for claim in outcome.claims if key(claim) in found]
     rows = containers(pods[pod.namespace, pod.name], own) if outcome.placed else []
     kind = drivers.hardware(outcome.node).kind if outcome.node is not None else None
     return {
-        "namespace": pod.namespace,
-        "name": pod.name,
-        "controller": pod.controller,
-        "node": outcome.node,
-        "nodeChoice": outcome.choice,
-        "reason": outcome.reason,
-        "claims": [claim.metadata.name for claim in outcome.claims],
+        "pod": reference(pod.namespace, pod.name),
+        **placed,
+        "controller": pod.controller or None,
         "containers": rows,
         "warnings": list(own_variables(pod.written.get("spec") or {}, rows, kind)),
     }
@@ -122,24 +123,24 @@ def _node(simulation: Simulation, node: NodeView, drivers: NodeDrivers) -> dict[
     own = [offer.device for offer in offers]
     kind = drivers.hardware(node.name).kind
     return {
-        "name": node.name,
+        "node": node.name,
         "instanceType": kind.name if kind is not None else None,
         "pools": [
             {
                 "driver": pool.key[0],
                 "pool": pool.key[1],
-                "devices": len(pool.offers),
-                "free": free[pool.key],
-                "kinds": list(_kinds(own, free[pool.key])) if pool.key[0] == DRIVER_NAME else [],
+                "total": len(pool.offers),
+                "freeDevices": free[pool.key],
+                "offers": list(_offers(own, free[pool.key])) if pool.key[0] == DRIVER_NAME else [],
             }
             for pool in pools
         ],
-        "inUse": [offer.device.name for offer in offers if world.usage.exclusive(offer.id)],
+        "allocatedDevices": [offer.device.name for offer in offers if world.usage.exclusive(offer.id)],
         "taints": list(listed(own)),
     }
 
 
-def _kinds(devices: Sequence[Device], free: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _offers(devices: Sequence[Device], free: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Where a node offers several kinds of devices: what each is called, how many there are, and which are free."""
     names: dict[tuple[str, str], list[str]] = {}
     for device in devices:
@@ -150,7 +151,7 @@ def _kinds(devices: Sequence[Device], free: Sequence[str]) -> Iterator[dict[str,
     available = set(free)
     for (one, several), found in names.items() if len(names) > 1 else ():
         yield {
-            "kind": one if len(found) == 1 else several,
-            "devices": len(found),
-            "free": [name for name in found if name in available],
+            "description": one if len(found) == 1 else several,
+            "total": len(found),
+            "freeDevices": [name for name in found if name in available],
         }

@@ -118,9 +118,9 @@ def test_init_containers_and_sidecars_see_all_their_chips_under_the_numbers_that
     file.write_text(json.dumps(made))
     options = ("--extended-resources", "--instance-type", EMULATED, "--partitions", "chip.core.group4")
     assert main(["simulate", str(file), *options, "-o", "json"]) == 0
-    (simulated,) = json.loads(capsys.readouterr().out)["pods"]
+    (simulated,) = json.loads(capsys.readouterr().out)["items"]
     expected = {
-        container["name"]: sorted(device["containerPath"] for device in container["devices"])
+        container["name"]: sorted(device["containerPath"] for device in container["deviceNodes"])
         for container in simulated["containers"]
     }
     seen = {name: namespace.kubectl("logs", "sharing", "-c", name).split() for name in ("first", "sidecar", "more")}

@@ -55,7 +55,7 @@ class Commands:
     def node(self) -> Any:
         """``NODE`` as ``top`` shows it."""
         frame = json.loads(self.run("top", "-o", "json", "-A"))
-        return next(node for node in frame["nodes"] if node["node"] == NODE)
+        return next(node for node in frame["items"] if node["node"] == NODE)
 
 
 @pytest.fixture
@@ -103,11 +103,11 @@ def test_a_driver_that_crashes_is_named_with_its_last_line(
     namespace.apply(with_chip("waits"))
     namespace.kubectl("delete", "pod", holder, "--grace-period=1", "--wait=false")
     node = eventually(
-        "the crash loop", lambda: (n := commands.node())["driver"]["state"] == "CrashLoopBackOff" and n, 90
+        "the crash loop", lambda: (n := commands.node())["driverPod"]["status"] == "CrashLoopBackOff" and n, 90
     )
-    assert node["chips"]["free"] == 0
-    assert {device["state"] for device in node["devices"]} == {"unknown"}
-    assert "--rescan-seconds" in node["driver"]["problem"]
+    assert node["counts"]["free"] == 0
+    assert {chip["state"] for chip in node["chips"]} == {"unknown"}
+    assert "--rescan-seconds" in node["driverPod"]["problem"]
     health = commands.run("health")
     assert "--rescan-seconds" in health
     assert "16 of 16" not in "".join(line for line in health.splitlines() if line.startswith(NODE))
@@ -129,10 +129,10 @@ def test_a_node_that_the_daemonset_no_longer_selects_has_no_driver(
     try:
         no_slices(kube)
         node = commands.node()
-        assert (node["driver"]["state"], node["chips"]["free"], node["chips"]["allocated"]) == ("None", 0, 1)
+        assert (node["driverPod"]["status"], node["counts"]["free"], node["counts"]["allocated"]) == ("None", 0, 1)
         last_word = health_condition(kube)
         assert (last_word["status"], last_word["reason"]) == ("Unknown", "NeuronDriverStopped")
-        assert node["driver"]["since"] == last_word["lastTransitionTime"]
+        assert node["driverPod"]["since"] == last_word["lastTransitionTime"]
         namespace.kubectl("delete", "pod", holder, "--grace-period=1", "--wait=false")
         text = commands.explain(namespace, holder)
         assert "Terminating" in text
@@ -156,7 +156,7 @@ def test_an_evicted_driver_is_back_and_its_node_served(
     path = f"/api/v1/namespaces/{NAMESPACE}/pods/{old['name']}/eviction"
     kube.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
     wait_driver_ready(driver, NODE, other_than=old["uid"])
-    assert commands.node()["driver"]["state"] == "Ready"
+    assert commands.node()["driverPod"]["status"] == "Ready"
     eventually("the truth again", lambda: health_condition(kube)["reason"] == "NeuronHasNoError", 30)
     text = commands.explain(namespace, holder, 0)
     assert "Running on node" in text
@@ -182,7 +182,7 @@ def test_a_driver_that_is_cut_off_from_the_api_server_is_not_ready_and_says_so(
         log = driver.logs(NODE)
         assert f"{NODE}: the API server has not answered since" in log
         assert [item["metadata"]["uid"] for item in kube.slices(NODE)] == slices
-        assert commands.node()["driver"]["state"] == "NotReady"
+        assert commands.node()["driverPod"]["status"] == "NotReady"
     eventually("the driver to be ready", lambda: is_ready(driver.pod(NODE)), 120)
     namespace.wait_ready("starts", within=120)
     assert commands.explain(namespace, holder, 0)
@@ -197,10 +197,10 @@ def test_a_kernel_driver_that_is_not_loaded_is_one_finding_with_its_remedy(
     module.rename(aside)
     try:
         found = eventually(
-            "top to say so", lambda: (n := commands.node())["driver"]["state"] == "KernelDriverNotLoaded" and n, 90
+            "top to say so", lambda: (n := commands.node())["driverPod"]["status"] == "KernelDriverNotLoaded" and n, 90
         )
-        assert "modprobe neuron" in found["driver"]["problem"]
-        assert found["chips"]["free"] == 0
+        assert "modprobe neuron" in found["driverPod"]["problem"]
+        assert found["counts"]["free"] == 0
         namespace.apply(template("one", request()), with_chip("waits"))
         namespace.wait_event("waits", "cannot allocate all claims", 60)
         assert "modprobe neuron" in commands.explain(namespace, "waits")
@@ -213,7 +213,7 @@ def test_a_kernel_driver_that_is_not_loaded_is_one_finding_with_its_remedy(
     finally:
         aside.rename(module)
     namespace.wait_ready("waits", within=90)
-    assert commands.node()["driver"]["state"] == "Ready"
+    assert commands.node()["driverPod"]["status"] == "Ready"
 
 
 KIND = "device.attributes['neuron.aws.com']"
@@ -253,8 +253,11 @@ def test_one_command_tells_what_is_wrong_with_a_pod(
         text = commands.explain(namespace, name)
         assert [part for part in told if part not in text] == [], text
         figures.append(text)
-    status = {row["pod"]: row for row in json.loads(commands.run("top", "-n", namespace.name, "-o", "json"))["holders"]}
-    assert status["lnc"]["phase"] == "ContainerCreating"
+    status = {
+        row["pod"]["name"]: row
+        for row in json.loads(commands.run("top", "-n", namespace.name, "-o", "json"))["holders"]
+    }
+    assert status["lnc"]["status"] == "ContainerCreating"
     assert "got 3" in status["lnc"]["problem"]
 
 

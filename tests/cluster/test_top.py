@@ -66,7 +66,7 @@ def holder(name: str) -> Object:
 
 
 def node_of(frame: Any, name: str = NODE) -> Any:
-    return next(node for node in frame["nodes"] if node["node"] == name)
+    return next(node for node in frame["items"] if node["node"] == name)
 
 
 def test_a_claim_in_use_and_a_broken_chip_are_shown_and_reported(
@@ -85,14 +85,14 @@ def test_a_claim_in_use_and_a_broken_chip_are_shown_and_reported(
     namespace.wait_event("greedy", "cannot allocate all claims", 60)
 
     frame = shown(lab.kubeconfig, "top", "-n", namespace.name)
-    node = node_of(frame)
-    assert node["chips"] == {"total": 16, "free": 11, "allocated": 4, "sick": 1}
-    assert [device["holders"] for device in node["devices"]][4:8] == [[f"{namespace.name}/train"]] * 4
-    assert node["devices"][3]["faults"][0]["code"] == "hbm-uncorrectable"
+    node, train = node_of(frame), {"namespace": namespace.name, "name": "train"}
+    assert node["counts"] == {"total": 16, "free": 11, "allocated": 4, "sick": 1}
+    assert [chip["holders"] for chip in node["chips"]][4:8] == [[{"pod": train, "claim": None}]] * 4
+    assert node["chips"][3]["faults"][0]["code"] == "hbm-uncorrectable"
     (had,) = frame["holders"]
-    assert (had["pod"], had["claim"], had["chips"], had["phase"]) == ("train", "four", [4, 5, 6, 7], "Running")
+    assert (had["pod"], had["claim"]["name"], had["indexes"], had["status"]) == (train, "four", [4, 5, 6, 7], "Running")
     (waits,) = frame["pending"]
-    assert (waits["pod"], waits["asks"]) == ("greedy", "16 x neuron.aws.com")
+    assert (waits["pod"]["name"], waits["asks"]) == ("greedy", "16 x neuron.aws.com")
     assert "cannot allocate all claims" in waits["reason"]
     text = run(lab.kubeconfig, "top", "-n", namespace.name).stdout
     assert "...x####........" in text
@@ -180,9 +180,9 @@ def with_rights_in_the_namespace(kubeconfig: Path, namespace: Namespace) -> None
     eventually("rights in the namespace", lambda: run(kubeconfig, *arguments, check=False).returncode == 0, 20)
     done = run(kubeconfig, *arguments)
     found = json.loads(done.stdout)
-    assert [(row["pod"], row["chips"]) for row in found["holders"]] == [("train", [4, 5, 6, 7])]
-    assert [row["pod"] for row in found["pending"]] == ["greedy"]
-    assert found["nodes"] is None
+    assert [(row["pod"]["name"], row["indexes"]) for row in found["holders"]] == [("train", [4, 5, 6, 7])]
+    assert [row["pod"]["name"] for row in found["pending"]] == ["greedy"]
+    assert (found["types"], found["items"]) == (None, [])
     assert "not list nodes" in done.stderr
 
 

@@ -44,7 +44,7 @@ def verify(installation: Installation, directory: Path, *arguments: str) -> subp
 
 def verdicts(report: Any) -> dict[str, str]:
     """Code of each line to its verdict."""
-    return {line["code"]: line["verdict"] for line in report["lines"]}
+    return {line["code"]: line["verdict"] for line in report["items"]}
 
 
 def test_the_job_finds_an_emulated_host_and_a_real_kubelet_as_assumed(
@@ -145,7 +145,7 @@ def test_a_container_opens_its_chips_and_no_others(namespace: Namespace, driver_
     namespace.apply(template("one", request(count=1)), prober("prober", driver_image, "one"))
     found = finished(namespace, "prober")
     lines = verdicts(found)
-    assert (lines["container-opens-own"], lines["container-opens-no-other"]) == ("ok", "ok"), found["lines"]
+    assert (lines["container-opens-own"], lines["container-opens-no-other"]) == ("ok", "ok"), found["items"]
     view = found["evidence"]["container"]
     assert (view["nodes"], view["opened"]) == ({"0": OPENABLE}, {"0": "ok"})
     assert view["others"] == {"1": "Operation not permitted"}

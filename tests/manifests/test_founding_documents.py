@@ -108,12 +108,12 @@ def test_a_template_of_the_pages_gives_the_chips_and_settings_that_they_promise(
     (row,) = dra_driver(capsys, "simulate", own, pod, "--instance-type", TRN2, *driver)["claims"]
     assert row["namespace"] == promise.namespace
     claim = write(tmp_path / "claim.yaml", allocated(template, row))
-    plan = dra_driver(capsys, "plan", "--instance-type", TRN2, "-f", claim)
+    (plan,) = dra_driver(capsys, "plan", "--instance-type", TRN2, "-f", claim)["items"]
     assert plan["environment"] == promise.environment
-    chips = sorted(int(device["hostPath"].removeprefix("/dev/neuron")) for device in plan["devices"])
+    chips = sorted(int(node["hostPath"].removeprefix("/dev/neuron")) for node in plan["deviceNodes"])
     assert len(chips) == promise.chips
     assert (chips[0] % promise.chips, chips[-1] - chips[0]) == (0, promise.chips - 1), "a connected block"
-    assert [device["containerPath"] for device in plan["devices"]] == [f"/dev/neuron{n}" for n in range(promise.chips)]
+    assert [node["containerPath"] for node in plan["deviceNodes"]] == [f"/dev/neuron{n}" for n in range(promise.chips)]
 
 
 def test_both_spellings_of_the_configuration_stand_for_the_same() -> None:
@@ -159,9 +159,9 @@ def test_the_two_groups_of_the_pages_get_an_ultraserver_each(
     servers = [{f"node-{number}" for number in range(first, first + 4)} for first in (1, 5)]
     assert sorted(places.values(), key=sorted) == servers
     claim = write(tmp_path / "claim.yaml", allocated(template, rows[0]))
-    plan = dra_driver(capsys, "plan", "--instance-type", "trn2u.48xlarge", "-f", claim)
+    (plan,) = dra_driver(capsys, "plan", "--instance-type", "trn2u.48xlarge", "-f", claim)["items"]
     assert plan["environment"]["NEURON_RT_ULTRASERVER_MODE"] == "1"  # the runtime's word for four nodes
-    assert len(plan["devices"]) == 16
+    assert len(plan["deviceNodes"]) == 16
 
 
 def test_a_claim_with_the_device_names_of_the_beta_is_refused_with_the_way_out(
@@ -198,8 +198,8 @@ def test_workers_with_limits_become_workers_with_a_claim_of_as_many_devices(
     rows = dra_driver(capsys, "simulate", after, "--instance-type", "trn1n.32xlarge=4")["claims"]
     assert {row["node"] for row in rows} == {f"node-{number}" for number in range(1, 5)}
     claim = write(tmp_path / "claim.yaml", allocated(template, rows[0]))
-    plan = dra_driver(capsys, "plan", "--instance-type", "trn1n.32xlarge", "-f", claim)
-    assert [device["containerPath"] for device in plan["devices"]] == [f"/dev/neuron{number}" for number in range(16)]
+    (plan,) = dra_driver(capsys, "plan", "--instance-type", "trn1n.32xlarge", "-f", claim)["items"]
+    assert [node["containerPath"] for node in plan["deviceNodes"]] == [f"/dev/neuron{number}" for number in range(16)]
 
 
 def test_workers_with_a_claim_run_with_the_template_that_the_page_names(
@@ -214,8 +214,8 @@ def test_workers_with_a_claim_run_with_the_template_that_the_page_names(
     ]
     assert [row["node"] for row in rows] == ["node-1"] * 4
     claim = write(tmp_path / "claim.yaml", allocated(template, rows[0]))
-    plan = dra_driver(capsys, "plan", "--instance-type", TRN2, "-f", claim)
-    assert [device["containerPath"] for device in plan["devices"]] == [f"/dev/neuron{number}" for number in range(4)]
+    (plan,) = dra_driver(capsys, "plan", "--instance-type", TRN2, "-f", claim)["items"]
+    assert [node["containerPath"] for node in plan["deviceNodes"]] == [f"/dev/neuron{number}" for number in range(4)]
 
 
 def test_nine_cores_are_refused_as_a_claim_with_the_numbers_that_are_possible(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tests.builders.documents import document as parsed
 from tests.paths import EXAMPLES, ROOT
 from tests.unit.cli.test_plan import Shell
 
@@ -65,25 +65,26 @@ def test_plan_reads_the_printed_objects_and_gives_the_same(path: Path, run: Shel
     items = yaml.safe_load(objects.read_text())["items"]
     for item in items:
         kubernetes_validate.validate(item, "1.37", strict=True)
-    told = json.loads(run("simulate", path, *cluster, "-o", "json"))
-    planned = json.loads(run("plan", "-f", objects, "--instance-type", instance_type(path), "-o", "json"))
-    planned = planned if "claims" in planned else {"claims": [planned], "pods": []}
+    told = parsed(run("simulate", path, *cluster, "-o", "json"))
+    planned = parsed(run("plan", "-f", objects, "--instance-type", instance_type(path), "-o", "json"))
 
-    found = {row["claim"]["name"]: row for row in planned["claims"]}
+    found = {row["claim"]["name"]: row for row in planned["items"]}
     wanted = {row["name"]: row["plan"] for row in told["claims"] if row["plan"]}
     assert found.keys() == wanted.keys()
     of_servers = instance_type(path).startswith("trn2u")
     for name, plan in wanted.items():
         # Which node of an UltraServer it is, an instance type does not tell.
-        same = ("claim", "devices") if of_servers else ("claim", "devices", "environment", "cdi", "warnings")
+        same = ("claim", "deviceNodes") if of_servers else ("claim", "deviceNodes", "environment", "cdi", "warnings")
         assert {key: found[name][key] for key in same} == {key: plan[key] for key in same}
 
     if not of_servers:
-        given = [pod["containers"] for pod in told["pods"] if pod["containers"]]
+        given = [pod["containers"] for pod in told["items"] if pod["containers"]]
         assert [pod["containers"] for pod in planned["pods"]] == given
     text = run("simulate", path, *cluster, "-o", "wide")
     shown = re.findall(r"^    (/dev/neuron[0-9]+) +is (/dev/neuron[0-9]+) of the host", text, re.MULTILINE)
-    assert {(row["containerPath"], row["hostPath"]) for plan in found.values() for row in plan["devices"]} == {*shown}
+    assert {(row["containerPath"], row["hostPath"]) for plan in found.values() for row in plan["deviceNodes"]} == {
+        *shown
+    }
 
 
 def test_the_objects_say_where_everything_is(run: Shell) -> None:
@@ -143,25 +144,25 @@ def facts(text: str) -> Iterator[tuple[str, ...]]:
 
 def facts_of(document: Object) -> Iterator[tuple[str, ...]]:
     """The same of the JSON."""
-    for row in (*document["pods"], *document["claims"]):
-        kind = "Pod" if "containers" in row else "ResourceClaim"
-        yield "outcome", kind, f"{row['namespace']}/{row['name']}", row["node"] or ""
-        yield "reason", row["reason"]
+    for row in document["items"]:
+        kind, (what, *_) = ("Pod", [row["pod"]]) if row["pod"] else ("ResourceClaim", row["claims"])
+        yield "outcome", kind, f"{what['namespace']}/{what['name']}", row["node"] or ""
+        yield "reason", row["reason"] or ""
     for row in document["claims"]:
         for item in row["allocation"]["devices"]["results"] if row["allocation"] else ():
             yield "result", item["request"], item["device"], item["driver"], item["pool"]
     for plan in (row["plan"] for row in document["claims"] if row["plan"]):
-        for item in (*plan["devices"], plan):
+        for item in (*plan["deviceNodes"], plan):
             yield from (("variable", f"{name}={value}") for name, value in item.get("environment", {}).items())
-        yield from (("device", item["containerPath"], item["hostPath"]) for item in plan["devices"])
+        yield from (("device", item["containerPath"], item["hostPath"]) for item in plan["deviceNodes"])
         yield from (("cdi", item["name"]) for item in plan["cdi"]["devices"])
         yield from (("warning", line) for line in plan["warnings"])
     for node in document["nodes"]:
         for pool in node["pools"]:
-            kinds = [f"{len(kind['free'])} of {kind['devices']} {kind['kind']}" for kind in pool["kinds"]]
-            counts = ", ".join(kinds) or f"{len(pool['free'])} of {pool['devices']} devices"
-            yield "left", node["name"], counts, f"{pool['driver']}/{pool['pool']}"
-    yield "obstacles", (document["obstacles"] or {}).get("subject", "")
+            kinds = [f"{len(kind['freeDevices'])} of {kind['total']} {kind['description']}" for kind in pool["offers"]]
+            counts = ", ".join(kinds) or f"{len(pool['freeDevices'])} of {pool['total']} devices"
+            yield "left", node["node"], counts, f"{pool['driver']}/{pool['pool']}"
+    yield "obstacles", (document["explanation"] or {}).get("subject", "")
     yield from (("notConsidered", line) for line in document["notConsidered"])
     yield "placed", str(document["summary"]["placed"]), str(document["summary"]["total"])
 
@@ -170,7 +171,7 @@ def facts_of(document: Object) -> Iterator[tuple[str, ...]]:
 def test_the_json_has_all_that_the_text_says(path: Path, run: Shell) -> None:
     cluster = cluster_for(path)
     said = {*facts(run("simulate", path, *cluster, "-o", "wide"))}
-    document = json.loads(run("simulate", path, *cluster, "-o", "json"))
+    document = parsed(run("simulate", path, *cluster, "-o", "json"))
     assert {name for name, *_ in said} >= {"outcome", "result", "device", "cdi", "left", "placed"}
     assert said - {*facts_of(document)} == set()
 
@@ -178,14 +179,14 @@ def test_the_json_has_all_that_the_text_says(path: Path, run: Shell) -> None:
 def test_the_json_says_what_is_in_the_way_as_the_text_does(run: Shell) -> None:
     path = EXAMPLES / "specs/specific-driver-version.yaml"
     text = run("simulate", path, "--instance-type", "trn2.48xlarge=2", "-o", "wide", status=1)
-    document = json.loads(run("simulate", path, "--instance-type", "trn2.48xlarge=2", "-o", "json", status=1))
+    document = parsed(run("simulate", path, "--instance-type", "trn2.48xlarge=2", "-o", "json", status=1))
     said = {*facts(text)}
     assert {name for name, *_ in said} >= {"outcome", "reason", "obstacles", "placed"}
     assert said - {*facts_of(document)} == set()
-    assert document["summary"] == {"status": "not placed", "placed": 0, "total": 2, "refusedClaims": 0}
-    lines = [line for group in document["obstacles"]["nodes"] for line in group]
-    assert lines
-    assert all(f"\n  {line}\n" in text for line in lines)
+    assert document["summary"] == {"result": "not placed", "placed": 0, "total": 2, "refusedClaims": 0}
+    messages = [group["message"] for group in document["explanation"]["nodeGroups"]]
+    assert messages
+    assert all(f": {message}." in text for message in messages)
 
 
 def test_the_commands_are_piped_in_a_shell() -> None:
@@ -195,8 +196,10 @@ def test_the_commands_are_piped_in_a_shell() -> None:
     line = f"{driver} simulate {pod} {kind} -o yaml | {driver} plan -f - {kind} -o json"
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    (found,) = json.loads(done.stdout)["pods"]
+    (found,) = parsed(done.stdout)["pods"]
     (container,) = found["containers"]
     assert found["name"] == "pod0"
-    assert [item["containerPath"] for item in container["devices"]] == [f"/dev/neuron{number}" for number in range(4)]
+    assert [item["containerPath"] for item in container["deviceNodes"]] == [
+        f"/dev/neuron{number}" for number in range(4)
+    ]
     assert container["environment"]["NEURON_LOGICAL_NC_CONFIG"] == "2"

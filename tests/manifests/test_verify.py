@@ -32,7 +32,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made.reply("get namespace ", "neuron-dra-driver   Active\n")
     made.reply("get job ", "SuccessCriteriaMet=True Complete=True ")
     made.reply("-c lines", "45 ok, 0 differs, 0 not checked\n")
-    made.reply("-c report", '{"kind": "neuron-dra-driver-host-report"}\n')
+    made.reply("-c report", '{"kind": "HostReport"}\n')
     made.reply("apply ", "created\n")
     made.reply("create namespace ", "created\n")
     made.reply("label --overwrite namespace ", "labeled\n")
@@ -90,7 +90,7 @@ def test_one_node_of_each_neuron_type_is_looked_at(cluster: Cluster, tmp_path: P
         "verify-ml.trn1.32xlarge.json",
         "verify-trn2.48xlarge.json",
     ]
-    assert json.loads((tmp_path / "verify-trn2.48xlarge.json").read_text())["kind"] == "neuron-dra-driver-host-report"
+    assert json.loads((tmp_path / "verify-trn2.48xlarge.json").read_text())["kind"] == "HostReport"
     jobs = [of_kind(documents(call["stdin"]), "Job") for call in cluster.log() if call["line"] == "apply -f -"]
     assert [item["metadata"]["name"] for item in jobs] == [
         "neuron-verify-trn2-48xlarge",

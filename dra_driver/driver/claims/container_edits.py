@@ -116,22 +116,22 @@ def _device_node(node: ChipNode) -> DeviceNode:
 
 
 def plan_document(plan: Plan, spec: Spec) -> dict[str, Any]:
-    """JSON-ready values: ``claim``, ``devices`` (one row a device node), ``environment``, ``cdi``.
+    """JSON-ready values: ``claim``, ``deviceNodes``, ``environment``, ``cdi``.
 
-    A row of cores has ``physicalCores``. ``environment`` is what every container that uses the claim gets; a row has
-    one of its own where containers differ.
+    A row of cores has ``cores``, the physical ones. ``environment`` is what every container that uses the claim gets;
+    a row has one of its own where containers differ.
     """
     common = dict(set.intersection(*(set(device.env.items()) for device in plan.devices)))
     return {
         "claim": {"namespace": plan.namespace, "name": plan.name, "uid": plan.uid},
-        "devices": [
+        "deviceNodes": [
             {
                 "request": device.request,
                 "device": device.device,
                 "hostPath": node.host_path,
                 "containerPath": node.container_path,
             }
-            | ({"physicalCores": list(node.cores)} if node.cores else {})
+            | ({"cores": list(node.cores)} if node.cores else {})
             | ({"environment": dict(sorted(device.env.items()))} if device.env != common else {})
             for device in plan.devices
             for node in device.nodes

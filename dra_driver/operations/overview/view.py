@@ -32,6 +32,7 @@ from dra_driver.simulator.allocator.candidates import BLOCKING, selects, taint_o
 from dra_driver.simulator.explain.findings import named
 from dra_driver.simulator.hardware import MEANINGS, Hardware
 from dra_driver.simulator.taints import fault_of, retired, written
+from dra_driver.util.envelope import envelope, reference
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import ranges
 
@@ -101,6 +102,8 @@ class HolderOfChip:
     """Why it does not run, or ""."""
     sick: tuple[str, ...] = ()
     """Its chips that have faults, with these, such as ``neuron5: hbm-uncorrectable``."""
+    names: tuple[str, ...] = ()
+    """The devices of a claim by name."""
     says: tuple[str, ...] = ()
     """What the claim says of devices that are not ready or not healthy, where nothing else says it."""
 
@@ -221,44 +224,56 @@ class Frame:
     with_slices: bool = True
     """False: what nodes have is not known, so that there are neither nodes nor types."""
 
-    def document(self) -> dict[str, Any]:
-        """The same as plain values; ``types`` and ``nodes`` are null where they are not known."""
-        types = [{"instanceType": row.instance_type, "nodes": row.nodes, "chips": _counts(row)} for row in self.types]
-        return {
-            "types": types if self.with_slices else None,
-            "nodes": [node_document(row) for row in self.nodes] if self.with_slices else None,
-            "holders": [
+    def document(self, server: str) -> dict[str, Any]:
+        """The same as plain values; ``types`` is null where neither these nor nodes are known."""
+        types = [
+            {"instanceType": row.instance_type or None, "nodeCount": row.nodes, "counts": _counts(row, row.chips)}
+            for row in self.types
+        ]
+        return envelope(
+            "Overview",
+            map(node_document, self.nodes),
+            server=server,
+            types=types if self.with_slices else None,
+            holders=[
                 {
-                    "namespace": row.namespace,
-                    "pod": row.pod or None,
-                    "claim": row.claim or None,
+                    "pod": reference(row.namespace, row.pod) if row.pod else None,
+                    "claim": reference(row.namespace, row.claim) if row.claim else None,
                     "node": row.node,
-                    "devices": row.devices,
-                    "chips": list(row.chips),
-                    "phase": row.phase or None,
+                    "devices": list(row.names),
+                    "description": row.devices,
+                    "indexes": list(row.chips),
+                    "status": row.phase or None,
                     "since": row.since or None,
                     "problem": row.problem or None,
-                    "sick": list(row.sick),
+                    "sickChips": list(row.sick),
                     "claimSays": list(row.says),
                     "doubt": row.doubt or None,
                 }
                 for row in self.holders
             ],
-            "pending": [
-                {"namespace": row.namespace, "pod": row.pod, "asks": row.asks, "reason": row.reason}
+            pending=[
+                {"pod": reference(row.namespace, row.pod), "asks": row.asks, "reason": row.reason}
                 for row in self.pending
             ],
-        }
+        )
 
 
 def node_document(row: NodeRow) -> dict[str, Any]:
     """A node as plain values."""
+    holders = {
+        f"{holder.namespace}/{holder.name}": {
+            "pod": reference(holder.namespace, holder.pod) if holder.pod else None,
+            "claim": None if holder.pod else reference(holder.namespace, holder.claim),
+        }
+        for holder in row.holders
+    }
     return {
         "node": row.name,
         "instanceType": row.instance_type or None,
         "status": row.status,
-        "driver": {
-            "state": row.serving.word,
+        "driverPod": {
+            "status": row.serving.word,
             "problem": row.serving.problem or None,
             "since": row.serving.since or None,
             "remedy": remedy(row.serving, row.name) or None,
@@ -267,14 +282,14 @@ def node_document(row: NodeRow) -> dict[str, Any]:
         "kubeletProblem": row.kubelet_problem or None,
         "devicePluginProblem": row.held_back or None,
         "taints": list(row.taints),
-        "ultraServers": [{"nodes": size, "id": server} for size, server in row.servers],
-        "offers": dict(row.offers),
-        "chips": _counts(row) | {"total": len(row.chips)},
-        "devices": [
+        "ultraservers": [{"nodeCount": size, "serverID": server} for size, server in row.servers],
+        "offers": [{"description": what, "total": count} for what, count in row.offers],
+        "counts": _counts(row, len(row.chips)),
+        "chips": [
             {
-                "device": f"neuron{chip.index}",
+                "index": chip.index,
                 "state": chip.state,
-                "cores": {"total": chip.cores, "allocated": chip.held},
+                "logicalCores": {"total": chip.cores, "allocated": chip.held},
                 "faults": [
                     {
                         "code": fault.code,
@@ -285,16 +300,15 @@ def node_document(row: NodeRow) -> dict[str, Any]:
                     }
                     for fault in chip.faults
                 ],
-                "holders": list(chip.holders),
+                "holders": [holders[name] for name in chip.holders],
             }
             for chip in row.chips
         ],
     }
 
 
-def _counts(row: NodeRow | TypeRow) -> dict[str, int | None]:
-    total: dict[str, int | None] = {"total": row.chips} if isinstance(row, TypeRow) else {}
-    return total | {"free": row.free, "allocated": row.held, "sick": row.sick}
+def _counts(row: NodeRow | TypeRow, total: int) -> dict[str, int | None]:
+    return {"total": total, "free": row.free, "allocated": row.held, "sick": row.sick}
 
 
 def view(cluster: ClusterView, *, sort: Sort = "name", namespace: str = "", nodes: Collection[str] = ()) -> Frame:
@@ -604,7 +618,8 @@ def _of_claim(claim: Claim, devices: Sequence[str], node: str, hardware: Hardwar
     chips = tuple(sorted({part.chip for part in parts}))
     complaints = tuple(item for item in claim.complaints if item[0] in devices)
     for name in claim.pods or ("",):
-        holder = HolderOfChip(namespace, name, claim.metadata.name, node, _named(tuple(devices)), chips)
+        named_so = _named(tuple(devices))
+        holder = HolderOfChip(namespace, name, claim.metadata.name, node, named_so, chips, names=tuple(devices))
         yield _Use(pods.described(holder), parts, complaints)
 
 

@@ -14,22 +14,22 @@ from msgspec import Meta, Struct
 
 from dra_driver.operations.verification.assumptions import TABLE, judge, trust
 from dra_driver.operations.verification.evidence import Evidence, Word, plain, unknown_paths
+from dra_driver.util.envelope import API_VERSION, ApiVersion, envelope
 from dra_driver.util.errors import UsageError
 from dra_driver.util.text import first_of, quoted
 from dra_driver.version import VERSION
 
-KIND: Final = "neuron-dra-driver-host-report"
+KIND: Final = "HostReport"
 MAX_REPORT_BYTES: Final = 4 << 20
 
 _Line = Annotated[dict[str, Any], Meta(max_length=16)]
 
 
-class _Document(Struct, frozen=True, forbid_unknown_fields=True):
-    kind: Literal["neuron-dra-driver-host-report"]
-    version: Literal[1]
-    driver: Word
-    """Version of this program."""
-    lines: Annotated[tuple[_Line, ...], Meta(max_length=256)]
+class _Document(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    api_version: ApiVersion
+    kind: Literal["HostReport"]
+    items: Annotated[tuple[_Line, ...], Meta(max_length=256)]
+    program_version: Word
     features: Annotated[tuple[_Line, ...], Meta(max_length=64)]
     evidence: Evidence
 
@@ -37,11 +37,9 @@ class _Document(Struct, frozen=True, forbid_unknown_fields=True):
 def document(host: Evidence) -> dict[str, Any]:
     """The report as JSON-ready values; the lines follow from the evidence."""
     lines = judge(host)
-    return {
-        "kind": KIND,
-        "version": 1,
-        "driver": VERSION,
-        "lines": [
+    return envelope(
+        KIND,
+        [
             {
                 "number": line.number,
                 "code": line.assumption.code,
@@ -50,16 +48,17 @@ def document(host: Evidence) -> dict[str, Any]:
                 "where": line.assumption.check.where,
                 "seen": line.verdict.seen,
                 "verdict": line.verdict.state,
-                "why": line.verdict.why,
+                "reason": line.verdict.why,
                 "consequence": line.assumption.consequence,
             }
             for line in lines
         ],
-        "features": [
+        programVersion=VERSION,
+        features=[
             {"feature": item.feature, "trust": item.trust, "because": list(item.because)} for item in trust(lines)
         ],
-        "evidence": plain(host),
-    }
+        evidence=plain(host),
+    )
 
 
 def written(host: Evidence) -> str:
@@ -91,5 +90,5 @@ def _unusable(reason: str) -> UsageError:
     return UsageError(
         f"this report cannot be used: {reason}",
         consequence="nothing was written",
-        remedy=f"give a file that 'dra-driver verify-host --report FILE' wrote ({len(TABLE)} lines, version 1)",
+        remedy=f"give a file that 'dra-driver verify-host --report FILE' wrote ({len(TABLE)} lines, {API_VERSION})",
     )

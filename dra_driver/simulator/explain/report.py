@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import msgspec
 
 from dra_driver.simulator.explain.findings import MAX_NAMES, counted, named, natural, printable, shortened
 from dra_driver.simulator.explain.values import Diagnosis, Explanation, NodesAlike, Placed
+from dra_driver.util.envelope import reference
 
 MAX_GROUPS = 20
 """Maximum number of node groups described individually in the text; JSON has all."""
@@ -128,55 +128,59 @@ def _requests(found: Diagnosis) -> Iterator[str]:
 
 
 def plain(found: Explanation) -> dict[str, Any]:
-    """The explanation as objects of JSON; lists and names as in ``values``."""
+    """The explanation as objects of JSON; names as in ``cli.kinds``."""
     return {
         "subject": found.subject,
         "like": found.like or None,
-        "claims": list(found.claims),
+        "claims": list(map(_claim, found.claims)),
         "fits": found.fits,
         "node": found.node,
         "couldGoTo": list(found.could),
-        "verdict": found.verdict,
-        "state": found.state or None,
+        "message": found.verdict,
+        "podState": found.state or None,
         "causes": list(found.causes),
         "error": found.error or None,
         "allocations": [
             {
-                "namespace": item.namespace,
-                "name": item.claim,
-                "devices": [msgspec.to_builtins(one) for one in item.devices],
-                "says": list(item.says),
+                "claim": reference(item.namespace, item.claim),
+                "results": [msgspec.to_builtins(one) for one in item.devices],
+                "claimSays": list(item.says),
             }
             for item in found.placed
         ],
-        "nodes": [{"names": list(group.nodes), **_diagnosis(group.diagnosis)} for group in found.nodes],
+        "nodeGroups": [{"nodeNames": list(group.nodes), **_diagnosis(group.diagnosis)} for group in found.nodes],
         "nearestMiss": found.nearest or None,
-        "refused": [asdict(item) for item in found.refused],
+        "refusals": [{"claim": _claim(item.claim), "reason": item.reason} for item in found.refused],
         "warnings": list(found.warnings),
-        "holders": [{"claim": item.claim, "devices": list(item.devices)} for item in found.holders],
-        "whatWouldHelp": list(found.remedies),
-        "traps": [asdict(trap) for trap in found.traps],
+        "holders": [{"claim": _claim(item.claim), "devices": list(item.devices)} for item in found.holders],
+        "remedies": list(found.remedies),
+        "traps": [{"name": trap.name, "message": trap.sentence} for trap in found.traps],
     }
+
+
+def _claim(name: str) -> dict[str, str]:
+    namespace, _, own = name.rpartition("/")
+    return reference(namespace, own)
 
 
 def _diagnosis(found: Diagnosis) -> dict[str, Any]:
     return {
         "step": found.step,
-        "sentence": found.sentence,
-        "short": found.short,
+        "message": found.sentence,
+        "missing": found.short,
         "notes": list(found.notes),
         "requests": [
             {
-                "claim": view.claim,
+                "claim": _claim(view.claim),
                 "request": view.request,
                 "wanted": view.wanted,
                 "free": view.free,
                 "total": view.total,
-                "devices": [
+                "groups": [
                     {
-                        "names": list(group.devices),
-                        "state": group.state,
-                        "sentence": group.sentence,
+                        "devices": list(group.devices),
+                        "finding": group.state,
+                        "message": group.sentence,
                         "clause": group.clause or None,
                         "saw": {name: list(values) for name, values in group.saw},
                         "usedUpBy": list(group.blockers),
@@ -188,16 +192,16 @@ def _diagnosis(found: Diagnosis) -> dict[str, Any]:
         ],
         "constraints": [
             {
-                "kind": view.kind,
+                "constraint": view.kind,
                 "attribute": view.attribute,
-                "requests": list(view.requests),
+                "requestNames": list(view.requests),
                 "wanted": view.wanted,
                 "groups": [
                     {
-                        "label": share.label,
+                        "description": share.label,
                         "devices": list(share.devices),
-                        "free": list(share.free),
-                        "short": share.short,
+                        "freeDevices": list(share.free),
+                        "missing": share.short,
                     }
                     for share in view.shares
                 ],

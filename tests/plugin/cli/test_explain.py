@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import kubectl_main, main
+from tests.builders.documents import document as parsed
 from tests.builders.overview import CRASH_LOOP, CRASHED, TYPE_LABEL, add_holder, add_plugin_node, driver_pod, taint
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
@@ -99,7 +100,7 @@ def test_a_pod_whose_template_is_not_there(
 ) -> None:
     with server:
         assert explained(server, tmp_path, "pod/lost", "-n", "shop", "-o", "json") == 1
-        golden(json.loads(capsys.readouterr().out)["explanations"][0]["whatWouldHelp"])
+        golden(parsed(capsys.readouterr().out)["items"][0]["remedies"])
         assert explained(server, tmp_path, "pod/lost", "-n", "shop") == 1
     golden(capsys.readouterr().out)
 
@@ -126,10 +127,10 @@ def test_the_nearest_release_is_meant(
     server.git_version = version
     with server:
         explained(server, tmp_path, "claim/pair", "-n", "shop", "-o", "json")
-    document = json.loads(capsys.readouterr().out)
+    document = parsed(capsys.readouterr().out)
     assert document["kubernetes"] == meant
     assert any("is simulated" in note for note in document["notConsidered"]) == (version != "v1.36.3")
-    names = [trap["name"] for trap in document["explanations"][0]["traps"]]
+    names = [trap["name"] for trap in document["items"][0]["traps"]]
     assert ("old-server" in names) == (version == "v1.34.2")
 
 
@@ -315,8 +316,8 @@ def test_a_pods_claim_says_what_it_got_or_why_not(
         assert explained(bound, tmp_path, "pod/p", "-n", "shop") == status
         out = capsys.readouterr().out
         assert explained(bound, tmp_path, "pod/p", "-n", "shop", "-o", "json") == status
-    (found,) = json.loads(capsys.readouterr().out)["explanations"]
-    assert len(found["allocations"][0]["says"]) == len({tuple(item) for item in words})
+    (found,) = parsed(capsys.readouterr().out)["items"]
+    assert len(found["allocations"][0]["claimSays"]) == len({tuple(item) for item in words})
     golden(out)
 
 
@@ -420,9 +421,9 @@ def test_a_pod_that_has_ended_is_told_in_json_too(
     add_holder(bound, "shop", "p", "node-a", ["neuron-device-1"], "Failed", reason="UnexpectedAdmissionError")
     with bound:
         assert explained(bound, tmp_path, "pod/p", "-n", "shop", "-o", "json") == 1
-    (found,) = json.loads(capsys.readouterr().out)["explanations"]
+    (found,) = parsed(capsys.readouterr().out)["items"]
     assert (found["subject"], found["fits"]) == ("pod shop/p", False)
-    golden(found["verdict"])
+    golden(found["message"])
 
 
 # Users with rights in one namespace

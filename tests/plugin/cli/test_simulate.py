@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.cli.main import main
+from tests.builders.documents import document as parsed
 from tests.doubles.apiserver.http import Fault
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
@@ -64,7 +65,7 @@ def test_without_a_file_what_waits_is_placed(
 ) -> None:
     with server:
         assert simulated(server, tmp_path, "-o", "json") == 0
-    claims = {item["name"]: item for item in json.loads(capsys.readouterr().out)["claims"]}
+    claims = {item["name"]: item for item in parsed(capsys.readouterr().out)["claims"]}
     assert claims["mine"]["node"] == "node-b"
     assert [item["device"] for item in claims["mine"]["allocation"]["devices"]["results"]] == [
         "neuron-device-0",
@@ -110,7 +111,7 @@ def test_device_taint_rules_are_read_in_the_version_that_is_served(
     with server:
         assert simulated(server, tmp_path, "-o", "json") == 0
     out, err = capsys.readouterr()
-    claims = {item["name"]: item for item in json.loads(out)["claims"]}
+    claims = {item["name"]: item for item in parsed(out)["claims"]}
     assert claims["mine"]["allocation"]["devices"]["results"][0]["device"] == device
     golden(err)
 

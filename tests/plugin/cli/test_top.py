@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import signal
@@ -17,6 +16,7 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import kubectl_main, main
+from tests.builders.documents import document as parsed
 from tests.builders.overview import (
     CRASH_LOOP,
     CRASHED,
@@ -66,8 +66,7 @@ def shown(server: ApiServer, directory: Path, capsys: pytest.CaptureFixture[str]
 
 
 def top(server: ApiServer, directory: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(shown(server, directory, capsys, "top", "-o", "json", *arguments))
-    return found
+    return parsed(shown(server, directory, capsys, "top", "-o", "json", *arguments))
 
 
 def test_yaml_says_what_json_says(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,9 +93,9 @@ def test_the_namespace_selects_pods_but_what_others_hold_is_counted(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = top(server, tmp_path, capsys, "-n", "web")
-    assert {holder["pod"] for holder in found["holders"]} == {"serve", "legacy"}
+    assert {holder["pod"]["name"] for holder in found["holders"]} == {"serve", "legacy"}
     assert found["pending"] == []
-    assert {node["node"]: node["chips"]["allocated"] for node in found["nodes"]} == {
+    assert {node["node"]: node["counts"]["allocated"] for node in found["items"]} == {
         "node-2": 4,
         "node-10": 2,
         "old-1": 2,
@@ -109,7 +108,7 @@ def test_the_namespace_selects_pods_but_what_others_hold_is_counted(
 def test_nodes_are_sorted_as_asked(
     sort: str, first: str, server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert top(server, tmp_path, capsys, "--sort", sort)["nodes"][0]["node"] == first
+    assert top(server, tmp_path, capsys, "--sort", sort)["items"][0]["node"] == first
 
 
 def test_a_node_without_neuron_devices_is_bad_input(
@@ -138,18 +137,18 @@ def test_watching_prints_every_change_and_lists_only_once(server: ApiServer, tmp
     command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
     with ended(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as process:
         assert process.stdout is not None
-        before = json.loads(process.stdout.readline())
+        before = parsed(process.stdout.readline())
         lists = server.count("GET", watch=False)
         add_holder(server, "ml", "late", "node-2", ["neuron-device-0"])
         for line in process.stdout:
-            after = json.loads(line)
+            after = parsed(line)
             # The claim and its pod are two events.
-            if any(holder["pod"] == "late" and holder["phase"] for holder in after["holders"]):
+            if any(holder["pod"]["name"] == "late" and holder["status"] for holder in after["holders"]):
                 break
         assert server.count("GET", watch=False) == lists
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0
-    allocated = [frame["nodes"][0]["chips"]["allocated"] for frame in (before, after)]
+    allocated = [frame["items"][0]["counts"]["allocated"] for frame in (before, after)]
     assert allocated == [4, 5]
 
 
@@ -218,14 +217,14 @@ def test_with_rights_in_one_namespace_its_pods_and_claims_are_shown(
     arguments = ["top", "-n", "ml", "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
     assert main([*arguments, "-o", "json"]) == 0
     out, err = capsys.readouterr()
-    found = json.loads(out)
-    assert [(row["pod"], row["node"], row["devices"], row["chips"]) for row in found["holders"]] == [
+    found = parsed(out)
+    assert [(row["pod"]["name"], row["node"], row["description"], row["indexes"]) for row in found["holders"]] == [
         ("train-0", "node-2", "neuron-device-4 to 7", [4, 5, 6, 7]),
         ("small", "node-10", "neuron-core-0-0 and 1", [0]),
         ("legacy-ml", "old-1", "neuron-device-2 and 3", [2, 3]),
     ]
-    assert [(row["pod"], row["asks"]) for row in found["pending"]] == [("big-1", "4 x neuron.aws.com")]
-    assert (found["types"], found["nodes"]) == (None, None)
+    assert [(row["pod"]["name"], row["asks"]) for row in found["pending"]] == [("big-1", "4 x neuron.aws.com")]
+    assert (found["types"], found["items"]) == (None, [])
     (line,) = err.splitlines()
     golden(line)
 
@@ -276,11 +275,11 @@ def test_one_namespace_is_followed_too(server: ApiServer, tmp_path: Path) -> Non
     command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
     with ended(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)) as process:
         assert process.stdout is not None
-        assert [row["pod"] for row in json.loads(process.stdout.readline())["holders"]] == ["train-0", "small"]
+        assert [row["pod"]["name"] for row in parsed(process.stdout.readline())["holders"]] == ["train-0", "small"]
         add_holder(server, "web", "elsewhere", "node-2", ["neuron-device-1"])
         add_holder(server, "ml", "late", "node-2", ["neuron-device-0"])
         for line in process.stdout:
-            pods = {row["pod"] for row in json.loads(line)["holders"]}
+            pods = {row["pod"]["name"] for row in parsed(line)["holders"]}
             if "late" in pods:
                 break
         assert "elsewhere" not in pods
@@ -322,10 +321,10 @@ def test_top_health_and_topology_agree_on_what_taint_rules_keep_from_pods(
 ) -> None:
     taint_rule(server, "repair", driver="neuron.aws.com", pool="node-2", device="neuron-device-9")
     taint_rule(server, "theirs", driver="gpu.example.com")
-    nodes = {node["node"]: node for node in top(server, tmp_path, capsys)["nodes"]}
-    assert nodes["node-2"]["chips"] == {"total": 16, "free": 11, "allocated": 4, "sick": 1}
-    assert nodes["node-2"]["devices"][9]["state"] == "tainted"
-    assert nodes["node-10"]["chips"]["free"] == 14
+    nodes = {node["node"]: node for node in top(server, tmp_path, capsys)["items"]}
+    assert nodes["node-2"]["counts"] == {"total": 16, "free": 11, "allocated": 4, "sick": 1}
+    assert nodes["node-2"]["chips"][9]["state"] == "tainted"
+    assert nodes["node-10"]["counts"]["free"] == 14
     health = shown(server, tmp_path, capsys, "health", "--node-name", "node-2").splitlines()
     row = "node-2 neuron9 tainted example.com/under-repair:NoSchedule tainted 2026-02-01T00:00:00Z NoSchedule - -"
     assert row.split() in [line.split() for line in health]
@@ -338,11 +337,11 @@ def test_taint_rules_are_followed(server: ApiServer, tmp_path: Path) -> None:
     command += ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
     with ended(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as process:
         assert process.stdout is not None
-        free = [json.loads(process.stdout.readline())["nodes"][0]["chips"]["free"]]
+        free = [parsed(process.stdout.readline())["items"][0]["counts"]["free"]]
         taint_rule(server, "repair", pool="node-2", device="neuron-device-9")
-        free.append(json.loads(process.stdout.readline())["nodes"][0]["chips"]["free"])
+        free.append(parsed(process.stdout.readline())["items"][0]["counts"]["free"])
         server.store.delete("devicetaintrules", "repair")
-        free.append(json.loads(process.stdout.readline())["nodes"][0]["chips"]["free"])
+        free.append(parsed(process.stdout.readline())["items"][0]["counts"]["free"])
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0
     assert free == [12, 11, 12]
@@ -362,8 +361,8 @@ def test_without_taint_rules_the_rest_is_shown(
 def test_older_servers_wrap_devices_in_basic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with ApiServer(versions=("v1beta1",)) as server:
         add_neuron_node(server, "node-1", taints={"neuron-device-3": [BROKEN]})
-        (node,) = top(server, tmp_path, capsys)["nodes"]
-    assert (node["instanceType"], node["chips"]) == (
+        (node,) = top(server, tmp_path, capsys)["items"]
+    assert (node["instanceType"], node["counts"]) == (
         "trn2.48xlarge",
         {"total": 16, "free": 15, "allocated": 0, "sick": 1},
     )
@@ -400,11 +399,11 @@ def test_health_of_one_node_lists_all_its_chips(
 ) -> None:
     text = shown(server, tmp_path, capsys, "health", "--node-name", "node-2")
     assert len(text.splitlines()) == 17
-    found = json.loads(shown(server, tmp_path, capsys, "health", "--node-name", "node-10", "-o", "json"))
-    (node,) = found["nodes"]
-    assert [device["state"] for device in node["devices"]].count("healthy") == 15
-    assert node["devices"][0]["cores"] == {"total": 4, "allocated": 2}
-    assert node["devices"][3]["faults"][0]["remedy"] == "replacement"
+    found = parsed(shown(server, tmp_path, capsys, "health", "--node-name", "node-10", "-o", "json"))
+    (node,) = found["items"]
+    assert [chip["state"] for chip in node["chips"]].count("healthy") == 15
+    assert node["chips"][0]["logicalCores"] == {"total": 4, "allocated": 2}
+    assert node["chips"][3]["faults"][0]["remedy"] == "replacement"
 
 
 def test_topology_of_a_live_node_draws_what_pods_have(

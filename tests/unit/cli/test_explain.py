@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from dra_driver.simulator.cluster import merge
 from dra_driver.simulator.emulated_nodes import efa_of, emulated
 from dra_driver.simulator.manifests import read_manifests
 from dra_driver.simulator.placement import simulate
+from tests.builders.documents import document as parsed
 from tests.golden import golden
 from tests.paths import SPECS
 
@@ -124,7 +124,7 @@ def test_it_agrees_with_simulate_on_every_example(example: Path, kind: str, shel
     manifests = merge(efa_of(manifests), manifests)
     outcomes = simulate(manifests, "1.37").outcomes
     status, out, _ = shell(str(example), "--instance-type", f"{kind}=4", "-o", "json")
-    found = json.loads(out)["explanations"]
+    found = parsed(out)["items"]
     assert [item["fits"] for item in found] == [outcome.placed for outcome in outcomes]
     assert [item["node"] for item in found] == [outcome.node for outcome in outcomes]
     assert status == int(not all(outcome.placed for outcome in outcomes))
@@ -172,7 +172,7 @@ def test_everything_of_the_cluster_that_waits(shell: Shell, tmp_path: Path) -> N
     cluster = write(tmp_path, *SMALL, held, claim("w", 4), pod("w", "w"), pod("h", "held"))
     status, out, _ = shell("--objects", cluster, "-o", "json")
     assert status == 0
-    assert [(item["subject"], item["node"]) for item in json.loads(out)["explanations"]] == [("pod default/w", "n1")]
+    assert [(item["subject"], item["node"]) for item in parsed(out)["items"]] == [("pod default/w", "n1")]
 
 
 def test_nodes_that_the_pod_may_not_use(shell: Shell, tmp_path: Path) -> None:
@@ -195,11 +195,11 @@ def test_a_pod_that_names_its_node(shell: Shell, tmp_path: Path) -> None:
 def test_a_shared_claim_is_allocated_once(shell: Shell, tmp_path: Path) -> None:
     file = write(tmp_path, pod("a", "c"), pod("b", "c"), pod("d", "c", nodeSelector={"x": "y"}), claim("c", 4))
     status, out, _ = shell(file, "--objects", write(tmp_path, *SMALL, name="cluster.yaml"), "-o", "json")
-    found = json.loads(out)["explanations"]
+    found = parsed(out)["items"]
     assert status == 1
     assert [item["fits"] for item in found] == [True, True, False]
-    golden(found[1]["verdict"])
-    golden(found[2]["verdict"])
+    golden(found[1]["message"])
+    golden(found[2]["message"])
 
 
 def test_the_json_form(shell: Shell, tmp_path: Path) -> None:
@@ -207,19 +207,20 @@ def test_the_json_form(shell: Shell, tmp_path: Path) -> None:
     selector = [{"cel": {"expression": f"{ATTRIBUTES}.deviceId < 2"}}]
     cluster = write(tmp_path, node("n0"), slices("n0"), CLASS, held, claim("c", 2, selectors=selector))
     status, out, _ = shell("claim/c", "--objects", cluster, "-o", "json", "--kubernetes", "1.36")
-    document = json.loads(out)
+    document = parsed(out)
     assert (status, document["kubernetes"]) == (1, "1.36")
-    (found,) = document["explanations"]
-    (group,) = found["nodes"]
-    assert (found["fits"], found["node"], found["error"], found["claims"]) == (False, None, None, ["default/c"])
-    assert (group["names"], group["step"], group["short"]) == (["n0"], "devices", 1)
-    assert [(item["names"], item["state"]) for item in group["requests"][0]["devices"]] == [
+    (found,) = document["items"]
+    (group,) = found["nodeGroups"]
+    assert found["claims"] == [{"namespace": "default", "name": "c"}]
+    assert (found["fits"], found["node"], found["error"]) == (False, None, None)
+    assert (group["nodeNames"], group["step"], group["missing"]) == (["n0"], "devices", 1)
+    assert [(item["devices"], item["finding"]) for item in group["requests"][0]["groups"]] == [
         (["neuron-device-0"], "free"),
         (["neuron-device-1"], "in use"),
         (["neuron-device-2", "neuron-device-3"], "selector"),
     ]
-    assert group["requests"][0]["devices"][2]["saw"] == {'device.attributes["neuron.aws.com"].deviceId': ["2", "3"]}
-    golden(found["whatWouldHelp"][0])
+    assert group["requests"][0]["groups"][2]["saw"] == {'device.attributes["neuron.aws.com"].deviceId': ["2", "3"]}
+    golden(found["remedies"][0])
 
 
 def test_what_is_not_considered_is_listed(shell: Shell, tmp_path: Path) -> None:

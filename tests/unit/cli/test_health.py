@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 import time
@@ -19,6 +18,7 @@ from dra_driver.neuron.health.memory import MemoryFile
 from dra_driver.neuron.host.discover import boot_id
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
+from tests.builders.documents import document as parsed
 from tests.eventually import eventually
 from tests.golden import golden
 
@@ -32,12 +32,9 @@ def host(tmp_path: Path) -> Path:
 
 def test_the_document_has_every_device_and_its_faults(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health", "--host-root", str(host), "--state-dir", str(host / "none"), "-o", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)["devices"]
-    assert [(device["device"], device["state"]) for device in found[:3]] == [
-        ("neuron0", "healthy"),
-        ("neuron1", "unhealthy"),
-        ("neuron2", "healthy"),
-    ]
+    (node,) = parsed(capsys.readouterr().out)["items"]
+    found = node["chips"]
+    assert [(chip["index"], chip["state"]) for chip in found[:3]] == [(0, "healthy"), (1, "unhealthy"), (2, "healthy")]
     assert [{**fault, "since": ""} for fault in found[1]["faults"]] == [
         {"code": code, "severity": "unhealthy", "since": "", "effect": "NoSchedule", "remedy": remedy}
         for code, remedy in (("hbm-uncorrectable", "replacement"), ("hbm-repairable", "driver-reload"))
@@ -64,9 +61,9 @@ def test_a_kernel_driver_that_is_not_loaded_is_one_row_with_its_remedy(
     shutil.rmtree(host / DEVICES)
     arguments = ["health", "--host-root", str(host), "--state-dir", str(host / "none")]
     assert main([*arguments, "-o", "json"]) == 0
-    (device,) = json.loads(capsys.readouterr().out)["devices"]
-    (fault,) = device["faults"]
-    assert (device["device"], device["state"], fault["code"]) == ("all", "unknown", "driver-not-loaded")
+    (node,) = parsed(capsys.readouterr().out)["items"]
+    (fault,) = node["faults"]
+    assert (node["chips"], fault["code"]) == ([], "driver-not-loaded")
     assert main(arguments) == 0
     _, row = capsys.readouterr().out.splitlines()
     golden(row)
@@ -82,7 +79,7 @@ def test_what_the_driver_remembers_is_shown_with_its_time_and_nothing_is_written
     record.write(HealthMemory(boot_id(host), "2.24.7.0", (ChipMemory(0, None, tracks),)))
     before = (state / "health.json").read_bytes()
     assert main(["health", "--host-root", str(host), "--state-dir", str(state), "-o", "json"]) == 0
-    (fault,) = json.loads(capsys.readouterr().out)["devices"][0]["faults"]
+    (fault,) = parsed(capsys.readouterr().out)["items"][0]["chips"][0]["faults"]
     assert (fault["code"], fault["since"]) == ("log-dma", "2027-01-15T08:00:00Z")
     assert (state / "health.json").read_bytes() == before
     assert [path.name for path in state.iterdir()] == ["health.json"]
@@ -91,8 +88,8 @@ def test_what_the_driver_remembers_is_shown_with_its_time_and_nothing_is_written
 def effects(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
     """Effect by code of the fault, as JSON says; the table says the same."""
     assert main(["health", *arguments, "-o", "json"]) == 0
-    devices = json.loads(capsys.readouterr().out)["devices"]
-    found = {fault["code"]: fault["effect"] for device in devices for fault in device["faults"]}
+    (node,) = parsed(capsys.readouterr().out)["items"]
+    found = {fault["code"]: fault["effect"] for chip in node["chips"] for fault in chip["faults"]}
     assert main(["health", *arguments]) == 0
     rows = [line.split() for line in capsys.readouterr().out.partition("\n\n")[0].splitlines()[1:]]
     assert {row[2]: row[5] for row in rows if row[2] != "-"} == found
@@ -156,7 +153,7 @@ def test_the_record_is_that_of_the_driver_or_else_of_the_device_plugin(
             for directory in (host.joinpath(*(daemons / name).parts[1:]), daemons / name):
                 MemoryFile(directory).write(record)
     assert main(["health", "--host-root", str(host), "-o", "json"]) == 0
-    (fault,) = json.loads(capsys.readouterr().out)["devices"][0]["faults"]
+    (fault,) = parsed(capsys.readouterr().out)["items"][0]["chips"][0]["faults"]
     assert fault["code"] == ("log-dma" if asked == DRIVER else "log-core")
 
     statuses: list[int] = []

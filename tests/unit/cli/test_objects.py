@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.cli.main import main
+from tests.builders.documents import document as parsed
 from tests.generators.effort import examples
 from tests.golden import golden
 
@@ -49,9 +50,9 @@ ROW = [f"neuron-device-{index}" for index in (4, 5, 6, 7)]
 def test_plan_prints_the_documented_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(tmp_path / "claim.yaml", claim(ROW, neuron_config(logicalNeuronCore=1)))
     assert main(["plan", "--instance-type", "trn2.48xlarge", "-f", file, "-o", "json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    (document,) = parsed(capsys.readouterr().out)["items"]
     assert document["claim"] == {"namespace": "default", "name": "claim", "uid": UID}
-    assert document["devices"][0] == {
+    assert document["deviceNodes"][0] == {
         "request": "neurons",
         "device": "neuron-device-4",
         "hostPath": "/dev/neuron4",

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
+from tests.builders.documents import document as parsed
 from tests.golden import golden
 from tests.unit.cli.test_simulate import claim, pod, write
 
@@ -36,8 +37,7 @@ class Shell:
         return items
 
     def planned(self, file: str, *options: str, status: int = 0) -> Object:
-        document: Object = json.loads(self("plan", "-f", file, *TRN2, *options, "-o", "json", status=status))
-        return document
+        return parsed(self("plan", "-f", file, *TRN2, *options, "-o", "json", status=status))
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def template(name: str, count: int, device_class: str = "neuron.aws.com") -> Obj
 
 
 def names_of(document: Object) -> list[str]:
-    return [row["claim"]["name"] for row in document["claims"]]
+    return [row["claim"]["name"] for row in document["items"] if not row["refusal"]]
 
 
 def test_several_documents_are_planned_and_other_kinds_are_told(shell: Shell, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_several_documents_are_planned_and_other_kinds_are_told(shell: Shell, tm
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {}}
     document = shell.planned(write(tmp_path, items[0], service, items[1], name="objects.yaml"))
     assert names_of(document) == ["a", "b"]
-    assert [[row["hostPath"] for row in one["devices"]] for one in document["claims"]] == [
+    assert [[row["hostPath"] for row in one["deviceNodes"]] for one in document["items"]] == [
         ["/dev/neuron0", "/dev/neuron1"],
         ["/dev/neuron2"],
     ]
@@ -80,15 +80,17 @@ def test_a_claim_that_waits_is_refused_by_name_and_the_others_are_planned(shell:
     assert (condition["type"], condition["status"], condition["reason"]) == ("PodScheduled", "False", "Unschedulable")
     document = shell.planned(write(tmp_path, *items, name="objects.yaml"), status=1)
     assert names_of(document) == ["all"]
+    (refused,) = [item for item in document["items"] if item["refusal"]]
+    assert refused["claim"]["name"] == "more"
+    assert f"error: claim default/more: {refused['refusal']}\n" in shell.err
     assert [found["name"] for found in document["pods"]] == ["first"]
-    assert "error: claim default/more: " in shell.err
     assert "simulate -o yaml" in shell.err
 
 
 def test_with_the_name_of_a_node_its_claims_alone_are_planned(shell: Shell, tmp_path: Path) -> None:
     nodes = ["--instance-type", "trn2.48xlarge=2"]
     objects = write(tmp_path, *shell.objects(write(tmp_path, claim("a", 16), claim("b", 16)), *nodes), name="o.yaml")
-    assert [row["node"] for row in shell.planned(objects)["claims"]] == ["node-1", "node-2"]
+    assert [row["node"] for row in shell.planned(objects)["items"]] == ["node-1", "node-2"]
     assert names_of(shell.planned(objects, "--node-name", "node-2")) == ["b"]
     assert "claim default/a" in shell.err
 
@@ -157,20 +159,20 @@ def test_the_printed_pod_has_all_its_fields(shell: Shell, tmp_path: Path) -> Non
 @pytest.mark.parametrize("command", ["simulate", "explain"])
 def test_templates_without_a_pod_are_taken_as_one_claim_of_each(command: str, shell: Shell, tmp_path: Path) -> None:
     file = write(tmp_path, template("small", 1), template("large", 16))
-    document = json.loads(shell(command, file, "--instance-type", "trn2.48xlarge=2", "-o", "json"))
+    document = parsed(shell(command, file, "--instance-type", "trn2.48xlarge=2", "-o", "json"))
     (note,) = document["notConsidered"]
     assert "one claim" in note
     assert "default/small, default/large" in note
     if command == "simulate":
-        assert [len(row["plan"]["devices"]) for row in document["claims"]] == [1, 16]
+        assert [len(row["plan"]["deviceNodes"]) for row in document["claims"]] == [1, 16]
     else:
-        assert len(document["explanations"]) == 2
+        assert len(document["items"]) == 2
 
 
 def test_a_template_that_a_pod_uses_makes_no_claim_of_its_own(shell: Shell, tmp_path: Path) -> None:
     asking = uses(pod("p"), "c")
     asking["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimTemplateName": "used"}]
     file = write(tmp_path, template("used", 1), template("unused", 1), asking)
-    document = json.loads(shell("simulate", file, *TRN2, "-o", "json"))
+    document = parsed(shell("simulate", file, *TRN2, "-o", "json"))
     assert len(document["claims"]) == 1
     assert document["notConsidered"] == []

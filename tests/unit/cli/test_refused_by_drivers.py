@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
+from tests.builders.documents import document as parsed
 from tests.golden import golden
 
 Json = dict[str, Any]
@@ -136,17 +136,17 @@ def test_simulate_explain_and_plan_refuse_what_the_driver_would_refuse(case: str
     Path("FILE").write_text(yaml.safe_dump_all([*objects, POD]))
 
     status, out = shell("simulate", "FILE", *options, "-o", "json")
-    found = json.loads(out)
+    found = parsed(out)
     (row,) = found["claims"]
-    assert (status, found["summary"]["status"], found["summary"]["refusedClaims"]) == (1, "refused", 1)
+    assert (status, found["summary"]["result"], found["summary"]["refusedClaims"]) == (1, "refused", 1)
     reason = row["refusal"]
     assert reason in shell.err
 
     status, out = shell("explain", "FILE", *options, "-o", "json")
-    (explained,) = json.loads(out)["explanations"]
+    (explained,) = parsed(out)["items"]
     assert (status, explained["fits"], explained["couldGoTo"]) == (1, False, [])
-    assert explained["refused"] == [{"claim": "default/train", "reason": reason}]
-    assert "fits, but the driver will refuse it" in explained["verdict"]
+    assert explained["refusals"] == [{"claim": {"namespace": "default", "name": "train"}, "reason": reason}]
+    assert "fits, but the driver will refuse it" in explained["message"]
 
     status, out = shell("simulate", "FILE", *options, "-o", "yaml")
     assert status == 1
@@ -161,8 +161,8 @@ def test_simulate_explain_and_plan_refuse_what_the_driver_would_refuse(case: str
     # On the cluster, where the pod hangs.
     Path("CLASSES").write_text(yaml.safe_dump_all([CLASS, *objects[1:]]))
     status, out = shell("explain", "--objects", "ALLOCATED", "--objects", "CLASSES", *options, "-o", "json")
-    (explained,) = json.loads(out)["explanations"]
-    assert (status, explained["fits"], explained["refused"][0]["reason"]) == (1, False, reason)
+    (explained,) = parsed(out)["items"]
+    assert (status, explained["fits"], explained["refusals"][0]["reason"]) == (1, False, reason)
     golden(reason)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from dra_driver.cli.main import main
 from dra_driver.simulator.cel import nearest
+from tests.builders.documents import document as parsed
 from tests.golden import golden
 
 SLICE: dict[str, Any] = {
@@ -36,7 +37,7 @@ def write(path: Path, *documents: object) -> str:
 
 def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
     status = main(["select", *arguments, "-o", "json"])
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    found: list[dict[str, Any]] = parsed(capsys.readouterr().out)["items"]
     assert status == int(any(row["matches"] is None for row in found)), "an error on a device stops the scheduler"
     return found
 

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
+from tests.builders.documents import document as parsed
 from tests.builders.explain import NEURON, published
 from tests.golden import golden
 from tests.paths import EXAMPLES, SPECS
@@ -95,7 +96,7 @@ class Shell:
 
     def claims(self, *arguments: object, status: int = 0) -> list[dict[str, Any]]:
         assert self(*arguments, "-o", "json") == status, self.err
-        found: list[dict[str, Any]] = json.loads(self.out)["claims"]
+        found: list[dict[str, Any]] = parsed(self.out)["claims"]
         return found
 
 
@@ -293,7 +294,7 @@ def test_the_json_form_has_the_claims_with_their_allocations(shell: Shell) -> No
     found = shell.claims(SPECS / "1x4-connected-devices.yaml", "--instance-type", "trn2.48xlarge")
     (only,) = found
     assert list(only) == ["namespace", "name", "node", "allocation", "nodeChoice", "reason", "plan", "refusal"]
-    assert (only["namespace"], only["node"], only["reason"]) == ("default", "node-1", "")
+    assert (only["namespace"], only["node"], only["reason"]) == ("default", "node-1", None)
     assert [item["device"] for item in only["allocation"]["devices"]["results"]] == [
         f"neuron-device-{i}" for i in range(4)
     ]
@@ -329,7 +330,7 @@ def test_a_pod_goes_where_a_claim_that_it_shares_is_allocated(shell: Shell, tmp_
     assert shell("--objects", write(tmp_path, *objects)) == 1
     golden(shell.out)
     found = shell.claims("--objects", write(tmp_path, *objects), status=1)
-    assert [(item["name"], item["node"], item["reason"] == "") for item in found] == [
+    assert [(item["name"], item["node"], item["reason"] is None) for item in found] == [
         ("big", "b", True),
         ("own", None, False),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
+from tests.builders.documents import document as parsed
 from tests.golden import golden
 from tests.unit.cli.test_simulate import Shell, claim, node, pod, shell, write
 
@@ -98,9 +98,9 @@ def test_an_init_container_with_more_than_later_ones_sees_their_chips_and_its_ow
     init = [container("ic1", 1), container("sidecar", 1, restartPolicy="Always"), container("ic2", 2)]
     file = write(tmp_path, offering(NEURON), pod("web", containers=[container("c1", 1)], initContainers=init))
     assert shell(file, *TRN2, "-o", "json") == 0
-    (found,) = json.loads(shell.out)["pods"]
+    (found,) = parsed(shell.out)["items"]
     given = {
-        item["name"]: {node["containerPath"]: node["hostPath"] for node in item["devices"]}
+        item["name"]: {node["containerPath"]: node["hostPath"] for node in item["deviceNodes"]}
         for item in found["containers"]
     }
     assert {name: list(nodes) for name, nodes in given.items()} == {
@@ -175,7 +175,7 @@ def test_resources_that_nothing_here_offers_are_not_considered(shell: Shell, tmp
 
 def explain(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[Json]]:
     status = main(["explain", *arguments, "-o", "json"])
-    found: list[Json] = json.loads(capsys.readouterr().out)["explanations"]
+    found: list[Json] = parsed(capsys.readouterr().out)["items"]
     return status, found
 
 
@@ -183,8 +183,8 @@ def test_explain_says_why_limits_do_not_fit(capsys: pytest.CaptureFixture[str], 
     file = write(tmp_path, offering(NEURON), asking("a", 10), asking("b", 10))
     status, (first, second) = explain(capsys, file, *TRN2)
     assert (status, first["fits"], second["fits"]) == (1, True, False)
-    golden(second["nodes"][0]["sentence"])
-    golden(second["whatWouldHelp"])
+    golden(second["nodeGroups"][0]["message"])
+    golden(second["remedies"])
 
 
 def test_explain_points_at_migrate_when_no_class_offers_the_limits(
@@ -193,7 +193,7 @@ def test_explain_points_at_migrate_when_no_class_offers_the_limits(
     file = write(tmp_path, asking("web", 1))
     status, (found,) = explain(capsys, file, *TRN2)
     assert (status, found["fits"]) == (1, False)
-    sentence = found["nodes"][0]["sentence"]
+    sentence = found["nodeGroups"][0]["message"]
     golden(sentence)
     assert shell(file, *TRN2) == 1
     assert "dra-driver migrate" in shell.out

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.builders.documents import document as parsed
 from tests.golden import golden
 from tests.unit.cli.test_simulate import GADGETS, Shell, claim, gadgets, node, pod, shell, write
 
@@ -92,7 +92,7 @@ def test_explain_names_the_node_that_simulate_takes(capsys: pytest.CaptureFixtur
         main(["explain", file, "--instance-type", "trn1.32xlarge", "--instance-type", "trn2.48xlarge", "-o", "json"])
         == 0
     )
-    (found,) = json.loads(capsys.readouterr().out)["explanations"]
+    (found,) = parsed(capsys.readouterr().out)["items"]
     assert found["node"] == "node-2"
     assert found["couldGoTo"] == ["node-1", "node-2"]
 

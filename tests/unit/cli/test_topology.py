@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dra_driver.cli import topology
 from dra_driver.cli.main import guarded, main
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
+from tests.builders.documents import document as parsed
 from tests.golden import golden
 
 
@@ -28,7 +29,8 @@ def command(*arguments: str) -> int:
 
 def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     assert command(*arguments, "-o", "json") == 0
-    return json.loads(capsys.readouterr().out)
+    (found,) = parsed(capsys.readouterr().out)["items"]
+    return found
 
 
 def normal(text: str) -> str:
@@ -92,25 +94,28 @@ def test_what_was_concluded_is_called_so(capsys: pytest.CaptureFixture[str]) -> 
 def test_json_gives_the_same_facts(capsys: pytest.CaptureFixture[str]) -> None:
     shown = as_json(capsys, "trn2u.48xlarge", "--devices", "4-7")
     assert shown["instanceType"] == "trn2u.48xlarge"
-    assert (shown["devices"], shown["coresPerDevice"], shown["deviceMemoryBytes"]) == (16, 8, 103079215104)
+    assert [chip["index"] for chip in shown["chips"]] == list(range(16))
+    assert (shown["coresPerChip"], shown["memoryBytesPerChip"]) == (8, 103079215104)
     assert (shown["logicalCoreSizes"], shown["defaultLogicalCoreSize"]) == ([1, 2], 2)
-    assert shown["fabric"]["kind"] == "torus2d"
-    assert shown["fabric"]["neighbours"][0] == [1, 3, 4, 12]
-    assert shown["fabric"]["connectedSets"]["8"] == [list(range(8)), list(range(8, 16))]
-    assert shown["ultraServer"] == {"nodes": 4, "usableNodes": [1, 2, 4], "links": "ring"}
-    assert (shown["pciBusIds"], shown["numaNodes"]) == (None, None)
-    assert shown["selection"] == {
-        "devices": [4, 5, 6, 7],
+    assert shown["fabric"]["type"] == "torus2d"
+    eights = [members for members in shown["fabric"]["connectedSets"] if len(members) == 8]
+    assert eights == [list(range(8)), list(range(8, 16))]
+    assert shown["ultraserver"] == {"nodeCount": 4, "usableNodeCounts": [1, 2, 4], "links": "ring"}
+    nothing = {"pciAddress": None, "numaNode": None, "state": None}
+    assert shown["chips"][0] == {"index": 0, "neighbours": [1, 3, 4, 12], **nothing}
+    assert shown["chosen"] == {
+        "indexes": [4, 5, 6, 7],
         "connected": True,
-        "offered": True,
+        "vendorSet": True,
         "run": True,
         "group": {"attribute": "resource.aws.com/devicegroup4_id", "id": "671622785349fddf", "complete": True},
+        "named": [],
     }
 
 
 def test_json_says_null_for_what_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
     shown = as_json(capsys, "trn2p.48xlarge")
-    assert (shown["devices"], shown["fabric"]["neighbours"], shown["selection"]) == (None, None, None)
+    assert (shown["chips"], shown["fabric"]["connectedSets"], shown["chosen"]) == (None, [], None)
     assert shown["deviceGroups"] == []
 
 
@@ -196,8 +201,9 @@ def test_a_host_is_drawn_with_its_sick_chips_and_what_is_wrong(
     golden(shown)
 
     assert main(["topology", "--host-root", str(sick_host), "-o", "json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["sick"] == [{"device": 3, "state": "unhealthy"}, {"device": 5, "state": "unhealthy"}]
+    (node,) = parsed(capsys.readouterr().out)["items"]
+    states = {chip["index"]: chip["state"] for chip in node["chips"]}
+    assert states == dict.fromkeys(range(16), "healthy") | {3: "unhealthy", 5: "unhealthy"}
     assert main(["topology", "--host-root", str(sick_host), "-o", "svg"]) == 0
     assert '<g class="device unhealthy" data-device="3">' in capsys.readouterr().out
 
@@ -274,13 +280,13 @@ def test_devices_are_marked_and_judged_by_their_names(capsys: pytest.CaptureFixt
     assert "[* 4*]===[* 5*]===[* 6*]===[* 7*]" in shown
     words = normal(shown)
     golden(words)
-    document = as_json(capsys, "trn2.48xlarge", "--devices", "neuron-core-3-1", "--partitions", "group8")
-    assert document["named"] == [
-        {"name": "neuron-core-3-1", "resourceType": "neuron_core", "parts": [{"device": 3, "cores": [2, 3]}]}
+    item = as_json(capsys, "trn2.48xlarge", "--devices", "neuron-core-3-1", "--partitions", "group8")
+    assert item["chosen"]["named"] == [
+        {"device": "neuron-core-3-1", "resourceType": "neuron_core", "chips": [{"index": 3, "cores": [2, 3]}]}
     ]
-    assert [device["name"] for device in document["offered"]] == ["neuron-group8-0", "neuron-group8-1"]
-    assert document["offered"][0]["parts"][0] == {"device": 0, "cores": None}
-    assert document["selection"]["devices"] == [3]
+    assert [device["device"] for device in item["offered"]] == ["neuron-group8-0", "neuron-group8-1"]
+    assert item["offered"][0]["chips"][0] == {"index": 0, "cores": None}
+    assert item["chosen"]["indexes"] == [3]
 
 
 @pytest.mark.parametrize(
@@ -331,6 +337,6 @@ def test_a_node_is_drawn_with_what_claims_hold_of_it(tmp_path: Path, capsys: pyt
     assert "( 12 )---( 13 )---( 14 )---( 15 )" in shown
     golden(shown)
     assert main(["topology", "-f", str(file), "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["taken"] == ["neuron-core-1-2", "neuron-group4-2"]
+    assert parsed(capsys.readouterr().out)["items"][0]["allocatedDevices"] == ["neuron-core-1-2", "neuron-group4-2"]
     assert main(["topology", "-f", str(file), "--partitions", "core"]) == 2
     golden(capsys.readouterr().err)

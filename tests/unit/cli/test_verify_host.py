@@ -19,6 +19,7 @@ from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.operations.verification.assumptions import TABLE
 from dra_driver.operations.verification.collect import collect
 from dra_driver.operations.verification.probes import probe_container, probe_host
+from tests.builders.documents import document as parsed
 from tests.builders.verification import emulated, furnished, neuron_ls, on_hardware, with_files
 from tests.golden import golden
 
@@ -71,7 +72,7 @@ def test_a_report_is_written_judged_and_emulated(
     capsys.readouterr()
     assert main(["verify-host", "--from", str(report), "-o", "json"]) == 1
     assert capsys.readouterr().out == report.read_text()
-    assert json.loads(report.read_text())["kind"] == "neuron-dra-driver-host-report"
+    assert json.loads(report.read_text())["kind"] == "HostReport"
 
 
 def test_a_report_is_never_written_over_a_directory_with_something_else(
@@ -95,7 +96,7 @@ def test_outputs_of_other_tools_check_more_lines(tmp_path: Path, capsys: pytest.
     arguments = ["verify-host", "--host-root", str(host), "-o", "json"]
     more = ["--neuron-ls", str(listed), "--kernel-log", str(log), "--container-runtime", "containerd://2.1.5"]
     assert main([*arguments, *more]) == 0
-    found = {line["code"]: line["verdict"] for line in json.loads(capsys.readouterr().out)["lines"]}
+    found = {line["code"]: line["verdict"] for line in parsed(capsys.readouterr().out)["items"]}
     checked = (
         "neuron-ls-devices",
         "neuron-ls-links",
@@ -111,9 +112,9 @@ def test_outputs_of_other_tools_check_more_lines(tmp_path: Path, capsys: pytest.
     log.write_text(unanswered + error + unanswered)
     report, copy = tmp_path / "report.json", tmp_path / "copy"
     assert main([*arguments, *more, "--report", str(report)]) == 1
-    lines = {line["code"]: line for line in json.loads(capsys.readouterr().out)["lines"]}
+    lines = {line["code"]: line for line in parsed(capsys.readouterr().out)["items"]}
     assert {code for code, line in lines.items() if line["verdict"] == "differs"} == {"firmware-answers"}
-    golden("\n".join(lines["firmware-answers"][field] for field in ("seen", "why", "consequence")))
+    golden("\n".join(lines["firmware-answers"][field] for field in ("seen", "reason", "consequence")))
     assert main(["emulate-host", "--from", str(report), str(copy)]) == 0
     assert main(["verify-host", "--host-root", str(copy), "-o", "json"]) == 1
 

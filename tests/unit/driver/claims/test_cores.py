@@ -171,8 +171,8 @@ def test_the_document_of_a_plan_shows_physical_cores_and_the_environment() -> No
     got = made(claim(1, cores(5, 2)))
     document = plan_document(got, cdi_spec(got))
     assert document["environment"][VISIBLE_CORES] == "2"
-    assert [row["physicalCores"] for row in document["devices"]] == [[4, 5]]
-    assert "environment" not in document["devices"][0]
+    assert [row["cores"] for row in document["deviceNodes"]] == [[4, 5]]
+    assert "environment" not in document["deviceNodes"][0]
 
 
 def test_a_cdi_name_tells_cores_of_one_size_from_those_of_another() -> None:
@@ -372,7 +372,7 @@ def test_containers_with_one_request_each_get_its_logical_core_size() -> None:
     assert [device.env[VISIBLE_CORES] for device in told.devices] == ["2-3", "5,8-11", "5,8-11"]
     document = plan_document(told, cdi_spec(told))
     assert SIZE not in document["environment"]
-    assert [row["environment"][SIZE] for row in document["devices"]] == ["1", "2", "2"]
+    assert [row["environment"][SIZE] for row in document["deviceNodes"]] == ["1", "2", "2"]
     assert decoded(encoded(CheckpointEntry(told)), told.uid).plan == told
 
 
@@ -524,7 +524,7 @@ def test_a_container_that_differs_is_told_so_in_the_document() -> None:
     got = made(extended(1, [core(5, 0, "container-0-request-0"), core(5, 1, "container-1-request-0")]))
     document = plan_document(got, cdi_spec(got))
     assert VISIBLE_CORES not in document["environment"]
-    assert [row["environment"] for row in document["devices"]] == [{VISIBLE_CORES: "0"}, {VISIBLE_CORES: "1"}]
+    assert [row["environment"] for row in document["deviceNodes"]] == [{VISIBLE_CORES: "0"}, {VISIBLE_CORES: "1"}]
 
 
 @pytest.mark.parametrize(

@@ -358,7 +358,7 @@ def test_the_document_has_a_row_for_each_device_node() -> None:
     planned = made(claim(1, [4, 5]))
     document = plan_document(planned, cdi_spec(planned))
     assert document["claim"] == {"namespace": "default", "name": "claim-1", "uid": uid(1)}
-    assert document["devices"] == [
+    assert document["deviceNodes"] == [
         {
             "request": "neurons",
             "device": "neuron-device-4",

@@ -199,7 +199,7 @@ def test_the_plan_shows_what_a_container_would_get() -> None:
     planned = made(asking(4))
     document = plan_document(planned, cdi_spec(planned))
     assert document["environment"] == LNC | four()
-    assert len(document["devices"]) == 16
+    assert len(document["deviceNodes"]) == 16
 
 
 @given(

@@ -190,7 +190,7 @@ def test_a_node_whose_kubelet_stops_calling_drivers_has_no_free_chips_and_says_w
     (row,) = found.nodes
     assert (len(row.chips), row.free, row.held) == (16, 0, 1)
     golden(row.kubelet_problem)
-    assert found.document()["nodes"][0]["kubeletProblem"] == row.kubelet_problem
+    assert found.document("")["items"][0]["kubeletProblem"] == row.kubelet_problem
     nodes = list(sections(found))[1]
     assert dict(zip(nodes.columns, (cell.text for cell in nodes.rows[0]), strict=True)) == {
         "NODE": "node-1",
@@ -415,7 +415,7 @@ def test_what_kubelets_event_says_is_not_said_again() -> None:
         (holder,) = found.holders
         assert len(holder.says) == times
         assert " | ".join(cell.text for cell in list(sections(found))[2].rows[0]).count(REFUSED[3]) == 1
-        assert found.document()["holders"][0]["claimSays"] == list(holder.says)
+        assert found.document("")["holders"][0]["claimSays"] == list(holder.says)
 
 
 WORDS = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -430,7 +430,7 @@ def test_claims_of_any_content_count_no_chip_twice(devices: list[str], pool: str
         assert node.free is not None
         assert node.free + node.held <= len(node.chips)
         assert all(0 <= chip.held <= chip.cores for chip in node.chips)
-    json.dumps(found.document())
+    json.dumps(found.document(""))
 
 
 CONDITION = st.tuples(st.sampled_from(["Ready", "Healthy", "Other"]), WORDS, WORDS, st.text(max_size=3000))
@@ -458,7 +458,7 @@ def test_lines_are_shared_so_that_none_is_wasted_and_no_table_is_left_out(lines:
 
 def test_equal_objects_give_equal_frames_in_any_order() -> None:
     claims = [claim(name, "node-1", f"neuron-device-{place}", pods=(name,)) for place, name in enumerate("cab")]
-    assert frame(*claims).document()["holders"] == frame(*reversed(claims)).document()["holders"]
+    assert frame(*claims).document("")["holders"] == frame(*reversed(claims)).document("")["holders"]
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_what_differs_on_hardware_differs_on_the_emulated_host(tmp_path: Path) -
 def test_a_report_that_an_older_version_wrote_is_judged_and_replayed(path: Path, tmp_path: Path) -> None:
     recorded = path.read_text()
     host = read(recorded.encode())
-    verdicts = {line["code"]: line["verdict"] for line in json.loads(recorded)["lines"]}
+    verdicts = {line["code"]: line["verdict"] for line in json.loads(recorded)["items"]}
     newer = dict.fromkeys(("pcie-roots", "firmware-answers"), "not checked") | {"runtime-cdi-variables": "ok"}
     assert {line.assumption.code: line.verdict.state for line in judge(host)} == verdicts | newer
     replayed = again(recorded, tmp_path)
@@ -266,7 +266,7 @@ def test_so_is_a_file_of_another_form(file: Any, tmp_path: Path) -> None:
         b"null",
         b"\xff\xfe",
         b"[" * 200_000,
-        b'{"kind": "neuron-dra-driver-host-report", "version": 2}',
+        b'{"apiVersion": "neuron-dra-driver/v2", "kind": "HostReport"}',
         b" " * (MAX_REPORT_BYTES + 1),
     ],
     ids=["empty", "no report", "null", "not UTF-8", "deep", "another version", "long"],

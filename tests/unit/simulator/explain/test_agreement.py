@@ -248,8 +248,8 @@ def test_the_report_names_every_node_and_ends_every_sentence(asked: Question) ->
     found = explain(asked)
     written, objects = text(found), plain(found)
     assert all(line.endswith((".", ":")) or line.startswith("  claim ") for line in written.splitlines() if line)
-    assert sorted(name for group in objects["nodes"] for name in group["names"]) == sorted(by_node(found))
-    assert json.loads(json.dumps(objects))["verdict"] == found.verdict
+    assert sorted(name for group in objects["nodeGroups"] for name in group["nodeNames"]) == sorted(by_node(found))
+    assert json.loads(json.dumps(objects))["message"] == found.verdict
 
 
 @settings(max_examples=examples(80))
