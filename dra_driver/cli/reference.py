@@ -134,7 +134,7 @@ def _kinds() -> Iterator[str]:
 
 
 def _keys(keys: str) -> str:
-    return "" if keys == FOREIGN else ", ".join(f"`{key}`" for key in keys.split())
+    return "" if keys == FOREIGN else " ".join(f"`{key}`" for key in keys.split())
 
 
 def _word(action: argparse.Action) -> str:
