@@ -24,12 +24,15 @@ class Kind(NamedTuple):
     """Keys beside ``apiVersion``, ``kind`` and ``items``."""
 
 
+NODE: Final = (
+    "node instanceType status driverPod condition kubeletProblem devicePluginProblem taints ultraservers offers counts "
+    "chips"
+)
 KINDS: Final = {
     "Overview": Kind(
         "top",
         "a node",
-        "node instanceType status driverPod condition kubeletProblem devicePluginProblem taints ultraservers offers "
-        "counts chips",
+        NODE,
         "server types holders pending",
     ),
     "Topology": Kind(
@@ -54,8 +57,7 @@ KINDS: Final = {
     "Health": Kind(
         "health",
         "a node: of a cluster, as in `Overview`; of a host, `node`, `faults` and `chips` alone",
-        "node instanceType status driverPod condition kubeletProblem devicePluginProblem taints ultraservers offers "
-        "counts chips faults",
+        f"{NODE} faults",
     ),
     "Plan": Kind("plan", "a claim", "claim node refusal deviceNodes environment cdi warnings", "pods"),
     "Selection": Kind("select", "a device", "pool device matches error", "kubernetes cost"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from dra_driver.cli.kinds import FOREIGN, KEYS, KINDS, LISTS
 from dra_driver.cli.main import complete_program, main
-from tests.builders.documents import document, keys_of
+from tests.builders.documents import document, shapes
 from tests.builders.overview import (
     add_holder,
     add_neuron_node,
@@ -109,7 +110,7 @@ def printed(line: tuple[str, ...], places: dict[str, list[str]], capsys: pytest.
 def test_each_command_prints_what_the_reference_page_says(
     places: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kinds, keys = set(), set()
+    kinds, made_of = set(), defaultdict[str, set[str]](set)
     for line in LINES:
         found = document(printed(line, places, capsys, "json"))
         if line[0] not in ("simulate", "migrate"):
@@ -119,9 +120,11 @@ def test_each_command_prints_what_the_reference_page_says(
             continue
         assert KINDS[found["kind"]].command.split()[0] == line[0]
         kinds.add(found["kind"])
-        keys |= keys_of(found)
+        for key, shape in shapes(found):
+            made_of[key] |= {shape} - {""}
     assert kinds == KINDS.keys()
-    assert keys == KEYS.keys(), "what no command prints is not documented"
+    assert made_of.keys() == KEYS.keys(), "what no command prints is not documented"
+    assert {key: shapes for key, shapes in made_of.items() if len(shapes) > 1} == {}, "one key is one thing"
 
 
 def test_each_command_with_json_or_yaml_is_tried() -> None:
