@@ -129,10 +129,12 @@ def _requests(found: Diagnosis) -> Iterator[str]:
 
 def plain(found: Explanation) -> dict[str, Any]:
     """The explanation as objects of JSON; names as in ``cli.kinds``."""
+    kind, _, name = found.subject.partition(" ")
     return {
         "subject": found.subject,
+        "pod": _reference(name) if kind == "pod" else None,
         "like": found.like or None,
-        "claims": list(map(_claim, found.claims)),
+        "claims": list(map(_reference, found.claims)),
         "fits": found.fits,
         "node": found.node,
         "couldGoTo": list(found.could),
@@ -150,15 +152,15 @@ def plain(found: Explanation) -> dict[str, Any]:
         ],
         "nodeGroups": [{"nodeNames": list(group.nodes), **_diagnosis(group.diagnosis)} for group in found.nodes],
         "nearestMiss": found.nearest or None,
-        "refusals": [{"claim": _claim(item.claim), "reason": item.reason} for item in found.refused],
+        "refusals": [{"claim": _reference(item.claim), "reason": item.reason} for item in found.refused],
         "warnings": list(found.warnings),
-        "holders": [{"claim": _claim(item.claim), "devices": list(item.devices)} for item in found.holders],
+        "holders": [{"claim": _reference(item.claim), "devices": list(item.devices)} for item in found.holders],
         "remedies": list(found.remedies),
         "traps": [{"name": trap.name, "message": trap.sentence} for trap in found.traps],
     }
 
 
-def _claim(name: str) -> dict[str, str]:
+def _reference(name: str) -> dict[str, str]:
     namespace, _, own = name.rpartition("/")
     return reference(namespace, own)
 
@@ -171,7 +173,7 @@ def _diagnosis(found: Diagnosis) -> dict[str, Any]:
         "notes": list(found.notes),
         "requests": [
             {
-                "claim": _claim(view.claim),
+                "claim": _reference(view.claim),
                 "request": view.request,
                 "wanted": view.wanted,
                 "free": view.free,
