@@ -271,7 +271,7 @@ def process(server: ApiServer, root: Path, *options: str) -> Iterator[tuple[subp
         running = subprocess.Popen(command, stderr=log, stdout=log, env=environment)
     client = Client(port)
     try:
-        eventually(lambda: running.poll() is not None or _answers(client), within=20, what="the extender")
+        eventually(lambda: running.poll() is not None or _answers(client), within=40, what="the extender")
         yield running, client
     finally:
         if running.poll() is None:

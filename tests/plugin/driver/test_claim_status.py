@@ -15,7 +15,7 @@ from tests.builders.agent import NODE, World, agent, agent_on_host
 from tests.doubles.kubelet import Claim, KubeletError
 from tests.eventually import eventually
 
-WITHIN = 15.0
+WITHIN = 30.0
 QUIET = 1.5
 """Seconds after which what is not written will not be."""
 CLAIMS = "/resourceclaims/"
