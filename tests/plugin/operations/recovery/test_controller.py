@@ -385,7 +385,7 @@ def test_a_hook_that_hangs_is_killed_with_all_that_it_started(server: ApiServer,
     program.write_text(f"#!/bin/sh\nsleep 60 & echo $! >{tmp_path}/child\nyes | head -c 9999999\nwait\n")
     program.chmod(0o755)
     with recovering(server, hook=Hook(str(program), 0.5)):
-        eventually(lambda: any("did not end within 0.5 s" in text for text in said(server, "a", "Failed")))
+        eventually(lambda: any("did not finish within 0.5 s" in text for text in said(server, "a", "Failed")))
     child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}")
     eventually(lambda: not child.exists() or " Z " in (child / "stat").read_text())
 

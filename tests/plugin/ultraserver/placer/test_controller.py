@@ -409,7 +409,7 @@ def test_who_waits_for_the_lease_says_so_once_and_who_holds_it(
             time.sleep(0.5)
             assert caplog.messages.count(waits) == 1
             first.stop()
-            eventually(lambda: "two: this one acts now" in caplog.messages)
+            eventually(lambda: "two: this instance leads now" in caplog.messages)
 
 
 def test_a_killed_leader_is_replaced_when_its_lease_is_over(server: ApiServer) -> None:
