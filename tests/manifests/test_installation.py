@@ -626,7 +626,7 @@ def test_the_namespace_admits_host_paths_where_pod_security_is_enforced() -> Non
         ((), "which image?"),
         (("a:1", "b:1"), "one image expected"),
         (("--frobnicate", IMAGE), "unknown option --frobnicate"),
-        (("--yes=1", IMAGE), "unknown option --yes"),
+        (("--yes=1", IMAGE), "--yes is not an option that takes a value"),
         (("--emulate",), "--emulate needs a value"),
         (("--emulate", "trn2\nx: y", IMAGE), "--emulate"),
         (("--emulate=trn2u", "--emulated-ultraservers", "2x3", IMAGE), "two servers of four nodes"),
