@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from dra_driver.cli import vocabulary
@@ -95,7 +96,8 @@ def run(args: argparse.Namespace) -> int:
     elif source.slices is None:
         print(f"the API server of Kubernetes {release} accepts the expression: estimated cost {cost}")
     else:
-        show(table(rows))
+        devices = [(item.spec.driver, device) for item in source.slices for device in item.spec.devices]
+        show("\n".join([table(rows), *meant(expressions, devices, rows)]))
     return 1 if any(item.matches is None for item in rows) else 0
 
 
@@ -147,12 +149,27 @@ def _place(expression: str, error: CelError) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as a text table."""
+    """The rows as a text table, one line for devices that follow each other with the same result."""
+    from dra_driver.simulator.explain.findings import named
+
     cells = [("POOL", "DEVICE", "MATCHES", "ERROR")]
-    cells += [(item.pool, item.device, SHORT[item.matches], item.error or "") for item in rows]
+    for (pool, matches, error), alike in groupby(rows, lambda item: (item.pool, item.matches, item.error)):
+        cells.append((pool, named(item.device for item in alike), SHORT[matches], error or ""))
     counts = {state: sum(item.matches is state for item in rows) for state in SHORT}
     devices = "1 device" if len(rows) == 1 else f"{len(rows)} devices"
     return "\n".join([columns(cells), f"{devices}: {counts[True]} match, {counts[False]} do not, {counts[None]} fail"])
+
+
+def meant(expressions: Sequence[str], devices: Sequence[tuple[str, Device]], rows: Sequence[Row]) -> Iterator[str]:
+    """What may have been meant by a name or value that no device has; ``devices`` with their driver."""
+    from dra_driver.simulator.explain.spelling import spellings
+
+    near: dict[str, list[str]] = {}
+    for expression in () if any(item.matches for item in rows) else expressions:
+        for wrong, right in spellings(expression, devices):
+            near.setdefault(wrong, []).append(right)
+    for wrong, found in near.items():
+        yield f"no device has {wrong}; did you mean {' or '.join(dict.fromkeys(found))}?"
 
 
 def _source(args: argparse.Namespace) -> DeviceSelection:

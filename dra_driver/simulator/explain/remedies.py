@@ -107,7 +107,8 @@ def _did_you_mean(case: Case, miss: Miss, requests: Sequence[ClaimPart]) -> Iter
     """A value or an attribute that is nearly one that the node's devices have, in a selector that excludes them."""
     states = ("selector", "error")
     excluding = [group for view in miss.diagnosis.requests for group in view.groups if group.state in states]
-    devices = [offer for pool in case.world.pools.pools(miss.node) for offer in pool.offers]
+    offers = (offer for pool in case.world.pools.pools(miss.node) for offer in pool.offers)
+    devices = [(offer.driver, offer.device) for offer in offers]
     for part in requests:
         exactly = _exactly(case, part)
         if exactly is None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Final
 
+from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.topology.instance_types import lookup
-from dra_driver.simulator.allocator.pool_devices import PoolDevice
 from dra_driver.simulator.cel import references
 from dra_driver.simulator.hardware import MEANINGS
 
@@ -19,19 +19,19 @@ _MOST: Final = 2
 """Suggestions for one word."""
 
 
-def spellings(clause: str, devices: Sequence[PoolDevice]) -> Iterator[tuple[str, str]]:
+def spellings(clause: str, devices: Sequence[tuple[str, Device]]) -> Iterator[tuple[str, str]]:
     """Words of a clause, each with one that the devices have and that is written nearly so.
 
     Args:
         clause: of a selector, as it stands there.
-        devices: of a node.
+        devices: that there are, with their driver.
     """
     for reference in references(clause):
         values: dict[str, set[str]] = {}
-        for offer in devices:
-            for full, found in offer.device.attributes.items():
+        for driver, device in devices:
+            for full, found in device.attributes.items():
                 domain, _, name = full.rpartition("/")
-                if reference.domain == (domain or offer.driver):
+                if reference.domain == (domain or driver):
                     values.setdefault(name, set()).update(filter(None, (found.string, found.version)))
         if reference.name not in values:
             alike = [name for name in values if name.lower() == reference.name.lower()]

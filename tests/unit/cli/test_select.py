@@ -55,6 +55,15 @@ def test_the_table_has_a_line_per_device_and_the_counts(tmp_path: Path, capsys: 
     golden(capsys.readouterr().out.splitlines())
 
 
+def test_a_misspelt_attribute_is_one_line_with_what_may_have_been_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    expression = 'device.attributes["neuron.aws.com"].topology_z == 1'
+    assert main(["select", expression, "--instance-type", "trn2.48xlarge"]) == 1
+    golden(capsys.readouterr().out.splitlines(), "an attribute")
+    expression = 'device.attributes["neuron.aws.com"].instanceType == "trn2.48xlage"'
+    assert main(["select", expression, "--instance-type", "trn2.48xlarge"]) == 0
+    golden(capsys.readouterr().out.splitlines(), "a value")
+
+
 def test_shared_devices_are_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(capsys, "device.allowMultipleAllocations", "-f", write(tmp_path, SLICE))
     assert [row["matches"] for row in found] == [True, False, False]
