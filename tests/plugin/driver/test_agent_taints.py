@@ -162,7 +162,7 @@ def test_a_server_that_drops_taints_is_offered_the_healthy_chips_and_those_that_
         assert "neuron-device-3" not in world.offered()
         eventually(lambda: "neuron_dra_driver_slices_taints_dropped 1.0" in scraped(port), what="the metric")
         assert "neuron_dra_driver_slices_withdrawn_devices 1.0" in scraped(port)
-        assert running.log.count("does not keep taints") == 1
+        assert running.log.count("does not keep device taints") == 1
         assert slice_writes(world) == 2, "the sick chip was not offered as if it were well before that"
 
 

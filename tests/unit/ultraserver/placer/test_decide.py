@@ -129,7 +129,7 @@ def test_nodes_that_claim_one_place_of_a_server_are_named_and_it_is_not_given() 
 def test_without_any_labelled_node_the_text_says_so() -> None:
     world = World([])
     world.arrive("two", 2)
-    assert texts(world.decide()) == {"two": f"it waits for nodes with the label {SERVER_2}; none has it"}
+    assert texts(world.decide()) == {"two": f"it waits for nodes with the label {SERVER_2}; no node has it"}
 
 
 @pytest.mark.parametrize(
