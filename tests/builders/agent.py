@@ -213,6 +213,9 @@ def agent(world: World, *options: str, **command: Any) -> Iterator[Agent]:
     running = Agent(world, world.command(*options, **command))
     try:
         yield running
+    except BaseException:
+        sys.stderr.write(running.log[-8000:])  # pytest shows it with the failure
+        raise
     finally:
         running.kill()
 
