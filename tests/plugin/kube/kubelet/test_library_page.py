@@ -171,6 +171,7 @@ def test_a_claim_is_prepared_again_after_a_reboot_and_unprepared() -> None:
 
 def test_a_claim_is_refused_that_is_not_what_kubelet_has_seen() -> None:
     with node() as made:
+        made.kubelet.wait_registered(DRIVER)
         replaced = made.claim("replaced", "zero")
         for name, claim in (
             ("replaced", Claim("default", "replaced", "another-uid", (DRIVER,))),

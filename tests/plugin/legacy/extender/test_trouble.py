@@ -135,7 +135,7 @@ def test_two_binds_of_one_pod_at_once_end_in_one(server: ApiServer, one: Extende
     for thread in threads:
         thread.join()
     assert "" in found
-    assert all("bound already" in text for text in found if text)
+    assert all("already being bound" in text for text in found if text)
     assert len(ids(server, "p")) == 4
     everything_is_accounted_for(server, one)
 

@@ -351,8 +351,9 @@ def assert_all_say_the_same(health: NodeHealth, memory: HealthMemory) -> None:
     assert measured == [(f"neuron{n}", code, severity) for n in faults for code, severity in severities[n].items()]
 
     # Who is on the node: the command.
-    printed = document(HostHealth(health, TYPE), policy)["devices"]
-    assert {item["device"]: item["state"] for item in printed} == states
+    (node,) = document(HostHealth(health, TYPE), policy)["items"]
+    printed = node["chips"]
+    assert {f"neuron{item['index']}": item["state"] for item in printed} == states
     for chip, item in zip(health.chips, printed, strict=True):
         effects = {taint.key.split("/")[1]: taint.effect for taint in offered[device_name(chip.index)]}
         assert {fault["code"]: fault["effect"] for fault in item["faults"]} == effects
