@@ -102,6 +102,7 @@ def node(release: str | None = None) -> Iterator[Node]:
         (made.boards / "full").write_text("its fan stands still\n")
         with driver(root, server):
             eventually(made.offered, 15, "the driver to publish")
+            kubelet.wait_registered(DRIVER)
             yield made
         assert list(kubelet.registry_dir.iterdir()) == []
         assert made.offered()
@@ -171,7 +172,6 @@ def test_a_claim_is_prepared_again_after_a_reboot_and_unprepared() -> None:
 
 def test_a_claim_is_refused_that_is_not_what_kubelet_has_seen() -> None:
     with node() as made:
-        made.kubelet.wait_registered(DRIVER)
         replaced = made.claim("replaced", "zero")
         for name, claim in (
             ("replaced", Claim("default", "replaced", "another-uid", (DRIVER,))),
