@@ -211,7 +211,7 @@ def devices(kube: Kube, node: str) -> list[Device]:
 
 def wait_offer(pods: Pods, node: str, setting: str) -> None:
     """Wait until a node offers what the setting says, and beside it only what claims hold, which nobody else gets."""
-    words = setting.replace(".", ",").split(",")
+    words = setting.split(".")
     kinds = {KINDS[word] for word in words}
 
     def as_set() -> bool:
@@ -284,7 +284,7 @@ def test_settings_change_and_nothing_is_given_twice_lost_or_stuck(pods: Pods, ku
             label(kube, node, setting[node])
         elif action == "option":
             label(kube, node, "")
-            setting[node] = random.choice(SETTINGS).replace(".", ",")
+            setting[node] = random.choice(SETTINGS)
             pods.light.restart(node, ("--rescan-seconds", "1", "--partitions", setting[node]))
         elif action == "delete":
             alive = [name for name in pods.asks if name not in waiting]
@@ -306,7 +306,7 @@ def test_settings_change_and_nothing_is_given_twice_lost_or_stuck(pods: Pods, ku
     for node in (A, B):
         wait_offer(pods, node, setting[node])
         assert not [device for device in devices(kube, node) if device.taints]
-        pods.everything(node, setting[node].replace(".", ",").split(","))
+        pods.everything(node, setting[node].split("."))
     figures.append(f"partitions: {changes} changes of the setting, {made} pods, {time.monotonic() - began:.0f} s")
     assert not pods.light.failures, pods.light.failures[:3]
 
@@ -335,7 +335,7 @@ def test_pods_that_come_while_the_setting_changes_share_nothing_and_end_up_runni
         running = [name for name in pods.asks if pods.runs(name)]
         pods.delete(*random.sample(running, k=min(len(running), 2)))
         pods.nothing_shared()
-    label(kube, A, ALL.replace(",", "."))
+    label(kube, A, ALL)
     for _ in range(len(pods.asks)):
         # Each that runs makes room for others, until nobody is left: each has run, and nobody waits for ever.
         eventually("some pod to run", lambda: any(pods.runs(name) for name in pods.asks), RUN_SECONDS)
@@ -345,7 +345,7 @@ def test_pods_that_come_while_the_setting_changes_share_nothing_and_end_up_runni
             break
     assert not pods.asks
     wait_offer(pods, A, ALL)
-    pods.everything(A, ALL.split(","))
+    pods.everything(A, ALL.split("."))
 
 
 @pytest.mark.control_plane
@@ -382,7 +382,7 @@ def test_another_core_size_holds_for_chips_of_which_no_core_is_held(pods: Pods, 
     eventually(
         "all cores of the old size", lambda: {*map(frozenset, sizes().values())} == {frozenset({2})}, OFFER_SECONDS
     )
-    pods.everything(A, ALL.split(","))
+    pods.everything(A, ALL.split("."))
 
 
 @pytest.mark.upgrade
@@ -411,7 +411,7 @@ def test_an_upgrade_of_the_control_plane_brings_the_partitions_while_chips_are_h
         pods.wait_running("whole", within=120)
         pods.check()
         pods.delete("whole")
-        pods.everything(A, ALL.split(","))
+        pods.everything(A, ALL.split("."))
         assert not nodes.failures
 
 

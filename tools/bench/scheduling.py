@@ -143,7 +143,7 @@ def check(
 
 def check_rows() -> list[Row]:
     """What the check measures: templates of the project, and each class on nodes that offer its devices alone."""
-    return [*(row for row in own_rows() if row.claim and "," not in row.world.partitions), *template_rows(TEMPLATES)]
+    return [*(row for row in own_rows() if row.claim and "." not in row.world.partitions), *template_rows(TEMPLATES)]
 
 
 def report(machine_: str, load: float, kubernetes: str, extent: Extent, found: Sequence[Figures]) -> str:
