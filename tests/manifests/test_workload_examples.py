@@ -24,17 +24,17 @@ from tests.manifests.support import EXAMPLES, Object, documents, name_of
 from tests.paths import ROOT
 
 BATCH, INFERENCE, KUEUE = (ROOT / "examples" / name for name in ("batch", "inference", "batch/kueue"))
-ALIGNED, HEALTH = (ROOT / "examples" / name for name in ("aligned", "health"))
-"""What their pods get is in ``test_alignment.py`` and ``tests/unit/cli/test_simulate.py``."""
+ALIGNED, HEALTH, ULTRASERVER = (ROOT / "examples" / name for name in ("aligned", "health", "ultraserver"))
+"""What their pods get, if they have any, is in ``test_alignment.py`` and ``tests/unit/cli/test_simulate.py``."""
 CONFIGURATION = KUEUE / "configuration.yaml"
 """A part of Kueue's own configuration; all others are objects to apply."""
 FILES = [
     path
-    for folder in (BATCH, KUEUE, INFERENCE, ALIGNED, HEALTH)
+    for folder in (BATCH, KUEUE, INFERENCE, ALIGNED, HEALTH, ULTRASERVER)
     for path in sorted(folder.glob("*.yaml"))
     if path != CONFIGURATION
 ]
-WITH_PODS = [path for path in FILES if path.name != "queues.yaml" and path.parent not in (ALIGNED, HEALTH)]
+WITH_PODS = [path for path in FILES if path.name != "queues.yaml" and path.parent not in (ALIGNED, HEALTH, ULTRASERVER)]
 KUEUE_SCHEMAS: Object = json.loads((ROOT / "tests/data/kueue-schemas.json").read_text())
 CRDS: Object = json.loads((ROOT / "tests/data/crd-schemas.json").read_text())
 NODES = {"jobset-training.yaml": 2, "pytorchjob-training.yaml": 2}
@@ -164,12 +164,6 @@ def configuration() -> Object:
     """What Kueue is told of the DeviceClasses."""
     made: Object = yaml.safe_load(CONFIGURATION.read_text())
     return made
-
-
-def test_the_page_on_quota_shows_kueues_configuration_as_it_is_in_the_file() -> None:
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/operate/autoscaling-and-quota.md").read_text(), re.DOTALL)
-    (shown,) = [block for block in blocks if "deviceClassMappings" in block]
-    assert CONFIGURATION.read_text().endswith(f"\n{shown}")
 
 
 def test_kueue_is_told_of_classes_that_exist_each_once() -> None:
