@@ -21,7 +21,14 @@ pytestmark = pytest.mark.slow
 
 Object = dict[str, Any]
 
-NO_WORKLOADS = ("configuration.yaml", "queues.yaml", "mixed.yaml", "notebooks.yaml", "dra-driver-cpu.yaml")
+NO_WORKLOADS = (
+    "configuration.yaml",
+    "queues.yaml",
+    "mixed.yaml",
+    "notebooks.yaml",
+    "dra-driver-cpu.yaml",
+    "native-groups.yaml",
+)
 """Settings, and input of another command."""
 FILES = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if path.name not in NO_WORKLOADS]
 VERSIONS = {"2.26-driver-trn2": "2.24.7.0", "specific-driver-version": "2.25.4.0"}
