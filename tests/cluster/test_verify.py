@@ -87,7 +87,7 @@ def test_the_jobs_pod_can_read_and_nothing_else(namespace: Namespace, installati
     rendered = installation.run("--verify", "--dry-run", installation.image).stdout
     spec: Object = yaml.safe_load(rendered)["spec"]["template"]["spec"]
     del spec["affinity"]
-    spec["containers"] = [spec["containers"][0] | {"command": ["sleep", "600"]}]
+    spec["containers"] = [spec["containers"][0] | {"command": ["sleep", "600"], "args": []}]
     namespace.kubectl(
         "label", "namespace", namespace.name, "pod-security.kubernetes.io/enforce=privileged", "--overwrite"
     )
