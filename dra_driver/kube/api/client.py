@@ -529,9 +529,12 @@ def _read(
 
 
 def _unreachable(endpoint: _Endpoint, method: str, path: str, error: BaseException) -> Unreachable:
+    remedy = f"check that the API server is up and reachable from {endpoint.config.place}"
+    if isinstance(error, urllib3.exceptions.SSLError):
+        remedy = "check the certificate authority in the kubeconfig or pod, and whether a proxy answers at this address"
     return Unreachable(
         f"the API server {endpoint.config.server} did not answer {method} {path}{endpoint.via}: {_cause(error)}",
-        remedy=f"check that the API server is up and reachable from {endpoint.config.place}",
+        remedy=remedy,
     )
 
 

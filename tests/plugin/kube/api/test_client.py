@@ -452,6 +452,7 @@ def test_an_untrusted_server_is_not_talked_to(secure: tuple[ApiServer, str]) -> 
     with pytest.raises(Unreachable, match=r"(?i)certificate") as caught:
         ResourceApi(server.transport()).get_node("node-a")
     assert "\n" not in str(caught.value)
+    golden(str(caught.value.remedy))
     assert server.requests == []
 
 
