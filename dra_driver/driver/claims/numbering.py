@@ -6,8 +6,8 @@ requests, and a device has one CDI device, so a chip has the same number in ever
 request of several therefore sees that request's part of the claim's numbers. A claim that the scheduler made for
 extended resources is different: each of its requests is one container's, so each container has numbers from 0 of its
 own (``container_units``). Only an init container may use requests of several, its own and those of containers after it.
-What a container uses together is numbered together (``joined``), first what another container uses alone, so that those
-that last count from 0 where that can be.
+What a container uses together is numbered together, first what another container uses alone, so that those that last
+count from 0 where that can be.
 
 Two claims of one pod may meet in one container, where the second ``/dev/neuron0`` would replace the first. kubelet asks
 for each claim alone and a number, once given, never changes (containers may be using it), so the rule is: a claim keeps
@@ -27,7 +27,8 @@ clear of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from dra_driver.driver.claims.cores import View
@@ -67,7 +68,71 @@ def container_units(
     return tuple(map(tuple, units.values()))
 
 
-def joined(units: Sequence[tuple[int, ...]], views: Iterable[View]) -> tuple[tuple[int, ...], ...]:
+def for_extended_resources(claim: PartialResourceClaim) -> bool:
+    """Whether the scheduler made the claim for the extended resources in a pod's limits."""
+    return claim.metadata.annotations.get(EXTENDED_RESOURCE_CLAIM) == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """The numbers of a claim's chips."""
+
+    at: tuple[dict[int, int], ...]
+    """For each device, its chips (host ids) and their numbers in the container."""
+    gaps: tuple[str, ...]
+    """Warnings about chips that leave gaps."""
+    as_one: bool
+    """Whether they are one set because it is not known which containers use which of them."""
+
+
+def numbered(
+    devices: Sequence[Sequence[int]],
+    admin: Collection[int],
+    units: Sequence[tuple[int, ...]],
+    views: Sequence[View] | None,
+    claim: ClaimUse,
+    held: PreparedClaims,
+    consumers: Consumers,
+    together: Sequence[Plan],
+    settings: PlanSettings,
+) -> Numbered | Needs:
+    """Number the chips of a claim, or say what has to be known first.
+
+    Args:
+        devices: chips (host ids) of each device of the claim.
+        admin: devices (indexes) with admin access.
+        units: devices that a container sees together as far as the claim tells (``container_units``).
+        views: devices that containers use together; None: not known.
+        claim: whose chips they are.
+        held: prepared claims; the claim itself may be among them.
+        consumers: what is known newly of who uses prepared claims.
+        together: prepared claims that a pod of the claim uses too (``PreparedClaims.co_used``).
+        settings: the administrator's choices.
+
+    Raises:
+        PrepareError: the chips of a container leave gaps, and the settings refuse that.
+    """
+    groups = _joined(units, views or ())
+    own = [() if at in admin else chips for at, chips in enumerate(devices)]
+    gaps = tuple(text for group in groups for text in _gaps(_chips(own, group), settings))
+    as_one = views is None and len(units) > 1
+    if as_one:
+        groups = (tuple(range(len(devices))),)
+    alone = {chip for _, view in views or () if view in units for at in view for chip in devices[at]}
+    ordered = [sorted(_chips(devices, group), key=lambda chip: (chip not in alone, chip)) for group in groups]
+    host = settings.device_numbering == "host" or bool(admin)
+    found = _numbers(ordered, claim, held, consumers, together, host=host)
+    if isinstance(found, Needs):
+        return found
+    at = {index: numbers for group, numbers in zip(groups, found, strict=True) for index in group}
+    return Numbered(tuple(at[index] for index in range(len(devices))), gaps, as_one)
+
+
+def _chips(devices: Sequence[Sequence[int]], group: Iterable[int]) -> list[int]:
+    return sorted({chip for at in group for chip in devices[at]})
+
+
+def _joined(units: Sequence[tuple[int, ...]], views: Iterable[View]) -> tuple[tuple[int, ...], ...]:
     """The units, those in one that a container uses together."""
     found = list(units)
     for _, view in views:
@@ -78,12 +143,7 @@ def joined(units: Sequence[tuple[int, ...]], views: Iterable[View]) -> tuple[tup
     return tuple(sorted(found))
 
 
-def for_extended_resources(claim: PartialResourceClaim) -> bool:
-    """Whether the scheduler made the claim for the extended resources in a pod's limits."""
-    return claim.metadata.annotations.get(EXTENDED_RESOURCE_CLAIM) == "true"
-
-
-def contiguity(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]:
+def _gaps(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]:
     """A warning if chips (ascending) that a container holds leave gaps. PrepareError if the settings refuse them."""
     if settings.contiguity == "allow" or not chips or chips[-1] - chips[0] + 1 == len(chips):
         return ()
@@ -100,7 +160,7 @@ def contiguity(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]:
     return (f"{what}; {consequence}; {remedy}",)
 
 
-def numbers(
+def _numbers(
     units: Sequence[Sequence[int]],
     claim: ClaimUse,
     held: PreparedClaims,

@@ -34,7 +34,7 @@ from dra_driver.driver.claims.model import (
     Unhealthy,
     base_request,
 )
-from dra_driver.driver.claims.numbering import container_units, contiguity, for_extended_resources, joined, numbers
+from dra_driver.driver.claims.numbering import container_units, for_extended_resources, numbered
 from dra_driver.kube.matching import tolerates
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
 from dra_driver.neuron.health.policy import Blocking
@@ -103,34 +103,25 @@ def plan(
         if needs is not None:
             return needs
         views = views_of(claim, [result.request for result in results], use.pods, pods)
-    groups = joined(units, views or ()) if len(units) > 1 or not alike else units
-    chips = [{part.chip for part in parts} for _, parts in pairs]
-    held_chips = [set[int]() if result.admin_access else of for of, result in zip(chips, results, strict=True)]
-    runs = [sorted({chip for at in group for chip in held_chips[at]}) for group in groups]
-    gaps = [text for run in runs for text in contiguity(run, settings)]
-    unseen = views is None and len(units) > 1
-    if unseen:
-        groups = (tuple(range(len(results))),)
-    alone = {chip for _, view in views or () if view in units for at in view for chip in chips[at]}
-    numbered = numbers(
-        [
-            sorted({chip for at in group for chip in chips[at]}, key=lambda chip: (chip not in alone, chip))
-            for group in groups
-        ],
+    found = numbered(
+        [[part.chip for part in parts] for _, parts in pairs],
+        {at for at, result in enumerate(results) if result.admin_access},
+        units,
+        views,
         use,
         held,
         consumers or {},
         together,
-        host=settings.device_numbering == "host" or any(result.admin_access for result in results),
+        settings,
     )
-    if isinstance(numbered, Needs):
-        return numbered
-    warnings = (*gaps, *_health(pairs, unhealthy, settings), *([_NUMBERED_AS_ONE] if unseen else []), *shared)
-    shown = {
-        at: tuple(replace(present[part.chip], number=number[part.chip], cores=part.cores) for part in pairs[at][1])
-        for group, number in zip(groups, numbered, strict=True)
-        for at in group
-    }
+    if isinstance(found, Needs):
+        return found
+    as_one = [_NUMBERED_AS_ONE] if found.as_one else []
+    warnings = (*found.gaps, *_health(pairs, unhealthy, settings), *as_one, *shared)
+    shown = [
+        tuple(replace(present[part.chip], number=numbers[part.chip], cores=part.cores) for part in parts)
+        for (_, parts), numbers in zip(pairs, found.at, strict=True)
+    ]
     made = _made(claim, results, shown, variables, decided, warnings)
     check_sizes(made, views)
     if not cores and not companions:
@@ -142,7 +133,7 @@ def plan(
 def _made(
     claim: PartialResourceClaim,
     results: Sequence[DeviceRequestAllocationResult],
-    shown: Mapping[int, tuple[ChipNode, ...]],
+    shown: Sequence[tuple[ChipNode, ...]],
     variables: Mapping[str, Mapping[str, str]],
     decided: str,
     warnings: tuple[str, ...],
@@ -152,7 +143,7 @@ def _made(
     Args:
         claim: allocated.
         results: its allocation results of this driver.
-        shown: chips, by place in the results.
+        shown: chips of each result.
         variables: by request.
         decided: digest of its parameters.
         warnings: of the plan.
