@@ -181,8 +181,10 @@ def remedy(found: Serving, node: str) -> str:
     if found.word == "None":
         label = "=".join(DRIVER_POD)
         return (
-            f"have the driver's DaemonSet select node {node} and tolerate its taints (kubectl get daemonset -A "
-            f"-l {label} -o wide; kubectl describe node {node}); if there is no DaemonSet, install the driver"
+            f"compare the labels and taints of node {node} (kubectl describe node {node}) with the selector and "
+            f"affinity of the driver's DaemonSet (kubectl get daemonset -A -l {label} "
+            "-o jsonpath='{.items[*].spec.template.spec.nodeSelector}{.items[*].spec.template.spec.affinity}'); "
+            "if there is no DaemonSet, install the driver"
         )
     if not found.problem or not found.pod:
         return ""
