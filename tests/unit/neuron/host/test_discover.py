@@ -116,6 +116,14 @@ def test_only_the_chips_asked_for_are_read_again(tmp_path: Path) -> None:
     assert renew(root, found, [3]).device(3) is None
 
 
+def test_chips_of_a_kernel_driver_that_is_being_removed_are_none(tmp_path: Path) -> None:
+    root = tmp_path / "host"
+    write_host(root, INSTANCE_TYPES["trn2.48xlarge"])
+    found = discover(root)
+    (root / MODULE_VERSION).unlink()
+    assert renew(root, found, [3]).devices == renew(root, found).devices == ()
+
+
 def test_a_root_that_is_not_there_is_said(tmp_path: Path) -> None:
     inventory = discover(tmp_path / "nowhere")
 
