@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from dra_driver.kube.documents import ManifestError
 from dra_driver.kube.kubelet.versions import kubelet_problem
-from dra_driver.kube.matching import tolerates
-from dra_driver.kube.objects.core import Node, NodeMeta, NodeSelector, NodeSelectorRequirement, Taint
+from dra_driver.kube.node_affinity import selects, unselected, untolerated
+from dra_driver.kube.objects.core import Node, NodeMeta, NodeSelector
 from dra_driver.kube.objects.resource import ResourceClaim, ResourceSlice
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KERNEL_DRIVER, told
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.simulator.allocator import NodeView, Selectors, Usage, World
-from dra_driver.simulator.allocator.nodes import matches, unmet
 from dra_driver.simulator.cel import CelDevice, compile_for
 from dra_driver.simulator.manifests.model import Manifests, PodWithClaims
-from dra_driver.util.text import first_of
 
 T = TypeVar("T")
 
@@ -131,50 +129,16 @@ def selectors(kubernetes: str) -> Selectors:
     return Selectors(compile_for(kubernetes), CelDevice.of)
 
 
-_BLOCKING: Final = ("NoSchedule", "NoExecute")
-_UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-
-
 def obstacle(pod: PodWithClaims, node: Node) -> str:
     """Why the pod may not run on the node, as half a sentence; "" if it may.
 
     Raises NodeSelectorError (a DriverError) for a node affinity that Kubernetes could not parse either.
     """
-    name, labels = node.metadata.name, node.metadata.labels
-    if pod.node_name and pod.node_name != name:
+    if pod.node_name and pod.node_name != node.metadata.name:
         return f"the pod is for node {pod.node_name}"
-    for key, value in sorted(pod.node_selector.items()):
-        if labels.get(key) != value:
-            has = f"is {labels[key]}" if key in labels else "is not set"
-            return f"the pod's nodeSelector requires the label {key}={value}, which {has}"
-    if pod.node_affinity is not None and not selects(pod.node_affinity, node):
-        known = {**labels, "metadata.name": name}
-        view = NodeView(name, labels)
-        wanted = " or ".join(_requirement(item, known) for item in unmet(view, pod.node_affinity)[:MAX_TERMS])
-        return f"the pod's node affinity does not match{wanted and f': it requires {wanted}'}"
-    if pod.node_name:
-        # Such a pod bypasses the scheduler, so taints that do not affect running pods are irrelevant.
-        return ""
-    taints = [taint for taint in node.spec.taints if taint.effect in _BLOCKING]
-    if node.spec.unschedulable and _UNSCHEDULABLE not in taints:
-        taints.append(_UNSCHEDULABLE)
-    for taint in taints:
-        if not any(tolerates(toleration, taint) for toleration in pod.tolerations):
-            if taint.key == _UNSCHEDULABLE.key:
-                return f"the node is cordoned (kubectl uncordon {name} makes it schedulable again)"
-            value = f"={taint.value}" if taint.value else ""
-            return f"the pod does not tolerate the taint {taint.key}{value}:{taint.effect}"
-    return ""
-
-
-MAX_TERMS: Final = 3
-"""Terms of a node affinity that are named."""
-
-
-def _requirement(item: NodeSelectorRequirement, known: Mapping[str, str]) -> str:
-    values = f" {first_of(item.values, MAX_TERMS)}" if item.values else ""
-    has = f"is {known[item.key]}" if item.key in known else "is not set"
-    return f"{item.key} {item.operator}{values}, which {has}"
+    found = unselected(node, pod.node_selector, pod.node_affinity)
+    # A pod with a node bypasses the scheduler, so taints that do not affect running pods are irrelevant.
+    return found if found or pod.node_name else untolerated(node, pod.tolerations)
 
 
 def missing_labels(pod: PodWithClaims, nodes: Sequence[Node]) -> dict[str, str]:
@@ -196,11 +160,6 @@ def allocated_elsewhere(claims: Sequence[ResourceClaim], node: Node) -> str:
     """The name of a claim whose allocation cannot be used on the node; "" if there is none."""
     for claim in claims:
         selector = claim.status.allocation.node_selector if claim.status.allocation is not None else None
-        if selector is not None and not selects(selector, node):
+        if selector is not None and not selects(selector, node.metadata.name, node.metadata.labels):
             return claim.metadata.name
     return ""
-
-
-def selects(selector: NodeSelector, node: Node) -> bool:
-    """Whether one of the selector's terms matches the node."""
-    return matches(NodeView(node.metadata.name, node.metadata.labels), None, None, selector)

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dra_driver.kube.matching import OPERATORS, tolerates
+from dra_driver.kube.node_affinity import selects
 from dra_driver.kube.objects.core import LabelSelector, Node, NodeSelector, TopologySpreadConstraint
 from dra_driver.kube.objects.resource import AllocationResult, ResourceClaim
 from dra_driver.kube.quantity import UNIT, nanos
 from dra_driver.simulator.allocator import Allocation
-from dra_driver.simulator.cluster import selects
 from dra_driver.simulator.manifests import PodWithClaims
 from dra_driver.simulator.manifests.model import SCORED, of_pod
 
@@ -180,7 +180,8 @@ class Scores:
     def _preferred(self, pod: PodWithClaims, node: Node) -> int:
         affinity = pod.spec.affinity.node_affinity
         terms = affinity.preferred_during_scheduling_ignored_during_execution if affinity is not None else ()
-        return sum(item.weight for item in terms if selects(NodeSelector((item.preference,)), node))
+        meta = node.metadata
+        return sum(item.weight for item in terms if selects(NodeSelector((item.preference,)), meta.name, meta.labels))
 
     def _spread(self, pod: PodWithClaims, names: Sequence[str]) -> list[int]:
         """Fewer similar pods are better, counted per node or per zone, row and so on."""
@@ -231,7 +232,7 @@ class Scores:
         return (
             all(key in labels for key in keys)
             and all(labels.get(key) == value for key, value in pod.node_selector.items())
-            and (pod.node_affinity is None or selects(pod.node_affinity, node))
+            and (pod.node_affinity is None or selects(pod.node_affinity, node.metadata.name, labels))
         )
 
     def _like_it(self, pod: PodWithClaims, item: TopologySpreadConstraint) -> Counter[str]:

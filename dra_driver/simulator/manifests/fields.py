@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from dra_driver.kube.decoding import Decoder
 from dra_driver.kube.documents import Origin
-from dra_driver.kube.objects import core, resource
+from dra_driver.kube.objects import apps, core, resource
 from dra_driver.kube.objects.core import NodeSystemInfo
 from dra_driver.kube.objects.meta import Condition, ObjectMeta
 from dra_driver.simulator.manifests import workloads
@@ -40,7 +40,7 @@ KINDS: Final[Mapping[tuple[str, str], Kind]] = {
         Kind("StatefulSet", "apps", ("v1",), workloads.StatefulSet),
         Kind("Job", "batch", ("v1",), workloads.Job),
         Kind("CronJob", "batch", ("v1",), workloads.CronJob),
-        Kind("DaemonSet", "apps", ("v1",), workloads.DaemonSet),
+        Kind("DaemonSet", "apps", ("v1",), apps.DaemonSet),
         Kind("ReplicationController", "", ("v1",), workloads.ReplicationController),
         Kind("LeaderWorkerSet", "leaderworkerset.x-k8s.io", ("v1",), workloads.LeaderWorkerSet),
         Kind("ResourceSlice", resource.GROUP, resource.VERSIONS, resource.ResourceSlice, namespaced=False),
@@ -108,7 +108,7 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
         "ttlSecondsAfterFinished",
         workloads.CronJobSpec: "concurrencyPolicy failedJobsHistoryLimit schedule startingDeadlineSeconds "
         "successfulJobsHistoryLimit timeZone",
-        workloads.DaemonSpec: f"{_REPLICAS} revisionHistoryLimit updateStrategy",
+        apps.DaemonSetSpec: f"{_REPLICAS} revisionHistoryLimit updateStrategy",
         workloads.LeaderWorkerSpec: "rolloutStrategy startupPolicy networkConfig",
         workloads.LeaderWorkerTemplate: "restartPolicy resizePolicy subGroupPolicy volumeClaimTemplates "
         "persistentVolumeClaimRetentionPolicy",
@@ -117,7 +117,7 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
         workloads.StatefulSet: "apiVersion kind status",
         workloads.Job: "apiVersion kind status",
         workloads.CronJob: "apiVersion kind status",
-        workloads.DaemonSet: "apiVersion kind status",
+        apps.DaemonSet: "apiVersion kind status",
         workloads.ReplicationController: "apiVersion kind status",
         workloads.LeaderWorkerSet: "apiVersion kind status",
         resource.ResourceClaimTemplate: "apiVersion kind",

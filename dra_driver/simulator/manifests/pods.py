@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dra_driver.kube.documents import Origin
+from dra_driver.kube.objects.apps import DaemonSet, PodTemplate
 from dra_driver.kube.objects.core import (
     Pod,
     PodExtendedResourceClaimStatus,
@@ -23,12 +24,10 @@ from dra_driver.simulator.manifests.unasked import NEURON_RESOURCES, unasked
 from dra_driver.simulator.manifests.workloads import (
     CronJob,
     CustomWorkload,
-    DaemonSet,
     Deployment,
     Job,
     JobSpec,
     LeaderWorkerSet,
-    PodTemplate,
     ReplicaSet,
     ReplicationController,
     StatefulSet,

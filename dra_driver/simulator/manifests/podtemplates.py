@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dra_driver.kube.documents import Origin
+from dra_driver.kube.objects.apps import PodTemplate
 from dra_driver.kube.objects.core import PodSpec
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.simulator.manifests import unasked
 from dra_driver.simulator.manifests.fields import convert
 from dra_driver.simulator.manifests.idle import SCALED_TO_ZERO, SUSPENDED
 from dra_driver.simulator.manifests.pods import MAX_PODS
-from dra_driver.simulator.manifests.workloads import CustomWorkload, PodSet, PodTemplate
+from dra_driver.simulator.manifests.workloads import CustomWorkload, PodSet
 
 Path = tuple[str | int, ...]
 

@@ -5,15 +5,8 @@ Valid fields that are never read are listed in ``manifests.fields``, so that mis
 
 from __future__ import annotations
 
-from dra_driver.kube.objects.core import PodSpec
+from dra_driver.kube.objects.apps import PodTemplate
 from dra_driver.kube.objects.meta import ApiObject, ObjectMeta
-
-
-class PodTemplate(ApiObject, frozen=True):
-    """``template`` of a controller."""
-
-    spec: PodSpec
-    metadata: ObjectMeta = ObjectMeta()
 
 
 class ReplicaSpec(ApiObject, frozen=True):
@@ -59,12 +52,6 @@ class CronJobSpec(ApiObject, frozen=True):
 
     job_template: JobTemplate
     suspend: bool = False
-
-
-class DaemonSpec(ApiObject, frozen=True):
-    """``spec`` of a DaemonSet."""
-
-    template: PodTemplate
 
 
 class LeaderWorkerTemplate(ApiObject, frozen=True):
@@ -115,13 +102,6 @@ class CronJob(ApiObject, frozen=True):
 
     metadata: ObjectMeta
     spec: CronJobSpec
-
-
-class DaemonSet(ApiObject, frozen=True):
-    """A DaemonSet."""
-
-    metadata: ObjectMeta
-    spec: DaemonSpec
 
 
 class ReplicationController(ApiObject, frozen=True):

@@ -12,7 +12,7 @@ import yaml
 from kubernetes.client import models
 
 from dra_driver.kube.documents import documents
-from dra_driver.kube.objects import core, resource
+from dra_driver.kube.objects import apps, core, resource
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.simulator.cluster import cluster_of, merge, obstacle
 from dra_driver.simulator.emulated_nodes import emulated
@@ -462,7 +462,7 @@ MODELS: dict[type, str] = {
     workloads.JobSpec: "V1JobSpec",
     workloads.JobTemplate: "V1JobTemplateSpec",
     workloads.CronJobSpec: "V1CronJobSpec",
-    workloads.DaemonSpec: "V1DaemonSetSpec",
+    apps.DaemonSetSpec: "V1DaemonSetSpec",
     ObjectMeta: "V1ObjectMeta",
     resource.Device: "V1Device",
     resource.ResourceSliceSpec: "V1ResourceSliceSpec",

@@ -1,0 +1,122 @@
+"""Whether a pod may run on a node, by selector, affinity and tolerations, and which of these keeps it off.
+
+The rules are those of Kubernetes (``k8s.io/component-helpers/scheduling/corev1/nodeaffinity``, kube-scheduler's plugins
+TaintToleration and NodeUnschedulable).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from dra_driver.kube.matching import OPERATORS, tolerates
+from dra_driver.kube.objects.core import (
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    NodeSpec,
+    Taint,
+    Toleration,
+)
+from dra_driver.kube.objects.meta import ObjectMeta
+from dra_driver.util.errors import DriverError
+from dra_driver.util.text import first_of
+
+MAX_TERMS: Final = 3
+"""Terms of a node affinity that are named."""
+_BLOCKING: Final = ("NoSchedule", "NoExecute")
+_UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+
+
+class NodeSelectorError(DriverError):
+    """A node selector that Kubernetes could not parse either: it ends the scheduling of the pod."""
+
+
+class AnyNode(Protocol):
+    """A Node, or what is kept of one."""
+
+    @property
+    def metadata(self) -> ObjectMeta: ...  # noqa: D102
+    @property
+    def spec(self) -> NodeSpec: ...  # noqa: D102
+
+
+def selects(selector: NodeSelector, name: str, labels: Mapping[str, str]) -> bool:
+    """Whether one of the terms matches the node of this name; NodeSelectorError for a malformed selector."""
+    return any(_term(name, labels, term) for term in selector.node_selector_terms)
+
+
+def unselected(node: AnyNode, node_selector: Mapping[str, str], affinity: NodeSelector | None) -> str:
+    """Why a pod with this selector and required affinity may not run on the node, as half a sentence; "" if it may.
+
+    Raises NodeSelectorError for a malformed affinity.
+    """
+    name, labels = node.metadata.name, node.metadata.labels
+    for key, value in sorted(node_selector.items()):
+        if labels.get(key) != value:
+            has = f"is {labels[key]}" if key in labels else "is not set"
+            return f"the pod's nodeSelector requires the label {key}={value}, which {has}"
+    if affinity is None or selects(affinity, name, labels):
+        return ""
+    known = {**labels, "metadata.name": name}
+    wanted = " or ".join(_requirement(item, known) for item in _unmet(name, labels, affinity)[:MAX_TERMS])
+    return f"the pod's node affinity does not match{wanted and f': it requires {wanted}'}"
+
+
+def untolerated(node: AnyNode, tolerations: Sequence[Toleration]) -> str:
+    """Which taint of the node keeps a pod off, as half a sentence; "" if none does."""
+    taints = [taint for taint in node.spec.taints if taint.effect in _BLOCKING]
+    if node.spec.unschedulable and _UNSCHEDULABLE not in taints:
+        taints.append(_UNSCHEDULABLE)
+    for taint in taints:
+        if not any(tolerates(toleration, taint) for toleration in tolerations):
+            if taint.key == _UNSCHEDULABLE.key:
+                return f"the node is cordoned (kubectl uncordon {node.metadata.name} makes it schedulable again)"
+            value = f"={taint.value}" if taint.value else ""
+            return f"the pod does not tolerate the taint {taint.key}{value}:{taint.effect}"
+    return ""
+
+
+def _requirement(item: NodeSelectorRequirement, known: Mapping[str, str]) -> str:
+    values = f" {first_of(item.values, MAX_TERMS)}" if item.values else ""
+    has = f"is {known[item.key]}" if item.key in known else "is not set"
+    return f"{item.key} {item.operator}{values}, which {has}"
+
+
+def _unmet(name: str, labels: Mapping[str, str], selector: NodeSelector) -> tuple[NodeSelectorRequirement, ...]:
+    """Of each term that does not match the node, the first requirement that it does not meet."""
+    return tuple(
+        next(item for item in requirements if not _meets(name, labels, term, item))
+        for term in selector.node_selector_terms
+        if (requirements := (*term.match_expressions, *term.match_fields)) and not _term(name, labels, term)
+    )
+
+
+def _meets(name: str, labels: Mapping[str, str], term: NodeSelectorTerm, item: NodeSelectorRequirement) -> bool:
+    return _expression(labels, item) if item in term.match_expressions else _field(name, item)
+
+
+def _term(name: str, labels: Mapping[str, str], term: NodeSelectorTerm) -> bool:
+    if not term.match_expressions and not term.match_fields:
+        return False
+    return all(_expression(labels, item) for item in term.match_expressions) and all(
+        _field(name, item) for item in term.match_fields
+    )
+
+
+def _field(name: str, item: NodeSelectorRequirement) -> bool:
+    if item.operator not in ("In", "NotIn") or len(item.values) != 1:
+        raise NodeSelectorError(f"field selector {item.key}: operator {item.operator} with {len(item.values)} values")
+    found = name if item.key == "metadata.name" else ""
+    return (found == item.values[0]) == (item.operator == "In")
+
+
+_VALUES: Final = {"In": range(1, 1 << 20), "NotIn": range(1, 1 << 20), "Gt": range(1, 2), "Lt": range(1, 2)}
+"""Number of values that an operator takes; none for operators not listed."""
+
+
+def _expression(labels: Mapping[str, str], item: NodeSelectorRequirement) -> bool:
+    operator = OPERATORS.get(item.operator)
+    if operator is None or len(item.values) not in _VALUES.get(item.operator, range(1)):
+        raise NodeSelectorError(f"node selector {item.key}: operator {item.operator} with {len(item.values)} values")
+    return operator(labels.get(item.key), item.values)
