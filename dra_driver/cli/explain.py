@@ -31,10 +31,7 @@ EXAMPLES: Final = (
 )
 _EACH: Final = 8
 """Maximum number of what fits that is shown one by one without -o wide."""
-_TARGET: Final = re.compile(
-    r"(?:(pods?|po|claims?|resourceclaims?(?:\.resource\.k8s\.io)?)/)?([a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?)",
-    re.ASCII,
-)
+_TARGET: Final = re.compile(r"(?:(pods?|po|claims?|resourceclaims?(?:\.resource\.k8s\.io)?)/)?([^/]+)")
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -137,13 +134,17 @@ def _items(args: argparse.Namespace) -> tuple[Target | None, list[str]]:
 
     Without files, objects and emulated nodes, the live cluster is meant.
     """
+    from dra_driver.kube.formats import subdomain
     from dra_driver.simulator.explain import Target
 
     named, files = [], vocabulary.files(args)
     for item in args.items:
         match = _TARGET.fullmatch(item)
-        if match is None or Path(item).exists() or (not match[1] and item.endswith(vocabulary.MANIFESTS)):
+        problem = subdomain(match[2]) if match is not None else ""
+        if match is None or Path(item).exists() or (not match[1] and (problem or item.endswith(vocabulary.MANIFESTS))):
             files.append(item)
+        elif problem:
+            raise UsageError(f"{item[:80]}: {problem}")
         else:
             named.append(match)
     if len(named) > 1:

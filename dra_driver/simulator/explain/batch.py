@@ -112,9 +112,9 @@ def _absent(manifests: Manifests, target: Target) -> ManifestError:
         if target.kind == "pod"
         else [claim_name(item) for item in manifests.claims]
     )
-    what = "pod with resource claims" if target.kind == "pod" else "claim"
-    there = f"{what}s that exist: {', '.join(sorted(known)[:_SHOWN])}" if known else f"no {what} exists"
-    return ManifestError(f"{what} {target.namespace}/{target.name} does not exist; {there}")
+    of_claims = " with resource claims" if target.kind == "pod" else ""
+    there = f"those that exist: {', '.join(sorted(known)[:_SHOWN])}" if known else "there is none"
+    return ManifestError(f"{target.kind}{of_claims} {target.namespace}/{target.name} does not exist; {there}")
 
 
 _SHOWN = 8

@@ -253,6 +253,7 @@ def test_without_its_extra_it_says_what_to_install() -> None:
         ["pod/a", "claim/b", "--objects", "x"],
         ["pod/a", "--instance-type", "trn2.48xlarge"],
         ["pod/a"],
+        ["pod/A"],
         [CONNECTED],
         [CONNECTED, "--instance-type", "trn9.huge"],
         ["absent.yaml", "--instance-type", "trn2.48xlarge"],
