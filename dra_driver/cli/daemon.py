@@ -81,14 +81,15 @@ def check_node_options(values: dict[str, Any]) -> None:
     values["rescan_seconds"] = number("--rescan-seconds", rescan, MIN_RESCAN_SECONDS, MAX_RESCAN_SECONDS)
 
 
-def number(option: str, text: str, least: float, most: float) -> float:
-    """A number within bounds; UsageError for anything else."""
+def number(option: str, text: str, least: float, most: float, variable: str = "") -> float:
+    """A number within bounds; UsageError, which names the option and its variable (default: that of its name)."""
     try:
         value = float(text)
     except ValueError:
         value = most + 1
     if not least <= value <= most:
-        raise UsageError(f"{option} is {text!r}", remedy=f"give a number from {least:g} to {most:g}")
+        variable = variable or option.removeprefix("--").replace("-", "_").upper()
+        raise UsageError(f"{option} (${variable}) is {text!r}", remedy=f"give a number from {least:g} to {most:g}")
     return value
 
 

@@ -110,7 +110,7 @@ def read_settings(values: dict[str, Any], *, act: bool, cloudwatch: bool) -> Rec
     from dra_driver.operations.recovery.hook import Hook
 
     policy = _policy(values["policy"])
-    timeout = daemon.number("--hook-timeout", values["hook_timeout"], 0.1, MAX_HOOK_SECONDS)
+    timeout = daemon.number("--hook-timeout", values["hook_timeout"], 0.1, MAX_HOOK_SECONDS, "RECOVERY_HOOK_TIMEOUT")
     program = values["hook"]
     if program and shutil.which(program) is None:
         raise UsageError(f"--hook is {program!r}, which is not an executable program", remedy="check path and mode")
