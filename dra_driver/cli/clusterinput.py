@@ -165,7 +165,7 @@ def _listable(transport: Transport, within: str) -> tuple[list[Listed], list[str
 def _unserved(transport: Transport, found: Manifests) -> dict[str, str]:
     """See ``serving.unserved``; {} where pods of other namespaces may not be listed."""
     from dra_driver.neuron.names import DRIVER_NAME
-    from dra_driver.operations.overview.following import daemons
+    from dra_driver.operations.overview.following import daemon_sets, daemons
     from dra_driver.operations.overview.serving import Daemon, unserved
     from dra_driver.simulator.taints import retired
 
@@ -181,7 +181,7 @@ def _unserved(transport: Transport, found: Manifests) -> dict[str, str]:
         for item in found.slices
         if item.spec.driver == DRIVER_NAME and not all(any(map(retired, device.taints)) for device in item.spec.devices)
     }
-    return unserved(found.nodes, offered, by_node)
+    return unserved(found.nodes, offered, by_node, daemon_sets(transport))
 
 
 def _taint_rules(transport: Transport) -> tuple[list[Listed], tuple[str, ...]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PRINTED_ROWS: Final = 100
 """Rows of a table that are printed without a terminal; -o wide, json and yaml have all."""
 MAX_ROWS: Final = 100_000
-LONG: Final = frozenset({"OFFERS", "SICK", "TAINTS", "ULTRASERVER", "DEVICES", "ASKS FOR", "REASON"})
+LONG: Final = frozenset({"OFFERS", "SICK", "TAINTS", "ULTRASERVER", "DEVICES", "ASKS FOR", "REASON", "PROBLEM"})
 """Columns that a narrow terminal cuts off first."""
 MIN_WIDTH, MAX_WIDTH = 8, 32
 """Characters that such a column has at least, and that others have at least where they need that many."""
@@ -177,7 +177,10 @@ def _of_nodes(frame: Frame, *, wide: bool) -> Iterator[Section]:
             (
                 Cell(row.instance_type or "not known"),
                 *(Cell("-" if count is None else str(count)) for count in (row.nodes, row.chips, row.free, row.held)),
-                Cell(str(row.sick), "bold red" if row.sick else ""),
+                Cell(
+                    f"{row.sick}, {row.unknown} unknown" if row.unknown else str(row.sick),
+                    "bold red" if row.sick or row.unknown else "",
+                ),
             )
             for row in frame.types
         ),
@@ -189,6 +192,17 @@ def _of_nodes(frame: Frame, *, wide: bool) -> Iterator[Section]:
         tuple(_node_row(row, wide=wide) for row in frame.nodes),
         "nodes",
     )
+    problems = tuple(
+        (
+            Cell(row.name),
+            Cell(row.serving.since or "-"),
+            Cell("; ".join(filter(None, (row.serving.problem, row.serving.remedy)))),
+        )
+        for row in frame.nodes
+        if row.serving.problem
+    )
+    if problems:
+        yield Section(("NODE", "SINCE", "PROBLEM"), problems, "unserved nodes")
 
 
 def _node_row(row: NodeRow, *, wide: bool) -> tuple[Cell, ...]:
@@ -202,18 +216,12 @@ def _node_row(row: NodeRow, *, wide: bool) -> tuple[Cell, ...]:
         Cell(kind if wide or not row.servers else f"{kind} in {row.servers[0][1]}"),
         Cell(status if wide or not row.taints else f"{status},Tainted", "yellow" if bad or row.taints else ""),
         Cell(row.serving.word, "bold red" if row.serving.problem else ""),
-        Cell(_offers(row)),
+        Cell(", ".join(f"{count} {what.removeprefix('aws.amazon.com/')}" for what, count in row.offers) or "nothing"),
         Cell(f"{'-' if row.free is None else row.free}/{len(row.chips)}"),
         Cell("".join(_sign(chip, whole=row.whole) for chip in row.chips)),
         Cell(_sick(row), "bold red" if row.sick or row.condition else ""),
         *more,
     )
-
-
-def _offers(row: NodeRow) -> str:
-    offers = ", ".join(f"{count} {what.removeprefix('aws.amazon.com/')}" for what, count in row.offers)
-    since = f" (since {row.serving.since})" if row.serving.since else ""
-    return (offers or "nothing") + (f": {row.serving.problem}{since}" if row.serving.problem else "")
 
 
 def _sign(chip: ChipRow, *, whole: bool) -> str:
@@ -231,19 +239,17 @@ def _sick(row: NodeRow) -> str:
     found = [
         f"neuron{chip.index}: {', '.join(fault.code for fault in chip.faults)}" for chip in row.chips if chip.faults
     ]
-    return first_of(found, 3) or row.condition or "-"
+    return first_of(found, 3) or row.condition or ("unknown" if row.unknown else "-")
 
 
 def cluster_table(nodes: Sequence[NodeRow], *, every_chip: bool) -> str:
     """One line for each fault, and for each healthy chip or for all of a node; what is wrong with drivers below."""
-    from dra_driver.operations.overview.serving import remedy
-
     lines: list[tuple[str, ...]] = [("NODE", *FAULT_COLUMNS, "HOLDERS")]
     texts = []
     for node in nodes:
         driver = node.serving
         if driver.problem:
-            texts.append("; ".join([f"{node.name}: {driver.problem}", *filter(None, [remedy(driver, node.name)])]))
+            texts.append("; ".join([f"{node.name}: {driver.problem}", *filter(None, [driver.remedy])]))
         if not node.offers and not every_chip:
             whole = f"all {len(node.chips)}"
             lines.append((node.name, whole, "unknown", driver.word, "-", driver.since or "-", *("-",) * 3))

@@ -165,3 +165,10 @@ CRASHED: Object = {
 CRASH_LOOP: Object = {
     "waiting": {"reason": "CrashLoopBackOff", "message": "back-off 2m40s restarting failed container"}
 }
+
+
+def daemon_set(name: str, pod: Object) -> Object:
+    """A DaemonSet of the driver, with this spec of its pods."""
+    labels = {"app": "neuron-dra-driver-kubelet-plugin"}
+    meta = {"namespace": "neuron-dra-driver", "name": name, "labels": labels}
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": {"template": {"spec": pod}}}

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from dra_driver.kube.api.errors import DecodeError
+from dra_driver.kube.objects.apps import DaemonSet
 from dra_driver.kube.objects.core import ConfigMap, Event, Lease, Node, PartialNode, Pod
 from dra_driver.kube.objects.meta import ApiObject, JsonObject
 from dra_driver.kube.objects.resource import (
@@ -201,6 +202,7 @@ DEVICE_TAINT_RULES: Final = Resource(
     tuple(f"{GROUP}/{version}" for version in TAINT_RULE_VERSIONS),
 )
 PODS: Final = Resource(Pod, "Pod", "pods", ("v1",))
+DAEMON_SETS: Final = Resource(DaemonSet, "DaemonSet", "daemonsets", ("apps/v1",))
 LEASES: Final = Resource(Lease, "Lease", "leases", ("coordination.k8s.io/v1",))
 EVENTS: Final = Resource(Event, "Event", "events", ("v1",))
 CONFIG_MAPS: Final = Resource(ConfigMap, "ConfigMap", "configmaps", ("v1",))

@@ -8,7 +8,6 @@ from dra_driver.legacy.resource_requests import ENDED
 from dra_driver.neuron.device_status import READY
 from dra_driver.neuron.health.faults import REMEDIES
 from dra_driver.operations.overview.objects import Pod
-from dra_driver.operations.overview.serving import remedy
 from dra_driver.operations.overview.view import ClusterView, NodeRow, repeated, view
 
 
@@ -46,7 +45,7 @@ def bound(pod: Pod, around: ClusterView) -> BoundPod:
         cannot = "unprepare" if pod.ending else "prepare"
         consequence = "" if state.ready else f", so kubelet cannot {cannot} its claims"
         causes.append(f"nothing serves the devices of node {row.name}{consequence}: {served.problem}{lasting}")
-        remedies.append(remedy(served, row.name))
+        remedies.append(served.remedy)
     refusal = max(around.refusals, key=lambda item: item.last, default=None)
     refused = [item for claim in around.claims for _, item in claim.complaints if item.type == READY]
     if (refusal is not None or refused) and not state.ready and not pod.ending:

@@ -13,8 +13,19 @@ from dra_driver.kube.api.codec import Resource
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
+from dra_driver.kube.objects.apps import DaemonSet
 from dra_driver.neuron.names import DEVICE_PLUGIN_POD, DEVICES_VIEWER_ROLE, DRIVER_NAME, DRIVER_POD, VIEWER_ROLE
-from dra_driver.operations.overview.objects import CLAIMS, NODES, PODS, REFUSALS, SLICES, TAINT_RULES, Claim, Pod
+from dra_driver.operations.overview.objects import (
+    CLAIMS,
+    DAEMON_SETS,
+    NODES,
+    PODS,
+    REFUSALS,
+    SLICES,
+    TAINT_RULES,
+    Claim,
+    Pod,
+)
 from dra_driver.operations.overview.view import ClusterView
 from dra_driver.util.errors import DriverError
 
@@ -25,6 +36,7 @@ _REFUSED: Final = "FailedPrepareDynamicResources"
 _QUERIES: Final[Mapping[str, Query]] = {
     SLICES.plural: (("fieldSelector", f"spec.driver={DRIVER_NAME}"),),
     REFUSALS.plural: (("fieldSelector", f"reason={_REFUSED}"),),
+    DAEMON_SETS.plural: (("labelSelector", "=".join(DRIVER_POD)),),
 }
 
 
@@ -83,8 +95,10 @@ def readable(transport: Transport, namespace: str = "", *, devices: bool = False
         )
     within_only = namespace if elsewhere else ""
     refused[REFUSALS.plural] = _refused(transport, REFUSALS, within_only)
+    refused[DAEMON_SETS.plural] = _refused(transport, DAEMON_SETS)
     lacking = {plural: error for plural, error in refused.items() if error is not None}
-    unlisted = [plural for plural, error in lacking.items() if error.status != 404]
+    # What DaemonSets explain is left to the reader where they cannot be read.
+    unlisted = [plural for plural, error in lacking.items() if error.status != 404 and plural != DAEMON_SETS.plural]
     return Scope(within_only, frozenset(lacking), _note(unlisted, within_only))
 
 
@@ -123,7 +137,7 @@ def _refused(transport: Transport, resource: Resource[Any], namespace: str = "")
 
 def _kinds(scope: Scope) -> tuple[Resource[Any], ...]:
     """What can be read."""
-    every: tuple[Resource[Any], ...] = (NODES, SLICES, CLAIMS, PODS, TAINT_RULES, REFUSALS)
+    every: tuple[Resource[Any], ...] = (NODES, SLICES, CLAIMS, PODS, TAINT_RULES, REFUSALS, DAEMON_SETS)
     return tuple(kind for kind in every if kind.plural not in scope.lacking)
 
 
@@ -138,7 +152,9 @@ def _cluster(scope: Scope, objects: Mapping[str, list[Any]]) -> ClusterView:
         objects.get(kind.plural, []) for kind in (NODES, SLICES, CLAIMS, PODS, TAINT_RULES, REFUSALS)
     )
     with_nodes, with_slices = (kind.plural not in scope.lacking for kind in (NODES, SLICES))
-    return ClusterView(nodes, slices, claims, pods, rules, refusals, not scope.namespace, with_nodes, with_slices)
+    daemon_sets = objects.get(DAEMON_SETS.plural)
+    whole = not scope.namespace
+    return ClusterView(nodes, slices, claims, pods, rules, refusals, daemon_sets, whole, with_nodes, with_slices)
 
 
 def listed(transport: Transport, scope: Scope) -> ClusterView:
@@ -169,6 +185,7 @@ def around(transport: Transport, namespace: str, name: str) -> tuple[Pod, Cluste
         [pod, *(serving or ())],
         (),
         refusals or (),
+        daemon_sets(transport),
         whole=serving is not None,
         with_nodes=nodes is not None,
         with_slices=slices is not None,
@@ -180,6 +197,11 @@ def daemons(transport: Transport, field_selector: str = "") -> list[Pod] | None:
     labels = ("=".join(label) for label in (DRIVER_POD, DEVICE_PLUGIN_POD))
     found = [_if_permitted(partial(_selected, transport, PODS, field_selector, labels=label)) for label in labels]
     return None if None in found else [pod for pods in found for pod in pods or () if pod.daemon is not None]
+
+
+def daemon_sets(transport: Transport) -> list[DaemonSet] | None:
+    """The driver's; None: the user may not list them."""
+    return _if_permitted(partial(_selected, transport, DAEMON_SETS, "", labels="=".join(DRIVER_POD)))
 
 
 def _one(transport: Transport, kind: Resource[T], namespace: str, name: str) -> list[T]:

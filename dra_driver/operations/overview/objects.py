@@ -408,6 +408,7 @@ def _kept(of: Resource[Any], struct: type[T], convert: Any = None, wire: Any = N
 NODES: Final = _kept(codec.NODES, Node)
 SLICES: Final = _kept(codec.RESOURCE_SLICES, Slice, _slice, _Slice)
 TAINT_RULES: Final = codec.DEVICE_TAINT_RULES
+DAEMON_SETS: Final = codec.DAEMON_SETS
 CLAIMS: Final = _kept(codec.PARTIAL_RESOURCE_CLAIMS, Claim, _claim, _Claim)
 PODS: Final = _kept(codec.PODS, Pod, _pod, core.ReportedPod)
 REFUSALS: Final = _kept(codec.EVENTS, Refusal, _refusal, core.Event)

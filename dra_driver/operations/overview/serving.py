@@ -11,7 +11,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dra_driver.kube.objects.core import ContainerStateTerminated, ContainerStatus, Node, ReportedPod
+from dra_driver.kube.node_affinity import NodeSelectorError, unselected, untolerated
+from dra_driver.kube.objects.apps import DaemonSet
+from dra_driver.kube.objects.core import (
+    ContainerStateTerminated,
+    ContainerStatus,
+    Node,
+    PartialNode,
+    ReportedPod,
+    Toleration,
+)
 from dra_driver.kube.objects.meta import Condition
 from dra_driver.neuron.health.condition import KERNEL_DRIVER, STOPPED_REASON, told
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
@@ -115,16 +124,17 @@ class Serving:
     """For a column: ``Ready``, or what is the matter, such as ``None`` and ``CrashLoopBackOff``."""
     problem: str = ""
     """Why nobody offers devices there, or why their driver is not ready; "" if all is well."""
+    remedy: str = ""
+    """What an administrator does about it; "" where the problem says that itself."""
     since: str = ""
     """RFC 3339, or ""."""
-    pod: str = ""
-    """``namespace/name`` of the pod that has the problem, or ""."""
 
 
 def serving(
+    node: Node | PartialNode,
     offered: bool,
     daemons: Sequence[Daemon],
-    conditions: Sequence[Condition] = (),
+    daemon_sets: Sequence[DaemonSet] | None = None,
     *,
     known: bool = True,
     withheld: str = "",
@@ -132,33 +142,38 @@ def serving(
     """Who serves the devices of a node.
 
     Args:
+        node: the node.
         offered: whether any are offered now, by slices or by a device plugin.
         daemons: the pods of driver and device plugin on the node.
-        conditions: of the Node.
+        daemon_sets: of the driver; None: they could not be read.
         known: whether all pods could be read.
         withheld: why the driver itself offers nothing, as far as the Node says it.
     """
+    conditions = node.status.conditions
     # During an update with surge, two are there. The pod of somebody else's DaemonSet may have the label, too.
     best = min(daemons, key=lambda item: (not item.state.ready, item.plugin), default=None)
     if best is not None and not best.state.ready:
         state = best.state
         problem = f"the {best.kind}'s pod {best.pod} {_IS.get(state.word, f'is in {state.word}')}"
-        return Serving(state.word, problem + (f" ({state.detail})" if state.detail else ""), state.since, best.pod)
+        problem += f" ({state.detail})" if state.detail else ""
+        return Serving(state.word, problem, _read_why(best.pod, state.word), state.since)
     unloaded = _condition(conditions, KERNEL_DRIVER.type)
     if unloaded is not None and unloaded.status == "True" and (best is not None or not known):
         # Slices may have the chips that were there before, each with a taint.
-        return Serving(NOT_LOADED, told(KERNEL_DRIVER, conditions), unloaded.last_transition_time or "")
+        problem = told(KERNEL_DRIVER, conditions)
+        return Serving(NOT_LOADED, problem, since=unloaded.last_transition_time or "")
     if offered:
         return Serving("Ready" if best is not None else "-")
     if best is not None:
         problem = withheld or f"the {best.kind} runs, but offers no devices"
-        return Serving("NothingOffered", problem, "", "" if withheld else best.pod)
+        return Serving("NothingOffered", problem, "" if withheld else _read_why(best.pod, ""))
     if not known:
         return Serving("Unknown", withheld or "no devices are published there")
     health = _condition(conditions, HEALTH_CONDITION)
     stopped = health is not None and health.reason == STOPPED_REASON
     since = (health.last_transition_time if stopped and health is not None else "") or ""
-    return Serving("None", "no pod of the driver runs there", since)
+    cause, remedy = _absence(node, daemon_sets)
+    return Serving("None", f"no pod of the driver runs there{cause}", remedy, since)
 
 
 _IS: Final = {
@@ -176,22 +191,12 @@ def _condition(conditions: Sequence[Condition], kind: str) -> Condition | None:
     return next((item for item in conditions if item.type == kind), None)
 
 
-def remedy(found: Serving, node: str) -> str:
-    """What an administrator does about a node that is not served; "" where the problem says that itself."""
-    if found.word == "None":
-        label = "=".join(DRIVER_POD)
-        return (
-            f"compare the labels and taints of node {node} (kubectl describe node {node}) with the selector and "
-            f"affinity of the driver's DaemonSet (kubectl get daemonset -A -l {label} "
-            "-o jsonpath='{.items[*].spec.template.spec.nodeSelector}{.items[*].spec.template.spec.affinity}'); "
-            "if there is no DaemonSet, install the driver"
-        )
-    if not found.problem or not found.pod:
-        return ""
-    namespace, _, name = found.pod.partition("/")
-    if found.word == "NothingOffered":
+def _read_why(pod: str, word: str) -> str:
+    """Where the reason is for which a pod is not well; ``word``: as of its state, or "" for one that runs."""
+    namespace, _, name = pod.partition("/")
+    if not word:
         return f"read why: kubectl -n {namespace} logs {name}"
-    if found.word not in _CRASHED:
+    if word not in _CRASHED:
         return f"read why: kubectl -n {namespace} describe pod {name}"
     return (
         f"read why (kubectl -n {namespace} logs {name} --previous); if it began with a change of settings or image, "
@@ -199,8 +204,65 @@ def remedy(found: Serving, node: str) -> str:
     )
 
 
+def _absence(node: Node | PartialNode, daemon_sets: Sequence[DaemonSet] | None) -> tuple[str, str]:
+    """Why the DaemonSet has no pod on a node, to be appended to that, and what helps."""
+    name = node.metadata.name
+    if daemon_sets is None:
+        label = "=".join(DRIVER_POD)
+        return "", (
+            f"compare the labels and taints of node {name} (kubectl describe node {name}) with the selector and "
+            f"affinity of the driver's DaemonSet (kubectl get daemonset -A -l {label} "
+            "-o jsonpath='{.items[*].spec.template.spec.nodeSelector}{.items[*].spec.template.spec.affinity}'); "
+            "if there is no DaemonSet, install the driver"
+        )
+    if not daemon_sets:
+        return ", because there is no DaemonSet of it", "install the driver"
+    obstacles = {f"{item.metadata.namespace}/{item.metadata.name}": _left_out(node, item) for item in daemon_sets}
+    selecting = next((key for key, obstacle in obstacles.items() if not obstacle), "")
+    if selecting:
+        namespace, _, daemon_set = selecting.partition("/")
+        return (
+            f", although DaemonSet {selecting} selects the node",
+            f"read why: kubectl -n {namespace} describe daemonset {daemon_set}",
+        )
+    each = [f"DaemonSet {key} leaves the node out: {obstacle}" for key, obstacle in obstacles.items()]
+    return f", because {'; '.join(each)}", (
+        f"change that on node {name} (kubectl describe node {name}), or the driver's nodeSelector, affinity or "
+        "tolerations in its settings"
+    )
+
+
+def _left_out(node: Node | PartialNode, daemon_set: DaemonSet) -> str:
+    """Why a DaemonSet makes no pod on a node, as half a sentence; "" if it should."""
+    spec = daemon_set.spec.template.spec
+    affinity = spec.affinity.node_affinity
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+    try:
+        found = unselected(node, spec.node_selector, required)
+    except NodeSelectorError as error:
+        return str(error)
+    return found or untolerated(node, (*spec.tolerations, *_DAEMONS_TOLERATE))
+
+
+_DAEMONS_TOLERATE: Final = tuple(
+    Toleration(f"node.kubernetes.io/{key}", "Exists", effect=effect)
+    for key, effect in (
+        ("not-ready", "NoExecute"),
+        ("unreachable", "NoExecute"),
+        ("disk-pressure", "NoSchedule"),
+        ("memory-pressure", "NoSchedule"),
+        ("pid-pressure", "NoSchedule"),
+        ("unschedulable", "NoSchedule"),
+    )
+)
+"""What the controller of DaemonSets adds to every pod (``k8s.io/kubernetes/pkg/controller/daemon/util``)."""
+
+
 def unserved(
-    nodes: Sequence[Node], offered: Collection[str], daemons: Mapping[str, Sequence[Daemon]]
+    nodes: Sequence[Node],
+    offered: Collection[str],
+    daemons: Mapping[str, Sequence[Daemon]],
+    daemon_sets: Sequence[DaemonSet] | None,
 ) -> dict[str, str]:
     """The nodes on which claims get nothing, or where their driver is not well: why, and what helps.
 
@@ -208,6 +270,7 @@ def unserved(
         nodes: of the cluster.
         offered: names of those with slices that offer devices.
         daemons: the pods of driver and device plugin, by node.
+        daemon_sets: as of ``serving``.
     """
     found = {}
     for node in nodes:
@@ -216,6 +279,6 @@ def unserved(
         if name in daemons and not here and name not in offered:
             found[name] = "the device plugin runs there in place of the DRA driver"
         elif here or lookup(kind.removeprefix(HYPERPOD_PREFIX)) is not None:
-            state = serving(name in offered, here, node.status.conditions)
-            found[name] = "; ".join(filter(None, (state.problem, remedy(state, name))))
+            state = serving(node, name in offered, here, daemon_sets)
+            found[name] = "; ".join(filter(None, (state.problem, state.remedy)))
     return {name: text for name, text in found.items() if text}

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from msgspec import structs
 
 from dra_driver.kube.kubelet.versions import kubelet_problem
+from dra_driver.kube.objects.apps import DaemonSet
 from dra_driver.kube.objects.meta import Condition, ObjectMeta
 from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint, DeviceTaintRule
 from dra_driver.legacy.annotations import UNUSABLE, parse_ids
@@ -27,7 +28,7 @@ from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
 from dra_driver.neuron.topology.partitions import HardwarePart, device_name
 from dra_driver.operations.overview.objects import Claim, Node, Offered, Pod, Refusal, Servers, Slice
-from dra_driver.operations.overview.serving import NOT_LOADED, Daemon, Serving, remedy, serving
+from dra_driver.operations.overview.serving import NOT_LOADED, Daemon, Serving, serving
 from dra_driver.simulator.allocator.candidates import BLOCKING, selects, taint_of
 from dra_driver.simulator.explain.findings import named
 from dra_driver.simulator.hardware import MEANINGS, Hardware
@@ -53,6 +54,8 @@ class ClusterView:
     pods: Sequence[Pod] = ()
     taint_rules: Sequence[DeviceTaintRule] = ()
     refusals: Sequence[Refusal] = ()
+    daemon_sets: Sequence[DaemonSet] | None = None
+    """Of the driver; None: the user may not list them."""
     whole: bool = True
     """False: claims and pods of one namespace, since the user may not list the rest."""
     with_nodes: bool = True
@@ -183,6 +186,11 @@ class NodeRow:
         """Chips with a fault or a taint of somebody else."""
         return sum(bool(chip.faults) for chip in self.chips)
 
+    @property
+    def unknown(self) -> int:
+        """Other chips, of whose health nobody knows."""
+        return sum(not chip.known and not chip.faults for chip in self.chips)
+
 
 @dataclass(frozen=True, slots=True)
 class TypeRow:
@@ -194,6 +202,8 @@ class TypeRow:
     free: int | None
     held: int
     sick: int
+    unknown: int = 0
+    """As of a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +286,7 @@ def node_document(row: NodeRow) -> dict[str, Any]:
             "status": row.serving.word,
             "problem": row.serving.problem or None,
             "since": row.serving.since or None,
-            "remedy": remedy(row.serving, row.name) or None,
+            "remedy": row.serving.remedy or None,
         },
         "condition": row.condition or None,
         "kubeletProblem": row.kubelet_problem or None,
@@ -362,7 +372,15 @@ def _by_type(rows: Iterable[NodeRow]) -> Iterator[TypeRow]:
     for name, group in sorted(found.items()):
         total = sum(len(row.chips) for row in group)
         free = sum(row.free or 0 for row in group) if all(row.whole for row in group) else None
-        yield TypeRow(name, len(group), total, free, sum(row.held for row in group), sum(row.sick for row in group))
+        yield TypeRow(
+            name,
+            len(group),
+            total,
+            free,
+            sum(row.held for row in group),
+            sum(row.sick for row in group),
+            sum(row.unknown for row in group),
+        )
 
 
 def _natural(name: str) -> tuple[str | int, ...]:
@@ -443,7 +461,7 @@ def _row(
     newest = max((item.generation for item in slices), default=0)
     current = [item for item in slices if item.generation == newest]
     devices = tuple(device for item in current for device in item.devices)
-    node = found or Node(ObjectMeta())
+    node = found or Node(ObjectMeta(name))
     label = node.instance_type.removeprefix(HYPERPOD_PREFIX)
     kind = next((item.instance_type for item in current if item.instance_type), "") or label
     servers = node.servers or next((item.servers for item in current), ())
@@ -454,7 +472,9 @@ def _row(
     held_back = told(DEVICE_PLUGIN, node.status.conditions)
     open_ = [device for device in devices if not any(map(retired, device.taints))]
     offered = bool(open_) or by_plugin is not None
-    served = serving(offered, daemons, node.status.conditions, known=cluster.whole, withheld=problem or held_back)
+    daemon_sets = cluster.daemon_sets if found is not None else None
+    withheld = problem or held_back
+    served = serving(node, offered, daemons, daemon_sets, known=cluster.whole, withheld=withheld)
     offered = offered and served.word != NOT_LOADED
     hardware = _hardware(devices, kind)
     uses = [use for claim, names in held for use in _of_claim(claim, names, name, hardware, pods)]

@@ -11,7 +11,16 @@ import yaml
 
 from dra_driver.cli.main import kubectl_main, main
 from tests.builders.documents import document as parsed
-from tests.builders.overview import CRASH_LOOP, CRASHED, TYPE_LABEL, add_holder, add_plugin_node, driver_pod, taint
+from tests.builders.overview import (
+    CRASH_LOOP,
+    CRASHED,
+    TYPE_LABEL,
+    add_holder,
+    add_plugin_node,
+    daemon_set,
+    driver_pod,
+    taint,
+)
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 from tests.golden import golden
@@ -354,6 +363,7 @@ EVICTED = driver_pod("node-a", ready=False, phase="Failed", reason="Evicted", me
         ("evicted", 1),
         ("ends", 0),
         ("ends without a driver", 1),
+        ("ends where the driver is left out", 1),
         ("sick chip", 1),
         ("image", 1),
         ("succeeded", 0),
@@ -381,6 +391,9 @@ def test_a_pod_on_a_node_says_why_it_does_not_run_or_end_there(
         add_refusal(bound, bound.store.get("pods", "shop/p")["metadata"]["uid"])
     elif case in ("no driver", "ends without a driver"):
         without_driver(bound, None)
+    elif case == "ends where the driver is left out":
+        without_driver(bound, None)
+        bound.store.create("daemonsets", daemon_set("neuron-dra-driver-kubelet-plugin", {"nodeSelector": {"a": "b"}}))
     elif case in ("crash loop", "evicted"):
         without_driver(bound, CRASHING if case == "crash loop" else EVICTED)
     elif case == "sick chip":

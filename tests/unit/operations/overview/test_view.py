@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dra_driver.cli.overviewoutput import sections, share
+from dra_driver.cli.overviewoutput import Cell, sections, share
 from dra_driver.kube.api.codec import Resource, decode
 from dra_driver.neuron.health.faults import FAULTS
 from dra_driver.operations.overview.bound import bound
 from dra_driver.operations.overview.objects import CLAIMS, NODES, PODS, REFUSALS, SLICES, TAINT_RULES
-from dra_driver.operations.overview.serving import Serving, remedy
+from dra_driver.operations.overview.serving import Serving
 from dra_driver.operations.overview.view import ClusterView, Frame, NodeRow, view
 from tests.builders.overview import CRASH_LOOP, CRASHED, TYPE_LABEL, driver_pod, published, taint
 from tests.golden import golden
@@ -30,6 +30,11 @@ def kept(resource: Resource[T], item: Object) -> T:
     convert: Any = resource.from_version
     found: T = decode(json.dumps(item).encode(), resource.struct if convert is None else resource.wire, resource.kind)
     return found if convert is None else convert(found, "v1")
+
+
+def holders_of(frame: Frame) -> tuple[tuple[Cell, ...], ...]:
+    """The rows of the table of those who have devices."""
+    return next(section.rows for section in sections(frame) if section.title == "holders of devices")
 
 
 def claim(name: str, node: str, *devices: str, pods: tuple[str, ...] = (), **more: object) -> Object:
@@ -197,11 +202,13 @@ def test_a_node_whose_kubelet_stops_calling_drivers_has_no_free_chips_and_says_w
         "TYPE": "trn2.48xlarge",
         "STATUS": "Ready,KubeletUnsupported",
         "DRIVER": "Ready" if offered else "NothingOffered",
-        "OFFERS": "1 chip" if offered else f"nothing: {row.kubelet_problem}",
+        "OFFERS": "1 chip" if offered else "nothing",
         "FREE": "0/16",
         "CHIPS": "!!!#!!!!!!!!!!!!" if offered else "???#????????????",
-        "SICK": "-",
+        "SICK": "-" if offered else "unknown",
     }
+    problems = [item.rows[0][-1].text for item in sections(found) if item.title == "unserved nodes"]
+    assert problems == ([] if offered else [row.kubelet_problem])
 
 
 def test_a_node_with_a_device_plugin_is_read_from_capacity_annotations_and_condition() -> None:
@@ -294,7 +301,7 @@ def test_nothing_is_free_and_no_chip_is_called_healthy_where_nobody_serves_a_nod
     assert (found.serving.word, found.free, found.held, len(found.chips)) == (word, 0, 1, 16)
     assert {chip.state for chip in found.chips} == {"unknown"}
     assert found.condition == ""
-    golden(f"{found.serving.problem}; since {found.serving.since or '-'}; {remedy(found.serving, 'node-1')}")
+    golden(f"{found.serving.problem}; since {found.serving.since or '-'}; {found.serving.remedy}")
 
 
 def test_what_a_device_plugin_offered_is_not_free_when_it_has_gone() -> None:
@@ -362,7 +369,7 @@ def test_a_pod_that_does_not_start_says_why_and_which_of_its_chips_are_sick() ->
     (only,) = found.holders
     assert (only.phase, only.since, only.problem) == ("ContainerCreating", "2026-03-01T10:00:00Z", "the second try")
     assert only.sick == ("neuron3: hbm-uncorrectable",)
-    golden(" | ".join(cell.text for cell in list(sections(found))[2].rows[0]))
+    golden(" | ".join(cell.text for cell in holders_of(found)[0]))
 
 
 def saying(item: Object, device: str, *conditions: tuple[str, str, str, str], driver: str = "neuron.aws.com") -> Object:
@@ -414,7 +421,7 @@ def test_what_kubelets_event_says_is_not_said_again() -> None:
         found = view(replace(cluster, refusals=refusals))
         (holder,) = found.holders
         assert len(holder.says) == times
-        assert " | ".join(cell.text for cell in list(sections(found))[2].rows[0]).count(REFUSED[3]) == 1
+        assert " | ".join(cell.text for cell in holders_of(found)[0]).count(REFUSED[3]) == 1
         assert found.document("")["holders"][0]["claimSays"] == list(holder.says)
 
 
