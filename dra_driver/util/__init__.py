@@ -1,1 +1,1 @@
-"""Small helpers that any package may use: errors, whole-file access, shortened texts, waits and worker threads."""
+"""What any room may use: errors, whole files, shortened texts, waits, worker threads, logs, metrics, envelopes."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from dra_driver.neuron.emulation.faults import sign_text
+from dra_driver.neuron.emulation.faults import SIGNS, sign_text
 from dra_driver.neuron.health.faults import BOOT, DEFAULT_EFFECTS, FAULTS, REMEDIES, SEVERITIES, Fault
 from dra_driver.operations.recovery.policy import Policy
 from generating.blocks import filled, item
@@ -54,6 +54,8 @@ def effects() -> Iterator[str]:
     yield "| Fault | Reason | Strongest effect | Recovery, by default | What an emulated host shows |"
     yield "|---|---|---|---|---|"
     for code, row in FAULTS.items():
+        if code not in SIGNS:
+            raise SystemExit(f"{code}: SIGNS of dra_driver/neuron/emulation/faults.py has no row of it")
         steps = ", ".join(policy.steps(code)) or "none"
         yield f"| `{code}` | `{row.reason}` | {row.strongest} | {steps} | {sign_text(code)} |"
 

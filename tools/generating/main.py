@@ -155,14 +155,14 @@ TARGETS: Final[Mapping[str, Target]] = {
         pages(features.page, "README.md", "docs/use/first-pod.md", "docs/reference/compatibility.md"),
     ),
     "picture": Target("examples/specs/1x4-connected-devices.yaml", one("docs/use/connected-chips.svg", picture)),
-    "types": Target(
+    "compatibility": Target(
         "dra_driver/neuron/topology/instance_types.py", part("docs/reference/compatibility.md", instancetypes.page)
     ),
-    "instance-types": Target(
+    "chart-types": Target(
         "dra_driver/neuron/topology/instance_types.py",
         part("charts/neuron-helm-chart/templates/_helpers.tpl", in_chart),
     ),
-    "parameters": Target(
+    "chart-parameters": Target(
         "dra_driver/neuron/opaque_config.py",
         part("charts/neuron-helm-chart/templates/parameters-policy.yaml", in_policy),
     ),

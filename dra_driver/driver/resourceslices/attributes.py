@@ -214,7 +214,7 @@ class Attribute:
 _ALWAYS = "always"
 _TORUS = "2D torus types with 16 chips (trn1, trn1n, trn2), except UltraServers"
 _EFA = "types with paired EFA devices"
-_RING = "rings and chains (inf1, inf2) of more than N chips, if their number is divisible by N"
+_RING = "rings and chains of more than N chips, if their number is divisible by N"
 _LOCATED = "types with published tables, if no chip is missing"
 _ULTRASERVER = "UltraServer types, if the kernel driver reports modes"
 SET_SIZES = (2, 4)

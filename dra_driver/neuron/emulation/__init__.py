@@ -1,1 +1,1 @@
-"""Writes the file tree of a host with Neuron devices."""
+"""A host with Neuron devices that is not there: its file tree, or its inventory in memory."""

@@ -14,7 +14,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
-from dra_driver.neuron.emulation.options import NEW_FILES_SINCE, EmulationOptions, driver_version, release
+from dra_driver.neuron.emulation.options import (
+    ECC_FILES,
+    ECC_FILES_OF_OLD_DRIVERS,
+    NEW_FILES_SINCE,
+    EmulationOptions,
+    driver_version,
+    release,
+)
 from dra_driver.neuron.emulation.tree import (
     CLASS,
     DEVICES,
@@ -153,6 +160,7 @@ class Moment(NamedTuple):
 def legal(kind: InstanceType, options: EmulationOptions) -> tuple[str, ...]:
     """Codes of the faults that such a host can show, in the order of the table."""
     new = release(driver_version(kind, options)) >= NEW_FILES_SINCE
+    counters = {f"{HARDWARE}/{ECC_FILES[name]}" for name in (ECC_FILES if new else ECC_FILES_OF_OLD_DRIVERS)}
     offered: Mapping[How, bool] = {
         "grows": new,
         "listed": new and kind.family in HEALTH_FAMILIES,
@@ -160,7 +168,11 @@ def legal(kind: InstanceType, options: EmulationOptions) -> tuple[str, ...]:
         "unlinked": kind.fabric.adjacency_promised and kind.fabric.size > 1 and "fabric" not in kind.inferred,
         "modes": kind.ultraserver is not None and kind.ultraserver.files == "elected",
     }
-    return tuple(code for code, sign in SIGNS.items() if offered.get(sign.how, True))
+    return tuple(
+        code
+        for code, sign in SIGNS.items()
+        if offered.get(sign.how, True) and (sign.how != "count" or sign.where in counters)
+    )
 
 
 def parse(text: str, kind: InstanceType, options: EmulationOptions) -> tuple[EmulatedFault, ...]:

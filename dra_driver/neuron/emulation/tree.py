@@ -19,7 +19,7 @@ from dra_driver.neuron.emulation.options import (
     release,
 )
 from dra_driver.neuron.host.devices import PCI_DEVICES
-from dra_driver.neuron.topology.fabric import Fabric
+from dra_driver.neuron.topology.fabric import Chain, Fabric, Ring
 from dra_driver.neuron.topology.instance_types import InstanceType
 from dra_driver.neuron.topology.ultraserver import Mode
 
@@ -197,14 +197,14 @@ def core_counter(core: int, name: str) -> str:
 
 
 def _connected(kind: InstanceType, index: int, present: list[int]) -> tuple[int, ...]:
-    """Neighbours as the kernel driver prints them: in its own order, and from fixed tables except for Inferentia.
+    """Neighbours as the kernel driver prints them: in its own order, and on a torus from fixed tables.
 
     The tables apply to hosts with exactly the devices that they were made for; with one missing, the list is empty.
     """
     fabric = kind.fabric
     if kind.family == "inf1":
         return tuple(other for other in reversed(fabric.neighbours(index)) if other in present)
-    if kind.family == "inf2":
+    if isinstance(fabric, (Ring, Chain)):
         return _around(fabric, index) if len(present) == kind.devices else ()
     if len(present) % 16:
         return ()

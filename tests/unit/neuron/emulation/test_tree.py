@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from dra_driver.neuron.emulation.tree import SymbolicLink, TextFile, host_files,
 from dra_driver.neuron.emulation.writer import EmulationOptions, host_writer, write_host
 from dra_driver.neuron.host.discover import discover
 from dra_driver.neuron.host.inventory import Membership, NeuronDevice, NodeInventory, ServerSet
+from dra_driver.neuron.topology.fabric import Chain, Fabric, Ring
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES, InstanceType
 from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.util.errors import DriverError
@@ -108,6 +110,16 @@ def test_what_is_written_is_discovered_without_findings(kind: InstanceType, tmp_
         ultraserver=HEALTHY_MEMBER.get(kind.ultraserver.files) if kind.ultraserver else None,
         emulated=True,
     )
+
+
+@pytest.mark.parametrize("fabric", [Ring(8), Chain(5)], ids=["ring", "chain"])
+def test_a_new_type_with_links_that_its_family_did_not_have_is_linked(fabric: Fabric) -> None:
+    kind = replace(INSTANCE_TYPES["trn2.3xlarge"], name="new", fabric=fabric, pci_bus_ids=None, numa_nodes=None)
+    files = host_files(kind, EmulationOptions())
+    for index in range(fabric.size):
+        shown = files[f"{DEVICES}/neuron{index}/connected_devices"]
+        assert isinstance(shown, TextFile)
+        assert sorted(map(int, shown.text.split(","))) == sorted(fabric.neighbours(index))
 
 
 @pytest.mark.parametrize(("name", "index"), KERNEL_TEXTS)

@@ -198,7 +198,7 @@ def test_too_many_rules_are_refused() -> None:
     rules = [
         {"fault": code, "instanceTypes": [name], "effect": "None"}
         for code in list(FAULTS)[:30]
-        for name in INSTANCE_TYPES
+        for name in list(INSTANCE_TYPES)[:9]
     ]
     with golden_error(UsageError):
         policy(*rules)
