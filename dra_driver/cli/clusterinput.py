@@ -84,7 +84,8 @@ def asking(args: argparse.Namespace) -> Iterator[Transport]:
     from dra_driver.kube.api.errors import ApiError
 
     try:
-        transport = Transport.from_kubeconfig(args.kubeconfig, args.context)
+        asked = {"user": args.as_user or "", "timeout": args.request_timeout}
+        transport = Transport.from_kubeconfig(args.kubeconfig, args.context, **asked)
         try:
             yield transport
         finally:

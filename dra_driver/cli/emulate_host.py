@@ -35,8 +35,6 @@ EXAMPLES = (
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    from dra_driver.neuron.emulation.options import ECC_FILES
-
     parser = vocabulary.add_command(
         subparsers,
         "emulate-host",
@@ -69,7 +67,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="N:NAME=COUNT,...",
         action="append",
         default=[],
-        help=f"ECC counters of device N: {', '.join(ECC_FILES)} (repeatable)",
+        help="ECC counters of device N: sram, mem, repairable, sram-corrected, mem-corrected (repeatable)",
     )
     parser.add_argument(
         "--fault",

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -203,8 +204,32 @@ def add_cluster(parser: argparse.ArgumentParser, what: str | None = None, *, nam
         group.add_argument("--from-cluster", action="store_true", help=text)
     group.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig file (default: as for kubectl)")
     group.add_argument("--context", metavar="NAME", help="context of the kubeconfig (default: the current one)")
+    group.add_argument("--as", dest="as_user", metavar="USER", type=_user, help="the user to impersonate")
+    group.add_argument(
+        "--request-timeout",
+        metavar="TIME",
+        type=_seconds,
+        default=15.0,
+        help="how long to wait for an answer of the API server, such as 5s or 1m (default: 15s)",
+    )
     if namespaces is not None:
         add_namespaces(group, namespaces)
+
+
+def _seconds(text: str) -> float:
+    """A time as kubectl takes it, of at least a second: a number of seconds, or with the unit s, m or h."""
+    found = re.fullmatch(r"([0-9]{1,6})([smh]?)", text, re.ASCII)
+    seconds = int(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found is not None else 0
+    if not seconds:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 5s or 1m")
+    return float(seconds)
+
+
+def _user(text: str) -> str:
+    """A name that an HTTP header can have."""
+    if not (text.isascii() and text.isprintable() and text.strip() == text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a user name")
+    return text
 
 
 def add_namespaces(parser: Options, what: str) -> None:
@@ -220,8 +245,8 @@ def add_namespaces(parser: Options, what: str) -> None:
 
 
 def from_cluster(args: argparse.Namespace, remedy: str = "also give --from-cluster") -> bool:
-    """Whether a live cluster is to be read. Raises UsageError for --kubeconfig or --context where none is."""
-    for option, value in (("--kubeconfig", args.kubeconfig), ("--context", args.context)):
+    """Whether a live cluster is to be read. Raises UsageError for --kubeconfig, --context or --as where none is."""
+    for option, value in (("--kubeconfig", args.kubeconfig), ("--context", args.context), ("--as", args.as_user)):
         if value is not None and not args.from_cluster:
             raise UsageError(f"{option} is given, but no cluster is read", remedy=remedy)
     return bool(args.from_cluster)

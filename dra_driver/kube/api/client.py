@@ -83,6 +83,8 @@ class RestConfig:
         proxy: URL of a proxy, or None.
         no_proxy: comma-separated hosts, domains and networks, optionally with a port, that are reached directly.
         place: where this is, for errors that are read elsewhere.
+        user: whom to act for, by the right to impersonate; "": nobody else.
+        timeout: seconds without a byte after which a request is given up whose caller names none.
     """
 
     server: str
@@ -95,6 +97,8 @@ class RestConfig:
     proxy: str | None = None
     no_proxy: str = ""
     place: str = "here"
+    user: str = ""
+    timeout: float = READ_TIMEOUT
 
 
 def in_cluster_config(directory: Path = SERVICE_ACCOUNT) -> RestConfig:
@@ -358,15 +362,15 @@ class Transport:
 
     @classmethod
     def from_kubeconfig(
-        cls, path: str | None, context: str | None = None, user_agent: str = "dra-driver", place: str = "here"
+        cls, path: str | None, context: str | None = None, user_agent: str = "dra-driver", **changes: Any
     ) -> Transport:
-        """Use a kubeconfig; None is ``$KUBECONFIG`` or ``~/.kube/config``.
+        """Use a kubeconfig; None is ``$KUBECONFIG`` or ``~/.kube/config``. ``changes``: fields of the RestConfig.
 
         Raises:
             DriverError: it is unusable. ModuleNotFoundError: the official client, which reads it, is not installed.
         """
         remedy = f"check {path or 'the kubeconfig file'} and its {context or 'current'} context"
-        return cls._load(lambda: replace(config_from_kubeconfig(path, context), place=place), user_agent, remedy)
+        return cls._load(lambda: replace(config_from_kubeconfig(path, context), **changes), user_agent, remedy)
 
     @classmethod
     def _load(cls, load: Callable[[], RestConfig], user_agent: str, remedy: str) -> Transport:
@@ -392,7 +396,7 @@ class Transport:
         query: Query = (),
         body: object = None,
         content_type: str = JSON,
-        timeout: float = READ_TIMEOUT,
+        timeout: float | None = None,
     ) -> Response:
         """Send a request and read the response.
 
@@ -402,13 +406,15 @@ class Transport:
             query: query parameters.
             body: plain JSON value (the result of ``msgspec.to_builtins``), or None for a request without a body.
             content_type: media type of the body: JSON, or a format that includes JSON (YAML, patches).
-            timeout: seconds without a byte after which the request is given up, also while connecting.
+            timeout: seconds without a byte after which the request is given up, also while connecting; None: as
+                configured.
 
         Raises:
             ApiError: any status other than 2xx.
             Unreachable: no response.
         """
-        endpoint, answer = self._open(method, path, query, body, content_type, timeout)
+        limit = self._endpoint.config.timeout if timeout is None else timeout
+        endpoint, answer = self._open(method, path, query, body, content_type, limit)
         data = _read(endpoint, method, path, answer)
         if not 200 <= answer.status < 300:
             raise refusal(method, path, answer.status, data, answer.headers.get("Retry-After"))
@@ -427,7 +433,7 @@ class Transport:
             ApiError: any status other than 2xx.
             Unreachable: no response.
         """
-        endpoint, answer = self._open("GET", path, query, None, JSON, READ_TIMEOUT)
+        endpoint, answer = self._open("GET", path, query, None, JSON, self._endpoint.config.timeout)
         try:
             if not 200 <= answer.status < 300:
                 data = _read(endpoint, "GET", path, answer, 4096)
@@ -462,6 +468,8 @@ class Transport:
         words = "&".join(f"{quote(name)}={quote(value)}" for name, value in query)
         target = f"{path}?{words}" if words else path
         headers = {"Accept": JSON, "User-Agent": self._user_agent}
+        if self._endpoint.config.user:
+            headers["Impersonate-User"] = self._endpoint.config.user
         data = None
         if body is not None:
             headers["Content-Type"] = content_type

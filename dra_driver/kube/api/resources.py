@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from dra_driver.kube.api.client import JSON, READ_TIMEOUT, Query, Response, Stream, Transport
+from dra_driver.kube.api.client import JSON, Query, Response, Stream, Transport
 from dra_driver.kube.api.codec import (
     EVENTS,
     NODES,
@@ -134,7 +134,7 @@ class Collection(Generic[T]):
         transport: the API server.
         resource: the kind of objects.
         query: selectors for list and watch.
-        timeout: seconds without a byte after which a request is given up.
+        timeout: seconds without a byte after which a request is given up; None: as of the transport.
         served: the API version, if it is shared with other collections.
         namespace: whose objects are listed and watched; "": those of all namespaces.
     """
@@ -144,7 +144,7 @@ class Collection(Generic[T]):
         transport: Transport,
         resource: Resource[T],
         query: Query = (),
-        timeout: float = READ_TIMEOUT,
+        timeout: float | None = None,
         served: ServedVersion | None = None,
         namespace: str = "",
     ) -> None:
@@ -415,7 +415,7 @@ class ResourceApi:
 
     # Nodes
 
-    def get_node(self, name: str, *, timeout: float = READ_TIMEOUT) -> Node:
+    def get_node(self, name: str, *, timeout: float | None = None) -> Node:
         """Get one Node as stored now."""
         return self._nodes.get("", name, timeout=timeout)
 

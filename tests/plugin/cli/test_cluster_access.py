@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -105,3 +108,55 @@ def test_a_daemon_does_not_start_with_a_kubeconfig_that_cannot_be_used(
     file.write_text("hello")
     assert main([daemon, "--kubeconfig", str(file)]) == 2
     golden(capsys.readouterr().err)
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
+    """A server that takes connections and answers nothing, and a kubeconfig for it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server, kubeconfig(tmp_path / "config", f"http://127.0.0.1:{server.getsockname()[1]}")
+
+
+def test_a_silent_server_is_waited_for_as_long_as_asked(
+    silent: tuple[socket.socket, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = time.monotonic()
+    assert main(["top", "--once", "--kubeconfig", silent[1], "--request-timeout", "1s"]) == 2
+    assert 0.9 < time.monotonic() - began < 10
+    golden(capsys.readouterr().err)
+
+
+def test_requests_are_made_as_the_user_that_is_named(silent: tuple[socket.socket, str]) -> None:
+    server, file = silent
+    heard: list[bytes] = []
+
+    def hear() -> None:
+        connection, _ = server.accept()
+        with connection:
+            heard.append(connection.recv(4096))
+
+    with ThreadPoolExecutor(1) as one:
+        listening = one.submit(hear)
+        assert main(["top", "--once", "--kubeconfig", file, "--as", "jane"]) == 2
+        listening.result()
+    assert b"\r\nimpersonate-user: jane\r\n" in heard[0].lower()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["--as", "jane\r\nX-Other: y"], id="a user of two lines"),
+        pytest.param(["--as", "żaneta"], id="a user that no header can name"),
+        pytest.param(["--request-timeout", "soon"], id="no time"),
+        pytest.param(["--request-timeout", "0"], id="no time at all"),
+    ],
+)
+def test_options_of_access_that_cannot_be_used_are_one_line(
+    options: list[str], silent: tuple[socket.socket, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["top", "--once", "--kubeconfig", silent[1], *options])
+    said = capsys.readouterr()
+    assert said.out == ""
+    golden(said.err)
+    assert len(said.err.splitlines()) == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.cli.main import main
+from dra_driver.neuron.emulation.options import ECC_FILES
 from dra_driver.neuron.host.discover import discover
 from tests.golden import golden
 
@@ -42,6 +43,13 @@ def test_all_options_reach_the_host(tmp_path: Path, capsys: pytest.CaptureFixtur
     values = [(tmp_path / "sys/class/neuron_device" / name).read_text() for name in files]
     assert values == ["2,4\n", "00000000000000aa\n", "1\n", "-1\n"]
     golden(capsys.readouterr().out)
+
+
+def test_the_help_names_every_counter(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["emulate-host", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"ECC counters of device N: {', '.join(ECC_FILES)} (repeatable)" in said
 
 
 def test_a_negative_node_id_and_an_empty_mode_list_are_values(tmp_path: Path) -> None:
