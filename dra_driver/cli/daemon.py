@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from dra_driver.cli import vocabulary
 from dra_driver.util.errors import DriverError, UsageError
@@ -20,32 +20,118 @@ if TYPE_CHECKING:
     from dra_driver.kube.api.client import Transport
     from dra_driver.neuron.emulation.running import EmulatedHost
 
-Option = tuple[str, str, str | None, str]
-"""Option, environment variable, default, help."""
+class Option(NamedTuple):
+    """An option of a daemon, and the environment variable that sets it as well."""
 
-MIN_RESCAN_SECONDS, MAX_RESCAN_SECONDS = 0.1, 3600.0
-"""Interval between scans of the host; a scan takes 2 ms of CPU."""
+    flag: str
+    variable: str
+    default: str | None
+    """None, "": nothing is set."""
+    help: str
+    choices: tuple[str, ...] = ()
+    """Its legal values; (): any text."""
+    bounds: tuple[int, int] | tuple[float, float] | None = None
+    """The least and the greatest value of a number, which is whole if they are."""
+
+    @property
+    def name(self) -> str:
+        """Its key among the values that ``read_options`` returns, such as ``node_name``."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+    def read(self, text: str | None) -> Any:
+        """The value of a text; raises UsageError for an illegal one."""
+        subject = f"{self.flag} (${self.variable}) is {text!r}"
+        if self.choices and text not in self.choices:
+            raise UsageError(subject, remedy=f"use one of: {', '.join(self.choices)}")
+        if self.bounds is None or (not text and not self.default):
+            return text
+        least, most = self.bounds
+        try:
+            value = type(least)(text or "")
+        except ValueError:
+            value = most + 1
+        if not least <= value <= most:
+            raise UsageError(subject, remedy=f"give a number from {least:g} to {most:g}")
+        return value
+
+
+def port(flag: str, default: str, text: str) -> Option:
+    """A port that a negative number turns off."""
+    variable = flag.removeprefix("--").replace("-", "_").upper()
+    return Option(flag, variable, default, f"{text}; a negative port disables them", bounds=(-65535, 65535))
+
+
+def probes(number: str, address: str) -> tuple[Option, ...]:
+    """Where the health services are."""
+    return (
+        port("--healthcheck-port", number, "gRPC health services `liveness` and `readiness`"),
+        Option("--healthcheck-address", "HEALTHCHECK_ADDRESS", address, "address of the health service"),
+    )
+
+
+def identity(variable: str) -> Option:
+    """Of a controller with a lease."""
+    text = "unique name of this process in the lease (default: host name and a random suffix)"
+    return Option("--identity", variable, "", text)
+
+
+PROBED_BY_KUBELET: Final = probes("51515", "0.0.0.0")  # noqa: S104 - kubelet probes the pod's address
+METRICS: Final = (
+    port("--metrics-port", "-1", "port of the Prometheus metrics (HTTP)"),
+    Option("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics server"),
+)
+NODE_NAME: Final = Option("--node-name", "NODE_NAME", None, "name of this node's Node object (required)")
+HOST_ROOT: Final = Option("--host-root", "HOST_ROOT", "/", "directory with the host's /sys, /proc, /dev and /opt")
+HEALTH_HINTS: Final = Option(
+    "--health-hints-dir",
+    "HEALTH_HINTS_DIR",
+    "/run/neuron-health",
+    "directory in which the node problem detector writes faults from the kernel log",
+)
+RESCAN: Final = Option(
+    "--rescan-seconds", "RESCAN_SECONDS", "10", "interval between scans of the host", bounds=(0.1, 3600.0)
+)
+"""A scan takes 2 ms of CPU."""
+KUBECONFIG: Final = Option("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)")
+LOG_FORMAT: Final = Option("--log-format", "LOG_FORMAT", "text", "log format: text or json", choices=("text", "json"))
+EMULATE: Final = Option(
+    "--emulate",
+    "NEURON_DRA_DRIVER_EMULATION_MODE",
+    "",
+    "run on emulated hardware of this type, e.g. trn2.48xlarge",
+)
+EMULATED_VERSION: Final = Option(
+    "--emulated-driver-version", "EMULATED_DRIVER_VERSION", "", "kernel driver version of the emulated host"
+)
+EMULATED_HOST: Final = (
+    Option(
+        "--emulation-root",
+        "EMULATION_ROOT",
+        "",
+        "directory for the files of the emulated host (default: a temporary directory)",
+    ),
+    Option(
+        "--emulated-faults",
+        "EMULATED_FAULTS",
+        "",
+        "faults of emulated chips, such as 'device-lost@3 hbm-repairable@0-1'; to change them, edit `faults` there",
+    ),
+)
 
 
 def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
     """Add options, and the one for verbosity."""
-    for option, variable, default, text in options:
-        suffix = f" [${variable}]" if default in (None, "") else f" (default: {default}) [${variable}]"
-        parser.add_argument(option, help=text + suffix)
+    for option in options:
+        default = f" (default: {option.default})" if option.default else ""
+        parser.add_argument(option.flag, help=f"{option.help}{default} [${option.variable}]")
     parser.add_argument("-v", "--v", type=int, default=0, metavar="LEVEL", help="verbosity as in klog; 4 is debug")
 
 
-def read_options(
-    options: Iterable[Option],
-    choices: Mapping[str, tuple[str, ...]],
-    given: Mapping[str, Any],
-    environment: Mapping[str, str],
-) -> dict[str, Any]:
+def read_options(options: Iterable[Option], given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Options by name (``node_name``): the command line wins over the environment, which wins over the default.
 
     Args:
         options: all options.
-        choices: valid values of options that are restricted to a set.
         given: values from the command line, by name; None for options that were not given.
         environment: environment variables.
 
@@ -53,19 +139,17 @@ def read_options(
         UsageError: an invalid value.
     """
     values: dict[str, Any] = {}
-    for option, variable, default, _ in options:
-        name = option.removeprefix("--").replace("-", "_")
-        value = given.get(name)
-        values[name] = value if value is not None else environment.get(variable) or default
-        if name in choices and values[name] not in choices[name]:
-            legal = ", ".join(choices[name])
-            raise UsageError(f"{option} (${variable}) is {values[name]!r}", remedy=f"use one of: {legal}")
+    for option in options:
+        text = given.get(option.name)
+        values[option.name] = option.read(
+            text if text is not None else environment.get(option.variable) or option.default
+        )
     vocabulary.check_names(values)
     return values
 
 
-def check_node_options(values: dict[str, Any]) -> None:
-    """Convert the numbers among the options that all node agents share; raises UsageError for an invalid one."""
+def check_node_options(values: Mapping[str, Any]) -> None:
+    """Raise UsageError where options that all node agents share do not go together."""
     if not values["node_name"]:
         raise UsageError(
             "no node name is given", remedy="set NODE_NAME from the pod's spec.nodeName, or use --node-name"
@@ -75,22 +159,6 @@ def check_node_options(values: dict[str, Any]) -> None:
             "--emulated-faults ($EMULATED_FAULTS) is given without --emulate",
             remedy="also give the type of the emulated node, such as --emulate trn2.48xlarge",
         )
-    for name in ("healthcheck_port", "metrics_port"):
-        values[name] = int(number(f"--{name.replace('_', '-')}", values[name], -65535, 65535))
-    rescan = values["rescan_seconds"]
-    values["rescan_seconds"] = number("--rescan-seconds", rescan, MIN_RESCAN_SECONDS, MAX_RESCAN_SECONDS)
-
-
-def number(option: str, text: str, least: float, most: float, variable: str = "") -> float:
-    """A number within bounds; UsageError, which names the option and its variable (default: that of its name)."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = most + 1
-    if not least <= value <= most:
-        variable = variable or option.removeprefix("--").replace("-", "_").upper()
-        raise UsageError(f"{option} (${variable}) is {text!r}", remedy=f"give a number from {least:g} to {most:g}")
-    return value
 
 
 def transport(kubeconfig: str, place: str = "here") -> Transport:

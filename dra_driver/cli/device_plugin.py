@@ -15,80 +15,54 @@ if TYPE_CHECKING:
     from dra_driver.legacy.device_plugin.agent import DevicePluginSettings
 
 OPTIONS: tuple[daemon.Option, ...] = (
-    # Options that `kubelet-plugin` has too have the same names.
-    ("--node-name", "NODE_NAME", None, "name of this node's Node object (required)"),
-    ("--host-root", "HOST_ROOT", "/", "directory with the host's /sys, /proc, /dev and /opt"),
-    (
+    daemon.NODE_NAME,
+    daemon.HOST_ROOT,
+    daemon.Option(
         "--kubelet-directory",
         "KUBELET_DIRECTORY",
         "/var/lib/kubelet",
         "kubelet's directory; device-plugins/ and pod-resources/ below it are used",
     ),
-    ("--cdi-root", "CDI_ROOT", "/var/run/cdi", "directory of the CDI specs; used with --device-injection cdi"),
-    (
+    daemon.Option(
+        "--cdi-root", "CDI_ROOT", "/var/run/cdi", "directory of the CDI specs; used with --device-injection cdi"
+    ),
+    daemon.Option(
         "--device-injection",
         "DEVICE_INJECTION",
         "nodes",
         "nodes: give kubelet paths of device nodes; cdi: names of CDI devices (requires a runtime with CDI)",
+        choices=("nodes", "cdi"),
     ),
-    (
+    daemon.Option(
         "--device-numbering",
         "DEVICE_NUMBERING",
         "host",
         "host: host numbers; renumber: devices in containers start at /dev/neuron0",
+        choices=("host", "renumber"),
     ),
-    (
+    daemon.Option(
         "--visible-cores-variable",
         "VISIBLE_CORES_VARIABLE",
         "NEURON_RT_VISIBLE_CORES",
         "NEURON_RT_VISIBLE_CORES, or AWS_NEURON_VISIBLE_DEVICES to name the chips to the OCI hook as well",
+        choices=("NEURON_RT_VISIBLE_CORES", "AWS_NEURON_VISIBLE_DEVICES"),
     ),
-    (
-        "--healthcheck-port",
-        "HEALTHCHECK_PORT",
-        "51515",
-        "gRPC health services `liveness` and `readiness`; a negative port disables them",
-    ),
-    ("--healthcheck-address", "HEALTHCHECK_ADDRESS", "0.0.0.0", "address of the health service"),  # noqa: S104 - kubelet probes the pod's address
-    ("--metrics-port", "METRICS_PORT", "-1", "port of the Prometheus metrics (HTTP); a negative port disables them"),
-    ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics server"),
-    ("--emulate", "NEURON_DRA_DRIVER_EMULATION_MODE", "", "run on emulated hardware of this type, e.g. trn1.32xlarge"),
-    ("--emulated-driver-version", "EMULATED_DRIVER_VERSION", "", "kernel driver version of the emulated host"),
-    (
-        "--emulation-root",
-        "EMULATION_ROOT",
-        "",
-        "directory for the files of the emulated host (default: a temporary directory)",
-    ),
-    (
-        "--emulated-faults",
-        "EMULATED_FAULTS",
-        "",
-        "faults of emulated chips, such as 'device-lost@3 hbm-repairable@0-1'; to change them, edit `faults` there",
-    ),
-    ("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)"),
-    ("--log-format", "LOG_FORMAT", "text", "log format: text or json"),
-    ("--rescan-seconds", "RESCAN_SECONDS", "10", "interval between scans of the host"),
-    (
+    *daemon.PROBED_BY_KUBELET,
+    *daemon.METRICS,
+    daemon.EMULATE,
+    daemon.EMULATED_VERSION,
+    *daemon.EMULATED_HOST,
+    daemon.KUBECONFIG,
+    daemon.LOG_FORMAT,
+    daemon.RESCAN,
+    daemon.Option(
         "--state-dir",
         "STATE_DIR",
         "/var/lib/neuron-device-plugin",
         "directory for the plugin's record of the chips' health",
     ),
-    (
-        "--health-hints-dir",
-        "HEALTH_HINTS_DIR",
-        "/run/neuron-health",
-        "directory in which the node problem detector writes faults from the kernel log",
-    ),
+    daemon.HEALTH_HINTS,
 )
-
-CHOICES = {
-    "device_injection": ("nodes", "cdi"),
-    "device_numbering": ("host", "renumber"),
-    "visible_cores_variable": ("NEURON_RT_VISIBLE_CORES", "AWS_NEURON_VISIBLE_DEVICES"),
-    "log_format": ("text", "json"),
-}
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -118,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Options by name: command line over environment over default; raises UsageError for an invalid value."""
-    values = daemon.read_options(OPTIONS, CHOICES, given, environment)
+    values = daemon.read_options(OPTIONS, given, environment)
     if values["device_numbering"] == "renumber" and values["visible_cores_variable"] == "AWS_NEURON_VISIBLE_DEVICES":
         raise UsageError(
             "--device-numbering renumber and --visible-cores-variable AWS_NEURON_VISIBLE_DEVICES exclude each other",

@@ -20,36 +20,32 @@ if TYPE_CHECKING:
     from dra_driver.legacy.extender.service import ExtenderService, ExtenderSettings
 
 OPTIONS: tuple[daemon.Option, ...] = (
-    (
+    daemon.Option(
         "--port",
         "PORT",
         "12345",
         "port for the scheduler (/filter, /prioritize, /preempt, /bind) and for probes (/livez, /readyz)",
+        bounds=(0, 65535),
     ),
-    ("--bind-address", "BIND_ADDRESS", "0.0.0.0", "address of that port"),  # noqa: S104 - the scheduler is another pod
-    ("--tls-cert", "TLS_CERT", "", "PEM certificate, the same for all replicas; enables HTTPS"),
-    ("--tls-key", "TLS_KEY", "", "PEM key of the certificate"),
-    ("--tls-client-ca", "TLS_CLIENT_CA", "", "PEM CA; only clients with a certificate signed by it are accepted"),
-    ("--metrics-port", "METRICS_PORT", "-1", "port of the Prometheus metrics (HTTP); a negative port disables them"),
-    ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics server"),
-    ("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)"),
-    ("--namespace", "POD_NAMESPACE", "kube-system", "namespace of the lease neuron-scheduler-extender"),
-    (
-        "--identity",
-        "EXTENDER_IDENTITY",
-        "",
-        "unique name of this process in the lease (default: host name and a random suffix)",
+    daemon.Option("--bind-address", "BIND_ADDRESS", "0.0.0.0", "address of that port"),  # noqa: S104 - the scheduler is another pod
+    daemon.Option("--tls-cert", "TLS_CERT", "", "PEM certificate, the same for all replicas; enables HTTPS"),
+    daemon.Option("--tls-key", "TLS_KEY", "", "PEM key of the certificate"),
+    daemon.Option(
+        "--tls-client-ca", "TLS_CLIENT_CA", "", "PEM CA; only clients with a certificate signed by it are accepted"
     ),
-    (
+    *daemon.METRICS,
+    daemon.KUBECONFIG,
+    daemon.Option("--namespace", "POD_NAMESPACE", "kube-system", "namespace of the lease neuron-scheduler-extender"),
+    daemon.identity("EXTENDER_IDENTITY"),
+    daemon.Option(
         "--advertise-address",
         "POD_IP",
         "",
         "address of this replica, to which the others forward requests when it leads",
     ),
-    ("--log-format", "LOG_FORMAT", "text", "log format: text or json"),
+    daemon.LOG_FORMAT,
 )
 
-CHOICES = {"log_format": ("text", "json")}
 
 NOTES = """\
 Add this to the configuration of kube-scheduler (KubeSchedulerConfiguration v1):
@@ -109,10 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Options by name: command line over environment over default; raises UsageError for an invalid value."""
-    values = daemon.read_options(OPTIONS, CHOICES, given, environment)
-    values["port"] = int(daemon.number("--port", values["port"], 0, 65535))
-    values["metrics_port"] = int(daemon.number("--metrics-port", values["metrics_port"], -65535, 65535))
-    return values | {"leader_elect": given["leader_elect"]}
+    return daemon.read_options(OPTIONS, given, environment) | {"leader_elect": given["leader_elect"]}
 
 
 def settings(values: Mapping[str, Any]) -> ExtenderSettings:

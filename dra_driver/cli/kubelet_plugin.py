@@ -14,127 +14,104 @@ from dra_driver.util.errors import UsageError
 if TYPE_CHECKING:
     from dra_driver.driver.settings import DriverSettings
 
+ON_OFF = ("on", "off")
+
 OPTIONS: tuple[daemon.Option, ...] = (
-    ("--node-name", "NODE_NAME", None, "name of this node's Node object (required)"),
-    ("--pod-uid", "POD_UID", None, "UID of this pod; gives each instance its own sockets during a rolling update"),
-    ("--host-root", "HOST_ROOT", "/", "directory with the host's /sys, /proc, /dev and /opt"),
-    ("--cdi-root", "CDI_ROOT", "/var/run/cdi", "directory of the CDI specs"),
-    (
+    daemon.NODE_NAME,
+    daemon.Option(
+        "--pod-uid", "POD_UID", None, "UID of this pod; gives each instance its own sockets during a rolling update"
+    ),
+    daemon.HOST_ROOT,
+    daemon.Option("--cdi-root", "CDI_ROOT", "/var/run/cdi", "directory of the CDI specs"),
+    daemon.Option(
         "--registrar-dir",
         "KUBELET_REGISTRAR_DIRECTORY_PATH",
         "/var/lib/kubelet/plugins_registry",
         "kubelet's plugin registry",
     ),
-    (
+    daemon.Option(
         "--plugins-dir",
         "KUBELET_PLUGINS_DIRECTORY_PATH",
         "/var/lib/kubelet/plugins",
         "kubelet's plugin data directory; the driver keeps its state in neuron.aws.com/ below it",
     ),
-    (
-        "--healthcheck-port",
-        "HEALTHCHECK_PORT",
-        "51515",
-        "gRPC health services `liveness` and `readiness`; a negative port disables them",
-    ),
-    ("--healthcheck-address", "HEALTHCHECK_ADDRESS", "0.0.0.0", "address of the health service"),  # noqa: S104 - kubelet probes the pod's address
-    ("--metrics-port", "METRICS_PORT", "-1", "port of the Prometheus metrics (HTTP); a negative port disables them"),
-    ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics server"),
-    ("--emulate", "NEURON_DRA_DRIVER_EMULATION_MODE", "", "run on emulated hardware of this type, e.g. trn2.48xlarge"),
-    ("--emulated-driver-version", "EMULATED_DRIVER_VERSION", "", "kernel driver version of the emulated host"),
-    (
+    *daemon.PROBED_BY_KUBELET,
+    *daemon.METRICS,
+    daemon.EMULATE,
+    daemon.EMULATED_VERSION,
+    daemon.Option(
         "--emulated-ultraservers",
         "EMULATED_ULTRASERVERS",
         "",
         "group emulated nodes into UltraServers, such as 2x4, by the number at the end of a node's name",
     ),
-    (
-        "--emulation-root",
-        "EMULATION_ROOT",
-        "",
-        "directory for the files of the emulated host (default: a temporary directory)",
-    ),
-    (
-        "--emulated-faults",
-        "EMULATED_FAULTS",
-        "",
-        "faults of emulated chips, such as 'device-lost@3 hbm-repairable@0-1'; to change them, edit `faults` there",
-    ),
-    ("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)"),
-    ("--log-format", "LOG_FORMAT", "text", "log format: text or json"),
-    (
+    *daemon.EMULATED_HOST,
+    daemon.KUBECONFIG,
+    daemon.LOG_FORMAT,
+    daemon.Option(
         "--device-numbering",
         "DEVICE_NUMBERING",
         "renumber",
         "renumber: devices in containers start at /dev/neuron0; host: host numbers",
+        choices=("renumber", "host"),
     ),
-    (
+    daemon.Option(
         "--contiguity",
         "CONTIGUITY_POLICY",
         "warn",
         "refuse, warn about or allow claims whose host numbers are not contiguous",
+        choices=("refuse", "warn", "allow"),
     ),
-    (
+    daemon.Option(
         "--partitions",
         "PARTITIONS",
         "",
         "what nodes offer: some of chip, core, group, group4, node, joined by dots; the label of a Node overrides it",
     ),
-    (
+    daemon.Option(
         "--shared-counters",
         "SHARED_COUNTERS",
         "auto",
         "API servers for which overlapping devices are published; auto: Kubernetes 1.37 and later; force: 1.36 too",
+        choices=("auto", "force"),
     ),
-    (
+    daemon.Option(
         "--ultraserver-labels",
         "ULTRASERVER_LABELS",
         "on",
         "on or off: whether to label nodes of UltraServers with mode and ids",
+        choices=ON_OFF,
     ),
-    (
+    daemon.Option(
         "--present-label",
         "PRESENT_LABEL",
         "on",
         "on or off: whether to label the node neuron.amazonaws.com/present=true, for AWS's monitoring",
+        choices=ON_OFF,
     ),
-    (
+    daemon.Option(
         "--device-metadata",
         "DEVICE_METADATA",
         "off",
         "on or off: whether containers see files with the attributes of their devices (KEP-5304)",
+        choices=ON_OFF,
     ),
-    (
+    daemon.Option(
         "--claim-status",
         "CLAIM_STATUS",
         "on",
         "on or off: whether to write devices and their health to the status of claims",
+        choices=ON_OFF,
     ),
-    ("--rescan-seconds", "RESCAN_SECONDS", "10", "interval between scans of the host"),
-    (
+    daemon.RESCAN,
+    daemon.Option(
         "--health-policy",
         "HEALTH_POLICY",
         "",
         "health policy: what faults of chips mean for the scheduler, YAML or JSON (default: an empty table)",
     ),
-    (
-        "--health-hints-dir",
-        "HEALTH_HINTS_DIR",
-        "/run/neuron-health",
-        "directory in which the node problem detector writes faults from the kernel log",
-    ),
+    daemon.HEALTH_HINTS,
 )
-
-CHOICES = {
-    "log_format": ("text", "json"),
-    "device_numbering": ("renumber", "host"),
-    "contiguity": ("refuse", "warn", "allow"),
-    "shared_counters": ("auto", "force"),
-    "ultraserver_labels": ("on", "off"),
-    "present_label": ("on", "off"),
-    "device_metadata": ("on", "off"),
-    "claim_status": ("on", "off"),
-}
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -163,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
 
 def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Options by name: command line over environment over default; raises UsageError for an invalid value."""
-    values = daemon.read_options(OPTIONS, CHOICES, given, environment)
+    values = daemon.read_options(OPTIONS, given, environment)
     if values["emulated_ultraservers"] and not values["emulate"]:
         raise UsageError(
             "--emulated-ultraservers ($EMULATED_ULTRASERVERS) is given without --emulate",

@@ -14,46 +14,43 @@ from dra_driver.util.errors import DriverError
 if TYPE_CHECKING:
     from dra_driver.neuron.health.detector import Detector
 
+MIN_SECONDS, MAX_SECONDS = 1.0, 60.0
+"""Between readings: a hint is written at most once a second, and a line is seen within a minute."""
+
+MAX_LOOKBACK_SECONDS = 365 * 86400.0
+
 OPTIONS: tuple[daemon.Option, ...] = (
-    # Options that `kubelet-plugin` has too have the same names.
-    ("--host-root", "HOST_ROOT", "/", "directory with the host's /proc"),
-    (
+    daemon.Option("--host-root", "HOST_ROOT", "/", "directory with the host's /proc"),
+    daemon.Option(
         "--health-hints-dir",
         "HEALTH_HINTS_DIR",
         "/run/neuron-health",
         "directory of the hints, which the node's driver reads",
     ),
-    (
+    daemon.Option(
         "--kernel-log",
         "KERNEL_LOG",
         "",
         "for trials: a file with lines as `dmesg --raw` prints them, read in place of the kernel's log",
     ),
-    (
+    daemon.Option(
         "--lookback-seconds",
         "LOOKBACK_SECONDS",
         "",
         "ignore lines that are older than this at the start (default: take all of this boot)",
+        bounds=(0.0, MAX_LOOKBACK_SECONDS),
     ),
-    ("--rescan-seconds", "RESCAN_SECONDS", "5", "interval between readings of the log; a hint is written once in each"),
-    (
-        "--healthcheck-port",
-        "HEALTHCHECK_PORT",
-        "51515",
-        "gRPC health services `liveness` and `readiness`; a negative port disables them",
+    daemon.Option(
+        "--rescan-seconds",
+        "RESCAN_SECONDS",
+        "5",
+        "interval between readings of the log; a hint is written once in each",
+        bounds=(MIN_SECONDS, MAX_SECONDS),
     ),
-    ("--healthcheck-address", "HEALTHCHECK_ADDRESS", "0.0.0.0", "address of the health service"),  # noqa: S104 - kubelet probes the pod's address
-    ("--metrics-port", "METRICS_PORT", "-1", "port of the Prometheus metrics (HTTP); a negative port disables them"),
-    ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics server"),
-    ("--log-format", "LOG_FORMAT", "text", "log format: text or json"),
+    *daemon.PROBED_BY_KUBELET,
+    *daemon.METRICS,
+    daemon.LOG_FORMAT,
 )
-
-CHOICES = {"log_format": ("text", "json")}
-
-MIN_SECONDS, MAX_SECONDS = 1.0, 60.0
-"""Between readings: a hint is written at most once a second, and a line is seen within a minute."""
-
-MAX_LOOKBACK_SECONDS = 365 * 86400.0
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -76,23 +73,11 @@ def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT (status 0)."""
     from dra_driver.util.logs import configure
 
-    values = effective(vars(args), os.environ)
+    values = daemon.read_options(OPTIONS, vars(args), os.environ)
     configure(values["log_format"], args.v)
     with daemon.stopped_by_signals() as stop:
         daemon.run_until(stop, _Program(detector(values), values))
     return 0
-
-
-def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Options by name: command line over environment over default; raises UsageError for an invalid value."""
-    values = daemon.read_options(OPTIONS, CHOICES, given, environment)
-    for name in ("healthcheck_port", "metrics_port"):
-        values[name] = int(daemon.number(f"--{name.replace('_', '-')}", values[name], -65535, 65535))
-    values["rescan_seconds"] = daemon.number("--rescan-seconds", values["rescan_seconds"], MIN_SECONDS, MAX_SECONDS)
-    lookback = values["lookback_seconds"]
-    if lookback:
-        values["lookback_seconds"] = daemon.number("--lookback-seconds", lookback, 0, MAX_LOOKBACK_SECONDS)
-    return values
 
 
 def detector(values: Mapping[str, Any]) -> Detector:

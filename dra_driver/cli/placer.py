@@ -10,32 +10,21 @@ import socket
 from dra_driver.cli import daemon, vocabulary
 
 OPTIONS: tuple[daemon.Option, ...] = (
-    ("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)"),
-    ("--namespace", "POD_NAMESPACE", "neuron-dra-driver", "namespace of the lease and of the placer's ConfigMap"),
-    (
-        "--identity",
-        "PLACER_IDENTITY",
-        "",
-        "unique name of this process in the lease (default: host name and a random suffix)",
+    daemon.KUBECONFIG,
+    daemon.Option(
+        "--namespace", "POD_NAMESPACE", "neuron-dra-driver", "namespace of the lease and of the placer's ConfigMap"
     ),
-    (
+    daemon.identity("PLACER_IDENTITY"),
+    daemon.Option(
         "--group-timeout",
         "GROUP_TIMEOUT",
         "300",
         "seconds after which a group that lacks nodes is recreated elsewhere; 20 if the scheduler finds no node",
+        bounds=(1.0, 86400.0),
     ),
-    (
-        "--healthcheck-port",
-        "HEALTHCHECK_PORT",
-        "-1",
-        "gRPC health services `liveness` and `readiness`; a negative port disables them",
-    ),
-    ("--healthcheck-address", "HEALTHCHECK_ADDRESS", "127.0.0.1", "address of the health service"),
-    ("--log-format", "LOG_FORMAT", "text", "log format: text or json"),
+    *daemon.probes("-1", "127.0.0.1"),
+    daemon.LOG_FORMAT,
 )
-
-CHOICES = {"log_format": ("text", "json")}
-MIN_TIMEOUT, MAX_TIMEOUT = 1.0, 86400.0
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -60,15 +49,13 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.ultraserver.placer.values import Rules
     from dra_driver.util.logs import configure
 
-    values = daemon.read_options(OPTIONS, CHOICES, vars(args), os.environ)
+    values = daemon.read_options(OPTIONS, vars(args), os.environ)
     configure(values["log_format"], args.v)
-    timeout = daemon.number("--group-timeout", values["group_timeout"], MIN_TIMEOUT, MAX_TIMEOUT)
-    port = int(daemon.number("--healthcheck-port", values["healthcheck_port"], -65535, 65535))
     identity = values["identity"] or f"{socket.gethostname()}_{secrets.token_hex(4)}"
-    rules = Rules(timeout=timeout, avoid=timeout)
+    rules = Rules(timeout=values["group_timeout"], avoid=values["group_timeout"])
     service = PlacerService(daemon.transport(values["kubeconfig"]), values["namespace"], identity, rules)
     checks = {"liveness": service.stuck, "readiness": service.problems}
-    health = HealthServer(port, values["healthcheck_address"], checks)
+    health = HealthServer(values["healthcheck_port"], values["healthcheck_address"], checks)
     with daemon.stopped_by_signals() as stop:
         health.start()
         try:

@@ -18,31 +18,22 @@ if TYPE_CHECKING:
     from dra_driver.operations.recovery.policy import Policy
 
 OPTIONS: tuple[daemon.Option, ...] = (
-    ("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)"),
-    ("--namespace", "POD_NAMESPACE", "neuron-healthcheck-system", "namespace of the lease"),
-    (
-        "--identity",
-        "RECOVERY_IDENTITY",
-        "",
-        "unique name of this process in the lease (default: host name and a random suffix)",
+    daemon.KUBECONFIG,
+    daemon.Option("--namespace", "POD_NAMESPACE", "neuron-healthcheck-system", "namespace of the lease"),
+    daemon.identity("RECOVERY_IDENTITY"),
+    daemon.Option(
+        "--policy", "RECOVERY_POLICY", "", "file with the actions for each fault, see docs/operate/health.md"
     ),
-    ("--policy", "RECOVERY_POLICY", "", "file with the actions for each fault, see docs/operate/health.md"),
-    ("--hook", "RECOVERY_HOOK", "", "program that reloads drivers and reboots nodes: NODE PROVIDER_ID ACTION FAULT"),
-    ("--hook-timeout", "RECOVERY_HOOK_TIMEOUT", "60", "seconds that the hook may take"),
-    ("--metrics-port", "METRICS_PORT", "-1", "port of the Prometheus metrics (HTTP); a negative port disables them"),
-    ("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics server"),
-    (
-        "--healthcheck-port",
-        "HEALTHCHECK_PORT",
-        "-1",
-        "gRPC health services `liveness` and `readiness`; a negative port disables them",
+    daemon.Option(
+        "--hook", "RECOVERY_HOOK", "", "program that reloads drivers and reboots nodes: NODE PROVIDER_ID ACTION FAULT"
     ),
-    ("--healthcheck-address", "HEALTHCHECK_ADDRESS", "127.0.0.1", "address of the health service"),
-    ("--log-format", "LOG_FORMAT", "text", "log format: text or json"),
+    daemon.Option(
+        "--hook-timeout", "RECOVERY_HOOK_TIMEOUT", "60", "seconds that the hook may take", bounds=(0.1, 90.0)
+    ),
+    *daemon.METRICS,
+    *daemon.probes("-1", "127.0.0.1"),
+    daemon.LOG_FORMAT,
 )
-
-CHOICES = {"log_format": ("text", "json")}
-MAX_HOOK_SECONDS = 90.0
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -75,23 +66,19 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.util.logs import configure
     from dra_driver.util.metrics import Collector, serve
 
-    values = daemon.read_options(OPTIONS, CHOICES, vars(args), os.environ)
+    values = daemon.read_options(OPTIONS, vars(args), os.environ)
     configure(values["log_format"], args.v)
-    ports = {
-        name: int(daemon.number(f"--{name.replace('_', '-')}", values[name], -65535, 65535))
-        for name in ("healthcheck_port", "metrics_port")
-    }
     settings = read_settings(values, act=args.act, cloudwatch=args.cloudwatch)
     identity = values["identity"] or f"{socket.gethostname()}_{secrets.token_hex(4)}"
     service = RecoveryService(daemon.transport(values["kubeconfig"]), values["namespace"], identity, settings)
     checks = {"liveness": service.stuck, "readiness": service.problems}
-    health = HealthServer(ports["healthcheck_port"], values["healthcheck_address"], checks)
+    health = HealthServer(values["healthcheck_port"], values["healthcheck_address"], checks)
     text = "Time of one action: a drain is one round of evictions."
     collector = Collector(service.numbers.operations, service.samples, "recovery_action_seconds", text)
     with daemon.stopped_by_signals() as stop:
         stop_metrics = (
-            serve(collector, values["metrics_address"], ports["metrics_port"])
-            if ports["metrics_port"] >= 0
+            serve(collector, values["metrics_address"], values["metrics_port"])
+            if values["metrics_port"] >= 0
             else lambda: None
         )
         try:
@@ -110,14 +97,13 @@ def read_settings(values: dict[str, Any], *, act: bool, cloudwatch: bool) -> Rec
     from dra_driver.operations.recovery.hook import Hook
 
     policy = _policy(values["policy"])
-    timeout = daemon.number("--hook-timeout", values["hook_timeout"], 0.1, MAX_HOOK_SECONDS, "RECOVERY_HOOK_TIMEOUT")
     program = values["hook"]
     if program and shutil.which(program) is None:
         raise UsageError(f"--hook is {program!r}, which is not an executable program", remedy="check path and mode")
     tables = (policy.remedies, policy.faults)
     if cloudwatch or any("replace" in steps for table in tables for steps in table.values()):
         check_installed()
-    return RecoverySettings(policy, act, Hook(program, timeout) if program else None, cloudwatch)
+    return RecoverySettings(policy, act, Hook(program, values["hook_timeout"]) if program else None, cloudwatch)
 
 
 def _policy(file: str) -> Policy:

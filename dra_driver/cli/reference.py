@@ -94,12 +94,11 @@ def _epilog(text: str) -> Iterator[str]:
 
 def _settings(module: ModuleType) -> Iterator[str]:
     options: tuple[daemon.Option, ...] = module.OPTIONS
-    choices: dict[str, tuple[str, ...]] = getattr(module, "CHOICES", {})
-    for option, variable, default, text in options:
-        legal = choices.get(option.removeprefix("--").replace("-", "_"), ())
-        notes = [f"one of {', '.join(f'`{word}`' for word in legal)}"] if legal else []
-        notes += [f"default `{default}`"] if default not in (None, "") else []
-        yield from _bullet(f"`{option}`, `{variable}`", f"{text} ({'; '.join(notes)})" if notes else text)
+    for option in options:
+        notes = [f"one of {', '.join(f'`{word}`' for word in option.choices)}"] if option.choices else []
+        notes += [f"default `{option.default}`"] if option.default else []
+        text = f"{option.help} ({'; '.join(notes)})" if notes else option.help
+        yield from _bullet(f"`{option.flag}`, `{option.variable}`", text)
 
 
 def _kinds() -> Iterator[str]:

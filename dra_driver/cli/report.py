@@ -195,5 +195,5 @@ def _settings() -> ProgramSettings:
 
     tables = [getattr(import_module(f"dra_driver.cli.{name}"), "OPTIONS", ()) for name in DAEMONS]
     rows = [row for table in tables for row in table]
-    words = {"--v", *(row[0] for row in rows), *(name.replace("_", "-") for name in DAEMONS)}
-    return ProgramSettings(frozenset(row[1] for row in rows), frozenset(words))
+    words = {"--v", *(row.flag for row in rows), *(name.replace("_", "-") for name in DAEMONS)}
+    return ProgramSettings(frozenset(row.variable for row in rows), frozenset(words))

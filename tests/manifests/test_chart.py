@@ -346,7 +346,7 @@ def test_every_environment_variable_is_one_that_the_command_reads(workload: str)
     command, options = COMMANDS[workload]
     container = container_of(workload)
     assert container["command"] == command
-    assert {entry["name"] for entry in container["env"]} <= {variable for _, variable, _, _ in options}
+    assert {entry["name"] for entry in container["env"]} <= {option.variable for option in options}
 
 
 @needs_helm

@@ -324,7 +324,7 @@ def of_container(workload: str, objects: list[Object]) -> Object:
 @pytest.mark.parametrize("workload", OURS)
 def test_every_option_of_a_command_has_a_value_or_is_the_charts_own(workload: str) -> None:
     _, options = COMMANDS[workload]
-    variables = {variable for _, variable, _, _ in options}
+    variables = {option.variable for option in options}
     by_value = {variable for _, variable in SETTINGS[workload].values()}
     always = {entry["name"] for entry in container_of(workload)["env"]}
     assert variables - by_value - always - WITHOUT_VALUE == set()

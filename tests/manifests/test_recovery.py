@@ -78,9 +78,9 @@ def test_the_policy_names_what_recovery_writes_on_nodes_and_nothing_else() -> No
 def test_every_environment_variable_is_one_that_the_command_reads() -> None:
     (container,) = pod_spec(of_kind(objects_of(WORKLOAD), "Deployment"))["containers"]
     assert container["command"] == ["dra-driver", "recover"]
-    assert {entry["name"] for entry in container["env"]} <= {variable for _, variable, _, _ in recover.OPTIONS}
+    assert {entry["name"] for entry in container["env"]} <= {option.variable for option in recover.OPTIONS}
     assert {item["metadata"].get("namespace") for item in objects_of(WORKLOAD)} == {None, SYSTEM}
-    assert {option: default for option, _, default, _ in recover.OPTIONS}["--namespace"] == SYSTEM
+    assert {option.flag: option.default for option in recover.OPTIONS}["--namespace"] == SYSTEM
 
 
 @needs_helm
@@ -103,7 +103,9 @@ def test_the_schema_has_the_keys_the_bounds_and_the_steps_of_the_policy() -> Non
             assert (schema["minimum"], schema["maximum"]) == bounds
     assert properties["remedies"]["propertyNames"]["enum"] == list(REMEDIES)
     assert SCHEMA["definitions"]["steps"]["items"]["enum"] == list(STEPS)
-    assert OF_RECOVERY["hook"]["properties"]["timeoutSeconds"]["maximum"] == recover.MAX_HOOK_SECONDS
+    (timeout,) = (option for option in recover.OPTIONS if option.flag == "--hook-timeout")
+    assert timeout.bounds is not None
+    assert OF_RECOVERY["hook"]["properties"]["timeoutSeconds"]["maximum"] == timeout.bounds[1]
 
 
 def test_the_default_values_are_a_dry_run_with_the_default_policy() -> None:

@@ -13,7 +13,7 @@ from dra_driver.legacy.extender.service import ExtenderSettings
 from dra_driver.util.errors import UsageError
 from tests.golden import golden, golden_error
 
-VARIABLES = [variable for _, variable, _, _ in extender.OPTIONS]
+VARIABLES = [option.variable for option in extender.OPTIONS]
 
 
 @pytest.fixture(autouse=True)
