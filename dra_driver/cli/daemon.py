@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dra_driver.kube.api.client import Transport
     from dra_driver.neuron.emulation.running import EmulatedHost
 
+
 class Option(NamedTuple):
     """An option of a daemon, and the environment variable that sets it as well."""
 
@@ -51,7 +52,7 @@ class Option(NamedTuple):
         except ValueError:
             value = most + 1
         if not least <= value <= most:
-            raise UsageError(subject, remedy=f"give a number from {least:g} to {most:g}")
+            raise UsageError(subject, remedy=f"give a number from {least:.10g} to {most:.10g}")
         return value
 
 

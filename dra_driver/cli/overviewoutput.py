@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dra_driver.cli.terminal import columns
-from dra_driver.util.text import first_of, printable
+from dra_driver.util.text import first_of, printable, ranges
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from dra_driver.operations.overview.view import ChipRow, Frame, HolderOfChip, NodeRow
+    from dra_driver.operations.overview.view import ChipRow, Frame, HolderOfChip, NodeRow, TypeRow
 
 PRINTED_ROWS: Final = 100
 """Rows of a table that are printed without a terminal; -o wide, json and yaml have all."""
@@ -177,10 +177,7 @@ def _of_nodes(frame: Frame, *, wide: bool) -> Iterator[Section]:
             (
                 Cell(row.instance_type or "not known"),
                 *(Cell("-" if count is None else str(count)) for count in (row.nodes, row.chips, row.free, row.held)),
-                Cell(
-                    f"{row.sick}, {row.unknown} unknown" if row.unknown else str(row.sick),
-                    "bold red" if row.sick or row.unknown else "",
-                ),
+                Cell(_counted(row), "bold red" if row.sick or row.unknown else ""),
             )
             for row in frame.types
         ),
@@ -203,6 +200,11 @@ def _of_nodes(frame: Frame, *, wide: bool) -> Iterator[Section]:
     )
     if problems:
         yield Section(("NODE", "SINCE", "PROBLEM"), problems, "unserved nodes")
+
+
+def _counted(row: TypeRow) -> str:
+    parts = (f"{row.tainted} tainted" if row.tainted else "", f"{row.unknown} unknown" if row.unknown else "")
+    return ", ".join(filter(None, (str(row.sick - row.tainted), *parts)))
 
 
 def _node_row(row: NodeRow, *, wide: bool) -> tuple[Cell, ...]:
@@ -236,14 +238,17 @@ def _sign(chip: ChipRow, *, whole: bool) -> str:
 
 
 def _sick(row: NodeRow) -> str:
-    found = [
-        f"neuron{chip.index}: {', '.join(fault.code for fault in chip.faults)}" for chip in row.chips if chip.faults
-    ]
+    alike: dict[str, list[int]] = {}
+    for chip in row.chips:
+        if chip.faults:
+            named = (f"{fault.code} ({fault.rule})" if fault.rule else fault.code for fault in chip.faults)
+            alike.setdefault(", ".join(named), []).append(chip.index)
+    found = [f"neuron{ranges(indexes)}: {faults}" for faults, indexes in alike.items()]
     return first_of(found, 3) or row.condition or ("unknown" if row.unknown else "-")
 
 
 def cluster_table(nodes: Sequence[NodeRow], *, every_chip: bool) -> str:
-    """One line for each fault, and for each healthy chip or for all of a node; what is wrong with drivers below."""
+    """One line for each fault of chips, and for each healthy chip or for all; what is wrong with drivers below."""
     lines: list[tuple[str, ...]] = [("NODE", *FAULT_COLUMNS, "HOLDERS")]
     texts = []
     for node in nodes:
@@ -255,13 +260,17 @@ def cluster_table(nodes: Sequence[NodeRow], *, every_chip: bool) -> str:
             lines.append((node.name, whole, "unknown", driver.word, "-", driver.since or "-", *("-",) * 3))
             continue
         well = [chip for chip in node.chips if not chip.faults]
+        alike: dict[tuple[int, tuple[str, ...]], list[int]] = {}
         for chip in node.chips if every_chip else [chip for chip in node.chips if chip.faults]:
-            holders = first_of(chip.holders, 3) or "-"
             faults: list[tuple[str, ...]] = [
-                (item.code, item.severity, item.since or "-", item.effect or "-", item.row.remedy if item.row else "-")
+                (item.code, item.severity, item.since or "-", item.effect or "-", item.remedy or "-")
                 for item in chip.faults
             ] or [("-",) * 5]
-            lines += [(node.name, f"neuron{chip.index}", chip.state, *fault, holders) for fault in faults]
+            for fault in faults:
+                cells = (chip.state, *fault, first_of(chip.holders, 3) or "-")
+                alike.setdefault((chip.index if every_chip else -1, cells), []).append(chip.index)
+        rows = sorted(alike.items(), key=lambda item: item[1])
+        lines += [(node.name, f"neuron{ranges(indexes)}", *cells) for (_, cells), indexes in rows]
         if well and not every_chip:
             lines.append((node.name, f"{len(well)} of {len(node.chips)}", "healthy", *("-",) * 6))
         if node.condition and len(well) == len(node.chips):

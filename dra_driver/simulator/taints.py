@@ -54,7 +54,9 @@ def is_unhealthy(taint: DeviceTaint) -> bool:
 def way_out(taint: DeviceTaint) -> str:
     """What takes the taint away, as a clause; "" if that is not known."""
     if isinstance(taint, TaintOfRule):
-        return f"delete DeviceTaintRule {taint.rule} once its reason is gone"
+        return (
+            f"delete DeviceTaintRule {taint.rule} once its reason is gone (kubectl delete devicetaintrule {taint.rule})"
+        )
     fault = fault_of(taint)
     if fault is None:
         return ""

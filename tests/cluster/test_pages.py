@@ -67,6 +67,7 @@ def words(installation: Installation) -> dict[str, str]:
         "NODE": "node-1",
         "IMAGE": f"--yes {installation.image}",
         "POD": "pod0",
+        "NAMESPACE": "default",
     }
 
 

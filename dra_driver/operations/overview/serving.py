@@ -227,8 +227,8 @@ def _absence(node: Node | PartialNode, daemon_sets: Sequence[DaemonSet] | None) 
         )
     each = [f"DaemonSet {key} leaves the node out: {obstacle}" for key, obstacle in obstacles.items()]
     return f", because {'; '.join(each)}", (
-        f"change that on node {name} (kubectl describe node {name}), or the driver's nodeSelector, affinity or "
-        "tolerations in its settings"
+        f"correct the label (kubectl label node {name} KEY=VALUE --overwrite, or KEY- to remove it) or taint (kubectl "
+        f"taint node {name} KEY-) of the node, or the driver's nodeSelector, affinity or tolerations in its settings"
     )
 
 

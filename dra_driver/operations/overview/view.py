@@ -29,7 +29,7 @@ from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
 from dra_driver.neuron.topology.partitions import HardwarePart, device_name
 from dra_driver.operations.overview.objects import Claim, Node, Offered, Pod, Refusal, Servers, Slice
 from dra_driver.operations.overview.serving import NOT_LOADED, Daemon, Serving, serving
-from dra_driver.simulator.allocator.candidates import BLOCKING, selects, taint_of
+from dra_driver.simulator.allocator.candidates import BLOCKING, TaintOfRule, selects, taint_of
 from dra_driver.simulator.explain.findings import named
 from dra_driver.simulator.hardware import MEANINGS, Hardware
 from dra_driver.simulator.taints import fault_of, retired, written
@@ -75,11 +75,20 @@ class ChipFault:
     """Of the taint; "" where only the condition says so."""
     since: str = ""
     """RFC 3339, or ""."""
+    rule: str = ""
+    """The DeviceTaintRule that has the taint, or ""."""
 
     @property
     def row(self) -> Fault | None:
         """Its row of the table of faults; None for the taint of somebody else."""
         return FAULTS.get(self.code)
+
+    @property
+    def remedy(self) -> str:
+        """Of the table of faults, or what takes the taint away; "" if that is not known."""
+        if self.row is not None:
+            return self.row.remedy
+        return f"delete DeviceTaintRule {self.rule}" if self.rule else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +196,11 @@ class NodeRow:
         return sum(bool(chip.faults) for chip in self.chips)
 
     @property
+    def tainted(self) -> int:
+        """Those of them that have no fault."""
+        return sum(chip.state == "tainted" for chip in self.chips)
+
+    @property
     def unknown(self) -> int:
         """Other chips, of whose health nobody knows."""
         return sum(not chip.known and not chip.faults for chip in self.chips)
@@ -202,8 +216,8 @@ class TypeRow:
     free: int | None
     held: int
     sick: int
+    tainted: int = 0
     unknown: int = 0
-    """As of a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +320,7 @@ def node_document(row: NodeRow) -> dict[str, Any]:
                         "severity": fault.severity,
                         "since": fault.since or None,
                         "effect": fault.effect or None,
-                        "remedy": fault.row.remedy if fault.row is not None else None,
+                        "remedy": fault.remedy or None,
                     }
                     for fault in chip.faults
                 ],
@@ -379,6 +393,7 @@ def _by_type(rows: Iterable[NodeRow]) -> Iterator[TypeRow]:
             free,
             sum(row.held for row in group),
             sum(row.sick for row in group),
+            sum(row.tainted for row in group),
             sum(row.unknown for row in group),
         )
 
@@ -779,7 +794,8 @@ def _fault(taint: DeviceTaint) -> ChipFault | None:
         return ChipFault(found.code, severity, taint.effect, since)
     if retired(taint) or taint.effect not in BLOCKING:
         return None
-    return ChipFault(written(taint), "tainted", taint.effect, since)
+    rule = taint.rule if isinstance(taint, TaintOfRule) else ""
+    return ChipFault(written(taint), "tainted", taint.effect, since, rule)
 
 
 def _told(

@@ -270,8 +270,9 @@ def _tolerating(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
                 ways = listed([way for taint in taints if (way := way_out(taint))])
                 where = _request_name(case, part)
                 yield (
-                    f"tolerate the taint{'s' if len(taints) > 1 else ''} {names} in {where}: node "
-                    f"{miss.node.name} then fits" + (f"; or {ways}" if ways else "")
+                    (f"{ways}; or " if ways else "")
+                    + f"tolerate the taint{'s' if len(taints) > 1 else ''} {names} in {where}: node "
+                    f"{miss.node.name} then fits"
                 )
             if helpful:
                 break

@@ -326,9 +326,18 @@ def test_top_health_and_topology_agree_on_what_taint_rules_keep_from_pods(
     assert nodes["node-2"]["chips"][9]["state"] == "tainted"
     assert nodes["node-10"]["counts"]["free"] == 14
     health = shown(server, tmp_path, capsys, "health", "--node-name", "node-2").splitlines()
-    row = "node-2 neuron9 tainted example.com/under-repair:NoSchedule tainted 2026-02-01T00:00:00Z NoSchedule - -"
+    row = "node-2 neuron9 tainted example.com/under-repair:NoSchedule tainted 2026-02-01T00:00:00Z NoSchedule "
+    row += "delete DeviceTaintRule repair -"
     assert row.split() in [line.split() for line in health]
     assert "tainted device: 9" in shown(server, tmp_path, capsys, "topology", "--from-cluster", "node-2")
+
+
+def test_chips_that_a_rule_keeps_from_pods_are_told_together_and_with_the_rule(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taint_rule(server, "bench", driver="neuron.aws.com", pool="node-2")
+    golden(shown(server, tmp_path, capsys, "health"))
+    golden("\n".join(shown(server, tmp_path, capsys, "top", "--once").splitlines()[2:8]))
 
 
 def test_taint_rules_are_followed(server: ApiServer, tmp_path: Path) -> None:
