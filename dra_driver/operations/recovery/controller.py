@@ -28,14 +28,7 @@ from dra_driver.kube.api.watch import Informer
 from dra_driver.kube.objects.core import ObjectReference, PartialNode
 from dra_driver.neuron.health.faults import FAULTS
 from dra_driver.operations.recovery.aws import Aws, instance_of
-from dra_driver.operations.recovery.decide import (
-    Action,
-    Decision,
-    Kind,
-    Wait,
-    after_hook,
-    decide,
-)
+from dra_driver.operations.recovery.decide import Action, Kind, after_hook, decide
 from dra_driver.operations.recovery.hook import Hook
 from dra_driver.operations.recovery.nodes import NeuronNode, Sightings, clearing, marking, request_text, view
 from dra_driver.operations.recovery.policy import Policy
@@ -59,7 +52,6 @@ EVENTS: Final[Mapping[Kind, tuple[str, bool]]] = {
     "undo": ("NeuronRecoveryEnded", False),
 }
 """Kind of action to the reason of its Event, and whether that is a warning."""
-OPERATIONS: Final = tuple(EVENTS)
 _NO_ANSWER: Final = frozenset({0, 401, 429})
 """HTTP statuses, besides 500 and above, that do not say whether the change was made."""
 
@@ -86,7 +78,7 @@ class Numbers:
     """Actions by kind and result."""
     waits: Counter[str] = field(default_factory=Counter)
     nodes: Counter[str] = field(default_factory=Counter)
-    operations: Operations = field(default_factory=lambda: Operations(OPERATIONS))
+    operations: Operations = field(default_factory=lambda: Operations(tuple(EVENTS)))
 
 
 class Recovery(Term):
@@ -130,7 +122,6 @@ class Recovery(Term):
         """The Nodes of the current decision."""
         self._unanswered: tuple[str, Mapping[str, object]] | None = None
         """Node and patch without an answer: repeated before anything else is decided, as it may still be applied."""
-        self._failure: DriverError | None = None
         self._last = self._clock()
         """When a node was last begun or finished; a leader before this one may have finished one just before."""
         self._under_way: set[str] = set()
@@ -160,30 +151,25 @@ class Recovery(Term):
             self._last = now
         self._under_way = under_way
         decision = decide(views, self._last, self._settings.policy, now, hook=self._settings.hook is not None)
-        self._tell(decision, views)
-        self._carry_out(decision.actions)
-
-    def _tell(self, decision: Decision, views: Sequence[NeuronNode]) -> None:
         self._numbers.waits = Counter(wait.reason for wait in decision.waits)
-        self._numbers.nodes = Counter(found.verdict for found in views) + Counter(
-            {"acted-on": sum(found.mark is not None for found in views)}
-        )
+        marked = ["acted-on" for found in views if found.mark]
+        self._numbers.nodes = Counter([*(found.verdict for found in views), *marked])
         for wait in decision.waits:
-            self._tell_wait(wait)
-
-    def _tell_wait(self, wait: Wait) -> None:
-        # A fault that has just come often goes again, and "remedy" only says that there is nothing left to do.
-        if wait.reason not in ("persist", "remedy"):
-            self._say(wait.node, "NeuronRecoveryWaits", f"nothing is done now: {wait.text}")
+            # A fault that has just come often goes again, and "remedy" only says that there is nothing left to do.
+            if wait.reason not in ("persist", "remedy"):
+                self._say(wait.node, "NeuronRecoveryWaits", f"nothing is done now: {wait.text}")
+        self._carry_out(decision.actions)
 
     def _carry_out(self, actions: Iterable[Action]) -> None:
         """What fails for one node does not keep the others waiting."""
-        self._failure = None
+        failure: DriverError | None = None
         for action in actions:
             if not self._may_act():
                 return
             if not self._settings.act:
-                self._rehearse(action)
+                text = f"dry run, nothing was done; it would: {action.text}"
+                if self._say(action.node, "NeuronRecoveryDryRun", text):
+                    self._numbers.done[action.kind, "dry-run"] += 1
                 continue
             self._well(MAX_ROUND_SECONDS)  # each hook of an UltraServer's nodes takes its time
             started = time.perf_counter()
@@ -193,20 +179,15 @@ class Recovery(Term):
                 self._numbers.done[action.kind, "error"] += 1
                 self._numbers.operations.observe(action.kind, time.perf_counter() - started, ok=False)
                 self._say(action.node, "NeuronRecoveryFailed", f"{action.kind}: {error}", wrong=True)
-                self._failure = self._failure or error
+                failure = failure or error
                 if self._unanswered is not None:
                     break
                 continue
             if done:
                 self._numbers.done[action.kind, "done"] += 1
                 self._numbers.operations.observe(action.kind, time.perf_counter() - started, ok=True)
-        if self._failure is not None:
-            raise self._failure
-
-    def _rehearse(self, action: Action) -> None:
-        text = f"dry run, nothing was done; it would: {action.text}"
-        if self._say(action.node, "NeuronRecoveryDryRun", text):
-            self._numbers.done[action.kind, "dry-run"] += 1
+        if failure is not None:
+            raise failure
 
     def _do(self, action: Action) -> bool:
         """One action; returns whether it is done."""
@@ -217,7 +198,7 @@ class Recovery(Term):
             case "drain":
                 return self._unchanged(node) and self._drain(action, node)
             case "request":
-                return self._request(action, node)
+                return self._write(action, node, marking(node, action.mark, request=request_text(action.mark)))
             case "hook":
                 return self._unchanged(node) and self._call_hook(action, node)
             case "replace":
@@ -246,29 +227,18 @@ class Recovery(Term):
             return False
         return self._write(action, node, marking(node, action.mark))
 
-    def _request(self, action: Action, node: PartialNode) -> bool:
-        mark = action.mark
-        text = request_text(mark.action or "nothing", mark.fault, mark.node, mark.requested)
-        return self._write(action, node, marking(node, mark, request=text))
-
     def _call_hook(self, action: Action, node: PartialNode) -> bool:
         hook = self._settings.hook
         if hook is None:
             return False
-        failure: DriverError | None = None
+        # A call that is not recorded is repeated.
         try:
             hook.call(action.node, action.mark)
-        except DriverError as error:
-            failure = error
-        mark = after_hook(action.mark, succeeded=failure is None, now=self._clock())
-        patch = marking(node, mark)
-        # A call that is not recorded is repeated.
-        done = self._patch(action.node.name, patch)
-        if failure is not None:
-            raise failure
-        if done:
-            self._say_done(action)
-        return done
+        except DriverError:
+            mark = after_hook(action.mark, succeeded=False, now=self._clock())
+            self._patch(action.node.name, marking(node, mark))
+            raise
+        return self._write(action, node, marking(node, after_hook(action.mark, succeeded=True, now=self._clock())))
 
     def _replace(self, action: Action, node: PartialNode) -> bool:
         instance = instance_of(action.node.provider_id)
@@ -279,7 +249,8 @@ class Recovery(Term):
     def _write(self, action: Action, node: PartialNode, patch: Mapping[str, object]) -> bool:
         done = self._patch(node.metadata.name, patch)
         if done:
-            self._say_done(action)
+            reason, wrong = EVENTS[action.kind]
+            self._say(action.node, reason, action.text, wrong=wrong)
         return done
 
     def _patch(self, name: str, patch: Mapping[str, object]) -> bool:
@@ -321,10 +292,6 @@ class Recovery(Term):
             self._surprised = True
         self._informer.wrote(found)
         return found
-
-    def _say_done(self, action: Action) -> None:
-        reason, wrong = EVENTS[action.kind]
-        self._say(action.node, reason, action.text, wrong=wrong)
 
     def _say(self, node: NeuronNode, reason: str, text: str, *, wrong: bool = False) -> bool:
         """An Event on the Node, and the log; returns whether it is new."""

@@ -15,11 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from msgspec import structs
+
 from dra_driver.kube.objects.meta import timestamp
 from dra_driver.neuron.health.faults import FAULTS, REMEDIES
 from dra_driver.neuron.names import NODES_OF
 from dra_driver.operations.recovery.nodes import MARK, Mark, NeuronNode
-from dra_driver.operations.recovery.policy import STEPS, Policy, Step
+from dra_driver.operations.recovery.policy import HARMLESS, STEPS, Policy, Step
 from dra_driver.util.text import first_of
 
 Kind = Literal["begin", "drain", "request", "hook", "replace", "undo"]
@@ -91,19 +93,19 @@ def decide(nodes: Sequence[NeuronNode], last: float, policy: Policy, now: float,
         hook: whether there is a hook.
     """
     room = Room(nodes, policy)
-    actions: list[Action] = []
-    waits: list[Wait] = []
+    found: list[Action | Wait] = []
     candidates: list[tuple[tuple[NeuronNode, ...], Lead]] = []
     for unit in units(nodes, policy):
         if any(node.mark for node in unit):
-            _go_on(unit, room, policy, now, hook, actions, waits)
+            found += _go_on(unit, room, policy, now, hook)
         elif lead := lead_of(unit, policy, now):
             candidates.append((unit, lead))
         else:
-            waits += _not_yet(unit, policy)
+            found += _not_yet(unit, policy)
     candidates.sort(key=lambda item: (*(-rank for rank in _strength(item[1])), item[1].since, item[1].node.name))
-    _begin(candidates, room, last, policy, now, actions, waits)
-    return Decision(tuple(actions), tuple(waits))
+    found += _begin(candidates, room, last, policy, now)
+    actions = tuple(one for one in found if isinstance(one, Action))
+    return Decision(actions, tuple(one for one in found if isinstance(one, Wait)))
 
 
 def units(nodes: Iterable[NeuronNode], policy: Policy) -> Iterator[tuple[NeuronNode, ...]]:
@@ -233,27 +235,25 @@ def _begin(
     last: float,
     policy: Policy,
     now: float,
-    actions: list[Action],
-    waits: list[Wait],
-) -> None:
+) -> Iterator[Action | Wait]:
     for unit, lead in candidates:
         if blocked := next(_obstacles(unit, policy), None):
-            waits.append(Wait(lead.node, *blocked))
+            yield Wait(lead.node, *blocked)
         elif trouble := room.lacks(unit):
-            waits.append(Wait(lead.node, "budget", trouble))
+            yield Wait(lead.node, "budget", trouble)
         elif now - last < policy.pause_seconds:
             due = timestamp(last + policy.pause_seconds)
             text = f"a node was acted on, or this replica took over, a short time ago; it is due at {due}"
-            waits.append(Wait(lead.node, "pause", text))
+            yield Wait(lead.node, "pause", text)
         else:
-            actions += (_first(node, unit, lead, now) for node in unit)
+            yield from (_first(node, unit, lead, now) for node in unit)
             room.take(unit)
             last = now
 
 
 def _first(node: NeuronNode, unit: Sequence[NeuronNode], lead: Lead, now: float) -> Action:
     # Marked even if nothing is cordoned or tainted: the mark is what a successor goes on from.
-    did = tuple(step for step in lead.steps if step in ("taint", "cordon"))
+    did = tuple(step for step in HARMLESS if step in lead.steps)
     server = lead.node.unit if len(unit) > 1 else ""
     mark = Mark(lead.code, lead.node.name, int(now), did, since=int(lead.since), unit=server)
     return Action("begin", node, mark, f"{plan(lead)} ({lead.text})")
@@ -292,32 +292,24 @@ def _foreign(node: NeuronNode, policy: Policy) -> tuple[Reason, str] | None:
 # Units that have begun
 
 
-def _go_on(
-    unit: Sequence[NeuronNode],
-    room: Room,
-    policy: Policy,
-    now: float,
-    hook: bool,
-    actions: list[Action],
-    waits: list[Wait],
-) -> None:
+def _go_on(unit: Sequence[NeuronNode], room: Room, policy: Policy, now: float, hook: bool) -> Iterator[Action | Wait]:
     marked = [(node, node.mark) for node in unit if node.mark]
     if _is_over(unit, policy, now):
         text = "what was done to the node is undone: its fault is over"
-        actions += (Action("undo", node, mark, text) for node, mark in marked)
+        yield from (Action("undo", node, mark, text) for node, mark in marked)
         return
-    held = _held(unit, room, policy)
     lead = lead_of(unit, policy, now)
-    if held is None and lead is None:
-        held = "unknown", "nothing more is done until the node reports whether its fault is over or continues"
-    if held is not None or lead is None:
-        waits += (Wait(node, *held) for node, _ in marked if held)
+    why: tuple[Reason, str]
+    if held := _held(unit, room, policy):
+        why = held
+    elif lead is None:
+        why = "unknown", "nothing more is done until the node reports whether its fault is over or continues"
+    elif steps := _next_steps(unit, lead, now, hook):
+        yield from steps
         return
-    steps = list(_next_steps(unit, lead, now, hook))
-    actions += steps
-    if not steps:
-        waits += (Wait(node, "remedy", f"all steps are done; it is undone when the fault is over ({lead.text})")
-                  for node, _ in marked)  # fmt: skip
+    else:
+        why = "remedy", f"all steps are done; it is undone when the fault is over ({lead.text})"
+    yield from (Wait(node, *why) for node, _ in marked)
 
 
 def _is_over(unit: Sequence[NeuronNode], policy: Policy, now: float) -> bool:
@@ -348,23 +340,25 @@ def _handed_back(node: NeuronNode) -> bool:
 
 def _next_steps(unit: Sequence[NeuronNode], lead: Lead, now: float, hook: bool) -> Sequence[Action]:
     """The steps that are due, all of one kind: no node is ahead of the others of its unit."""
-    stages = (
-        [_catch_up(node, unit, lead, now) for node in unit],
-        [_drain(node, lead, now) for node in unit],
-        [_request(node, lead, now) for node in unit],
-        [_hook(node, lead, now, hook) for node in unit],
-        [_replace(node, lead, now) for node in unit],
-    )
-    for number, stage in enumerate(stages):
-        if number == len(stages) - 1 and hook and "request" in lead.steps and not _all_told(unit):
-            return ()  # a hook that fails can keep an instance from being replaced
-        if due := [action for action in stage if action is not None]:
-            return due
+    if late := [action for node in unit if (action := _catch_up(node, unit, lead, now))]:
+        return late
+    marked = [(node, node.mark) for node in unit if node.mark]
+    remedy, why = FAULTS[lead.code].remedy, f"({lead.text})"
+    if "drain" in lead.steps and (due := [(node, mark) for node, mark in marked if not mark.drained]):
+        drained = [(node, structs.replace(mark, drained=int(now))) for node, mark in due]
+        return [Action("drain", node, mark, f"its pods are evicted {why}") for node, mark in drained]
+    if "request" in lead.steps:
+        if due := [(node, mark) for node, mark in marked if not mark.requested or mark.action != remedy]:
+            told = f"{remedy} is requested: {REMEDIES[remedy]} {why}"
+            return [Action("request", node, _requested(mark, lead, now), told) for node, mark in due]
+        # A hook that fails can keep the instances from being replaced.
+        if hook and (due := [(node, mark) for node, mark in marked if not mark.hook_done]):
+            ready = [(node, mark) for node, mark in due if not now < mark.hook_next <= now + HOOK_PAUSE_MOST]
+            return [Action("hook", node, mark, f"the hook is told to {mark.action} {why}") for node, mark in ready]
+    if "replace" in lead.steps:
+        due = [(node, structs.replace(mark, replaced=int(now))) for node, mark in marked if not mark.replaced]
+        return [Action("replace", node, mark, f"the instance is replaced {why}") for node, mark in due]
     return ()
-
-
-def _all_told(unit: Sequence[NeuronNode]) -> bool:
-    return all(node.mark is not None and node.mark.hook_done for node in unit)
 
 
 def _catch_up(node: NeuronNode, unit: Sequence[NeuronNode], lead: Lead, now: float) -> Action | None:
@@ -372,47 +366,22 @@ def _catch_up(node: NeuronNode, unit: Sequence[NeuronNode], lead: Lead, now: flo
     first = _first(node, unit, lead, now)
     if node.mark is None:
         return first
-    missing = tuple(step for step in first.mark.did if step not in node.mark.did)
-    if not missing:
+    if set(first.mark.did) <= set(node.mark.did):
         return None
-    did = tuple(step for step in STEPS if step in (*node.mark.did, *missing))
-    return Action("begin", node, replace(node.mark, did=did), first.text)
+    did = tuple(step for step in HARMLESS if step in (*node.mark.did, *first.mark.did))
+    return Action("begin", node, structs.replace(node.mark, did=did), first.text)
 
 
-def _drain(node: NeuronNode, lead: Lead, now: float) -> Action | None:
-    if "drain" not in lead.steps or node.mark is None or node.mark.drained:
-        return None
-    return Action("drain", node, replace(node.mark, drained=int(now)), f"its pods are evicted ({lead.text})")
-
-
-def _request(node: NeuronNode, lead: Lead, now: float) -> Action | None:
-    action = FAULTS[lead.code].remedy
-    if "request" not in lead.steps or node.mark is None or (node.mark.requested and node.mark.action == action):
-        return None
-    mark = replace(
-        node.mark, fault=lead.code, node=lead.node.name, since=int(lead.since), requested=int(now), action=action,
-        hook_done=0, hook_tries=0, hook_next=0,
+def _requested(mark: Mark, lead: Lead, now: float) -> Mark:
+    return structs.replace(
+        mark, fault=lead.code, node=lead.node.name, since=int(lead.since), requested=int(now),
+        action=FAULTS[lead.code].remedy, hook_done=0, hook_tries=0, hook_next=0,
     )  # fmt: skip
-    return Action("request", node, mark, f"{action} is requested: {REMEDIES[action]} ({lead.text})")
-
-
-def _hook(node: NeuronNode, lead: Lead, now: float, hook: bool) -> Action | None:
-    if not hook or "request" not in lead.steps or node.mark is None or node.mark.hook_done:
-        return None
-    if now < node.mark.hook_next <= now + HOOK_PAUSE_MOST:
-        return None
-    return Action("hook", node, node.mark, f"the hook is told to {node.mark.action} ({lead.text})")
-
-
-def _replace(node: NeuronNode, lead: Lead, now: float) -> Action | None:
-    if "replace" not in lead.steps or node.mark is None or node.mark.replaced:
-        return None
-    return Action("replace", node, replace(node.mark, replaced=int(now)), f"the instance is replaced ({lead.text})")
 
 
 def after_hook(mark: Mark, *, succeeded: bool, now: float) -> Mark:
     """The mark after a call of the hook."""
     if succeeded:
-        return replace(mark, hook_done=int(now))
+        return structs.replace(mark, hook_done=int(now))
     pause = min(HOOK_PAUSE * 2 ** min(mark.hook_tries, 10), HOOK_PAUSE_MOST)
-    return replace(mark, hook_tries=min(mark.hook_tries + 1, 1000), hook_next=int(now) + pause)
+    return structs.replace(mark, hook_tries=min(mark.hook_tries + 1, 1000), hook_next=int(now) + pause)

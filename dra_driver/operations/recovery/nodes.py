@@ -24,7 +24,7 @@ from dra_driver.kube.objects.meta import Condition, timestamp
 from dra_driver.neuron.health.condition import TYPE, parse
 from dra_driver.neuron.health.faults import Remedy
 from dra_driver.neuron.names import NODES_OF, PRESENT, SERVER_MODE
-from dra_driver.operations.recovery.policy import Step
+from dra_driver.operations.recovery.policy import Harmless
 
 MARK: Final = "recovery.neuron.aws.com/mark"
 """Annotation: what was done to the Node and how far it is, as JSON (``Mark``)."""
@@ -49,8 +49,7 @@ OTHERS_TAINTS: Final[Mapping[str, str]] = {
 Verdict = Literal["sick", "well", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename="camel"):
     """Our own note on a Node. Times are whole seconds of Unix time; 0: not yet."""
 
     fault: str
@@ -58,8 +57,8 @@ class Mark:
     node: str
     """Name of the node that has the fault: another one of the same UltraServer, or itself."""
     began: int
-    did: tuple[Step, ...] = ()
-    """``taint`` and ``cordon``, if it was us."""
+    did: tuple[Harmless, ...] = ()
+    """What of these was us."""
     drained: int = 0
     requested: int = 0
     action: Remedy | None = None
@@ -83,7 +82,6 @@ class NeuronNode:
 
     name: str
     uid: str
-    version: str
     verdict: Verdict = "unknown"
     since: float = 0.0
     """Time since which the verdict has been the same."""
@@ -165,7 +163,6 @@ def view(node: PartialNode, sightings: Sightings, now: float) -> NeuronNode | No
     return NeuronNode(
         name=meta.name,
         uid=meta.uid,
-        version=meta.resource_version,
         verdict=verdict,
         since=times[verdict],
         faults={code: times[code] for code in chips},
@@ -195,42 +192,22 @@ def _verdict(health: Condition | None) -> tuple[Verdict, Mapping[int | None, tup
 # The mark as text
 
 
-class _Wire(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, rename="camel"):
-    fault: str
-    node: str
-    began: int
-    did: tuple[Literal["taint", "cordon"], ...] = ()
-    drained: int = 0
-    requested: int = 0
-    action: Remedy | None = None
-    hook_done: int = 0
-    hook_tries: int = 0
-    hook_next: int = 0
-    replaced: int = 0
-    since: int = 0
-    unit: str = ""
-
-
-_FIELDS: Final = _Wire.__struct_fields__
-
-
 def encode_mark(mark: Mark) -> str:
     """The annotation's value."""
-    return msgspec.json.encode(_Wire(**{name: getattr(mark, name) for name in _FIELDS})).decode()
+    return msgspec.json.encode(mark).decode()
 
 
 def decode_mark(text: str) -> Mark | None:
     """The mark; None for a text that ``encode_mark`` cannot have made."""
     try:
-        wire = msgspec.json.decode(text, type=_Wire)
+        return msgspec.json.decode(text, type=Mark)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
-    return Mark(**{name: getattr(wire, name) for name in _FIELDS})
 
 
-def request_text(action: Remedy, fault: str, node: str, at: float) -> str:
+def request_text(mark: Mark) -> str:
     """The value of the annotation that requests an action."""
-    found = {"action": action, "fault": fault, "node": node, "at": timestamp(at)}
+    found = {"action": mark.action, "fault": mark.fault, "node": mark.node, "at": timestamp(mark.requested)}
     return msgspec.json.encode(found).decode()
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from dra_driver.kube.documents import ManifestError, Origin, documents
 from dra_driver.neuron.health.faults import FAULTS, REMEDIES, Fault, Remedy
 from dra_driver.util.errors import UsageError
 from dra_driver.util.text import quoted
 
-Step = Literal["taint", "cordon", "drain", "request", "replace"]
+Harmless = Literal["taint", "cordon"]
+"""What may be done on the word of a source that pods can forge."""
+Step = Literal[Harmless, "drain", "request", "replace"]
 
 STEPS: Final[Mapping[Step, str]] = MappingProxyType(
     {
@@ -25,8 +27,7 @@ STEPS: Final[Mapping[Step, str]] = MappingProxyType(
 )
 """Each step and what it does, in the order in which the steps of a fault are taken."""
 
-HARMLESS: Final[tuple[Step, ...]] = ("taint", "cordon")
-"""What may be done on the word of a source that pods can forge."""
+HARMLESS: Final[tuple[Harmless, ...]] = get_args(Harmless)
 
 DEFAULT_STEPS: Final[Mapping[Remedy, tuple[Step, ...]]] = MappingProxyType(
     {

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.operations.recovery.decide import (
@@ -34,7 +35,7 @@ S4, S2 = f"{SERVER_4}=s", f"{SERVER_2}=s"
 def view(name: str, **changes: Any) -> NeuronNode:
     """A healthy node, or with ``faults``, a sick one."""
     verdict = "sick" if changes.get("faults") else "well"
-    return replace(NeuronNode(name, f"uid of {name}", "1", verdict=verdict, unit=name), **changes)  # type: ignore[arg-type] # one of the values
+    return replace(NeuronNode(name, f"uid of {name}", verdict=verdict, unit=name), **changes)  # type: ignore[arg-type] # one of the values
 
 
 def marked(name: str, mark: Mark | None = None, **changes: Any) -> NeuronNode:
@@ -179,7 +180,8 @@ def test_a_hook_that_fails_is_called_again_later_and_keeps_the_instance() -> Non
 def test_no_instance_of_an_ultraserver_is_replaced_before_the_hook_has_succeeded_for_each() -> None:
     policy = replace(AT_ONCE, remedies={"reboot": ("cordon", "drain", "request", "replace")})
     mark = Mark("heartbeat-stalled", "a", 1, ("cordon",), unit=S2, drained=2, requested=3, action="reboot")
-    told, failed = replace(mark, hook_done=4), replace(mark, hook_tries=1, hook_next=int(NOW) + 60)
+    told = structs.replace(mark, hook_done=4)
+    failed = structs.replace(mark, hook_tries=1, hook_next=int(NOW) + 60)
     nodes = [marked("a", told, faults=SICK), marked("b", failed)]
     assert kinds(nodes, policy, hook=True) == []
     nodes[1] = marked("b", told)
@@ -194,7 +196,8 @@ def test_a_graver_fault_adds_its_steps_and_requests_its_remedy() -> None:
         "request", "reboot", "device-lost", 0,
     )  # fmt: skip
     tainted = replace(AT_ONCE, faults={"device-lost": ("taint", "cordon")})
-    first = decide([marked("a", replace(mark, requested=0), faults={"device-lost": 0.0})], 0.0, tainted, NOW).actions
+    again = marked("a", structs.replace(mark, requested=0), faults={"device-lost": 0.0})
+    first = decide([again], 0.0, tainted, NOW).actions
     assert [(action.kind, action.mark.did) for action in first] == [("begin", ("taint", "cordon"))]
 
 

@@ -27,7 +27,7 @@ MARK = Mark("heartbeat-stalled", "n", 1, ("cordon",), action="reboot")
 
 def view(name: str, **changes: Any) -> NeuronNode:
     verdict = "sick" if changes.get("faults") else "well"
-    return replace(NeuronNode(name, f"uid of {name}", "1", verdict=verdict, unit=name), **changes)  # type: ignore[arg-type] # one of the values
+    return replace(NeuronNode(name, f"uid of {name}", verdict=verdict, unit=name), **changes)  # type: ignore[arg-type] # one of the values
 
 
 @pytest.mark.parametrize(
