@@ -6,7 +6,6 @@ the instance, or the environment.
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable
@@ -28,28 +27,19 @@ ACTIONS: Final = {
 """Calls and the IAM actions that they need."""
 CONNECT_SECONDS, READ_SECONDS = 2, 4
 """Short and without boto3's own retries: a leader must not hang in a call for longer than its lease."""
-THROTTLED_SECONDS: Final = 30.0
 
 _PROVIDER_ID: Final = re.compile(
     r"aws:///(?P<region>[a-z]{2}(?:-[a-z]{2,16}){1,3}-[0-9]{1,2})(?:[a-z]|(?:-[a-z0-9]{1,8}){1,4})"
     r"/(?P<instance>i-(?:[0-9a-f]{8}|[0-9a-f]{17}))",
     re.ASCII,
 )
-_THROTTLING: Final = ("Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException")
-
-log = logging.getLogger(__name__)
 
 
 class AwsError(DriverError):
-    """A call that AWS refused or did not answer.
+    """A call that AWS refused or did not answer."""
 
-    Attributes:
-        retry_after: seconds to wait before the next one, or None.
-    """
-
-    def __init__(self, what: str, *, remedy: str = "", retry_after: float | None = None) -> None:
+    def __init__(self, what: str, *, remedy: str = "") -> None:
         super().__init__(what, consequence="it is retried later", remedy=remedy)
-        self.retry_after = retry_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,19 +154,16 @@ class Aws:
         except ClientError as error:
             raise _refusal(operation, error.response) from error
         except (BotoCoreError, OSError) as error:
-            text = one_line(str(error), 300)
-            raise AwsError(f"AWS did not answer {operation}: {text}", remedy=_ACCESS) from error
+            raise AwsError(
+                f"AWS did not answer {operation}: {one_line(str(error), 300)}",
+                remedy="check the credentials of the service account and the network path to AWS",
+            ) from error
         return answer
-
-
-_ACCESS: Final = "check the credentials of the service account and the network path to AWS"
 
 
 def _refusal(operation: str, response: dict[str, Any]) -> AwsError:
     told = response.get("Error") or {}
     code, message = str(told.get("Code", "")), one_line(str(told.get("Message", "")), 300)
-    what = f"AWS refused {operation}: {code}: {message}"
-    if code in _THROTTLING:
-        return AwsError(what, retry_after=THROTTLED_SECONDS)
     denied = code in ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
-    return AwsError(what, remedy=f"grant {ACTIONS[operation]} to the service account's role" if denied else "")
+    remedy = f"grant {ACTIONS[operation]} to the service account's role" if denied else ""
+    return AwsError(f"AWS refused {operation}: {code}: {message}", remedy=remedy)

@@ -149,21 +149,14 @@ class Refusing:
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
 
-@pytest.mark.parametrize(
-    ("code", "wait"),
-    [
-        ("AccessDenied", None),
-        ("Throttling", 30.0),
-    ],
-)
-def test_a_refusal_says_what_to_do(code: str, wait: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", ["AccessDenied", "Throttling"])
+def test_a_refusal_says_what_to_do(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing = Refusing(code)
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{refusing.server.server_port}")
     with refusing.server, pytest.raises(AwsError) as caught:
         Aws().replace(Instance(REGION, "i-0123456789abcdef0"), respect_grace_period=False)
     refusing.server.shutdown()
     golden(str(caught.value))
-    assert caught.value.retry_after == wait
 
 
 def test_a_node_is_counted_in_cloudwatch(instances: list[str]) -> None:
