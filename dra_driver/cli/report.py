@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import vocabulary
-from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import one_line, printable
 
 if TYPE_CHECKING:
     from dra_driver.kube.api.client import Transport
     from dra_driver.operations.overview.view import Frame
+    from dra_driver.operations.report.allowed import Rule
     from dra_driver.operations.report.archive import Collected
-    from dra_driver.operations.report.cluster import ProgramSettings
 
 STDOUT: Final = "-"
 MAX_EXPLAINED: Final = 50
@@ -111,22 +110,21 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _of_node(root: Path) -> Collected:
-    from dra_driver.cli.hostinput import found_state_dir
+    from dra_driver.cli.hostinput import found_state_dir, state_dirs
     from dra_driver.operations.report.node import read
 
-    plugins = os.environ.get("KUBELET_PLUGINS_DIRECTORY_PATH") or "/var/lib/kubelet/plugins"
-    return read(root, root / plugins.lstrip("/") / DRIVER_NAME, found_state_dir(root))
+    return read(root, state_dirs(root)[0].parent, found_state_dir(root))
 
 
 def _of_cluster(args: argparse.Namespace) -> Collected:
     from dra_driver.cli.clusterinput import asking
     from dra_driver.kube.api.errors import ApiError
     from dra_driver.operations.report.archive import Collected
-    from dra_driver.operations.report.cluster import read
+    from dra_driver.operations.report.cluster import ClusterReader
 
     with asking(args) as transport:
         try:
-            found = read(transport, _settings(), args.node_name)
+            found = ClusterReader(transport, _workload(), args.node_name).read()
         except ApiError as error:
             found = Collected()
             found.missing.append((f"the cluster of {transport.server}", one_line(str(error), MAX_REASON_BYTES)))
@@ -188,12 +186,12 @@ def _explain(found: Collected) -> None:
         found.missing.append(("why more pods wait", f"the first {MAX_EXPLAINED} are explained"))
 
 
-def _settings() -> ProgramSettings:
-    """The options of the daemons, and the variables that stand for them."""
+def _workload() -> Rule:
+    """What is kept of the driver's programs: the options of the daemons, and the variables that stand for them."""
     from dra_driver.cli.main import DAEMONS
-    from dra_driver.operations.report.cluster import ProgramSettings
+    from dra_driver.operations.report.allowed import workload
 
     tables = [getattr(import_module(f"dra_driver.cli.{name}"), "OPTIONS", ()) for name in DAEMONS]
     rows = [row for table in tables for row in table]
     words = {"--v", *(row.flag for row in rows), *(name.replace("_", "-") for name in DAEMONS)}
-    return ProgramSettings(frozenset(row.variable for row in rows), frozenset(words))
+    return workload(frozenset(row.variable for row in rows), frozenset(words))

@@ -199,11 +199,10 @@ _SHARED: Final[Mapping[type, Rule]] = {
 _DEVICE_ATTRIBUTES: Final = {row.name for row in ATTRIBUTES}
 
 
-def _own_attribute(name: object) -> bool:
+def _own_attribute(name: str) -> bool:
     """Whether an attribute is of this driver, or of a group of devices."""
-    return isinstance(name, str) and (
-        name.removeprefix(f"{DRIVER_NAME}/") in _DEVICE_ATTRIBUTES or name.startswith(f"{GROUP_ATTRIBUTE_DOMAIN}/")
-    )
+    group = name.startswith(f"{GROUP_ATTRIBUTE_DOMAIN}/")
+    return group or name.removeprefix(f"{DRIVER_NAME}/") in _DEVICE_ATTRIBUTES
 
 
 _ATTRIBUTE: Final = merged(fields(resource.DeviceAttribute), {"string": text})

@@ -149,12 +149,11 @@ def archive(collected: Collected, *, at: float, redact: bool = False, kept: Sequ
         kept: names that stay all the same, such as those of the driver's own namespace.
     """
     names = Names(collected.names if redact else {}, kept)
-    files = {}
+    files, about = {}, {}
     for file in sorted(collected.files, key=lambda file: file.path):
-        body = plain(file.content, names)
+        body, path = plain(file.content, names), names.redacted(file.path)
         text = body if isinstance(body, str) else json.dumps(body, indent=1, sort_keys=True)
-        files["/".join(map(names.redacted, file.path.split("/")))] = text.rstrip("\n").encode() + b"\n"
-    about = {names.redacted(file.path): file.why for file in collected.files}
+        files[path], about[path] = text.rstrip("\n").encode() + b"\n", file.why
     missing = [(names.redacted(scrubbed(what)), names.redacted(scrubbed(why))) for what, why in collected.missing]
     files[MANIFEST] = "\n".join(_manifest(files, about, missing, at, redact=redact)).encode() + b"\n"
     out = io.BytesIO()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
@@ -85,43 +84,29 @@ REASONS: Final = frozenset(
 """Reasons of Events about pods and claims; other reasons come with images, commands and probes of users."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramSettings:
-    """What is a setting of the driver's programs."""
-
-    variables: frozenset[str]
-    """Environment variables."""
-    options: frozenset[str]
-    """Words of the command line: commands, and options such as ``--v``."""
-
-
-def read(transport: Transport, settings: ProgramSettings, nodes: Iterable[str] = ()) -> Collected:
-    """Everything of a cluster that belongs into a report.
+class ClusterReader:
+    """Reads everything of a cluster that belongs into a report.
 
     Args:
         transport: the API server.
-        settings: of the driver's programs.
+        workload: what is kept of a DaemonSet or Deployment of the driver (``allowed.workload``).
         nodes: objects and logs of these nodes alone; none: all nodes with Neuron devices.
-
-    Raises:
-        ApiError: the API server does not answer at all. What it refuses is noted, and left out.
     """
-    return _Reader(transport, settings, frozenset(nodes)).read()
 
-
-class _Reader:
-    def __init__(self, transport: Transport, settings: ProgramSettings, nodes: frozenset[str]) -> None:
+    def __init__(self, transport: Transport, workload: allowed.Rule, nodes: Iterable[str] = ()) -> None:
         self._transport = transport
-        self._settings = settings
-        self._nodes = nodes
+        self._workload_rule = workload
+        self._nodes = frozenset(nodes)
         self._found = Collected()
         self._programs: list[JsonObject] = []
         """Pods of the driver's own programs."""
 
     def read(self) -> Collected:
+        """Raises ApiError if the API server does not answer at all. What it refuses is noted, and left out."""
         version = ResourceApi(self._transport).server_version()
         self._add("cluster/version.json", "version of the API server", {"gitVersion": version.git_version})
-        slices = self._objects("ResourceSlice", allowed.SLICE, self._slice, "what the driver offers", SLICES)
+        own_slices = (("fieldSelector", f"spec.driver={DRIVER_NAME}"),)
+        slices = self._objects("ResourceSlice", allowed.SLICE, self._slice, "what the driver offers", own_slices)
         offering = {_at(item, "spec", "nodeName") for item in slices}
         self._objects("Node", allowed.NODE, lambda kept, _: self._node(kept, offering), "versions, labels and health")
         own = self._objects("DeviceClass", allowed.DEVICE_CLASS, _class, "what claims can ask for")
@@ -147,9 +132,9 @@ class _Reader:
         self._remember("template", templates)
         about = {(kind, *_key(item)) for kind, items in (("Pod", pods), ("ResourceClaim", claims)) for item in items}
         self._objects("Event", allowed.EVENT, lambda kept, _: _event(kept, about), "messages about these objects")
-        rule = allowed.workload(self._settings.variables, self._settings.options)
         for kind in ("DaemonSet", "Deployment"):
-            self._objects(kind, rule, lambda _, item: self._workload(item), "settings of the driver's programs")
+            why = "settings of the driver's programs"
+            self._objects(kind, self._workload_rule, lambda _, item: self._workload(item), why)
         self._policies()
         self._logs(pods)
         return self._found
@@ -314,9 +299,6 @@ class _Reader:
             self._found.missing.append((what + (" (previous)" if previous else ""), _refused(error)))
             return None
         return newest(body.decode("utf-8", "replace"))
-
-
-SLICES: Final = (("fieldSelector", f"spec.driver={DRIVER_NAME}"),)
 
 
 def newest(log: str, most: int = LOG_BYTES) -> str:

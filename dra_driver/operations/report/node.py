@@ -11,7 +11,7 @@ import msgspec
 from dra_driver.driver.claims.checkpoint import decoded
 from dra_driver.neuron.health.memory import FILE as HEALTH_FILE
 from dra_driver.neuron.health.memory import decoded as decoded_health
-from dra_driver.neuron.host.discover import discover
+from dra_driver.neuron.host.discover import BOOT_ID, discover
 from dra_driver.operations.report.archive import Collected, File
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import is_uid, read_file
@@ -47,8 +47,8 @@ def read(root: Path, state: Path, health: Path) -> Collected:
             {name: value for name, value in device.items() if name != "serial_number"} for device in document["devices"]
         ]
         found.files.append(File("node/inventory.json", "the node's devices as the driver sees them", document))
-    for name, what in (("kernel", "proc/sys/kernel/osrelease"), ("boot", "proc/sys/kernel/random/boot_id")):
-        _line(found, root / what, f"node/{name}.txt", "version of the kernel" if name == "kernel" else "id of the boot")
+    _line(found, root / "proc/sys/kernel/osrelease", "node/kernel.txt", "version of the kernel")
+    _line(found, root / BOOT_ID, "node/boot.txt", "id of the boot")
     _health(found, health / HEALTH_FILE)
     _claims(found, state)
     return found
@@ -81,12 +81,10 @@ def _health(found: Collected, path: Path) -> None:
 
 def _claims(found: Collected, state: Path) -> None:
     """The journal: what was prepared, and which files of it cannot be used (by name alone)."""
-    directory = state / "claims"
+    directory, quarantine = state / "claims", state / "quarantine"
     try:
         names = sorted(entry.name for entry in directory.iterdir() if entry.name.endswith(".json"))
-        aside = (
-            sorted(entry.name for entry in (state / "quarantine").iterdir()) if (state / "quarantine").is_dir() else []
-        )
+        aside = sorted(entry.name for entry in quarantine.iterdir()) if quarantine.is_dir() else []
     except OSError as error:
         found.missing.append(("the driver's journal of claims", error.strerror or "it cannot be read"))
         return
