@@ -91,31 +91,24 @@ def run(args: argparse.Namespace) -> int:
 def _evidence(args: argparse.Namespace) -> Evidence:
     import msgspec
 
-    from dra_driver.operations.verification.collect import (
-        beat_again,
-        collect,
-        lines_of,
-        listing,
-        read_input,
-        unanswered,
-    )
+    from dra_driver.operations.verification import collect
     from dra_driver.operations.verification.evidence import Evidence
     from dra_driver.operations.verification.report import read
 
     if args.from_report is not None:
         _refuse_more(args)
-        return read(read_input(args.from_report))
+        return read(collect.read_input(args.from_report))
     if not 0 <= args.wait <= MAX_WAIT:
         raise UsageError(f"--wait {args.wait} is out of range", remedy=f"give 0 to {MAX_WAIT} seconds")
-    host = collect(args.host_root)
+    host = collect.collect(args.host_root)
     added: dict[str, object] = {}
     if args.container_runtime:
         added["container_runtime"] = args.container_runtime
     if args.neuron_ls is not None:
-        added["neuron_ls"] = listing(read_input(args.neuron_ls).decode("utf-8", "replace"))
+        added["neuron_ls"] = collect.listing(collect.read_input(args.neuron_ls).decode("utf-8", "replace"))
     if args.kernel_log is not None:
-        log = read_input(args.kernel_log)
-        added |= {"kernel_log": lines_of(log), "unanswered": unanswered(log)}
+        log = collect.read_input(args.kernel_log)
+        added |= {"kernel_log": collect.lines_of(log), "unanswered": collect.unanswered(log)}
     if args.probe is not None:
         from dra_driver.operations.verification.probes import probe_container, probe_host
 
@@ -126,7 +119,7 @@ def _evidence(args: argparse.Namespace) -> Evidence:
     host = msgspec.structs.replace(host, **added)
     if args.wait:
         with Progress("watching the heartbeats", "s") as progress:
-            host = beat_again(args.host_root, host, args.wait, progress)
+            host = collect.beat_again(args.host_root, host, args.wait, progress)
     try:
         return msgspec.convert(msgspec.to_builtins(host, str_keys=True), Evidence, str_keys=True)
     except msgspec.ValidationError as error:

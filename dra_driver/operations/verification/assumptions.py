@@ -15,7 +15,6 @@ from dra_driver.operations.verification import verdicts
 from dra_driver.operations.verification.evidence import Evidence
 from dra_driver.operations.verification.verdicts import (
     Check,
-    State,
     Verdict,
     files,
     known_type,
@@ -513,21 +512,14 @@ class FeatureTrust(NamedTuple):
     """Numbers of the rows that differ, or else were not checked."""
 
 
-_TRUST: Final[tuple[tuple[State, Trust], ...]] = (
-    ("differs", "do not rely on it"),
-    ("not checked", "not fully checked"),
-)
-
-
 def trust(lines: tuple[Line, ...]) -> Iterator[FeatureTrust]:
     """Which features can be relied on, in the order in which the table first names them."""
     features = dict.fromkeys(feature for row in TABLE for feature in row.features)
     for feature in features:
         needed = [line for line in lines if feature in line.assumption.features]
-        for state, result in _TRUST:
-            numbers = tuple(line.number for line in needed if line.verdict.state == state)
-            if numbers:
-                yield FeatureTrust(feature, result, numbers)
-                break
+        if differing := tuple(line.number for line in needed if line.verdict.state == "differs"):
+            yield FeatureTrust(feature, "do not rely on it", differing)
+        elif missing := tuple(line.number for line in needed if line.verdict.state == "not checked"):
+            yield FeatureTrust(feature, "not fully checked", missing)
         else:
             yield FeatureTrust(feature, "as assumed", ())

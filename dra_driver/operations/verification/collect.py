@@ -6,8 +6,9 @@ import json
 import os
 import re
 import stat
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,7 @@ import msgspec
 
 from dra_driver.neuron.emulation.tree import NULL_DEVICE, PCI_VENDOR
 from dra_driver.neuron.health.kernel_log import marked_lines
-from dra_driver.neuron.host.devices import PROC_DEVICES
+from dra_driver.neuron.host.devices import PCI_DEVICES, PROC_DEVICES
 from dra_driver.neuron.host.discover import EMULATION_MARKER
 from dra_driver.neuron.host.signals import HEARTBEAT
 from dra_driver.neuron.host.sysfs import HostFiles
@@ -89,9 +90,9 @@ def _collect(root: Path, at: list[str]) -> Evidence:
     if not emulated and PROC_DEVICES not in seen and (own := HostFiles(Path("/")).read(PROC_DEVICES).text):
         # The kernel has one list for all containers.
         seen[PROC_DEVICES] = SeenFile(text=kept(FILES["proc-devices"], own), mode=0o444)
-    seen = _only_neuron_pci(seen)
+    seen = {path: seen[path] for path in sorted(seen) if not _is_others(seen, path)}
     texts = anonymous({path: found.text for path, found in seen.items() if found.text is not None})
-    seen = {path: msgspec.structs.replace(found, text=texts.get(path)) for path, found in sorted(seen.items())}
+    seen = {path: msgspec.structs.replace(found, text=texts.get(path)) for path, found in seen.items()}
     inside = root.resolve() != Path("/") and not emulated
     listed, log = (files.read(name).text if emulated else None for name in (NEURON_LS, KERNEL_LOG))
     return Evidence(
@@ -167,17 +168,13 @@ def _look(files: HostFiles, row: HostFile, path: str, *, emulated: bool) -> Seen
     return SeenFile(problem=scrubbed(why or said.problem)[:64], mode=0 if why else mode)
 
 
-def _only_neuron_pci(seen: dict[str, SeenFile]) -> dict[str, SeenFile]:
-    """Without PCI devices that are neither chips nor EFA devices: they are nobody's business here."""
-    kept_paths = {}
-    for path, found in seen.items():
-        if path.startswith("sys/bus/pci/"):
-            directory = "/".join(path.split("/")[:5])
-            vendor, device = (seen.get(f"{directory}/{name}", SeenFile()).text or "" for name in ("vendor", "device"))
-            if vendor != f"0x{PCI_VENDOR}" or not _PCI_IDS.fullmatch(device.removeprefix("0x")):
-                continue
-        kept_paths[path] = found
-    return kept_paths
+def _is_others(seen: Mapping[str, SeenFile], path: str) -> bool:
+    """Whether it is of a PCI device that is neither a chip nor an EFA device: these are nobody's business here."""
+    if not path.startswith(PCI_DEVICES):
+        return False
+    directory = "/".join(path.split("/")[:5])
+    vendor, device = (seen.get(f"{directory}/{name}", SeenFile()).text or "" for name in ("vendor", "device"))
+    return vendor != f"0x{PCI_VENDOR}" or not _PCI_IDS.fullmatch(device.removeprefix("0x"))
 
 
 def listing(text: str) -> tuple[ListedDevice, ...]:
@@ -227,8 +224,6 @@ def _told(text: str) -> str:
 
 def read_input(path: Path) -> bytes:
     """A file that the user names; ``-`` is standard input. Raises UsageError."""
-    import sys
-
     try:
         if str(path) == "-":
             data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)

@@ -6,11 +6,11 @@ the value is JSON as msgspec writes it, and strict when it is read: a report com
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from msgspec import Meta, Struct, field, to_builtins
+from msgspec import Meta, Struct, field
 
 from dra_driver.neuron.emulation.memory import TreeFiles
 from dra_driver.neuron.emulation.tree import CharacterDevice, Entry, SymbolicLink, TextFile
@@ -18,7 +18,7 @@ from dra_driver.neuron.host.devices import parse_pcie_root
 from dra_driver.neuron.host.discover import discover_files
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.topology.instance_types import InstanceType, lookup
-from dra_driver.operations.verification.hostfiles import CLASS, DEVICES, FILES, MAX_TEXT, Kind, row_of
+from dra_driver.operations.verification.hostfiles import CLASS, DEVICES, FILES, MAX_TEXT, Kind
 
 UNREADABLE: Final = "unreadable"
 LEFT_ALONE: Final = "left alone"
@@ -177,16 +177,3 @@ class Evidence(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
         """N of the ``neuronN`` in a directory, ascending, or of those with another prefix."""
         names = [name.removeprefix(prefix) for name in self._host.names(directory) if name.startswith(prefix)]
         return tuple(sorted(int(name) for name in names if name.isdecimal()))
-
-
-def unknown_paths(evidence: Evidence) -> Iterator[str]:
-    """Paths that no row of the host's files describes, or that are of another kind than its."""
-    for path, seen in evidence.files.items():
-        row = row_of(path)
-        if row is None or row.kind != seen.kind:
-            yield path
-
-
-def plain(value: Any) -> Any:
-    """A value of this module as JSON-ready values."""
-    return to_builtins(value, str_keys=True)

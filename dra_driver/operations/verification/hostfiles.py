@@ -28,6 +28,7 @@ from dra_driver.neuron.host.devices import (
     parse_pcie_root,
 )
 from dra_driver.neuron.host.discover import BOOT_ID, LNC_DEFAULT, MODULE_VERSION, PRODUCT_NAME, ec2_name
+from dra_driver.util.text import printable
 
 Keep = Literal["text", "serial", "server", "boot"]
 Kind = Literal["file", "device", "directory", "socket", "link"]
@@ -135,7 +136,7 @@ _NAMING: Final = (
 
 def scrubbed(text: str) -> str:
     """A text that is not of the expected form, without what could name an instance, a host, an address or a number."""
-    text = "".join(character if character.isprintable() else "?" for character in text[:MAX_TEXT])
+    text = printable(text[:MAX_TEXT])
     for pattern in _NAMING:
         text = pattern.sub("redacted", text)
     return text[:MAX_TEXT].strip()

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -52,29 +52,29 @@ def probe_host(root: Path, evidence: Evidence) -> Opened:
     """
     once: dict[int, str] = {}
     twice: dict[int, str] = {}
-    used = {} if evidence.emulated else _used_numbers()
+    used = set() if evidence.emulated else _used_numbers()
     for chip in evidence.chips:
         path, node = root / f"dev/neuron{chip}", evidence.files.get(f"dev/neuron{chip}")
         if node is None:
             continue
-        reason = used if isinstance(used, str) else used.get(node.number, "")
+        reason = used if isinstance(used, str) else "in use" if node.number in used else ""
         if not reason and evidence.text(f"{DEVICES}/neuron{chip}/dev") != node.number and not evidence.emulated:
             reason = "its number is not that of sysfs"
         once[chip], twice[chip] = (f"{LEFT_ALONE}: {reason}",) * 2 if reason else _open_both(path)
     return Opened(once, twice)
 
 
-def _used_numbers() -> dict[str, str] | str:
-    """Device numbers that some process has open, and why they are left alone; a text: why that cannot be told."""
+def _used_numbers() -> set[str] | str:
+    """Numbers of devices that some process has open; a text: why that cannot be told."""
     try:
         if os.stat("/proc/self/ns/pid").st_ino != INITIAL_PID_NAMESPACE:  # noqa: PTH116 # as the others here
             return "a container does not see who uses it"
         if os.geteuid() != 0:
             return "only root sees who uses it"
-        found = {}
+        found = set()
         for process in Path("/proc").iterdir():
             if process.name.isdecimal():
-                found.update(dict.fromkeys(_open_devices(process), "in use"))
+                found |= _open_devices(process)
     except OSError as error:
         return f"who uses it cannot be determined ({error.strerror})"
     return found
@@ -82,17 +82,11 @@ def _used_numbers() -> dict[str, str] | str:
 
 def _open_devices(process: Path) -> set[str]:
     numbers = set()
-    try:
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
         for descriptor in (process / "fd").iterdir():
-            try:
-                status = descriptor.stat()
-            except FileNotFoundError:
-                continue
-            if stat.S_ISCHR(status.st_mode):
-                numbers.add(f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}")
-    except (FileNotFoundError, ProcessLookupError):
-        return numbers  # it has ended
-    return numbers
+            with suppress(FileNotFoundError):
+                numbers.add(_number(descriptor))
+    return numbers - {""}
 
 
 def _open_both(path: Path) -> tuple[str, str]:
@@ -140,29 +134,26 @@ def probe_container(evidence: Evidence, dev: Path = Path("/dev")) -> ContainerVi
     Raises:
         UsageError: there is no node of a chip and none in sysfs, so this is no container with chips.
     """
-    nodes = {int(path.name.removeprefix("neuron")): _number(path) for path in _nodes(dev)}
+    own = sorted(path for path in dev.glob("neuron*") if re.fullmatch(PLACES["<chip>"][0], path.name))[:64]
+    nodes = {int(path.name.removeprefix("neuron")): _number(path) for path in own}
     if not nodes and not evidence.chips:
         raise UsageError(
             f"there is no chip in {dev}, and none in /sys",
             remedy="run --probe container in a pod whose claim was given chips",
         )
     opened = {index: _open_both(dev / f"neuron{index}")[0] for index in sorted(nodes)}
-    devices = {device.index: (device.major, device.minor) for device in evidence.inventory.devices}
     numbers = {
-        chip: (major, minor) for chip, (major, minor) in devices.items() if major is not None and minor is not None
+        device.index: (device.major, device.minor)
+        for device in evidence.inventory.devices
+        if device.major is not None and device.minor is not None
     }
     shared = len({*numbers.values()}) < len(numbers)
-    others = {
-        chip: (major, minor) for chip, (major, minor) in numbers.items() if f"{major}:{minor}" not in nodes.values()
-    }
+    others = {chip: number for chip, number in numbers.items() if "{}:{}".format(*number) not in nodes.values()}
     return ContainerView(nodes, opened, {} if shared else _open_others(others))
 
 
-def _nodes(dev: Path) -> list[Path]:
-    return sorted(path for path in dev.glob("neuron*") if re.fullmatch(PLACES["<chip>"][0], path.name))[:64]
-
-
 def _number(path: Path) -> str:
+    """Of a device; "" for something else."""
     status = path.stat()
     return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if stat.S_ISCHR(status.st_mode) else ""
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from msgspec import to_builtins
+
 from dra_driver.neuron.emulation.tree import NULL_DEVICE, CharacterDevice, Entry, TextFile
 from dra_driver.neuron.host.devices import PROC_DEVICES
-from dra_driver.operations.verification.evidence import Evidence, plain
+from dra_driver.operations.verification.evidence import Evidence
 from dra_driver.operations.verification.hostfiles import DEVICES
 
 NEURON_LS = "neuron-ls.json"
@@ -29,7 +31,7 @@ def files_of(host: Evidence) -> dict[str, Entry]:
     """
     tree = {path: _harmless(host, path, entry) for path, entry in host.tree.items()}
     if host.neuron_ls is not None:
-        tree[NEURON_LS] = TextFile(json.dumps(plain(host.neuron_ls), indent=1) + "\n")
+        tree[NEURON_LS] = TextFile(json.dumps(to_builtins(host.neuron_ls), indent=1) + "\n")
     if host.kernel_log is not None:
         tree[KERNEL_LOG] = TextFile("".join(f"{line}\n" for line in (*host.kernel_log, *(host.unanswered or ()))))
     return tree

@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from dra_driver.operations.verification.assumptions import TABLE, judge, trust
-from dra_driver.operations.verification.evidence import Evidence, Word, plain, unknown_paths
+from dra_driver.operations.verification.evidence import Evidence, Word
+from dra_driver.operations.verification.hostfiles import row_of
 from dra_driver.util.envelope import API_VERSION, ApiVersion, envelope
 from dra_driver.util.errors import UsageError
 from dra_driver.util.text import first_of, quoted
@@ -57,7 +58,7 @@ def document(host: Evidence) -> dict[str, Any]:
         features=[
             {"feature": item.feature, "trust": item.trust, "because": list(item.because)} for item in trust(lines)
         ],
-        evidence=plain(host),
+        evidence=msgspec.to_builtins(host, str_keys=True),
     )
 
 
@@ -78,10 +79,11 @@ def read(data: bytes) -> Evidence:
         found = msgspec.json.decode(data, type=_Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _unusable(quoted(str(error), 200)) from error
-    strange = list(unknown_paths(found.evidence))
+    files = found.evidence.files
+    strange = [quoted(path) for path, seen in files.items() if (row := row_of(path)) is None or row.kind != seen.kind]
     if strange:
-        raise _unusable(f"it contains unexpected files: {first_of([quoted(path) for path in strange], 3)}")
-    if any(seen.text is not None and seen.text != seen.text.strip() for seen in found.evidence.files.values()):
+        raise _unusable(f"it contains unexpected files: {first_of(strange, 3)}")
+    if any(seen.text is not None and seen.text != seen.text.strip() for seen in files.values()):
         raise _unusable("a text in it begins or ends with white space")
     return found.evidence
 

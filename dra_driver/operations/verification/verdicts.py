@@ -537,14 +537,11 @@ def listed(*fields: str) -> Check:
     def judge(host: Evidence) -> Verdict:
         said = {entry.neuron_device: _said(entry) for entry in host.neuron_ls or ()}
         ours = {chip: _expected(host, chip) for chip in said}
-        both = [
-            (chip, field) for chip in said for field in fields if None not in (said[chip][field], ours[chip].get(field))
+        pairs = [
+            (f"device {chip}: {field}", said[chip][field], ours[chip].get(field)) for chip in said for field in fields
         ]
-        odd = [
-            f"device {chip}: {field} {said[chip][field]} instead of {ours[chip][field]}"
-            for chip, field in both
-            if said[chip][field] != ours[chip][field]
-        ]
+        both = [(what, theirs, own) for what, theirs, own in pairs if theirs is not None and own is not None]
+        odd = [f"{what} {theirs} instead of {own}" for what, theirs, own in both if theirs != own]
         seen = _counted(values[fields[0]] or "not listed" for values in said.values())
         return _judged(seen, odd) if both else unchecked(NOTHING_TO_COMPARE, seen)
 
