@@ -146,11 +146,11 @@ class Aws:
         return self._clients[key]
 
     def _call(self, client: Any, operation: str, **arguments: Any) -> dict[str, Any]:
+        from botocore import xform_name
         from botocore.exceptions import BotoCoreError, ClientError
 
-        method = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower()
         try:
-            answer: dict[str, Any] = getattr(client, method)(**arguments)
+            answer: dict[str, Any] = getattr(client, xform_name(operation))(**arguments)
         except ClientError as error:
             raise _refusal(operation, error.response) from error
         except (BotoCoreError, OSError) as error:

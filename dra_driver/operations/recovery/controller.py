@@ -273,22 +273,20 @@ class Recovery(Term):
     def _unchanged(self, node: PartialNode) -> bool:
         """Whether the Node, as stored now, is the one that the decision rests on."""
         found = self._renew(node.metadata.name)
-        if found is None or found.metadata.uid != node.metadata.uid:
-            return False
-        return found.metadata.resource_version == node.metadata.resource_version
+        return found is not None and found.metadata.resource_version == node.metadata.resource_version
 
     def _renew(self, name: str) -> PartialNode | None:
         """Read a Node, so that the next decision rests on its current state."""
+        known = self._seen[name].metadata
         try:
             found = self._nodes.get("", name)
         except ApiError as error:
             if not error.object_missing:
                 raise
-            self._informer.gone("", name, self._seen[name].metadata.uid if name in self._seen else "")
+            self._informer.gone("", name, known.uid)
             self._surprised = True
             return None
-        known = self._seen.get(name)
-        if known is None or known.metadata.resource_version != found.metadata.resource_version:
+        if known.resource_version != found.metadata.resource_version:
             self._surprised = True
         self._informer.wrote(found)
         return found

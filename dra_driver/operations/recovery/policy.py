@@ -72,11 +72,9 @@ class Policy:
         if code in self.faults:
             return self.faults[code]
         # What a pod can forge must not use up the budgets, and a chip that is degraded works.
-        return (
-            ()
-            if fault.severity != "unhealthy" or _forgeable(fault)
-            else self.remedies.get(fault.remedy, DEFAULT_STEPS[fault.remedy])
-        )
+        if fault.severity != "unhealthy" or _forgeable(fault):
+            return ()
+        return self.remedies.get(fault.remedy, DEFAULT_STEPS[fault.remedy])
 
 
 def decode_policy(text: str, file: str = "policy") -> Policy:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from dra_driver.neuron.emulation.options import NEW_FILES_SINCE
@@ -139,38 +138,16 @@ def new_chips(host: Evidence) -> Verdict | None:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Texts:
-    """What files say: those that are as expected by their row's key, what is wrong with others, which say nothing."""
-
-    good: dict[str, list[str]] = field(default_factory=dict)
-    bad: list[str] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)
-
-    def add(self, host: Evidence, key: str, path: str, odd: Callable[[str], str]) -> None:
-        name, seen = path.removeprefix(f"{DEVICES}/"), host.files.get(path)
-        said = "" if seen is None else seen.number or (seen.text if seen.kind == "file" else THERE)
-        if seen is None:
-            self.bad.append(f"{name} is missing")
-        elif said is None or said == BUSY:
-            self.unread.append(f"{name}: {seen.problem or BUSY}")
-        elif FILES[key].parse(said) is None:
-            self.bad.append(f"{name} says {quoted(said)}")
-        elif problem := odd(said):
-            self.bad.append(f"{name}: {problem}")
+def _shown(texts: Mapping[str, Sequence[str]]) -> str:
+    """What files say, by their row's key, for people: one text, or how many files say what."""
+    parts = []
+    for key, said in texts.items():
+        secret, several = FILES[key].keep != "text", "<" in FILES[key].path
+        if several:
+            parts.append(f"{len({*said})} different texts, left out" if secret else _counted(said))
         else:
-            self.good.setdefault(key, []).append(said)
-
-    def shown(self) -> str:
-        """For people: one text, or how many files say what, for each kind of file."""
-        parts = []
-        for key, texts in self.good.items():
-            secret, several = FILES[key].keep != "text", "<" in FILES[key].path
-            if several:
-                parts.append(f"{len({*texts})} different texts, left out" if secret else _counted(texts))
-            else:
-                parts.append(f"{key} " * (len(self.good) > 1) + ("left out" if secret else texts[0]))
-        return "; ".join(dict.fromkeys(parts))
+            parts.append(f"{key} " * (len(texts) > 1) + ("left out" if secret else said[0]))
+    return "; ".join(dict.fromkeys(parts))
 
 
 def _counted(texts: Iterable[object]) -> str:
@@ -205,10 +182,7 @@ def files(
             return differs("none", found) if found else some_chips(host) or unchecked("no core has a directory")
         if absent is not None and not any(path in host.files for path in paths):
             return absent
-        texts = _Texts()
-        for path, key in paths.items():
-            texts.add(host, key, path, odd)
-        verdict = _verdict(texts, found, unique=unique(host))
+        verdict = _verdict(host, paths, found, odd, unique=unique(host))
         lacking = _lacking(host, needs)
         return verdict if lacking is None else lacking._replace(seen=verdict.seen)
 
@@ -223,13 +197,31 @@ def _findings(host: Evidence, codes: Iterable[str]) -> str:
     return first_of([one.text for one in found if one.subject not in unread], 2)
 
 
-def _verdict(texts: _Texts, findings: str, *, unique: bool) -> Verdict:
-    shown = texts.shown()
-    if findings or texts.bad:
-        return differs(shown, findings or first_of(texts.bad, MOST))
-    if texts.unread:
-        return unchecked(f"{first_of(texts.unread, MOST)}; run as root, or again later", shown)
-    twice = [key for key, said in texts.good.items() if unique and len({*said}) < len(said)]
+def _verdict(
+    host: Evidence, paths: Mapping[str, str], findings: str, odd: Callable[[str], str], *, unique: bool
+) -> Verdict:
+    good: dict[str, list[str]] = {}
+    bad: list[str] = []
+    unread: list[str] = []
+    for path, key in paths.items():
+        name, seen = path.removeprefix(f"{DEVICES}/"), host.files.get(path)
+        said = "" if seen is None else seen.number or (seen.text if seen.kind == "file" else THERE)
+        if seen is None:
+            bad.append(f"{name} is missing")
+        elif said is None or said == BUSY:
+            unread.append(f"{name}: {seen.problem or BUSY}")
+        elif FILES[key].parse(said) is None:
+            bad.append(f"{name} says {quoted(said)}")
+        elif problem := odd(said):
+            bad.append(f"{name}: {problem}")
+        else:
+            good.setdefault(key, []).append(said)
+    shown = _shown(good)
+    if findings or bad:
+        return differs(shown, findings or first_of(bad, MOST))
+    if unread:
+        return unchecked(f"{first_of(unread, MOST)}; run as root, or again later", shown)
+    twice = [key for key, texts in good.items() if unique and len({*texts}) < len(texts)]
     return differs(shown, f"the file {twice[0]} of several chips says the same") if twice else ok(shown)
 
 
