@@ -113,7 +113,9 @@ def _policy(file: str) -> Policy:
         return Policy()
     try:
         with Path(file).open("rb") as opened:
-            text = opened.read(MAX_POLICY_BYTES + 1).decode()
+            data = opened.read(MAX_POLICY_BYTES + 1)
+        # What is too long, and refused below, may end within a character.
+        text = data.decode(errors="strict" if len(data) <= MAX_POLICY_BYTES else "replace")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the policy {file} cannot be read: {error}", remedy="check path and content") from error
     return decode_policy(text, file)

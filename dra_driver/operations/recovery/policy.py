@@ -83,7 +83,7 @@ def decode_policy(text: str, file: str = "policy") -> Policy:
     Raises:
         UsageError: anything that is not known or not legal; the text has line, path and the legal values.
     """
-    if len(text) > MAX_POLICY_BYTES:
+    if len(text.encode(errors="replace")) > MAX_POLICY_BYTES:
         raise UsageError(f"{file} is longer than {MAX_POLICY_BYTES} bytes", remedy="give a policy, not another file")
     try:
         found = list(documents(file, text))

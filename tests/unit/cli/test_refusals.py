@@ -263,6 +263,16 @@ def test_settings_of_recovery_that_cannot_be_used(option: dict[str, str]) -> Non
         recover.read_settings(values, act=False, cloudwatch=False)
 
 
+@pytest.mark.parametrize("start", ["", "x"], ids=["between characters", "within a character"])
+def test_a_policy_with_umlauts_that_is_too_long_is_not_cut_and_taken(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("policy.yaml").write_text(f"#{start}{'ä' * 4096}\nmaxAtOnce: 2\n", encoding="utf-8")
+    with golden_error(UsageError):
+        recover.read_settings({"policy": "policy.yaml", "hook": "", "hook_timeout": "60"}, act=True, cloudwatch=False)
+
+
 def test_settings_of_the_device_plugin_that_exclude_each_other() -> None:
     given = {"device_numbering": "renumber", "visible_cores_variable": "AWS_NEURON_VISIBLE_DEVICES"}
     with golden_error(UsageError):
