@@ -18,7 +18,6 @@ from dra_driver.util.text import one_line, printable
 
 if TYPE_CHECKING:
     from dra_driver.kube.api.client import Transport
-    from dra_driver.operations.overview.view import Frame
     from dra_driver.operations.report.allowed import Rule
     from dra_driver.operations.report.archive import Collected
 
@@ -130,7 +129,7 @@ def _of_cluster(args: argparse.Namespace) -> Collected:
             found.missing.append((f"the cluster of {transport.server}", one_line(str(error), MAX_REASON_BYTES)))
             return found
         try:
-            _show(found, _frame(args, transport), transport.server)
+            _show(found, args, transport)
         except (DriverError, ModuleNotFoundError) as error:
             found.missing.append(("what top and health show", one_line(str(error), MAX_REASON_BYTES)))
     try:
@@ -140,23 +139,19 @@ def _of_cluster(args: argparse.Namespace) -> Collected:
     return found
 
 
-def _frame(args: argparse.Namespace, transport: Transport) -> Frame:
+def _show(found: Collected, args: argparse.Namespace, transport: Transport) -> None:
+    from dra_driver.cli.overviewoutput import Shown, cluster_table
     from dra_driver.operations.overview.following import listed, readable
     from dra_driver.operations.overview.view import view
+    from dra_driver.operations.report.archive import File
 
     cluster = listed(transport, readable(transport))
     # What kubelet says of users' containers has images, commands and probes.
     pods = [
         pod if pod.daemon is not None else replace(pod, state=replace(pod.state, detail="")) for pod in cluster.pods
     ]
-    return view(replace(cluster, pods=pods), nodes=args.node_name)
-
-
-def _show(found: Collected, frame: Frame, server: str) -> None:
-    from dra_driver.cli.overviewoutput import Shown, cluster_table
-    from dra_driver.operations.report.archive import File
-
-    text = Shown("name", "", frozenset(), "text").text(frame, server)
+    frame = view(replace(cluster, pods=pods), nodes=args.node_name)
+    text = Shown("name", "", frozenset(), "text").text(frame, transport.server)
     found.files.append(File("cluster/top.txt", "what top shows, without messages of users' containers", text))
     table = cluster_table(frame.nodes, every_chip=False)
     found.files.append(File("cluster/health.txt", "what health shows", table))

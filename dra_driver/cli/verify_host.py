@@ -150,18 +150,15 @@ def text(host: Evidence) -> Iterator[str]:
     for line in lines:
         row, verdict = line.assumption, line.verdict
         yield f"{line.number:3}  {verdict.state:<11}  {row.text}"
-        if verdict.seen:
-            yield f"{'seen':>17}: {verdict.seen}"
-        if verdict.why:
-            yield f"{'why':>17}: {verdict.why}"
-        yield f"{'source':>17}: {row.source.text}"
-        yield f"{'if it is wrong':>17}: {row.consequence}"
+        said = {"seen": verdict.seen, "why": verdict.why, "source": row.source.text, "if it is wrong": row.consequence}
+        yield from (f"{what:>17}: {told}" for what, told in said.items() if told)
     yield ""
     counts = Counter(line.verdict.state for line in lines)
     yield ", ".join(f"{counts[state]} {state}" for state in get_args(State))
     yield ""
-    width = max(len(item.feature) for item in trust(lines))
-    for item in trust(lines):
+    features = list(trust(lines))
+    width = max(len(item.feature) for item in features)
+    for item in features:
         because = f" (lines {', '.join(map(str, item.because))})" if item.because else ""
         yield f"{item.feature:<{width}}  {item.trust}{because}"
 

@@ -30,7 +30,7 @@ from dra_driver.neuron.health.faults import FAULTS
 from dra_driver.operations.recovery.aws import Aws, instance_of
 from dra_driver.operations.recovery.decide import Action, Kind, after_hook, decide
 from dra_driver.operations.recovery.hook import Hook
-from dra_driver.operations.recovery.nodes import NeuronNode, Sightings, clearing, marking, request_text, view
+from dra_driver.operations.recovery.nodes import NeuronNode, Sightings, clearing, marking, view
 from dra_driver.operations.recovery.policy import Policy
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations, Sample
@@ -198,7 +198,7 @@ class Recovery(Term):
             case "drain":
                 return self._unchanged(node) and self._drain(action, node)
             case "request":
-                return self._write(action, node, marking(node, action.mark, request=request_text(action.mark)))
+                return self._write(action, node, marking(node, action.mark, request=True))
             case "hook":
                 return self._unchanged(node) and self._call_hook(action, node)
             case "replace":

@@ -147,10 +147,11 @@ def view(node: PartialNode, sightings: Sightings, now: float) -> NeuronNode | No
         return None
     mark = decode_mark(marked) if marked is not None else None
     verdict, by_chip = _verdict(health)
-    chips: dict[str, tuple[int, ...]] = {}
-    for chip, codes in by_chip.items():
-        for code in codes:
-            chips[code] = tuple(sorted({*chips.get(code, ()), *(() if chip is None else (chip,))}))
+    chips = {
+        code: tuple(sorted(chip for chip, its in by_chip.items() if chip is not None and code in its))
+        for codes in by_chip.values()
+        for code in codes
+    }
     agent, ready = conditions.get(AWS_CONDITION), conditions.get("Ready")
     label = next((label for label in NODES_OF if labels.get(label)), None)
     unit = f"{label}={labels[label]}" if label else meta.name
@@ -205,18 +206,15 @@ def decode_mark(text: str) -> Mark | None:
         return None
 
 
-def request_text(mark: Mark) -> str:
-    """The value of the annotation that requests an action."""
-    found = {"action": mark.action, "fault": mark.fault, "node": mark.node, "at": timestamp(mark.requested)}
-    return msgspec.json.encode(found).decode()
-
-
 # Changes as JSON merge patches, each for exactly one state of the Node
 
 
-def marking(node: PartialNode, mark: Mark, *, request: str | None = None) -> dict[str, object]:
-    """The patch that writes the mark and, with it, what the mark says was done."""
-    notes = {MARK: encode_mark(mark)} | ({REQUEST: request} if request is not None else {})
+def marking(node: PartialNode, mark: Mark, *, request: bool = False) -> dict[str, object]:
+    """The patch that writes the mark and, with it, what the mark says was done; ``request``: or was requested."""
+    notes = {MARK: encode_mark(mark)}
+    if request:
+        told = {"action": mark.action, "fault": mark.fault, "node": mark.node, "at": timestamp(mark.requested)}
+        notes[REQUEST] = msgspec.json.encode(told).decode()
     spec: dict[str, object] = {}
     if "cordon" in mark.did and not node.spec.unschedulable:
         spec["unschedulable"] = True

@@ -163,7 +163,7 @@ def test_what_was_marked_is_taken_back_to_the_byte(taints: list[Any], tainted_at
     spec = {"taints": taints} if tainted_at_all and taints else {}
     before = {"spec": spec, "metadata": {"annotations": {"other": "x"}}}
     mark = Mark("heartbeat-stalled", "a", 1, did)
-    patch = marking(node(spec=spec), mark, request="r")
+    patch = marking(node(spec=spec), mark, request=True)
     assert patch["metadata"]["resourceVersion"] == "7"  # type: ignore[index] # an object
     during = merged(copy.deepcopy(before), {key: value for key, value in patch.items() if key == "spec"})
     during["metadata"]["annotations"] |= {MARK: encode_mark(mark), REQUEST: "r"}
