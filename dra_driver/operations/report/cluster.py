@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import yaml
-
 from dra_driver.kube.api.client import Query, Transport
 from dra_driver.kube.api.codec import DEVICE_TAINT_RULES, PARTIAL_RESOURCE_CLAIMS, Resource
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection, ResourceApi
+from dra_driver.kube.documents import documents
 from dra_driver.kube.objects.meta import JsonObject
 from dra_driver.kube.objects.resource import v1
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
@@ -257,7 +256,8 @@ class ClusterReader:
         except DriverError:
             self._found.missing.append((f"ConfigMap {name}", "it is not a valid policy (the program's log says why)"))
             return
-        self._add(f"cluster/policies/{name}.json", "what faults of chips mean", yaml.safe_load(text))
+        policy = next((value for _, value in documents(name, text)), None)
+        self._add(f"cluster/policies/{name}.json", "what faults of chips mean", policy)
 
     def _logs(self, pods: Sequence[JsonObject]) -> None:
         """Add logs of the driver's programs: first of those that are not well, then by name."""

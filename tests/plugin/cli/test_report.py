@@ -31,7 +31,8 @@ OWNER = {"kind": "DaemonSet", "name": APP, "controller": True, "apiVersion": "ap
 SELECTOR = {"nodeSelectorTerms": [{"matchExpressions": [{"key": SECRET, "operator": "In", "values": [SECRET]}]}]}
 HELM = {"meta.helm.sh/release-name": "neuron", "meta.helm.sh/release-namespace": "kube-system"}
 SPREAD: Object = {"maxSkew": 1, "topologyKey": SECRET, "whenUnsatisfiable": "DoNotSchedule"}
-POLICY = "# by SECRET\nprepare: refuse\n".replace("SECRET", SECRET)
+POLICY = "# by SECRET\nprepare: refuse\n---\n".replace("SECRET", SECRET)
+"""The driver takes an empty document for none."""
 
 
 def spoil(item: Object) -> Object:
