@@ -53,17 +53,17 @@ KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 }
 """Their names in paths, and the versions in which they may be served."""
 
-PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {
-    "app": (
+PROGRAMS: Final = frozenset(
+    {
         DRIVER_POD[1],
+        DEVICE_PLUGIN_POD[1],
         "neuron-dra-driver-placer",
         "neuron-scheduler",
         "neuron-node-problem-detector",
         "neuron-node-recovery",
-    ),
-    "name": (DEVICE_PLUGIN_POD[1],),
-}
-"""Labels of the pods of the driver's own programs, whose settings and logs are collected."""
+    }
+)
+"""The driver's own programs, whose settings and logs are collected, as a label of their pods names them."""
 POLICIES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "neuron-dra-driver-health-policy": ("health-policy.yaml", HealthPolicy.parse),
     "neuron-node-recovery-policy": ("policy.yaml", decode_policy),
@@ -92,7 +92,7 @@ class ClusterReader:
         nodes: objects and logs of these nodes alone; none: all nodes with Neuron devices.
     """
 
-    def __init__(self, transport: Transport, workload: allowed.Rule, nodes: Iterable[str] = ()) -> None:
+    def __init__(self, transport: Transport, workload: allowed.Rule, nodes: Iterable[str]) -> None:
         self._transport = transport
         self._workload_rule = workload
         self._nodes = frozenset(nodes)
@@ -333,10 +333,8 @@ def _program(item: JsonObject) -> bool:
     controlled = _at(item, "spec", "template") is not None or any(
         owner.get("kind") in ("DaemonSet", "ReplicaSet") and owner.get("controller") for owner in owners
     )
-    names = {name for each in PROGRAMS.values() for name in each}
-    return controlled and any(
-        labels.get(key) in names for key in (*PROGRAMS, "app.kubernetes.io/name", "app.kubernetes.io/component")
-    )
+    keys = ("app", "name", "app.kubernetes.io/name", "app.kubernetes.io/component")
+    return controlled and any(labels.get(key) in PROGRAMS for key in keys)
 
 
 def _class(kept: JsonObject, _: JsonObject) -> bool:

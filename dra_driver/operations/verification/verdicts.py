@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 
 from dra_driver.neuron.emulation.options import NEW_FILES_SINCE
 from dra_driver.neuron.emulation.tree import HEALTH_FAMILIES
-from dra_driver.neuron.health.assess import COMPONENT_NAMES
+from dra_driver.neuron.health.assess import COMPONENT_NAMES, STALLED_SECONDS
 from dra_driver.neuron.health.kernel_log import LogHint, parse
 from dra_driver.neuron.host.devices import PCI_DEVICES
 from dra_driver.neuron.host.inventory import Membership
@@ -32,8 +32,7 @@ THERE: Final = "there"
 """What is seen of a directory or a socket."""
 MOST: Final = 4
 """Examples named of one kind."""
-HEARTBEAT_SECONDS: Final = 60
-"""After so long without a beat, the driver takes the firmware's health check for dead."""
+HEARTBEAT_SECONDS: Final = int(STALLED_SECONDS)
 
 
 class Verdict(NamedTuple):
@@ -386,10 +385,11 @@ def efa_addresses(host: Evidence, kind: InstanceType) -> Verdict:
 
 @of_known_type
 def efa_near(host: Evidence, kind: InstanceType) -> Verdict:
-    pairs = list(zip(host.inventory.devices, kind.efa_bdfs or (), strict=False))
-    return _near(
-        host, [(f"the EFA device of neuron{chip.index}", efa, _numa_node(host, chip.pci_bus_id)) for chip, efa in pairs]
+    pairs = zip(host.inventory.devices, kind.efa_bdfs or (), strict=False)
+    expected = (
+        (f"the EFA device of neuron{chip.index}", efa, _numa_node(host, chip.pci_bus_id)) for chip, efa in pairs
     )
+    return _near(host, expected)
 
 
 # --- UltraServers ---------------------------------------------------------------------------------------------------
