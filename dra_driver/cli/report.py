@@ -74,9 +74,9 @@ def run(args: argparse.Namespace) -> int:
     args.from_cluster = args.host_root is None
     now, found = time.time(), Collected()
     if args.host_root is not None:
-        found.merge(_of_node(args.host_root))
+        _of_node(found, args.host_root)
     if vocabulary.from_cluster(args, "remove it or --host-root"):
-        found.merge(_of_cluster(args))
+        _of_cluster(found, args)
     data = archive(found, at=now, redact=args.redact_names, kept=OWN_NAMESPACES)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     target = args.archive or f"dra-driver-report-{stamp}.tar.gz"
@@ -108,26 +108,24 @@ def _write(path: Path, data: bytes) -> None:
         raise DriverError(f"{path} cannot be written: {reason}") from error
 
 
-def _of_node(root: Path) -> Collected:
+def _of_node(found: Collected, root: Path) -> None:
     from dra_driver.cli.hostinput import found_state_dir, state_dirs
     from dra_driver.operations.report.node import read
 
-    return read(root, state_dirs(root)[0].parent, found_state_dir(root))
+    read(found, root, state_dirs(root)[0].parent, found_state_dir(root))
 
 
-def _of_cluster(args: argparse.Namespace) -> Collected:
+def _of_cluster(found: Collected, args: argparse.Namespace) -> None:
     from dra_driver.cli.clusterinput import asking
     from dra_driver.kube.api.errors import ApiError
-    from dra_driver.operations.report.archive import Collected
     from dra_driver.operations.report.cluster import ClusterReader
 
     with asking(args) as transport:
         try:
-            found = ClusterReader(transport, _workload(), args.node_name).read()
+            ClusterReader(found, transport, _workload(), args.node_name).read()
         except ApiError as error:
-            found = Collected()
             found.missing.append((f"the cluster of {transport.server}", one_line(str(error), MAX_REASON_BYTES)))
-            return found
+            return
         try:
             _show(found, args, transport)
         except (DriverError, ModuleNotFoundError) as error:
@@ -136,7 +134,6 @@ def _of_cluster(args: argparse.Namespace) -> Collected:
         _explain(found)
     except (DriverError, ModuleNotFoundError) as error:
         found.missing.append(("what explain shows", one_line(str(error), MAX_REASON_BYTES)))
-    return found
 
 
 def _show(found: Collected, args: argparse.Namespace, transport: Transport) -> None:

@@ -72,13 +72,6 @@ class Collected:
         """Remember names of objects of a kind; "" and what is no text are none."""
         self.names.setdefault(kind, set()).update(name for name in names if isinstance(name, str) and name)
 
-    def merge(self, other: Collected) -> None:
-        """Take over all of the other."""
-        self.files += other.files
-        self.missing += other.missing
-        for kind, names in other.names.items():
-            self.add_name(kind, *names)
-
 
 def scrubbed(text: str) -> str:
     """A text without what looks like a credential or names a chip by its serial number.

@@ -87,20 +87,21 @@ class ClusterReader:
     """Reads everything of a cluster that belongs into a report.
 
     Args:
+        found: takes it.
         transport: the API server.
         workload: what is kept of a DaemonSet or Deployment of the driver (``allowed.workload``).
         nodes: objects and logs of these nodes alone; none: all nodes with Neuron devices.
     """
 
-    def __init__(self, transport: Transport, workload: allowed.Rule, nodes: Iterable[str]) -> None:
+    def __init__(self, found: Collected, transport: Transport, workload: allowed.Rule, nodes: Iterable[str]) -> None:
+        self._found = found
         self._transport = transport
         self._workload_rule = workload
         self._nodes = frozenset(nodes)
-        self._found = Collected()
         self._programs: list[JsonObject] = []
         """Pods of the driver's own programs."""
 
-    def read(self) -> Collected:
+    def read(self) -> None:
         """Raises ApiError if the API server does not answer at all. What it refuses is noted, and left out."""
         version = ResourceApi(self._transport).server_version()
         self._add("cluster/version.json", "version of the API server", {"gitVersion": version.git_version})
@@ -136,7 +137,6 @@ class ClusterReader:
             self._objects(kind, self._workload_rule, lambda _, item: self._workload(item), why)
         self._policies()
         self._logs(pods)
-        return self._found
 
     # Objects
 

@@ -31,12 +31,11 @@ _INVENTORY: Final = (
 )
 
 
-def read(root: Path, state: Path, health: Path) -> Collected:
-    """What is on the host below ``root``, in the driver's directory ``state``, and in its directory ``health``.
+def read(found: Collected, root: Path, state: Path, health: Path) -> None:
+    """Add what is on the host below ``root``, in the driver's directory ``state``, and in its directory ``health``.
 
     Neither raises nor writes; what cannot be read is noted.
     """
-    found = Collected()
     try:
         inventory = discover(root)
     except (DriverError, OSError) as error:
@@ -51,7 +50,6 @@ def read(root: Path, state: Path, health: Path) -> Collected:
     _line(found, root / BOOT_ID, "node/boot.txt", "id of the boot")
     _health(found, health / HEALTH_FILE)
     _claims(found, state)
-    return found
 
 
 def _line(found: Collected, path: Path, name: str, why: str) -> None:
