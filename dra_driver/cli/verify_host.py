@@ -107,7 +107,7 @@ def _evidence(args: argparse.Namespace) -> Evidence:
     if args.neuron_ls is not None:
         added["neuron_ls"] = collect.listing(collect.read_input(args.neuron_ls).decode("utf-8", "replace"))
     if args.kernel_log is not None:
-        log = collect.read_input(args.kernel_log)
+        log = _kernel_log(args.kernel_log)
         added |= {"kernel_log": collect.lines_of(log), "unanswered": collect.unanswered(log)}
     if args.probe is not None:
         from dra_driver.operations.verification.probes import probe_container, probe_host
@@ -126,6 +126,19 @@ def _evidence(args: argparse.Namespace) -> Evidence:
         raise UsageError(
             f"this cannot stand in a report: {error}", remedy="see dra-driver verify-host --help"
         ) from error
+
+
+def _kernel_log(path: Path) -> bytes:
+    from dra_driver.operations.verification.collect import read_input
+
+    log = read_input(path)
+    if not log.strip():  # as dmesg without root gives it
+        raise UsageError(
+            "the kernel log is empty",
+            consequence="it would look as if no chip had failed",
+            remedy="save it as root: dmesg --raw >FILE",
+        )
+    return log
 
 
 def _refuse_more(args: argparse.Namespace) -> None:

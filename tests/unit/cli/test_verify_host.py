@@ -129,6 +129,7 @@ def test_outputs_of_other_tools_check_more_lines(tmp_path: Path, capsys: pytest.
         ["--wait", "99999"],
         ["--container-runtime", "x" * 100],
         ["--container-runtime", "a\nb"],
+        ["--kernel-log", "/dev/null"],
     ],
 )
 def test_bad_input_is_status_2(arguments: list[str], host: Path, capsys: pytest.CaptureFixture[str]) -> None:
