@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -80,14 +79,9 @@ def check_installed() -> None:
 
 
 class Aws:
-    """Calls to AWS. Not thread-safe.
+    """Calls to AWS. Not thread-safe."""
 
-    Args:
-        clock: Unix time.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._session: Any = None
         self._clients: dict[tuple[str, str], Any] = {}
 
@@ -122,7 +116,7 @@ class Aws:
 
     def count(self, instance: Instance, reason: str) -> None:
         """Add 1 to the CloudWatch metric of that name for the instance. Raises AwsError."""
-        row = {"MetricName": reason, "Value": 1.0, "Unit": "Count", "Timestamp": self._clock()}
+        row = {"MetricName": reason, "Value": 1.0, "Unit": "Count", "Timestamp": time.time()}
         row["Dimensions"] = [{"Name": "InstanceId", "Value": instance.id}]
         client = self._client("cloudwatch", instance.region)
         self._call(client, "PutMetricData", Namespace=NAMESPACE, MetricData=[row])

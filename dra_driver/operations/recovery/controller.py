@@ -91,9 +91,8 @@ class Recovery(Term):
         aws: the edge to AWS.
         may_act: see ``Term``.
         well: see ``Term``.
-        clock: Unix time. It is read once, and from then on the time is counted by ``steady``: the clock of a machine
-            may be set, and no fault gets older by that.
-        steady: monotonic seconds.
+        clock: Unix time. It is read once, and from then on monotonic seconds are counted: the clock of a machine may
+            be set, and no fault gets older by that.
     """
 
     def __init__(
@@ -105,14 +104,13 @@ class Recovery(Term):
         may_act: Callable[[], bool],
         well: Callable[[float], None],
         clock: Callable[[], float] = time.time,
-        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(may_act, well, LOOK_SECONDS)
         self._settings = settings
         self._numbers = numbers
         self._aws = aws
-        start = clock() - steady()
-        self._clock: Callable[[], float] = lambda: start + steady()
+        start = clock() - time.monotonic()
+        self._clock: Callable[[], float] = lambda: start + time.monotonic()
         self._informer = Informer("nodes", Collection(transport, PARTIAL_NODES), self._wake.set)
         self._nodes = Collection(transport, PARTIAL_NODES, timeout=REQUEST_SECONDS)
         self._evictor = Evictor(transport, may_act)

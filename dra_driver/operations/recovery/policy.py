@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from dra_driver.kube.documents import ManifestError, Origin, documents
@@ -16,27 +15,23 @@ Harmless = Literal["taint", "cordon"]
 """What may be done on the word of a source that pods can forge."""
 Step = Literal[Harmless, "drain", "request", "replace"]
 
-STEPS: Final[Mapping[Step, str]] = MappingProxyType(
-    {
-        "taint": "taint the node, so that only pods that tolerate it are scheduled there",
-        "cordon": "cordon the node, so that no new pods are scheduled there",
-        "drain": "evict the node's pods, as far as disruption budgets allow",
-        "request": "request the fault's remedy: an annotation on the Node, and the hook",
-        "replace": "have Auto Scaling replace the instance",
-    }
-)
+STEPS: Final[Mapping[Step, str]] = {
+    "taint": "taint the node, so that only pods that tolerate it are scheduled there",
+    "cordon": "cordon the node, so that no new pods are scheduled there",
+    "drain": "evict the node's pods, as far as disruption budgets allow",
+    "request": "request the fault's remedy: an annotation on the Node, and the hook",
+    "replace": "have Auto Scaling replace the instance",
+}
 """Each step and what it does, in the order in which the steps of a fault are taken."""
 
 HARMLESS: Final[tuple[Harmless, ...]] = get_args(Harmless)
 
-DEFAULT_STEPS: Final[Mapping[Remedy, tuple[Step, ...]]] = MappingProxyType(
-    {
-        "nothing": (),
-        "driver-reload": ("cordon", "drain", "request"),
-        "reboot": ("cordon", "drain", "request"),
-        "replacement": ("cordon", "drain", "request"),
-    }
-)
+DEFAULT_STEPS: Final[Mapping[Remedy, tuple[Step, ...]]] = {
+    "nothing": (),
+    "driver-reload": ("cordon", "drain", "request"),
+    "reboot": ("cordon", "drain", "request"),
+    "replacement": ("cordon", "drain", "request"),
+}
 MAX_POLICY_BYTES: Final = 1 << 13
 _NO_REMEDY: Final = "request: there is no remedy to request; leave it out"
 

@@ -105,9 +105,7 @@ def _collect(root: Path, at: list[str]) -> Evidence:
     )
 
 
-def beat_again(
-    root: Path, evidence: Evidence, seconds: int, progress: Callable[[int, int], None] = lambda _done, _total: None
-) -> Evidence:
+def beat_again(root: Path, evidence: Evidence, seconds: int, progress: Callable[[int, int], None]) -> Evidence:
     """The same with what the heartbeats say after a wait, during which ``progress`` is told the seconds of all."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
