@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         look = _look_at(args, target) if target is not None and not files else None
         if target is not None and look is not None and look.ended:
             subject = f"pod {target.namespace}/{target.name}"
-            ended = Explanation.brief(subject, f"{subject} has ended: {look.state}", fits=not look.causes)
+            ended = Explanation(subject, f"{subject} has ended: {look.state}", fits=not look.causes)
             _show([ended], Manifests(), "", args.output)
             return 0 if ended.fits else 1
         given = read_input(args, files, named=target is not None)

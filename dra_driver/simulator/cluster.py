@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any, Final, TypeVar
 
 from dra_driver.kube.documents import ManifestError
 from dra_driver.kube.kubelet.versions import kubelet_problem
@@ -34,22 +35,21 @@ def merge(first: Manifests, second: Manifests) -> Manifests:
         beside={**first.beside, **second.beside},
         running=tuple(pod for pod in _joined(first.running, second.running, key=_pod) if _pod(pod) not in replaced),
         not_considered=tuple(dict.fromkeys((*first.not_considered, *second.not_considered))),
-        standby=first.standby - {_name(item) for item in second.claims} | second.standby,
+        standby=first.standby - {item.metadata.key for item in second.claims} | second.standby,
         unserved={**first.unserved, **second.unserved},
         inventories={**first.inventories, **second.inventories},
         origins={**first.origins, **second.origins},
     )
 
 
-def _name(item: Any) -> tuple[str, str]:
-    return item.metadata.namespace, item.metadata.name
+_key: Final = attrgetter("metadata.key")
 
 
 def _pod(pod: PodWithClaims) -> tuple[str, str]:
     return pod.namespace, pod.name
 
 
-def _joined(first: Iterable[T], second: Iterable[T], key: Callable[[T], Any] = _name) -> tuple[T, ...]:
+def _joined(first: Iterable[T], second: Iterable[T], key: Callable[[T], Any] = _key) -> tuple[T, ...]:
     return tuple({key(item): item for item in (*first, *second)}.values())
 
 
@@ -113,7 +113,7 @@ def waiting_left_out(cluster: Manifests, keep: str | None = None) -> Manifests:
         cluster,
         pods=tuple(pod for pod in cluster.pods if pod.namespace == keep),
         running=(*cluster.running, *(pod for pod in others if pod.node_name)),
-        standby=frozenset(_name(item) for item in cluster.claims if item.metadata.namespace != keep),
+        standby=frozenset(item.metadata.key for item in cluster.claims if item.metadata.namespace != keep),
         not_considered=(*cluster.not_considered, *((f"pods of {whose}: {waiting}",) if waiting else ())),
     )
 

@@ -19,26 +19,21 @@ Object = dict[str, Any]
 
 def objects(outcomes: Sequence[Outcome]) -> list[Object]:
     """Each pod, followed by those of its claims that no earlier pod has; then the claims that no pod uses."""
-    claims = {key(claim): claim for outcome in outcomes for claim in outcome.claims if _exists(claim)}
+    claims = {claim.metadata.key: claim for outcome in outcomes for claim in outcome.claims if _exists(claim)}
     reserved: dict[tuple[str, str], list[Object]] = {name: _reserved(claim) for name, claim in claims.items()}
     for outcome in outcomes:
         if outcome.pod is not None and outcome.placed:
             consumer = {"resource": "pods", "name": outcome.pod.name, "uid": outcome.pod.uid}
             for claim in outcome.claims:
-                if consumer not in reserved[key(claim)]:
-                    reserved[key(claim)].append(consumer)
+                if consumer not in reserved[claim.metadata.key]:
+                    reserved[claim.metadata.key].append(consumer)
     made: list[Object] = []
     for outcome in outcomes:
         if outcome.pod is not None:
             made.append(_pod(outcome.pod, outcome))
-        found = ((key(claim), claims.pop(key(claim), None)) for claim in outcome.claims)
+        found = ((claim.metadata.key, claims.pop(claim.metadata.key, None)) for claim in outcome.claims)
         made += (_claim(claim, reserved[name]) for name, claim in found if claim is not None)
     return made
-
-
-def key(claim: ResourceClaim) -> tuple[str, str]:
-    """Namespace and name."""
-    return claim.metadata.namespace, claim.metadata.name
 
 
 def _exists(claim: ResourceClaim) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.resource import AllocationResult, DeviceClass, ResourceClaim, ResourceClaimStatus
 from dra_driver.simulator.allocator import Allocation, Choice, NodeView, Refusal, Scheduler, World
-from dra_driver.simulator.allocator.candidates import Candidate, SearchContext
+from dra_driver.simulator.allocator.candidates import Candidate
 from dra_driver.simulator.allocator.partial_allocation import PartialAllocation
 from dra_driver.simulator.cluster import allocated_elsewhere, cluster_of, obstacle
 from dra_driver.simulator.manifests import Attempt, Manifests, PodWithClaims, attempts, offering, special_claim
@@ -88,15 +88,15 @@ def free_devices(simulation: Simulation, node: NodeView) -> dict[tuple[str, str]
     Devices whose counters are exhausted by others are not free; shareable devices always are.
     """
     world = simulation.world
-    pools = world.pools.pools(node)
-    progress = PartialAllocation((), SearchContext(node, pools, world.usage, world.selectors, world.release))
+    around = world.around(node)
+    progress = PartialAllocation((), around)
     return {
         pool.key: [
             offer.device.name
             for offer in pool.offers
             if not world.usage.exclusive(offer.id) and progress.fits(Candidate(offer, pool), (), "")
         ]
-        for pool in pools
+        for pool in around.pools
     }
 
 
@@ -251,14 +251,14 @@ class _Placer:
         return fitting, why_not
 
     def _as_now(self, claim: ResourceClaim) -> ResourceClaim:
-        allocation = self._allocated.get((claim.metadata.namespace, claim.metadata.name))
+        allocation = self._allocated.get(claim.metadata.key)
         if allocation is None:
             return claim
         return msgspec.structs.replace(claim, status=ResourceClaimStatus(allocation))
 
     def _remember(self, claims: Sequence[ResourceClaim], answer: Allocation) -> None:
         for claim, result in zip(claims, answer.results, strict=True):
-            self._allocated[claim.metadata.namespace, claim.metadata.name] = result
+            self._allocated[claim.metadata.key] = result
 
 
 def _bound(pod: PodWithClaims) -> str:

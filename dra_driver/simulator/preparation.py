@@ -20,11 +20,11 @@ from dra_driver.kube.objects.resource import Device, PartialResourceClaim, Resou
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
-from dra_driver.neuron.topology.instance_types import InstanceType, lookup
+from dra_driver.neuron.topology.instance_types import lookup
 from dra_driver.neuron.topology.ultraserver import parse_modes
 from dra_driver.simulator.hardware import Hardware
 from dra_driver.simulator.manifests import Manifests
-from dra_driver.simulator.objects import key, objects
+from dra_driver.simulator.objects import objects
 from dra_driver.simulator.placement import Outcome
 from dra_driver.util.errors import DriverError
 
@@ -195,11 +195,12 @@ def prepared_on_nodes(
             continue
         if outcome.pod is not None:
             pods_on.setdefault(outcome.node, []).append(stored.pods[outcome.pod.namespace, outcome.pod.name])
-        for name in map(key, outcome.claims):
+        for claim in outcome.claims:
+            name = claim.metadata.key
             if name in stored.claims and node_of(stored.claims[name]) is not None:
                 on.setdefault(outcome.node, {})[name] = stored.claims[name]
     return {
-        (item.claim.metadata.namespace, item.claim.metadata.name): item
+        item.claim.metadata.key: item
         for node, found in on.items()
         for item in drivers.prepared(node, found.values(), pods_on.get(node, ()))
     }
@@ -218,14 +219,10 @@ def _illegal_parameters(claim: PartialResourceClaim) -> str:
 
 def node_of(claim: PartialResourceClaim) -> str | None:
     """The pool of the claim's first device of this driver, which has the name of the node; None without one."""
-    allocation = claim.status.allocation
-    results = allocation.devices.results if allocation is not None else ()
-    return next((result.pool for result in results if result.driver == DRIVER_NAME), None)
+    return next((result.pool for result in claim.status.results if result.driver == DRIVER_NAME), None)
 
 
-@cache
-def _healthy(kind: InstanceType) -> NodeInventory:
-    return emulated_inventory(kind)
+_healthy = cache(emulated_inventory)
 
 
 def _assumed(slices: Sequence[ResourceSlice]) -> NodeInventory | None:

@@ -14,7 +14,6 @@ from dra_driver.simulator.allocator import NodeView
 from dra_driver.simulator.explain import Explanation, plain
 from dra_driver.simulator.hardware import MEANINGS, number_of, resource_of
 from dra_driver.simulator.manifests import Manifests
-from dra_driver.simulator.objects import key
 from dra_driver.simulator.own_variables import own_variables
 from dra_driver.simulator.placement import Outcome, Simulation, free_devices
 from dra_driver.simulator.preparation import NodeDrivers, Prepared, StoredObjects, containers, prepared_on_nodes
@@ -77,11 +76,11 @@ def claims(simulation: Simulation) -> list[dict[str, Any]]:
     for outcome in simulation.outcomes:
         for claim in outcome.claims:
             allocation = claim.status.allocation
-            before = rows.get(key(claim))
+            before = rows.get(claim.metadata.key)
             if before is not None and before["node"] is not None:
                 continue
-            rows[key(claim)] = {
-                **reference(claim.metadata.namespace, claim.metadata.name),
+            rows[claim.metadata.key] = {
+                **reference(*claim.metadata.key),
                 "node": outcome.node if allocation is not None else None,
                 "allocation": msgspec.to_builtins(allocation) if allocation is not None else None,
                 "nodeChoice": outcome.choice if allocation is not None else None,
@@ -98,11 +97,11 @@ def _item(
         "node": outcome.node,
         "nodeChoice": outcome.choice,
         "reason": outcome.reason or None,
-        "claims": [reference(*key(claim)) for claim in outcome.claims],
+        "claims": [reference(*claim.metadata.key) for claim in outcome.claims],
     }
     if pod is None:
         return {"pod": None, **placed, "controller": None, "containers": [], "warnings": []}
-    own = [found[key(claim)] for claim in outcome.claims if key(claim) in found]
+    own = [found[claim.metadata.key] for claim in outcome.claims if claim.metadata.key in found]
     rows = containers(pods[pod.namespace, pod.name], own) if outcome.placed else []
     kind = drivers.hardware(outcome.node).kind if outcome.node is not None else None
     return {

@@ -42,6 +42,16 @@ class ObjectMeta(ApiObject, frozen=True):
     deletion_timestamp: str | None = None
     creation_timestamp: str | None = None
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
+    @property
+    def full_name(self) -> str:
+        """``namespace/name``; the name alone where there is no namespace."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
 
 class Condition(ApiObject, frozen=True):
     """``status.conditions[]`` of Nodes and pods, and of devices in claims; times as in ``seconds``."""

@@ -396,6 +396,11 @@ class PartialResourceClaimStatus(ApiObject, frozen=True):
     allocation: AllocationResult | None = None
     reserved_for: tuple[ResourceClaimConsumerReference, ...] = ()
 
+    @property
+    def results(self) -> tuple[DeviceRequestAllocationResult, ...]:
+        """The allocated devices; none before there is an allocation."""
+        return self.allocation.devices.results if self.allocation is not None else ()
+
 
 class ResourceClaimStatus(PartialResourceClaimStatus, frozen=True):
     """``status`` with what drivers say of the devices."""

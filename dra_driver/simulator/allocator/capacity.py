@@ -147,8 +147,7 @@ class Usage:
         self._in_pool: defaultdict[PoolKey, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._versions: defaultdict[PoolKey, int] = defaultdict(int)
         for claim in claims:
-            if claim.status.allocation is not None:
-                self.take(claim.status.allocation.devices.results)
+            self.take(claim.status.results)
 
     def take(self, results: Iterable[DeviceRequestAllocationResult]) -> None:
         """Add the devices of one allocation. Raises QuantityError if a consumed capacity is not a quantity."""

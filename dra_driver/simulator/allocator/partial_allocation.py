@@ -58,15 +58,14 @@ class PartialAllocation:
     def _counters_left(self, candidate: Candidate) -> bool:
         if self._already_charged(candidate.offer):
             return True
-        key = self._key(candidate.pool)
-        left = self._left(candidate.pool, key)
-        if key in self._overdrawn:
+        left = self._left(candidate.pool)
+        if self._key(candidate.pool) in self._overdrawn:
             return False
         return all(left.get(counter, amount) >= amount for counter, amount in candidate.offer.consumes)
 
     def short(self, candidate: Candidate) -> tuple[CounterKey, ...]:
         """The counters of which less is left than the device consumes."""
-        left = self._left(candidate.pool, self._key(candidate.pool))
+        left = self._left(candidate.pool)
         return tuple(counter for counter, amount in candidate.offer.consumes if left.get(counter, amount) < amount)
 
     def add(self, candidate: Candidate, held: Sequence[Constraint], request: str) -> str:
@@ -131,8 +130,7 @@ class PartialAllocation:
         return in_use or offer.id in self._shares
 
     def _charge(self, pick: Pick, sign: int) -> None:
-        pool = pick.candidate.pool
-        left = self._left(pool, self._key(pool))
+        left = self._left(pick.candidate.pool)
         for counter, amount in pick.candidate.offer.consumes:
             if counter in left:
                 left[counter] -= sign * amount
@@ -140,8 +138,9 @@ class PartialAllocation:
     def _key(self, pool: Pool) -> Hashable:
         return pool.key[1] if self._around.release.counters_by_pool_name else pool.key
 
-    def _left(self, pool: Pool, key: Hashable) -> dict[CounterKey, int]:
-        """Counters minus what devices in use and picks consume; cached from the first pool queried with this key."""
+    def _left(self, pool: Pool) -> dict[CounterKey, int]:
+        """Counters minus what devices in use and picks consume; cached from the first pool queried with its key."""
+        key = self._key(pool)
         left = self._free.get(key)
         if left is None:
             left = self._free[key] = dict(pool.counters)
@@ -162,8 +161,7 @@ def _constraints(prepared: PreparedClaim, around: SearchContext) -> list[Constra
     for place, spec in enumerate(prepared.claim.spec.devices.constraints):
         item = constraint(spec, around.release)
         if item is None:
-            meta = prepared.claim.metadata
-            name = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+            name = prepared.claim.metadata.full_name
             raise AllocationError(f"claim {name}, constraint #{place}: empty constraint (unsupported constraint type?)")
         made.append(item)
     return made

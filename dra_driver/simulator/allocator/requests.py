@@ -81,8 +81,7 @@ class PreparedClaim:
 
 def prepare(claim: ResourceClaim, classes: Mapping[str, DeviceClass], selectors: Selectors) -> PreparedClaim:
     """Prepare a claim. Raises AllocationError if a class is missing or a part of the claim is of an unknown kind."""
-    reference = f"{claim.metadata.namespace}/{claim.metadata.name}" if claim.metadata.namespace else claim.metadata.name
-    workshop = _Workshop(f"claim {reference}", classes, selectors)
+    workshop = _Workshop(f"claim {claim.metadata.full_name}", classes, selectors)
     return PreparedClaim(claim, tuple(workshop.request(request) for request in claim.spec.devices.requests))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -108,8 +108,8 @@ def _config(
 
 def _node_selector(picks: Sequence[Pick], node: str) -> NodeSelector | None:
     """Where the allocation is usable: this node, the nodes that all devices are for, or (None) everywhere."""
-    fields: list[NodeSelectorRequirement] = []
-    expressions: list[NodeSelectorRequirement] = []
+    fields: dict[Hashable, NodeSelectorRequirement] = {}
+    expressions: dict[Hashable, NodeSelectorRequirement] = {}
     for pick in picks:
         spec, device = pick.candidate.offer.spec, pick.candidate.offer.device
         source = device if spec.per_device_node_selection else spec
@@ -121,20 +121,12 @@ def _node_selector(picks: Sequence[Pick], node: str) -> NodeSelector | None:
             raise AllocationError(f"unsupported ResourceSlice.NodeSelector with {len(terms)} terms")
         for term in terms:
             # Kubernetes puts all fields before all expressions, and keeps each requirement once.
-            _add_new(term.match_fields, fields)
-            _add_new(term.match_expressions, expressions)
+            for found, items in ((fields, term.match_fields), (expressions, term.match_expressions)):
+                for item in items:
+                    found.setdefault((item.key, item.operator, frozenset(item.values)), item)
     if not fields and not expressions:
         return None
-    return NodeSelector((NodeSelectorTerm(tuple(expressions), tuple(fields)),))
-
-
-def _add_new(found: Sequence[NodeSelectorRequirement], to: list[NodeSelectorRequirement]) -> None:
-    known = {(item.key, item.operator, frozenset(item.values)) for item in to}
-    for item in found:
-        identity = (item.key, item.operator, frozenset(item.values))
-        if identity not in known:
-            known.add(identity)
-            to.append(item)
+    return NodeSelector((NodeSelectorTerm(tuple(expressions.values()), tuple(fields.values())),))
 
 
 NEWEST = "1.37"
@@ -223,6 +215,10 @@ class World:
         """Changes with the use of any device available to the node. Raises NodeSelectorError if that is unknown."""
         return tuple(self.usage.version(pool.key) for pool in self.pools.pools(node))
 
+    def around(self, node: NodeView) -> SearchContext:
+        """The search context of a node. Raises DriverError if its slices cannot be read."""
+        return SearchContext(node, self.pools.pools(node), self.usage, self.selectors, self.release)
+
     def ask(
         self, claims: Sequence[PreparedClaim], node: NodeView, *, prune: bool = True, steps: Steps | None = None
     ) -> Allocation | Refusal:
@@ -234,7 +230,7 @@ class World:
         if not claims:
             return Allocation(node.name, ())
         try:
-            around = SearchContext(node, self.pools.pools(node), self.usage, self.selectors, self.release)
+            around = self.around(node)
             picks = search(claims, around, prune=prune, steps=steps)
             if picks is None:
                 broken = [pool for pool in around.pools if pool.invalid]

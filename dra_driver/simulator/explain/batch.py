@@ -15,7 +15,6 @@ from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.cluster import cluster_of, missing_labels, obstacle
 from dra_driver.simulator.emulated_nodes import ec2_nodes
-from dra_driver.simulator.explain.diagnosis import claim_name
 from dra_driver.simulator.explain.explanation import Question, decide, exclusions, explain, placed_on
 from dra_driver.simulator.explain.findings import listed
 from dra_driver.simulator.explain.traps import NOT_OFFERED
@@ -78,7 +77,7 @@ def explanations(
         if target is None:
             raise
         subject = f"pod {target.namespace}/{target.name}"
-        yield Explanation.brief(subject, error.what, fits=False, remedies=(error.remedy,))
+        yield Explanation(subject, error.what, fits=False, remedies=(error.remedy,))
         return
     asked = tuple(item for item in asked if _waits(item)) or asked
     batch = _Batch(manifests, world, nodes, kubernetes, server)
@@ -96,7 +95,7 @@ def _reduced(manifests: Manifests, target: Target) -> Manifests:
     pods = tuple(pod for pod in manifests.pods if ("pod", pod.namespace, pod.name) == (target.kind, *target.key))
     wanted = {target.key} if target.kind == "claim" else set()
     wanted |= {(pod.namespace, reference.claim) for pod in pods for reference in pod.claims}
-    claims = tuple(item for item in manifests.claims if (item.metadata.namespace, item.metadata.name) in wanted)
+    claims = tuple(item for item in manifests.claims if item.metadata.key in wanted)
     if not pods and not (target.kind == "claim" and claims):
         raise _absent(manifests, target)
     return replace(manifests, pods=pods, claims=claims, standby=frozenset())
@@ -110,7 +109,7 @@ def _absent(manifests: Manifests, target: Target) -> ManifestError:
     known = (
         [f"{pod.namespace}/{pod.name}" for pod in manifests.pods]
         if target.kind == "pod"
-        else [claim_name(item) for item in manifests.claims]
+        else [item.metadata.full_name for item in manifests.claims]
     )
     of_claims = " with resource claims" if target.kind == "pod" else ""
     there = f"those that exist: {', '.join(sorted(known)[:_SHOWN])}" if known else "there is none"
@@ -154,7 +153,7 @@ class _Batch:
         return self._explained(attempt, last, alone=alone)
 
     def _explained(self, attempt: Attempt, question: Question, *, alone: bool) -> Explanation:
-        waiting = [claim for claim in question.claims if claim.status.allocation is None]
+        waiting = question.waiting
         if alone or not waiting:
             found = explain(question)
             if found.node is not None:
@@ -202,8 +201,7 @@ class _Batch:
             others = replace(ec2_nodes(), classes=self._manifests.classes)
             self._others = cluster_of(others, self._kubernetes)
         world, nodes = self._others
-        claims = [claim for claim in question.claims if claim.status.allocation is None]
-        prepared = world.prepare(claims)
+        prepared = world.prepare(question.waiting)
         if isinstance(prepared, Refusal):
             return found
         able = [node.labels[INSTANCE_TYPE_LABEL] for node in nodes if isinstance(world.ask(prepared, node), Allocation)]
@@ -217,7 +215,7 @@ class _Batch:
     def _keep(self, waiting: Sequence[ResourceClaim], answer: Allocation) -> None:
         for claim, result in zip(waiting, answer.results, strict=True):
             made = msgspec.structs.replace(claim, status=ResourceClaimStatus(result))
-            self._made[claim.metadata.namespace, claim.metadata.name] = made
+            self._made[claim.metadata.key] = made
             self._holders.append(made)
 
     def _questions(self, attempt: Attempt) -> list[Question]:
@@ -239,9 +237,9 @@ class _Batch:
         return made or [replace(question, excluded=excluded)]
 
     def _question(self, attempt: Attempt) -> Question:
-        claims = tuple(self._made.get((item.metadata.namespace, item.metadata.name), item) for item in attempt.claims)
+        claims = tuple(self._made.get(item.metadata.key, item) for item in attempt.claims)
         pod = attempt.pod
-        subject = f"pod {pod.namespace}/{pod.name}" if pod is not None else f"claim {claim_name(claims[0])}"
+        subject = f"pod {pod.namespace}/{pod.name}" if pod is not None else f"claim {claims[0].metadata.full_name}"
         excluded = self._obstacles(pod) if pod is not None else {}
         nowhere = _nowhere(pod, claims)
         if nowhere:
@@ -308,7 +306,7 @@ def _nowhere(pod: PodWithClaims | None, claims: Sequence[ResourceClaim]) -> str:
     """Why no node is eligible; "" if some may be."""
     leaving = next((claim for claim in claims if claim.metadata.deletion_timestamp is not None), None)
     if leaving is not None:
-        return f"claim {claim_name(leaving)} is being deleted, so nothing is allocated for it"
+        return f"claim {leaving.metadata.full_name} is being deleted, so nothing is allocated for it"
     if pod is not None and pod.node_name and any(claim.status.allocation is None for claim in claims):
         return (
             "the pod sets nodeName, which bypasses the scheduler, so nothing is allocated for it; use "

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from dra_driver.kube.objects.resource import DeviceConstraint, ResourceClaim
 from dra_driver.simulator.allocator import Refusal, World
-from dra_driver.simulator.allocator.candidates import SearchContext
 from dra_driver.simulator.allocator.nodes import NodeView
 from dra_driver.simulator.allocator.pool_devices import Pool
 from dra_driver.simulator.allocator.requests import PreparedClaim, PreparedRequest, RequestAlternative
@@ -41,16 +40,10 @@ class Case:
         """The request that a part refers to."""
         return self.prepared[part.claim].requests[part.place]
 
-    def around(self, node: NodeView) -> SearchContext:
-        """The search context of a node. Raises DriverError if its slices cannot be read."""
-        world = self.world
-        return SearchContext(node, world.pools.pools(node), world.usage, world.selectors, world.release)
-
-
-def claim_name(claim: ResourceClaim) -> str:
-    """``namespace/name``."""
-    meta = claim.metadata
-    return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+    def request_name(self, part: ClaimPart) -> str:
+        """The request that a part refers to, with its claim if there are several."""
+        name = f"request {self.request(part).name}"
+        return f"{name} of claim {self.claims[part.claim].metadata.full_name}" if len(self.claims) > 1 else name
 
 
 def diagnosis(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
@@ -72,7 +65,7 @@ def diagnosis(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
         return Diagnosis("pools" if unready else "together", refusal.reason, notes=notes)
     pairs = {part: _pairs(case, part, found, node) for part in found.requests}
     views = tuple(
-        request_view(claim_name(case.claims[part.claim]), option, [finding for _, finding in rows])
+        request_view(case.claims[part.claim].metadata.full_name, option, [finding for _, finding in rows])
         for part in found.requests
         for option, rows in pairs[part]
     )
@@ -94,7 +87,7 @@ Rows = list[tuple[RequestAlternative, list[Pair]]]
 
 def _pairs(case: Case, part: ClaimPart, found: Conflict, node: NodeView) -> Rows:
     """For each alternative of the request, what was found about each device."""
-    around = case.around(node)
+    around = case.world.around(node)
     specs = [
         case.claims[item.claim].spec.devices.constraints[item.place]
         for item in found.constraints
@@ -171,9 +164,7 @@ def _places(found: Conflict) -> dict[ClaimPart, ClaimPart]:
 
 def _sentence(case: Case, found: Conflict, views: Sequence[RequestView], constraints: Sequence[ConstraintView]) -> str:
     requests = [case.request(part) for part in found.requests]
-    name = f"request {requests[0].name}" + (
-        f" of claim {claim_name(case.claims[found.requests[0].claim])}" if len(case.claims) > 1 else ""
-    )
+    name = case.request_name(found.requests[0])
     if len(requests) == 1 and requests[0].ranked:
         ways = "; ".join(_way(view, [item for item in constraints if view.request in item.requests]) for view in views)
         return f"{name} has no sub-request that can be satisfied: {ways}"
@@ -203,7 +194,8 @@ def _needs(views: Sequence[ConstraintView]) -> str:
 def _several(case: Case, found: Conflict) -> str:
     claims = {part.claim for part in found.requests}
     names = [
-        f"{case.request(part).name}" + (f" (claim {claim_name(case.claims[part.claim])})" if len(claims) > 1 else "")
+        f"{case.request(part).name}"
+        + (f" (claim {case.claims[part.claim].metadata.full_name})" if len(claims) > 1 else "")
         for part in found.requests
     ]
     return f"requests {listed(names)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -14,7 +14,7 @@ from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Schedu
 from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.nodes import matches
 from dra_driver.simulator.allocator.pool_devices import Pool, PoolDevice
-from dra_driver.simulator.explain.diagnosis import Case, attribute, claim_name, diagnosis
+from dra_driver.simulator.explain.diagnosis import Case, attribute, diagnosis
 from dra_driver.simulator.explain.findings import DeviceFinding, counted, findings, listed, named, shortened
 from dra_driver.simulator.explain.minimal_conflict import Trials
 from dra_driver.simulator.explain.remedies import Miss, remedies
@@ -33,15 +33,16 @@ from dra_driver.simulator.explain.values import (
 from dra_driver.util.errors import DriverError
 
 
-def error_diagnosis(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
-    """The error, and the devices on which a selector fails."""
+def _error(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
+    """The error, and the devices on which a selector fails: none if the node's slices cannot be read."""
     views = []
-    for claim, prepared in zip(case.claims, case.prepared, strict=True):
-        for request in prepared.requests:
-            for option in request.options:
-                found = [finding for _, finding in findings(option, (), case.around(node))]
+    with suppress(DriverError):
+        around = case.world.around(node)
+        for claim, prepared in zip(case.claims, case.prepared, strict=True):
+            for option in (option for request in prepared.requests for option in request.options):
+                found = [finding for _, finding in findings(option, (), around)]
                 if any(_to_blame(item, refusal) for item in found):
-                    views.append(request_view(claim_name(claim), option, found))
+                    views.append(request_view(claim.metadata.full_name, option, found))
     what = "a selector fails here" if views else "an error ends the search here"
     return Diagnosis("error", f"{what}: {refusal.reason}", tuple(views))
 
@@ -95,7 +96,7 @@ class Survey:
 
     def took(self, answer: Allocation) -> None:
         """Record that the scheduler finds devices for the claims on a node."""
-        refused = _refused(self._question, self._case.claims, answer)
+        refused = self._question.refused(_allocated_so(self._question, self._case.claims, answer), answer.node)
         if refused:
             self.found[answer.node] = Diagnosis("refused", f"the claims fit, but {refused[0].sentence}")
         else:
@@ -109,14 +110,6 @@ class Survey:
         if known is None:
             known = self._known[look] = diagnosis(self._case, node, answer)
         return known
-
-
-def _error(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
-    try:
-        return error_diagnosis(case, node, refusal)
-    except DriverError:
-        # The slices cannot be read at all: there are no devices to examine.
-        return Diagnosis("error", f"an error ends the search here: {refusal.reason}")
 
 
 def _look(case: Case, seen: Sequence[TrapInput]) -> object:
@@ -165,6 +158,21 @@ class Question:
     warnings: Callable[[Sequence[ResourceClaim], str], tuple[str, ...]] = lambda _claims, _node: ()
     """What the pod's containers say of their devices, and does not count on a node, if the claims are allocated so."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those of the claims."""
+        return tuple(claim.metadata.full_name for claim in self.claims)
+
+    @property
+    def waiting(self) -> list[ResourceClaim]:
+        """The claims that are not allocated yet."""
+        return [claim for claim in self.claims if claim.status.allocation is None]
+
+    @property
+    def had(self) -> tuple[Placed, ...]:
+        """What the other claims have."""
+        return tuple(_had(claim) for claim in self.claims if claim.status.allocation is not None)
+
 
 def explain(question: Question, decision: Allocation | Refusal | None = None) -> Explanation:
     """Whether and where the claims fit, and what prevents them from fitting.
@@ -176,33 +184,34 @@ def explain(question: Question, decision: Allocation | Refusal | None = None) ->
         question: the claims and the cluster.
         decision: the scheduler's result, if it is known already; its allocations must not be in use.
     """
-    waiting = [claim for claim in question.claims if claim.status.allocation is None]
-    had = tuple(_had(claim) for claim in question.claims if claim.status.allocation is not None)
+    waiting = question.waiting
     if question.claims and not waiting:
-        return _allocated(question, had)
+        return _allocated(question)
     prepared = question.world.prepare(waiting)
     if isinstance(prepared, Refusal):
-        verdict = f"{question.subject} fits on no node: {prepared.reason}"
         return Explanation(
-            subject=question.subject, claims=_names(question), fits=False, node=None, could=(), placed=had,
-            verdict=verdict, error=prepared.reason, nodes=(), nearest="", remedies=(), traps=(),
-        )  # fmt: skip
+            question.subject,
+            f"{question.subject} fits on no node: {prepared.reason}",
+            fits=False,
+            claims=question.names,
+            placed=question.had,
+            error=prepared.reason,
+        )
     case = Case(waiting, prepared, question.world, Trials(question.world), question.server)
     survey = Survey(question, case, exclusions(question))
     decision = decide(question) if decision is None else decision
     for node in sorted(question.nodes, key=lambda node: node.name):
         survey.ask(node)
-    return _explanation(question, case, survey, had, decision)
+    return _explanation(question, case, survey, decision)
 
 
 def decide(question: Question) -> Allocation | Refusal:
     """The scheduler's result; nothing stays allocated."""
-    waiting = [claim for claim in question.claims if claim.status.allocation is None]
     excluded = exclusions(question)
     nodes = sorted(question.nodes, key=lambda node: node.name)
     scheduler = Scheduler(question.world, nodes)
     on = [node for node in nodes if node.name not in excluded] if excluded else None
-    answer = scheduler.place(waiting, on, question.choose)
+    answer = scheduler.place(question.waiting, on, question.choose)
     if isinstance(answer, Allocation):
         for result in answer.results:
             scheduler.release(result.devices.results)
@@ -211,17 +220,15 @@ def decide(question: Question) -> Allocation | Refusal:
 
 def placed_on(question: Question, answer: Allocation) -> Explanation:
     """The explanation of an allocation that the scheduler has just made, without examining other nodes."""
-    waiting = [claim for claim in question.claims if claim.status.allocation is None]
-    prepared = question.world.prepare(waiting)
+    prepared = question.world.prepare(question.waiting)
     known = () if isinstance(prepared, Refusal) else prepared
-    case = Case(waiting, known, question.world, Trials(question.world), question.server)
-    had = tuple(_had(claim) for claim in question.claims if claim.status.allocation is not None)
+    case = Case(question.waiting, known, question.world, Trials(question.world), question.server)
     survey = Survey(question, case, {})
     survey.took(answer)
     node = next(node for node in question.nodes if node.name == answer.node)
     with given_back(case, answer):
         survey.look_at(node)
-        return _explanation(question, case, survey, had, answer)
+        return _explanation(question, case, survey, answer)
 
 
 @contextmanager
@@ -242,46 +249,37 @@ def exclusions(question: Question) -> Mapping[str, str]:
         selector = claim.status.allocation.node_selector if claim.status.allocation is not None else None
         for node in question.nodes if selector is not None else ():
             if not matches(node, None, None, selector):
-                text = f"claim {claim_name(claim)} is already allocated, on other nodes"
+                text = f"claim {claim.metadata.full_name} is already allocated, on other nodes"
                 excluded.setdefault(node.name, text)
     return excluded
 
 
-def _refused(question: Question, waiting: Sequence[ResourceClaim], answer: Allocation) -> tuple[Refused, ...]:
-    """What the driver of the node would refuse if ``waiting``, claims of the question, were allocated so."""
-    return question.refused(_allocated_so(question, waiting, answer), answer.node)
-
-
 def _allocated_so(question: Question, waiting: Sequence[ResourceClaim], answer: Allocation) -> list[ResourceClaim]:
+    """The claims of the question, with those that wait allocated as in the answer."""
     made = {
-        claim_name(claim): msgspec.structs.replace(claim, status=ResourceClaimStatus(result))
+        claim.metadata.key: msgspec.structs.replace(claim, status=ResourceClaimStatus(result))
         for claim, result in zip(waiting, answer.results, strict=True)
     }
-    return [made.get(claim_name(claim), claim) for claim in question.claims]
+    return [made.get(claim.metadata.key, claim) for claim in question.claims]
 
 
 def _had(claim: ResourceClaim) -> Placed:
-    meta, allocation = claim.metadata, claim.status.allocation
+    name = claim.metadata.full_name
     by_device = said(claim.status, claim.status.devices)
     alike: dict[str, list[str]] = {}
     for (_, device), conditions in by_device.items():
         alike.setdefault("; ".join(map(spelled, conditions)), []).append(device)
     return Placed(
-        meta.namespace,
-        meta.name,
-        allocation.devices.results if allocation is not None else (),
-        tuple(f"claim {claim_name(claim)} says of {named(devices)}: {text}" for text, devices in alike.items() if text),
+        *claim.metadata.key,
+        claim.status.results,
+        tuple(f"claim {name} says of {named(devices)}: {text}" for text, devices in alike.items() if text),
         all(item.status == "True" for conditions in by_device.values() for item in conditions),
     )
 
 
-def _names(question: Question) -> tuple[str, ...]:
-    return tuple(claim_name(claim) for claim in question.claims)
-
-
-def _allocated(question: Question, had: tuple[Placed, ...]) -> Explanation:
+def _allocated(question: Question) -> Explanation:
     """Explain claims that are all allocated: what remains is whether one node can use all of them."""
-    excluded = exclusions(question)
+    excluded, had = exclusions(question), question.had
     could = sorted(node.name for node in question.nodes if node.name not in excluded)
     listing = "; ".join(
         f"claim {item.claim} has "
@@ -295,26 +293,27 @@ def _allocated(question: Question, had: tuple[Placed, ...]) -> Explanation:
     elif refused:
         verdict += "; but the driver will refuse it"
     return Explanation(
-        subject=question.subject, claims=_names(question),
+        question.subject,
+        verdict,
         fits=bool(could) and not refused and all(item.well for item in had),
-        node=could[0] if could else None, refused=refused,
-        warnings=question.warnings(question.claims, could[0]) if could else (),
-        could=tuple(could), placed=had, verdict=verdict, error="",
+        claims=question.names,
+        node=could[0] if could else None,
+        could=tuple(could),
+        placed=had,
         nodes=_together({name: Diagnosis("pod", text) for name, text in excluded.items()}) if not could else (),
-        nearest="", remedies=(), traps=(),
-    )  # fmt: skip
+        refused=refused,
+        warnings=question.warnings(question.claims, could[0]) if could else (),
+    )
 
 
-def _explanation(
-    question: Question, case: Case, survey: Survey, had: tuple[Placed, ...], decision: Allocation | Refusal
-) -> Explanation:
+def _explanation(question: Question, case: Case, survey: Survey, decision: Allocation | Refusal) -> Explanation:
     chosen = decision if isinstance(decision, Allocation) else None
     error = decision.reason if isinstance(decision, Refusal) and decision.fatal else ""
     culprit = next((node for node, refusal in survey.errors if error and refusal.reason == error), None)
-    placed, refused, warnings = had, tuple[Refused, ...](), tuple[str, ...]()
+    placed, refused, warnings = question.had, tuple[Refused, ...](), tuple[str, ...]()
     if chosen is not None:
-        refused = _refused(question, case.claims, chosen)
-        warnings = question.warnings(_allocated_so(question, case.claims, chosen), chosen.node)
+        allocated = _allocated_so(question, case.claims, chosen)
+        refused, warnings = question.refused(allocated, chosen.node), question.warnings(allocated, chosen.node)
         placed += tuple(
             replace(_had(claim), devices=result.devices.results)
             for claim, result in zip(case.claims, chosen.results, strict=True)
@@ -323,13 +322,13 @@ def _explanation(
     known = traps(case, survey.trap_inputs, chosen)
     offered = all(trap.name != NOT_OFFERED for trap in known)
     return Explanation(
-        subject=question.subject,
-        claims=_names(question),
+        question.subject,
+        _verdict(question, survey, chosen, culprit, refused=bool(refused)),
         fits=chosen is not None and not refused,
+        claims=question.names,
         node=chosen.node if chosen is not None else None,
         could=tuple(answer.node for answer in survey.could),
         placed=placed,
-        verdict=_verdict(question, survey, chosen, culprit, refused=bool(refused)),
         error=error,
         nodes=_together(survey.found),
         nearest=_nearest_sentence(miss, survey) if miss is not None else "",
@@ -347,10 +346,13 @@ def _holders(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> tuple[
     pools = {pool.key for pool in case.world.pools.pools(miss.node)} if blocking else set()
     found = []
     for claim in holders:
-        results = claim.status.allocation.devices.results if claim.status.allocation is not None else ()
-        own = [item.device for item in results if item.device in blocking and (item.driver, item.pool) in pools]
+        own = [
+            item.device
+            for item in claim.status.results
+            if item.device in blocking and (item.driver, item.pool) in pools
+        ]
         if own:
-            found.append(Holder(claim_name(claim), tuple(own)))
+            found.append(Holder(claim.metadata.full_name, tuple(own)))
     return tuple(found)
 
 

@@ -152,7 +152,7 @@ class DeviceFinding:
 
 
 def findings(
-    option: RequestAlternative, attributes: Sequence[str], around: SearchContext, pools: Sequence[Pool] | None = None
+    option: RequestAlternative, attributes: Sequence[str], around: SearchContext
 ) -> list[tuple[PoolDevice, DeviceFinding]]:
     """Every device of the node's usable pools, in the order in which they are tried.
 
@@ -160,12 +160,11 @@ def findings(
         option: the request.
         attributes: those of the constraints to consider.
         around: node, pools and usage.
-        pools: only these pools.
     """
     progress = PartialAllocation((), around)
     return [
         (offer, _finding(offer, pool, option, attributes, around, progress))
-        for pool in (around.pools if pools is None else pools)
+        for pool in around.pools
         if pool.usable
         for offer in pool.offers
     ]
@@ -184,7 +183,7 @@ def _finding(
     selected = verdict(offer, option.selectors, option.key, around.selectors.view)
     if selected is not True:
         failed = _failed(offer, option, around, selected)
-        saw = seen(offer, references(failed.clause))
+        saw = tuple((item.text, _text(offer, item)) for item in references(failed.clause))
         return DeviceFinding(*name, "error" if failed.error else "selector", failed.error, failed, saw, in_use=used)
     values = tuple(value(offer, attribute) for attribute in attributes)
     state, why = _obstacle(offer, pool, option, around, progress)
@@ -291,12 +290,8 @@ def _outcome(view: Any, clause: str, around: SearchContext) -> bool | None:
         return None
 
 
-def seen(offer: PoolDevice, wanted: Sequence[Reference]) -> tuple[tuple[str, str], ...]:
-    """The values of a device that an expression reads, each with its text in CEL."""
-    return tuple((item.text, _text(offer, item)) for item in wanted)
-
-
 def _text(offer: PoolDevice, item: Reference) -> str:
+    """A value of a device that an expression reads, as CEL writes it."""
     if item.field == "driver":
         return f"'{offer.driver}'"
     if item.field == "allowMultipleAllocations":

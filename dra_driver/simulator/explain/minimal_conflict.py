@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from dra_driver.kube.objects.resource import DeviceClaim, DeviceConstraint, DeviceRequest, ResourceClaim
+from dra_driver.kube.objects.resource import DeviceClaim, DeviceConstraint, ExactDeviceRequest, ResourceClaim
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, World
 from dra_driver.simulator.allocator.search import Steps
 
@@ -139,34 +140,25 @@ def with_devices(claim: ResourceClaim, devices: DeviceClaim) -> ResourceClaim:
     return msgspec.structs.replace(claim, spec=msgspec.structs.replace(claim.spec, devices=devices))
 
 
-def with_request(claims: Sequence[ResourceClaim], part: ClaimPart, request: DeviceRequest) -> list[ResourceClaim]:
-    """The claims with another request at this position."""
-    return [
-        with_devices(
-            claim,
-            msgspec.structs.replace(
-                claim.spec.devices,
-                requests=tuple(
-                    request if i == part.place else item for i, item in enumerate(claim.spec.devices.requests)
-                ),
-            ),
-        )
-        if number == part.claim
-        else claim
-        for number, claim in enumerate(claims)
-    ]
+def exactly_of(claims: Sequence[ResourceClaim], part: ClaimPart) -> ExactDeviceRequest | None:
+    """What a request asks for; None if it has subrequests."""
+    return claims[part.claim].spec.devices.requests[part.place].exactly
 
 
-def with_count(claims: Sequence[ResourceClaim], part: ClaimPart, count: int) -> list[ResourceClaim]:
-    """The claims with another count in this request, which has neither subrequests nor ``All``."""
-    request = claims[part.claim].spec.devices.requests[part.place]
-    exactly = msgspec.structs.replace(request.exactly, count=count) if request.exactly is not None else None
-    return with_request(claims, part, msgspec.structs.replace(request, exactly=exactly))
+def with_changes(claims: Sequence[ResourceClaim], part: ClaimPart, **changes: Any) -> list[ResourceClaim]:
+    """The claims with other fields in a request, which has no subrequests."""
+    made, devices = list(claims), claims[part.claim].spec.devices
+    requests, exactly = list(devices.requests), exactly_of(claims, part)
+    if exactly is not None:
+        exactly = msgspec.structs.replace(exactly, **changes)
+    requests[part.place] = msgspec.structs.replace(requests[part.place], exactly=exactly)
+    made[part.claim] = with_devices(made[part.claim], msgspec.structs.replace(devices, requests=tuple(requests)))
+    return made
 
 
 def countable(claims: Sequence[ResourceClaim], part: ClaimPart) -> int:
     """The number of devices that a request asks for; 0 if it is not a fixed number (``All``, or subrequests)."""
-    exactly = claims[part.claim].spec.devices.requests[part.place].exactly
+    exactly = exactly_of(claims, part)
     return (exactly.count or 1) if exactly is not None and exactly.allocation_mode == "ExactCount" else 0
 
 
@@ -185,7 +177,7 @@ def most(
         (
             count
             for count in range(countable(claims, part) - 1, 0, -1)
-            if (found := trials.allocation(with_count(claims, part, count), node)) is not None and sound(found)
+            if (found := trials.allocation(with_changes(claims, part, count=count), node)) is not None and sound(found)
         ),
         0,
     )

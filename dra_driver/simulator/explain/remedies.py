@@ -6,9 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
-
-import msgspec
+from typing import Any, Final
 
 from dra_driver.kube.objects.resource import (
     CELDeviceSelector,
@@ -22,18 +20,19 @@ from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.simulator.allocator import Allocation, NodeView
 from dra_driver.simulator.allocator.candidates import BLOCKING
 from dra_driver.simulator.cel import Reference, clauses, references
-from dra_driver.simulator.explain.diagnosis import Case, attribute, claim_name
+from dra_driver.simulator.explain.diagnosis import Case, attribute
 from dra_driver.simulator.explain.findings import listed, named
 from dra_driver.simulator.explain.minimal_conflict import (
     REQUEST,
     ClaimPart,
     Conflict,
     countable,
+    exactly_of,
     minimal_conflict,
     most,
     only,
     parts_of,
-    with_request,
+    with_changes,
 )
 from dra_driver.simulator.explain.spelling import spellings
 from dra_driver.simulator.explain.values import DeviceGroup, Diagnosis, clause_text
@@ -85,7 +84,7 @@ def _fewer(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
         asked = countable(case.claims, part)
         able = most(case.claims, part, miss.node, case.trials, _is_run) if asked > 1 else 0
         if able:
-            name = _request_name(case, part)
+            name = case.request_name(part)
             yield f"ask for {able} instead of {asked} devices in {name}: node {miss.node.name} has them"
 
 
@@ -109,17 +108,12 @@ def _did_you_mean(case: Case, miss: Miss, requests: Sequence[ClaimPart]) -> Iter
     excluding = [group for view in miss.diagnosis.requests for group in view.groups if group.state in states]
     offers = (offer for pool in case.world.pools.pools(miss.node) for offer in pool.offers)
     devices = [(offer.driver, offer.device) for offer in offers]
-    for part in requests:
-        exactly = _exactly(case, part)
-        if exactly is None:
-            continue
+    for part, exactly in _without_subrequests(case, requests):
         for group in excluding:
             for wrong, right in spellings(group.clause, devices):
                 changed = _rewritten(exactly.selectors, group.selector, group.selector.replace(wrong, right))
-                if changed and case.trials.fits(
-                    _changed(case, part, msgspec.structs.replace(exactly, selectors=changed)), miss.node
-                ):
-                    name = _request_name(case, part)
+                if changed and _fits_with(case, part, miss.node, selectors=changed):
+                    name = case.request_name(part)
                     yield f"write {right} in place of {wrong} in {name}: node {miss.node.name} has it"
                     return
 
@@ -148,39 +142,27 @@ def _mended(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
 
 def _fits_despite(case: Case, node: NodeView, found: Conflict, taints: Sequence[DeviceTaint]) -> bool:
     return any(
-        case.trials.fits(_changed(case, part, _tolerating_all(exactly, taints)), node)
-        for part in found.requests
-        if (exactly := _exactly(case, part)) is not None
+        _fits_with(case, part, node, tolerations=(*exactly.tolerations, *map(_toleration, taints)))
+        for part, exactly in _without_subrequests(case, found.requests)
     )
-
-
-def _request_name(case: Case, part: ClaimPart) -> str:
-    name = f"request {case.request(part).name}"
-    return f"{name} of claim {claim_name(case.claims[part.claim])}" if len(case.claims) > 1 else name
 
 
 @contextmanager
 def without(case: Case, holders: Sequence[ResourceClaim]) -> Iterator[None]:
     """Within the block, these claims are released."""
-    results = [item.status.allocation.devices.results for item in holders if item.status.allocation is not None]
-    for devices in results:
-        case.world.usage.release(devices)
+    for item in holders:
+        case.world.usage.release(item.status.results)
     try:
         yield
     finally:
-        for devices in results:
-            case.world.usage.take(devices)
+        for item in holders:
+            case.world.usage.take(item.status.results)
 
 
 def _on_node(case: Case, node: NodeView, holders: Sequence[ResourceClaim]) -> list[ResourceClaim]:
     """The claims that hold devices of the node's pools."""
     pools = {pool.key for pool in case.world.pools.pools(node)}
-    return [
-        item
-        for item in holders
-        if item.status.allocation is not None
-        and any((one.driver, one.pool) in pools for one in item.status.allocation.devices.results)
-    ]
+    return [item for item in holders if any((one.driver, one.pool) in pools for one in item.status.results)]
 
 
 def _ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iterator[str]:
@@ -192,7 +174,10 @@ def _ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iterator
     if not helpful:
         yield from _all_ended(case, miss, holders)
         return
-    listing = [f"{claim_name(item)} (has {named(_devices(item))})" for item in helpful[:MAX_NAMED]]
+    listing = [
+        f"{item.metadata.full_name} (has {named(one.device for one in item.status.results)})"
+        for item in helpful[:MAX_NAMED]
+    ]
     more = len(helpful) - len(listing)
     if more:
         listing.append(f"{more} more")
@@ -212,14 +197,9 @@ def _all_ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iter
         with without(case, others):
             if case.trials.fits(case.claims, miss.node):
                 ending = others
-    listing = [claim_name(item) for item in ending[:MAX_NAMED]]
+    listing = [item.metadata.full_name for item in ending[:MAX_NAMED]]
     listing += [f"{len(ending) - len(listing)} more"] if len(ending) > len(listing) else []
     yield f"wait: node {miss.node.name} has room when these claims end together: {listed(listing, 'and')}"
-
-
-def _devices(holder: ResourceClaim) -> list[str]:
-    allocation = holder.status.allocation
-    return [item.device for item in allocation.devices.results] if allocation is not None else []
 
 
 def _without_constraints(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
@@ -234,13 +214,16 @@ def _without_constraints(case: Case, miss: Miss, found: Conflict) -> Iterator[st
             )
 
 
-def _exactly(case: Case, part: ClaimPart) -> ExactDeviceRequest | None:
-    return case.claims[part.claim].spec.devices.requests[part.place].exactly
+def _without_subrequests(case: Case, requests: Sequence[ClaimPart]) -> Iterator[tuple[ClaimPart, ExactDeviceRequest]]:
+    for part in requests:
+        exactly = exactly_of(case.claims, part)
+        if exactly is not None:
+            yield part, exactly
 
 
-def _changed(case: Case, part: ClaimPart, exactly: ExactDeviceRequest) -> list[ResourceClaim]:
-    request = case.claims[part.claim].spec.devices.requests[part.place]
-    return with_request(case.claims, part, msgspec.structs.replace(request, exactly=exactly))
+def _fits_with(case: Case, part: ClaimPart, node: NodeView, **changes: Any) -> bool:
+    """Whether the claims fit on the node with these fields in a request."""
+    return case.trials.fits(with_changes(case.claims, part, **changes), node)
 
 
 def _tolerating(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
@@ -257,18 +240,17 @@ def _tolerating(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
     ]
     single = {(taint.key, taint.effect): (taint,) for taints in blocking for taint in taints}
     several = {tuple((taint.key, taint.effect) for taint in taints): taints for taints in blocking if len(taints) > 1}
-    for part in found.requests:
-        exactly = _exactly(case, part)
-        if exactly is None:
-            continue
+    for part, exactly in _without_subrequests(case, found.requests):
         for wanted in (sorted(single.items()), sorted(several.items())):
             helpful = [
-                taints for _, taints in wanted if case.trials.fits(_tolerant(case, part, exactly, taints), miss.node)
+                taints
+                for _, taints in wanted
+                if _fits_with(case, part, miss.node, tolerations=(*exactly.tolerations, *map(_toleration, taints)))
             ]
             for taints in helpful:
                 names = listed([f"{taint.key}:{taint.effect}" for taint in taints])
                 ways = listed([way for taint in taints if (way := way_out(taint))])
-                where = _request_name(case, part)
+                where = case.request_name(part)
                 yield (
                     (f"{ways}; or " if ways else "")
                     + f"tolerate the taint{'s' if len(taints) > 1 else ''} {names} in {where}: node "
@@ -278,31 +260,18 @@ def _tolerating(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
                 break
 
 
-def _tolerant(
-    case: Case, part: ClaimPart, exactly: ExactDeviceRequest, taints: Sequence[DeviceTaint]
-) -> list[ResourceClaim]:
-    return _changed(case, part, _tolerating_all(exactly, taints))
-
-
-def _tolerating_all(exactly: ExactDeviceRequest, taints: Sequence[DeviceTaint]) -> ExactDeviceRequest:
-    added = [DeviceToleration(key=taint.key, operator="Exists", effect=taint.effect) for taint in taints]
-    return msgspec.structs.replace(exactly, tolerations=(*exactly.tolerations, *added))
+def _toleration(taint: DeviceTaint) -> DeviceToleration:
+    return DeviceToleration(key=taint.key, operator="Exists", effect=taint.effect)
 
 
 def _without_clause(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
     excluding = [group for view in miss.diagnosis.requests for group in view.groups if group.state == "selector"]
-    for part in found.requests:
-        exactly = _exactly(case, part)
-        if exactly is None:
-            continue
+    for part, exactly in _without_subrequests(case, found.requests):
         for group in excluding:
             shorter = _shorter(exactly.selectors, group)
-            if shorter is None:
-                continue
-            changed = msgspec.structs.replace(exactly, selectors=shorter)
-            if case.trials.fits(_changed(case, part, changed), miss.node):
+            if shorter is not None and _fits_with(case, part, miss.node, selectors=shorter):
                 yield (
-                    f"change or leave out {clause_text(group.clause)} in {_request_name(case, part)}: without it, node "
+                    f"change or leave out {clause_text(group.clause)} in {case.request_name(part)}: without it, node "
                     f"{miss.node.name} fits"
                 )
 

@@ -9,7 +9,7 @@ from dra_driver.kube.objects.resource import DeviceConstraint
 from dra_driver.simulator.allocator import NodeView
 from dra_driver.simulator.allocator.pool_devices import Pool
 from dra_driver.simulator.allocator.requests import RequestAlternative
-from dra_driver.simulator.explain.diagnosis import Case, claim_name, concerns
+from dra_driver.simulator.explain.diagnosis import Case, concerns
 from dra_driver.simulator.explain.findings import findings
 from dra_driver.simulator.explain.shortfall import Pair
 
@@ -55,7 +55,7 @@ def wishes(case: Case) -> list[Wish]:
     several = len(case.claims) > 1
     return [
         Wish(
-            f"request {option.label}" + (f" of claim {claim_name(claim)}" if several else ""),
+            f"request {option.label}" + (f" of claim {claim.metadata.full_name}" if several else ""),
             option,
             tuple(spec for spec in claim.spec.devices.constraints if concerns(spec, option)),
         )
@@ -67,5 +67,5 @@ def wishes(case: Case) -> list[Wish]:
 
 def trap_inputs(case: Case, wanted: Sequence[Wish], node: NodeView, *, searched: bool) -> list[TrapInput]:
     """Every request on a node. Raises DriverError if the node's slices cannot be read."""
-    around = case.around(node)
+    around = case.world.around(node)
     return [TrapInput(wish, node, around.pools, findings(wish.option, (), around), searched) for wish in wanted]

@@ -149,22 +149,22 @@ class Explanation:
 
     subject: str
     """What is explained, such as ``pod default/pod0``."""
-    claims: tuple[str, ...]
+    verdict: str
     fits: bool
     """Whether the claims fit, and the driver of the node would prepare them; no claim says that it is not well."""
-    node: str | None
+    claims: tuple[str, ...] = ()
+    node: str | None = None
     """Of the nodes where the scheduler finds devices, the one with the highest score, or the first by name."""
-    could: tuple[str, ...]
+    could: tuple[str, ...] = ()
     """All fitting nodes."""
-    placed: tuple[Placed, ...]
-    verdict: str
-    error: str
+    placed: tuple[Placed, ...] = ()
+    error: str = ""
     """The error that ends the scheduling of the pod, or ""."""
-    nodes: tuple[NodesAlike, ...]
-    nearest: str
+    nodes: tuple[NodesAlike, ...] = ()
+    nearest: str = ""
     """The nearest miss; "" if the claims fit or no node is close."""
-    remedies: tuple[str, ...]
-    traps: tuple[Trap, ...]
+    remedies: tuple[str, ...] = ()
+    traps: tuple[Trap, ...] = ()
     holders: tuple[Holder, ...] = ()
     """On the node of the nearest miss: who holds the devices that have used up shared counters."""
     refused: tuple[Refused, ...] = ()
@@ -177,14 +177,6 @@ class Explanation:
     """Why it is not well."""
     like: str = ""
     """An earlier subject with equal claims and the same explanation; "" for none."""
-
-    @classmethod
-    def brief(cls, subject: str, verdict: str, *, fits: bool, remedies: tuple[str, ...] = ()) -> Explanation:
-        """Of something that no node was asked about."""
-        return cls(
-            subject=subject, claims=(), fits=fits, node=None, could=(), placed=(), verdict=verdict, error="",
-            nodes=(), nearest="", remedies=remedies, traps=(),
-        )  # fmt: skip
 
     def with_state(self, state: str, causes: tuple[str, ...], ways: tuple[str, ...]) -> Explanation:
         """The same of a pod that has a node, with how it is there; it is not fine while there are causes."""

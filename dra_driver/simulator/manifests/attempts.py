@@ -165,7 +165,7 @@ def of_known_classes(manifests: Manifests) -> Manifests:
     used = {(pod.namespace, reference.claim) for pod in pods for reference in pod.claims}
     standby -= used - manifests.standby
     for claim in manifests.claims:
-        name = (claim.metadata.namespace, claim.metadata.name)
+        name = claim.metadata.key
         if name not in used | standby and (missing := resolver.missing_of_claim(claim)):
             found.setdefault(missing, []).append("/".join(name))
             standby.add(name)
@@ -191,8 +191,8 @@ class _Resolver:
     def __init__(self, manifests: Manifests) -> None:
         self._manifests = manifests
         self._origins: Mapping[Key, Origin] = manifests.origins
-        self._claims = {(item.metadata.namespace, item.metadata.name): item for item in manifests.claims}
-        self._templates = {(item.metadata.namespace, item.metadata.name): item for item in manifests.templates}
+        self._claims = {item.metadata.key: item for item in manifests.claims}
+        self._templates = {item.metadata.key: item for item in manifests.templates}
         self._classes = {item.metadata.name for item in manifests.classes}
 
     def attempts(self) -> Iterator[Attempt]:
@@ -202,12 +202,12 @@ class _Resolver:
             # The claim for extended resources is deleted together with its pod, which may be terminating.
             there = (item for item in pod.claims if item.name or (pod.namespace, item.claim) in self._claims)
             claims = tuple(self._claim(pod, reference) for reference in there)
-            used |= {(item.metadata.namespace, item.metadata.name) for item in claims}
+            used |= {item.metadata.key for item in claims}
             extended = _extended(pod, offered)
             if claims or extended:
                 yield Attempt(pod, claims, extended)
-        for (namespace, name), claim in self._claims.items():
-            if (namespace, name) not in used | self._manifests.standby:
+        for name, claim in self._claims.items():
+            if name not in used | self._manifests.standby:
                 self._check_claim(claim)
                 yield Attempt(None, (claim,))
 
@@ -280,7 +280,7 @@ class _Resolver:
     def _check_claim(self, claim: ResourceClaim) -> None:
         """An allocated claim needs its classes no more; of a stored one, the scheduler says that they are missing."""
         if claim.status.allocation is None and not claim.metadata.uid:
-            origin = self._origin("ResourceClaim", claim.metadata.namespace, claim.metadata.name)
+            origin = self._origin("ResourceClaim", *claim.metadata.key)
             self._check_classes(claim.spec.devices, origin, ("spec",))
 
     def _check_classes(self, devices: DeviceClaim, origin: Origin, path: tuple[str | int, ...]) -> None:
@@ -330,11 +330,11 @@ def of_templates(manifests: Manifests) -> Manifests:
     for template in manifests.templates:
         meta = template.metadata
         name = generated(f"{meta.name}-", meta.namespace)
-        origin = origins["ResourceClaimTemplate", meta.namespace, meta.name]
+        origin = origins["ResourceClaimTemplate", *meta.key]
         origins["ResourceClaim", meta.namespace, name] = origin.at((*origin.path, "spec"), origin.subject)
         of_claim = msgspec.structs.replace(template.spec.metadata, name=name, namespace=meta.namespace)
         claims.append(ResourceClaim(of_claim, spec=template.spec.spec))
-    names = [f"{template.metadata.namespace}/{template.metadata.name}" for template in manifests.templates]
+    names = [template.metadata.full_name for template in manifests.templates]
     note = f"how many pods use a ResourceClaimTemplate (one claim is taken of each): {first_of(names, MAX_NAMES)}"
     return replace(manifests, claims=tuple(claims), origins=origins, not_considered=(*manifests.not_considered, note))
 

@@ -327,7 +327,7 @@ class _Reader:
         return named
 
     def _keep(self, item: Any, kind: Kind, value: dict[str, Any]) -> None:
-        key = (kind.name, item.metadata.namespace, item.metadata.name)
+        key = (kind.name, *item.metadata.key)
         origin = self._origins[key]
         if not self._stored and not _has_uid(value):
             self._check(item, origin)

@@ -15,7 +15,7 @@ from dra_driver.kube.objects.resource import CELDeviceSelector, DeviceSelector, 
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler
 from dra_driver.simulator.cel import clauses
 from dra_driver.simulator.explain import Explanation, Question, explain, plain, text
-from dra_driver.simulator.explain.minimal_conflict import ClaimPart, Trials, minimal_conflict, only, with_count
+from dra_driver.simulator.explain.minimal_conflict import ClaimPart, Trials, minimal_conflict, only, with_changes
 from dra_driver.simulator.explain.values import Diagnosis, NodesAlike
 from dra_driver.util.errors import DriverError
 from tests.builders.allocator import (
@@ -203,8 +203,8 @@ def test_so_many_devices_fewer_fit_and_no_more(asked: Question) -> None:
             continue
         part = ClaimPart("request", 0, 0)
         enough = exactly.count - said.short
-        assert not enough or Trials(asked.world).fits(with_count(asked.claims, part, enough), node)
-        assert not Trials(asked.world).fits(with_count(asked.claims, part, enough + 1), node)
+        assert not enough or Trials(asked.world).fits(with_changes(asked.claims, part, count=enough), node)
+        assert not Trials(asked.world).fits(with_changes(asked.claims, part, count=enough + 1), node)
 
 
 @settings(max_examples=examples(200))
