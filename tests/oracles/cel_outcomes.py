@@ -9,7 +9,7 @@ import msgspec
 
 from dra_driver.kube.objects.resource import Device
 from dra_driver.kube.quantity import Quantity, QuantityError, parse, stored
-from dra_driver.simulator.cel import CelDevice, CelError, Kubernetes, KubernetesRelease, UnsupportedError, compile  # noqa: A004 # the usual word for it
+from dra_driver.simulator.cel import CelDevice, CelError, Kubernetes, UnsupportedError, compile  # noqa: A004 # the usual word for it
 
 Outcome = dict[str, Any]
 """``refused`` and optionally ``position``, or ``cost`` and ``results``: for each device a bool or the error's text.
@@ -26,7 +26,7 @@ def devices_of(given: Mapping[str, Mapping[str, Any]]) -> tuple[CelDevice, ...]:
 def outcome(expression: str, kubernetes: Kubernetes, devices: Sequence[CelDevice]) -> Outcome:
     """The simulator's result."""
     try:
-        program = compile(expression, KubernetesRelease(kubernetes))
+        program = compile(expression, kubernetes)
     except UnsupportedError as error:
         return {"unsupported": error.message}
     except CelError as error:

@@ -29,7 +29,6 @@ from dra_driver.simulator.cel import (
     CelDevice,
     CelError,
     Kubernetes,
-    KubernetesRelease,
     Program,
     UnsupportedError,
     compile,  # noqa: A004 # the usual word for it
@@ -56,7 +55,7 @@ class _Watched:
 def legal(expression: str, kubernetes: Kubernetes) -> bool | None:
     """Whether the API server accepts the expression; None if the simulator does not support it."""
     try:
-        compile(expression, KubernetesRelease(kubernetes))
+        compile(expression, kubernetes)
     except UnsupportedError:
         return None
     except CelError:
@@ -105,7 +104,7 @@ class Simulated:
     def __init__(self, found: Sequence[Object], kubernetes: Kubernetes, missing: Sequence[str] = ()) -> None:
         self.kubernetes = kubernetes
         self._met: list[str] = []
-        environment = KubernetesRelease(kubernetes)
+        environment = kubernetes
 
         def program(text: str) -> _Watched:
             try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dra_driver.util.errors import DriverError
+from dra_driver.simulator.cel import Kubernetes, release_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Release:
     """The feature gate DRADeviceTaintRules is off by default."""
 
 
-RELEASES = {
+RELEASES: Mapping[Kubernetes, Release] = {
     "1.36": Release("1.36", *(True,) * 9),
     "1.37": Release("1.37", *(False,) * 9),
 }
@@ -40,9 +41,4 @@ RELEASES = {
 
 def release(name: str) -> Release:
     """The release of this name; raises DriverError for any other than 1.36 and 1.37."""
-    try:
-        return RELEASES[name]
-    except KeyError:
-        raise DriverError(
-            f"Kubernetes {name} is not one that the simulator knows", remedy=f"give one of {', '.join(RELEASES)}"
-        ) from None
+    return RELEASES[release_of(name)]

@@ -8,7 +8,7 @@ from dra_driver.simulator.cel.device import CelDevice
 from dra_driver.simulator.cel.errors import CelError, Position, UnsupportedError
 from dra_driver.simulator.cel.parts import Reference, clauses, references
 from dra_driver.simulator.cel.program import Program, compile, compile_for  # noqa: A004 # the usual word for it
-from dra_driver.simulator.cel.releases import RELEASES, Kubernetes, KubernetesRelease, nearest
+from dra_driver.simulator.cel.releases import RELEASES, Kubernetes, nearest, release_of
 from dra_driver.simulator.cel.values import Semver
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "CelDevice",
     "CelError",
     "Kubernetes",
-    "KubernetesRelease",
     "Position",
     "Program",
     "Reference",
@@ -27,4 +26,5 @@ __all__ = [
     "compile_for",
     "nearest",
     "references",
+    "release_of",
 ]

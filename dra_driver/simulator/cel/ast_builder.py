@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 from lark import Token, Transformer, Tree
@@ -142,7 +141,7 @@ class _Builder(Transformer[Any, Any]):
         _left
     )
     addition_add = addition_sub = multiplication_mul = multiplication_div = multiplication_mod = staticmethod(_left)
-    exprlist = staticmethod(_nodes)
+    exprlist = fieldinits = staticmethod(_nodes)
     elements = mapinits = staticmethod(_series)
 
     def __default__(self, data: str, children: list[Any], meta: Any) -> Any:  # Lark's signature
@@ -233,9 +232,6 @@ class _Builder(Transformer[Any, Any]):
     def member_opt_index(self, children: list[Any]) -> SyntaxNode:
         return _index(children[1], "_[?_]", children[0], children[3])
 
-    def element(self, children: list[Any]) -> Any:
-        return children[0]
-
     def optional(self, children: list[Any]) -> tuple[SyntaxNode]:
         return (children[1],)
 
@@ -258,9 +254,6 @@ class _Builder(Transformer[Any, Any]):
         inside = (node for key, value, _ in entries for node in (key, value))
         return MapLiteral(position=position, depth=_inside(position, *inside), entries=entries)
 
-    def fieldinits(self, children: list[Any]) -> list[SyntaxNode]:
-        return _nodes(children)
-
     def member_object(self, children: list[Any]) -> SyntaxNode:
         position = _at(children[1])
         name, node = [], children[0]
@@ -278,15 +271,10 @@ def _literal(token: Token) -> Any:
     kind, text = token.type, str(token)
     if kind in {"BOOL_LIT", "NULL_LIT"}:
         return {"true": True, "false": False, "null": None}[text]
-    read_as: Callable[[str], Any]
-    if kind in {"STRING_LIT", "MLSTRING_LIT"}:
-        read_as = text_of
-    elif kind == "BYTES_LIT":
-        read_as = bytes_of
-    else:
-        read_as = lambda literal: number_of(kind, literal)  # noqa: E731 # three readers of one shape
     try:
-        return read_as(text)
+        if kind in {"STRING_LIT", "MLSTRING_LIT"}:
+            return text_of(text)
+        return bytes_of(text) if kind == "BYTES_LIT" else number_of(kind, text)
     except ValueError as error:
         raise CelError("compile", str(error), _at(token)) from None
 

@@ -203,18 +203,32 @@ class _Checker:
             node.function, node.target = f"{prefix}.{node.function}", None
 
     def _resolve(self, node: Call) -> Type:
+        """Find the overloads that may apply, and the type of the result."""
         parts = node.args if node.target is None else (node.target, *node.args)
         kinds = [self.checked.types[part] for part in parts]
         if node.function in {"_&&_", "_||_"}:
             return self._all_bool(node, kinds)
+        is_method = node.target is not None
         self._calls += 1
-        found = resolve(FUNCTIONS[node.function], node.target is not None, kinds, self.bound, self._calls)
-        if found is None:
+        fitting: list[Overload] = []
+        result: Type | None = None
+        for place, overload in enumerate(FUNCTIONS[node.function]):
+            if overload.method != is_method or len(overload.args) != len(kinds):
+                continue
+            suffix = f"{self._calls}.{place}"
+            if not self._assignable(kinds, [_fresh(kind, suffix) for kind in overload.args]):
+                continue
+            fitting.append(overload)
+            given = substitute(self.bound, _fresh(overload.result, suffix))
+            if result is None:
+                result = given
+            elif not is_dyn(result) and given != result:
+                result = DYN  # known only if all overloads agree on it
+        if result is None:
             texts = [text_of(substitute(self.bound, kind, free_is_dyn=True)) for kind in kinds]
-            raise CelError("compile", no_match(node.function, texts, is_method=node.target is not None), node.position)
-        self.bound = found.bound
-        self.checked.overloads[node] = found.overloads
-        return found.result
+            raise CelError("compile", _no_match(node.function, texts, is_method=is_method), node.position)
+        self.checked.overloads[node] = tuple(fitting)
+        return result
 
     def _all_bool(self, node: Call, kinds: list[Type]) -> Type:
         for arg, kind in zip(node.args, kinds, strict=True):
@@ -318,46 +332,7 @@ _BY_KIND: dict[type, Callable[[_Checker, Any], Type]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
-    """The overloads that may apply, the result type, and the type variable bindings from here on."""
-
-    overloads: tuple[Overload, ...]
-    result: Type
-    bound: Bindings
-
-
-def resolve(
-    overloads: Sequence[Overload],
-    is_method: bool,  # the syntax of the call, in addition to its types
-    kinds: list[Type],
-    bound: Bindings,
-    call: int,
-) -> Resolution | None:
-    """Resolve a call; None if no overload fits. ``call`` numbers the calls of an expression.
-
-    If several overloads remain, the result type is known only if all of them agree on it.
-    """
-    fitting: list[Overload] = []
-    result: Type | None = None
-    for place, overload in enumerate(overloads):
-        if overload.method != is_method or len(overload.args) != len(kinds):
-            continue
-        suffix = f"{call}.{place}"
-        found = assignable(bound, kinds, [_fresh(kind, suffix) for kind in overload.args])
-        if found is None:
-            continue
-        bound = found
-        fitting.append(overload)
-        given = substitute(bound, _fresh(overload.result, suffix))
-        if result is None:
-            result = given
-        elif not is_dyn(result) and given != result:
-            result = DYN
-    return None if result is None else Resolution(tuple(fitting), result, bound)
-
-
-def no_match(function: str, kinds: Sequence[str], *, is_method: bool) -> str:
+def _no_match(function: str, kinds: Sequence[str], *, is_method: bool) -> str:
     """The error message for a call that no overload accepts."""
     applied = f"{kinds[0]}.({', '.join(kinds[1:])})" if is_method else f"({', '.join(kinds)})"
     return f"found no matching overload for '{function}' applied to '{applied}'"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.simulator.cel import operators
@@ -174,24 +173,21 @@ def accumulator(place: int) -> Code:
     return read
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """The parts of a loop: its expressions, and the frame slots of the accumulator and of the two variables."""
+def looped(
+    slots: tuple[int, int, int],
+    source: Code,
+    initial: Code,
+    condition: Code,
+    step: Code,
+    result: Code,
+    *,
+    paired: bool,
+) -> Code:
+    """The loop of a macro: its expressions, and the frame slots of the accumulator and of the two variables.
 
-    place: int
-    first: int
-    second: int
-    source: Code
-    initial: Code
-    condition: Code
-    step: Code
-    result: Code
-
-
-def looped(loop: Loop, *, paired: bool) -> Code:
-    """The loop of a macro; ``paired`` sets both variables: index or key, and value."""
-    place, first, second = loop.place, loop.first, loop.second
-    source, initial, condition, step, result = loop.source, loop.initial, loop.condition, loop.step, loop.result
+    ``paired`` sets both variables: index or key, and value.
+    """
+    place, first, second = slots
     entries = _pairs if paired else _singles
 
     def run(frame: Frame) -> Any:

@@ -10,7 +10,6 @@ from dra_driver.simulator.cel.checker import Checked
 from dra_driver.simulator.cel.closures import (
     Code,
     Frame,
-    Loop,
     accumulator,
     applied,
     growing,
@@ -203,11 +202,8 @@ class Compiler:
         contains = operators.contains
         return lambda frame: contains(item(frame), container(frame))
 
-    def _and(self, node: Call) -> Code:
-        return logical([self.code(arg) for arg in node.args], absorbing=False)
-
-    def _or(self, node: Call) -> Code:
-        return logical([self.code(arg) for arg in node.args], absorbing=True)
+    def _logical(self, node: Call) -> Code:
+        return logical([self.code(arg) for arg in node.args], absorbing=node.function == "_||_")
 
     def _conditional(self, node: Call) -> Code:
         condition, yes, no = map(self.code, node.args)
@@ -288,8 +284,8 @@ class Compiler:
         condition = self.scoped(inner, node.condition)
         step = self._growing(node, inner, accumulated) or self.scoped(inner, node.step)
         result = self.scoped(outer, node.result)
-        loop = Loop(place, first, second, source, initial, condition, step, result)
-        return looped(loop, paired=node.variable2 is not None)
+        paired = node.variable2 is not None
+        return looped((place, first, second), source, initial, condition, step, result, paired=paired)
 
     def _growing(self, node: Fold, scope: dict[str, Code], accumulated: Code) -> Code | None:
         """The step of a macro that builds a list or a map; None for other macros."""
@@ -316,8 +312,8 @@ _SELF_CHECKING = frozenset(
 """Functions that check the types of their arguments themselves."""
 
 _SPECIAL: dict[str, Callable[[Compiler, Call], Code]] = {
-    "_==_": Compiler._equality, "_!=_": Compiler._equality, "@in": Compiler._membership, "_&&_": Compiler._and,  # noqa: SLF001 # one table of this module's own methods
-    "_||_": Compiler._or, "_?_:_": Compiler._conditional, "or": Compiler._or_value, "orValue": Compiler._or_value,  # noqa: SLF001
+    "_==_": Compiler._equality, "_!=_": Compiler._equality, "@in": Compiler._membership, "_&&_": Compiler._logical,  # noqa: SLF001 # one table of this module's own methods
+    "_||_": Compiler._logical, "_?_:_": Compiler._conditional, "or": Compiler._or_value, "orValue": Compiler._or_value,  # noqa: SLF001
     "@not_strictly_false": Compiler._not_strictly_false,  # noqa: SLF001
 }  # fmt: skip
 _BY_KIND: dict[type, Callable[[Compiler, Any], Code]] = {

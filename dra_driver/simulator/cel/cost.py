@@ -126,7 +126,8 @@ def product_of(left: Size, right: Size) -> Size:
 
 Cost = tuple[int, Size | None]
 """Cost excluding the arguments, and the size of the result if it is known."""
-Rule = Callable[["Operand | None", "list[Operand]"], Cost | None]
+Rule = Callable[["list[Operand]"], Cost]
+"""Takes the target, if the call is of a method, and the arguments."""
 
 
 def listed(factor: float, size: Size) -> Cost:
@@ -140,63 +141,55 @@ def _literal_int(operand: Operand, default: int) -> int:
     return default
 
 
-def slice_cost(target: Operand | None, args: list[Operand]) -> Cost | None:
+def slice_cost(parts: list[Operand]) -> Cost:
     """``slice()``."""
-    if target is None:
-        return None
-    start, end = _literal_int(args[0], 0), _literal_int(args[1], target.size[1])
+    items, first, last = parts
+    start, end = _literal_int(first, 0), _literal_int(last, items.size[1])
     count = (end - start) & UNLIMITED
     return listed(1, (count, count))
 
 
-def range_cost(_: Operand | None, args: list[Operand]) -> Cost:
+def range_cost(parts: list[Operand]) -> Cost:
     """``lists.range()``."""
-    count = _literal_int(args[0], UNLIMITED)
+    count = _literal_int(parts[0], UNLIMITED)
     return listed(1, (count, count))
 
 
-def flatten(target: Operand | None, args: list[Operand]) -> Cost | None:
+def flatten(parts: list[Operand]) -> Cost:
     """``flatten()``."""
-    depth = _literal_int(args[0], UNLIMITED) if args else 1
-    return listed(float(depth), target.size) if target else None
+    depth = _literal_int(parts[1], UNLIMITED) if len(parts) > 1 else 1
+    return listed(float(depth), parts[0].size)
 
 
-def squared(factor: float, *, of_argument: bool = False) -> Rule:
-    """Each element is compared with each element of the target, or of the argument."""
-
-    def rule(target: Operand | None, args: list[Operand]) -> Cost | None:
-        operand = args[0] if of_argument else target
-        return listed(factor, product_of(operand.size, operand.size)) if operand else None
-
-    return rule
+def squared(factor: float, place: int = 0) -> Rule:
+    """Each element of the list at ``place`` is compared with each."""
+    return lambda parts: listed(factor, product_of(parts[place].size, parts[place].size))
 
 
 def sets(factor: float) -> Rule:
     """Each element of one list is compared with each element of the other."""
-    return lambda _, args: (add(scaled(product_of(args[0].size, args[1].size)[1], factor), 1), None)
+    return lambda parts: (add(scaled(product_of(parts[0].size, parts[1].size)[1], factor), 1), None)
 
 
 TRAVERSAL, PATTERN = 0.1, 0.25
 """Cost per character of a string, and per character of a pattern."""
 
 
-def call_cost(estimator: Estimator, node: Call, overload: str, target: Operand | None, args: list[Operand]) -> Cost:
-    """Cost of a call by one overload, including the arguments but not the target, and the size of its result."""
+def call_cost(estimator: Estimator, node: Call, overload: str, parts: list[Operand]) -> Cost:
+    """Cost of a call by one overload, including its parts, and the size of its result."""
     inside = 0
-    for arg in args:
-        inside = add(inside, arg.cost)
+    for part in parts:
+        inside = add(inside, part.cost)
     if overload == "conditional":
-        estimator.set_entries(node, _joined(estimator, node.args[1], node.args[2]))
-        return add(args[0].cost, max(args[1].cost, args[2].cost)), union(
-            args[1].known_size or SIZE_UNKNOWN, args[2].known_size or SIZE_UNKNOWN
-        )
+        condition, yes, no = parts
+        estimator.set_entries(node, _joined(estimator, yes.node, no.node))
+        return add(condition.cost, max(yes.cost, no.cost)), union(_known(yes), _known(no))
     if overload in {"logical_and", "logical_or"}:
         return inside, None
     if overload in {"add_list", "add_string", "add_bytes"}:
         estimator.set_entries(node, _joined(estimator, node.args[0], node.args[1]))
     rule = OVERLOADS.get(overload) or FUNCTIONS.get(node.function)
-    found = rule(target, args) if rule is not None else None
-    cost, size = found or (1, None)
+    cost, size = rule(parts) if rule is not None else (1, None)
     return add(cost, inside), size
 
 
@@ -212,69 +205,63 @@ def _known(operand: Operand) -> Size:
     return operand.known_size or SIZE_UNKNOWN
 
 
-def _compared(_: Operand | None, args: list[Operand]) -> Cost:
-    return scaled(min(_known(args[0])[1], _known(args[1])[1]), TRAVERSAL), None
+def _compared(parts: list[Operand]) -> Cost:
+    return scaled(min(_known(part)[1] for part in parts), TRAVERSAL), None
 
 
-def _equal(target: Operand | None, args: list[Operand]) -> Cost:
-    left, right = args
+def _equal(parts: list[Operand]) -> Cost:
+    left, right = parts
     if left.type == right.type and left.type in (QUANTITY, SEMVER):
         return 1, None
-    return _compared(target, args)
+    return _compared(parts)
 
 
-def _argument(_: Operand | None, args: list[Operand]) -> Cost:
-    """Proportional to the size of the first argument."""
-    return scaled(args[0].size[1], TRAVERSAL), None
+def _first(parts: list[Operand]) -> Cost:
+    """Proportional to the size of the first part."""
+    return scaled(parts[0].size[1], TRAVERSAL), None
 
 
-def _whole_target(factor: float) -> Rule:
+def _whole(parts: list[Operand]) -> Cost:
     """Proportional to the size of the target, which is also the size of the result."""
-    return lambda target, _: (scaled(target.size[1], factor), target.size) if target else None
+    return scaled(parts[0].size[1], TRAVERSAL), parts[0].size
 
 
-def _over_list(target: Operand | None, _: list[Operand]) -> Cost | None:
+def _over_list(parts: list[Operand]) -> Cost:
     """Each element is visited; strings are compared."""
-    if target is None:
-        return None
-    element = target.element
+    element = parts[0].element
     if element is None:
-        return scaled(target.size[1], TRAVERSAL), None
+        return _first(parts)
     kind, size = element
     each = 1 + scaled(size[1], TRAVERSAL) if kind in (STRING, BYTES) else 1
-    return times(target.size[1], min(each, UNLIMITED)), None
+    return times(parts[0].size[1], min(each, UNLIMITED)), None
 
 
-def _prefix(_: Operand | None, args: list[Operand]) -> Cost:
-    return scaled(_known(args[0])[1], TRAVERSAL), None
+def _prefix(parts: list[Operand]) -> Cost:
+    return scaled(_known(parts[1])[1], TRAVERSAL), None
 
 
-def _in_list(_: Operand | None, args: list[Operand]) -> Cost:
-    return scaled(_known(args[1])[1], 1), None
+def _in_list(parts: list[Operand]) -> Cost:
+    return scaled(_known(parts[1])[1], 1), None
 
 
-def _within(target: Operand | None, args: list[Operand]) -> Cost | None:
-    if target is None:
-        return None
-    return times(scaled(_known(target)[1], TRAVERSAL), scaled(_known(args[0])[1], TRAVERSAL)), None
+def _within(parts: list[Operand]) -> Cost:
+    return times(scaled(_known(parts[0])[1], TRAVERSAL), scaled(_known(parts[1])[1], TRAVERSAL)), None
 
 
 def _pattern_cost(text: Size, pattern: Size) -> int:
     return times(scaled(add(text[1], 1), TRAVERSAL), scaled(pattern[1], PATTERN))
 
 
-def _matches(target: Operand | None, args: list[Operand]) -> Cost | None:
-    return (_pattern_cost(_known(target), _known(args[0])), None) if target else None
+def _matches(parts: list[Operand]) -> Cost:
+    return _pattern_cost(_known(parts[0]), _known(parts[1])), None
 
 
-def _find(target: Operand | None, args: list[Operand]) -> Cost | None:
-    return (_pattern_cost(target.size, args[0].size), (0, target.size[1])) if target else None
+def _find(parts: list[Operand]) -> Cost:
+    return _pattern_cost(parts[0].size, parts[1].size), (0, parts[0].size[1])
 
 
-def _replace(target: Operand | None, args: list[Operand]) -> Cost | None:
-    if target is None:
-        return None
-    text, old, new = target.size, args[0].size, args[1].size
+def _replace(parts: list[Operand]) -> Cost:
+    text, old, new = (part.size for part in parts[:3])  # the fourth limits how often
     if old[0] == 0:
         most, kept = min(text[1] + 1, UNLIMITED), text[1]
     elif new[1] <= old[0]:
@@ -291,48 +278,45 @@ def _replace(target: Operand | None, args: list[Operand]) -> Cost | None:
     return scaled(text[1], 2 * TRAVERSAL), size
 
 
-def _split(target: Operand | None, args: list[Operand]) -> Cost | None:
-    if target is None:
-        return None
-    most = target.size[1]
-    if len(args) > 1 and isinstance(args[1].node, Literal) and type(args[1].node.value) is int:
-        most = args[1].node.value & UNLIMITED
-    return scaled(target.size[1], 2 * TRAVERSAL), (0, most)
+def _split(parts: list[Operand]) -> Cost:
+    most = length = parts[0].size[1]
+    limit = parts[2].node if len(parts) > 2 else None
+    if isinstance(limit, Literal) and type(limit.value) is int:
+        most = limit.value & UNLIMITED
+    return scaled(length, 2 * TRAVERSAL), (0, most)
 
 
-def _join(target: Operand | None, args: list[Operand]) -> Cost | None:
-    if target is None:
-        return None
-    count, element = target.size, target.element
+def _join(parts: list[Operand]) -> Cost:
+    count, element = parts[0].size, parts[0].element
     size: Size = product_of(count, element[1]) if element else (0, 0)
-    if args:
+    if len(parts) > 1:
         between = (max(count[0] - 1, 0), max(count[1] - 1, 0))
-        size = sum_of(size, product_of(args[0].size, between))
+        size = sum_of(size, product_of(parts[1].size, between))
     return scaled(size[1], TRAVERSAL), size
 
 
 def _added(factor: float) -> Rule:
     """Strings are copied, lists are not."""
 
-    def rule(_: Operand | None, args: list[Operand]) -> Cost:
-        size = sum_of(_known(args[0]), _known(args[1]))
+    def rule(parts: list[Operand]) -> Cost:
+        size = sum_of(_known(parts[0]), _known(parts[1]))
         return (scaled(size[1], factor) if factor else 1), size
 
     return rule
 
 
-def _to_bytes(_: Operand | None, args: list[Operand]) -> Cost:
-    least, most = _known(args[0])
+def _to_bytes(parts: list[Operand]) -> Cost:
+    least, most = _known(parts[0])
     return scaled(most, TRAVERSAL), (least, most * 4 & UNLIMITED)
 
 
-def _to_text(_: Operand | None, args: list[Operand]) -> Cost:
-    least, most = _known(args[0])
+def _to_text(parts: list[Operand]) -> Cost:
+    least, most = _known(parts[0])
     return scaled(most, TRAVERSAL), (least // 4, most)
 
 
-def _quoted(_: Operand | None, args: list[Operand]) -> Cost:
-    least, most = _known(args[0])
+def _quoted(parts: list[Operand]) -> Cost:
+    least, most = _known(parts[0])
     return scaled(most, TRAVERSAL), (least + 2, most * 2 + 2 & UNLIMITED)
 
 
@@ -365,13 +349,11 @@ OVERLOADS: dict[str, Rule] = {
     "list_flatten": flatten,
     "list_flatten_int": flatten,
     "lists_range": range_cost,
-    "list_reverse": lambda target, _: listed(1, target.size) if target else None,
+    "list_reverse": lambda parts: listed(1, parts[0].size),
     "list_distinct": squared(2),
     **{f"list_{kind}_sort": squared(_TEXT_FACTOR if kind in {"string", "bytes"} else 2) for kind in _SORTED},
     **{
-        f"list_{kind}_sortByAssociatedKeys": squared(
-            _TEXT_FACTOR if kind in {"string", "bytes"} else 2, of_argument=True
-        )
+        f"list_{kind}_sortByAssociatedKeys": squared(_TEXT_FACTOR if kind in {"string", "bytes"} else 2, 1)
         for kind in _SORTED
     },
     "list_sets_contains_list": sets(1),
@@ -382,12 +364,12 @@ OVERLOADS: dict[str, Rule] = {
 
 FUNCTIONS: dict[str, Rule] = {
     **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _over_list),
-    **dict.fromkeys(("lowerAscii", "upperAscii", "substring", "trim"), _whole_target(TRAVERSAL)),
+    **dict.fromkeys(("lowerAscii", "upperAscii", "substring", "trim"), _whole),
     "replace": _replace,
     "split": _split,
     "join": _join,
     **dict.fromkeys(("find", "findAll"), _find),
-    **dict.fromkeys(("quantity", "isQuantity", "semver", "isSemver"), _argument),
+    **dict.fromkeys(("quantity", "isQuantity", "semver", "isSemver"), _first),
 }
 """Costs by function name. A function in neither table costs 1."""
 
@@ -411,7 +393,7 @@ class Operand:
     path: Path
     type: Type
     known_size: Size | None
-    cost: int = 0
+    cost: int
 
     @property
     def size(self) -> Size:
@@ -449,7 +431,7 @@ class Estimator:
             self._costs[node] = _COSTS[type(node)](self, node)
         return self._costs[node]
 
-    def operand(self, node: SyntaxNode, cost: int = 0) -> Operand:
+    def operand(self, node: SyntaxNode, cost: int) -> Operand:
         """A node as the target or an argument of a call."""
         return Operand(node, self.path(node), self.checked.types[node], self.size(node), cost)
 
@@ -518,15 +500,18 @@ class Estimator:
                 self._sizes[node] = size
             self.set_entries(node, self.entries(arg))
             return cost
-        args = []
+        parts = []
         for arg in node.args:
-            cost = self.cost(arg)
-            args.append(self.operand(arg, cost))
-        target_cost = self.cost(node.target) if node.target is not None else 0
-        target = self.operand(node.target) if node.target is not None else None
+            cost = self.cost(
+                arg
+            )  # determines size and path; called here, because each frame counts in a deep expression
+            parts.append(self.operand(arg, cost))
+        if node.target is not None:
+            cost = self.cost(node.target)
+            parts.insert(0, self.operand(node.target, cost))
         highest, size = 0, None
         for overload in self.checked.overloads[node]:
-            cost, result = call_cost(self, node, overload.id, target, args)
+            cost, result = call_cost(self, node, overload.id, parts)
             highest = max(highest, cost)
             if result is not None:
                 size = result if size is None else union(size, result)
@@ -539,7 +524,7 @@ class Estimator:
                 size = self.size(node)
         if size is not None:
             self._sizes[node] = size
-        return add(target_cost, highest)
+        return highest
 
     def _list(self, node: ListLiteral) -> int:
         cost = 0

@@ -122,50 +122,40 @@ def _exists_one(call: Call) -> Fold:
 
 
 def _collect(
-    call: Call, variables: tuple[SyntaxNode, ...], keep: SyntaxNode | None, empty: SyntaxNode, grown: SyntaxNode
+    call: Call, variables: tuple[SyntaxNode, ...], keep: list[SyntaxNode], empty: SyntaxNode, grown: SyntaxNode
 ) -> Fold:
-    step = grown if keep is None else _function(call, "_?_:_", keep, grown, _accumulated(call))
+    """What the step adds to an empty container; ``keep`` has the condition for that, if there is one."""
+    step = _function(call, "_?_:_", keep[0], grown, _accumulated(call)) if keep else grown
     return _fold(call, variables, empty, _literal(call, value=True), step, _accumulated(call))
 
 
-def _appended(call: Call, item: SyntaxNode) -> SyntaxNode:
-    return _function(call, "_+_", _accumulated(call), ListLiteral(position=call.position, elements=(item,)))
+def _listed(call: Call, variables: tuple[SyntaxNode, ...], keep: list[SyntaxNode], item: SyntaxNode) -> Fold:
+    empty = ListLiteral(position=call.position, elements=())
+    grown = _function(call, "_+_", _accumulated(call), ListLiteral(position=call.position, elements=(item,)))
+    return _collect(call, variables, keep, empty, grown)
 
 
 def _map(call: Call) -> Fold:
     variable, *keep, item = call.args
-    empty = ListLiteral(position=call.position, elements=())
-    return _collect(call, (variable,), keep[0] if keep else None, empty, _appended(call, item))
+    return _listed(call, (variable,), keep, item)
 
 
 def _filter(call: Call) -> Fold:
     variable, keep = call.args
-    empty = ListLiteral(position=call.position, elements=())
-    kept = Ident(position=variable.position, name=_variable(variable))
-    return _collect(call, (variable,), keep, empty, _appended(call, kept))
+    return _listed(call, (variable,), [keep], Ident(position=variable.position, name=_variable(variable)))
 
 
 def _transform_list(call: Call) -> Fold:
     first, second, *keep, item = call.args
-    empty = ListLiteral(position=call.position, elements=())
-    return _collect(call, (first, second), keep[0] if keep else None, empty, _appended(call, item))
+    return _listed(call, (first, second), keep, item)
 
 
 def _transform_map(call: Call) -> Fold:
-    first, second, *keep, value = call.args
-    key = Ident(position=first.position, name=_variable(first))
-    grown = _function(call, "cel.@mapInsert", _accumulated(call), key, value)
-    return _collect(
-        call, (first, second), keep[0] if keep else None, MapLiteral(position=call.position, entries=()), grown
-    )
-
-
-def _transform_map_entry(call: Call) -> Fold:
-    first, second, *keep, entry = call.args
-    grown = _function(call, "cel.@mapInsert", _accumulated(call), entry)
-    return _collect(
-        call, (first, second), keep[0] if keep else None, MapLiteral(position=call.position, entries=()), grown
-    )
+    """``transformMap`` gives each key another value, ``transformMapEntry`` adds maps."""
+    first, second, *keep, added = call.args
+    key = [Ident(position=first.position, name=_variable(first))] if call.function == "transformMap" else []
+    grown = _function(call, "cel.@mapInsert", _accumulated(call), *key, added)
+    return _collect(call, (first, second), keep, MapLiteral(position=call.position, entries=()), grown)
 
 
 def _has(call: Call) -> Select:
@@ -229,8 +219,8 @@ MACROS: dict[tuple[str, int, bool], Callable[[Call], SyntaxNode | None]] = {
     ("transformList", 4, True): _transform_list,
     ("transformMap", 3, True): _transform_map,
     ("transformMap", 4, True): _transform_map,
-    ("transformMapEntry", 3, True): _transform_map_entry,
-    ("transformMapEntry", 4, True): _transform_map_entry,
+    ("transformMapEntry", 3, True): _transform_map,
+    ("transformMapEntry", 4, True): _transform_map,
     ("bind", 3, True): _bind,
     ("optMap", 2, True): _opt_map,
     ("optFlatMap", 2, True): _opt_flat_map,

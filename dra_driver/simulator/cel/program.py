@@ -14,7 +14,7 @@ from dra_driver.simulator.cel.device import CelDevice
 from dra_driver.simulator.cel.errors import CelError, EvaluationError, InternalError, Position, UnsupportedError
 from dra_driver.simulator.cel.libraries import BEFORE_1_37
 from dra_driver.simulator.cel.parse import parse, require_installed
-from dra_driver.simulator.cel.releases import NEWEST, KubernetesRelease, release_of
+from dra_driver.simulator.cel.releases import RELEASES, Kubernetes, release_of
 from dra_driver.simulator.cel.types import ANY, BOOL, text_of
 from dra_driver.simulator.cel.values import type_name
 
@@ -55,7 +55,7 @@ class Program:
 
 
 @lru_cache(maxsize=1024)
-def compile(expression: str, release: KubernetesRelease = NEWEST) -> Program:  # noqa: A001 # the usual word
+def compile(expression: str, release: Kubernetes = RELEASES[-1]) -> Program:  # noqa: A001 # the usual word
     """Compile a selector as the API server does when a claim or class that contains it is created.
 
     Raises CelError (compile) with the reason why it would be refused; ``position`` is set if the error has one.
@@ -63,12 +63,12 @@ def compile(expression: str, release: KubernetesRelease = NEWEST) -> Program:  #
     if len(expression.encode(errors="surrogatepass")) > MAX_BYTES:
         raise CelError("compile", f"the expression is longer than {MAX_BYTES} bytes")
     try:
-        node = parse(expression, before_1_37=release.kubernetes == "1.36")
+        node = parse(expression, before_1_37=release == "1.36")
         checked = check(node)
         kind = checked.types[node]
         if kind not in (BOOL, ANY):
             raise CelError("compile", f"must evaluate to bool or the unknown type, not {text_of(kind)}", Position(1, 1))
-        compiler = Compiler(checked, BEFORE_1_37 if release.kubernetes == "1.36" else {})
+        compiler = Compiler(checked, BEFORE_1_37 if release == "1.36" else {})
         code = compiler.code(node)
         cost = estimate(node, checked)
     except RecursionError:

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from dra_driver.util.errors import DriverError
 
 Kubernetes = Literal["1.36", "1.37"]
+"""The release whose behaviour is simulated.
+
+1.36 has no fields in backquotes, resolves ``.x`` to a macro's variable, accepts negative numbers in ``lists.range()``,
+and finds an empty string anywhere. Its ``add()`` modifies quantities of more than 18 digits in place: that is reported
+as unsupported.
+"""
 RELEASES: Final[tuple[Kubernetes, ...]] = get_args(Kubernetes)
 """Oldest first. The last is the default."""
-
-
-@dataclass(frozen=True, slots=True)
-class KubernetesRelease:
-    """The release whose behaviour is simulated.
-
-    1.36 has no fields in backquotes, resolves ``.x`` to a macro's variable, accepts negative numbers in
-    ``lists.range()``, and finds an empty string anywhere. Its ``add()`` modifies quantities of more than 18 digits in
-    place: that is reported as unsupported.
-    """
-
-    kubernetes: Kubernetes = "1.37"
-
-
-NEWEST: Final = KubernetesRelease(RELEASES[-1])
 
 
 def nearest(release: str) -> str:
@@ -36,11 +26,11 @@ def nearest(release: str) -> str:
     return not_newer[-1] if not_newer else RELEASES[0]
 
 
-def release_of(release: str) -> KubernetesRelease:
+def release_of(release: str) -> Kubernetes:
     """The release of this name; raises DriverError for an unknown one."""
     for known in RELEASES:
         if known == release:
-            return KubernetesRelease(known)
+            return known
     raise DriverError(
         f"Kubernetes {release} is not one that the simulator knows", remedy=f"give one of {', '.join(RELEASES)}"
     )

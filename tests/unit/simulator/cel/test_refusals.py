@@ -12,8 +12,8 @@ from dra_driver.simulator.cel import (
     CelDevice,
     CelError,
     compile,  # noqa: A004 # the usual word for it
+    release_of,
 )
-from dra_driver.simulator.cel.releases import release_of
 from dra_driver.util.errors import DriverError
 from tests.golden import golden, golden_error
 

@@ -13,7 +13,6 @@ from dra_driver.kube.quantity import parse
 from dra_driver.simulator.cel import (
     CelDevice,
     CelError,
-    KubernetesRelease,
     Position,
     UnsupportedError,
     compile,  # noqa: A004 # the usual word for it
@@ -239,9 +238,9 @@ def test_what_is_not_simulated_says_so(expression: str, message: str) -> None:
 
 def test_a_quantity_that_1_36_changes_by_adding_is_not_simulated() -> None:
     expression = 'sign(quantity("1234567890123456789").add(1)) == 1'
-    assert compile(expression, KubernetesRelease("1.37")).matches(DEVICE)
+    assert compile(expression, "1.37").matches(DEVICE)
     with golden_error(UnsupportedError):
-        compile(expression, KubernetesRelease("1.36")).matches(DEVICE)
+        compile(expression, "1.36").matches(DEVICE)
 
 
 @pytest.mark.parametrize(
@@ -249,9 +248,9 @@ def test_a_quantity_that_1_36_changes_by_adding_is_not_simulated() -> None:
     [f"device.attributes.`{DRIVER}`.oneBool", f"device.attributes.?`{DRIVER}`.oneBool.orValue(false)"],
 )
 def test_fields_in_back_quotes_came_with_1_37(expression: str) -> None:
-    assert compile(expression, KubernetesRelease("1.37")).matches(DEVICE)
+    assert compile(expression, "1.37").matches(DEVICE)
     with golden_error(CelError):
-        compile(expression, KubernetesRelease("1.36"))
+        compile(expression, "1.36")
 
 
 @pytest.mark.parametrize(
