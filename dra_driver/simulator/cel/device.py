@@ -8,7 +8,7 @@ from typing import Any
 
 from dra_driver.kube.objects.resource import Device, DeviceAttribute
 from dra_driver.kube.quantity import Quantity, stored
-from dra_driver.simulator.cel.errors import CelError, EvaluationError
+from dra_driver.simulator.cel.errors import CelError
 from dra_driver.simulator.cel.values import DeviceMap, DomainMap, Semver, read_quantity
 
 Value = bool | int | str | Semver | list[bool] | list[int] | list[str] | list[Semver]
@@ -49,16 +49,6 @@ class CelDevice:
             except ValueError as error:
                 raise CelError("runtime", f"capacity {name}: {error}") from None
         return cls(driver, attributes, capacity, device.allow_multiple_allocations)
-
-    def field(self, name: str) -> Any:
-        """``device.name``."""
-        if name in FIELDS:
-            return FIELDS[name](self)
-        raise EvaluationError(f"no such key: {name}")
-
-    def has_field(self, name: str) -> bool:
-        """``has(device.name)``."""
-        return name in FIELDS
 
 
 FIELDS: dict[str, Callable[[CelDevice], Any]] = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dra_driver.kube.quantity import Quantity
-from dra_driver.simulator.cel.device import CelDevice
+from dra_driver.simulator.cel.device import FIELDS, CelDevice
 from dra_driver.simulator.cel.errors import EvaluationError, InternalError
 from dra_driver.simulator.cel.overloads import no_overload
 from dra_driver.simulator.cel.values import (
@@ -188,8 +188,8 @@ def index(container: Any, key: Any) -> Any:
             raise EvaluationError(f"no such key: {text_of(key)}") from None
     if type(container) is Optional:
         return optional_index(container, key)
-    if type(container) is CelDevice and isinstance(key, str):
-        return container.field(key)
+    if type(container) is CelDevice and isinstance(key, str) and key in FIELDS:
+        return FIELDS[key](container)
     raise EvaluationError(f"no such key: {text_of(key)}")
 
 
@@ -221,7 +221,7 @@ def present(container: Any, key: Any) -> bool:
     if kind in MAPS:
         return has_key(container, key)
     if kind is CelDevice:
-        return bool(container.has_field(key))
+        return isinstance(key, str) and key in FIELDS
     return kind is Optional and bool(container.present) and present(container.value, key)
 
 

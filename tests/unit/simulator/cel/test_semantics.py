@@ -52,6 +52,8 @@ def failure(expression: str, device: CelDevice = DEVICE) -> CelError:
     [
         ("true", True),
         ("false", False),
+        ("dyn(device)[?[1]].hasValue()", False),
+        ("optional.of(dyn(device))[?{'a': 1}].hasValue()", False),
         (f'device.driver == "{DRIVER}"', True),
         (f'device.attributes["{DRIVER}"].oneBool', True),
         (f'device.attributes["{DRIVER}"]["cores"] > 4', True),
