@@ -7,7 +7,7 @@ subject to the same limit as in kubectl's YAML library, because a few lines of t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,6 +142,23 @@ def items_of(document: Any, origin: Origin) -> Iterator[tuple[dict[str, Any], Or
             raise at.error((), f"expected a Kubernetes object, got {type(item).__name__}")
         own = {"kind": kind.removesuffix("List"), "apiVersion": document.get("apiVersion")} if kind != "List" else {}
         yield {**own, **item}, at
+
+
+def children(value: Any) -> Iterable[tuple[str | int, Any]]:
+    """What stands in an object or a list, each with its key or index; a scalar has nothing in it."""
+    return value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+
+
+def metadata_of(value: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of an object that was not validated yet; {} for none."""
+    found = value.get("metadata")
+    return found if isinstance(found, dict) else {}
+
+
+def named(value: dict[str, Any], kind: str, origin: Origin) -> Origin:
+    """The origin of an object with kind and name, as far as it has one, as its subject."""
+    name = metadata_of(value).get("name") or metadata_of(value).get("generateName")
+    return origin.at(origin.path, f"{kind[:60]} {name[:253]}" if isinstance(name, str) else kind[:60])
 
 
 def type_of(value: dict[str, Any], origin: Origin) -> tuple[str, str]:

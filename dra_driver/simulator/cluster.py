@@ -7,6 +7,8 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from dra_driver.kube.documents import ManifestError
 from dra_driver.kube.kubelet.versions import kubelet_problem
 from dra_driver.kube.node_affinity import selects, unselected, untolerated
@@ -107,12 +109,12 @@ def waiting_left_out(cluster: Manifests, keep: str | None = None) -> Manifests:
         keep: namespace whose pending pods and claims are in question; None for none.
     """
     others = tuple(pod for pod in cluster.pods if pod.namespace != keep)
-    waiting = sum(not pod.node_name for pod in others)
+    waiting = sum(not pod.spec.node_name for pod in others)
     whose = "the cluster" if keep is None else f"other namespaces than {keep}"
     return replace(
         cluster,
         pods=tuple(pod for pod in cluster.pods if pod.namespace == keep),
-        running=(*cluster.running, *(pod for pod in others if pod.node_name)),
+        running=(*cluster.running, *(pod for pod in others if pod.spec.node_name)),
         standby=frozenset(item.metadata.key for item in cluster.claims if item.metadata.namespace != keep),
         not_considered=(*cluster.not_considered, *((f"pods of {whose}: {waiting}",) if waiting else ())),
     )
@@ -134,18 +136,25 @@ def obstacle(pod: PodWithClaims, node: Node) -> str:
 
     Raises NodeSelectorError (a DriverError) for a node affinity that Kubernetes could not parse either.
     """
-    if pod.node_name and pod.node_name != node.metadata.name:
-        return f"the pod is for node {pod.node_name}"
-    found = unselected(node, pod.node_selector, pod.node_affinity)
+    spec = pod.spec
+    if spec.node_name and spec.node_name != node.metadata.name:
+        return f"the pod is for node {spec.node_name}"
+    found = unselected(node, spec.node_selector, spec.affinity.required_nodes)
     # A pod with a node bypasses the scheduler, so taints that do not affect running pods are irrelevant.
-    return found if found or pod.node_name else untolerated(node, pod.tolerations)
+    return found if found or spec.node_name else untolerated(node, spec.tolerations)
+
+
+def rules_of(pod: PodWithClaims) -> bytes:
+    """Equal for pods that ``obstacle`` keeps off the same nodes, such as all of one controller."""
+    spec = pod.spec
+    rules = (spec.node_name, spec.node_selector, spec.affinity.required_nodes, spec.tolerations)
+    return msgspec.json.encode(rules, order="sorted")
 
 
 def missing_labels(pod: PodWithClaims, nodes: Sequence[Node]) -> dict[str, str]:
     """The labels that the pod, or its group, wants and no node has, with whatever value."""
-    affinity = pod.node_affinity if pod.node_affinity is not None else NodeSelector()
-    terms = affinity.node_selector_terms[:1]
-    wanted = dict(pod.node_selector) | {
+    terms = (pod.spec.affinity.required_nodes or NodeSelector()).node_selector_terms[:1]
+    wanted = pod.spec.node_selector | {
         item.key: item.values[0]
         for term in terms
         for item in term.match_expressions

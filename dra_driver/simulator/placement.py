@@ -19,7 +19,7 @@ from dra_driver.kube.objects.resource import AllocationResult, DeviceClass, Reso
 from dra_driver.simulator.allocator import Allocation, Choice, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.allocator.candidates import Candidate
 from dra_driver.simulator.allocator.partial_allocation import PartialAllocation
-from dra_driver.simulator.cluster import allocated_elsewhere, cluster_of, obstacle
+from dra_driver.simulator.cluster import allocated_elsewhere, cluster_of, obstacle, rules_of
 from dra_driver.simulator.manifests import Attempt, Manifests, PodWithClaims, attempts, offering, special_claim
 from dra_driver.simulator.scoring import Scores
 from dra_driver.util.errors import DriverError
@@ -139,7 +139,7 @@ class Places:
 
 def scores_of(manifests: Manifests) -> Scores:
     """Scores for the nodes, with the pods that run on them."""
-    return Scores(manifests.nodes, (*manifests.running, *(pod for pod in manifests.pods if pod.node_name)))
+    return Scores(manifests.nodes, (*manifests.running, *(pod for pod in manifests.pods if pod.spec.node_name)))
 
 
 class ExtendedResources:
@@ -199,7 +199,7 @@ class _Placer:
         except DriverError as error:
             return Outcome(attempt.pod, tuple(claims), None, str(error))
         pending = [claim for claim in claims if claim.status.allocation is None]
-        if attempt.pod is not None and attempt.pod.node_name and pending:
+        if attempt.pod is not None and attempt.pod.spec.node_name and pending:
             return Outcome(attempt.pod, tuple(claims), None, _bound(attempt.pod))
         if not fitting:
             return Outcome(attempt.pod, tuple(claims), None, f"no node is eligible: {_summary(why_not)}")
@@ -220,7 +220,7 @@ class _Placer:
         pod = attempt.pod
         self._remember([claim for claim in claims if claim.status.allocation is None], answer)
         self._places.take(pod, self._views[answer.node])
-        if pod is not None and not pod.node_name:
+        if pod is not None and not pod.spec.node_name:
             self._scores.take(pod, answer.node)
         return Outcome(pod, tuple(self._as_now(claim) for claim in claims), answer.node, "", answer.choice)
 
@@ -230,8 +230,7 @@ class _Placer:
         changing = attempt.extended or (pod is not None and pod.group is not None)
         if changing or any(claim.status.allocation is not None for claim in claims):
             return self._asked(attempt, claims)
-        rules = pod and (pod.node_name, pod.node_selector, pod.node_affinity, pod.tolerations)
-        key = msgspec.json.encode(rules, order="sorted")
+        key = rules_of(pod) if pod is not None else b""
         if key not in self._fitting_by_rules:
             self._fitting_by_rules[key] = self._asked(attempt, ())
         return self._fitting_by_rules[key]
@@ -263,8 +262,8 @@ class _Placer:
 
 def _bound(pod: PodWithClaims) -> str:
     return (
-        f"the pod sets nodeName {pod.node_name}, which bypasses the scheduler, so nothing is allocated for it; "
-        f"use nodeSelector kubernetes.io/hostname: {pod.node_name} instead"
+        f"the pod sets nodeName {pod.spec.node_name}, which bypasses the scheduler, so nothing is allocated for it; "
+        f"use nodeSelector kubernetes.io/hostname: {pod.spec.node_name} instead"
     )
 
 

@@ -24,13 +24,12 @@ from dra_driver.kube.quantity import UNIT, nanos
 from dra_driver.simulator.allocator import Allocation
 from dra_driver.simulator.manifests import PodWithClaims
 from dra_driver.simulator.manifests.model import SCORED, of_pod
+from dra_driver.simulator.manifests.validation import MAX_SUBREQUESTS
 
 MAX_SCORE: Final = 100
 """The maximum score of a node, before weighting."""
 _UNSAID: Final[Mapping[str, int]] = {"cpu": UNIT // 10, "memory": (200 << 20) * UNIT}
 """What LeastAllocated assumes for a container without requests."""
-_ALTERNATIVES: Final = 8
-"""Maximum number of subrequests of a request, which is also the score of the first one."""
 _HOSTNAME: Final = "kubernetes.io/hostname"
 _UNASKED: Final = (
     TopologySpreadConstraint(3, _HOSTNAME, "ScheduleAnyway"),
@@ -67,7 +66,7 @@ class Scores:
         self._picky: list[PodWithClaims] = []
         """Pods on nodes that have a pod affinity."""
         for pod in running:
-            self.take(pod, pod.node_name)
+            self.take(pod, pod.spec.node_name)
 
     def take(self, pod: PodWithClaims, node: str) -> None:
         """Add a pod to a node."""
@@ -228,11 +227,11 @@ class Scores:
 
     def _counts(self, pod: PodWithClaims, node: Node, keys: list[str]) -> bool:
         """Whether the node's pods are counted: it has the labels, and the pod might be scheduled there."""
-        labels = node.metadata.labels
+        labels, affinity = node.metadata.labels, pod.spec.affinity.required_nodes
         return (
             all(key in labels for key in keys)
-            and all(labels.get(key) == value for key, value in pod.node_selector.items())
-            and (pod.node_affinity is None or selects(pod.node_affinity, node.metadata.name, labels))
+            and all(labels.get(key) == value for key, value in pod.spec.node_selector.items())
+            and (affinity is None or selects(affinity, node.metadata.name, labels))
         )
 
     def _like_it(self, pod: PodWithClaims, item: TopologySpreadConstraint) -> Counter[str]:
@@ -250,7 +249,7 @@ class Scores:
 
 
 def _alternative_score(claims: Sequence[ResourceClaim], found: Allocation) -> int:
-    """Higher for earlier subrequests; existing allocations count too."""
+    """Higher for earlier subrequests, by 1 each; existing allocations count too."""
     results = iter(found.results)
     return sum(_of_claim(claim, claim.status.allocation or next(results)) for claim in claims)
 
@@ -258,7 +257,7 @@ def _alternative_score(claims: Sequence[ResourceClaim], found: Allocation) -> in
 def _of_claim(claim: ResourceClaim, result: AllocationResult) -> int:
     taken = {device.request for device in result.devices.results}
     return sum(
-        _ALTERNATIVES - place
+        MAX_SUBREQUESTS - place
         for request in claim.spec.devices.requests
         for place, option in enumerate(request.first_available)
         if f"{request.name}/{option.name}" in taken
@@ -274,7 +273,7 @@ def _of_most(scores: Sequence[int]) -> list[int]:
 def _disliked(pod: PodWithClaims, node: Node) -> int:
     """Number of PreferNoSchedule taints that the pod does not tolerate."""
     taints = [taint for taint in node.spec.taints if taint.effect == "PreferNoSchedule"]
-    return sum(not any(tolerates(toleration, taint) for toleration in pod.tolerations) for taint in taints)
+    return sum(not any(tolerates(toleration, taint) for toleration in pod.spec.tolerations) for taint in taints)
 
 
 def _rounded(resource: str, amount: int) -> int:

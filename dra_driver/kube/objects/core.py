@@ -196,6 +196,12 @@ class Affinity(ApiObject, frozen=True):
     pod_anti_affinity: PodAffinity | None = None
 
     @property
+    def required_nodes(self) -> NodeSelector | None:
+        """The node affinity that keeps the pod off nodes."""
+        nodes = self.node_affinity
+        return nodes.required_during_scheduling_ignored_during_execution if nodes is not None else None
+
+    @property
     def pod_terms(self) -> tuple[PodAffinityTerm, ...]:
         """The terms of pod affinity and anti-affinity."""
         return tuple(term for part in (self.pod_affinity, self.pod_anti_affinity) if part for term in part.terms)

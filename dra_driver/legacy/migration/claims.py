@@ -10,25 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dra_driver.driver.resourceslices.attributes import RUN_SIZES
+from dra_driver.neuron.emulation.efa import EFA_CLASS
 from dra_driver.neuron.names import API_VERSIONS, DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
 from dra_driver.neuron.topology.fabric import GROUP_SIZES, SEGMENT_SIZES, Chain, IndexSet, Ring, Torus2D
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES, InstanceType
 from dra_driver.neuron.topology.partitions import group_sizes
+from dra_driver.simulator.manifests.validation import MAX_SUBREQUESTS
 
 REQUEST: Final = "neurons"
 EFA_REQUEST: Final = "efa"
-EFA_CLASS: Final = "efa.networking.k8s.aws"
-"""The DeviceClass of AWS's EFA DRA driver, which publishes the same ``devicegroupN_id`` (aws-neuron-sdk
-``deploy/eks/ultraserver-operator.rst``)."""
 _EFA_DRIVER: Final = (
     f"EFA devices of claims ({EFA_CLASS}) need AWS's EFA DRA driver on the nodes, in place of EFA's device plugin"
 )
-MAX_ALTERNATIVES: Final = 8
-"""Of one request (Kubernetes API, ``firstAvailable``)."""
 MAX_DEVICES: Final = 32
 """Of one claim (Kubernetes API, ``AllocationResultsMaxSize``)."""
-RUNS: Final = (2, 4)
-"""Numbers of consecutive cores for which devices have a ``coreRunN_id``."""
 _SIZED_CLASSES: Final = (2, 4, 8)
 """Sizes of groups that have a class of their own; for others, the class of all groups is used with a selector."""
 _ATTRIBUTE: Final = f"device.attributes['{DRIVER_NAME}']"
@@ -148,11 +144,11 @@ def _cores(count: int, row: InstanceType | None, core_size: int | None) -> _Requ
         name += f"-lnc{core_size}"
     attributes: tuple[str, ...] = ()
     differences = [_offered("cores", "core, or to chip.core")]
-    if count in RUNS:
+    if count in RUN_SIZES:
         attributes = (f"{DRIVER_NAME}/coreRun{count}_id",)
-    if count > 1 and (count not in RUNS or _may_leave_the_chip(count, row, core_size)):
+    if count > 1 and (count not in RUN_SIZES or _may_leave_the_chip(count, row, core_size)):
         attributes += (f"{DRIVER_NAME}/deviceId",)
-    if count > 1 and count not in RUNS:
+    if count > 1 and count not in RUN_SIZES:
         differences.append(f"the {count} cores are of one chip, but need not be consecutive")
     if row is None and count > 1:
         few = [known.name for known in INSTANCE_TYPES.values() if known.devices and _width(known, core_size) < count]
@@ -240,12 +236,12 @@ def _group(count: int, row: InstanceType | None) -> _Request | None:
 def _alternatives(name: str, count: int, row: InstanceType) -> _Request:
     """Runs without an attribute: aligned ones first, since they break the fewest larger runs."""
     runs = sorted(row.fabric.usable_sets(count), key=lambda run: (run[0] % count != 0, run[0]))
-    tried = runs[:MAX_ALTERNATIVES]
+    tried = runs[:MAX_SUBREQUESTS]
     entries = [{"name": f"from-{run[0]}", **_counted(DRIVER_NAME, count, selector(row), _within(run))} for run in tried]
     left_out = len(runs) - len(tried)
     difference = (
         f"of the {len(runs)} runs of {count} devices on {row.name} the claim tries those that begin at "
-        f"{', '.join(str(run[0]) for run in tried)}: Kubernetes allows {MAX_ALTERNATIVES} alternatives (with --groups "
+        f"{', '.join(str(run[0]) for run in tried)}: Kubernetes allows {MAX_SUBREQUESTS} alternatives (with --groups "
         "any run can be had as one device)"
     )
     return _Request(name, {"name": REQUEST, "firstAvailable": entries}, (), (difference,) * bool(left_out))
@@ -287,7 +283,11 @@ def _layout(row: InstanceType | None) -> tuple[str, ...]:
 
 
 def _common_with_efa(wanted: Wanted, row: InstanceType | None) -> tuple[str | None, str]:
-    """The attribute that chips and the EFA devices next to them have in common; "" or what is to be said of it."""
+    """The attribute that chips and the EFA devices next to them have in common; "" or what is to be said of it.
+
+    AWS's EFA DRA driver publishes the same ``devicegroupN_id`` (aws-neuron-sdk,
+    ``deploy/eks/ultraserver-operator.rst``).
+    """
     any_of_node = "the claim gets any EFA devices of the node"
     if wanted.cores:
         return None, f"cores have no attribute in common with EFA devices: {any_of_node}"

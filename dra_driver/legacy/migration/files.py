@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dra_driver.kube.documents import documents, items_of, type_of
+from dra_driver.kube.documents import children, documents, items_of, metadata_of, named, type_of
 from dra_driver.kube.objects.core import PodSpec
 from dra_driver.legacy.annotations import POD_KEYS
 from dra_driver.legacy.migration.claims import Template, selector
@@ -64,8 +64,8 @@ def objects(sources: Sequence[tuple[str, str]]) -> Iterator[tuple[Json, Origin]]
         for origin, document in documents(file, text):
             for item, at in items_of(document, origin):
                 found = True
-                subject = _subject(item, at)
-                yield _plain(item, at), at.at(at.path, subject)
+                _, kind = type_of(item, at)
+                yield _plain(item, at), named(item, kind, at)
         if not found:
             raise ManifestError(f"{file}: there is no Kubernetes object in it")
 
@@ -85,7 +85,7 @@ def pod_specs(item: Json, origin: Origin, warnings: Warnings) -> tuple[Path, ...
         if not makes_pods(known.struct):
             return ()
         # A live object may have fields of newer releases.
-        convert(item, known.struct, origin, {} if _metadata(item).get("uid") else None)
+        convert(item, known.struct, origin, {} if metadata_of(item).get("uid") else None)
         return podtemplates.find(item, origin)
     templates = podtemplates.find(item, origin)
     among = frozenset(templates)
@@ -94,7 +94,7 @@ def pod_specs(item: Json, origin: Origin, warnings: Warnings) -> tuple[Path, ...
         used.update(limit[:length] for length in range(len(limit)) if limit[:length] in among)
     found = tuple(path for path in templates if path in used)
     is_counted = (group, kind) in podtemplates.KNOWN
-    is_strict = is_counted and not _metadata(item).get("uid")
+    is_strict = is_counted and not metadata_of(item).get("uid")
     for path in found:
         at = origin.at((*origin.path, *path), origin.subject)
         convert(podtemplates.at(item, path), PodSpec, at, None if is_strict else {})
@@ -112,9 +112,10 @@ def _limits(item: Json) -> Iterator[Path]:
         path, value = waiting.pop()
         if path[-1:] and path[-1] in RESOURCES and path[-2:-1] in (("limits",), ("requests",)):
             yield path
-        pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
         waiting += [
-            ((*path, step), below) for step, below in pairs if isinstance(below, dict | list) or step in RESOURCES
+            ((*path, step), below)
+            for step, below in children(value)
+            if isinstance(below, dict | list) or step in RESOURCES
         ]
 
 
@@ -170,7 +171,7 @@ class _Work:
             if migrated is not None:
                 made = _replaced(made, path, migrated.spec)
                 for each in migrated.templates:
-                    self._need(each, _metadata(item).get("namespace"), origin)
+                    self._need(each, metadata_of(item).get("namespace"), origin)
         if made is not item:
             self.changed += 1
             made = _without_stale(made)
@@ -183,15 +184,15 @@ class _Work:
     def _name(self, item: Json, origin: Origin) -> None:
         """Where Neuron is asked for, used or spoken of, and nothing is converted."""
         templates = podtemplates.find(item, origin)
-        named = list(mentions(item, templates))
-        for path in named:
+        mentioned = list(mentions(item, templates))
+        for path in mentioned:
             if text := spoken_of(item, path):
                 self.warnings.add(origin, path, text)
             elif _may_ask(item):
                 self.left.append(origin.told(path, _NOT_CONVERTED))
         used = [*_unasked(item, templates), *(host_paths(item, templates) if _may_ask(item) else ())]
         if _may_ask(item):
-            is_asked = bool(named) or item["kind"] == "ConfigMap" or podtemplates.any_asks(item, origin)
+            is_asked = bool(mentioned) or item["kind"] == "ConfigMap" or podtemplates.any_asks(item, origin)
             if is_asked:
                 for path in variables(item, templates, CHANGED):
                     self.warnings.add(origin, path, SET_IN_TEXT)
@@ -201,7 +202,7 @@ class _Work:
 
     def _as_new(self, item: Json, origin: Origin) -> Json:
         """Without what only an API server writes, if one has written the object."""
-        metadata = _metadata(item)
+        metadata = metadata_of(item)
         if "uid" not in metadata:
             return item
         if metadata.get("ownerReferences") and item["kind"] in ("Pod", "ReplicaSet", "Job"):
@@ -226,7 +227,7 @@ class _Work:
             raise origin.error((), what, remedy="rename that one")
 
     def _keep_template(self, item: Json, origin: Origin) -> None:
-        key = (_metadata(item).get("namespace") or NAMESPACE, str(_metadata(item).get("name")))
+        key = (metadata_of(item).get("namespace") or NAMESPACE, str(metadata_of(item).get("name")))
         known = self.templates.setdefault(key, item)
         if known is item:
             self.documents.append(item)
@@ -275,17 +276,6 @@ def _unasked(item: Json, templates: Iterable[Path]) -> Iterator[Path]:
             yield from ((*path, *place) for place in unasked(spec, others_ask=others_ask))
 
 
-def _subject(item: Json, origin: Origin) -> str:
-    _, kind = type_of(item, origin)
-    name = _metadata(item).get("name") or _metadata(item).get("generateName")
-    return f"{kind[:60]} {name[:253]}" if isinstance(name, str) else kind[:60]
-
-
-def _metadata(item: Json) -> Json:
-    found = item.get("metadata")
-    return found if isinstance(found, dict) else {}
-
-
 MAX_LEVELS: Final = 200
 """Levels of nesting of an object; PyYAML calls itself several times for each that it writes."""
 
@@ -294,7 +284,7 @@ def _plain(item: Json, origin: Origin) -> Json:
     """Converted to plain JSON: keys are strings, and there are no bytes, sets or infinities."""
     level: list[Any] = [item]
     for _ in range(MAX_LEVELS):
-        level = [below for value in level for below in _children(value)]
+        level = [below for value in level for _, below in children(value)]
         if not level:
             break
     else:
@@ -304,10 +294,6 @@ def _plain(item: Json, origin: Origin) -> Json:
     except (TypeError, ValueError) as error:
         raise origin.error((), f"it has a value that JSON cannot represent: {error}") from error
     return made
-
-
-def _children(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _replaced(item: Any, path: Path, value: Any) -> Any:
@@ -320,7 +306,7 @@ def _replaced(item: Any, path: Path, value: Any) -> Any:
 
 
 def _without_stale(item: Json) -> Json:
-    metadata = _metadata(item)
+    metadata = metadata_of(item)
     annotations = metadata.get("annotations")
     if item["kind"] != "Pod" or not isinstance(annotations, dict) or not annotations.keys() & POD_KEYS:
         return item

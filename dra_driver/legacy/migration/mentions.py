@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
+from dra_driver.kube.documents import children
 from dra_driver.legacy.migration.limits import RESOURCES, Path
 from dra_driver.simulator.manifests.unasked import DEVICE_FILES, sets
 
@@ -106,8 +107,7 @@ def _places(item: dict[str, Any], templates: Collection[Path]) -> Iterator[tuple
         if path in known or path[0] in _NOT_SPECIFIED:
             continue
         yield path, value
-        pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        waiting += reversed([((*path, step), below) for step, below in pairs])
+        waiting += reversed([((*path, step), below) for step, below in children(value)])
 
 
 def _asks(text: str) -> bool:

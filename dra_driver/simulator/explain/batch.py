@@ -13,7 +13,7 @@ from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.resource import ResourceClaim, ResourceClaimStatus
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
-from dra_driver.simulator.cluster import cluster_of, missing_labels, obstacle
+from dra_driver.simulator.cluster import cluster_of, missing_labels, obstacle, rules_of
 from dra_driver.simulator.emulated_nodes import ec2_nodes
 from dra_driver.simulator.explain.explanation import Question, decide, exclusions, explain, placed_on
 from dra_driver.simulator.explain.findings import listed
@@ -209,7 +209,7 @@ class _Batch:
 
     def _take(self, pod: PodWithClaims | None, node: str) -> None:
         self._places.take(pod, self._views[node])
-        if pod is not None and not pod.node_name:
+        if pod is not None and not pod.spec.node_name:
             self._scores.take(pod, node)
 
     def _keep(self, waiting: Sequence[ResourceClaim], answer: Allocation) -> None:
@@ -283,7 +283,7 @@ class _Batch:
 
     def _obstacles(self, pod: PodWithClaims) -> dict[str, str]:
         """The nodes on which the pod cannot run, with reasons. They are the same for all pods of one controller."""
-        key = (pod.node_name, tuple(sorted(pod.node_selector.items())), pod.node_affinity, pod.tolerations)
+        key = rules_of(pod)
         if key not in self._excluded:
             texts = {node.metadata.name: _obstacle(pod, node) for node in self._manifests.nodes}
             self._excluded[key] = {name: text for name, text in texts.items() if text}
@@ -307,7 +307,7 @@ def _nowhere(pod: PodWithClaims | None, claims: Sequence[ResourceClaim]) -> str:
     leaving = next((claim for claim in claims if claim.metadata.deletion_timestamp is not None), None)
     if leaving is not None:
         return f"claim {leaving.metadata.full_name} is being deleted, so nothing is allocated for it"
-    if pod is not None and pod.node_name and any(claim.status.allocation is None for claim in claims):
+    if pod is not None and pod.spec.node_name and any(claim.status.allocation is None for claim in claims):
         return (
             "the pod sets nodeName, which bypasses the scheduler, so nothing is allocated for it; use "
             "a nodeSelector on kubernetes.io/hostname instead"

@@ -121,14 +121,14 @@ def left_out(manifests: Manifests) -> tuple[str, ...]:
     found: dict[str, list[str]] = {}
     for pod in manifests.pods:
         others = set(pod.extended_resources) - set(_extended(pod, offered))
-        for name in () if pod.node_name else sorted(others):
+        for name in () if pod.spec.node_name else sorted(others):
             found.setdefault(name, []).append(f"{pod.namespace}/{pod.name}")
     return tuple(f"resources: {name}: {first_of(pods, MAX_NAMES)}" for name, pods in found.items())
 
 
 def _extended(pod: PodWithClaims, offered: Collection[str]) -> dict[str, int]:
     """Empty for a pod that is on a node already, or whose claim for extended resources exists already."""
-    if pod.node_name or any(not reference.name for reference in pod.claims):
+    if pod.spec.node_name or any(not reference.name for reference in pod.claims):
         return {}
     return {
         name: count
@@ -159,7 +159,7 @@ def of_known_classes(manifests: Manifests) -> Manifests:
         if missing := resolver.missing_of_pod(pod):
             found.setdefault(missing, []).append(f"{pod.namespace}/{pod.name}")
             standby |= {(pod.namespace, reference.claim) for reference in pod.claims}
-            running += [pod] if pod.node_name else []
+            running += [pod] if pod.spec.node_name else []
         else:
             pods.append(pod)
     used = {(pod.namespace, reference.claim) for pod in pods for reference in pod.claims}

@@ -97,11 +97,9 @@ def _pod(spec: PodSpec) -> Iterator[Problem]:
     if spec.node_name:
         yield from wrong(formats.subdomain(spec.node_name), "nodeName")
     yield from below(("nodeSelector",), _labels(spec.node_selector))
-    affinity = spec.affinity.node_affinity
-    required = affinity and affinity.required_during_scheduling_ignored_during_execution
-    if required:
+    if spec.affinity.required_nodes is not None:
         path = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
-        yield from below(path, node_selector(required))
+        yield from below(path, node_selector(spec.affinity.required_nodes))
     for place, toleration in enumerate(spec.tolerations):
         yield from below(("tolerations", place), _toleration(toleration))
 

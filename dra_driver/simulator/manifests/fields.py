@@ -85,12 +85,13 @@ _DEPLOYMENT: Final = "paused progressDeadlineSeconds revisionHistoryLimit strate
 UNREAD: Final[Mapping[type, frozenset[str]]] = {
     kind: frozenset(names.split())
     for kind, names in {
+        **dict.fromkeys((kind.struct for kind in KINDS.values()), "apiVersion kind status"),
+        **dict.fromkeys((resource.ResourceSlice, resource.ResourceClaimTemplate), "apiVersion kind"),
         core.ManagedFields: "apiVersion fieldsType subresource time",
         ObjectMeta: "deletionGracePeriodSeconds generation managedFields selfLink",
         core.NodeMeta: "deletionGracePeriodSeconds generation selfLink",
         core.Toleration: "tolerationSeconds",
         core.NodeSpec: "configSource externalID podCIDR podCIDRs podPreemptionPolicy",
-        core.Node: "apiVersion kind",
         core.Container: "args command env envFrom imagePullPolicy lifecycle livenessProbe readinessProbe "
         "resizePolicy restartPolicyRules securityContext startupProbe stdin stdinOnce "
         "terminationMessagePath terminationMessagePolicy tty volumeDevices volumeMounts workingDir",
@@ -99,7 +100,6 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
         "hostnameOverride imagePullSecrets os preemptionPolicy priority priorityClassName readinessGates restartPolicy "
         "securityContext serviceAccount serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain "
         "terminationGracePeriodSeconds",
-        core.Pod: "apiVersion kind",
         workloads.ReplicaSpec: f"{_REPLICAS} {_DEPLOYMENT}",
         workloads.StatefulSpec: f"{_REPLICAS} persistentVolumeClaimRetentionPolicy podManagementPolicy "
         "revisionHistoryLimit serviceName updateStrategy volumeClaimTemplates",
@@ -112,23 +112,10 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
         workloads.LeaderWorkerSpec: "rolloutStrategy startupPolicy networkConfig",
         workloads.LeaderWorkerTemplate: "restartPolicy resizePolicy subGroupPolicy volumeClaimTemplates "
         "persistentVolumeClaimRetentionPolicy",
-        workloads.Deployment: "apiVersion kind status",
-        workloads.ReplicaSet: "apiVersion kind status",
-        workloads.StatefulSet: "apiVersion kind status",
-        workloads.Job: "apiVersion kind status",
-        workloads.CronJob: "apiVersion kind status",
-        apps.DaemonSet: "apiVersion kind status",
-        workloads.ReplicationController: "apiVersion kind status",
-        workloads.LeaderWorkerSet: "apiVersion kind status",
-        resource.ResourceClaimTemplate: "apiVersion kind",
         resource.Device: "nodeAllocatableResources",
         resource.ResourceSliceSpec: "skipNodeOperations",
-        resource.ResourceSlice: "apiVersion kind",
-        resource.DeviceTaintRule: "apiVersion kind status",
-        resource.DeviceClass: "apiVersion kind status",
         resource.DeviceRequestAllocationResult: "skipNodeOperations",
         resource.AllocationResult: "allocationTimestamp",
-        resource.ResourceClaim: "apiVersion kind",
     }.items()
 }
 """Struct -> the valid fields of the API that it does not declare."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from dra_driver.kube.documents import children
+
 Json = dict[str, Any]
 Path = tuple[str, ...]
 
@@ -66,8 +68,8 @@ def beyond(value: Json) -> Iterator[str]:
         level, part = waiting.pop()
         if isinstance(part, dict):
             yield from (text for name, text in _BEYOND.items() if part.get(name))
-        below = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
-        waiting += [(level + 1, item) for item in below if isinstance(item, dict | list) and level < _LEVELS]
+        if level < _LEVELS:
+            waiting += [(level + 1, item) for _, item in children(part) if isinstance(item, dict | list)]
 
 
 _LEVELS: Final = 3

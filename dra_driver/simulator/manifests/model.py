@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dra_driver.kube.documents import Origin
-from dra_driver.kube.objects.core import Container, Node, NodeSelector, PodSpec, Toleration
+from dra_driver.kube.objects.core import Container, Node, PodSpec
 from dra_driver.kube.objects.resource import (
     DeviceClass,
     DeviceTaintRule,
@@ -116,11 +116,6 @@ class PodWithClaims:
     name: str
     claims: tuple[ClaimReference, ...]
     """In the order of the pod's spec, in which they are allocated."""
-    node_name: str = ""
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    node_affinity: NodeSelector | None = None
-    """The required node affinity."""
-    tolerations: tuple[Toleration, ...] = ()
     group: ExclusiveGroup | None = None
     controller: str = ""
     """The pod's controller, such as ``Deployment default/web``; "" for a pod without one."""
@@ -129,7 +124,7 @@ class PodWithClaims:
     labels: Mapping[str, str] = field(default_factory=dict)
     by_operator: bool = False
     """Whether an operator may make its claims: that of its kind, or of an object that names their template."""
-    spec: PodSpec = field(default=PodSpec(), compare=False, repr=False)
+    spec: PodSpec = field(default=PodSpec(), repr=False)
     written: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """The pod or the pod template as it was read, with all its fields."""
     origin: Origin | None = field(default=None, compare=False, repr=False)
@@ -148,7 +143,7 @@ class PodWithClaims:
     @property
     def waits(self) -> bool:
         """Whether it has claims, or may be given one for extended resources."""
-        return bool(self.claims or (self.extended_resources and not self.node_name))
+        return bool(self.claims or (self.extended_resources and not self.spec.node_name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,7 @@ from dra_driver.kube.objects.core import (
     PodResourceClaim,
     PodResourceClaimStatus,
     PodSpec,
-    ResourceRequirements,
 )
-from dra_driver.kube.objects.meta import Quantity
 from dra_driver.simulator.manifests.idle import ONE_BY_ONE, SCALED_TO_ZERO
 from dra_driver.simulator.manifests.model import ClaimReference, ExclusiveGroup, PodWithClaims, is_extended
 from dra_driver.simulator.manifests.names import generated, suffix
@@ -85,7 +83,6 @@ def with_claims(pod: Described, value: Any) -> PodWithClaims:
                     raise pod.origin.error(
                         path, f"the pod has no claim {use.name}", remedy="add it to the pod's resourceClaims"
                     )
-    affinity = pod.spec.affinity.node_affinity
     known = {status.name: status.resource_claim_name for status in pod.statuses}
     claims = tuple(
         _reference(pod, entry, (*pod.path, "resourceClaims", place), known)
@@ -101,10 +98,6 @@ def with_claims(pod: Described, value: Any) -> PodWithClaims:
         namespace=pod.namespace,
         name=pod.name,
         claims=claims,
-        node_name=pod.spec.node_name,
-        node_selector=pod.spec.node_selector,
-        node_affinity=affinity.required_during_scheduling_ignored_during_execution if affinity else None,
-        tolerations=pod.spec.tolerations,
         group=pod.group,
         controller=pod.controller,
         spread_with=pod.spread_with,
@@ -167,24 +160,13 @@ def _reference(
     )
 
 
-def _amounts(spec: PodSpec) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, Quantity]]]:
-    """All quantities that the pod requests of a node, with their paths in the spec."""
-    holders: list[tuple[tuple[str | int, ...], ResourceRequirements]] = [
-        *((("containers", place, "resources"), item.resources) for place, item in enumerate(spec.containers)),
-        *((("initContainers", place, "resources"), item.resources) for place, item in enumerate(spec.init_containers)),
-        (("resources",), spec.resources),
-    ]
-    for path, resources in holders:
-        yield (*path, "requests"), resources.requests
-        yield (*path, "limits"), resources.limits
-    yield ("overhead",), spec.overhead
-
-
 def _resources(spec: PodSpec) -> Iterator[str]:
     """Without extended resources: whether those are considered depends on the DeviceClasses."""
-    for path, amounts in _amounts(spec):
-        kind = "overhead" if path == ("overhead",) else "resources"
-        yield from (f"{kind}: {name}" for name in amounts if not is_extended(name))
+    of_containers = [container.resources for container in (*spec.containers, *spec.init_containers)]
+    for resources in (*of_containers, spec.resources):
+        names = (*resources.requests, *resources.limits)
+        yield from (f"resources: {name}" for name in names if not is_extended(name))
+    yield from (f"overhead: {name}" for name in spec.overhead if not is_extended(name))
 
 
 _UNCONSIDERED: Final[tuple[tuple[str, Callable[[PodSpec], object]], ...]] = (
@@ -195,10 +177,7 @@ _UNCONSIDERED: Final[tuple[tuple[str, Callable[[PodSpec], object]], ...]] = (
         lambda spec: any(item.when_unsatisfiable != "ScheduleAnyway" for item in spec.topology_spread_constraints),
     ),
     ("schedulingGates (taken as removed)", lambda spec: spec.scheduling_gates),
-    (
-        f"schedulingGroup ({ONE_BY_ONE})",
-        lambda spec: spec.scheduling_group,
-    ),
+    (f"schedulingGroup ({ONE_BY_ONE})", lambda spec: spec.scheduling_group),
     ("hostPort", lambda spec: any("hostPort" in port for item in spec.containers for port in item.ports)),
     (
         "volumes that only some nodes can reach",

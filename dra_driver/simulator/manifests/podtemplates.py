@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from dra_driver.kube.documents import Origin
+from dra_driver.kube.documents import Origin, children
 from dra_driver.kube.objects.apps import PodTemplate
 from dra_driver.kube.objects.core import PodSpec
 from dra_driver.kube.objects.meta import ObjectMeta
@@ -69,8 +69,11 @@ def claim_templates(item: Any) -> Iterator[str]:
 
 
 def _children(value: Any) -> Iterator[tuple[str | int, Any]]:
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return ((step, below) for step, below in pairs if isinstance(below, dict | list) and isinstance(step, str | int))
+    return (
+        (step, below)
+        for step, below in children(value)
+        if isinstance(below, dict | list) and isinstance(step, str | int)
+    )
 
 
 def _spec_path(path: Path, value: Any) -> Path | None:

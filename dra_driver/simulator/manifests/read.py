@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
 
-from dra_driver.kube.documents import ManifestError, Origin, documents, items_of, type_of
+from dra_driver.kube.documents import ManifestError, Origin, documents, items_of, metadata_of, named, type_of
 from dra_driver.kube.objects import core, resource
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.neuron.names import DRIVER_NAME
@@ -107,15 +108,8 @@ def read_object(
             f"{kind.name} of {value.get('apiVersion')!r} is not known",
             remedy=f"write {'/'.join(part for part in (kind.group, kind.versions[0]) if part)}",
         )
-    origin = _named(value, kind.name, origin)
+    origin = named(value, kind.name, origin)
     return convert(resource.v1(value, kind.name, version), kind.struct, origin, unknown), origin
-
-
-def _named(value: dict[str, Any], kind: str, origin: Origin) -> Origin:
-    """The origin of an object with kind and name, as far as it has one, as its subject."""
-    metadata = value.get("metadata")
-    name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
-    return origin.at(origin.path, f"{kind} {name}" if isinstance(name, str) else kind)
 
 
 _NEVER_APPLIED: Final = (core.Node, resource.ResourceSlice, resource.DeviceTaintRule)
@@ -129,8 +123,7 @@ _SLIP: Final = 0.85
 
 def _has_uid(value: dict[str, Any]) -> bool:
     """Whether an API server has stored the object."""
-    metadata = value.get("metadata")
-    return isinstance(metadata, dict) and bool(metadata.get("uid"))
+    return bool(metadata_of(value).get("uid"))
 
 
 def _owners(value: dict[str, Any]) -> list[dict[str, Any]]:
@@ -160,7 +153,6 @@ class _Reader:
         self._held = held
         self._resume = resume
         self._unknown: dict[str, None] = {}
-        self._compile: Compile | None = None
         self._found: dict[type, list[Any]] = {kind.struct: [] for kind in KINDS.values()}
         self._pods: list[PodWithClaims] = []
         self._running: list[PodWithClaims] = []
@@ -270,7 +262,7 @@ class _Reader:
         Raises ManifestError for one that looks like a misspelt kind of Kubernetes, in what is to be applied.
         """
         shown = name[:60]
-        origin = _named(value, shown, origin)
+        origin = named(value, name, origin)
         held = self._held or _has_uid(value)
         self._made_by_operators.update(podtemplates.claim_templates(value))
         try:
@@ -295,11 +287,6 @@ class _Reader:
                 raise origin.error(("kind",), what, remedy=f"did you mean {meant[0]}?")
         return item is not None
 
-    def _add(self, item: Any, kind: Kind, origin: Origin, value: dict[str, Any]) -> None:
-        named = self._identified(item, kind, origin)
-        if named is not None:
-            self._keep(named, kind, value)
-
     def _identified(self, item: Any, kind: Kind, origin: Origin) -> Any:
         """The object with its name and namespace; None if it was read before, in whatever version.
 
@@ -312,9 +299,10 @@ class _Reader:
                 raise origin.error(("metadata",), "name is required")
             name = generated(meta.generate_name, str(len(self._origins)))
         key = (kind.name, namespace, name)
-        named = msgspec.structs.replace(item, metadata=msgspec.structs.replace(meta, name=name, namespace=namespace))
+        meta = msgspec.structs.replace(meta, name=name, namespace=namespace)
+        with_name = msgspec.structs.replace(item, metadata=meta)
         if key in self._origins:
-            if named == self._items[key]:
+            if with_name == self._items[key]:
                 self._again.append(f"{kind.name} {name} ({origin.file})")
                 return None
             before = self._origins[key]
@@ -323,12 +311,14 @@ class _Reader:
             )
         subject = f"{kind.name} {namespace}/{name}" if namespace else f"{kind.name} {name}"
         self._origins[key] = origin.at(origin.path, subject)
-        self._items[key] = named
-        return named
+        self._items[key] = with_name
+        return with_name
 
-    def _keep(self, item: Any, kind: Kind, value: dict[str, Any]) -> None:
-        key = (kind.name, *item.metadata.key)
-        origin = self._origins[key]
+    def _add(self, item: Any, kind: Kind, origin: Origin, value: dict[str, Any]) -> None:
+        item = self._identified(item, kind, origin)
+        if item is None:
+            return
+        origin = self._origins[kind.name, *item.metadata.key]
         if not self._stored and not _has_uid(value):
             self._check(item, origin)
         if pods_of.makes_pods(kind.struct):
@@ -343,11 +333,11 @@ class _Reader:
         for path, spec in pods_of.pod_specs(item):
             check_pod(spec, origin, path)
         if isinstance(item, resource.DeviceClass):
-            check_class(item, origin, self._compiler())
+            check_class(item, origin, self._compile)
         elif isinstance(item, resource.ResourceClaim):
-            check_claim(item.spec.devices, origin, ("spec",), self._compiler())
+            check_claim(item.spec.devices, origin, ("spec",), self._compile)
         elif isinstance(item, resource.ResourceClaimTemplate):
-            check_claim(item.spec.spec.devices, origin, ("spec", "spec"), self._compiler())
+            check_claim(item.spec.spec.devices, origin, ("spec", "spec"), self._compile)
         elif isinstance(item, resource.ResourceSlice):
             check_slice(item, origin)
         elif isinstance(item, resource.DeviceTaintRule):
@@ -355,10 +345,10 @@ class _Reader:
         elif isinstance(item, core.Node):
             check_node(item, origin)
 
-    def _compiler(self) -> Compile:
-        if self._compile is None:
-            self._compile = compile_for(self._kubernetes)
-        return self._compile
+    @cached_property
+    def _compile(self) -> Compile:
+        """Made when it is needed: CEL's parser may not be installed."""
+        return compile_for(self._kubernetes)
 
     def _add_pods(self, owner: Any, origin: Origin, value: dict[str, Any]) -> None:
         resume = self._scales_up(value)
@@ -384,7 +374,7 @@ class _Reader:
     def _add_pod(self, pod: PodWithClaims, notes: Iterable[str]) -> None:
         if pod.waits:
             self._pods.append(pod)
-        elif pod.node_name:
+        elif pod.spec.node_name:
             self._running.append(pod)
         for text in notes:
             if not pod.waits:
