@@ -30,7 +30,7 @@ from dra_driver.legacy.migration.limits import (
     chosen_types,
     places,
 )
-from dra_driver.legacy.migration.mentions import host_paths, mentions, spoken_of, variables
+from dra_driver.legacy.migration.mentions import host_paths, mentions, specified, spoken_of, variables
 from dra_driver.legacy.migration.pods import BYPASSES, SECOND_SCHEDULER, migrate_spec
 from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource
 from dra_driver.neuron.names import DRIVER_NAME
@@ -103,20 +103,10 @@ def pod_specs(item: Json, origin: Origin, warnings: Warnings) -> tuple[Path, ...
 
 
 def _limits(item: Json) -> Iterator[Path]:
-    """Paths of limits and requests of Neuron resources anywhere in what the user has specified, in no order.
-
-    Without recursion, as kinds may nest arbitrarily.
-    """
-    waiting: list[tuple[Path, Any]] = [((), {key: item[key] for key in item.keys() - {"metadata", "status"}})]
-    while waiting:
-        path, value = waiting.pop()
-        if path[-1:] and path[-1] in RESOURCES and path[-2:-1] in (("limits",), ("requests",)):
+    """Paths of limits and requests of Neuron resources anywhere in what the user has specified."""
+    for path, _ in specified(item):
+        if path[-1] in RESOURCES and path[-2:-1] in (("limits",), ("requests",)):
             yield path
-        waiting += [
-            ((*path, step), below)
-            for step, below in children(value)
-            if isinstance(below, dict | list) or step in RESOURCES
-        ]
 
 
 def _warn_of_kind(item: Json, path: Path, origin: Origin, warnings: Warnings, *, is_known: bool) -> None:
@@ -351,7 +341,8 @@ def unchanged(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Unchanged:
         elsewhere = [limit for limit in _limits(item) if not any(limit[: len(path)] == path for path in paths)]
         for used_at in _unasked(item, podtemplates.find(item, origin)):
             warnings.add(origin, used_at, _NOT_ASKED)
-        for limit in elsewhere if _may_ask(item) else ():
+        # The message speaks of a limit: of equal places, none of a request is named.
+        for limit in sorted(elsewhere, key=lambda path: path[-2] == "requests") if _may_ask(item) else ():
             warnings.add(origin, limit, "the controller that creates its pods must give them this limit")
             used[str(limit[-1])] = None
         for path in paths:

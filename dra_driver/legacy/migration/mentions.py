@@ -71,7 +71,7 @@ def mentions(item: dict[str, Any], templates: Collection[Path]) -> Iterator[Path
         item: the object.
         templates: paths of pod specs, which are not searched.
     """
-    for path, value in _places(item, templates):
+    for path, value in specified(item, templates):
         is_key = str(path[-1]).removeprefix("requests.") in RESOURCES
         if is_key or (isinstance(value, str) and path[-1] != "key" and _asks(value)):
             yield path
@@ -85,21 +85,24 @@ def variables(item: dict[str, Any], templates: Collection[Path], names: frozense
         templates: paths of pod specs, which are not searched.
         names: of the variables.
     """
-    for path, value in _places(item, templates):
+    for path, value in specified(item, templates):
         if path[-1] in names or (isinstance(value, str) and (value in names or sets(value, names))):
             yield path
 
 
 def host_paths(item: dict[str, Any], templates: Collection[Path]) -> Iterator[Path]:
     """Paths of the host paths to device files of chips, likewise, and of texts that have one."""
-    for path, value in _places(item, templates):
+    for path, value in specified(item, templates):
         is_path = path[-2:] == ("hostPath", "path") and str(value).startswith(DEVICE_FILES)
         if is_path or (isinstance(value, str) and "hostPath" in value and DEVICE_FILES in value):
             yield path
 
 
-def _places(item: dict[str, Any], templates: Collection[Path]) -> Iterator[tuple[Path, Any]]:
-    """All that is specified, each with its path, in the order of the text."""
+def specified(item: dict[str, Any], templates: Collection[Path] = ()) -> Iterator[tuple[Path, Any]]:
+    """All that is specified, each with its path, in the order of the text; templates are not searched.
+
+    Without recursion, as kinds may nest arbitrarily.
+    """
     known = frozenset(templates)
     waiting: list[tuple[Path, Any]] = [((key,), value) for key, value in reversed(item.items())]
     while waiting:

@@ -672,6 +672,14 @@ def test_files_that_can_stay_as_they_are_are_named(shell: Shell) -> None:
     golden(shell.err)
 
 
+def test_of_equal_places_outside_pod_templates_the_first_is_named(shell: Shell) -> None:
+    roles = [container(name)["resources"] for name in ("first", "second", "third")]
+    item = {"apiVersion": "example.org/v1", "kind": "Team", "metadata": {"name": "team"}, "spec": {"roles": roles}}
+    assert shell("migrate", "--extended-resources", shell.file([item])) == 0
+    assert f"spec.roles[0].limits.{NEURON}: " in shell.err
+    assert " (and 2 more places)" in shell.err
+
+
 def shares(*requests: str, attribute: str) -> Object:
     return {"requests": list(requests), "matchAttribute": attribute}
 
