@@ -59,3 +59,10 @@ OPERATORS: Final[Mapping[str, Callable[[str | None, Collection[str]], bool]]] = 
     "Lt": lambda value, values: _greater(value, values, -1),
 }
 """Whether a label's value (None: there is no such label) meets a requirement. Label selectors have the first four."""
+
+
+def takes(operator: str, count: int) -> bool:
+    """Whether the operator of a node selector is one, and takes this number of values."""
+    if operator in ("In", "NotIn"):
+        return count > 0
+    return operator in OPERATORS and count == (1 if operator in ("Gt", "Lt") else 0)

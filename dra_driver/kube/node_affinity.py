@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from dra_driver.kube.matching import OPERATORS, tolerates
+from dra_driver.kube.matching import OPERATORS, takes, tolerates
 from dra_driver.kube.objects.core import (
     NodeSelector,
     NodeSelectorRequirement,
@@ -111,12 +111,7 @@ def _field(name: str, item: NodeSelectorRequirement) -> bool:
     return (found == item.values[0]) == (item.operator == "In")
 
 
-_VALUES: Final = {"In": range(1, 1 << 20), "NotIn": range(1, 1 << 20), "Gt": range(1, 2), "Lt": range(1, 2)}
-"""Number of values that an operator takes; none for operators not listed."""
-
-
 def _expression(labels: Mapping[str, str], item: NodeSelectorRequirement) -> bool:
-    operator = OPERATORS.get(item.operator)
-    if operator is None or len(item.values) not in _VALUES.get(item.operator, range(1)):
+    if not takes(item.operator, len(item.values)):
         raise NodeSelectorError(f"node selector {item.key}: operator {item.operator} with {len(item.values)} values")
-    return operator(labels.get(item.key), item.values)
+    return OPERATORS[item.operator](labels.get(item.key), item.values)

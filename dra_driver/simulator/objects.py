@@ -20,7 +20,10 @@ Object = dict[str, Any]
 def objects(outcomes: Sequence[Outcome]) -> list[Object]:
     """Each pod, followed by those of its claims that no earlier pod has; then the claims that no pod uses."""
     claims = {claim.metadata.key: claim for outcome in outcomes for claim in outcome.claims if _exists(claim)}
-    reserved: dict[tuple[str, str], list[Object]] = {name: _reserved(claim) for name, claim in claims.items()}
+    reserved: dict[tuple[str, str], list[Object]] = {
+        name: [msgspec.to_builtins(consumer) for consumer in claim.status.reserved_for]
+        for name, claim in claims.items()
+    }
     for outcome in outcomes:
         if outcome.pod is not None and outcome.placed:
             consumer = {"resource": "pods", "name": outcome.pod.name, "uid": outcome.pod.uid}
@@ -39,10 +42,6 @@ def objects(outcomes: Sequence[Outcome]) -> list[Object]:
 def _exists(claim: ResourceClaim) -> bool:
     """Whether the API server has it: kube-scheduler makes a claim for extended resources when it has devices for it."""
     return claim.status.allocation is not None or EXTENDED_RESOURCE_CLAIM not in claim.metadata.annotations
-
-
-def _reserved(claim: ResourceClaim) -> list[Object]:
-    return [msgspec.to_builtins(consumer) for consumer in claim.status.reserved_for]
 
 
 def _claim(claim: ResourceClaim, reserved: list[Object]) -> Object:

@@ -235,10 +235,8 @@ def _absence(node: Node | PartialNode, daemon_sets: Sequence[DaemonSet] | None) 
 def _left_out(node: Node | PartialNode, daemon_set: DaemonSet) -> str:
     """Why a DaemonSet makes no pod on a node, as half a sentence; "" if it should."""
     spec = daemon_set.spec.template.spec
-    affinity = spec.affinity.node_affinity
-    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
     try:
-        found = unselected(node, spec.node_selector, required)
+        found = unselected(node, spec.node_selector, spec.affinity.required_nodes)
     except NodeSelectorError as error:
         return str(error)
     return found or untolerated(node, (*spec.tolerations, *_DAEMONS_TOLERATE))

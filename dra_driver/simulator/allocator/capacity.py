@@ -6,7 +6,8 @@ Amounts are in units of 10^-9.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dra_driver.kube.objects.meta import Quantity
@@ -156,6 +157,15 @@ class Usage:
     def release(self, results: Iterable[DeviceRequestAllocationResult]) -> None:
         """Remove the devices of an allocation that was taken before."""
         self._count(results, -1)
+
+    @contextmanager
+    def without(self, results: Sequence[DeviceRequestAllocationResult]) -> Iterator[None]:
+        """Within the block, these devices, which were taken before, are released."""
+        self.release(results)
+        try:
+            yield
+        finally:
+            self.take(results)
 
     def _count(self, results: Iterable[DeviceRequestAllocationResult], step: int) -> None:
         for result in results:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.simulator.allocator.candidates import Candidate, SearchContext, candidates, everything
@@ -151,26 +150,18 @@ def search(
         AllocationError: scheduling of the pod ends.
     """
     attempt = _Search(claims, around, prune=prune, steps=steps or Steps(MAX_STEPS))
-    with _room(attempt.least_devices):
-        try:
-            found = attempt.request(0, 0)
-        except TooManyResults:
-            raise AllocationError(
-                f"every choice of sub-requests exceeds the claim limit of {MAX_RESULTS} devices",
-                remedy="ask for fewer devices, or for larger ones",
-            ) from None
-    return attempt.progress.picks if found else None
-
-
-@contextmanager
-def _room(devices: int) -> Iterator[None]:
-    """Raise the recursion limit: the search recurses once per device to pick."""
     before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, 1000 + 8 * devices))
+    sys.setrecursionlimit(max(before, 1000 + 8 * attempt.least_devices))  # the search recurses once per device to pick
     try:
-        yield
+        found = attempt.request(0, 0)
+    except TooManyResults:
+        raise AllocationError(
+            f"every choice of sub-requests exceeds the claim limit of {MAX_RESULTS} devices",
+            remedy="ask for fewer devices, or for larger ones",
+        ) from None
     finally:
         sys.setrecursionlimit(before)
+    return attempt.progress.picks if found else None
 
 
 class _Search:

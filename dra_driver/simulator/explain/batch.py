@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import msgspec
 from msgspec import structs
@@ -131,7 +131,6 @@ class _Batch:
         self._nodes = nodes
         self._kubernetes = kubernetes
         self._server = server
-        self._others: tuple[World, tuple[NodeView, ...]] | None = None
         self._scheduler = Scheduler(world, nodes)
         self._views = {node.name: node for node in nodes}
         self._places = Places()
@@ -197,15 +196,17 @@ class _Batch:
         known = found.remedies or any(trap.name == NOT_OFFERED for trap in found.traps)
         if known or found.node is not None or found.error or not found.nearest:
             return found
-        if self._others is None:
-            others = replace(ec2_nodes(), classes=self._manifests.classes)
-            self._others = cluster_of(others, self._kubernetes)
-        world, nodes = self._others
+        world, nodes = self._ec2
         prepared = world.prepare(question.waiting)
         if isinstance(prepared, Refusal):
             return found
         able = [node.labels[INSTANCE_TYPE_LABEL] for node in nodes if isinstance(world.ask(prepared, node), Allocation)]
         return replace(found, remedies=(f"use a node of type {listed(able, 'or')}",)) if able else found
+
+    @cached_property
+    def _ec2(self) -> tuple[World, tuple[NodeView, ...]]:
+        """An empty node of each type."""
+        return cluster_of(replace(ec2_nodes(), classes=self._manifests.classes), self._kubernetes)
 
     def _take(self, pod: PodWithClaims | None, node: str) -> None:
         self._places.take(pod, self._views[node])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -226,20 +226,9 @@ def placed_on(question: Question, answer: Allocation) -> Explanation:
     survey = Survey(question, case, {})
     survey.took(answer)
     node = next(node for node in question.nodes if node.name == answer.node)
-    with given_back(case, answer):
+    with question.world.usage.without([item for result in answer.results for item in result.devices.results]):
         survey.look_at(node)
         return _explanation(question, case, survey, answer)
-
-
-@contextmanager
-def given_back(case: Case, answer: Allocation) -> Iterator[None]:
-    """Within the block, the allocation is released."""
-    results = [item for result in answer.results for item in result.devices.results]
-    case.world.usage.release(results)
-    try:
-        yield
-    finally:
-        case.world.usage.take(results)
 
 
 def exclusions(question: Question) -> Mapping[str, str]:

@@ -81,16 +81,16 @@ def _pieces(name: str) -> list[str]:
     return [piece for piece in re.split(r"([0-9]{1,18})", name) if piece]
 
 
-def counted(count: int, word: str, plural: str = "") -> str:
+def counted(count: int, word: str) -> str:
     """``1 device``, ``2 devices``."""
-    return f"{count} {word if count == 1 else plural or word + 's'}"
+    return f"{count} {word if count == 1 else word + 's'}"
 
 
-def of_all(count: int, total: int, word: str = "device") -> str:
+def of_all(count: int, total: int) -> str:
     """``3 of 16 devices``, ``all 16 devices``, ``the only device``."""
     if count == total:
-        return f"the only {word}" if total == 1 else f"all {total} {word}s"
-    return f"{count} of {total} {word}s"
+        return "the only device" if total == 1 else f"all {total} devices"
+    return f"{count} of {total} devices"
 
 
 def printable(line: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -147,16 +147,9 @@ def _fits_despite(case: Case, node: NodeView, found: Conflict, taints: Sequence[
     )
 
 
-@contextmanager
-def without(case: Case, holders: Sequence[ResourceClaim]) -> Iterator[None]:
+def _without(case: Case, holders: Sequence[ResourceClaim]) -> AbstractContextManager[None]:
     """Within the block, these claims are released."""
-    for item in holders:
-        case.world.usage.release(item.status.results)
-    try:
-        yield
-    finally:
-        for item in holders:
-            case.world.usage.take(item.status.results)
+    return case.world.usage.without([one for item in holders for one in item.status.results])
 
 
 def _on_node(case: Case, node: NodeView, holders: Sequence[ResourceClaim]) -> list[ResourceClaim]:
@@ -168,7 +161,7 @@ def _on_node(case: Case, node: NodeView, holders: Sequence[ResourceClaim]) -> li
 def _ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iterator[str]:
     helpful = []
     for holder in _on_node(case, miss.node, holders)[:MAX_HOLDERS]:
-        with without(case, [holder]):
+        with _without(case, [holder]):
             if case.trials.fits(case.claims, miss.node):
                 helpful.append(holder)
     if not helpful:
@@ -188,13 +181,13 @@ def _ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iterator
 def _all_ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iterator[str]:
     """The fewest claims that have to end together: all, without those of which the end changes nothing."""
     ending = list(_on_node(case, miss.node, holders)[:MAX_HOLDERS])
-    with without(case, ending):
+    with _without(case, ending):
         able = len(ending) > 1 and case.trials.fits(case.claims, miss.node)
     if not able:
         return
     for holder in tuple(ending):
         others = [item for item in ending if item is not holder]
-        with without(case, others):
+        with _without(case, others):
             if case.trials.fits(case.claims, miss.node):
                 ending = others
     listing = [item.metadata.full_name for item in ending[:MAX_NAMED]]
@@ -324,7 +317,7 @@ _TOO_MANY = (
 
 def _last_resort(case: Case, nodes: Sequence[NodeView], holders: Sequence[ResourceClaim]) -> tuple[str, ...]:
     """If no small change helps: whether the claims would fit on an empty node."""
-    with without(case, holders):
+    with _without(case, holders):
         if any(case.trials.fits(case.claims, node) for node in nodes):
             return ("wait: only nodes with more free devices than now would fit",)
     return (_TOO_MANY,) if case.trials.incomplete else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -185,19 +185,6 @@ class Explanation:
         )
 
 
-_WANTS: dict[State, Callable[[str, str, DeviceFinding], str]] = {
-    "free": lambda devices, verb, _: f"{devices} {verb} free and match{'es' if verb == 'is' else ''}",
-    "in use": lambda devices, verb, _: f"{devices} would match, but {verb} in use",
-    "node": lambda devices, verb, _: f"{devices} would match, but {verb} for other nodes",
-    "attribute": lambda devices, _, found: f"{devices} would match, but {found.why}",
-    "capacity": lambda devices, _, found: f"{devices} would match, but {found.why}",
-    "counters": lambda devices, _, found: (
-        f"{devices} would match, but {found.why}" + (f": {named(found.blockers)}" if found.blockers else "")
-    ),
-    "taint": lambda devices, _, found: f"{devices} would match, but {found.why}",
-}
-
-
 def request_view(claim: str, option: RequestAlternative, found: Sequence[DeviceFinding]) -> RequestView:
     """Summary of the findings about a node's devices for a request: free ones, others that match, and the rest."""
     groups: dict[tuple[object, ...], list[DeviceFinding]] = {}
@@ -222,7 +209,13 @@ def _group(members: Sequence[DeviceFinding], total: int) -> DeviceGroup:
         devices += f" ({named(names)})"
     if first.failed is None:
         blockers = tuple(natural({name for item in members for name in item.blockers}))
-        sentence = _WANTS[first.state](devices, are(len(members)), replace(first, blockers=blockers))
+        verb = are(len(members))
+        obstacle = {"in use": f"{verb} in use", "node": f"{verb} for other nodes"}.get(first.state, first.why)
+        if blockers:
+            obstacle += f": {named(blockers)}"
+        sentence = f"{devices} would match, but {obstacle}"
+        if first.state == "free":
+            sentence = f"{devices} {verb} free and match{'es' if verb == 'is' else ''}"
         return DeviceGroup(names, first.state, sentence, blockers=blockers)
     read = saw(members)
     values = "; ".join(f"{text} is {choice(values)}" for text, values in read)

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 import msgspec
 
+from dra_driver.driver.claims.numbering import EXTENDED_RESOURCE_CLAIM
 from dra_driver.kube.documents import ManifestError, Origin
 from dra_driver.kube.objects.core import Container
 from dra_driver.kube.objects.meta import ObjectMeta, OwnerReference
@@ -18,7 +19,6 @@ from dra_driver.kube.objects.resource import (
     ExactDeviceRequest,
     ResourceClaim,
     ResourceClaimSpec,
-    ResourceClaimTemplate,
 )
 from dra_driver.kube.quantity import UNIT
 from dra_driver.neuron.names import is_own_class
@@ -50,23 +50,22 @@ def special_claim(pod: PodWithClaims, wanted: Collection[str], classes: Mapping[
         wanted: those that a class offers and that the node itself does not.
         classes: the result of ``offering``.
     """
-    prefix = f"{pod.name}-extended-resources-"
-    owner = OwnerReference("v1", "Pod", pod.name, pod.uid, controller=True)
-    name = generated(prefix, pod.namespace)
-    meta = ObjectMeta(
-        name=name,
-        namespace=pod.namespace,
-        uid=uid(f"ResourceClaim {pod.namespace}/{name}"),
-        annotations={"resource.kubernetes.io/extended-resource-claim": "true"},
-        owner_references=(owner,),
-    )
     found = (
         DeviceRequest(name, ExactDeviceRequest(device_class_name=classes[resource], count=count))
         for resource in wanted
         for name, count in _requests(pod, resource)
     )
     requests = tuple(sorted(found, key=lambda item: item.name))
-    return ResourceClaim(meta, spec=ResourceClaimSpec(DeviceClaim(requests)))
+    name = generated(f"{pod.name}-extended-resources-", pod.namespace)
+    annotations = {EXTENDED_RESOURCE_CLAIM: "true"}
+    return _made(pod, ObjectMeta(name=name, annotations=annotations), ResourceClaimSpec(DeviceClaim(requests)))
+
+
+def _made(pod: PodWithClaims, meta: ObjectMeta, spec: ResourceClaimSpec) -> ResourceClaim:
+    """A claim as Kubernetes creates it for the pod."""
+    owner = OwnerReference("v1", "Pod", pod.name, pod.uid, controller=True)
+    made = msgspec.structs.replace(meta, namespace=pod.namespace, owner_references=(owner,))
+    return with_uid(ResourceClaim(made, spec=spec))
 
 
 def _requests(pod: PodWithClaims, resource: str) -> Iterator[tuple[str, int]]:
@@ -224,7 +223,10 @@ class _Resolver:
         if not template.metadata.uid:
             origin = self._origin("ResourceClaimTemplate", pod.namespace, reference.template)
             self._check_classes(template.spec.spec.devices, origin, ("spec", "spec"))
-        return _made(pod, reference, template)
+        given = template.spec.metadata
+        annotations = {**given.annotations, "resource.kubernetes.io/pod-claim-name": reference.name}
+        meta = ObjectMeta(name=reference.claim, labels=given.labels, annotations=annotations)
+        return _made(pod, meta, template.spec.spec)
 
     def missing_of_pod(self, pod: PodWithClaims) -> str:
         """What is not there for the devices that the pod asks for, if it is to be left out; else ""."""
@@ -306,20 +308,6 @@ def _class_names(request: DeviceRequest) -> Iterator[tuple[tuple[str | int, ...]
         yield ("firstAvailable", number), sub.device_class_name
     if request.exactly is not None:
         yield ("exactly",), request.exactly.device_class_name
-
-
-def _made(pod: PodWithClaims, reference: ClaimReference, template: ResourceClaimTemplate) -> ResourceClaim:
-    """The claim as the resource claim controller creates it for the pod."""
-    owner = OwnerReference("v1", "Pod", pod.name, pod.uid, controller=True)
-    meta = ObjectMeta(
-        name=reference.claim,
-        namespace=pod.namespace,
-        uid=uid(f"ResourceClaim {pod.namespace}/{reference.claim}"),
-        labels=template.spec.metadata.labels,
-        annotations={**template.spec.metadata.annotations, "resource.kubernetes.io/pod-claim-name": reference.name},
-        owner_references=(owner,),
-    )
-    return ResourceClaim(meta, spec=template.spec.spec)
 
 
 def of_templates(manifests: Manifests) -> Manifests:

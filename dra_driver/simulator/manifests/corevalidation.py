@@ -11,11 +11,13 @@ from typing import Final
 
 from dra_driver.kube import formats
 from dra_driver.kube.documents import Origin
+from dra_driver.kube.matching import OPERATORS, takes
 from dra_driver.kube.objects.core import (
     Container,
     Node,
     NodeSelector,
     NodeSelectorRequirement,
+    NodeSelectorTerm,
     PodSpec,
     ResourceRequirements,
     Taint,
@@ -23,21 +25,12 @@ from dra_driver.kube.objects.core import (
 )
 from dra_driver.kube.objects.meta import ObjectMeta, Quantity
 from dra_driver.kube.quantity import nanos
-from dra_driver.simulator.manifests.validation import Path, Problem, amount, below, raise_first, twice, wrong
+from dra_driver.simulator.manifests.validation import Path, Problem, amount, below, each, raise_first, twice, wrong
 
 MAX_ANNOTATIONS: Final = 256 << 10
 """Maximum size in bytes of all annotations of an object."""
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _OPERATORS: Final = ("Equal", "Exists", "Lt", "Gt")
-_VALUES: Final = {
-    "In": (1, None),
-    "NotIn": (1, None),
-    "Exists": (0, 0),
-    "DoesNotExist": (0, 0),
-    "Gt": (1, 1),
-    "Lt": (1, 1),
-}
-"""Operators of a node selector, with the minimum and maximum number of values."""
 
 
 def check_metadata(meta: ObjectMeta, origin: Origin) -> None:
@@ -100,8 +93,7 @@ def _pod(spec: PodSpec) -> Iterator[Problem]:
     if spec.affinity.required_nodes is not None:
         path = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
         yield from below(path, node_selector(spec.affinity.required_nodes))
-    for place, toleration in enumerate(spec.tolerations):
-        yield from below(("tolerations", place), _toleration(toleration))
+    yield from each("tolerations", spec.tolerations, _toleration)
 
 
 def _containers(spec: PodSpec) -> Iterator[Problem]:
@@ -113,9 +105,8 @@ def _containers(spec: PodSpec) -> Iterator[Problem]:
     yield from twice(names, "containers")
     for name in set(before) & set(names):
         yield ("initContainers",), f"container name {formats.shown(name)} is also used in containers"
-    for kind, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
-        for place, container in enumerate(containers):
-            yield from below((kind, place), _container(container))
+    yield from each("containers", spec.containers, _container)
+    yield from each("initContainers", spec.init_containers, _container)
 
 
 def _container(container: Container) -> Iterator[Problem]:
@@ -145,23 +136,22 @@ def node_selector(selector: NodeSelector) -> Iterator[Problem]:
     """The problems of a node selector."""
     if not selector.node_selector_terms:
         yield ("nodeSelectorTerms",), "must not be empty"
-    for place, term in enumerate(selector.node_selector_terms):
-        for number, item in enumerate(term.match_expressions):
-            yield from below(("nodeSelectorTerms", place, "matchExpressions", number), _expression(item))
-        for number, item in enumerate(term.match_fields):
-            yield from below(("nodeSelectorTerms", place, "matchFields", number), _field(item))
+    yield from each("nodeSelectorTerms", selector.node_selector_terms, _term)
+
+
+def _term(term: NodeSelectorTerm) -> Iterator[Problem]:
+    yield from each("matchExpressions", term.match_expressions, _expression)
+    yield from each("matchFields", term.match_fields, _field)
 
 
 def _expression(item: NodeSelectorRequirement) -> Iterator[Problem]:
     yield from wrong(formats.label_key(item.key), "key")
-    if item.operator not in _VALUES:
-        yield ("operator",), f"{formats.shown(item.operator)} is not one of {', '.join(_VALUES)}"
+    if item.operator not in OPERATORS:
+        yield ("operator",), f"{formats.shown(item.operator)} is not one of {', '.join(OPERATORS)}"
         return
-    least, most = _VALUES[item.operator]
-    if len(item.values) < least or (most is not None and len(item.values) > most):
+    if not takes(item.operator, len(item.values)):
         yield ("values",), f"{len(item.values)} values are not valid with operator {item.operator}"
-    for place, value in enumerate(item.values):
-        yield from wrong(formats.label_value(value), "values", place)
+    yield from each("values", item.values, lambda value: wrong(formats.label_value(value)))
 
 
 def _field(item: NodeSelectorRequirement) -> Iterator[Problem]:
@@ -171,8 +161,7 @@ def _field(item: NodeSelectorRequirement) -> Iterator[Problem]:
         yield ("operator",), f"{formats.shown(item.operator)} is neither In nor NotIn"
     if len(item.values) != 1:
         yield ("values",), "exactly one value is required"
-    for place, value in enumerate(item.values):
-        yield from wrong(formats.subdomain(value), "values", place)
+    yield from each("values", item.values, lambda value: wrong(formats.subdomain(value)))
 
 
 def _toleration(toleration: Toleration) -> Iterator[Problem]:

@@ -8,13 +8,7 @@ from typing import Any, Final
 
 from dra_driver.kube.documents import Origin
 from dra_driver.kube.objects.apps import DaemonSet, PodTemplate
-from dra_driver.kube.objects.core import (
-    Pod,
-    PodExtendedResourceClaimStatus,
-    PodResourceClaim,
-    PodResourceClaimStatus,
-    PodSpec,
-)
+from dra_driver.kube.objects.core import Pod, PodResourceClaim, PodSpec, PodStatus
 from dra_driver.simulator.manifests.idle import ONE_BY_ONE, SCALED_TO_ZERO
 from dra_driver.simulator.manifests.model import ClaimReference, ExclusiveGroup, PodWithClaims, is_extended
 from dra_driver.simulator.manifests.names import generated, suffix
@@ -47,9 +41,7 @@ class Described:
     spread_with: str = ""
     """As in ``PodWithClaims``."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    statuses: tuple[PodResourceClaimStatus, ...] = ()
-    extended: PodExtendedResourceClaimStatus | None = None
-    phase: str = ""
+    status: PodStatus = field(default_factory=PodStatus)
     group: ExclusiveGroup | None = None
     leaving: bool = False
     """Whether it is being deleted."""
@@ -59,7 +51,7 @@ class Described:
     @property
     def ended(self) -> bool:
         """Whether it has terminated and needs nothing any more."""
-        return self.phase in _OVER or (self.leaving and not self.spec.node_name)
+        return self.status.phase in _OVER or (self.leaving and not self.spec.node_name)
 
 
 def with_claims(pod: Described, value: Any) -> PodWithClaims:
@@ -83,17 +75,16 @@ def with_claims(pod: Described, value: Any) -> PodWithClaims:
                     raise pod.origin.error(
                         path, f"the pod has no claim {use.name}", remedy="add it to the pod's resourceClaims"
                     )
-    known = {status.name: status.resource_claim_name for status in pod.statuses}
+    known = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
     claims = tuple(
         _reference(pod, entry, (*pod.path, "resourceClaims", place), known)
         for place, entry in enumerate(entries)
         # Kubernetes records here that no claim was needed for a template.
         if not (entry.name in known and known[entry.name] is None)
     )
-    if pod.extended is not None:
-        claims += (
-            ClaimReference("", pod.extended.resource_claim_name, path=("status", "extendedResourceClaimStatus")),
-        )
+    extended = pod.status.extended_resource_claim_status
+    if extended is not None:
+        claims += (ClaimReference("", extended.resource_claim_name, path=("status", "extendedResourceClaimStatus")),)
     return PodWithClaims(
         namespace=pod.namespace,
         name=pod.name,
@@ -259,8 +250,7 @@ def _of_pod(maker: _Maker) -> Iterator[Described]:
         pod.metadata.name,
         pod.spec,
         maker.origin,
-        statuses=pod.status.resource_claim_statuses,
-        extended=pod.status.extended_resource_claim_status,
+        status=pod.status,
         spread_with=next(
             (
                 maker.spread(owner.kind, owner.name)
@@ -270,7 +260,6 @@ def _of_pod(maker: _Maker) -> Iterator[Described]:
             "",
         ),
         labels=pod.metadata.labels,
-        phase=pod.status.phase,
         leaving=pod.metadata.deletion_timestamp is not None,
     )
 

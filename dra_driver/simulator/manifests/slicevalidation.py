@@ -27,7 +27,17 @@ from dra_driver.kube.objects.resource import (
 )
 from dra_driver.kube.quantity import nanos
 from dra_driver.simulator.manifests.corevalidation import node_selector
-from dra_driver.simulator.manifests.validation import EFFECTS, Problem, amount, below, many, raise_first, twice, wrong
+from dra_driver.simulator.manifests.validation import (
+    EFFECTS,
+    Problem,
+    amount,
+    below,
+    each,
+    many,
+    raise_first,
+    twice,
+    wrong,
+)
 
 MAX_DEVICES: Final = 128
 MAX_SPECIAL_DEVICES: Final = 64
@@ -89,12 +99,11 @@ def _slice(spec: ResourceSliceSpec) -> Iterator[Problem]:
     special = any(device.taints or device.consumes_counters for device in spec.devices)
     yield from many("devices", spec.devices, MAX_SPECIAL_DEVICES if special else MAX_DEVICES)
     yield from twice([device.name for device in spec.devices], "devices")
-    for place, device in enumerate(spec.devices):
-        yield from below(("devices", place), _device(device, per_device=bool(spec.per_device_node_selection)))
+    per_device = bool(spec.per_device_node_selection)
+    yield from each("devices", spec.devices, lambda device: _device(device, per_device=per_device))
     yield from many("sharedCounters", spec.shared_counters, MAX_COUNTER_SETS)
     yield from twice([group.name for group in spec.shared_counters], "sharedCounters")
-    for place, group in enumerate(spec.shared_counters):
-        yield from below(("sharedCounters", place), _counter_set(group))
+    yield from each("sharedCounters", spec.shared_counters, _counter_set)
 
 
 def _nodes(item: ResourceSliceSpec | Device, *, per_device: bool | None = None) -> Iterator[Problem]:
@@ -138,8 +147,7 @@ def _device(device: Device, *, per_device: bool) -> Iterator[Problem]:
         yield from wrong(formats.attribute(name), "capacity", name)
         yield from below(("capacity", name), _capacity(capacity, shared=bool(device.allow_multiple_allocations)))
     yield from many("taints", device.taints, MAX_TAINTS)
-    for place, taint in enumerate(device.taints):
-        yield from below(("taints", place), _taint(taint))
+    yield from each("taints", device.taints, _taint)
     yield from many("consumesCounters", device.consumes_counters, MAX_COUNTER_SETS_OF_DEVICE)
     consumed = [entry.counter_set for entry in device.consumes_counters]
     yield from twice(consumed, "consumesCounters", field="counterSet")
@@ -227,8 +235,7 @@ def _binding(conditions: Sequence[str], failures: Sequence[str]) -> Iterator[Pro
     for name, items in (("bindingConditions", conditions), ("bindingFailureConditions", failures)):
         yield from many(name, items, MAX_BINDING_CONDITIONS)
         yield from twice(items, name, field="")
-        for place, item in enumerate(items):
-            yield from wrong(formats.label_key(item), name, place)
+        yield from each(name, items, lambda item: wrong(formats.label_key(item)))
     if bool(conditions) != bool(failures):
         yield (), "bindingConditions and bindingFailureConditions must be set together"
     if set(conditions) & set(failures):

@@ -6,7 +6,7 @@ Source: ``pkg/apis/resource/validation`` of Kubernetes 1.37.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ from dra_driver.kube.objects.resource import (
 from dra_driver.kube.quantity import QuantityError, stored
 from dra_driver.util.errors import DriverError
 
+T = TypeVar("T")
 Path = tuple[str | int, ...]
 Problem = tuple[Path, str]
 """Path and message."""
@@ -72,21 +73,24 @@ def below(path: Path, problems: Iterator[Problem]) -> Iterator[Problem]:
     return (((*path, *place), what) for place, what in problems)
 
 
+def each(name: str, items: Sequence[T], check: Callable[[T], Iterator[Problem]]) -> Iterator[Problem]:
+    """The problems of each item of a list."""
+    for place, item in enumerate(items):
+        yield from below((name, place), check(item))
+
+
 def _claim(claim: DeviceClaim, compile_: Compile) -> Iterator[Problem]:
     yield from many("requests", claim.requests)
     yield from many("constraints", claim.constraints)
     yield from many("config", claim.config)
     yield from twice([request.name for request in claim.requests], "requests")
-    for place, request in enumerate(claim.requests):
-        yield from wrong(formats.label(request.name), "requests", place, "name")
-        yield from below(("requests", place), _request(request, compile_))
+    yield from each("requests", claim.requests, lambda request: _request(request, compile_))
     known = {
         name
         for request in claim.requests
         for name in (request.name, *(f"{request.name}/{sub.name}" for sub in request.first_available))
     }
-    for place, constraint in enumerate(claim.constraints):
-        yield from below(("constraints", place), _constraint(constraint, known))
+    yield from each("constraints", claim.constraints, lambda constraint: _constraint(constraint, known))
     yield from below(("config",), _configs(claim.config, known))
 
 
@@ -112,6 +116,7 @@ def twice(names: Sequence[str], *path: str | int, field: str = "name") -> Iterat
 
 
 def _request(request: DeviceRequest, compile_: Compile) -> Iterator[Problem]:
+    yield from wrong(formats.label(request.name), "name")
     if (request.exactly is None) == (not request.first_available):
         yield (), "exactly one of exactly and firstAvailable is required"
     if request.exactly is not None:
@@ -133,8 +138,7 @@ def _wanted(item: ExactDeviceRequest | DeviceSubRequest, compile_: Compile) -> I
         yield ("count",), "is only valid with allocationMode ExactCount"
     yield from below(("selectors",), _selectors(item.selectors, compile_))
     yield from many("tolerations", item.tolerations, MAX_TOLERATIONS)
-    for place, toleration in enumerate(item.tolerations):
-        yield from below(("tolerations", place), _toleration(toleration))
+    yield from each("tolerations", item.tolerations, _toleration)
     yield from below(("capacity", "requests"), _capacity(item.capacity))
 
 

@@ -48,10 +48,6 @@ def _sign(value: Any) -> int:
     return int(value > 0) - int(value < 0)
 
 
-def _compare_versions(left: Semver, right: Semver) -> int:
-    return (left.order > right.order) - (left.order < right.order)
-
-
 def _adding_in_place(run: Callable[[Quantity, Any], Quantity]) -> Callable[[Quantity, Any], Quantity]:
     """Kubernetes 1.36 adds in place to numbers of more than 18 digits, which modifies the device itself."""
 
@@ -79,7 +75,7 @@ FUNCTIONS: Functions = {
     ),
     "compareTo": (
         method("quantity_compare_to", (QUANTITY, QUANTITY), INT, lambda a, b: _sign(a.nanos - b.nanos)),
-        method("semver_compare_to", (SEMVER, SEMVER), INT, _compare_versions),
+        method("semver_compare_to", (SEMVER, SEMVER), INT, lambda a, b: (a.order > b.order) - (a.order < b.order)),
     ),
     "asApproximateFloat": (method("quantity_get_float", (QUANTITY,), DOUBLE, Quantity.approximate),),
     "asInteger": (method("quantity_get_int", (QUANTITY,), INT, _integer),),

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from dra_driver.simulator.cel.errors import EvaluationError
 from dra_driver.simulator.cel.overloads import Functions, method
 from dra_driver.simulator.cel.types import INT, STRING, list_of
 
@@ -47,24 +46,14 @@ def searcher(pattern: str) -> Callable[[str], object]:
     return found
 
 
-def _pattern(pattern: str) -> Any:
-    try:
-        return compiled(pattern)
-    except ValueError as error:
-        raise EvaluationError(str(error)) from None
-
-
 def matches(text: str, pattern: str) -> bool:
     """``text.matches(pattern)``: whether the pattern is found anywhere."""
-    try:
-        return searcher(pattern)(text) is not None
-    except ValueError as error:
-        raise EvaluationError(str(error)) from None
+    return searcher(pattern)(text) is not None
 
 
 def find(text: str, pattern: str) -> str:
     """``text.find(pattern)``: the first match, or an empty string."""
-    found = _pattern(pattern).search(text)
+    found = compiled(pattern).search(text)
     return "" if found is None else str(found.group())
 
 
@@ -72,7 +61,7 @@ def find_all(text: str, pattern: str, most: int = -1) -> list[str]:
     """``text.findAll(pattern)``: all matches, limited to ``most`` unless that is negative."""
     found: list[str] = []
     last_end = -1
-    for match in _pattern(pattern).finditer(text):
+    for match in compiled(pattern).finditer(text):
         if 0 <= most <= len(found):
             break
         # Go does not report an empty match directly after another match.
