@@ -296,13 +296,9 @@ class Compiler:
             keep, step = self.scoped(scope, step.args[0]), step.args[1]
         if not isinstance(step, Call) or not isinstance(step.args[0], Ident) or step.args[0].name != ACCUMULATOR:
             return None
-        codes = [self.scoped(scope, _element(part)) for part in step.args[1:]]
+        added = [part.elements[0] if isinstance(part, ListLiteral) else part for part in step.args[1:]]
+        codes = [self.scoped(scope, part) for part in added]
         return growing(accumulated, keep, codes, is_list=isinstance(node.initial, ListLiteral))
-
-
-def _element(part: SyntaxNode) -> SyntaxNode:
-    """The element that a step adds: ``[x]`` stands for x."""
-    return part.elements[0] if isinstance(part, ListLiteral) else part
 
 
 _HASHED = frozenset({str, int, Uint, bool, float})

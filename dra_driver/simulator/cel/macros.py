@@ -175,22 +175,17 @@ def _bind(call: Call) -> Bind | None:
 
 
 def _opt_map(call: Call) -> Call:
-    return _opt(call, lambda bound: _function(call, "optional.of", bound))
-
-
-def _opt_flat_map(call: Call) -> Call:
-    return _opt(call, lambda bound: bound)
-
-
-def _opt(call: Call, wrap: Callable[[SyntaxNode], SyntaxNode]) -> Call:
+    """The body of ``optMap`` gives a value, that of ``optFlatMap`` an optional."""
     name, body = call.args
     if not isinstance(name, Ident):
         raise CelError("compile", f"{call.function}() variable name must be a simple identifier", name.position)
     assert call.target is not None  # noqa: S101 # a method: see the table
     value = _method(call, "value", call.target)
-    bound = Bind(position=call.position, name=name.name, value=value, body=body)
+    made: SyntaxNode = Bind(position=call.position, name=name.name, value=value, body=body)
+    if call.function == "optMap":
+        made = _function(call, "optional.of", made)
     has_value = _method(call, "hasValue", call.target)
-    return _function(call, "_?_:_", has_value, wrap(bound), _function(call, "optional.none"))
+    return _function(call, "_?_:_", has_value, made, _function(call, "optional.none"))
 
 
 def _sort_by(call: Call) -> Bind:
@@ -223,7 +218,7 @@ MACROS: dict[tuple[str, int, bool], Callable[[Call], SyntaxNode | None]] = {
     ("transformMapEntry", 4, True): _transform_map,
     ("bind", 3, True): _bind,
     ("optMap", 2, True): _opt_map,
-    ("optFlatMap", 2, True): _opt_flat_map,
+    ("optFlatMap", 2, True): _opt_map,
     ("sortBy", 2, True): _sort_by,
 }
 """Expanders by (name, number of arguments, is a method)."""

@@ -254,14 +254,12 @@ class _Resolver:
         names = {name for item in devices for request in item.requests for _, name in _class_names(request)}
         missing = sorted(names - self._classes)
         is_of_others = missing and not asks_here and names.isdisjoint(self._classes)
+        is_slip = any(get_close_matches(name, self._classes, n=1, cutoff=_SLIP) for name in missing)
         if any(map(is_own_class, missing)):
             return ""
-        if missing and (held or (is_of_others and not any(map(self._is_slip, missing)))):
+        if missing and (held or (is_of_others and not is_slip)):
             return f"DeviceClass {' and '.join(missing)}, which does not exist"
         return ""
-
-    def _is_slip(self, name: str) -> bool:
-        return bool(get_close_matches(name, self._classes, n=1, cutoff=_SLIP))
 
     def _missing(self, pod: PodWithClaims, reference: ClaimReference, kind: str, name: str) -> ManifestError:
         elsewhere = self._claims if kind == "ResourceClaim" else self._templates

@@ -34,16 +34,9 @@ def _unwrap(items: list[Any]) -> list[Any]:
     return [item.value for item in items if item.present]
 
 
-def _or(first: Optional, second: Optional) -> Optional:
-    return first if first.present else second
-
-
-def _or_value(optional: Optional, default: Any) -> Any:
-    return optional.value if optional.present else default
-
-
-def _at(items: list[Any], place: int) -> Optional:
-    return _of(items[place]) if items else NONE
+def _by_compiler(*values: Any) -> Any:
+    """Never called: the compiler implements the function, whose arguments are not all evaluated at once."""
+    raise NotImplementedError(values)
 
 
 FUNCTIONS: Functions = {
@@ -52,15 +45,15 @@ FUNCTIONS: Functions = {
     "optional.none": (function("optional_none", (), OPTIONAL, lambda: NONE),),
     "value": (method("optional_value", (OPTIONAL,), V, _value),),
     "hasValue": (method("optional_hasValue", (OPTIONAL,), BOOL, lambda optional: optional.present),),
-    "or": (method("optional_or_optional", (OPTIONAL, OPTIONAL), OPTIONAL, _or),),
-    "orValue": (method("optional_orValue_value", (OPTIONAL, V), V, _or_value),),
-    "first": (method("list_first", (list_of(V),), OPTIONAL, lambda items: _at(items, 0)),),
-    "last": (method("list_last", (list_of(V),), OPTIONAL, lambda items: _at(items, -1)),),
+    "or": (method("optional_or_optional", (OPTIONAL, OPTIONAL), OPTIONAL, _by_compiler),),
+    "orValue": (method("optional_orValue_value", (OPTIONAL, V), V, _by_compiler),),
+    "first": (method("list_first", (list_of(V),), OPTIONAL, lambda items: _of(items[0]) if items else NONE),),
+    "last": (method("list_last", (list_of(V),), OPTIONAL, lambda items: _of(items[-1]) if items else NONE),),
     "optional.unwrap": (function("optional_unwrap", (list_of(OPTIONAL),), list_of(V), _unwrap),),
     "unwrapOpt": (method("optional_unwrapOpt", (list_of(OPTIONAL),), list_of(V), _unwrap),),
-    # transformMap() and transformMapEntry() expand to this; the compiler implements the insertion.
+    # transformMap() and transformMapEntry() expand to this.
     "cel.@mapInsert": (
-        function("@mapInsert_map_key_value", (MAP, K, V), MAP, lambda target, *_: target),
-        function("@mapInsert_map_map", (MAP, MAP), MAP, lambda target, *_: target),
+        function("@mapInsert_map_key_value", (MAP, K, V), MAP, _by_compiler),
+        function("@mapInsert_map_map", (MAP, MAP), MAP, _by_compiler),
     ),
 }

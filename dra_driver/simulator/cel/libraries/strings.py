@@ -25,20 +25,12 @@ def _index_of(text: str, part: str, start: int = 0) -> int:
     return text.find(part, start) if part else min(start, len(text))
 
 
-def _last_index_of(text: str, part: str) -> int:
-    return text.rfind(part)
-
-
 def _last_index_before(text: str, part: str, last: int) -> int:
     if last < 0:
         raise ValueError(f"index out of range: {last}")
     if not part:
         return min(last, len(text))
     return -1 if last >= len(text) else text.rfind(part, 0, last + len(part))
-
-
-def _replace(text: str, old: str, new: str, most: int = -1) -> str:
-    return text.replace(old, new, most)
 
 
 def _split(text: str, separator: str, most: int = -1) -> list[str]:
@@ -74,14 +66,14 @@ FUNCTIONS: Functions = {
         method("string_index_of_string_int", (STRING, STRING, INT), INT, _index_of),
     ),
     "lastIndexOf": (
-        method("string_last_index_of_string", (STRING, STRING), INT, _last_index_of),
+        method("string_last_index_of_string", (STRING, STRING), INT, str.rfind),
         method("string_last_index_of_string_int", (STRING, STRING, INT), INT, _last_index_before),
     ),
     "lowerAscii": (method("string_lower_ascii", (STRING,), STRING, lambda text: text.translate(_LOWER)),),
     "upperAscii": (method("string_upper_ascii", (STRING,), STRING, lambda text: text.translate(_UPPER)),),
     "replace": (
-        method("string_replace_string_string", (STRING, STRING, STRING), STRING, _replace),
-        method("string_replace_string_string_int", (STRING, STRING, STRING, INT), STRING, _replace),
+        method("string_replace_string_string", (STRING, STRING, STRING), STRING, str.replace),
+        method("string_replace_string_string_int", (STRING, STRING, STRING, INT), STRING, str.replace),
     ),
     "split": (
         method("string_split_string", (STRING, STRING), list_of(STRING), _split),
