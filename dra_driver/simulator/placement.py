@@ -137,11 +137,6 @@ class Places:
         self._group_at[pod.namespace, pod.group.topology, place] = pod.group.leader
 
 
-def scores_of(manifests: Manifests) -> Scores:
-    """Scores for the nodes, with the pods that run on them."""
-    return Scores(manifests.nodes, (*manifests.running, *(pod for pod in manifests.pods if pod.spec.node_name)))
-
-
 class ExtendedResources:
     """Where requested extended resources come from: a node's device plugin, or devices of a class."""
 
@@ -178,19 +173,45 @@ class ExtendedResources:
         ]
 
 
+class SoFar:
+    """The pods that are on nodes and the claims that are allocated, while more and more of them are."""
+
+    def __init__(self, manifests: Manifests, views: Sequence[NodeView]) -> None:
+        on_nodes = (pod for pod in manifests.pods if pod.spec.node_name)
+        self.scores = Scores(manifests.nodes, (*manifests.running, *on_nodes))
+        self.extended = ExtendedResources(manifests.classes, self.scores)
+        self.places = Places()
+        self.views = {view.name: view for view in views}
+        self._allocated: dict[tuple[str, str], AllocationResult] = {}
+
+    def claim(self, claim: ResourceClaim) -> ResourceClaim:
+        """The claim as it is now."""
+        allocation = self._allocated.get(claim.metadata.key)
+        if allocation is None:
+            return claim
+        return msgspec.structs.replace(claim, status=ResourceClaimStatus(allocation))
+
+    def allocate(self, claims: Sequence[ResourceClaim], answer: Allocation) -> None:
+        """The claims, of which none was allocated, are from now on."""
+        for claim, result in zip(claims, answer.results, strict=True):
+            self._allocated[claim.metadata.key] = result
+
+    def take(self, pod: PodWithClaims | None, node: str) -> None:
+        """The pod is on the node from now on."""
+        self.places.take(pod, self.views[node])
+        if pod is not None and not pod.spec.node_name:
+            self.scores.take(pod, node)
+
+
 class _Placer:
     def __init__(self, world: World, manifests: Manifests, views: Sequence[NodeView]) -> None:
         self._scheduler = Scheduler(world, views)
         self._nodes = sorted(manifests.nodes, key=lambda node: node.metadata.name)
-        self._views = {view.name: view for view in views}
-        self._scores = scores_of(manifests)
-        self._extended = ExtendedResources(manifests.classes, self._scores)
-        self._allocated: dict[tuple[str, str], AllocationResult] = {}
+        self._so_far = SoFar(manifests, views)
         self._fitting_by_rules: dict[bytes, _Fitting] = {}
-        self._places = Places()
 
     def outcome(self, attempt: Attempt) -> Outcome:
-        claims = [self._as_now(claim) for claim in attempt.claims]
+        claims = [self._so_far.claim(claim) for claim in attempt.claims]
         if leaving := next((claim for claim in claims if claim.metadata.deletion_timestamp is not None), None):
             why = f"claim {leaving.metadata.name} is being deleted, so nothing is allocated for it"
             return Outcome(attempt.pod, tuple(claims), None, why)
@@ -203,12 +224,12 @@ class _Placer:
             return Outcome(attempt.pod, tuple(claims), None, _bound(attempt.pod))
         if not fitting:
             return Outcome(attempt.pod, tuple(claims), None, f"no node is eligible: {_summary(why_not)}")
-        kinds = self._extended.claims(attempt, fitting)
+        kinds = self._so_far.extended.claims(attempt, fitting)
         for special, nodes in kinds:
             made = (*claims, *((special,) if special is not None else ()))
             # None means all nodes: the scheduler then remembers which ones have refused equal claims.
             on = None if len(nodes) == len(self._nodes) else nodes
-            choose = partial(self._scores.choose, attempt.pod, made)
+            choose = partial(self._so_far.scores.choose, attempt.pod, made)
             answer = self._scheduler.place([claim for claim in made if claim.status.allocation is None], on, choose)
             if isinstance(answer, Allocation) or answer.fatal:
                 break
@@ -217,12 +238,9 @@ class _Placer:
         return self._taken(attempt, made, answer if len(kinds) == 1 else replace(answer, choice="name"))
 
     def _taken(self, attempt: Attempt, claims: Sequence[ResourceClaim], answer: Allocation) -> Outcome:
-        pod = attempt.pod
-        self._remember([claim for claim in claims if claim.status.allocation is None], answer)
-        self._places.take(pod, self._views[answer.node])
-        if pod is not None and not pod.spec.node_name:
-            self._scores.take(pod, answer.node)
-        return Outcome(pod, tuple(self._as_now(claim) for claim in claims), answer.node, "", answer.choice)
+        self._so_far.allocate([claim for claim in claims if claim.status.allocation is None], answer)
+        self._so_far.take(attempt.pod, answer.node)
+        return Outcome(attempt.pod, tuple(map(self._so_far.claim, claims)), answer.node, "", answer.choice)
 
     def _fitting(self, attempt: Attempt, claims: Sequence[ResourceClaim]) -> _Fitting:
         """The eligible nodes, and for the others the number of nodes by reason."""
@@ -239,25 +257,15 @@ class _Placer:
         pod = attempt.pod
         fitting, why_not = [], Counter[str]()
         for node in self._nodes:
-            why = (obstacle(pod, node) or self._places.obstacle(pod, node)) if pod is not None else ""
+            why = (obstacle(pod, node) or self._so_far.places.obstacle(pod, node)) if pod is not None else ""
             if not why and (name := allocated_elsewhere(claims, node)):
                 why = f"claim {name} is allocated for another node"
-            why = why or self._extended.obstacle(attempt, node.metadata.name)
+            why = why or self._so_far.extended.obstacle(attempt, node.metadata.name)
             if why:
                 why_not[why] += 1
             else:
-                fitting.append(self._views[node.metadata.name])
+                fitting.append(self._so_far.views[node.metadata.name])
         return fitting, why_not
-
-    def _as_now(self, claim: ResourceClaim) -> ResourceClaim:
-        allocation = self._allocated.get(claim.metadata.key)
-        if allocation is None:
-            return claim
-        return msgspec.structs.replace(claim, status=ResourceClaimStatus(allocation))
-
-    def _remember(self, claims: Sequence[ResourceClaim], answer: Allocation) -> None:
-        for claim, result in zip(claims, answer.results, strict=True):
-            self._allocated[claim.metadata.key] = result
 
 
 def _bound(pod: PodWithClaims) -> str:

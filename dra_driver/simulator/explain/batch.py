@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from dra_driver.kube.objects.core import Node
-from dra_driver.kube.objects.resource import ResourceClaim, ResourceClaimStatus
+from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.cluster import cluster_of, missing_labels, obstacle, rules_of
@@ -28,7 +28,7 @@ from dra_driver.simulator.manifests import (
     attempts,
 )
 from dra_driver.simulator.own_variables import own_variables
-from dra_driver.simulator.placement import ExtendedResources, Outcome, Places, scores_of
+from dra_driver.simulator.placement import Outcome, SoFar
 from dra_driver.simulator.preparation import NodeDrivers, Prepared, StoredObjects, containers, prepared_on_nodes
 from dra_driver.util.errors import DriverError
 
@@ -132,12 +132,8 @@ class _Batch:
         self._kubernetes = kubernetes
         self._server = server
         self._scheduler = Scheduler(world, nodes)
-        self._views = {node.name: node for node in nodes}
-        self._places = Places()
-        self._scores = scores_of(manifests)
+        self._so_far = SoFar(manifests, nodes)
         self._drivers = NodeDrivers(manifests)
-        self._extended = ExtendedResources(manifests.classes, self._scores)
-        self._made: dict[tuple[str, str], ResourceClaim] = {}
         self._holders = [item for item in manifests.claims if item.status.allocation is not None]
         self._refused: dict[object, Explanation] = {}
         self._excluded: dict[object, dict[str, str]] = {}
@@ -156,15 +152,16 @@ class _Batch:
         if alone or not waiting:
             found = explain(question)
             if found.node is not None:
-                self._take(attempt.pod, found.node)
+                self._so_far.take(attempt.pod, found.node)
             return self._with_types(question, self._with_labels(attempt.pod, question, found))
         excluded = exclusions(question)
         on = [node for node in self._nodes if node.name not in excluded] if excluded else None
         answer = self._scheduler.place(waiting, on, question.choose)
         if isinstance(answer, Allocation):
             found = placed_on(question, answer)
-            self._keep(waiting, answer)
-            self._take(attempt.pod, answer.node)
+            self._so_far.allocate(waiting, answer)
+            self._so_far.take(attempt.pod, answer.node)
+            self._holders += map(self._so_far.claim, waiting)
             self._refused.clear()
             return found
         key = (msgspec.json.encode([claim.spec for claim in waiting]), tuple(sorted(excluded.items())))
@@ -208,37 +205,26 @@ class _Batch:
         """An empty node of each type."""
         return cluster_of(replace(ec2_nodes(), classes=self._manifests.classes), self._kubernetes)
 
-    def _take(self, pod: PodWithClaims | None, node: str) -> None:
-        self._places.take(pod, self._views[node])
-        if pod is not None and not pod.spec.node_name:
-            self._scores.take(pod, node)
-
-    def _keep(self, waiting: Sequence[ResourceClaim], answer: Allocation) -> None:
-        for claim, result in zip(waiting, answer.results, strict=True):
-            made = msgspec.structs.replace(claim, status=ResourceClaimStatus(result))
-            self._made[claim.metadata.key] = made
-            self._holders.append(made)
-
     def _questions(self, attempt: Attempt) -> list[Question]:
         """Usually one; several if nodes differ in which extended resources they offer without devices of a class."""
         question = self._question(attempt)
         if not attempt.extended:
             return [question]
         pod = attempt.pod
-        lacking = {node.name: self._extended.obstacle(attempt, node.name) for node in self._nodes}
+        lacking = {node.name: self._so_far.extended.obstacle(attempt, node.name) for node in self._nodes}
         excluded = {**{name: text for name, text in lacking.items() if text}, **question.excluded}
         free = [node for node in self._nodes if node.name not in excluded]
         made = []
-        for special, on in self._extended.claims(attempt, free):
+        for special, on in self._so_far.extended.claims(attempt, free):
             claims = (*question.claims, *((special,) if special is not None else ()))
             here = {node.name for node in on}
             others = {node.name: _OTHER_KIND for node in free if node.name not in here}
-            choose = partial(self._scores.choose, pod, claims)
+            choose = partial(self._so_far.scores.choose, pod, claims)
             made.append(replace(question, claims=claims, excluded={**others, **excluded}, choose=choose))
         return made or [replace(question, excluded=excluded)]
 
     def _question(self, attempt: Attempt) -> Question:
-        claims = tuple(self._made.get(item.metadata.key, item) for item in attempt.claims)
+        claims = tuple(map(self._so_far.claim, attempt.claims))
         pod = attempt.pod
         subject = f"pod {pod.namespace}/{pod.name}" if pod is not None else f"claim {claims[0].metadata.full_name}"
         excluded = self._obstacles(pod) if pod is not None else {}
@@ -253,7 +239,7 @@ class _Batch:
             self._holders,
             excluded,
             self._server,
-            choose=partial(self._scores.choose, pod, claims),
+            choose=partial(self._so_far.scores.choose, pod, claims),
             refused=partial(self._refused_by_driver, pod),
             warnings=partial(self._warnings, pod),
         )
@@ -280,7 +266,7 @@ class _Batch:
 
     def _obstacle(self, pod: PodWithClaims, node: Node) -> str:
         """Why the pod cannot run on the node, or the group of the pod cannot."""
-        return _obstacle(pod, node) or (self._places.obstacle(pod, node) if pod.group is not None else "")
+        return _obstacle(pod, node) or (self._so_far.places.obstacle(pod, node) if pod.group is not None else "")
 
     def _obstacles(self, pod: PodWithClaims) -> dict[str, str]:
         """The nodes on which the pod cannot run, with reasons. They are the same for all pods of one controller."""
@@ -291,7 +277,7 @@ class _Batch:
         if pod.group is None:
             return self._excluded[key]
         # The eligible nodes of a group change with every group that is placed.
-        of_group = {node.metadata.name: self._places.obstacle(pod, node) for node in self._manifests.nodes}
+        of_group = {node.metadata.name: self._so_far.places.obstacle(pod, node) for node in self._manifests.nodes}
         return {**{name: text for name, text in of_group.items() if text}, **self._excluded[key]}
 
 

@@ -69,52 +69,49 @@ class LeaderWorkerSpec(ApiObject, frozen=True):
     replicas: int = 1
 
 
-class Deployment(ApiObject, frozen=True):
+class _Workload(ApiObject, frozen=True):
+    metadata: ObjectMeta
+
+
+class Deployment(_Workload, frozen=True):
     """A Deployment."""
 
-    metadata: ObjectMeta
     spec: ReplicaSpec
 
 
-class ReplicaSet(ApiObject, frozen=True):
+class ReplicaSet(_Workload, frozen=True):
     """A ReplicaSet."""
 
-    metadata: ObjectMeta
     spec: ReplicaSpec
 
 
-class StatefulSet(ApiObject, frozen=True):
+class StatefulSet(_Workload, frozen=True):
     """A StatefulSet."""
 
-    metadata: ObjectMeta
     spec: StatefulSpec
 
 
-class Job(ApiObject, frozen=True):
+class Job(_Workload, frozen=True):
     """A Job."""
 
-    metadata: ObjectMeta
     spec: JobSpec
 
 
-class CronJob(ApiObject, frozen=True):
+class CronJob(_Workload, frozen=True):
     """A CronJob."""
 
-    metadata: ObjectMeta
     spec: CronJobSpec
 
 
-class ReplicationController(ApiObject, frozen=True):
+class ReplicationController(_Workload, frozen=True):
     """A ReplicationController."""
 
-    metadata: ObjectMeta
     spec: ReplicaSpec
 
 
-class LeaderWorkerSet(ApiObject, frozen=True):
+class LeaderWorkerSet(_Workload, frozen=True):
     """A LeaderWorkerSet."""
 
-    metadata: ObjectMeta
     spec: LeaderWorkerSpec
 
 
@@ -133,8 +130,7 @@ class PodSet(ApiObject, frozen=True):
     """Why the object makes none of them, unless it is resumed; "": it makes them."""
 
 
-class CustomWorkload(ApiObject, frozen=True):
+class CustomWorkload(_Workload, frozen=True):
     """An object of a kind that is no part of Kubernetes, with pod templates."""
 
-    metadata: ObjectMeta
     sets: tuple[PodSet, ...]
