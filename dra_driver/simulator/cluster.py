@@ -18,6 +18,7 @@ from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KERNEL_DRIVER, tol
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.simulator.allocator import NodeView, Selectors, Usage, World
 from dra_driver.simulator.cel import CelDevice, compile_for
+from dra_driver.simulator.hardware import text_of
 from dra_driver.simulator.manifests.model import Manifests, PodWithClaims
 
 T = TypeVar("T")
@@ -86,8 +87,7 @@ def nodes_of(slices: Iterable[ResourceSlice]) -> tuple[Node, ...]:
     kinds: dict[str, str] = {}
     for item in slices:
         for device in item.spec.devices[:1]:
-            kind = device.attributes.get("instanceType")
-            kinds.setdefault(item.spec.node_name or "", (kind.string if kind is not None else "") or "")
+            kinds.setdefault(item.spec.node_name or "", text_of(device, "instanceType"))
     return tuple(
         Node(
             NodeMeta(

@@ -91,16 +91,21 @@ def emulated(
     if not 0 < total <= MAX_NODES or any(count < 1 for _, count in nodes):
         raise ManifestError(f"{total} nodes cannot be emulated", remedy=f"give 1 to {MAX_NODES} in all")
     types = (name for name, count in nodes for _ in range(count))
-    made = list(zip(_names(total), _hosts(nodes, ultraservers, driver_version), strict=True))
-    publisher = _Publisher(partitions)
+    names = (f"node-{number:0{len(str(total))}}" for number in range(1, total + 1))
+    made = dict(zip(names, _hosts(nodes, ultraservers, driver_version), strict=True))
+    # Identical hosts share their devices, so that a large cluster is built quickly.
+    offers = {
+        inventory: offer(inventory, effective_partitions(inventory, partitions))
+        for inventory in dict.fromkeys(made.values())
+    }
     return Manifests(
         nodes=tuple(
             _node(name, inventory, HYPERPOD_PREFIX if kind.startswith(HYPERPOD_PREFIX) else "")
-            for (name, inventory), kind in zip(made, types, strict=True)
+            for (name, inventory), kind in zip(made.items(), types, strict=True)
         ),
-        slices=tuple(item for name, inventory in made for item in publisher.slices(name, inventory)),
+        slices=tuple(item for name, inventory in made.items() for item in _published(name, offers[inventory])),
         classes=driver_classes(extended_resources=extended_resources),
-        inventories=dict(made),
+        inventories=made,
     )
 
 
@@ -125,11 +130,6 @@ def driver_classes(*, extended_resources: bool = False) -> tuple[DeviceClass, ..
         )
         for row in DEVICE_CLASSES
     )
-
-
-def _names(total: int) -> list[str]:
-    width = len(str(total))
-    return [f"node-{number:0{width}}" for number in range(1, total + 1)]
 
 
 def _hosts(nodes: Sequence[tuple[str, int]], ultraservers: str, version: str | None) -> Iterator[NodeInventory]:
@@ -239,23 +239,13 @@ _ACCELERATORS: Final = {
 """Karpenter's names of the chips, as far as they are documented."""
 
 
-class _Publisher:
-    """Identical hosts share their devices, so that a large cluster is built quickly."""
-
-    def __init__(self, partitions: Partitions | None) -> None:
-        self._partitions = partitions
-        self._published: dict[NodeInventory, Offer] = {}
-
-    def slices(self, name: str, inventory: NodeInventory) -> Iterator[ResourceSlice]:
-        """The slices that the driver publishes on the node, as stored."""
-        if inventory not in self._published:
-            self._published[inventory] = offer(inventory, effective_partitions(inventory, self._partitions))
-        offered = self._published[inventory]
-        for item in pool(offered.devices, name, uid(f"Node {name}"), counters=offered.counters):
-            meta = ObjectMeta(
-                name=f"{item.metadata.generate_name}{suffix(name)}", owner_references=item.metadata.owner_references
-            )
-            yield ResourceSlice(meta, item.spec)
+def _published(name: str, offered: Offer) -> Iterator[ResourceSlice]:
+    """The slices that the driver publishes on the node, as stored."""
+    for item in pool(offered.devices, name, uid(f"Node {name}"), counters=offered.counters):
+        meta = ObjectMeta(
+            name=f"{item.metadata.generate_name}{suffix(name)}", owner_references=item.metadata.owner_references
+        )
+        yield ResourceSlice(meta, item.spec)
 
 
 def efa_of(cluster: Manifests) -> Manifests:

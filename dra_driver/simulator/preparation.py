@@ -20,9 +20,8 @@ from dra_driver.kube.objects.resource import Device, PartialResourceClaim, Resou
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
-from dra_driver.neuron.topology.instance_types import lookup
 from dra_driver.neuron.topology.ultraserver import parse_modes
-from dra_driver.simulator.hardware import Hardware
+from dra_driver.simulator.hardware import Hardware, number_of, text_of
 from dra_driver.simulator.manifests import Manifests
 from dra_driver.simulator.objects import objects
 from dra_driver.simulator.placement import Outcome
@@ -227,22 +226,14 @@ _healthy = cache(emulated_inventory)
 
 def _assumed(slices: Sequence[ResourceSlice]) -> NodeInventory | None:
     """A healthy host of the type that the devices name; None if they name no known type."""
-    names = {
-        name: {
-            attribute.string
-            for item in slices
-            for device in item.spec.devices
-            if (attribute := device.attributes.get(name)) is not None and attribute.string is not None
-        }
-        for name in ("instanceType", "neuronDriverVersion")
-    }
-    kind = lookup(next(iter(names["instanceType"]))) if len(names["instanceType"]) == 1 else None
+    devices = [device for item in slices for device in item.spec.devices]
+    kind = Hardware.of(devices).kind
     if kind is None or kind.devices is None:
         return None
     host = _healthy(kind)
-    version = next(iter(names["neuronDriverVersion"]), host.driver_version)
-    devices = [device for item in slices for device in item.spec.devices]
-    member = None if host.ultraserver is None or not devices else _membership(devices[0], host.ultraserver)
+    versions = (text_of(device, "neuronDriverVersion") for device in devices)
+    version = next(filter(None, versions), host.driver_version)
+    member = None if host.ultraserver is None else _membership(devices[0], host.ultraserver)
     return replace(host, driver_version=version, ultraserver=member)
 
 
@@ -250,13 +241,12 @@ def _membership(device: Device, healthy: Membership) -> Membership:
     """The node's position in its UltraServer, according to the device's attributes."""
     sets = []
     for nodes in (2, 4):
-        server = device.attributes.get(f"ultraserverServerId{nodes}")
-        place = device.attributes.get(f"ultraserverNodeId{nodes}")
-        if server is not None and server.string and place is not None and place.int_ is not None:
-            sets.append(ServerSet(nodes, server.string, place.int_))
-    told = device.attributes.get("ultraserverModes")
+        server = text_of(device, f"ultraserverServerId{nodes}")
+        place = number_of(device, f"ultraserverNodeId{nodes}")
+        if server and place is not None:
+            sets.append(ServerSet(nodes, server, place))
     try:
-        modes = parse_modes(told.string or "") if told is not None else ()
+        modes = parse_modes(text_of(device, "ultraserverModes"))
     except DriverError:
         modes = ()  # such as "electing"
     return Membership(modes, tuple(sets), healthy.elected)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dra_driver.kube.documents import Origin
-from dra_driver.kube.objects.core import Container, Node, PodSpec
+from dra_driver.kube.objects.core import Container, Node, PodSpec, ResourceRequirements
 from dra_driver.kube.objects.resource import (
     DeviceClass,
     DeviceTaintRule,
@@ -36,9 +36,11 @@ def is_extended(name: str) -> bool:
 
 def of_container(container: Container) -> Amounts:
     """The requests of a container."""
-    return {
-        name: nanos(amount) for name, amount in {**container.resources.limits, **container.resources.requests}.items()
-    }
+    return _requests(container.resources)
+
+
+def _requests(resources: ResourceRequirements) -> Amounts:
+    return {name: nanos(amount) for name, amount in {**resources.limits, **resources.requests}.items()}
 
 
 def of_pod(spec: PodSpec, missing: Mapping[str, int] | None = None) -> Amounts:
@@ -59,11 +61,8 @@ def of_pod(spec: PodSpec, missing: Mapping[str, int] | None = None) -> Amounts:
             wanted = _sum((beside, wanted))
         most = _most(most, wanted)
     running = _sum((beside, *({**(missing or {}), **of_container(item)} for item in spec.containers)))
-    of_whole_pod = {
-        name: nanos(amount) for name, amount in {**spec.resources.limits, **spec.resources.requests}.items()
-    }
     overhead = {name: nanos(amount) for name, amount in spec.overhead.items()}
-    return _sum(({**_most(most, running), **of_whole_pod}, overhead))
+    return _sum(({**_most(most, running), **_requests(spec.resources)}, overhead))
 
 
 def _sum(amounts: Iterable[Mapping[str, int]]) -> Amounts:

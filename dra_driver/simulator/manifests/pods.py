@@ -202,7 +202,6 @@ _TEMPLATE: Final = ("spec", "template", "spec")
 
 @dataclass(frozen=True, slots=True)
 class _Maker:
-    owner: Any
     namespace: str
     origin: Origin
     least: int
@@ -243,8 +242,7 @@ class _Maker:
         return number
 
 
-def _of_pod(maker: _Maker) -> Iterator[Described]:
-    pod: Pod = maker.owner
+def _of_pod(pod: Pod, maker: _Maker) -> Iterator[Described]:
     yield Described(
         maker.namespace,
         pod.metadata.name,
@@ -264,37 +262,32 @@ def _of_pod(maker: _Maker) -> Iterator[Described]:
     )
 
 
-def _of_deployment(maker: _Maker) -> Iterator[Described]:
-    owner: Deployment = maker.owner
+def _of_deployment(owner: Deployment, maker: _Maker) -> Iterator[Described]:
     name = f"{owner.metadata.name}-{suffix(owner.metadata.name, _HASH)}"
     together = maker.spread("ReplicaSet", name)
     for place in range(maker.count(owner.spec.replicas, "spec", "replicas")):
         yield maker.pod(generated(f"{name}-", str(place)), owner.spec.template, spread_with=together)
 
 
-def _of_replica_set(maker: _Maker) -> Iterator[Described]:
-    owner: ReplicaSet | ReplicationController = maker.owner
+def _of_replica_set(owner: ReplicaSet | ReplicationController, maker: _Maker) -> Iterator[Described]:
     together = maker.spread(type(owner).__name__, owner.metadata.name)
     for place in range(maker.count(owner.spec.replicas, "spec", "replicas")):
         yield maker.pod(generated(f"{owner.metadata.name}-", str(place)), owner.spec.template, spread_with=together)
 
 
-def _of_stateful_set(maker: _Maker) -> Iterator[Described]:
-    owner: StatefulSet = maker.owner
+def _of_stateful_set(owner: StatefulSet, maker: _Maker) -> Iterator[Described]:
     first = maker.within(owner.spec.ordinals.start, "spec", "ordinals", "start")
     together = maker.spread("StatefulSet", owner.metadata.name)
     for place in range(maker.count(owner.spec.replicas, "spec", "replicas")):
         yield maker.pod(f"{owner.metadata.name}-{first + place}", owner.spec.template, spread_with=together)
 
 
-def _of_job(maker: _Maker) -> Iterator[Described]:
-    owner: Job = maker.owner
+def _of_job(owner: Job, maker: _Maker) -> Iterator[Described]:
     yield from _of_job_spec(maker, owner.spec, owner.metadata.name, ("spec",))
 
 
-def _of_cron_job(maker: _Maker) -> Iterator[Described]:
+def _of_cron_job(owner: CronJob, maker: _Maker) -> Iterator[Described]:
     """The pods of one run."""
-    owner: CronJob = maker.owner
     name = f"{owner.metadata.name}-{suffix(owner.metadata.name, _MINUTES)}"
     yield from _of_job_spec(maker, owner.spec.job_template.spec, name, ("spec", "jobTemplate", "spec"))
 
@@ -308,22 +301,19 @@ def _of_job_spec(maker: _Maker, spec: JobSpec, name: str, path: tuple[str, ...])
         yield maker.pod(generated(f"{name}-{indexed}", str(place)), spec.template, (*path, "template", "spec"))
 
 
-def _of_daemon_set(maker: _Maker) -> Iterator[Described]:
-    owner: DaemonSet = maker.owner
+def _of_daemon_set(owner: DaemonSet, maker: _Maker) -> Iterator[Described]:
     assumed = "how many pods a DaemonSet makes (one is taken, not one for each node)"
     yield maker.pod(generated(f"{owner.metadata.name}-", "0"), owner.spec.template, assumed=assumed)
 
 
-def _of_custom_workload(maker: _Maker) -> Iterator[Described]:
-    owner: CustomWorkload = maker.owner
+def _of_custom_workload(owner: CustomWorkload, maker: _Maker) -> Iterator[Described]:
     for item in owner.sets:
         name = "-".join(filter(None, (owner.metadata.name, item.role)))
         for place in range(item.count):
             yield maker.pod(f"{name}-{place}", item.template, item.path, assumed=item.assumed)
 
 
-def _of_leader_worker_set(maker: _Maker) -> Iterator[Described]:
-    owner: LeaderWorkerSet = maker.owner
+def _of_leader_worker_set(owner: LeaderWorkerSet, maker: _Maker) -> Iterator[Described]:
     group = owner.spec.leader_worker_template
     path = ("spec", "leaderWorkerTemplate")
     of_workers = (*path, "workerTemplate", "spec")
@@ -340,7 +330,7 @@ def _of_leader_worker_set(maker: _Maker) -> Iterator[Described]:
             yield maker.pod(f"{leader}-{worker}", group.worker_template, of_workers, together, workers)
 
 
-_MAKERS: Final[Mapping[type, Callable[[_Maker], Iterator[Described]]]] = {
+_MAKERS: Final[Mapping[type, Callable[[Any, _Maker], Iterator[Described]]]] = {
     Pod: _of_pod,
     Deployment: _of_deployment,
     ReplicaSet: _of_replica_set,
@@ -381,7 +371,7 @@ def pods(owner: Any, namespace: str, origin: Origin, *, least: int = 0) -> Itera
 
     Raises ManifestError for an excessive number of them.
     """
-    return _MAKERS[type(owner)](_Maker(owner, namespace, origin, least))
+    return _MAKERS[type(owner)](owner, _Maker(namespace, origin, least))
 
 
 def without_pods(owner: Any, namespace: str, origin: Origin) -> Iterator[tuple[str, str]]:

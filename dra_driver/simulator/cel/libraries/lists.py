@@ -96,14 +96,10 @@ def _distinct(items: list[Any]) -> list[Any]:
     return found
 
 
-def _numbers(count: int) -> list[int]:
-    return list(range(count))
-
-
 def _range(count: int) -> list[int]:
     if count < 0:
         raise ValueError(f"lists.range: size must be non-negative, got {count}")
-    return _numbers(count)
+    return list(range(count))
 
 
 def _contains(items: list[Any], part: list[Any]) -> bool:
@@ -146,5 +142,5 @@ FUNCTIONS: Functions = {
     "sets.intersects": (function("list_sets_intersects_list", (LIST, LIST), BOOL, _intersects),),
 }
 
-BEFORE_1_37 = {"lists_range": _numbers}
+BEFORE_1_37 = {"lists_range": lambda count: list(range(count))}
 """How Kubernetes 1.36 runs some overloads, by overload."""

@@ -132,10 +132,6 @@ def double_text(value: float) -> str:
     return f"{'-' if sign else ''}{mantissa}e{'-' if power < 0 else '+'}{abs(power):02d}"
 
 
-def _size(value: Any) -> int:
-    return len(value)
-
-
 def _same(value: Any) -> Any:
     return value
 
@@ -208,8 +204,8 @@ FUNCTIONS: Functions = {
         row
         for kind in (BYTES, LIST, MAP, STRING)
         for row in (
-            function(f"size_{kind.kind}", (kind,), INT, _size),
-            method(f"{kind.kind}_size", (kind,), INT, _size),
+            function(f"size_{kind.kind}", (kind,), INT, len),
+            method(f"{kind.kind}_size", (kind,), INT, len),
         )
     ),
     "type": (function("type", (A,), type_of(A), lambda value: TypeValue(type_name(value))),),
