@@ -188,15 +188,14 @@ def looped(
     ``paired`` sets both variables: index or key, and value.
     """
     place, first, second = slots
-    entries = _pairs if paired else _singles
 
     def run(frame: Frame) -> Any:
-        elements = entries(source(frame))
+        entries = _entries(source(frame), paired=paired)
         try:
             frame[place] = initial(frame)
         except EvaluationError as error:
             frame[place] = _Failed(error)
-        for frame[first], frame[second] in elements:
+        for frame[first], frame[second] in entries:
             if condition(frame) is False:
                 break
             try:
@@ -227,19 +226,11 @@ def growing(container: Code, keep: Code | None, codes: list[Code], *, is_list: b
     return run
 
 
-def _singles(value: Any) -> Iterator[tuple[Any, None]]:
+def _entries(value: Any, *, paired: bool) -> Iterator[tuple[Any, Any]]:
+    """What the two variables are set to; a loop that is not ``paired`` has no second one."""
     kind = type(value)
     if kind is list:
-        return ((item, None) for item in value)
-    if kind in MAPS:
-        return ((from_key(key), None) for key in value)
-    raise EvaluationError(f"got '{type_name(value)}', expected iterable type")
-
-
-def _pairs(value: Any) -> Iterator[tuple[Any, Any]]:
-    kind = type(value)
-    if kind is list:
-        return iter(enumerate(value))
+        return iter(enumerate(value)) if paired else ((item, None) for item in value)
     if kind in MAPS:
         return ((from_key(key), entry) for key, entry in value.items())
     raise EvaluationError(f"got '{type_name(value)}', expected iterable type")
