@@ -28,16 +28,17 @@ def alternatives(value: Value) -> Collection[Value]:
     return () if value == _UNKNOWN else (value,)
 
 
+def concerns(requests: Collection[str], request: str, subrequest: str) -> bool:
+    """Whether devices of the (sub-)request must satisfy a constraint on these requests; none: on all."""
+    return not requests or request in requests or f"{request}/{subrequest}" in requests
+
+
 class Constraint(ABC):
     """One constraint of a claim."""
 
     def __init__(self, attribute: str, requests: tuple[str, ...]) -> None:
         self.attribute = attribute
-        self._requests = frozenset(requests)
-
-    def concerns(self, request: str, subrequest: str) -> bool:
-        """Whether devices of the (sub-)request must satisfy it."""
-        return not self._requests or request in self._requests or f"{request}/{subrequest}" in self._requests
+        self.requests = frozenset(requests)
 
     @abstractmethod
     def allows(self, request: str, value: Value | None) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dra_driver.simulator.allocator.candidates import Candidate, SearchContext
 from dra_driver.simulator.allocator.capacity import fits
-from dra_driver.simulator.allocator.constraints import Constraint, Value, constraint
+from dra_driver.simulator.allocator.constraints import Constraint, Value, concerns, constraint
 from dra_driver.simulator.allocator.pool_devices import CounterKey, DeviceId, Pool, PoolDevice
 from dra_driver.simulator.allocator.requests import AllocationError, PreparedClaim, RequestAlternative
 
@@ -37,7 +37,7 @@ class PartialAllocation:
 
     def concerning(self, claim: int, option: RequestAlternative) -> list[Constraint]:
         """The constraints of the claim that the request's devices must satisfy."""
-        return [item for item in self.constraints[claim] if item.concerns(*option.names)]
+        return [item for item in self.constraints[claim] if concerns(item.requests, *option.names)]
 
     def free(self, offer: PoolDevice, option: RequestAlternative, claim: int) -> bool:
         """Whether no claim (with admin access: not this claim) has the device, including picks."""

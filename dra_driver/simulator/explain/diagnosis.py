@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dra_driver.kube.objects.resource import DeviceConstraint, ResourceClaim
 from dra_driver.simulator.allocator import Refusal, World
+from dra_driver.simulator.allocator.constraints import concerns
 from dra_driver.simulator.allocator.nodes import NodeView
 from dra_driver.simulator.allocator.pool_devices import Pool
 from dra_driver.simulator.allocator.requests import PreparedClaim, PreparedRequest, RequestAlternative
@@ -93,10 +94,11 @@ def _pairs(case: Case, part: ClaimPart, found: Conflict, node: NodeView) -> Rows
         for item in found.constraints
         if item.claim == part.claim
     ]
-    return [
-        (option, findings(option, [attribute(spec) for spec in specs if concerns(spec, option)], around))
-        for option in case.request(part).options
-    ]
+    rows = []
+    for option in case.request(part).options:
+        attributes = [attribute(spec) for spec in specs if concerns(spec.requests, *option.names)]
+        rows.append((option, findings(option, attributes, around)))
+    return rows
 
 
 def attribute(spec: DeviceConstraint) -> str:
@@ -104,17 +106,11 @@ def attribute(spec: DeviceConstraint) -> str:
     return spec.match_attribute or spec.distinct_attribute or ""
 
 
-def concerns(spec: DeviceConstraint, option: RequestAlternative) -> bool:
-    """Whether the devices of a request must satisfy the constraint."""
-    request, subrequest = option.names
-    return not spec.requests or request in spec.requests or f"{request}/{subrequest}" in spec.requests
-
-
 def _constraint(case: Case, part: ClaimPart, found: Conflict, pairs: dict[ClaimPart, Rows]) -> list[ConstraintView]:
     """One view; for a request with subrequests, one for each of them, because they are tried one after the other."""
     spec = case.claims[part.claim].spec.devices.constraints[part.place]
     concerned = [
-        (request, [(option, listing) for option, listing in pairs[request] if concerns(spec, option)])
+        (request, [(option, listing) for option, listing in pairs[request] if concerns(spec.requests, *option.names)])
         for request in found.requests
         if request.claim == part.claim
     ]

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from dra_driver.kube.objects.resource import DeviceConstraint
 from dra_driver.simulator.allocator import NodeView
+from dra_driver.simulator.allocator.constraints import concerns
 from dra_driver.simulator.allocator.pool_devices import Pool
 from dra_driver.simulator.allocator.requests import RequestAlternative
-from dra_driver.simulator.explain.diagnosis import Case, concerns
+from dra_driver.simulator.explain.diagnosis import Case
 from dra_driver.simulator.explain.findings import findings
 from dra_driver.simulator.explain.shortfall import Pair
 
@@ -57,7 +58,7 @@ def wishes(case: Case) -> list[Wish]:
         Wish(
             f"request {option.label}" + (f" of claim {claim.metadata.full_name}" if several else ""),
             option,
-            tuple(spec for spec in claim.spec.devices.constraints if concerns(spec, option)),
+            tuple(spec for spec in claim.spec.devices.constraints if concerns(spec.requests, *option.names)),
         )
         for claim, prepared in zip(case.claims, case.prepared, strict=True)
         for request in prepared.requests
