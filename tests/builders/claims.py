@@ -16,6 +16,7 @@ from dra_driver.driver.claims.model import Needs, Plan, PlanSettings
 from dra_driver.driver.claims.prepare import Preparer, Published
 from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.kube.api.errors import ApiError
+from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.cdi import Spec, SpecDirectory
 from dra_driver.kube.kubelet.dra import ClaimRef
 from dra_driver.kube.objects.core import (
@@ -37,6 +38,7 @@ from dra_driver.kube.objects.resource import (
     DeviceAllocationResult,
     DeviceRequestAllocationResult,
     OpaqueDeviceConfiguration,
+    PartialResourceClaim,
     ResourceClaim,
     ResourceClaimConsumerReference,
     ResourceClaimStatus,
@@ -189,7 +191,7 @@ def missing() -> ApiError:
     return ApiError("the API server answered 404", status=404, reason="NotFound", object_missing=True)
 
 
-class ApiServer:
+class ApiServer(ResourceApi):
     """Claims by namespace and name. The next calls raise the errors in ``trouble``, in order; ``down`` fails all."""
 
     def __init__(self, *claims: ResourceClaim) -> None:
@@ -227,7 +229,7 @@ class ApiServer:
             raise missing()
         return self.pods[name]
 
-    def list_claims(self) -> list[ResourceClaim]:
+    def list_claims(self) -> list[PartialResourceClaim]:
         self.lists += 1
         self._fail()
         return list(self.claims.values())

@@ -20,10 +20,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from dra_driver.driver.claims.checkpoint import Checkpoint, Staged
 from dra_driver.driver.claims.container_edits import cdi_spec
@@ -41,6 +40,7 @@ from dra_driver.driver.claims.model import (
 from dra_driver.driver.claims.planner import after_reboot, own_results, plan, refreshed, users
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
 from dra_driver.kube.api.errors import ApiError, Unreachable
+from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.kube.kubelet.dra import ClaimRef, PreparedDevice
 from dra_driver.kube.objects.core import Pod
@@ -54,7 +54,7 @@ from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations
 
 _GET_SECONDS = 10.0
-"""For one answer of the API server."""
+"""For one answer of the API server: connecting and the answer may take as long each."""
 _PAUSES = (0.25, 1.0)
 """Seconds before the second and the third try to get a claim."""
 _ENOUGH = 5.0
@@ -63,29 +63,13 @@ _ROUNDS = 5
 """How often other claims' pods are asked for, while other calls keep preparing claims."""
 
 _FORBIDDEN = 403
+"""Status for what the driver's role does not allow: clusters without cores need no right to read pods."""
 _MAY_READ_PODS = (
     "allow the driver to get pods (docs/operate/what-nodes-offer.md, Permission to read pods), "
     "or use one claim with one request"
 )
-"""Status for what the driver's role does not allow: clusters without cores need no right to read pods."""
 
 log = logging.getLogger(__name__)
-
-
-class ClaimSource(Protocol):
-    """Where claims are read: ``kube.api.resources.ResourceApi``, the parts in use. Calls raise ApiError."""
-
-    def get_claim(self, namespace: str, name: str, *, timeout: float = _GET_SECONDS) -> ReportedClaim:
-        """The claim as stored now. Connecting and the answer may take ``timeout`` seconds each."""
-        ...
-
-    def get_pod(self, namespace: str, name: str, *, timeout: float = _GET_SECONDS) -> Pod:
-        """A pod, what of it tells which container uses which claims; timeout as above."""
-        ...
-
-    def list_claims(self) -> Sequence[PartialResourceClaim]:
-        """All claims of the cluster."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +113,7 @@ class Preparer:
 
     def __init__(
         self,
-        source: ClaimSource,
+        source: ResourceApi,
         checkpoint: Checkpoint,
         cdi: SpecDirectory,
         inventory: Callable[[Collection[int] | None], NodeInventory],

@@ -37,8 +37,8 @@ from dra_driver.driver.claims.environment import outdated_ultraserver
 from dra_driver.driver.claims.metadata import MetadataDirectory
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError, clashing
 from dra_driver.driver.claims.planner import consumers_of, refreshed, users
-from dra_driver.driver.claims.prepare import ClaimSource
 from dra_driver.kube.api.errors import ApiError, DecodeError
+from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.cdi import SpecDirectory, encode
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory
@@ -70,7 +70,7 @@ class ClaimObserver:
 
     def __init__(
         self,
-        source: ClaimSource,
+        source: ResourceApi,
         node_name: str,
         boot_id: str,
         chips: Callable[[], Collection[int]],
@@ -333,7 +333,7 @@ class Reconciler:
         self,
         checkpoint: Checkpoint,
         cdi: SpecDirectory,
-        source: ClaimSource,
+        source: ResourceApi,
         inventory: Callable[[], NodeInventory],
         node_name: str,
         *,

@@ -18,14 +18,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from dra_driver.driver.claims.model import Plan
 from dra_driver.driver.claims.status import Entries, Refusal, allocated, differs, entries, is_worse, own_entries
 from dra_driver.driver.write_budget import WriteBudget
 from dra_driver.kube.api.errors import ApiError, Unreachable
+from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.objects.meta import ObjectMeta
-from dra_driver.kube.objects.resource import AllocatedDeviceStatus, ReportedClaim
+from dra_driver.kube.objects.resource import ReportedClaim
 from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.util.errors import DriverError
@@ -44,18 +45,6 @@ FORGET_SECONDS: Final = 600.0
 """After that a refused claim is forgotten: kubelet, as long as it tries, reminds of it."""
 
 log = logging.getLogger(__name__)
-
-
-class ClaimStatusApi(Protocol):
-    """The part of ``kube.api.resources.ResourceApi`` in use. Calls raise ApiError."""
-
-    def get_claim(self, namespace: str, name: str) -> ReportedClaim:
-        """The claim as stored now."""
-        ...
-
-    def apply_claim_devices(self, claim: ObjectMeta, devices: Sequence[AllocatedDeviceStatus], manager: str) -> None:
-        """Apply entries of ``status.devices``."""
-        ...
 
 
 @dataclass(slots=True)
@@ -86,7 +75,7 @@ class ClaimStatusWriter:
 
     def __init__(
         self,
-        api: ClaimStatusApi,
+        api: ResourceApi,
         node_name: str,
         health: Callable[[], NodeHealth | None],
         inventory: Callable[[], NodeInventory],

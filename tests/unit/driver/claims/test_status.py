@@ -22,6 +22,7 @@ from dra_driver.driver.claims.status_writer import (
     ClaimStatusWriter,
 )
 from dra_driver.kube.api.errors import ApiError, Unreachable
+from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.kube.objects.resource import AllocatedDeviceStatus, ReportedClaim, ResourceClaim
 from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth, in_order
@@ -185,7 +186,7 @@ def test_what_the_api_server_gives_back_does_not_differ() -> None:
 # The queue
 
 
-class Api:
+class Api(ResourceApi):
     """Claims, and what was applied to them; the next calls raise the errors in ``trouble``."""
 
     def __init__(self, *claims: ResourceClaim) -> None:
@@ -194,7 +195,7 @@ class Api:
         self.asked = 0
         self.applied: list[tuple[str, Sequence[AllocatedDeviceStatus]]] = []
 
-    def get_claim(self, namespace: str, name: str) -> ReportedClaim:
+    def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0) -> ReportedClaim:
         self.asked += 1
         self._fail()
         if name not in self.claims:
