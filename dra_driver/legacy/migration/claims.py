@@ -201,7 +201,7 @@ def _attribute(count: int, row: InstanceType | None) -> str | None:
     """The attribute that the chips of one connected set, and no others, have in common."""
     if count == 1:
         return None
-    if count in GROUP_SIZES and (row is None or row.efa_pairing is not None):
+    if count in GROUP_SIZES and (row is None or row.efa_bdfs is not None):
         return _group_attribute(count)
     if row is None or count == row.devices:
         return None
@@ -265,7 +265,7 @@ def _narrower(count: int, attribute: str | None, row: InstanceType | None) -> tu
     if attribute is None:
         return ()
     if row is None:
-        types = ", ".join(name for name, known in INSTANCE_TYPES.items() if known.efa_pairing is not None)
+        types = ", ".join(name for name, known in INSTANCE_TYPES.items() if known.efa_bdfs is not None)
         text = f"{attribute} exists on {types}; the claim cannot be allocated on other nodes (see --instance-type)"
         return (text,)
     if isinstance(row.fabric, Ring | Chain):

@@ -148,11 +148,10 @@ class Torus2D(Fabric):
 
 
 @dataclass(frozen=True, slots=True)
-class Ring(Fabric):
-    """Each chip is linked to the previous and the next one, and the last to the first."""
+class _Counted(Fabric):
+    """A shape of which the number of chips is all that differs."""
 
     count: int
-    kind: ClassVar[str] = "ring"
 
     def __post_init__(self) -> None:
         _require_chips(self.count, "count")
@@ -161,6 +160,13 @@ class Ring(Fabric):
     def size(self) -> int:
         """Number of chips."""
         return self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Ring(_Counted):
+    """Each chip is linked to the previous and the next one, and the last to the first."""
+
+    kind: ClassVar[str] = "ring"
 
     def describe(self) -> str:
         """Such as ``ring of 12``."""
@@ -178,19 +184,10 @@ class Ring(Fabric):
 
 
 @dataclass(frozen=True, slots=True)
-class Chain(Fabric):
+class Chain(_Counted):
     """A ring that is open between its last and its first chip."""
 
-    count: int
     kind: ClassVar[str] = "chain"
-
-    def __post_init__(self) -> None:
-        _require_chips(self.count, "count")
-
-    @property
-    def size(self) -> int:
-        """Number of chips."""
-        return self.count
 
     def describe(self) -> str:
         """Such as ``open chain of 6``."""
@@ -207,23 +204,14 @@ class Chain(Fabric):
 
 
 @dataclass(frozen=True, slots=True)
-class Switched(Fabric):
+class Switched(_Counted):
     """Every chip is connected to a switch. All chips are equally close, so there are no neighbours.
 
     The aligned sets that are offered follow the pairing with EFA devices, not links.
     """
 
-    count: int
     kind: ClassVar[str] = "switched"
     adjacency_promised: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _require_chips(self.count, "count")
-
-    @property
-    def size(self) -> int:
-        """Number of chips."""
-        return self.count
 
     def describe(self) -> str:
         """Such as ``switch with 16 devices``."""

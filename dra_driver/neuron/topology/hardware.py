@@ -55,47 +55,31 @@ TRAINIUM3 = Chip("trn3", 8, 144 * GIB, (1, 2), 2, ("7564", "7565"), SysfsNames("
 CHIPS = (INFERENTIA, INFERENTIA2, TRAINIUM, TRAINIUM2, TRAINIUM3)
 
 
-@dataclass(frozen=True, slots=True)
-class EfaPairing:
-    """``bdfs[N]`` is the PCI address (``dddd:bb:dd.f``) of the EFA device next to chip N; chips may share one."""
-
-    family: str
-    bdfs: tuple[str, ...]
+def pci_addresses(printed: str) -> tuple[str, ...]:
+    """Addresses (``dddd:bb:dd.f``) as ``lspci`` prints them, without the PCI domain, which is always 0000."""
+    return tuple(f"0000:{address}" for address in printed.split())
 
 
-def _pairing(family: str, addresses: str) -> EfaPairing:
-    """Build a row from addresses as printed by ``lspci``, without the PCI domain, which is always 0000."""
-    return EfaPairing(family, tuple(f"0000:{address}" for address in addresses.split()))
-
-
-EFA_PAIRINGS = {
-    pairing.family: pairing
-    for pairing in (
-        _pairing(
-            "trn1",
-            "10:1a.0 10:1a.0 a0:1a.0 a0:1a.0 20:19.0 20:19.0 90:19.0 90:19.0 "
-            "20:1a.0 20:1a.0 90:1a.0 90:1a.0 10:19.0 10:19.0 a0:19.0 a0:19.0",
-        ),
-        _pairing(
-            "trn1n",
-            "10:17.0 10:1a.0 a0:17.0 a0:1a.0 20:19.0 20:18.0 90:19.0 90:18.0 "
-            "20:17.0 20:1a.0 90:17.0 90:1a.0 10:19.0 10:18.0 a0:19.0 a0:18.0",
-        ),
-        _pairing(
-            "trn2",
-            "c9:00.0 b4:00.0 b3:00.0 ca:00.0 6c:00.0 57:00.0 56:00.0 6d:00.0 "
-            "98:00.0 83:00.0 82:00.0 99:00.0 f5:00.0 e0:00.0 df:00.0 f6:00.0",
-        ),
-        _pairing(
-            "trn3",
-            "be:00.0 a9:00.0 a8:00.0 bf:00.0 61:00.0 4c:00.0 4b:00.0 62:00.0 "
-            "8d:00.0 78:00.0 77:00.0 8e:00.0 ea:00.0 d5:00.0 d4:00.0 eb:00.0",
-        ),
-        _pairing(
-            "trn3pds",
-            "a9:00.0 a8:00.0 bf:00.0 be:00.0 d5:00.0 d4:00.0 eb:00.0 ea:00.0 "
-            "4c:00.0 4b:00.0 62:00.0 61:00.0 78:00.0 77:00.0 8e:00.0 8d:00.0",
-        ),
-    )
+EFA_BDFS = {
+    "trn1": pci_addresses(
+        "10:1a.0 10:1a.0 a0:1a.0 a0:1a.0 20:19.0 20:19.0 90:19.0 90:19.0 "
+        "20:1a.0 20:1a.0 90:1a.0 90:1a.0 10:19.0 10:19.0 a0:19.0 a0:19.0"
+    ),
+    "trn1n": pci_addresses(
+        "10:17.0 10:1a.0 a0:17.0 a0:1a.0 20:19.0 20:18.0 90:19.0 90:18.0 "
+        "20:17.0 20:1a.0 90:17.0 90:1a.0 10:19.0 10:18.0 a0:19.0 a0:18.0"
+    ),
+    "trn2": pci_addresses(
+        "c9:00.0 b4:00.0 b3:00.0 ca:00.0 6c:00.0 57:00.0 56:00.0 6d:00.0 "
+        "98:00.0 83:00.0 82:00.0 99:00.0 f5:00.0 e0:00.0 df:00.0 f6:00.0"
+    ),
+    "trn3": pci_addresses(
+        "be:00.0 a9:00.0 a8:00.0 bf:00.0 61:00.0 4c:00.0 4b:00.0 62:00.0 "
+        "8d:00.0 78:00.0 77:00.0 8e:00.0 ea:00.0 d5:00.0 d4:00.0 eb:00.0"
+    ),
+    "trn3pds": pci_addresses(
+        "a9:00.0 a8:00.0 bf:00.0 be:00.0 d5:00.0 d4:00.0 eb:00.0 ea:00.0 "
+        "4c:00.0 4b:00.0 62:00.0 61:00.0 78:00.0 77:00.0 8e:00.0 8d:00.0"
+    ),
 }
-"""Rows by pairing family."""
+"""By pairing family: at N, the PCI address of the EFA device next to chip N; chips may share one."""

@@ -18,15 +18,15 @@ from types import MappingProxyType
 
 from dra_driver.neuron.topology.fabric import Chain, Fabric, Ring, Single, Switched, Torus2D, Unknown
 from dra_driver.neuron.topology.hardware import (
-    EFA_PAIRINGS,
+    EFA_BDFS,
     INFERENTIA,
     INFERENTIA2,
     TRAINIUM,
     TRAINIUM2,
     TRAINIUM3,
     Chip,
-    EfaPairing,
     SysfsNames,
+    pci_addresses,
 )
 from dra_driver.neuron.topology.ultraserver import (
     TRN2_PARTITIONED,
@@ -53,8 +53,9 @@ class InstanceType:
     name: str
     chip: Chip
     fabric: Fabric
-    efa_pairing: EfaPairing | None = None
-    """None: the type is not in the EFA pairing library, so it has no device groups."""
+    efa_bdfs: tuple[str, ...] | None = None
+    """PCI address of the EFA device paired with each chip; None: the type is not in the EFA pairing library, so it has
+    no device groups."""
     pci_bus_ids: tuple[str, ...] | None = None
     """PCI address of each chip (``dddd:bb:dd.f``) on a fully populated node; None: no public ``neuron-ls`` output."""
     numa_nodes: tuple[int, ...] | None = None
@@ -94,18 +95,9 @@ class InstanceType:
         return self.chip.default_lnc
 
     @property
-    def efa_bdfs(self) -> tuple[str, ...] | None:
-        """PCI address of the EFA device paired with each chip, or None."""
-        return self.efa_pairing.bdfs if self.efa_pairing else None
-
-    @property
     def sysfs(self) -> SysfsNames:
         """How the kernel driver names the chips."""
         return self.chip.sysfs
-
-
-def _bdfs(addresses: str) -> tuple[str, ...]:
-    return tuple(f"0000:{address}" for address in addresses.split())
 
 
 _TORUS = Torus2D(4, 4)
@@ -113,7 +105,7 @@ _TORUS = Torus2D(4, 4)
 _INFERENTIA_TYPES = (
     InstanceType("inf1.xlarge", INFERENTIA, Single()),
     InstanceType("inf1.2xlarge", INFERENTIA, Single()),
-    InstanceType("inf1.6xlarge", INFERENTIA, Chain(4), pci_bus_ids=_bdfs("00:1c.0 00:1d.0 00:1e.0 00:1f.0")),
+    InstanceType("inf1.6xlarge", INFERENTIA, Chain(4), pci_bus_ids=pci_addresses("00:1c.0 00:1d.0 00:1e.0 00:1f.0")),
     # The kernel driver reads these links from the hardware: consecutive chips are linked, and possibly the two ends.
     InstanceType("inf1.24xlarge", INFERENTIA, Chain(16), inferred=("fabric",)),
     InstanceType("inf2.xlarge", INFERENTIA2, Single()),
@@ -123,7 +115,7 @@ _INFERENTIA_TYPES = (
         "inf2.48xlarge",
         INFERENTIA2,
         Ring(12),
-        pci_bus_ids=_bdfs(
+        pci_bus_ids=pci_addresses(
             "80:1e.0 90:1e.0 80:1d.0 90:1f.0 80:1f.0 90:1d.0 20:1e.0 20:1f.0 10:1e.0 10:1f.0 10:1d.0 20:1d.0"
         ),
         numa_nodes=(2, 3, 2, 3, 2, 3, 1, 1, 0, 0, 0, 1),
@@ -132,38 +124,38 @@ _INFERENTIA_TYPES = (
 
 _TRAINIUM_TYPES = (
     # One report shows NUMA node -1: the host does not report it.
-    InstanceType("trn1.2xlarge", TRAINIUM, Single(), pci_bus_ids=_bdfs("00:1e.0")),
+    InstanceType("trn1.2xlarge", TRAINIUM, Single(), pci_bus_ids=pci_addresses("00:1e.0")),
     InstanceType(
         "trn1.32xlarge",
         TRAINIUM,
         _TORUS,
-        efa_pairing=EFA_PAIRINGS["trn1"],
-        pci_bus_ids=_bdfs(
+        efa_bdfs=EFA_BDFS["trn1"],
+        pci_bus_ids=pci_addresses(
             "10:1c.0 10:1d.0 a0:1c.0 a0:1d.0 20:1b.0 20:1c.0 90:1b.0 90:1c.0 "
             "20:1d.0 20:1e.0 90:1d.0 90:1e.0 10:1e.0 10:1b.0 a0:1e.0 a0:1b.0"
         ),
         numa_nodes=(0, 0, 1, 1) * 4,
     ),
-    InstanceType("trn1n.32xlarge", TRAINIUM, _TORUS, efa_pairing=EFA_PAIRINGS["trn1n"]),
+    InstanceType("trn1n.32xlarge", TRAINIUM, _TORUS, efa_bdfs=EFA_BDFS["trn1n"]),
 )
 
 _TRAINIUM2_TYPES = (
-    InstanceType("trn2.3xlarge", TRAINIUM2, Single(), pci_bus_ids=_bdfs("33:00.0"), numa_nodes=(0,)),
+    InstanceType("trn2.3xlarge", TRAINIUM2, Single(), pci_bus_ids=pci_addresses("33:00.0"), numa_nodes=(0,)),
     InstanceType(
         "trn2.48xlarge",
         TRAINIUM2,
         _TORUS,
-        efa_pairing=EFA_PAIRINGS["trn2"],
-        pci_bus_ids=_bdfs(
+        efa_bdfs=EFA_BDFS["trn2"],
+        pci_bus_ids=pci_addresses(
             "cc:00.0 b5:00.0 b6:00.0 cb:00.0 6f:00.0 58:00.0 59:00.0 6e:00.0 "
             "9b:00.0 84:00.0 85:00.0 9a:00.0 f8:00.0 e1:00.0 e2:00.0 f7:00.0"
         ),
         numa_nodes=(1,) * 4 + (0,) * 8 + (1,) * 4,
     ),
-    InstanceType("trn2u.48xlarge", TRAINIUM2, _TORUS, EFA_PAIRINGS["trn2"], ultraserver=TRN2_ULTRASERVER),
+    InstanceType("trn2u.48xlarge", TRAINIUM2, _TORUS, EFA_BDFS["trn2"], ultraserver=TRN2_ULTRASERVER),
     # The kernel driver prints the torus for any Trainium2 host with 16 chips.
     InstanceType("trn2n.48xlarge", TRAINIUM2, _TORUS, inferred=("fabric",)),
-    InstanceType("trn2e.48xlarge", TRAINIUM2, _TORUS, EFA_PAIRINGS["trn2"], inferred=("fabric",)),
+    InstanceType("trn2e.48xlarge", TRAINIUM2, _TORUS, EFA_BDFS["trn2"], inferred=("fabric",)),
     InstanceType("trn2p.48xlarge", TRAINIUM2, Unknown(), ultraserver=TRN2_ULTRASERVER, inferred=("ultraserver",)),
     InstanceType("trn2eu.48xlarge", TRAINIUM2, Unknown(), ultraserver=TRN2_ULTRASERVER, inferred=("ultraserver",)),
     InstanceType("trn2u-ac.24xlarge", TRAINIUM2, Unknown(), ultraserver=TRN2_ULTRASERVER, inferred=("ultraserver",)),
@@ -177,19 +169,15 @@ _SWITCHED_16 = Switched(16)
 _CONCLUDED = ("fabric", "ultraserver")
 
 _TRAINIUM3_TYPES = (
+    InstanceType("trn3.48xlarge", TRAINIUM3, _SWITCHED_16, EFA_BDFS["trn3"], None, None, TRN3_PARTITIONED, _CONCLUDED),
+    InstanceType("trn3p.48xlarge", TRAINIUM3, _SWITCHED_16, EFA_BDFS["trn3"], None, None, TRN3_ULTRASERVER, _CONCLUDED),
+    InstanceType("trn3s.48xlarge", TRAINIUM3, _SWITCHED_16, EFA_BDFS["trn3"], inferred=("fabric",)),
+    InstanceType("trn3pd98.48xlarge", TRAINIUM3, _SWITCHED_16, EFA_BDFS["trn3"], inferred=("fabric",)),
     InstanceType(
-        "trn3.48xlarge", TRAINIUM3, _SWITCHED_16, EFA_PAIRINGS["trn3"], None, None, TRN3_PARTITIONED, _CONCLUDED
+        "trn3-dev0.48xlarge", TRAINIUM3, _SWITCHED_16, EFA_BDFS["trn3pds"], None, None, TRN3_PARTITIONED, _CONCLUDED
     ),
     InstanceType(
-        "trn3p.48xlarge", TRAINIUM3, _SWITCHED_16, EFA_PAIRINGS["trn3"], None, None, TRN3_ULTRASERVER, _CONCLUDED
-    ),
-    InstanceType("trn3s.48xlarge", TRAINIUM3, _SWITCHED_16, EFA_PAIRINGS["trn3"], inferred=("fabric",)),
-    InstanceType("trn3pd98.48xlarge", TRAINIUM3, _SWITCHED_16, EFA_PAIRINGS["trn3"], inferred=("fabric",)),
-    InstanceType(
-        "trn3-dev0.48xlarge", TRAINIUM3, _SWITCHED_16, EFA_PAIRINGS["trn3pds"], None, None, TRN3_PARTITIONED, _CONCLUDED
-    ),
-    InstanceType(
-        "trn3-dev1.48xlarge", TRAINIUM3, _SWITCHED_16, EFA_PAIRINGS["trn3pds"], None, None, TRN3_PARTITIONED, _CONCLUDED
+        "trn3-dev1.48xlarge", TRAINIUM3, _SWITCHED_16, EFA_BDFS["trn3pds"], None, None, TRN3_PARTITIONED, _CONCLUDED
     ),
     # Its platform is the rack; 4 chips per node follow from the architecture of a Gen2 rack.
     InstanceType("trn3e.24xlarge", TRAINIUM3, Switched(4), ultraserver=TRN3_RACK, inferred=("devices", *_CONCLUDED)),
@@ -211,9 +199,9 @@ INSTANCE_TYPES: Mapping[str, InstanceType] = MappingProxyType(
 """Rows by EC2 name."""
 
 
-def lookup(name: str) -> InstanceType | None:
+def lookup(name: str | None) -> InstanceType | None:
     """The row of an EC2 type, with or without HyperPod's prefix ``ml.``; None if there is none."""
-    return INSTANCE_TYPES.get(name.removeprefix(HYPERPOD_PREFIX))
+    return None if name is None else INSTANCE_TYPES.get(name.removeprefix(HYPERPOD_PREFIX))
 
 
 def near_matches(name: str, limit: int = 3) -> tuple[str, ...]:

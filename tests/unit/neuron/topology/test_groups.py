@@ -101,9 +101,8 @@ def test_a_device_that_the_pairing_does_not_know_has_no_group(name: str, index: 
 
 def test_the_order_of_the_efa_devices_does_not_matter_and_shared_ones_count_once() -> None:
     row = INSTANCE_TYPES["trn1.32xlarge"]
-    pairing = row.efa_pairing
-    assert pairing is not None
-    turned = replace(row, efa_pairing=replace(pairing, bdfs=pairing.bdfs[::-1]))
+    assert row.efa_bdfs is not None
+    turned = replace(row, efa_bdfs=row.efa_bdfs[::-1])
     assert device_group_ids(turned, 0)[16] == device_group_ids(row, 0)[16]
     assert device_group_ids(turned, 0)[4] == device_group_ids(row, 15)[4]
 
