@@ -115,7 +115,7 @@ def _named(resource: str, text: str, inventory: NodeInventory) -> frozenset[int]
         return frozenset()
     if resource in _CHIP:
         return frozenset({int(text)})
-    kind = lookup(inventory.instance_type or "")
+    kind = lookup(inventory.instance_type)
     if resource != _CORE or kind is None:
         return frozenset()
     return frozenset(int(text) // (kind.cores_per_device // size) for size in kind.lnc_values)

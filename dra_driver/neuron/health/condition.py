@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dra_driver.kube.objects.meta import Condition
-from dra_driver.neuron.health.faults import FAULTS, SEVERITIES, ActiveFault, ChipHealth, NodeHealth, in_order
+from dra_driver.neuron.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth, gravity, in_order
 from dra_driver.neuron.host.findings import LOAD_DRIVER
 
 TYPE: Final = "NeuronHealth"
@@ -27,7 +27,6 @@ MAX_MESSAGE_BYTES: Final = 1024
 
 _STATUS: Final = {"unhealthy": "True", "unknown": "Unknown"}
 """Status by the state of the gravest fault; all others are False."""
-_PLACE: Final = {code: place for place, code in enumerate(FAULTS)}
 _CODES: Final = r"[a-z0-9-]+(?:, [a-z0-9-]+)*"
 _CHIP: Final = re.compile(rf"neuron(0|[1-9][0-9]{{0,2}}): ({_CODES})", re.ASCII)
 _MORE: Final = re.compile(r"and [1-9][0-9]{0,2} more", re.ASCII)
@@ -133,11 +132,6 @@ def written_here(reason: str, text: str) -> bool:
 def told_by(found: Condition | None) -> Mapping[int | None, tuple[str, ...]]:
     """The same of a Node's condition, or of its absence."""
     return parse(found.reason, found.message) if found is not None and found.type == TYPE else {}
-
-
-def gravity(fault: ActiveFault) -> tuple[int, int]:
-    """Sorts faults of several chips: the gravest first, then in the order of the table."""
-    return SEVERITIES.index(fault.fault.severity), _PLACE[fault.code]
 
 
 def _sick(health: NodeHealth) -> list[ChipHealth]:

@@ -402,7 +402,14 @@ class NodeHealth:
         return next((chip for chip in self.chips if chip.index == index), None)
 
 
+_PLACE: Final = {code: place for place, code in enumerate(FAULTS)}
+
+
+def gravity(fault: ActiveFault) -> tuple[int, int]:
+    """Sorts faults: the gravest first, then in the order of the table."""
+    return SEVERITIES.index(fault.fault.severity), _PLACE[fault.code]
+
+
 def in_order(faults: Iterable[ActiveFault]) -> tuple[ActiveFault, ...]:
     """The order of ``ChipHealth.faults``."""
-    place = {code: position for position, code in enumerate(FAULTS)}
-    return tuple(sorted(faults, key=lambda item: (SEVERITIES.index(item.fault.severity), place[item.code])))
+    return tuple(sorted(faults, key=gravity))

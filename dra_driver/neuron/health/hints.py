@@ -28,17 +28,10 @@ _SERIAL = re.compile(r"[0-9a-f]{0,16}")
 _BOOT_ID = re.compile(r"[0-9A-Za-z-]{0,64}")
 
 
-class _File(msgspec.Struct, frozen=True, rename="camel"):
+class _Versioned(msgspec.Struct):
+    """What a file has beside the fields of the hint."""
+
     version: int
-    boot_id: str
-    kind: str
-    seen: int
-    device: int | None = None
-    serial: str = ""
-    core: int | None = None
-
-
-_FILE = msgspec.json.Decoder(_File)
 
 
 def file_name(hint: Hint) -> str:
@@ -52,8 +45,7 @@ def file_name(hint: Hint) -> str:
 
 def encode(hint: Hint) -> bytes:
     """Content of a hint's file."""
-    file = _File(_VERSION, hint.boot_id, hint.kind, hint.seen, hint.device, hint.serial, hint.core)
-    return msgspec.json.encode(file) + b"\n"
+    return msgspec.json.encode({"version": _VERSION, **msgspec.to_builtins(hint)}) + b"\n"
 
 
 def decode(data: bytes | str) -> Hint | None:
@@ -61,18 +53,19 @@ def decode(data: bytes | str) -> Hint | None:
     if len(data) > _MAX_BYTES:
         return None
     try:
-        file = _FILE.decode(data)
+        version = msgspec.json.decode(data, type=_Versioned).version
+        hint = msgspec.json.decode(data, type=Hint)
     except (msgspec.DecodeError, RecursionError):
         return None
     wrong = (
-        file.version != _VERSION
-        or file.kind not in KINDS
-        or not _BOOT_ID.fullmatch(file.boot_id)
-        or not _SERIAL.fullmatch(file.serial)
-        or not 0 <= file.seen < 1 << 40
-        or not all(number is None or 0 <= number <= MAX_NUMBER for number in (file.device, file.core))
+        version != _VERSION
+        or hint.kind not in KINDS
+        or not _BOOT_ID.fullmatch(hint.boot_id)
+        or not _SERIAL.fullmatch(hint.serial)
+        or not 0 <= hint.seen < 1 << 40
+        or not all(number is None or 0 <= number <= MAX_NUMBER for number in (hint.device, hint.core))
     )
-    return None if wrong else Hint(file.boot_id, file.kind, file.seen, file.device, file.serial, file.core)
+    return None if wrong else hint
 
 
 def read_hints(directory: Path) -> tuple[tuple[Hint, ...], int]:

@@ -24,8 +24,8 @@ from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.events import CLUSTER_NAMESPACE, LIFETIME_SECONDS, new_event
 from dra_driver.kube.objects.core import Event, Node, ObjectReference
 from dra_driver.kube.objects.meta import seconds, timestamp
-from dra_driver.neuron.health.condition import HEALTHY_REASON, gravity
-from dra_driver.neuron.health.faults import FAULTS, ActiveFault, NodeHealth
+from dra_driver.neuron.health.condition import HEALTHY_REASON
+from dra_driver.neuron.health.faults import FAULTS, ActiveFault, NodeHealth, gravity
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Backoff
 

@@ -35,6 +35,7 @@ from dra_driver.neuron.health.faults import (
     ChipHealth,
     Effect,
     Severity,
+    gravity,
 )
 from dra_driver.util.errors import DriverError, UsageError
 
@@ -53,8 +54,6 @@ MAX_GRACE_SECONDS: Final = 7 * 86400
 MAX_RULES: Final = 256
 MAX_BYTES: Final = 1 << 20
 """A ConfigMap holds no more."""
-
-_PLACE = {code: position for position, code in enumerate(FAULTS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +188,7 @@ class HealthPolicy:
         for chip in chips:
             for fault in chip.faults:
                 taint = self.taint(fault, instance_type, now)
-                place = (EFFECTS.index(taint.effect), SEVERITIES.index(taint.value), _PLACE[fault.code])
+                place = (EFFECTS.index(taint.effect), *gravity(fault))
                 known = merged.setdefault(place, taint)
                 if taint.since < known.since:
                     merged[place] = taint

@@ -53,7 +53,7 @@ class Scan:
     @property
     def kind(self) -> InstanceType | None:
         """What the instance type's table expects; None when there is no such row."""
-        return lookup(self.instance_type) if self.instance_type is not None else None
+        return lookup(self.instance_type)
 
     @property
     def shows_nodes(self) -> bool:
@@ -148,7 +148,7 @@ def parse_pcie_root(target: str, address: str) -> str | None:
 
 def _read_device(scan: Scan, index: int, path: str) -> NeuronDevice | None:
     """One device; None when it went away, or was replaced, while it was read: half of its values would be missing."""
-    kind, before = scan.kind, _inode(scan.files, path)
+    kind, before = scan.kind, scan.files.inode(path)
     numbers = _parsed(scan, index, f"{path}/dev", parse_numbers, "device-numbers-unreadable")
     cores = _parsed(scan, index, f"{path}/core_count", parse_core_count, "core-count-unreadable")
     if kind is not None and cores not in {None, kind.cores_per_device}:
@@ -167,7 +167,7 @@ def _read_device(scan: Scan, index: int, path: str) -> NeuronDevice | None:
         pci_bus_id=None,
         numa_node=None,
     )
-    if before is not None and _inode(scan.files, path) == before:
+    if before is not None and scan.files.inode(path) == before:
         return device
     scan.findings.forget_device(index)
     scan.settling = True
@@ -282,11 +282,6 @@ def _check_connected(scan: Scan, devices: Collection[NeuronDevice], kind: Instan
     for device in devices:
         if device.connected not in {None, kind.fabric.neighbours(device.index)}:
             scan.findings.add_device("connected-mismatch", device.index, kind.name)
-
-
-def _inode(files: HostFiles, path: str) -> int | None:
-    status = files.status(path)
-    return status.st_ino if status is not None else None
 
 
 def _indexes(files: HostFiles, directory: str) -> list[int]:

@@ -203,7 +203,7 @@ def discover_files(
     """The same for files that are there already; see ``discover``."""
     findings = Findings()
     name = instance_type(files, labels, findings)
-    kind = lookup(name) if name is not None else None
+    kind = lookup(name)
     entries = device_entries(files, findings)
     version, loaded = driver_version(files, bool(entries), findings)
     if loaded and not entries:

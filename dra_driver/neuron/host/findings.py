@@ -5,12 +5,13 @@ A text says what happened, what follows and what to do. Codes are stable: metric
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from dra_driver.neuron.host.inventory import Finding
-from dra_driver.util.text import quoted
+from dra_driver.util.text import quoted, ranges
 
 LOAD_DRIVER: Final = "install aws-neuronx-dkms on the node and load it with 'modprobe neuron'"
 """What to do where the kernel driver is not loaded."""
@@ -284,13 +285,7 @@ class Findings:
 
 def device_ranges(indexes: Iterable[int]) -> str:
     """Names of devices, runs shortened: ``neuron0-neuron3,neuron7``."""
-    runs: list[list[int]] = []
-    for index in sorted(set(indexes)):
-        if runs and runs[-1][1] == index - 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
-    return ",".join(f"neuron{first}" if first == last else f"neuron{first}-neuron{last}" for first, last in runs)
+    return re.sub("[0-9]+", r"neuron\g<0>", ranges(sorted(set(indexes))))
 
 
 def _finding(code: str, subject: str, detail: str) -> Finding:

@@ -140,7 +140,7 @@ class SignalReader:
             self._files, self._looked_up = HostFiles(self._root), uptime
         version = self._read(self._files, MODULE_VERSION)
         entries = device_entries(self._files, Findings()) if not version.missing else {}
-        inodes = {index: _inode(self._files, path) for index, path in entries.items()}
+        inodes = {index: self._files.inode(path) for index, path in entries.items()}
         if inodes != self._inodes:
             self._files, self._inodes = HostFiles(self._root), inodes
         files = self._files
@@ -148,7 +148,7 @@ class SignalReader:
         for index, path in entries.items():
             before = inodes[index]
             chip = self._chip(files, inventory, index, path, cores=cores_of is None or index in cores_of)
-            if before is None or _inode(files, path) != before:
+            if before is None or files.inode(path) != before:
                 unsettled.add(index)
             else:
                 chips.append(chip)
@@ -275,7 +275,7 @@ def _with_links(inventory: NodeInventory, chips: list[ChipReading]) -> list[Chip
 
     Told only where the table is sure of the links, and on a full node: the kernel driver prints no links otherwise.
     """
-    kind = lookup(inventory.instance_type) if inventory.instance_type is not None else None
+    kind = lookup(inventory.instance_type)
     full = kind is not None and {chip.index for chip in chips} == set(range(kind.devices or 0))
     if kind is None or not full or not kind.fabric.adjacency_promised or "fabric" in kind.inferred:
         return [replace(chip, missing_links=None) for chip in chips]
@@ -293,8 +293,3 @@ def _server_links_down(inventory: NodeInventory) -> bool | None:
     if inventory.ultraserver is None or inventory.ultraserver.electing:
         return None
     return any(finding.code == "ultraserver-link-down" for finding in inventory.findings)
-
-
-def _inode(files: HostFiles, path: str) -> int | None:
-    status = files.status(path)
-    return status.st_ino if status is not None else None

@@ -107,6 +107,11 @@ class HostFiles:
         except OSError:
             return None
 
+    def inode(self, path: str) -> int | None:
+        """What tells a directory apart from another one that took its place; None when there is nothing."""
+        status = self.status(path)
+        return None if status is None else status.st_ino
+
     def is_directory(self, path: str) -> bool:
         """Whether a directory, or a link to one, is at ``path``."""
         status = self.status(path)
