@@ -317,7 +317,7 @@ class NodeAgent:
             inventory.instance_type or "unknown instance type",
             inventory.driver_version or "not loaded",
             len(inventory.devices),
-            self._offering.partitions(inventory),
+            offered.partitions,
             len(offered.devices),
         )
         if offered.problem:

@@ -20,7 +20,6 @@ from dra_driver.driver.resourceslices.devices import (
     KeptDevice,
     Offer,
     completed,
-    effective_partitions,
     offer,
     shapes,
     with_faults,
@@ -84,7 +83,7 @@ class Offering(DeviceSource):
         self._registered = registered
         self._lock = threading.Lock()
         self._wanted = settings.partitions
-        """By the label of this node, else by the setting for all."""
+        """By the label of this node, else by the setting for all; None: nothing in particular."""
         self._label_problem = ""
         self._kubelet_problem = ""
         self._device_plugin = ""
@@ -117,13 +116,6 @@ class Offering(DeviceSource):
     def whole(self) -> NodeInventory | None:
         """The host as it is offered, with the chips that were lost in this run; None: nothing is offered yet."""
         return self._completed
-
-    def partitions(self, inventory: NodeInventory) -> Partitions:
-        """What is offered: the administrator's word for this node, else for all nodes, else the type's.
-
-        Nothing with a kubelet that might not start the pods; what claims hold stays (``kept``).
-        """
-        return Partitions() if self._kubelet_problem else effective_partitions(inventory, self._wanted)
 
     # What the slice controller asks
 
@@ -228,7 +220,9 @@ class Offering(DeviceSource):
             had_cores = any(core_size for _, core_size in shapes(self.now.offer.devices))
             kept = self._kept if kept is None else kept
             back = held_back(self._device_plugin, self._plugin_pods(), whole)
-            offered = offer(whole, self.partitions(whole), health, policy, now, kept, back.chips)
+            # Nothing with a kubelet that might not start the pods; what claims hold stays.
+            wanted = Partitions() if self._kubelet_problem else self._wanted
+            offered = offer(whole, wanted, health, policy, now, kept, back.chips)
             # Until the server has been looked at, what is allocated there is of the former size.
             former = self._core_size if self._core_size is not None and had_cores else whole.core_size
             sizes = {} if former == whole.core_size else dict.fromkeys(whole.chip_indexes, former)

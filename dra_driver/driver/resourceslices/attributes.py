@@ -7,12 +7,15 @@ Names in AWS's domains keep AWS's meaning and type, so that a claim written for 
 
 from __future__ import annotations
 
+import logging
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
-from dra_driver.neuron.host.inventory import Membership, NeuronDevice, NodeInventory
+from dra_driver.kube.objects.resource import DeviceAttribute, DeviceCapacity
+from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory, ServerSet
 from dra_driver.neuron.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
 from dra_driver.neuron.topology.fabric import GROUP_SIZES, SEGMENT_SIZES, Chain, Ring, Torus2D
 from dra_driver.neuron.topology.groups import device_group_ids
@@ -22,8 +25,14 @@ from dra_driver.version import VERSION
 
 Value = int | str | None
 
+MAX_TEXT_BYTES: Final = 64
+"""Bytes of an attribute's text (Kubernetes limit)."""
+MAX_ATTRIBUTES: Final = 32
+"""Attributes and capacities of one device (Kubernetes limit)."""
 ELECTING: Final = "electing"
 """Stands for the modes while the kernel drivers elect: an attribute that comes and goes would fail claims."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +62,6 @@ def _torus(subject: AttributeSource) -> Torus2D | None:
     if kind is None or kind.ultraserver is not None or not isinstance(kind.fabric, Torus2D):
         return None
     return kind.fabric if subject.index < kind.fabric.size else None
-
-
-def topology_x(subject: AttributeSource) -> Value:
-    """Row in the torus."""
-    torus = _torus(subject)
-    return torus.position(subject.index)[0] if torus else None
 
 
 def topology_y(subject: AttributeSource) -> Value:
@@ -150,36 +153,21 @@ def numa_node(subject: AttributeSource) -> Value:
     return node if node is not None and node >= 0 else None
 
 
-def _membership(subject: AttributeSource) -> Membership | None:
-    return subject.inventory.ultraserver
-
-
 def modes(subject: AttributeSource) -> Value:
     """Names of the modes offered, in the order of the membership."""
-    membership = _membership(subject)
+    membership = subject.inventory.ultraserver
     if membership is None:
         return None
     return ELECTING if membership.electing else ",".join(map(str, membership.modes)) or None
 
 
-def server_id(nodes: int) -> Callable[[AttributeSource], Value]:
-    """Id of the set of so many nodes."""
+def server_set(nodes: int, told: Callable[[ServerSet], Value]) -> Callable[[AttributeSource], Value]:
+    """Of the set of so many nodes, what is ``told``."""
 
     def value(subject: AttributeSource) -> Value:
-        membership = _membership(subject)
+        membership = subject.inventory.ultraserver
         sets = membership.sets if membership else ()
-        return next((found.server_id for found in sets if found.nodes == nodes), None)
-
-    return value
-
-
-def node_id(nodes: int) -> Callable[[AttributeSource], Value]:
-    """This node's place in the set of so many nodes."""
-
-    def value(subject: AttributeSource) -> Value:
-        membership = _membership(subject)
-        sets = membership.sets if membership else ()
-        return next((found.node_id for found in sets if found.nodes == nodes), None)
+        return next((told(found) for found in sets if found.nodes == nodes), None)
 
     return value
 
@@ -310,7 +298,9 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         )
         for layer in (1, 2, 3)
     ),
-    Attribute("topology_x", "int", "AWS", CHIP, _TORUS, "row in the torus: deviceId / 4, rounded down", topology_x),
+    Attribute(
+        "topology_x", "int", "AWS", CHIP, _TORUS, "row in the torus: deviceId / 4, rounded down", topology_block(1)
+    ),
     Attribute("topology_y", "int", "AWS", CHIP, _TORUS, "column in the torus: deviceId % 4", topology_y),
     Attribute(
         "topology4_id",
@@ -373,7 +363,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
                 WHOLE,
                 "UltraServer nodes that belong to a set of N nodes",
                 f"equal on the {nodes} nodes of the set",
-                server_id(nodes),
+                server_set(nodes, lambda found: found.server_id),
             ),
             Attribute(
                 f"ultraserverNodeId{nodes}",
@@ -382,7 +372,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
                 WHOLE,
                 "UltraServer nodes that belong to a set of N nodes",
                 f"place in the set of {nodes}, 0 to {nodes - 1}",
-                node_id(nodes),
+                server_set(nodes, lambda found: found.node_id),
             ),
         )
     ),
@@ -453,6 +443,43 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         memory,
     ),
 )
+
+
+def described(
+    subjects: Sequence[AttributeSource],
+) -> list[tuple[dict[str, DeviceAttribute], dict[str, DeviceCapacity]]]:
+    """Attributes and capacities of devices of one resource type: all have the same ones, what each of them has."""
+    rows = [row for row in ATTRIBUTES if subjects[0].resource in row.of]
+    columns = [(row, [_legal(row, row.value(subject)) for subject in subjects]) for row in rows]
+    known = [(row, values) for row, values in columns if None not in values][:MAX_ATTRIBUTES]
+    return [
+        (
+            {row.name: _attribute(row, values[place]) for row, values in known if row.kind != "capacity"},
+            {row.name: DeviceCapacity(str(values[place])) for row, values in known if row.kind == "capacity"},
+        )
+        for place in range(len(subjects))
+    ]
+
+
+def _attribute(row: Attribute, value: Value) -> DeviceAttribute:
+    if isinstance(value, int):
+        return DeviceAttribute(int_=value)
+    return DeviceAttribute(version=value) if row.kind == "version" else DeviceAttribute(string=value)
+
+
+def _legal(row: Attribute, value: Value) -> Value:
+    """The value, or None for a text that the API server would refuse together with the whole slice."""
+    if not isinstance(value, str) or (value and value.isprintable() and len(value.encode()) <= MAX_TEXT_BYTES):
+        return value
+    if value:
+        _report(row.name, value[:80])
+    return None
+
+
+@lru_cache(maxsize=64)
+def _report(name: str, value: str) -> None:
+    """Log once, not at each reading of the host."""
+    log.warning("attribute %s is left out: %r is longer than %d bytes or not printable", name, value, MAX_TEXT_BYTES)
 
 
 def _item(row: Attribute) -> list[str]:

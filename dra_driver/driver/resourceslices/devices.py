@@ -15,17 +15,15 @@ it was, and with a taint, so that it is not given anew.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from dra_driver.driver.resourceslices.attributes import ATTRIBUTES, Attribute, AttributeSource, Value
+from dra_driver.driver.resourceslices.attributes import AttributeSource, described
 from dra_driver.driver.resourceslices.pool import MAX_COUNTERS, consuming, counter_set
 from dra_driver.kube.objects.meta import timestamp
-from dra_driver.kube.objects.resource import CounterSet, Device, DeviceAttribute, DeviceCapacity, DeviceTaint
+from dra_driver.kube.objects.resource import CounterSet, Device, DeviceTaint
 from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.neuron.health.policy import HealthPolicy
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
@@ -50,7 +48,7 @@ PLUGIN: Final = "device-plugin"
 
 def is_ultraserver(inventory: NodeInventory) -> bool:
     """Whether the host is of a type that is part of an UltraServer, whatever files it has."""
-    kind = lookup(inventory.instance_type) if inventory.instance_type else None
+    kind = lookup(inventory.instance_type)
     return kind is not None and kind.ultraserver is not None
 
 
@@ -63,7 +61,7 @@ def effective_partitions(inventory: NodeInventory, setting: Partitions | None) -
 
 def node_problem(inventory: NodeInventory) -> str:
     """Why a host cannot be offered as a whole; "" when it can."""
-    kind = lookup(inventory.instance_type or "")
+    kind = lookup(inventory.instance_type)
     usable = {chip.index for chip in inventory.devices if _usable(chip)}
     known = {chip.index for chip in inventory.devices}
     # Where no source says how many chips the type has, the numbers must at least have no gap.
@@ -79,14 +77,6 @@ def node_problem(inventory: NodeInventory) -> str:
 
 def _chips(indexes: set[int]) -> str:
     return ", ".join(f"neuron{index}" for index in sorted(indexes)[:MAX_COUNTERS])
-
-
-MAX_TEXT_BYTES = 64
-"""Bytes of an attribute's text (Kubernetes limit)."""
-MAX_ATTRIBUTES = 32
-"""Attributes and capacities of one device (Kubernetes limit)."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +101,8 @@ class Offer:
     """Published instead where ``devices`` consume counters and the server cannot be trusted with them."""
     problem: str = ""
     """Why the whole node is not offered although it should be, or ""."""
+    partitions: Partitions = field(default=Partitions())
+    """How the host is divided, with what it cannot be offered in."""
     absent: tuple[str, ...] = ()
     """Partitions that the host cannot be offered in, such as ``group3`` on a torus; not the whole node."""
     core_sizes: Mapping[int, int] = field(default_factory=dict)
@@ -206,7 +198,7 @@ def offer(
 
     Args:
         inventory: what the host has (``completed``).
-        partitions: how it is divided (``effective_partitions``); None: as one of which nothing is set.
+        partitions: how it is to be divided; None: nothing is set (``effective_partitions``).
         health: how well it is (``with_faults``).
         policy: which taints follow from that. A device has those of all its chips.
         now: Unix time, for grace times.
@@ -223,13 +215,22 @@ def offer(
     this in which nothing overlaps: the same partitions where it is only because of devices kept that something does,
     else the whole node of an UltraServer of which node and chips are wanted, else chips.
     """
-    partitions = partitions or effective_partitions(inventory, None)
+    partitions = effective_partitions(inventory, partitions)
     host = _Host.of(inventory, {name: device.core_size for name, device in kept.items() if device.core_size}, held_back)
     problem = node_problem(inventory) if partitions.node else ""
     sick = {chip.index: chip for chip in health.chips if chip.faults}
-    why = "partitions" if partitions != Partitions() else "kubelet"
-    taints = _Taints(sick, policy, inventory.instance_type, now, kept, why, host.held_back)
     until = policy.next_change(sick.values(), inventory.instance_type, now) if sick else None
+    why = "partitions" if partitions != Partitions() else "kubelet"
+
+    def taints(device: Partition, retired: bool) -> tuple[DeviceTaint, ...]:
+        """Those of all its chips; ``retired``: and that it is on offer only because it is held."""
+        faulty = [sick[index] for index in device.chips if index in sick]
+        found = policy.taints(faulty, inventory.instance_type, now) if faulty else ()
+        taints = [DeviceTaint(taint.key, taint.value, taint.effect, timestamp(taint.since)) for taint in found]
+        if retired:
+            value = PLUGIN if host.held_back.intersection(device.chips) else why
+            taints.insert(0, DeviceTaint(RETIRED, value, "NoSchedule", timestamp(int(kept[device.name].since))))
+        return tuple(taints)
 
     counted = overlap(host.ideal(partitions))
     wanted = host.partitioned(partitions, usable=not problem, limit=MAX_COUNTERS if counted else None)
@@ -237,7 +238,9 @@ def offer(
     fallback: list[Partition] = []
     retired_there: list[Partition] = []
     if counted or overlap([*wanted, *retired]):
-        fewer = _without_counters(inventory, partitions) if counted else partitions
+        fewer = partitions
+        if counted:
+            fewer = NODE if partitions == CHIPS_AND_NODE and is_ultraserver(inventory) else CHIPS
         fallback = host.partitioned(fewer, usable=not problem)
         retired_there = host.others(kept, fallback)
         clash = [device for device in fallback if any(overlap([device, other]) for other in retired_there)]
@@ -257,6 +260,7 @@ def offer(
         counters=(counter_set(totals),) if totals else (),
         fallback=_published(host, fallback, retired_there, taints),
         problem=problem,
+        partitions=partitions,
         absent=host.absent(partitions),
         core_sizes=host.core_sizes,
         retired=frozenset(device.name for device in (*retired, *retired_there)),
@@ -268,10 +272,6 @@ def shapes(devices: Iterable[Device]) -> set[tuple[str, int | None]]:
     """What tells published devices apart as hardware: the name and, of a logical core, its physical NeuronCores."""
     found = ((device.name, device.attributes.get("logicalCoreSize")) for device in devices)
     return {(name, size.int_ if size else None) for name, size in found}
-
-
-def _without_counters(inventory: NodeInventory, partitions: Partitions) -> Partitions:
-    return NODE if partitions == CHIPS_AND_NODE and is_ultraserver(inventory) else CHIPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +290,7 @@ class _Host:
     @classmethod
     def of(cls, inventory: NodeInventory, kept: Mapping[str, int], held_back: Collection[int]) -> _Host:
         """``kept``: core sizes of cores that stay, by name."""
-        kind = lookup(inventory.instance_type) if inventory.instance_type else None
+        kind = lookup(inventory.instance_type)
         hardware = inventory.chip or (kind.chip if kind else None)
         sizes: dict[int, int] = {}
         for name, size in sorted(kept.items()):
@@ -374,32 +374,11 @@ def _unknown(index: int) -> NeuronDevice:
     return NeuronDevice(index, None, None, None, None, None, None, None, None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Taints:
-    """Gives devices their taints."""
-
-    sick: Mapping[int, ChipHealth]
-    policy: HealthPolicy
-    instance_type: str | None
-    now: float
-    kept: Mapping[str, KeptDevice]
-    why: str
-    """They are kept: value of their taint, unless a device plugin is the reason."""
-    held_back: frozenset[int]
-
-    def of(self, device: Partition, *, retired: bool) -> tuple[DeviceTaint, ...]:
-        """Those of all its chips; ``retired``: and that it is on offer only because it is held."""
-        faulty = [self.sick[index] for index in device.chips if index in self.sick]
-        found = self.policy.taints(faulty, self.instance_type, self.now) if faulty else ()
-        taints = [DeviceTaint(taint.key, taint.value, taint.effect, timestamp(taint.since)) for taint in found]
-        if retired:
-            why = PLUGIN if self.held_back.intersection(device.chips) else self.why
-            taints.insert(0, DeviceTaint(RETIRED, why, "NoSchedule", timestamp(int(self.kept[device.name].since))))
-        return tuple(taints)
-
-
 def _published(
-    host: _Host, devices: Sequence[Partition], retired: Sequence[Partition], taints: _Taints
+    host: _Host,
+    devices: Sequence[Partition],
+    retired: Sequence[Partition],
+    taints: Callable[[Partition, bool], tuple[DeviceTaint, ...]],
 ) -> tuple[Device, ...]:
     """The devices as they are published: the ordinary ones, then the retired ones.
 
@@ -412,43 +391,6 @@ def _published(
             alike.setdefault((device.resource, len(device.parts), is_retired), []).append(device)
     made: dict[str, Device] = {}
     for (_, _, is_retired), same in alike.items():
-        made |= _alike(host, same, taints, retired=is_retired)
+        for device, (attributes, capacity) in zip(same, described([*map(host.source, same)]), strict=True):
+            made[device.name] = Device(device.name, attributes, capacity, taints=taints(device, is_retired))
     return tuple(made[device.name] for device in (*devices, *retired))
-
-
-def _alike(host: _Host, devices: Sequence[Partition], taints: _Taints, *, retired: bool) -> dict[str, Device]:
-    """Devices with the same set of attributes, by name."""
-    subjects = [host.source(device) for device in devices]
-    rows = [row for row in ATTRIBUTES if subjects[0].resource in row.of]
-    columns = [(row, [_legal(row, row.value(subject)) for subject in subjects]) for row in rows]
-    known = [(row, values) for row, values in columns if None not in values][:MAX_ATTRIBUTES]
-    return {
-        device.name: Device(
-            name=device.name,
-            attributes={row.name: _attribute(row, v[place]) for row, v in known if row.kind != "capacity"},
-            capacity={row.name: DeviceCapacity(str(v[place])) for row, v in known if row.kind == "capacity"},
-            taints=taints.of(device, retired=retired),
-        )
-        for place, device in enumerate(devices)
-    }
-
-
-def _attribute(row: Attribute, value: Value) -> DeviceAttribute:
-    if isinstance(value, int):
-        return DeviceAttribute(int_=value)
-    return DeviceAttribute(version=value) if row.kind == "version" else DeviceAttribute(string=value)
-
-
-def _legal(row: Attribute, value: Value) -> Value:
-    """The value, or None for a text that the API server would refuse together with the whole slice."""
-    if not isinstance(value, str) or (value and value.isprintable() and len(value.encode()) <= MAX_TEXT_BYTES):
-        return value
-    if value:
-        _report(row.name, value[:80])
-    return None
-
-
-@lru_cache(maxsize=64)
-def _report(name: str, value: str) -> None:
-    """Log once, not at each reading of the host."""
-    log.warning("attribute %s is left out: %r is longer than %d bytes or not printable", name, value, MAX_TEXT_BYTES)

@@ -25,6 +25,7 @@ from dra_driver.driver.resourceslices.taints import HELD_SECONDS
 from dra_driver.kube.objects.meta import seconds
 from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.topology.partitions import device_of
+from dra_driver.util.text import first_of
 
 SETTLE_SECONDS: Final = 5.0
 """Between the taint and the question: schedulers see the one, and what they had allocated before gets written."""
@@ -88,7 +89,10 @@ class Keeper:
             if name not in self.released and _sane(name, size)
         }
         if found:
-            log.info("no longer wanted, but published until it is known which claims hold them: %s", _names(found))
+            log.info(
+                "no longer wanted, but published until it is known which claims hold them: %s",
+                first_of(sorted(found), 8),
+            )
             self.due = self._ask_due = self.clock() + self.settle_seconds
             self._interval = self.held_seconds
             return now | found
@@ -112,9 +116,9 @@ class Keeper:
         stays = self._of_these(kept, chosen, held, prepared or {}) if held is not None else dict(kept)
         if gone := kept.keys() - stays.keys():
             self.released |= gone
-            log.info("no claim holds them, so they are no longer offered: %s", _names(gone))
+            log.info("no claim holds them, so they are no longer offered: %s", first_of(sorted(gone), 8))
         if held is not None and stays and (stays.keys() != kept.keys() or self._interval <= self.held_seconds):
-            log.info("offered only while claims hold them: %s", _names(stays))
+            log.info("offered only while claims hold them: %s", first_of(sorted(stays), 8))
         changed = here != self._here or stays.keys() != kept.keys()
         self._interval = self.held_seconds if changed else min(2 * self._interval, MAX_HELD_SECONDS)
         self._here, self._ask_due = here, clock + self._interval
@@ -145,8 +149,3 @@ def _retired(devices: Iterable[Device]) -> Iterable[tuple[str, float]]:
 def _sane(name: str, core_size: int | None) -> bool:
     """Whether there is such a device. What another version has published under other names cannot be offered."""
     return device_of(name, (0,), lambda _: 1) is not None and (core_size is None or 1 <= core_size <= MAX_CORE_SIZE)
-
-
-def _names(devices: Iterable[str]) -> str:
-    names = sorted(devices)
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
