@@ -348,7 +348,7 @@ class NodeAgent:
         )
 
     def _publish(self, wanted: Desired, held: HeldBack) -> None:
-        self._slices.set_desired(wanted.devices, wanted.fallback, wanted.until, counters=wanted.counters)
+        self._slices.set_desired(wanted)
         before, self._plugin_problem = self._plugin_problem, held.problem
         if held.problem == before:
             return

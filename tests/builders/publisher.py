@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.driver.resourceslices.controller import DeviceSource, SliceController, SlicePolicy
+from dra_driver.driver.resourceslices.controller import Desired, DeviceSource, SliceController, SlicePolicy
 from dra_driver.driver.resourceslices.reconcile import DriverInstance
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.objects.resource import Device, DeviceAttribute
@@ -45,7 +45,7 @@ def publishing(
     publisher.start()
     try:
         if devices is not None:
-            publisher.set_desired(devices)
+            publisher.set_desired(Desired(tuple(devices)))
             assert publisher.wait_published(5.0), publisher.status.last_error
             eventually(lambda: open_watches(server) >= 1, what="a watch")
         yield publisher

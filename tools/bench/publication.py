@@ -34,7 +34,7 @@ from bench.report import table
 from bench.schedulingfleet import NODES, WRITERS
 from bench.schedulingrows import World, node, node_name
 from bench.schedulingslices import offered
-from dra_driver.driver.resourceslices.controller import SliceController
+from dra_driver.driver.resourceslices.controller import Desired, SliceController
 from dra_driver.driver.resourceslices.reconcile import DriverInstance
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError
@@ -112,7 +112,7 @@ def drive(kubeconfig: str, first: int, count: int, world: World, pause: float) -
         time.sleep(max(0.0, began + place * pause - time.monotonic()))
         api = ResourceApi(Transport.from_kubeconfig(kubeconfig, user_agent="dra-driver"))
         publisher = SliceController(api, DRIVER_NAME, node_name(number), instance=DriverInstance.here("boot"))
-        publisher.set_desired(found.devices, found.fallback, counters=found.counters)
+        publisher.set_desired(Desired(found.devices, found.fallback, counters=found.counters))
         publisher.start()
         publishers.append(publisher)
     end = time.monotonic() + PUBLISH_SECONDS

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dra_driver.cli.daemon import run_until, stopped_by_signals
-from dra_driver.driver.resourceslices.controller import SliceController
+from dra_driver.driver.resourceslices.controller import Desired, SliceController
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.codec import PARTIAL_RESOURCE_CLAIMS, Resource
 from dra_driver.kube.api.errors import ApiError
@@ -105,7 +105,7 @@ class Service:
     def start(self) -> None:
         """Publish, and let kubelet in. ApiError if the class can be neither found nor made."""
         self._ensure_class()
-        self._slices.set_desired(published(self._kind))
+        self._slices.set_desired(Desired(published(self._kind)))
         self._slices.start()
         self._plugin.start()
 

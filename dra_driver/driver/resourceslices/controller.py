@@ -25,7 +25,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -49,13 +49,7 @@ from dra_driver.driver.resourceslices.reconcile import (
     decide,
     trial,
 )
-from dra_driver.driver.resourceslices.taints import (
-    HELD_SECONDS,
-    Publication,
-    TaintPolicy,
-    bare,
-    is_worse,
-)
+from dra_driver.driver.resourceslices.taints import HELD_SECONDS, Publication, TaintPolicy, bare, is_worse
 from dra_driver.driver.write_budget import WriteBudget
 from dra_driver.kube.api.codec import ServerVersion
 from dra_driver.kube.api.errors import ApiError
@@ -92,8 +86,6 @@ class SliceStatus:
     """Why it is not published now; "" when the last try succeeded."""
     failing_since: float | None = None
     """``time.monotonic()`` of the first failure since the last success: setting the clock restarts no driver."""
-    last_success: float | None = None
-    """``time.time()`` of the last comparison with the server that ended well."""
     fallback: str = ""
     """Why the fallback is published instead of what is desired; "" when it is not."""
     dropped_fields: tuple[str, ...] = ()
@@ -121,7 +113,7 @@ class Desired:
     counters: tuple[CounterSet, ...] = ()
     """What ``devices`` consume from."""
     until: float | None = None
-    """``time.monotonic()`` from which on other devices should be desired, or None."""
+    """``time.monotonic()`` from which on other devices should be desired: the source is to ``renew`` them; or None."""
 
     @property
     def depends_on_gates(self) -> bool:
@@ -193,42 +185,6 @@ class Reconnected:
 
 
 Message = Desired | Trigger | Observed | Reconnected
-
-
-class Queue:
-    """Messages in the order they came. Put by any thread, taken by one.
-
-    Args:
-        notify: called after each message that was put.
-    """
-
-    def __init__(self, notify: Callable[[], None]) -> None:
-        self._messages: deque[Message] = deque()
-        self._notify = notify
-
-    def put(self, message: Message) -> None:
-        """Leave a message."""
-        self._messages.append(message)
-        self._notify()
-
-    def listed(self, slices: Sequence[ResourceSlice]) -> None:
-        """Leave what a list of all slices shows."""
-        self.put(Observed(dict(versions(slices)), complete=True))
-
-    def happened(self, event: WatchEvent[ResourceSlice]) -> None:
-        """Leave what an event of the watch shows."""
-        if event.object is not None:
-            version = None if event.type == "DELETED" else event.object.metadata.resource_version
-            self.put(Observed({event.object.metadata.name: version}, complete=False))
-
-    def reconnected(self) -> None:
-        """Leave that the watch was broken off, and goes on."""
-        self.put(Reconnected())
-
-    def take(self) -> Iterator[Message]:
-        """All there are."""
-        while self._messages:
-            yield self._messages.popleft()
 
 
 def versions(slices: Sequence[ResourceSlice]) -> dict[str, str]:
@@ -375,15 +331,16 @@ class SliceController:
         self._last_news = 0.0
 
         self._worker = Worker("publishing slices", self._round)
-        self._queue = Queue(self._worker.wake)
+        self._messages: deque[Message] = deque()
+        """Put by any thread, taken by the worker."""
         self._published = threading.Event()
         self._reflector: Reflector[ResourceSlice] = Reflector(
             "own slices",
             lambda: api.list_slices(driver, node),
             lambda version, seconds: api.watch_slices(driver, node, version, seconds),
-            self._queue.listed,
-            self._queue.happened,
-            on_reconnect=self._queue.reconnected,
+            lambda slices: self._put(Observed(dict(versions(slices)), complete=True)),
+            self._on_event,
+            on_reconnect=lambda: self._put(Reconnected()),
             watch_seconds=policy.watch_seconds,
         )
         self._following = False
@@ -423,33 +380,32 @@ class SliceController:
         """Its loops, for health reports."""
         return self._worker, self._reflector.worker
 
-    def set_desired(
-        self,
-        devices: Sequence[Device],
-        fallback: Sequence[Device] = (),
-        until: float | None = None,
-        *,
-        counters: Sequence[CounterSet] = (),
-    ) -> None:
-        """Publish these devices from now on (see ``Desired``). The same as before is no reason to look.
-
-        When ``time.monotonic()`` reaches ``until``, the source is to ``renew`` them.
-        """
-        self._queue.put(Desired(tuple(devices), tuple(fallback), tuple(counters), until))
+    def set_desired(self, desired: Desired) -> None:
+        """Publish these devices from now on. The same as before is no reason to look."""
+        self._put(desired)
 
     def trigger(self, reason: str) -> None:
         """Look at once: something happened that may have removed slices, such as a registration with kubelet."""
-        self._queue.put(Trigger(reason))
+        self._put(Trigger(reason))
 
     def wait_published(self, timeout: float) -> bool:
         """Whether the slices were published within ``timeout`` seconds."""
         return self._published.wait(timeout)
 
+    def _on_event(self, event: WatchEvent[ResourceSlice]) -> None:
+        if event.object is not None:
+            version = None if event.type == "DELETED" else event.object.metadata.resource_version
+            self._put(Observed({event.object.metadata.name: version}, complete=False))
+
+    def _put(self, message: Message) -> None:
+        self._messages.append(message)
+        self._worker.wake()
+
     # Worker thread
 
     def _round(self) -> float:
-        for message in self._queue.take():
-            self._take(message)
+        while self._messages:
+            self._take(self._messages.popleft())
         if self._desired is not None and time.monotonic() >= self._due:
             try:
                 self._reconcile(self._desired)
@@ -561,16 +517,22 @@ class SliceController:
         devices, withdrawn = publication.devices, publication.withdrawn
         node = self._get_node()
         counters = wanted.counters if any(device.consumes_counters for device in devices) else ()
+        found = versions(existing)
+        stamps = [item.metadata.annotations.get(self._annotation, "") for item in existing]
         desired = pool(devices, self._node, node.metadata.uid, self._driver, counters)
         changes = decide(existing, desired, self._writer.normalized)
-        stamps = [item.metadata.annotations.get(self._annotation, "") for item in existing]
-        found = versions(existing)
         now = time.monotonic()
         if not changes.empty and self._priority.defers(stamps, now, as_before=found == self._known):
             self._known = found
             self._succeeded(changes, superseded=True)
             return
-        by_health = not changes.empty and found == self._known and not at_once and self._same_but_for_health(chosen)
+        by_health = (
+            not changes.empty
+            and found == self._known
+            and not at_once
+            and self._chosen is not None
+            and bare(chosen) == bare(self._chosen)
+        )
         if by_health:
             worse = is_worse(self._chosen or (), chosen) or not withdrawn <= self._withdrawn
             if (wait := self._budget.wait(now, worse=worse)) > 0:
@@ -584,10 +546,6 @@ class SliceController:
         self._known = versions([*changes.keep, *stored])
         self._chosen, self._withdrawn = chosen, withdrawn
         self._succeeded(changes, superseded=False, look_again=bool(publication.held))
-
-    def _same_but_for_health(self, chosen: tuple[Device, ...]) -> bool:
-        """Whether health alone tells these devices from those that were published last, in this run."""
-        return self._chosen is not None and bare(chosen) == bare(self._chosen)
 
     def _get_node(self) -> Node:
         try:
@@ -645,18 +603,15 @@ class SliceController:
         if look_again:
             self._due = min(self._due, now + self._policy.held_seconds)
         self._due = min(self._due, self._review_due)
-        names = self._known or {}
-        self._writer.forget_all_but(names)
         self.status = replace(
             self.status,
             published=True,
             superseded=superseded,
-            slices=len(names),
+            slices=len(self._known or ()),
             missing=len(changes.create) if superseded else 0,
             generation=self.status.generation if postponed else changes.generation,
             last_error="",
             failing_since=None,
-            last_success=time.time(),
             fallback=self._counter_policy.problem,
             dropped_fields=tuple(sorted(self._writer.dropped)),
             taints_problem=self._taint_policy.problem,

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
@@ -194,11 +194,10 @@ class Writer:
                     raise
             self.count("deletes")
         stored = [self._write(self.api.update_slice, item, "updates") for item in changes.update]
-        return stored + [self._write(self.api.create_slice, item, "creates") for item in changes.create]
-
-    def forget_all_but(self, names: Collection[str]) -> None:
-        """Forget what the server made of slices that are no more."""
-        self.normalized = {name: value for name, value in self.normalized.items() if name in names}
+        stored += [self._write(self.api.create_slice, item, "creates") for item in changes.create]
+        there = {item.metadata.name for item in (*changes.keep, *stored)}
+        self.normalized = {name: value for name, value in self.normalized.items() if name in there}
+        return stored
 
     def _write(
         self, send: Callable[[ResourceSlice], Stored[ResourceSlice]], item: ResourceSlice, counted_as: Counted

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.driver.resourceslices.controller import SliceController
+from dra_driver.driver.resourceslices.controller import Desired, SliceController
 from dra_driver.driver.resourceslices.devices import offer
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.neuron.topology.partitions import CHIPS, CHIPS_AND_NODE, NODE_DEVICE, Partitions, chips_of, device_name
@@ -37,7 +37,7 @@ def server() -> Iterator[ApiServer]:
 
 def ask_for(publisher: SliceController, partitions: Partitions = CHIPS_AND_NODE) -> None:
     offered = offer(HOST, partitions)
-    publisher.set_desired(offered.devices, offered.fallback, counters=offered.counters)
+    publisher.set_desired(Desired(offered.devices, offered.fallback, counters=offered.counters))
 
 
 def shows(server: ApiServer, names: list[str]) -> None:

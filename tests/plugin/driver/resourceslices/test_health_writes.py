@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
-from dra_driver.driver.resourceslices.controller import DeviceSource
+from dra_driver.driver.resourceslices.controller import Desired, DeviceSource
 from dra_driver.driver.write_budget import WriteBudget
 from dra_driver.kube.objects.resource import Device, DeviceTaint
 from tests.builders.publisher import NODE, Held, chips, notes, open_watches, published, publishing
@@ -65,7 +65,7 @@ def test_the_first_publication_has_the_taints_and_the_first_change_is_not_delaye
         assert tainted(server) == {3}
         assert len(writes(server)) == 1
         started = time.monotonic()
-        publisher.set_desired(sick([3, 4]))
+        publisher.set_desired(Desired(sick([3, 4])))
         eventually(lambda: tainted(server) == {3, 4})
         assert time.monotonic() - started < 2.0
         assert server.slices()[0]["spec"]["pool"]["generation"] == 1
@@ -74,7 +74,7 @@ def test_the_first_publication_has_the_taints_and_the_first_change_is_not_delaye
 def test_chips_that_break_one_after_the_other_are_one_write(server: ApiServer) -> None:
     with publishing(server, sick([])) as publisher:
         for count in range(1, 17):
-            publisher.set_desired(sick(range(count)))
+            publisher.set_desired(Desired(sick(range(count))))
         eventually(lambda: tainted(server) == set(range(16)))
         assert len(writes(server)) == 2
 
@@ -84,9 +84,9 @@ def test_flapping_is_written_seldom_and_ends_in_the_last_state(server: ApiServer
     with publishing(server, sick([]), budget=lambda: small_budget(window=3.0, most=4)) as publisher:
         end = time.monotonic() + 3.5
         while time.monotonic() < end:
-            publisher.set_desired(sick([index for index in range(16) if flaps.random() < 0.5]))
+            publisher.set_desired(Desired(sick([index for index in range(16) if flaps.random() < 0.5])))
             time.sleep(0.01)
-        publisher.set_desired(sick([7]))
+        publisher.set_desired(Desired(sick([7])))
         eventually(lambda: tainted(server) == {7}, within=8)
         # The server has the write a moment before the publisher has its answer.
         eventually(lambda: not publisher.status.postponed, within=1)
@@ -97,14 +97,14 @@ def test_flapping_is_written_seldom_and_ends_in_the_last_state(server: ApiServer
 
 def test_a_change_that_waits_is_told_and_another_kind_of_change_takes_it_along(server: ApiServer) -> None:
     with publishing(server, sick([]), budget=WriteBudget) as publisher:
-        publisher.set_desired(sick([3]))
+        publisher.set_desired(Desired(sick([3])))
         eventually(lambda: tainted(server) == {3})
-        publisher.set_desired(sick([3, 4]))
+        publisher.set_desired(Desired(sick([3, 4])))
         publisher.trigger("a reason to look")
         eventually(lambda: publisher.status.postponed)
         assert publisher.status.published
         assert tainted(server) == {3}
-        publisher.set_desired(sick([3, 4], note="other"))
+        publisher.set_desired(Desired(sick([3, 4], note="other")))
         eventually(lambda: notes(server) == {"other"})
         assert tainted(server) == {3, 4}
         eventually(lambda: not publisher.status.postponed)
@@ -112,9 +112,9 @@ def test_a_change_that_waits_is_told_and_another_kind_of_change_takes_it_along(s
 
 def test_a_repair_takes_waiting_taints_along(server: ApiServer) -> None:
     with publishing(server, sick([]), budget=WriteBudget) as publisher:
-        publisher.set_desired(sick([3]))
+        publisher.set_desired(Desired(sick([3])))
         eventually(lambda: tainted(server) == {3})
-        publisher.set_desired(sick([3, 4]))
+        publisher.set_desired(Desired(sick([3, 4])))
         publisher.trigger("a reason to look")
         eventually(lambda: publisher.status.postponed)
         server.wipe_slices(NODE)
@@ -123,12 +123,12 @@ def test_a_repair_takes_waiting_taints_along(server: ApiServer) -> None:
 
 def test_a_change_back_to_what_is_published_needs_no_write(server: ApiServer) -> None:
     with publishing(server, sick([]), budget=WriteBudget) as publisher:
-        publisher.set_desired(sick([3]))
+        publisher.set_desired(Desired(sick([3])))
         eventually(lambda: tainted(server) == {3})
-        publisher.set_desired(sick([]))
+        publisher.set_desired(Desired(sick([])))
         publisher.trigger("a reason to look")
         eventually(lambda: publisher.status.postponed)
-        publisher.set_desired(sick([3]))
+        publisher.set_desired(Desired(sick([3])))
         publisher.trigger("a reason to look")
         eventually(lambda: not publisher.status.postponed)
         assert len(writes(server)) == 2
@@ -142,7 +142,7 @@ def test_devices_that_are_outdated_are_asked_for_when_their_time_has_come(server
             asked.set()
 
     with publishing(server, sick([3]), source=Source()) as publisher:
-        publisher.set_desired(sick([3]), until=time.monotonic() + 0.5)
+        publisher.set_desired(Desired(sick([3]), until=time.monotonic() + 0.5))
         assert not asked.wait(0.3)
         assert asked.wait(2.0)
         assert len(writes(server)) == 1, "the same devices are no reason to write"
@@ -151,7 +151,7 @@ def test_devices_that_are_outdated_are_asked_for_when_their_time_has_come(server
 def test_a_failed_write_costs_nothing_of_the_budget(server: ApiServer) -> None:
     with publishing(server, sick([]), budget=WriteBudget) as publisher:
         server.fail(500, times=2, method="PUT")
-        publisher.set_desired(sick([3]))
+        publisher.set_desired(Desired(sick([3])))
         eventually(lambda: tainted(server) == {3})
 
 
@@ -198,7 +198,7 @@ def test_a_server_that_drops_taints_and_did_not_say_so_is_offered_no_sick_chip(s
         assert tainted(server) == {3}
         server.dropped_fields = ("spec.devices[].taints",)
         server.fail(403, method="POST")  # the question what it would store
-        publisher.set_desired(sick([3, 4]))
+        publisher.set_desired(Desired(sick([3, 4])))
         eventually(lambda: len(published(server)) == 14)
         eventually(lambda: publisher.status.withdrawn == ("neuron-device-3", "neuron-device-4"))
 
@@ -208,7 +208,7 @@ def test_devices_come_back_when_they_are_healthy_and_without_a_question(server: 
     held = Held()
     with publishing(server, sick([3]), source=held, budget=small_budget) as publisher:
         asked = held.asked
-        publisher.set_desired(sick([]))
+        publisher.set_desired(Desired(sick([])))
         eventually(lambda: len(published(server)) == 16)
         eventually(lambda: publisher.status.withdrawn == ())
         assert publisher.status.taints_problem == ""

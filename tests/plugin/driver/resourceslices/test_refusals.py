@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from dra_driver.driver.resourceslices.controller import Desired
 from dra_driver.driver.resourceslices.pool import consuming, counter_set
 from dra_driver.driver.write_budget import WriteBudget
 from dra_driver.kube.objects.resource import Device, DeviceTaint
@@ -40,7 +41,7 @@ def test_a_server_that_refuses_and_one_that_is_faster(server: ApiServer, log: py
         publisher.trigger("kubelet registered the driver")
         eventually(lambda: "reconciling the slices" in log.text)
         server.fail(409, method="PUT")
-        publisher.set_desired(chips(2, "new"))
+        publisher.set_desired(Desired(chips(2, "new")))
         eventually(lambda: notes(server) == {"new"})
     golden(logged(log, "not up to date", "works again", "reconciling", "another program"))
 
@@ -53,9 +54,9 @@ def test_an_older_instance_leaves_the_slices_to_a_newer_one(server: ApiServer, l
 
 def test_changes_of_health_that_wait_are_logged(server: ApiServer, log: pytest.LogCaptureFixture) -> None:
     with publishing(server, sick(), budget=WriteBudget) as publisher:
-        publisher.set_desired(sick(3))
+        publisher.set_desired(Desired(sick(3)))
         eventually(lambda: any(item["spec"]["devices"][3].get("taints") for item in server.slices()))
-        publisher.set_desired(sick(2, 3))
+        publisher.set_desired(Desired(sick(2, 3)))
         publisher.trigger("a reason to look")
         eventually(lambda: publisher.status.postponed)
     golden(re.sub(r"\d+ s", "N s", text) for text in logged(log, "changes of health are"))
@@ -90,7 +91,7 @@ def test_devices_that_overlap_are_offered_once_the_server_keeps_counters(
     server.git_version = "v1.34.4"
     one, other = (consuming(device, {0: 8}) for device in chips(2))
     with publishing(server) as publisher:
-        publisher.set_desired((one, other), chips(1), counters=(counter_set({0: 8}),))
+        publisher.set_desired(Desired((one, other), chips(1), counters=(counter_set({0: 8}),)))
         eventually(lambda: publisher.status.fallback)
         server.git_version = "v1.37.1"
         publisher.trigger("the server is back")

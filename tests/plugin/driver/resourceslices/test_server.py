@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from dra_driver.driver.resourceslices.controller import Desired
 from dra_driver.kube.objects.resource import DeviceCapacity
 from tests.builders.publisher import NODE, chips, published, publishing
 from tests.doubles.apiserver.server import ApiServer
@@ -29,7 +30,7 @@ def test_a_server_without_the_api_is_reported_and_waited_for() -> None:
     with ApiServer(versions=()) as server:
         server.add_node(NODE)
         with publishing(server) as publisher:
-            publisher.set_desired(chips(4))
+            publisher.set_desired(Desired(chips(4)))
             eventually(lambda: "serves none of" in publisher.status.last_error)
             server.versions = ("v1beta1",)
             assert publisher.wait_published(5.0)
@@ -59,7 +60,7 @@ def test_fields_that_the_server_drops_are_named_once_and_not_sent_again(caplog: 
             assert server.writes() == 1
             assert publisher.status.published
             assert publisher.status.dropped_fields == ("devices[].capacity",)
-            publisher.set_desired(devices[:2])
+            publisher.set_desired(Desired(tuple(devices[:2])))
             eventually(lambda: len(published(server)) == 2)
             publisher.trigger("again")
             time.sleep(0.2)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dra_driver.driver.resourceslices.controller import Desired
 from tests.builders.publisher import NODE, chips, notes, published, publishing
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
@@ -48,8 +49,8 @@ def test_an_older_driver_version_that_starts_later_wins_too(server: ApiServer) -
 def test_while_both_run_a_change_of_the_host_ends_as_the_newer_one_wants(server: ApiServer) -> None:
     with publishing(server, chips(4, "old"), started=1) as old, publishing(server, chips(4, "new"), started=2) as new:
         eventually(lambda: old.status.superseded)
-        old.set_desired(chips(3, "old"))
-        new.set_desired(chips(3, "new"))
+        old.set_desired(Desired(chips(3, "old")))
+        new.set_desired(Desired(chips(3, "new")))
         eventually(lambda: notes(server) == {"new"} and len(published(server)) == 3)
         time.sleep(0.3)
         assert notes(server) == {"new"}
