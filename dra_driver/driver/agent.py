@@ -21,14 +21,14 @@ from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
 from dra_driver.driver.device_health import device_health
 from dra_driver.driver.device_use import ContainerWatch, allocation_samples, allocations, claims_in_use
-from dra_driver.driver.metrics import checkpoint_samples, offer_samples, samples, taint_samples
+from dra_driver.driver.metrics import checkpoint_samples, offer_samples, samples
 from dra_driver.driver.node_labels import LABELS, labels
 from dra_driver.driver.offering import Offering
 from dra_driver.driver.resourceslices.controller import Desired, SliceController, SlicePolicy
 from dra_driver.driver.resourceslices.devices import is_ultraserver
-from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper
+from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper, held_devices, prepared_devices
 from dra_driver.driver.resourceslices.reconcile import DriverInstance
-from dra_driver.driver.resourceslices.taints import HELD_SECONDS, allocated
+from dra_driver.driver.resourceslices.taints import HELD_SECONDS
 from dra_driver.driver.settings import PARTITIONS_LABEL, DriverSettings
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError
@@ -68,8 +68,6 @@ LAST_WORD_GRACE: Final = 2.0
 """Seconds for the last write to the Node, when all that kubelet waits for is done."""
 HEALTH_PATIENCE: Final = 3.0
 """Seconds that the first publication waits for what is wrong with the chips."""
-HELD_PATIENCE: Final = 5.0
-"""Seconds that the question which devices are prepared waits for calls that are under way."""
 DEVICE_HEALTH_SECONDS: Final = 4.0
 """Between two lists of the devices' health for kubelet. When an instance of the driver ends, kubelet forgets what the
 next one has said already, until that one says it again."""
@@ -124,7 +122,6 @@ class NodeAgent:
             self._on_health,
             settings.rescan_seconds,
         )
-        self._health_decided = self._health_watch.decided
         self._node_watch: Reflector[Node] = Reflector(
             "own node",
             lambda: api.list_nodes(settings.node_name),
@@ -171,7 +168,7 @@ class NodeAgent:
             self._claim_status = ClaimStatusWriter(
                 api,
                 settings.node_name,
-                lambda: self._health_watch.current if self._health_decided.is_set() else None,
+                lambda: self._health_watch.current if self._health_watch.decided.is_set() else None,
                 lambda: self._offering.whole or self._host.current,
             )
         self._preparer = Preparer(
@@ -303,7 +300,7 @@ class NodeAgent:
         self._present = chips_present(inventory)
         self._node_status.want(NodeHealth(), self._present)
         # An instance before this one may have told of faults: what is published first must not take that back.
-        self._health_decided.wait(HEALTH_PATIENCE)
+        self._health_watch.decided.wait(HEALTH_PATIENCE)
         # Without the labels some attributes would be missing now and appear later: two writes, and claims that select
         # on them would fail in between. Without the API server nothing can be published anyway. Nor is anything before
         # kubelet has told which pods have chips already.
@@ -386,10 +383,7 @@ class NodeAgent:
             self._slices.trigger("kubelet registered the driver")
 
     def _on_plugin_error(self, error: BaseException) -> None:
-        self._end(f"kubelet can no longer reach the driver, so it exits: {error}")
-
-    def _end(self, text: str) -> None:
-        log.critical("%s", text)
+        log.critical("kubelet can no longer reach the driver, so it exits: %s", error)
         self.fatal = True
         self._on_fatal()
 
@@ -462,41 +456,13 @@ class NodeAgent:
         """The numbers of now, for Prometheus."""
         host = self._host.current
         yield from samples(host, self._slices.status, self._plugin.registration)
-        offered = self._offering.now
-        yield from offer_samples(offered)
-        yield from taint_samples(offered.offer.devices)
+        yield from offer_samples(self._offering.now)
         yield from self._node_status.samples()
         yield from self._health_watch.samples()
         yield from checkpoint_samples(self._checkpoint.counts, self._reconciler.counts)
         if self._checkpoint.counts is not None:
             listed = self._containers.listed
             yield from allocation_samples(allocations(self._checkpoint.plans, listed, self._reconciler.consumers))
-
-
-def prepared_devices(checkpoint: Checkpoint) -> dict[str, int | None] | None:
-    """By name of each prepared device the core size that a logical core was prepared with (None for other devices).
-
-    None when it cannot be found out.
-    """
-    try:
-        with checkpoint.locked(time.monotonic() + HELD_PATIENCE) as held:
-            devices = [device for entry in held.entries.values() for device in entry.plan.devices]
-    except DriverError as error:
-        log.warning("it is not known which devices are prepared: %s", error)
-        return None
-    return {device.device: max((len(node.cores) for node in device.nodes), default=0) or None for device in devices}
-
-
-def held_devices(api: ResourceApi, checkpoint: Checkpoint, node_name: str) -> frozenset[str] | None:
-    """Names of the node's devices that are prepared, or allocated to a claim; None when that cannot be found out."""
-    try:
-        with checkpoint.locked(time.monotonic() + HELD_PATIENCE) as held:
-            prepared = {device.device for entry in held.entries.values() for device in entry.plan.devices}
-            doubtful = bool(held.quarantined)
-        return None if doubtful else allocated(api.list_claims(), DRIVER_NAME, node_name) | prepared
-    except DriverError as error:
-        log.warning("it is not known which devices claims hold, so all devices stay published: %s", error)
-        return None
 
 
 def _get_node(api: ResourceApi, name: str) -> Node | None:

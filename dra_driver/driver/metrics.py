@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from dra_driver.driver.offering import OfferState
 from dra_driver.driver.resourceslices.controller import SliceStatus
 from dra_driver.kube.kubelet.registration import Registration
-from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.util.metrics import Sample
 from dra_driver.version import VERSION
@@ -46,13 +45,6 @@ def samples(inventory: NodeInventory, status: SliceStatus, registration: Registr
     yield Sample("slice_repairs", "Times that others had changed slices.", status.repairs, kind="counter")
 
 
-def taint_samples(devices: Iterable[Device]) -> Iterator[Sample]:
-    """How many of the devices that the node offers have which taint."""
-    counts = Counter((taint.key, taint.effect) for device in devices for taint in device.taints)
-    for (key, effect), count in sorted(counts.items()):
-        yield Sample("tainted_devices", "Devices by taint.", count, (("key", key), ("effect", effect)))
-
-
 def offer_samples(now: OfferState) -> Iterator[Sample]:
     """What the node offers, and what of the setting it cannot."""
     offer = now.offer
@@ -76,6 +68,9 @@ def offer_samples(now: OfferState) -> Iterator[Sample]:
     yield Sample(
         "held_back_chips", "Chips not offered to new claims because of a device plugin.", len(now.held_back.chips)
     )
+    taints = Counter((taint.key, taint.effect) for device in offer.devices for taint in device.taints)
+    for (key, effect), count in sorted(taints.items()):
+        yield Sample("tainted_devices", "Devices by taint.", count, (("key", key), ("effect", effect)))
 
 
 def checkpoint_samples(counts: tuple[int, int] | None, repairs: Mapping[str, int]) -> Iterator[Sample]:

@@ -20,17 +20,23 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.resourceslices.devices import RETIRED, KeptDevice, shapes
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS
+from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.objects.meta import seconds
-from dra_driver.kube.objects.resource import Device
+from dra_driver.kube.objects.resource import Device, PartialResourceClaim
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.partitions import device_of
+from dra_driver.util.errors import DriverError
 from dra_driver.util.text import first_of
 
 SETTLE_SECONDS: Final = 5.0
 """Between the taint and the question: schedulers see the one, and what they had allocated before gets written."""
 MAX_HELD_SECONDS: Final = 600.0
 """Between two lists of all claims, at most."""
+HELD_PATIENCE: Final = 5.0
+"""Seconds that the question which devices are prepared waits for calls that are under way."""
 MAX_CORE_SIZE: Final = 64
 
 log = logging.getLogger(__name__)
@@ -149,3 +155,40 @@ def _retired(devices: Iterable[Device]) -> Iterable[tuple[str, float]]:
 def _sane(name: str, core_size: int | None) -> bool:
     """Whether there is such a device. What another version has published under other names cannot be offered."""
     return device_of(name, (0,), lambda _: 1) is not None and (core_size is None or 1 <= core_size <= MAX_CORE_SIZE)
+
+
+def prepared_devices(checkpoint: Checkpoint) -> dict[str, int | None] | None:
+    """By name of each prepared device the core size that a logical core was prepared with (None for other devices).
+
+    None when it cannot be found out.
+    """
+    try:
+        with checkpoint.locked(time.monotonic() + HELD_PATIENCE) as held:
+            devices = [device for entry in held.entries.values() for device in entry.plan.devices]
+    except DriverError as error:
+        log.warning("it is not known which devices are prepared: %s", error)
+        return None
+    return {device.device: max((len(node.cores) for node in device.nodes), default=0) or None for device in devices}
+
+
+def held_devices(api: ResourceApi, checkpoint: Checkpoint, node_name: str) -> frozenset[str] | None:
+    """Names of the node's devices that are prepared, or allocated to a claim; None when that cannot be found out."""
+    try:
+        with checkpoint.locked(time.monotonic() + HELD_PATIENCE) as held:
+            prepared = {device.device for entry in held.entries.values() for device in entry.plan.devices}
+            doubtful = bool(held.quarantined)
+        return None if doubtful else allocated(api.list_claims(), DRIVER_NAME, node_name) | prepared
+    except DriverError as error:
+        log.warning("it is not known which devices claims hold, so all devices stay published: %s", error)
+        return None
+
+
+def allocated(claims: Iterable[PartialResourceClaim], driver: str, pool: str) -> frozenset[str]:
+    """Names of the pool's devices that are allocated to one of the claims."""
+    return frozenset(
+        result.device
+        for claim in claims
+        if claim.status.allocation is not None
+        for result in claim.status.allocation.devices.results
+        if (result.driver, result.pool) == (driver, pool)
+    )

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from dra_driver.driver.resourceslices.reconcile import TAINTS, trial
 from dra_driver.kube.api.codec import ServerVersion
 from dra_driver.kube.api.resources import ResourceApi
-from dra_driver.kube.objects.resource import Device, DeviceTaint, PartialResourceClaim, ResourcePool, ResourceSliceSpec
+from dra_driver.kube.objects.resource import Device, DeviceTaint, ResourcePool, ResourceSliceSpec
 
 BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 """Effects that keep the scheduler from allocating a device."""
@@ -79,17 +79,6 @@ def without_unhealthy(devices: Sequence[Device], held: Collection[str] | None) -
     stays = unhealthy if held is None else unhealthy.intersection(held)
     withdrawn = unhealthy - stays
     return Publication(bare(device for device in devices if device.name not in withdrawn), withdrawn, stays)
-
-
-def allocated(claims: Iterable[PartialResourceClaim], driver: str, pool: str) -> frozenset[str]:
-    """Names of the pool's devices that are allocated to one of the claims."""
-    return frozenset(
-        result.device
-        for claim in claims
-        if claim.status.allocation is not None
-        for result in claim.status.allocation.devices.results
-        if (result.driver, result.pool) == (driver, pool)
-    )
 
 
 def fitting(devices: Iterable[Device], server: ServerVersion) -> tuple[Device, ...]:

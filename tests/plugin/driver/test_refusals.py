@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from dra_driver.driver import agent as agent_module
-from dra_driver.driver.agent import held_devices, prepared_devices
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.model import PreparedClaims
 from dra_driver.driver.device_health import device_health
 from dra_driver.driver.device_use import ContainerWatch
+from dra_driver.driver.resourceslices.kept import held_devices, prepared_devices
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.names import DRIVER_NAME
