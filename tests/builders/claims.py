@@ -12,6 +12,7 @@ import msgspec
 
 from dra_driver.driver.claims import planner
 from dra_driver.driver.claims.checkpoint import Checkpoint
+from dra_driver.driver.claims.metadata import MetadataDirectory
 from dra_driver.driver.claims.model import Needs, Plan, PlanSettings
 from dra_driver.driver.claims.prepare import Preparer, Published
 from dra_driver.driver.claims.reconcile import Reconciler
@@ -264,6 +265,7 @@ class Node:
 
     def _open(self) -> None:
         self.cdi = SpecDirectory(self.root / "cdi", CDI_KIND)
+        self.metadata = MetadataDirectory(self.root / "metadata")
         self.checkpoint = Checkpoint(self.root / "state", boot_id=self.boot, cdi=self.cdi, lock_timeout=5.0)
         self.preparer = Preparer(
             self.api,
@@ -271,6 +273,7 @@ class Node:
             self.cdi,
             lambda _: self.inventory,
             self.settings,
+            metadata=self.metadata,
             published=lambda: self.published,
             sleep=self.slept.append,
         )
@@ -281,6 +284,7 @@ class Node:
             lambda: self.inventory,
             NODE,
             listed=self._kubelet_lists,
+            metadata=self.metadata,
             clock=lambda: self.now,
         )
 

@@ -119,7 +119,7 @@ class Preparer:
         inventory: Callable[[Collection[int] | None], NodeInventory],
         settings: PlanSettings,
         *,
-        metadata: MetadataDirectory | None = None,
+        metadata: MetadataDirectory,
         operations: Operations | None = None,
         published: Callable[[], Published] = Published,
         rights_changed: Callable[[], None] = lambda: None,
@@ -151,7 +151,7 @@ class Preparer:
         with self._operations.measured("unprepare"), self._checkpoint.locked(deadline) as held:
             self._cdi.remove(claim.uid)
             entry = held.entries.get(claim.uid)
-            if self._metadata is not None and entry is not None and entry.plan.metadata:
+            if entry is not None and entry.plan.metadata:
                 self._metadata.remove(claim.uid)
             self._checkpoint.remove(claim.uid)
         if self._status is not None and entry is not None:
@@ -215,7 +215,7 @@ class Preparer:
                 return found
             wanted = found
         self._checkpoint.put(wanted, staged)
-        if self._metadata is not None and wanted.metadata:
+        if wanted.metadata:
             self._metadata.write(wanted)
         self._cdi.write(wanted.uid, cdi_spec(wanted))
         return wanted
@@ -234,7 +234,7 @@ class Preparer:
         now = self._published()
         _check_held_back(claim, now.held_back)
         made = plan(claim, inventory, held, self._settings, known.consumers, now.unhealthy, now.core_sizes, known.pods)
-        if isinstance(made, Plan) and self._metadata is not None and now.attributes is not None:
+        if isinstance(made, Plan) and now.attributes is not None:
             made = described(made, claim, self._metadata.path, now.attributes)
         return made
 

@@ -338,7 +338,7 @@ class Reconciler:
         node_name: str,
         *,
         listed: Callable[[], Collection[str]] = frozenset,
-        metadata: MetadataDirectory | None = None,
+        metadata: MetadataDirectory,
         prepared: Callable[[Sequence[Plan]], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -439,16 +439,13 @@ class Reconciler:
 
     def _metadata_repairs(self, held: PreparedClaims) -> list[Repair]:
         """First of all repairs: a CDI spec mounts the files."""
-        metadata = self._metadata
-        if metadata is None:
-            return []
         told = {uid: entry for uid, entry in sorted(held.entries.items()) if entry.plan.metadata}
-        left = [uid for uid in metadata.claims() if uid not in told and uid not in held.quarantined]
+        left = [uid for uid in self._metadata.claims() if uid not in told and uid not in held.quarantined]
         return [
             *(
                 Repair("write-metadata", uid, "files about its devices are missing or different", entry)
                 for uid, entry in told.items()
-                if not metadata.complete(entry.plan)
+                if not self._metadata.complete(entry.plan)
             ),
             *(Repair("remove-metadata", uid, "no prepared claim has these files") for uid in left),
         ]
@@ -465,9 +462,9 @@ class Reconciler:
         return True
 
     def _apply(self, repair: Repair) -> None:
-        if repair.kind == "write-metadata" and repair.entry is not None and self._metadata is not None:
+        if repair.kind == "write-metadata" and repair.entry is not None:
             self._metadata.write(repair.entry.plan)
-        elif repair.kind == "remove-metadata" and self._metadata is not None:
+        elif repair.kind == "remove-metadata":
             self._metadata.remove(repair.uid)
         elif repair.entry is not None:
             self._checkpoint.keep(repair.entry)
