@@ -212,23 +212,29 @@ def stop_in_turn(*parts: tuple[Callable[[float], object], float], within: float 
         stop(max(0.0, min(most, deadline - time.monotonic())))
 
 
-def bounded(work: Callable[[], _Result], seconds: float, overdue: Callable[[], Exception]) -> _Result:
-    """The result of work that may hang in the kernel, such as reading the files of a host; raises what it raises.
-
-    Args:
-        work: what to do, in a thread of its own.
-        seconds: how long it may take.
-        overdue: the error to raise after that; the thread, which nothing can end, is left behind.
-    """
+def in_thread(work: Callable[[], _Result], name: str) -> Future[_Result]:
+    """Begin work that may hang in the kernel, such as reading the files of a host; nothing can end its thread."""
     result: Future[_Result] = Future()
 
     def attempt() -> None:
         try:
             result.set_result(work())
-        except Exception as error:  # noqa: BLE001 - raised below
+        except Exception as error:  # noqa: BLE001 - raised by who takes the result
             result.set_exception(error)
 
-    threading.Thread(target=attempt, name="bounded", daemon=True).start()
+    threading.Thread(target=attempt, name=name, daemon=True).start()
+    return result
+
+
+def bounded(work: Callable[[], _Result], seconds: float, overdue: Callable[[], Exception]) -> _Result:
+    """The result of work that may hang; raises what it raises.
+
+    Args:
+        work: what to do, in a thread of its own.
+        seconds: how long it may take.
+        overdue: the error to raise after that; the thread is left behind.
+    """
+    result = in_thread(work, name="bounded")
     if wait([result], seconds).not_done:
         raise overdue()
     return result.result()

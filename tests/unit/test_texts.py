@@ -33,6 +33,7 @@ GENERATED = (
     "deploy/deviceclasses.yaml",
 )
 DEFECTS = ("AssertionError", "RuntimeError")
+THREADS = ("threading.Thread", "in_thread")
 # Marks of Markdown around names.
 MARKS = str.maketrans("", "", "`")
 
@@ -50,7 +51,7 @@ def texts(tree: ast.Module) -> Iterator[str]:
             node.body = [part for part in node.body if not isinstance(part, ast.Assign)]
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in DEFECTS:
             node.args = []
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "threading.Thread":
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in THREADS:
             node.keywords = []
     for node in ast.walk(tree):
         parts: list[ast.expr] = node.values if isinstance(node, ast.JoinedStr) else []

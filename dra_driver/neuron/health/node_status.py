@@ -57,10 +57,8 @@ class NodeStatusWriter:
         component: source of the Events, such as ``neuron-dra-driver``.
         present_label: whether nodes with chips get the label ``PRESENT``; otherwise ours is removed.
         labels: other labels that the program keeps on the Node: say with ``label`` what they should be.
-        backoff: makes the waits after errors.
-        contest: makes the waits before something is written again that somebody else had changed.
-        pace: makes the waits between two writes; see ``OwnNodeWriter``.
         events: writes the Events.
+        waits: between writes; see ``OwnNodeWriter``.
     """
 
     def __init__(
@@ -71,10 +69,8 @@ class NodeStatusWriter:
         *,
         present_label: bool = True,
         labels: Sequence[OwnLabels] = (),
-        backoff: Callable[[], Backoff] | None = None,
-        contest: Callable[[], Backoff] | None = None,
-        pace: Callable[[], Backoff] | None = None,
         events: NodeEvents | None = None,
+        **waits: Callable[[], Backoff],
     ) -> None:
         self._condition = OwnCondition(condition.TYPE, MANAGER)
         self._problems = {problem: OwnCondition(problem.type, f"neuron-{problem.subject}") for problem in PROBLEMS}
@@ -86,8 +82,6 @@ class NodeStatusWriter:
         self._labels: tuple[NodePart[Any], ...] = (*labels, self._present)
         self._present_label = present_label
         self._events = events or NodeEvents(api, component)
-        given = {"backoff": backoff, "contest": contest, "pace": pace}
-        waits = {name: made for name, made in given.items() if made is not None}
         parts = (*self._labels, self._condition, *self._problems.values())
         self._writer = OwnNodeWriter(api, node_name, parts, chore=self._tell, **waits)
         self._health: NodeHealth | None = None

@@ -16,8 +16,9 @@ import time
 from collections import Counter as Counts
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import wait
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from dra_driver.neuron.health.assess import (
     CORE_COUNTERS,
@@ -39,7 +40,7 @@ from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.host.signals import HostReading, SignalReader
 from dra_driver.neuron.host.watch import NOTHING_READ
 from dra_driver.util.metrics import Sample
-from dra_driver.util.worker import Worker
+from dra_driver.util.worker import Worker, in_thread
 
 WATCHING: Final = "watching the chips' health"
 MAX_INTERVAL_SECONDS: Final = 10.0
@@ -67,24 +68,6 @@ cold caches, it is about twice as much.
 """
 
 log = logging.getLogger(__name__)
-
-
-class Reader(Protocol):
-    """What of a ``SignalReader`` is used."""
-
-    @property
-    def at(self) -> str:
-        """The file that is being read."""
-
-    @property
-    def event_files(self) -> Mapping[int, int]:
-        """Chip to descriptor."""
-
-    def read(self, inventory: NodeInventory, cores_of: Collection[int] | None = None) -> HostReading:
-        """What the host says now."""
-
-    def close(self) -> None:
-        """Close what was kept open."""
 
 
 class _Known(NamedTuple):
@@ -121,7 +104,7 @@ class HealthWatch:
         on_change: Callable[[NodeHealth], None],
         interval: float = MAX_INTERVAL_SECONDS,
         *,
-        reader: Reader | None = None,
+        reader: SignalReader | None = None,
     ) -> None:
         self._inventory = inventory
         self._state_dir = state_dir
@@ -210,21 +193,11 @@ class HealthWatch:
         turn = {index for index in inventory.chip_indexes if index % _CORE_TURNS == self._turn}
         every = self._bell.has_rung() or not self.decided.is_set()
         cores = None if every else turn | undecided_cores(self._memory)
-        done = threading.Event()
-        results: list[HostReading | Exception] = []
-
-        def read() -> None:
-            try:
-                results.append(self._reader.read(inventory, cores))
-            except Exception as error:  # noqa: BLE001 - raised in the worker
-                results.append(error)
-            done.set()
-
-        threading.Thread(target=read, name="reading the chips' health", daemon=True).start()
+        result = in_thread(lambda: self._reader.read(inventory, cores), name="reading the chips' health")
         # Never read: its time to answer is that of the start.
         old_from = max(self._known.moment + OLD_SECONDS, time.monotonic() + FIRST_SECONDS)
         told = False
-        while not done.wait(_LOOK_SECONDS):
+        while wait([result], _LOOK_SECONDS).not_done:
             if self.worker.stopping:
                 return None
             if not told and time.monotonic() > old_from:
@@ -237,9 +210,7 @@ class HealthWatch:
                 self._tell(self.current)
         if told:
             log.info("the chips' health can be read again")
-        if isinstance(results[0], Exception):
-            raise results[0]
-        return results[0]
+        return result.result()
 
     def _hints(self, reading: HostReading) -> tuple[Hint, ...]:
         if self._hints_dir is None:
@@ -321,7 +292,7 @@ def chip_samples(current: NodeHealth, memory: HealthMemory, changes: Mapping[int
 class _Bell:
     """What the worker waits for: its own wake-up calls, and notifications by the kernel driver in the event files."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: SignalReader) -> None:
         self._reader = reader
         self._descriptor: int | None = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Lock()

@@ -44,14 +44,13 @@ def instance_type(files: HostFiles, labels: Mapping[str, str], findings: Finding
     """
     said = files.read(PRODUCT_NAME)
     product = said.text or ""
+    detail = said.problem if said.text is None else shown(product)
     from_dmi, from_label = ec2_name(product), ec2_name(labels.get(INSTANCE_TYPE_LABEL, ""))
     name = max((from_dmi, from_label), key=_credibility)
     if name is None:
-        detail = said.problem if said.text is None else shown(product)
         findings.add("instance-type-missing", PRODUCT_NAME, f"{PRODUCT_NAME} ({detail})")
         return None
     if name != from_dmi:
-        detail = said.problem if said.text is None else shown(product)
         findings.add("instance-type-from-label", name, detail)
     elif from_label is not None and from_label != from_dmi:
         findings.add("instance-type-conflict", name, from_label)
@@ -119,11 +118,6 @@ def network_layers(labels: Mapping[str, str]) -> tuple[str | None, str | None, s
     """EC2 network topology ids of layers 1 to 3, None where a label is missing."""
     first, second, third = (labels.get(name) or None for name in NETWORK_LAYER_LABELS)
     return first, second, third
-
-
-def capacity_block_id(labels: Mapping[str, str]) -> str | None:
-    """EC2 capacity block of the instance."""
-    return labels.get(CAPACITY_BLOCK_LABEL) or None
 
 
 EMULATION_MARKER = ".dra-driver-emulated-host.json"
@@ -220,7 +214,7 @@ def discover_files(
         chip=chip,
         default_lnc=default_lnc(files, chip, findings),
         network_layers=network_layers(labels),
-        capacity_block_id=capacity_block_id(labels),
+        capacity_block_id=labels.get(CAPACITY_BLOCK_LABEL) or None,
         ultraserver=ultraserver,
         emulated=files.status(EMULATION_MARKER) is not None,
         settling=scan.settling,

@@ -25,6 +25,7 @@ from dra_driver.neuron.health.watch import HealthWatch
 from dra_driver.neuron.host.discover import boot_id, discover
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.host.signals import HostReading, SignalReader
+from dra_driver.neuron.host.sysfs import HostFiles
 from dra_driver.neuron.host.watch import NOTHING_READ
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import DriverError
@@ -88,28 +89,25 @@ def running(watch: HealthWatch) -> Iterator[HealthWatch]:
         watch.stop()
 
 
-class Reader:
-    """Reads a host unless ``before`` keeps it, and has ``event_files`` of its own."""
+class Reader(SignalReader):
+    """Reads a host unless it ``hangs``, and has ``event_files`` of its own."""
 
     def __init__(self, root: Path, event_files: Mapping[int, int] | None = None) -> None:
-        self.reader = SignalReader(root, HARDWARE_COUNTERS, CORE_COUNTERS)
+        super().__init__(root, HARDWARE_COUNTERS, CORE_COUNTERS)
         self.event_files = event_files or {}
         self.count = 0
         self.hangs = threading.Event()
         self.released = threading.Event()
 
-    @property
-    def at(self) -> str:
-        return "sys/hanging" if self.hangs.is_set() else self.reader.at
-
     def read(self, inventory: NodeInventory, cores_of: Collection[int] | None = None) -> HostReading:
         self.count += 1
         if self.hangs.is_set():
+            self.at = "sys/hanging"
             self.released.wait()
-        return self.reader.read(inventory, cores_of)
+        return super().read(inventory, cores_of)
 
-    def close(self) -> None:
-        self.reader.close()
+    def _follow_events(self, files: HostFiles, entries: Mapping[int, str]) -> None:
+        pass
 
 
 def test_the_first_health_is_told_and_the_same_one_never_again(root: Path, state: Path) -> None:
