@@ -52,9 +52,9 @@ class Fabric(ABC):
     def describe(self) -> str:
         """A short description of the shape, such as ``4x4 2D torus``."""
 
-    @abstractmethod
-    def _linked(self, index: int) -> Iterable[int]:
+    def _linked(self, index: int) -> Iterable[int]:  # noqa: ARG002 - for shapes with links
         """Indexes that ``index`` is linked to; may contain duplicates and ``index`` itself."""
+        return ()
 
     @abstractmethod
     def connected_sets(self, size: int) -> tuple[IndexSet, ...]:
@@ -217,9 +217,6 @@ class Switched(_Counted):
         """Such as ``switch with 16 devices``."""
         return f"switch with {self.count} devices"
 
-    def _linked(self, index: int) -> Iterable[int]:  # noqa: ARG002 - the same for every chip
-        return ()
-
     def connected_sets(self, size: int) -> tuple[IndexSet, ...]:
         """Aligned blocks of 1, 4, 8 and 16 chips."""
         return aligned_blocks(self.count, size) if size in GROUP_SIZES else ()
@@ -246,9 +243,6 @@ class Single(Fabric):
         """``single device``."""
         return "single device"
 
-    def _linked(self, index: int) -> Iterable[int]:  # noqa: ARG002 - there is only one chip
-        return ()
-
     def connected_sets(self, size: int) -> tuple[IndexSet, ...]:
         """The one chip."""
         return ((0,),) if size == 1 else ()
@@ -270,9 +264,6 @@ class Unknown(Fabric):
     def describe(self) -> str:
         """States that it is unknown."""
         return f"unknown fabric of {self.count} devices" if self.count else "unknown fabric"
-
-    def _linked(self, index: int) -> Iterable[int]:  # noqa: ARG002 - nothing is known
-        return ()
 
     def connected_sets(self, size: int) -> tuple[IndexSet, ...]:
         """Single chips only."""

@@ -204,14 +204,14 @@ def lookup(name: str | None) -> InstanceType | None:
     return None if name is None else INSTANCE_TYPES.get(name.removeprefix(HYPERPOD_PREFIX))
 
 
-def near_matches(name: str, limit: int = 3) -> tuple[str, ...]:
+def near_matches(name: str) -> tuple[str, ...]:
     """Names of types similar to ``name``, best match first, for the error message about an unknown type."""
     import difflib
 
     bare = name.removeprefix(HYPERPOD_PREFIX).lower()[:64]
     same_beginning = [known for known in INSTANCE_TYPES if bare and known.startswith(f"{bare.partition('.')[0]}.")]
-    similar = difflib.get_close_matches(bare, INSTANCE_TYPES, n=limit, cutoff=0.85)
-    return tuple(dict.fromkeys([*similar, *same_beginning]))[:limit]
+    similar = difflib.get_close_matches(bare, INSTANCE_TYPES, n=3, cutoff=0.85)
+    return tuple(dict.fromkeys([*similar, *same_beginning]))[:3]
 
 
 def resolve(name: str) -> InstanceType:
