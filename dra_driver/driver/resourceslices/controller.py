@@ -640,11 +640,4 @@ class SliceController:
         )
 
     def _count(self, what: Counted) -> None:
-        status = self.status
-        match what:
-            case "creates":
-                self.status = replace(status, creates=status.creates + 1)
-            case "updates":
-                self.status = replace(status, updates=status.updates + 1)
-            case "deletes":
-                self.status = replace(status, deletes=status.deletes + 1)
+        self.status = replace(self.status, **{what: getattr(self.status, what) + 1})

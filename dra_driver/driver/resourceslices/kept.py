@@ -85,7 +85,12 @@ class Keeper:
             chosen: those that it is to have, with what is kept.
             doubtful: the server does not have all that was published, so what is held may be missing there.
         """
-        since = dict(_retired(published))
+        since = {
+            device.name: moment
+            for device in published
+            for taint in device.taints
+            if taint.key == RETIRED and (moment := seconds(taint.time_added)) is not None
+        }
         now = {name: replace(one, since=since.get(name, one.since)) for name, one in kept.items()}
         lost = {name: size for name, size in shapes(published) - shapes(chosen) if name not in now}
         self.released &= lost.keys()
@@ -110,7 +115,7 @@ class Keeper:
         """Nothing is kept, and nothing vanishes: what was released may be kept again."""
         self.released = frozenset()
 
-    def _still_held(self, kept: Mapping[str, KeptDevice], chosen: Collection[str]) -> dict[str, KeptDevice]:
+    def _still_held(self, kept: Mapping[str, KeptDevice], chosen: set[str]) -> dict[str, KeptDevice]:
         prepared = self.prepared()
         here = None if prepared is None else frozenset(kept.keys() & prepared.keys())
         clock = self.clock()
@@ -119,7 +124,12 @@ class Keeper:
             self._here = here
             return dict(kept)
         held = self.held()
-        stays = self._of_these(kept, chosen, held, prepared or {}) if held is not None else dict(kept)
+        stays = dict(kept)
+        if held is not None:
+            stays = {name: one for name, one in kept.items() if name in held}
+            # Also what they hold that would not be offered at all.
+            sizes = {name: (prepared or {}).get(name) for name in set(held) - kept.keys() - chosen}
+            stays |= {name: KeptDevice(int(time.time()), size) for name, size in sizes.items() if _sane(name, size)}
         if gone := kept.keys() - stays.keys():
             self.released |= gone
             log.info("no claim holds them, so they are no longer offered: %s", first_of(sorted(gone), 8))
@@ -129,27 +139,6 @@ class Keeper:
         self._interval = self.held_seconds if changed else min(2 * self._interval, MAX_HELD_SECONDS)
         self._here, self._ask_due = here, clock + self._interval
         return stays
-
-    def _of_these(
-        self,
-        kept: Mapping[str, KeptDevice],
-        chosen: Collection[str],
-        held: Collection[str],
-        core_sizes: Mapping[str, int | None],
-    ) -> dict[str, KeptDevice]:
-        """What claims hold of what is kept, and what they hold that would not be offered at all."""
-        missing = [name for name in set(held) - kept.keys() if name not in chosen and _sane(name, core_sizes.get(name))]
-        found = {name: KeptDevice(int(time.time()), core_sizes.get(name)) for name in missing}
-        return {name: one for name, one in kept.items() if name in held} | found
-
-
-def _retired(devices: Iterable[Device]) -> Iterable[tuple[str, float]]:
-    """Names of devices that are kept already, and since when."""
-    for device in devices:
-        for taint in device.taints:
-            moment = seconds(taint.time_added) if taint.key == RETIRED else None
-            if moment is not None:
-                yield device.name, moment
 
 
 def _sane(name: str, core_size: int | None) -> bool:

@@ -153,6 +153,7 @@ class TaintsDropped(Exception):  # noqa: N818 # the server's answer, not its err
 
 
 Counted = Literal["creates", "updates", "deletes"]
+"""Kinds of writes, as ``SliceStatus`` counts them."""
 
 
 @dataclass(slots=True)
