@@ -251,9 +251,9 @@ class NodeAgent:
             self._stop_metrics = serve(collector, settings.metrics_address, settings.metrics_port)
         self._device_health.set(self._devices_now())
         self._plugin.start()
-        self._reconciler.start()
+        self._reconciler.worker.start()
         if self._claim_status is not None:
-            self._claim_status.start()
+            self._claim_status.worker.start()
         self._health.start()
 
     def stop(self) -> None:
@@ -263,11 +263,11 @@ class NodeAgent:
             (self._slices.stop, THREAD_GRACE),
             (self._node_status.stop, THREAD_GRACE),
             (self._plugin.stop, CALL_GRACE),
-            (self._reconciler.stop, REPAIR_GRACE),
-            *([(self._claim_status.stop, THREAD_GRACE)] if self._claim_status is not None else []),
+            (self._reconciler.worker.stop, REPAIR_GRACE),
+            *([(self._claim_status.worker.stop, THREAD_GRACE)] if self._claim_status is not None else []),
             (self._node_watch.stop, THREAD_GRACE),
             (self._api_server.worker.stop, THREAD_GRACE),
-            (self._containers.stop, THREAD_GRACE),
+            (self._containers.worker.stop, THREAD_GRACE),
             (self._last_word, LAST_WORD_GRACE),
             (self._health_watch.stop, THREAD_GRACE),
             (self._host.stop, THREAD_GRACE),

@@ -171,10 +171,6 @@ class ContainerWatch:
         """Ask kubelet once it must know its pods: the node's device plugin has gone."""
         self._due = time.monotonic() + LINGER_SECONDS
 
-    def stop(self, timeout: float = 1.0) -> None:
-        """End; a question under way gets ``timeout`` seconds."""
-        self.worker.stop(timeout)
-
     def _round(self) -> float:
         plans = self._plans()
         uids = frozenset(plan.uid for plan in plans)

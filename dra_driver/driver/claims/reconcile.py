@@ -28,7 +28,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Literal
 
 from dra_driver.driver.claims.checkpoint import Checkpoint
@@ -81,28 +80,24 @@ class ClaimObserver:
         self._node_name = node_name
         self._boot_id = boot_id
         self._clock = clock
-        self._known: dict[str, ClaimObservation] = {}
+        self.known: dict[str, ClaimObservation] = {}
+        """The answers so far."""
         self._due: dict[str, float] = {}
         self._list_due = clock()
-
-    @property
-    def known(self) -> Mapping[str, ClaimObservation]:
-        """The answers so far."""
-        return MappingProxyType(self._known)
 
     def due(self, held: PreparedClaims) -> list[Plan]:
         """Claims whose turn it is. Forgets claims that are no longer held."""
         now = self._clock()
         for uid in set(self._due).difference(held.entries):
             del self._due[uid]
-        for uid in set(self._known).difference(held.entries, held.quarantined):
-            del self._known[uid]
+        for uid in set(self.known).difference(held.entries, held.quarantined):
+            del self.known[uid]
         for uid, entry in held.entries.items():
             first = now if entry.boot_id != self._boot_id else now + _again(len(held.entries)) * _share(uid)
             self._due.setdefault(uid, first)
         for uid in held.missing:
             self._due[uid] = now
-            self._known.pop(uid, None)  # what was said before its file was removed decides nothing
+            self.known.pop(uid, None)  # what was said before its file was removed decides nothing
         return [entry.plan for uid, entry in held.entries.items() if self._due[uid] <= now]
 
     def list_due(self, held: PreparedClaims) -> bool:
@@ -124,7 +119,7 @@ class ClaimObserver:
                     raise
                 claim = None
             self._note(plan.uid, claim)
-            here = self._known[plan.uid].here
+            here = self.known[plan.uid].here
             self._due[plan.uid] = self._clock() + (_again(len(self._due)) if here else CHECK_DOUBTFUL)
 
     def ask_list(self, uids: Iterable[str]) -> None:
@@ -137,14 +132,14 @@ class ClaimObserver:
     def _note(self, uid: str, claim: PartialResourceClaim | None) -> None:
         now = self._clock()
         own = [] if claim is None or claim.metadata.uid != uid else self._own(claim)
-        before = self._known.get(uid)
+        before = self.known.get(uid)
         if before is not None and before.here == bool(own):
             answer = replace(before, checked=now, checks=before.checks + 1)
         else:
             answer = ClaimObservation(here=bool(own), since=now, checked=now)
         if own and claim is not None:
             answer = replace(answer, chips=self._chips(own), pods=users(claim), consumers=consumers_of(claim))
-        self._known[uid] = answer
+        self.known[uid] = answer
 
     def _own(self, claim: PartialResourceClaim) -> list[DeviceRequestAllocationResult]:
         """What of this node is allocated to the claim."""
@@ -353,18 +348,11 @@ class Reconciler:
         self._observer = ClaimObserver(source, node_name, checkpoint.boot_id, lambda: inventory().chip_indexes, clock)
         self._pass = threading.Lock()
         self.worker = Worker("repairing what claims left", self._round)
+        """Makes a pass at its start and every minute; wherever it is stopped, the next start goes on."""
         self.counts: Counter[str] = Counter()
         """Repairs done by kind; ``failed`` counts those that could not be."""
         self.findings: tuple[str, ...] = ()
         """What an administrator should look at, as of the last pass."""
-
-    def start(self) -> None:
-        """Make a pass now and every minute, in a thread."""
-        self.worker.start()
-
-    def stop(self, timeout: float = 5.0) -> None:
-        """End; a pass under way gets ``timeout`` seconds, and the next start goes on wherever it ends."""
-        self.worker.stop(timeout)
 
     def reconcile(self) -> list[Repair]:
         """Ask the API server what is due, then repair; the repairs done. DriverError when files cannot be read."""

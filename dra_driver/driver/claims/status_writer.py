@@ -63,7 +63,7 @@ class _Claim:
 
 
 class ClaimStatusWriter:
-    """The entries of one node's claims. All methods but ``stop`` return at once; any thread may call them.
+    """The entries of one node's claims. All methods return at once; any thread may call them.
 
     Args:
         api: the API server.
@@ -97,14 +97,7 @@ class ClaimStatusWriter:
         self._told = False
         """Whether the log has said that nothing is written."""
         self.worker = Worker("writing to its claims", self._round, settle=SETTLE_SECONDS)
-
-    def start(self) -> None:
-        """Write from now on, in a thread."""
-        self.worker.start()
-
-    def stop(self, timeout: float = 5.0) -> None:
-        """Write nothing any more, and end; the next start finds out what is missing."""
-        self.worker.stop(timeout)
+        """Writes; wherever it is stopped, the next start finds out what is missing."""
 
     def prepared(self, plan: Plan, seen: ReportedClaim | None) -> None:
         """A claim was prepared; ``seen``: as the API server had it just before."""

@@ -94,7 +94,7 @@ def test_a_kubelet_that_cannot_be_asked_for_containers(tmp_path: Path, log: pyte
     golden(watch.worker.problem(), "hangs")
     watch.start()
     eventually(lambda: "name no containers" in log.text)
-    watch.stop()
+    watch.worker.stop()
     golden(logged(log, "name no containers"), "log")
 
 

@@ -487,21 +487,21 @@ def test_the_timer_repairs_at_once_and_stops_when_told(
     node.prepare(api.put(claim(1, [4])))
     node.reboot()
     caplog.set_level(logging.INFO)
-    node.reconciler.start()
+    node.reconciler.worker.start()
     deadline = time.monotonic() + 10
     while not node.reconciler.counts["write-spec"] and time.monotonic() < deadline:
         time.sleep(0.01)
-    node.reconciler.stop()
+    node.reconciler.worker.stop()
     assert node.reconciler.counts["write-spec"] == 1
 
 
 def test_a_timer_that_cannot_work_goes_on_trying(node: Node) -> None:
     (node.root / "cdi").write_text("in the way")
-    node.reconciler.start()
+    node.reconciler.worker.start()
     deadline = time.monotonic() + 10
     while not node.reconciler.counts["failed"] and time.monotonic() < deadline:
         time.sleep(0.01)
-    node.reconciler.stop()
+    node.reconciler.worker.stop()
     assert node.reconciler.counts["failed"] == 1
 
 
@@ -520,11 +520,11 @@ def test_a_failure_that_nobody_foresaw_does_not_end_repair(
         return real()
 
     monkeypatch.setattr(node.checkpoint, "verify", verify)
-    node.reconciler.start()
+    node.reconciler.worker.start()
     try:
         eventually(lambda: node.spec(item) is not None, what="the spec")
     finally:
-        node.reconciler.stop()
+        node.reconciler.worker.stop()
     assert node.reconciler.counts["failed"] == 2
     golden(caplog.messages)
 
@@ -542,13 +542,13 @@ def test_stopping_does_not_wait_for_a_silent_api_server(
         raise Unreachable(f"no answer about {namespace}/{name}")
 
     monkeypatch.setattr(api, "get_claim", silent)
-    node.reconciler.start()
+    node.reconciler.worker.start()
     assert asked.wait(5)
     started = time.monotonic()
-    node.reconciler.stop(0.2)
+    node.reconciler.worker.stop(0.2)
     assert time.monotonic() - started < 5
     answer.set()
-    node.reconciler.stop()
+    node.reconciler.worker.stop()
 
 
 def test_a_claim_that_cannot_be_read_does_not_keep_others_from_being_looked_after(node: Node, api: ApiServer) -> None:
