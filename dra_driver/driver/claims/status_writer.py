@@ -209,6 +209,11 @@ class ClaimStatusWriter:
         except ApiError as error:
             self._failed(claim, error, asked=asked)
             return
+        finally:
+            with self._lock:
+                newer = self._claims.get(claim.meta.uid)
+                if newer is not None and newer is not claim:
+                    newer.known = None  # it may have been read before this write
         self._backoff.reset()
         if known is None or wanted is None:
             self._done(claim)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -194,6 +194,8 @@ class Api(ResourceApi):
         self.trouble: list[ApiError] = []
         self.asked = 0
         self.applied: list[tuple[str, Sequence[AllocatedDeviceStatus]]] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What happens while entries are applied."""
 
     def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0) -> ReportedClaim:
         self.asked += 1
@@ -206,6 +208,7 @@ class Api(ResourceApi):
         assert manager == MANAGER
         self.asked += 1
         self._fail()
+        self.meanwhile()
         stored = self.claims[claim.name]
         if stored.metadata.uid != claim.uid:
             raise ApiError("conflict", status=409)
@@ -267,6 +270,23 @@ def test_a_refusal_is_written_when_its_word_changes_and_at_most_once_a_minute() 
     writer.prepared(PLAN, api.claims["claim-1"])
     writer.round()
     assert api.words[-1] == "Prepared"
+
+
+def test_what_comes_while_the_state_before_is_written_is_written_too() -> None:
+    api = Api(ITEM)
+    writer = Rounds(api)
+    writer.prepared(PLAN, ITEM)
+    writer.round()
+    seen = api.claims["claim-1"]
+    writer.refused(seen, refused("DeviceMissing"))
+
+    def kubelet_tries_again() -> None:
+        api.meanwhile = lambda: None
+        writer.prepared(PLAN, seen)  # the claim was read before the refusal was in it
+
+    api.meanwhile = kubelet_tries_again
+    writer.round()
+    assert api.words == ["Prepared", "DeviceMissing", "Prepared"]
 
 
 def test_a_claim_that_has_nothing_of_this_node_is_not_written_when_it_is_refused() -> None:
