@@ -8,7 +8,6 @@ the reconciler compares. Every loop is a ``Worker``, and the health checks look 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -468,7 +467,6 @@ class NodeAgent:
 def _get_node(api: ResourceApi, name: str) -> Node | None:
     """The own Node object, or None when it cannot be had soon: then it is followed in the background."""
     deadline = time.monotonic() + NODE_PATIENCE
-    pause = threading.Event()
     while True:
         try:
             return api.get_node(name, timeout=NODE_PATIENCE)
@@ -476,4 +474,4 @@ def _get_node(api: ResourceApi, name: str) -> Node | None:
             if time.monotonic() >= deadline:
                 log.warning("the Node object is not known yet: %s", error)
                 return None
-            pause.wait(0.3)
+            time.sleep(0.3)

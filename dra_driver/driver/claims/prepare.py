@@ -144,7 +144,10 @@ class Preparer:
         with self._operations.measured("prepare"):
             prepared = self._prepared(claim, deadline)
         log.info("prepared claim %s: %s", claim, ", ".join(device.device for device in prepared.devices))
-        return self._reply(prepared)
+        return [
+            PreparedDevice((device.request,), device.pool, device.device, (self._cdi.qualified(device.cdi_name),))
+            for device in prepared.devices
+        ]
 
     def unprepare(self, claim: ClaimRef, deadline: float) -> None:
         """Take the claim's devices back; fine for a claim of which nothing is known. Does not ask the API server."""
@@ -274,17 +277,6 @@ class Preparer:
             ) from trouble
         log.warning("claim %s is prepared from the checkpoint, since the API server fails: %s", ref, trouble)
         return refreshed(entry.plan, inventory)
-
-    def _reply(self, prepared: Plan) -> list[PreparedDevice]:
-        return [
-            PreparedDevice(
-                requests=(device.request,),
-                pool=device.pool,
-                device=device.device,
-                cdi_device_ids=(self._cdi.qualified(device.cdi_name),),
-            )
-            for device in prepared.devices
-        ]
 
     def _fetch(self, ref: ClaimRef, deadline: float) -> tuple[ReportedClaim | None, ApiError | None]:
         """The claim, or what keeps the API server from telling. PrepareError when it says that there is none."""

@@ -320,11 +320,11 @@ class SliceController:
         self._api = api
         self._driver = driver
         self._node = node
-        self._instance = instance or DriverInstance.here("")
+        instance = instance or DriverInstance.here("")
         self._annotation = f"{driver}/published-by"
         self._source = source = source or DeviceSource()
         self._policy = policy = policy or SlicePolicy()
-        self._priority = InstancePriority(self._instance, policy.yield_seconds)
+        self._priority = InstancePriority(instance, policy.yield_seconds)
         self._backoff = policy.backoff()
         self._refusal_backoff = Backoff(cap=300.0)
         self._news_backoff = Backoff(first=1.0, free=3)
@@ -357,7 +357,7 @@ class SliceController:
         """Of that, the devices left out because they are unhealthy."""
         self._known: dict[str, str] | None = None
         """Resource versions of the slices by name."""
-        self._writer = Writer(api, self._annotation, self._instance.stamp, self._before_write, self._count)
+        self._writer = Writer(api, self._annotation, instance.stamp, self._before_write, self._count)
         self._due = math.inf
         self._not_before = 0.0
         self._repairing = False

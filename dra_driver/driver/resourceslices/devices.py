@@ -363,15 +363,10 @@ class _Host:
 
     def source(self, device: Partition) -> AttributeSource:
         """What the attributes of a device are made from."""
-        chips = tuple(self.usable.get(index) or _unknown(index) for index in device.chips)
+        chips = tuple(self.usable.get(index) or NeuronDevice(index) for index in device.chips)
         return AttributeSource(
             self.inventory, self.kind, device.resource, chips, device.core or 0, device.core_size or 1
         )
-
-
-def _unknown(index: int) -> NeuronDevice:
-    """A chip that the host does not show."""
-    return NeuronDevice(index, None, None, None, None, None, None, None, None, None)
 
 
 def _published(

@@ -164,8 +164,6 @@ def _read_device(scan: Scan, index: int, path: str) -> NeuronDevice | None:
         connected=_parsed(scan, index, f"{path}/connected_devices", parse_connected, "connected-unreadable"),
         serial_number=_serial_number(scan, index, path, numbers),
         architecture=_architecture(scan, index, path),
-        pci_bus_id=None,
-        numa_node=None,
     )
     if before is not None and scan.files.inode(path) == before:
         return device

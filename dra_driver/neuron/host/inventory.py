@@ -29,21 +29,21 @@ class NeuronDevice:
 
     index: int
     """N of ``/dev/neuronN``, host-wide."""
-    major: int | None
-    minor: int | None
+    major: int | None = None
+    minor: int | None = None
     """Character device numbers from sysfs ``dev``; both None when unreadable: such a chip is not offered."""
-    node_present: bool | None
+    node_present: bool | None = None
     """Whether ``/dev/neuronN`` exists; None when this process cannot see the host's /dev."""
-    core_count: int | None
+    core_count: int | None = None
     """Physical NeuronCores."""
-    connected: tuple[int, ...] | None
+    connected: tuple[int, ...] | None = None
     """Neighbours' host indexes as printed by the kernel driver, sorted."""
-    serial_number: str | None
-    architecture: str | None
+    serial_number: str | None = None
+    architecture: str | None = None
     """``info/architecture/device_name``, such as ``Trainium2``."""
-    pci_bus_id: str | None
+    pci_bus_id: str | None = None
     """``dddd:bb:dd.f``, only where truly known (per-type table of a fully populated node)."""
-    numa_node: int | None
+    numa_node: int | None = None
     pcie_root: str | None = None
     """``pci<domain>:<bus>`` of the root complex above ``pci_bus_id``."""
 
