@@ -171,14 +171,8 @@ def _numbers(
 ) -> list[dict[int, int]] | Needs:
     """Container number of each chip, for each unit; or what has to be known first.
 
-    Args:
-        units: chips (host ids, in the order of their numbers) that are numbered together: those of the claim, or of
-            each of its containers.
-        claim: whose chips they are.
-        held: prepared claims; the claim itself may be among them.
-        consumers: what is known newly of who uses prepared claims.
-        together: prepared claims that a pod of the claim uses too (``PreparedClaims.co_used``).
-        host: whether to keep the host's numbers.
+    ``units``: chips (host ids, in the order of their numbers) that are numbered together: those of the claim, or of
+    each of its containers. ``host``: whether to keep the host's numbers. The others: see ``numbered``.
     """
     former = held.quarantined[claim.uid].shown if claim.uid in held.quarantined else frozenset()
     for again in _formerly(units, former):

@@ -140,13 +140,7 @@ def _made(
 ) -> Plan:
     """The plan without what its containers are told of cores.
 
-    Args:
-        claim: allocated.
-        results: its allocation results of this driver.
-        shown: chips of each result.
-        variables: by request.
-        decided: digest of its parameters.
-        warnings: of the plan.
+    ``shown``: chips of each of the ``results``; ``variables``: by request; ``decided``: digest of the parameters.
     """
     meta, pods, consumers, user = claim.metadata, users(claim), consumers_of(claim), own_pod(claim)
     common, own = _common(variables)
