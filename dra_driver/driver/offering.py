@@ -135,12 +135,9 @@ class Offering(DeviceSource):
         # A kubelet that has another version than before has just started, and so deleted the slices.
         wiped = (self._kubelet_problem or self.now.held_back.chips) and not own
         doubtful = bool(wiped) or (self._core_size is None and incomplete(own))
-        if self.begun and (kept or doubtful or shapes(published) - shapes(chosen)):
-            kept_now = self._keeper.review(kept, published, chosen, doubtful=doubtful)
-            if kept_now != kept:
-                return _desired(self._make(kept=kept_now), time.time()), self._keeper.due
-        else:
-            self._keeper.forget()
+        kept_now = self._keeper.review(kept, published, chosen, doubtful=doubtful)
+        if kept_now != kept:
+            return _desired(self._make(kept=kept_now), time.time()), self._keeper.due
         with self._lock:
             offered = self.now.offer
             if self._completed is not None and chosen in (offered.devices, offered.fallback):

@@ -111,10 +111,6 @@ class Keeper:
             return self._still_held(now, {device.name for device in chosen})
         return now
 
-    def forget(self) -> None:
-        """Nothing is kept, and nothing vanishes: what was released may be kept again."""
-        self.released = frozenset()
-
     def _still_held(self, kept: Mapping[str, KeptDevice], chosen: set[str]) -> dict[str, KeptDevice]:
         prepared = self.prepared()
         here = None if prepared is None else frozenset(kept.keys() & prepared.keys())
