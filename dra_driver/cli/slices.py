@@ -39,7 +39,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print one List of slices; raises DriverError for a host without devices."""
-    from dra_driver.driver.resourceslices.devices import effective_partitions, offer
+    from dra_driver.driver.resourceslices.devices import offer
     from dra_driver.driver.resourceslices.pool import pool
     from dra_driver.neuron.health.faults import NodeHealth
     from dra_driver.neuron.health.policy import HealthPolicy
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         # What is lost is among the findings.
         if chip.faults and inventory.device(chip.index) is not None:
             print(f"warning: {chip.text}", file=sys.stderr)
-    offered = offer(inventory, effective_partitions(inventory, partitions), health, policy, health.read_at)
+    offered = offer(inventory, partitions, health, policy, health.read_at)
     if offered.problem:
         print(f"warning: the whole node is not offered: {offered.problem}", file=sys.stderr)
     for word in offered.absent:

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from dra_driver.driver.node_labels import labels as ultraserver_labels
-from dra_driver.driver.resourceslices.devices import Offer, effective_partitions, offer
+from dra_driver.driver.resourceslices.devices import Offer, offer
 from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.kube.documents import ManifestError
 from dra_driver.kube.objects.core import Node, NodeMeta, NodeStatus
@@ -95,7 +95,7 @@ def emulated(
     made = dict(zip(names, _hosts(nodes, ultraservers, driver_version), strict=True))
     # Identical hosts share their devices, so that a large cluster is built quickly.
     offers = {
-        inventory: offer(inventory, effective_partitions(inventory, partitions))
+        inventory: offer(inventory, partitions)
         for inventory in dict.fromkeys(made.values())
     }
     return Manifests(
