@@ -363,7 +363,6 @@ class NodeAgent:
             self._saw(event.object)
 
     def _saw(self, node: Node) -> None:
-        self._node = node
         self._node_status.saw(node)
         self._look_at_kubelet(node)
         self._look_at_plugin(node)

@@ -392,18 +392,6 @@ class PreparedClaims:
         """What claims with unreadable files show: their namespaces are not known."""
         return frozenset(pair for item in self._quarantined.values() if item.uid != exclude for pair in item.shown)
 
-    def used_by(self, namespace: str, pods: frozenset[str] | None) -> list[Plan]:
-        """Claims that one of the pods uses, according to their plans; ``None``: pods that are not known."""
-        found = self._namespaces.get(namespace)
-        if found is None or (pods is not None and not pods):
-            return []
-        if pods is None:
-            return list(found.claims.values())
-        plans: dict[str, Plan] = {}
-        for pod in (*pods, _ANY_POD):
-            plans |= found.by_pod.get(pod, {})
-        return list(plans.values())
-
     def co_used(self, claim: ClaimUse, consumers: Consumers) -> list[Plan]:
         """Other claims that a pod of this one is known to use too (in doubt: that it may use).
 
@@ -411,7 +399,12 @@ class PreparedClaims:
             claim: not among them.
             consumers: what is known newly of who uses prepared claims.
         """
-        found = {plan.uid: plan for plan in self.used_by(claim.namespace, claim.pods)}
+        namespace = self._namespaces.get(claim.namespace) or _Namespace()
+        found: dict[str, Plan] = {}
+        if claim.pods is None:
+            found |= namespace.claims
+        for pod in (*claim.pods, _ANY_POD) if claim.pods else ():
+            found |= namespace.by_pod.get(pod, {})
         for uid, pods in consumers.items():
             entry = self._entries.get(uid)
             if entry is not None and (pods is None or claim.pods is None or not pods.isdisjoint(claim.pods)):
