@@ -49,8 +49,7 @@ class DeviceStatus(ApiObject, frozen=True):
 
 def own_devices(status: PartialResourceClaimStatus) -> tuple[tuple[str, str], ...]:
     """Pool and name of this driver's devices that are allocated, each once."""
-    results = status.allocation.devices.results if status.allocation is not None else ()
-    return tuple(dict.fromkeys((item.pool, item.device) for item in results if item.driver == DRIVER_NAME))
+    return tuple(dict.fromkeys((item.pool, item.device) for item in status.results if item.driver == DRIVER_NAME))
 
 
 def said(

@@ -94,10 +94,7 @@ def emulated(
     names = (f"node-{number:0{len(str(total))}}" for number in range(1, total + 1))
     made = dict(zip(names, _hosts(nodes, ultraservers, driver_version), strict=True))
     # Identical hosts share their devices, so that a large cluster is built quickly.
-    offers = {
-        inventory: offer(inventory, partitions)
-        for inventory in dict.fromkeys(made.values())
-    }
+    offers = {inventory: offer(inventory, partitions) for inventory in dict.fromkeys(made.values())}
     return Manifests(
         nodes=tuple(
             _node(name, inventory, HYPERPOD_PREFIX if kind.startswith(HYPERPOD_PREFIX) else "")

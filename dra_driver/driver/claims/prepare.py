@@ -351,9 +351,8 @@ class Preparer:
 
 def _chips_needed(claim: PartialResourceClaim) -> frozenset[int] | None:
     """Host indexes of the chips that the claim's devices are made of; None when all of the host must be looked at."""
-    allocation = claim.status.allocation
     chips: set[int] = set()
-    for result in allocation.devices.results if allocation is not None else ():
+    for result in claim.status.results:
         if result.driver == DRIVER_NAME:
             found = chips_of(result.device, ())
             if found is None:

@@ -104,23 +104,22 @@ class ClaimObserver:
         """Whether unreadable files make it time for a list."""
         return bool(held.quarantined) and self._list_due <= self._clock()
 
-    def ask(self, claims: Iterable[Plan]) -> None:
-        """Get claims one by one. ApiError when the server cannot be asked; the rest stays due."""
-        for plan in claims:
-            try:
-                claim: PartialResourceClaim | None = self._source.get_claim(plan.namespace, plan.name)
-            except DecodeError as error:
-                # It is about this one claim, and will be the same in a minute.
-                log.warning("claim %s cannot be checked: %s", plan.reference, error)
-                self._due[plan.uid] = self._clock() + CHECK_DOUBTFUL
-                continue
-            except ApiError as error:
-                if not error.object_missing:
-                    raise
-                claim = None
-            self._note(plan.uid, claim)
-            here = self.known[plan.uid].here
-            self._due[plan.uid] = self._clock() + (_again(len(self._due)) if here else CHECK_DOUBTFUL)
+    def ask(self, plan: Plan) -> None:
+        """Get a claim. ApiError when the server cannot be asked; it stays due."""
+        try:
+            claim: PartialResourceClaim | None = self._source.get_claim(plan.namespace, plan.name)
+        except DecodeError as error:
+            # It is about this one claim, and will be the same in a minute.
+            log.warning("claim %s cannot be checked: %s", plan.reference, error)
+            self._due[plan.uid] = self._clock() + CHECK_DOUBTFUL
+            return
+        except ApiError as error:
+            if not error.object_missing:
+                raise
+            claim = None
+        self._note(plan.uid, claim)
+        here = self.known[plan.uid].here
+        self._due[plan.uid] = self._clock() + (_again(len(self._due)) if here else CHECK_DOUBTFUL)
 
     def ask_list(self, uids: Iterable[str]) -> None:
         """Look for claims by UID in a list of all. ApiError when the server cannot be asked."""
@@ -131,7 +130,8 @@ class ClaimObserver:
 
     def _note(self, uid: str, claim: PartialResourceClaim | None) -> None:
         now = self._clock()
-        own = [] if claim is None or claim.metadata.uid != uid else self._own(claim)
+        results = () if claim is None or claim.metadata.uid != uid else claim.status.results
+        own = [item for item in results if (item.driver, item.pool) == (DRIVER_NAME, self._node_name)]
         before = self.known.get(uid)
         if before is not None and before.here == bool(own):
             answer = replace(before, checked=now, checks=before.checks + 1)
@@ -140,15 +140,6 @@ class ClaimObserver:
         if own and claim is not None:
             answer = replace(answer, chips=self._chips(own), pods=users(claim), consumers=consumers_of(claim))
         self.known[uid] = answer
-
-    def _own(self, claim: PartialResourceClaim) -> list[DeviceRequestAllocationResult]:
-        """What of this node is allocated to the claim."""
-        allocation = claim.status.allocation
-        return [
-            result
-            for result in (allocation.devices.results if allocation is not None else ())
-            if result.driver == DRIVER_NAME and result.pool == self._node_name
-        ]
 
     def _chips(self, own: Iterable[DeviceRequestAllocationResult]) -> frozenset[int] | None:
         """What a claim holds alone; None when a device is of unknown chips, which may be any."""
@@ -400,7 +391,7 @@ class Reconciler:
                 list_due = self._observer.list_due(held)
             for plan in due:
                 self.worker.beat()
-                self._observer.ask((plan,))
+                self._observer.ask(plan)
             if list_due:
                 self._observer.ask_list(unreadable)
             self._in_use = self._uses([uid for uid in unreadable if self._gone(uid)])

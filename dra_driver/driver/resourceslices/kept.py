@@ -173,7 +173,6 @@ def allocated(claims: Iterable[PartialResourceClaim], driver: str, pool: str) ->
     return frozenset(
         result.device
         for claim in claims
-        if claim.status.allocation is not None
-        for result in claim.status.allocation.devices.results
+        for result in claim.status.results
         if (result.driver, result.pool) == (driver, pool)
     )
