@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -80,7 +79,11 @@ def plan(
     meta = claim.metadata
     _check_uid(meta.uid)
     results = own_results(claim)
-    in_force = partial(_core_size, inventory, held, core_sizes, meta.uid)
+
+    def in_force(chip: int) -> int:
+        """Physical cores in a logical one, as the chip's cores are offered: cores that are held keep their size."""
+        return held.core_size(chip, exclude=meta.uid) or core_sizes.get(chip) or inventory.core_size
+
     pairs = [(result, _parts(result, inventory, settings, in_force)) for result in results]
     present = {part.chip: _present(inventory, part.chip, result.device) for result, parts in pairs for part in parts}
     cores = [(result, part) for result, parts in pairs for part in parts if part.cores and not result.admin_access]
@@ -286,13 +289,6 @@ def own_pod(claim: PartialResourceClaim) -> str:
     owners = {owner.uid for owner in claim.metadata.owner_references if owner.kind == "Pod" and owner.controller}
     pods = users(claim)
     return next(iter(owners)) if len(owners) == 1 and pods is not None and pods <= owners else ""
-
-
-def _core_size(
-    inventory: NodeInventory, held: PreparedClaims, core_sizes: Mapping[int, int], uid: str, chip: int
-) -> int:
-    """Physical cores in a logical core of the chip, as its cores are offered: cores that are held keep their size."""
-    return held.core_size(chip, exclude=uid) or core_sizes.get(chip) or inventory.core_size
 
 
 def _parts(
