@@ -56,7 +56,7 @@ from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi, WatchEvent
 from dra_driver.kube.api.watch import WATCH_SECONDS, Reflector
 from dra_driver.kube.objects.core import Node
-from dra_driver.kube.objects.resource import CounterSet, Device, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dra_driver.kube.objects.resource import CounterSet, Device, ResourceSlice
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Backoff, Worker
 
@@ -232,10 +232,7 @@ class CounterPolicy:
         return self._chosen(desired, dropped_problem(self._server))
 
     def _trial(self, desired: Desired) -> str:
-        spec = ResourceSliceSpec(
-            self.driver, ResourcePool(self.node, 1, 1), self.node, shared_counters=desired.counters
-        )
-        dropped = trial(self.api, spec)
+        dropped = trial(self.api, self.driver, self.node, counters=desired.counters)
         keeps = self._dropped_by != self._server if dropped is None else not dropped_counters(dropped)
         return "" if keeps else dropped_problem(self._server)
 

@@ -30,7 +30,7 @@ from dra_driver.kube.api.codec import unrecognised
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi, Stored
 from dra_driver.kube.objects.meta import ObjectMeta
-from dra_driver.kube.objects.resource import ResourceSlice, ResourceSliceSpec
+from dra_driver.kube.objects.resource import CounterSet, Device, ResourcePool, ResourceSlice, ResourceSliceSpec
 from dra_driver.util.worker import Backoff
 
 
@@ -226,12 +226,15 @@ class Writer:
         return stored
 
 
-def trial(api: ResourceApi, spec: ResourceSliceSpec) -> tuple[str, ...] | None:
-    """Fields of such a slice that the server would not keep now; None if it does not say. Nothing is stored.
+def trial(
+    api: ResourceApi, driver: str, node: str, devices: tuple[Device, ...] = (), counters: tuple[CounterSet, ...] = ()
+) -> tuple[str, ...] | None:
+    """Fields of a slice with these that the server would not keep now; None if it does not say. Nothing is stored.
 
     A feature gate changes without the version, and with a restart of the server that a client may not notice; so
     whoever depends on optional fields asks at each look.
     """
+    spec = ResourceSliceSpec(driver, ResourcePool(node, 1, 1), node, devices=devices, shared_counters=counters)
     try:
         return api.create_slice(ResourceSlice(ObjectMeta(generate_name="trial-"), spec), dry_run=True).dropped
     except ApiError as error:

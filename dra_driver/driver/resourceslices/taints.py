@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from dra_driver.driver.resourceslices.reconcile import TAINTS, trial
 from dra_driver.kube.api.codec import ServerVersion
 from dra_driver.kube.api.resources import ResourceApi
-from dra_driver.kube.objects.resource import Device, DeviceTaint, ResourcePool, ResourceSliceSpec
+from dra_driver.kube.objects.resource import Device, DeviceTaint
 
 BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 """Effects that keep the scheduler from allocating a device."""
@@ -122,8 +122,7 @@ class TaintPolicy:
             return Publication(devices)
         self._server = server = self.api.known_version()
         probe = Device("trial", taints=(DeviceTaint("neuron.aws.com/trial", "", "NoSchedule", "2026-01-01T00:00:00Z"),))
-        spec = ResourceSliceSpec(self.driver, ResourcePool(self.node, 1, 1), self.node, devices=(probe,))
-        if TAINTS in (trial(self.api, spec) or ()):
+        if TAINTS in (trial(self.api, self.driver, self.node, devices=(probe,)) or ()):
             return self.weaker(devices)
         if self._logged:
             log.info("the API server %s keeps taints: unhealthy devices are offered with them", server.git_version)
