@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from dra_driver.driver.claims.environment import MODE, NODE_ID, SERVER_ID
 from dra_driver.driver.claims.model import DEVICE_PATH, Plan, PlannedDevice
@@ -97,13 +98,7 @@ def entries(
             reason = "Degraded" if told.health == "healthy" and told.message else told.health.capitalize()
             conditions.append(Condition(HEALTHY, _HEALTH[told.health], reason, one_line(told.message)))
         dated = tuple(
-            Condition(
-                item.type,
-                item.status,
-                item.reason,
-                item.message,
-                since.get((pool, name, item.type, item.status)) or timestamp(now),
-            )
+            replace(item, last_transition_time=since.get((pool, name, item.type, item.status)) or timestamp(now))
             for item in conditions
         )
         made.append(AllocatedDeviceStatus(DRIVER_NAME, pool, name, dated, data))
