@@ -419,17 +419,14 @@ class Checkpoint:
         try:
             yield
         except OSError as error:
-            raise self._not_written(f"cannot {verb} claim {uid} in {self._claims}", error) from error
+            self.unwritable = f"cannot {verb} claim {uid} in {self._claims}: {error.strerror or error}"
+            raise DriverError(
+                self.unwritable,
+                consequence="the call fails and kubelet tries again",
+                remedy="check the free space and the health of the disk that has the state directory",
+            ) from error
         self._in_doubt = in_doubt
         self.unwritable = None
-
-    def _not_written(self, what: str, error: OSError) -> DriverError:
-        self.unwritable = f"{what}: {error.strerror or error}"
-        return DriverError(
-            self.unwritable,
-            consequence="the call fails and kubelet tries again",
-            remedy="check the free space and the health of the disk that has the state directory",
-        )
 
     def _store(self, entry: CheckpointEntry, staged: Staged | None = None) -> None:
         uid, data = entry.plan.uid, encoded(entry)

@@ -187,7 +187,15 @@ class NodeEvents:
         self.counts[outcome] += 1
 
     def _tell(self, node: Node, change: Change) -> str:
-        event = self._event(node, change)
+        event = new_event(
+            ObjectReference("Node", "", node.metadata.name, node.metadata.uid),
+            change.reason,
+            change.text,
+            self._component,
+            key=change.key,
+            moment=change.moment,
+            wrong=change.begins,
+        )
         stored = self._known.get(change.key)
         if stored is None:
             try:
@@ -204,18 +212,6 @@ class NodeEvents:
         again = {"count": stored.count + 1, "lastTimestamp": timestamp(change.moment), "message": event.message}
         self._known[change.key] = self._api.patch_event(CLUSTER_NAMESPACE, event.metadata.name, again)
         return "counted"
-
-    def _event(self, node: Node, change: Change) -> Event:
-        about = ObjectReference("Node", "", node.metadata.name, node.metadata.uid)
-        return new_event(
-            about,
-            change.reason,
-            change.text,
-            self._component,
-            key=change.key,
-            moment=change.moment,
-            wrong=change.begins,
-        )
 
     def _take(self) -> bool:
         now = time.monotonic()
