@@ -229,7 +229,7 @@ class NodeAgent:
         self._offering.keep(prepared_devices(self._checkpoint) or {})
         self._api_server.worker.start()
         self._slices.start()
-        self._node_status.start()
+        self._node_status.worker.start()
         if self._node is not None:
             self._saw(self._node)
         self._containers.start()
@@ -260,7 +260,7 @@ class NodeAgent:
         log.info("stopping; slices and prepared claims stay")
         stop_in_turn(
             (self._slices.stop, THREAD_GRACE),
-            (self._node_status.stop, THREAD_GRACE),
+            (self._node_status.worker.stop, THREAD_GRACE),
             (self._plugin.stop, CALL_GRACE),
             (self._reconciler.worker.stop, REPAIR_GRACE),
             *([(self._claim_status.worker.stop, THREAD_GRACE)] if self._claim_status is not None else []),

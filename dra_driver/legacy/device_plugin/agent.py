@@ -270,7 +270,7 @@ class DevicePluginAgent:
         log.info("neuron-dra-driver %s, device plugin on node %s", VERSION, self._settings.node_name)
         self._guard()
         self._sources.start()
-        self._node_status.start()
+        self._node_status.worker.start()
         self._host.start()
         self._chips.start()
         self._node_watch.start()
@@ -295,7 +295,7 @@ class DevicePluginAgent:
             (self._keeper.stop, CALL_GRACE),
             (self._sources.stop, THREAD_GRACE),
             (self._node_watch.stop, THREAD_GRACE),
-            (self._node_status.stop, THREAD_GRACE),
+            (self._node_status.worker.stop, THREAD_GRACE),
             (self._last_word, LAST_WORD_GRACE),
             (self._chips.stop, THREAD_GRACE),
             (self._host.stop, THREAD_GRACE),

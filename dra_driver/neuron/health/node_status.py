@@ -23,7 +23,7 @@ from dra_driver.neuron.health.node_events import Change, NodeEvents
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import PRESENT
 from dra_driver.util.metrics import Sample
-from dra_driver.util.worker import Backoff, Worker
+from dra_driver.util.worker import Backoff
 
 if TYPE_CHECKING:
     from dra_driver.kube.api.resources import ResourceApi
@@ -84,27 +84,16 @@ class NodeStatusWriter:
         self._events = events or NodeEvents(api, component)
         parts = (*self._labels, self._condition, *self._problems.values())
         self._writer = OwnNodeWriter(api, node_name, parts, chore=self._tell, **waits)
+        self.worker = self._writer.worker
+        """Writes as soon as the Node is known, and what is to be said on it; all that was written stays."""
         self._health: NodeHealth | None = None
         self._looked: NodeHealth | None = None
         """Of the worker: the health of which the Events have been told."""
         self._told: tuple[tuple[int, str], ...] | None = None
         """The faults that the Node's condition named when it was first seen; None: not seen yet."""
 
-    @property
-    def worker(self) -> Worker:
-        """The one thread."""
-        return self._writer.worker
-
-    def start(self) -> None:
-        """Begin to write as soon as the Node is known, and what is to be said on it."""
-        self._writer.start()
-
-    def stop(self, timeout: float = 5.0) -> None:
-        """Write nothing any more, and end; all that was written stays."""
-        self._writer.stop(timeout)
-
     def last_word(self, seconds: float) -> None:
-        """After ``stop``: say that nobody watches the chips any more, within so many seconds or not at all."""
+        """With the worker stopped: say that nobody watches the chips any more, within so many seconds or not at all."""
         if self._health is not None and self._health.chips:
             self._writer.conclude(self._condition, (condition.stopped(self._health),), seconds)
 

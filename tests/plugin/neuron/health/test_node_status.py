@@ -62,13 +62,13 @@ def telling(
         on_list,
         lambda event: writer.saw(event.object) if event.object is not None else None,
     )
-    writer.start()
+    writer.worker.start()
     reflector.start()
     try:
         yield writer
     finally:
         reflector.stop()
-        writer.stop()
+        writer.worker.stop()
 
 
 BEGAN = int(time.time()) - 100
