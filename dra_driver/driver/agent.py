@@ -178,7 +178,7 @@ class NodeAgent:
             plan_settings,
             metadata=metadata,
             operations=self._operations,
-            published=lambda: self._offering.published,
+            facts=lambda: self._offering.facts,
             status=self._claim_status,
             rights_changed=lambda: self._slices.trigger("the API server's answer about a claim shows other rights"),
         )

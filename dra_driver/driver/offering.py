@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dra_driver.driver.claims.prepare import Published
+from dra_driver.driver.claims.prepare import NodeFacts
 from dra_driver.driver.resourceslices.controller import Desired, DeviceSource
 from dra_driver.driver.resourceslices.devices import (
     KeptDevice,
@@ -104,7 +104,7 @@ class Offering(DeviceSource):
         """The host's, by which cores are published; None: nothing has been compared with the server yet."""
         self.now = OfferState()
         """Replaced as a whole: read it once, use that."""
-        self.published = Published()
+        self.facts = NodeFacts()
         """Likewise, for preparations."""
 
     @property
@@ -142,7 +142,7 @@ class Offering(DeviceSource):
             offered = self.now.offer
             if self._completed is not None and chosen in (offered.devices, offered.fallback):
                 self._core_size = self._completed.core_size
-                self.published = replace(self.published, core_sizes=offered.core_sizes)
+                self.facts = replace(self.facts, core_sizes=offered.core_sizes)
         return None, self._keeper.due if kept else math.inf
 
     # News
@@ -225,7 +225,7 @@ class Offering(DeviceSource):
             sizes = {} if former == whole.core_size else dict.fromkeys(whole.chip_indexes, former)
             sick = [chip for chip in health.chips if chip.faults]
             told = self._settings.device_metadata == "on"
-            self.published = Published(
+            self.facts = NodeFacts(
                 unhealthy=policy.blocking(sick, whole.instance_type, now) if sick else {},
                 held_back=back,
                 core_sizes=sizes | dict(offered.core_sizes),

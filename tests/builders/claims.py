@@ -14,7 +14,7 @@ from dra_driver.driver.claims import planner
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.metadata import MetadataDirectory
 from dra_driver.driver.claims.model import Needs, Plan, PlanSettings
-from dra_driver.driver.claims.prepare import Preparer, Published
+from dra_driver.driver.claims.prepare import NodeFacts, Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi
@@ -256,7 +256,7 @@ class Node:
         """UIDs of the claims that kubelet lists with containers."""
         self.kubelet_silent: DriverError | None = None
         self.slept: list[float] = []
-        self.published = Published()
+        self.facts = NodeFacts()
         self._open()
 
     def restart(self) -> None:
@@ -274,7 +274,7 @@ class Node:
             lambda _: self.inventory,
             self.settings,
             metadata=self.metadata,
-            published=lambda: self.published,
+            facts=lambda: self.facts,
             sleep=self.slept.append,
         )
         self.reconciler = Reconciler(

@@ -73,8 +73,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """What is said of the node's chips now, as far as it matters to a preparation."""
+class NodeFacts:
+    """What is known of the node's chips now beside what the host shows, as far as it matters to a preparation."""
 
     unhealthy: Unhealthy = field(default_factory=dict)
     held_back: HeldBack = field(default=HeldBack())
@@ -105,7 +105,7 @@ class Preparer:
         settings: the administrator's choices.
         metadata: where containers' files about their devices are.
         operations: durations, for Prometheus.
-        published: what is said of the node's chips now; asked at each plan, by any thread.
+        facts: what is known of the node now; asked at each plan, by any thread.
         rights_changed: called when the API server begins, or ceases, to refuse to tell of claims.
         status: is told of each outcome, and writes it into the claim later; None: claims are not written.
         sleep: ``time.sleep``, for tests.
@@ -121,7 +121,7 @@ class Preparer:
         *,
         metadata: MetadataDirectory,
         operations: Operations | None = None,
-        published: Callable[[], Published] = Published,
+        facts: Callable[[], NodeFacts] = NodeFacts,
         rights_changed: Callable[[], None] = lambda: None,
         status: ClaimStatusWriter | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -133,7 +133,7 @@ class Preparer:
         self._settings = settings
         self._metadata = metadata
         self._operations = operations or Operations()
-        self._published = published
+        self._facts = facts
         self._rights_changed = rights_changed
         self._allowed = True
         self._status = status
@@ -234,7 +234,7 @@ class Preparer:
     def _new_plan(
         self, claim: PartialResourceClaim, inventory: NodeInventory, held: PreparedClaims, known: _Known
     ) -> Plan | Needs:
-        now = self._published()
+        now = self._facts()
         _check_held_back(claim, now.held_back)
         made = plan(claim, inventory, held, self._settings, known.consumers, now.unhealthy, now.core_sizes, known.pods)
         if isinstance(made, Plan) and now.attributes is not None:

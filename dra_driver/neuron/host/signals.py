@@ -64,6 +64,8 @@ class ChipReading:
     heartbeat: int | None = None
     state: int | None = None
     """Of ``reset``: 0 resetting, 1 ready, 2 invalid."""
+    connected: tuple[int, ...] | None = None
+    """Neighbours in ``connected_devices``; None: not read."""
     missing_links: tuple[int, ...] | None = None
     """Neighbours that the instance type has and ``connected_devices`` lacks; None where that cannot be told."""
     core_errors: Mapping[str, Mapping[int, int]] | None = None
@@ -205,7 +207,7 @@ class SignalReader:
             components=values.get(COMPONENTS, components),
             heartbeat=values.get(HEARTBEAT, count),
             state=values.get(RESET, _state),
-            missing_links=values.get(CONNECTED, parse_connected),
+            connected=values.get(CONNECTED, parse_connected),
             core_errors=self._cores(files, path, values) if cores else None,
             there=frozenset(values.there),
             problems=values.problems,
@@ -271,20 +273,18 @@ def _state(text: str) -> int | None:
 
 
 def _with_links(inventory: NodeInventory, chips: list[ChipReading]) -> list[ChipReading]:
-    """The chips with the neighbours they lack in place of those they have.
+    """The chips with the neighbours that they lack.
 
     Told only where the table is sure of the links, and on a full node: the kernel driver prints no links otherwise.
     """
     kind = lookup(inventory.instance_type)
     full = kind is not None and {chip.index for chip in chips} == set(range(kind.devices or 0))
     if kind is None or not full or not kind.fabric.adjacency_promised or "fabric" in kind.inferred:
-        return [replace(chip, missing_links=None) for chip in chips]
+        return chips
     return [
-        chip
-        if chip.missing_links is None
-        else replace(
-            chip, missing_links=tuple(sorted(set(kind.fabric.neighbours(chip.index)) - set(chip.missing_links)))
-        )
+        replace(chip, missing_links=tuple(sorted(set(kind.fabric.neighbours(chip.index)) - set(chip.connected))))
+        if chip.connected is not None
+        else chip
         for chip in chips
     ]
 

@@ -107,7 +107,7 @@ def test_an_offer_follows_from_the_latest_news_of_each_kind(news: list[tuple[str
     assert shown(desired.devices) == shown(expected.devices)
     assert (desired.counters, held) == (expected.counters, back)
     assert bool(world.offering.now.label_problem) == (last["label"] == "nonsense")
-    told = world.offering.published
+    told = world.offering.facts
     assert told.held_back == back
     assert told.attributes is not None
     assert set(told.attributes) == {device.name for device in (*expected.fallback, *expected.devices)}

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from dra_driver.driver.claims.numbering import EXTENDED_RESOURCE_CLAIM
-from dra_driver.driver.claims.prepare import Published
+from dra_driver.driver.claims.prepare import NodeFacts
 from dra_driver.kube.api.errors import Unreachable
 from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.names import DRIVER_NAME
@@ -97,7 +97,7 @@ def _prepared(node: Node, item: ResourceClaim) -> ResourceClaim:
 
 
 def test_the_agent_says_at_which_size_cores_of_a_chip_are_offered(node: Node, api: ApiServer) -> None:
-    node.published = Published(core_sizes={5: 1})
+    node.facts = NodeFacts(core_sizes={5: 1})
     assert told(node, _prepared(node, cores(1, "a", "5-2", "5-3"))) == "2-3"
     assert told(node, _prepared(node, cores(2, "b", "6-2", "6-3"))) == "2-3"
     assert "NEURON_LOGICAL_NC_CONFIG=1" in node.env(cores(1, "a", "5-2"))
