@@ -179,10 +179,13 @@ class Explanation:
     """An earlier subject with equal claims and the same explanation; "" for none."""
 
     def with_state(self, state: str, causes: tuple[str, ...], ways: tuple[str, ...]) -> Explanation:
-        """The same of a pod that has a node, with how it is there; it is not fine while there are causes."""
-        return replace(
-            self, state=state, causes=causes, remedies=(*ways, *self.remedies), fits=self.fits and not causes
-        )
+        """The same of a pod that has a node, with how it is there; it is not fine while there are causes.
+
+        Beside these, what its claims say of devices that are well may be old, and is left out.
+        """
+        placed = tuple(replace(item, says=()) if causes and item.well else item for item in self.placed)
+        remedies, fits = (*ways, *self.remedies), self.fits and not causes
+        return replace(self, state=state, causes=causes, remedies=remedies, placed=placed, fits=fits)
 
 
 def request_view(claim: str, option: RequestAlternative, found: Sequence[DeviceFinding]) -> RequestView:

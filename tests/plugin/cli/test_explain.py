@@ -393,6 +393,7 @@ def test_a_pod_on_a_node_says_why_it_does_not_run_or_end_there(
         without_driver(bound, None)
     elif case == "ends where the driver is left out":
         without_driver(bound, None)
+        add_word(bound, ("Ready", "True", "Prepared", "as before"), WELL)
         bound.store.create("daemonsets", daemon_set("neuron-dra-driver-kubelet-plugin", {"nodeSelector": {"a": "b"}}))
     elif case in ("crash loop", "evicted"):
         without_driver(bound, CRASHING if case == "crash loop" else EVICTED)
