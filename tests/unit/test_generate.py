@@ -51,16 +51,16 @@ def test_a_new_row_is_named_by_a_check_and_then_written_to_all_that_follows(
 ) -> None:
     row = INSTANCE_TYPES["trn2.48xlarge"]
     monkeypatch.setattr(program, "INSTANCE_TYPES", {**INSTANCE_TYPES, "trn4.48xlarge": row})
-    files = [tree / path for path in TARGETS["instance-types"].make()]
+    files = [tree / path for path in TARGETS["chart-types"].make()]
     before = [file.read_text() for file in files]
-    assert generate(monkeypatch, "--check", "instance-types", "faults") == 1
+    assert generate(monkeypatch, "--check", "chart-types", "faults") == 1
     told = capsys.readouterr().out
     assert '+  "trn4.48xlarge"' in told
-    assert "-- instance-types: not as dra_driver/neuron/topology/instance_types.py says" in told
+    assert "-- chart-types: not as dra_driver/neuron/topology/instance_types.py says" in told
     assert [file.read_text() for file in files] == before
-    assert generate(monkeypatch, "instance-types") == 0
+    assert generate(monkeypatch, "chart-types") == 0
     assert [text.count("trn4.48xlarge") for text in (file.read_text() for file in files)] == [1]
-    assert generate(monkeypatch, "--check", "instance-types") == 0
+    assert generate(monkeypatch, "--check", "chart-types") == 0
 
 
 def test_what_cannot_be_made_here_is_said_and_left(
