@@ -249,6 +249,8 @@ def _sick(row: NodeRow) -> str:
 
 def cluster_table(nodes: Sequence[NodeRow], *, every_chip: bool) -> str:
     """One line for each fault of chips, and for each healthy chip or for all; what is wrong with drivers below."""
+    from dra_driver.neuron.health.faults import REMEDIES
+
     lines: list[tuple[str, ...]] = [("NODE", *FAULT_COLUMNS, "HOLDERS")]
     texts = []
     for node in nodes:
@@ -276,5 +278,7 @@ def cluster_table(nodes: Sequence[NodeRow], *, every_chip: bool) -> str:
         if node.condition and len(well) == len(node.chips):
             # Such as that of a detector that does not name the chips.
             lines.append((node.name, "-", "-", node.condition, *("-",) * 5))
+    remedies = {fault.row.remedy for node in nodes for chip in node.chips for fault in chip.faults if fault.row}
+    texts += [f"{remedy}: {REMEDIES[remedy]}" for remedy in sorted(remedies)]
     table = columns([[printable(cell) for cell in line] for line in lines])
     return "\n".join([table, *([""] if texts else []), *map(printable, texts)])

@@ -68,7 +68,7 @@ def state_of(pod: ReportedPod) -> PodState:
     # Between two crashes it runs for a moment.
     before = [(item, ended) for item in status.container_statuses if (ended := item.last_state.terminated) is not None]
     for item, ended in before if word == "NotReady" else ():
-        detail = f"{item.restart_count} restarts; {_last_line(ended)}"
+        detail = f"{_restarts(item)}; {_last_line(ended)}" if ended.exit_code else detail
     return PodState(word, since, one_line(detail, LINE_BYTES))
 
 
@@ -83,7 +83,11 @@ def _trouble(item: ContainerStatus) -> tuple[str, str] | None:
     word = now.waiting.reason or "Waiting"
     if last is None:
         return word, "" if word in _CREATING else one_line(now.waiting.message, LINE_BYTES)
-    return word, f"{item.restart_count} restarts; {_last_line(last)}"
+    return word, f"{_restarts(item)}; {_last_line(last)}"
+
+
+def _restarts(item: ContainerStatus) -> str:
+    return f"{item.restart_count} restart{'s' if item.restart_count != 1 else ''}"
 
 
 def _last_line(ended: ContainerStateTerminated) -> str:
@@ -194,13 +198,15 @@ def _condition(conditions: Sequence[Condition], kind: str) -> Condition | None:
 def _read_why(pod: str, word: str) -> str:
     """Where the reason is for which a pod is not well; ``word``: as of its state, or "" for one that runs."""
     namespace, _, name = pod.partition("/")
-    if not word:
-        return f"read why: kubectl -n {namespace} logs {name}"
+    if word in ("", "NotReady"):
+        return f"read why: kubectl -n {namespace} logs {name} --tail 20"
     if word not in _CRASHED:
         return f"read why: kubectl -n {namespace} describe pod {name}"
     return (
-        f"read why (kubectl -n {namespace} logs {name} --previous); if it began with a change of settings or image, "
-        "revert it: helm rollback to a revision from helm history, or the installer script with the previous settings"
+        "if it began with a change of settings or image, correct or revert that (helm rollback to a revision from helm "
+        "history; the installer script with the previous settings; kubectl rollout undo --to-revision), and with "
+        "updateStrategy OnDelete, delete the pod afterwards; else read why: "
+        f"kubectl -n {namespace} logs {name} --previous"
     )
 
 

@@ -156,13 +156,17 @@ def test_a_server_that_ends_watches_at_once_is_not_asked_in_a_loop(server: ApiSe
     assert lists(server) == 1
 
 
-def test_a_server_that_fails_or_drops_is_not_asked_in_a_loop(server: ApiServer) -> None:
+def test_a_server_that_fails_or_drops_is_not_asked_in_a_loop_and_told_of_once(
+    server: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
     server.fail(500, times=3)
     server.drop(times=10_000)
     with Follower(server) as follower:
         time.sleep(1.5)
         assert follower.reflector.last_error != ""
     assert 2 <= len(server.requests) <= 16, "each lost read is tried twice at most"
+    told = [record.args for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 2, "one for each of the two failures"
 
 
 def test_errors_end_in_a_list_and_a_watch(server: ApiServer) -> None:
