@@ -43,7 +43,7 @@ class AnyNode(Protocol):
 
 def selects(selector: NodeSelector, name: str, labels: Mapping[str, str]) -> bool:
     """Whether one of the terms matches the node of this name; NodeSelectorError for a malformed selector."""
-    return any(_term(name, labels, term) for term in selector.node_selector_terms)
+    return any(_matches(name, labels, term) for term in selector.node_selector_terms)
 
 
 def unselected(node: AnyNode, node_selector: Mapping[str, str], affinity: NodeSelector | None) -> str:
@@ -59,7 +59,8 @@ def unselected(node: AnyNode, node_selector: Mapping[str, str], affinity: NodeSe
     if affinity is None or selects(affinity, name, labels):
         return ""
     known = {**labels, "metadata.name": name}
-    wanted = " or ".join(_requirement(item, known) for item in _unmet(name, labels, affinity)[:MAX_TERMS])
+    unmet = [item for term in affinity.node_selector_terms if (item := _unmet(name, labels, term)) is not None]
+    wanted = " or ".join(_requirement(item, known) for item in unmet[:MAX_TERMS])
     return f"the pod's node affinity does not match{wanted and f': it requires {wanted}'}"
 
 
@@ -83,25 +84,16 @@ def _requirement(item: NodeSelectorRequirement, known: Mapping[str, str]) -> str
     return f"{item.key} {item.operator}{values}, which {has}"
 
 
-def _unmet(name: str, labels: Mapping[str, str], selector: NodeSelector) -> tuple[NodeSelectorRequirement, ...]:
-    """Of each term that does not match the node, the first requirement that it does not meet."""
-    return tuple(
-        next(item for item in requirements if not _meets(name, labels, term, item))
-        for term in selector.node_selector_terms
-        if (requirements := (*term.match_expressions, *term.match_fields)) and not _term(name, labels, term)
-    )
+def _unmet(name: str, labels: Mapping[str, str], term: NodeSelectorTerm) -> NodeSelectorRequirement | None:
+    """The first requirement that the node does not meet."""
+    for item in term.match_expressions:
+        if not _expression(labels, item):
+            return item
+    return next((item for item in term.match_fields if not _field(name, item)), None)
 
 
-def _meets(name: str, labels: Mapping[str, str], term: NodeSelectorTerm, item: NodeSelectorRequirement) -> bool:
-    return _expression(labels, item) if item in term.match_expressions else _field(name, item)
-
-
-def _term(name: str, labels: Mapping[str, str], term: NodeSelectorTerm) -> bool:
-    if not term.match_expressions and not term.match_fields:
-        return False
-    return all(_expression(labels, item) for item in term.match_expressions) and all(
-        _field(name, item) for item in term.match_fields
-    )
+def _matches(name: str, labels: Mapping[str, str], term: NodeSelectorTerm) -> bool:
+    return bool(term.match_expressions or term.match_fields) and _unmet(name, labels, term) is None
 
 
 def _field(name: str, item: NodeSelectorRequirement) -> bool:

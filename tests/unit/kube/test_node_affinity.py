@@ -1,0 +1,34 @@
+"""What keeps a pod off a node is told, however the affinity is written."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dra_driver.kube.node_affinity import selects, unselected
+from dra_driver.kube.objects.core import Node, NodeMeta, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+
+KEYS = st.sampled_from(["a", "metadata.name"])
+VALUES = st.sampled_from(["1", "2"])
+EXPRESSIONS = st.one_of(
+    st.builds(NodeSelectorRequirement, KEYS, st.sampled_from(["In", "NotIn"]), st.tuples(VALUES)),
+    st.builds(NodeSelectorRequirement, KEYS, st.sampled_from(["Exists", "DoesNotExist"])),
+    st.builds(NodeSelectorRequirement, KEYS, st.sampled_from(["Gt", "Lt"]), st.tuples(VALUES)),
+)
+FIELDS = st.builds(NodeSelectorRequirement, KEYS, st.sampled_from(["In", "NotIn"]), st.tuples(VALUES))
+TERMS = st.builds(
+    NodeSelectorTerm, st.lists(EXPRESSIONS, max_size=2).map(tuple), st.lists(FIELDS, max_size=2).map(tuple)
+)
+SAME = NodeSelectorRequirement("metadata.name", "In", ("1",))
+
+
+@given(st.lists(TERMS, max_size=3), st.dictionaries(KEYS, VALUES))
+@example([NodeSelectorTerm((SAME,), (SAME,))], {"metadata.name": "1"})  # a label may have the name of the field
+def test_where_no_term_matches_the_first_requirement_of_each_that_is_not_met_is_named(
+    terms: list[NodeSelectorTerm], labels: dict[str, str]
+) -> None:
+    node, affinity = Node(NodeMeta("2", labels=labels)), NodeSelector(tuple(terms))
+    text = unselected(node, {}, affinity)
+    assert bool(text) != selects(affinity, "2", labels)
+    some = [term for term in terms if term.match_expressions or term.match_fields]
+    assert text.count(", which ") == (len(some) if text else 0)
