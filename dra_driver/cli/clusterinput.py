@@ -80,12 +80,12 @@ def asking(args: argparse.Namespace) -> Iterator[Transport]:
         UsageError: the kubeconfig or its context cannot be used, or the server does not answer. Exit status 1 is
             reserved for results about devices.
     """
-    from dra_driver.kube.api.client import Transport
+    from dra_driver.kube.api.client import READ_TIMEOUT, Transport
     from dra_driver.kube.api.errors import ApiError
 
     try:
-        asked = {"user": args.as_user or "", "timeout": args.request_timeout}
-        transport = Transport.from_kubeconfig(args.kubeconfig, args.context, **asked)
+        timeout = args.request_timeout or READ_TIMEOUT
+        transport = Transport.from_kubeconfig(args.kubeconfig, args.context, user=args.as_user or "", timeout=timeout)
         try:
             yield transport
         finally:

@@ -209,7 +209,6 @@ def add_cluster(parser: argparse.ArgumentParser, what: str | None = None, *, nam
         "--request-timeout",
         metavar="TIME",
         type=_seconds,
-        default=15.0,
         help="how long to wait for an answer of the API server, such as 5s or 1m (default: 15s)",
     )
     if namespaces is not None:

@@ -362,15 +362,26 @@ class Transport:
 
     @classmethod
     def from_kubeconfig(
-        cls, path: str | None, context: str | None = None, user_agent: str = "dra-driver", **changes: Any
+        cls,
+        path: str | None,
+        context: str | None = None,
+        user_agent: str = "dra-driver",
+        *,
+        place: str = "here",
+        user: str = "",
+        timeout: float = READ_TIMEOUT,
     ) -> Transport:
-        """Use a kubeconfig; None is ``$KUBECONFIG`` or ``~/.kube/config``. ``changes``: fields of the RestConfig.
+        """Use a kubeconfig; None is ``$KUBECONFIG`` or ``~/.kube/config``. For the others see ``RestConfig``.
 
         Raises:
             DriverError: it is unusable. ModuleNotFoundError: the official client, which reads it, is not installed.
         """
         remedy = f"check {path or 'the kubeconfig file'} and its {context or 'current'} context"
-        return cls._load(lambda: replace(config_from_kubeconfig(path, context), **changes), user_agent, remedy)
+
+        def load() -> RestConfig:
+            return replace(config_from_kubeconfig(path, context), place=place, user=user, timeout=timeout)
+
+        return cls._load(load, user_agent, remedy)
 
     @classmethod
     def _load(cls, load: Callable[[], RestConfig], user_agent: str, remedy: str) -> Transport:

@@ -162,7 +162,6 @@ def legal(kind: InstanceType, options: EmulationOptions) -> tuple[str, ...]:
     new = release(driver_version(kind, options)) >= NEW_FILES_SINCE
     counters = {f"{HARDWARE}/{ECC_FILES[name]}" for name in (ECC_FILES if new else ECC_FILES_OF_OLD_DRIVERS)}
     offered: Mapping[How, bool] = {
-        "grows": new,
         "listed": new and kind.family in HEALTH_FAMILIES,
         "frozen": new and kind.family in HEALTH_FAMILIES,
         "unlinked": kind.fabric.adjacency_promised and kind.fabric.size > 1 and "fabric" not in kind.inferred,
@@ -171,7 +170,7 @@ def legal(kind: InstanceType, options: EmulationOptions) -> tuple[str, ...]:
     return tuple(
         code
         for code, sign in SIGNS.items()
-        if offered.get(sign.how, True) and (sign.how != "count" or sign.where in counters)
+        if (sign.where in counters if sign.how in ("count", "grows") else offered.get(sign.how, True))
     )
 
 

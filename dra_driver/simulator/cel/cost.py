@@ -502,9 +502,8 @@ class Estimator:
             return cost
         parts = []
         for arg in node.args:
-            cost = self.cost(
-                arg
-            )  # determines size and path; called here, because each frame counts in a deep expression
+            # Determines size and path; called here, because each frame counts in a deep expression.
+            cost = self.cost(arg)
             parts.append(self.operand(arg, cost))
         if node.target is not None:
             cost = self.cost(node.target)

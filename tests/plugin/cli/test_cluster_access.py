@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
+from dra_driver.kube.api.client import READ_TIMEOUT
 from tests.doubles.apiserver.server import ApiServer
 from tests.golden import golden
 
@@ -124,6 +125,12 @@ def test_a_silent_server_is_waited_for_as_long_as_asked(
     assert main(["top", "--once", "--kubeconfig", silent[1], "--request-timeout", "1s"]) == 2
     assert 0.9 < time.monotonic() - began < 10
     golden(capsys.readouterr().err)
+
+
+def test_the_help_says_how_long_a_server_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["top", "--help"])
+    assert f"(default: {READ_TIMEOUT:g}s)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_requests_are_made_as_the_user_that_is_named(silent: tuple[socket.socket, str]) -> None:

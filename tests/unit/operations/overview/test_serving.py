@@ -39,6 +39,7 @@ def of(kind: Any, item: Object) -> Any:
         pytest.param([{"nodeSelector": {"neuron": "yes"}}], id="selector"),
         pytest.param([{"tolerations": [{"key": "other", "operator": "Exists"}]}], id="taint"),
         pytest.param([{"tolerations": [{"operator": "Exists"}]}], id="the node is selected"),
+        pytest.param([{"tolerations": [{"key": "dedicated", "operator": "Exists"}]}], id="its own taint is tolerated"),
         pytest.param([{"nodeSelector": {"a": "b"}}, {"nodeSelector": {"c": "d"}}], id="two"),
         pytest.param([{"nodeSelector": {"a": "b"}}, {"tolerations": [{"operator": "Exists"}]}], id="one of two"),
         pytest.param([], id="none"),
