@@ -406,11 +406,18 @@ def test_a_pod_on_a_node_says_why_it_does_not_run_or_end_there(
     golden(capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("left_out", [False, True], ids=["crash loop", "left out"])
 def test_a_pod_that_waits_is_told_why_the_nodes_offer_nothing(
-    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    left_out: bool, server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.wipe_slices("node-a")
-    server.store.create("pods", CRASHING)
+    if left_out:
+        node = server.store.get("nodes", "node-a")
+        node["metadata"]["labels"] = {**node["metadata"].get("labels", {}), TYPE_LABEL: "trn2.48xlarge"}
+        server.store.update("nodes", "node-a", node)
+        server.store.create("daemonsets", daemon_set("driver", {"nodeSelector": {"a": "b"}}))
+    else:
+        server.store.create("pods", CRASHING)
     with server:
         assert explained(server, tmp_path, "pod/web-0", "-n", "shop") == 1
     golden(capsys.readouterr().out)

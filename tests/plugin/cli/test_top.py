@@ -25,6 +25,7 @@ from tests.builders.overview import (
     add_plugin_node,
     add_plugin_pod,
     add_waiting,
+    daemon_set,
     driver_pod,
     taint,
 )
@@ -305,6 +306,18 @@ def test_the_screen_repeats_what_is_left_out(server: ApiServer, tmp_path: Path) 
         read_until(ours, LEFT_SCREEN)
         assert process.wait(10) == 0
     os.close(ours)
+
+
+@pytest.mark.parametrize("permitted", [True, False], ids=["permitted", "not permitted"])
+def test_a_node_that_the_daemon_set_leaves_out_is_told_with_the_clause_to_those_who_may_read_it(
+    permitted: bool, server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.wipe_slices("node-2")
+    server.store.create("daemonsets", daemon_set("driver", {"nodeSelector": {"a": "b"}}))
+    if not permitted:
+        server.fail(403, 10**6, path="/daemonsets$", message="daemonsets is forbidden")
+    lines = shown(server, tmp_path, capsys, "top", "--once").splitlines()
+    golden(next(line for line in lines if line.startswith("node-2  -")))
 
 
 # Taints by administrators

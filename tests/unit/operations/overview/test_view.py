@@ -497,10 +497,12 @@ def test_pods_that_wait_say_for_what_and_why() -> None:
 def test_what_is_said_of_a_driver_where_pods_cannot_be_read_or_it_ended_just_now() -> None:
     ended = driver_pod("node-1", state={"terminated": CRASHED}, ready=False)
     begun = driver_pod("node-1", last=CRASHED, ready=False)
+    updated = driver_pod("node-1", last={"exitCode": 0, "reason": "Completed"}, ready=False)
     node = kept(NODES, NEURON_NODE)
     frames = [
         view(ClusterView([node], pods=[kept(PODS, ended)])),
         view(ClusterView([node], pods=[kept(PODS, begun)])),
+        view(ClusterView([node], pods=[kept(PODS, updated)])),
         view(ClusterView([node], whole=False)),
     ]
     golden(f"{found.nodes[0].serving.word}: {found.nodes[0].serving.problem}" for found in frames)
