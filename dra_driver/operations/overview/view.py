@@ -493,53 +493,23 @@ def _row(
     offered = offered and served.word != NOT_LOADED
     hardware = _hardware(devices, kind)
     uses = [use for claim, names in held for use in _of_claim(claim, names, name, hardware, pods)]
-    physical = _physical(kind)
     if by_plugin is None:
-        offers = _offers(devices)
-        # Without slices and a known type, there is at least what somebody has.
-        former = _former_plugin(kind, len(hardware.chips))
-        uses += [_of_plugin(pod, pod.holding, former, physical) for pod in plugin if pod.holding is not None]
-        row = lookup(kind)
-        chips_of_type = range(row.devices or 0) if row is not None and not devices else ()
-        indexes = hardware.chips or tuple(
-            sorted({*chips_of_type, *(chip for use in uses for chip in use.holder.chips)})
-        )
-        cores = {index: _cores(hardware, index, physical) for index in indexes}
+        offers, former = _offers(devices), _former_plugin(kind, len(hardware.chips))
+        uses += [_of_plugin(pod, pod.holding, former, _physical(kind)) for pod in plugin if pod.holding is not None]
+        cores = _without_plugin(devices, kind, hardware, uses)
     else:
-        uses += [_of_plugin(pod, pod.holding, by_plugin) for pod in plugin if pod.holding is not None]
         offers = ((NeuronResource.DEVICE.value, by_plugin.devices), (NeuronResource.CORE.value, by_plugin.cores))
-        indexes = tuple(range(by_plugin.devices))
-        cores = dict.fromkeys(indexes, (by_plugin.cores_per_device, 1))
+        uses += [_of_plugin(pod, pod.holding, by_plugin) for pod in plugin if pod.holding is not None]
+        cores = dict.fromkeys(range(by_plugin.devices), (by_plugin.cores_per_device, 1))
     health, unusable = node.condition(HEALTH_CONDITION), node.metadata.annotations.get(UNUSABLE, "")
-    if not offered:
-        faults, blocked = _UNKNOWN
-    else:
-        faults, blocked = _faults(devices, kind) if devices else _told(health, unusable, indexes)
+    faults, blocked = _UNKNOWN
+    if offered:
+        faults, blocked = _faults(devices, kind) if devices else _told(health, unusable, cores)
     if problem or not offered:
-        blocked = frozenset(indexes)
+        blocked = frozenset(cores)
     elif held_back and by_plugin is None:
-        blocked |= frozenset(indexes) - {part.chip for device in open_ for part in hardware.parts(device.name)}
-    users: dict[int, list[tuple[str, tuple[int, ...]]]] = defaultdict(list)
-    for use in uses:
-        for part in use.parts:
-            users[part.chip].append((f"{use.holder.namespace}/{use.holder.name}", part.cores))
-    chips = tuple(
-        _chip(index, users.get(index, ()), faults.get(index, ()), index in blocked, offered, *cores[index])
-        for index in indexes
-    )
-    sick = {
-        chip.index: f"neuron{chip.index}: {', '.join(fault.code for fault in chip.faults)}"
-        for chip in chips
-        if chip.faults
-    }
-    holders = tuple(
-        replace(
-            use.holder,
-            sick=tuple(sick[index] for index in use.holder.chips if index in sick),
-            says=tuple(_says(use, sick, hardware)),
-        )
-        for use in uses
-    )
+        blocked |= cores.keys() - {part.chip for device in open_ for part in hardware.parts(device.name)}
+    chips = _chips(uses, cores, faults, blocked, known=offered)
     return NodeRow(
         name,
         kind,
@@ -553,11 +523,57 @@ def _row(
         servers,
         health.reason if offered and health is not None and health.status != "False" else "",
         chips,
-        holders,
+        _holders(uses, chips, hardware),
         served,
         cluster.whole,
         problem,
         held_back,
+    )
+
+
+def _without_plugin(
+    devices: Collection[Offered], kind: str, hardware: Hardware, uses: Sequence[_Use]
+) -> dict[int, tuple[int, int]]:
+    """The cores of each chip where no device plugin says which there are."""
+    row = lookup(kind)
+    of_type = range(row.devices or 0) if row is not None and not devices else ()
+    # Without slices and a known type, there is at least what somebody has.
+    indexes = hardware.chips or sorted({*of_type, *(chip for use in uses for chip in use.holder.chips)})
+    return {index: _cores(hardware, index, _physical(kind)) for index in indexes}
+
+
+def _chips(
+    uses: Sequence[_Use],
+    cores: Mapping[int, tuple[int, int]],
+    faults: Mapping[int, tuple[ChipFault, ...]],
+    blocked: Collection[int],
+    *,
+    known: bool,
+) -> tuple[ChipRow, ...]:
+    users: dict[int, list[tuple[str, tuple[int, ...]]]] = defaultdict(list)
+    for use in uses:
+        for part in use.parts:
+            users[part.chip].append((f"{use.holder.namespace}/{use.holder.name}", part.cores))
+    return tuple(
+        _chip(index, users.get(index, ()), faults.get(index, ()), index in blocked, known, *of_chip)
+        for index, of_chip in cores.items()
+    )
+
+
+def _holders(uses: Sequence[_Use], chips: Sequence[ChipRow], hardware: Hardware) -> tuple[HolderOfChip, ...]:
+    """Who has the chips, with the faults of these and what claims say."""
+    sick = {
+        chip.index: f"neuron{chip.index}: {', '.join(fault.code for fault in chip.faults)}"
+        for chip in chips
+        if chip.faults
+    }
+    return tuple(
+        replace(
+            use.holder,
+            sick=tuple(sick[index] for index in use.holder.chips if index in sick),
+            says=tuple(_says(use, sick, hardware)),
+        )
+        for use in uses
     )
 
 
