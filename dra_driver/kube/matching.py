@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
+BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
+"""Effects of taints that keep the scheduler from a node or a device; it ignores all others."""
+
 
 class AnyTaint(Protocol):
     """Of a node, or of a device."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from dra_driver.kube.matching import OPERATORS, takes, tolerates
+from dra_driver.kube.matching import BLOCKING, OPERATORS, takes, tolerates
 from dra_driver.kube.objects.core import (
     NodeSelector,
     NodeSelectorRequirement,
@@ -24,8 +24,8 @@ from dra_driver.util.text import first_of
 
 MAX_TERMS: Final = 3
 """Terms of a node affinity that are named."""
-_BLOCKING: Final = ("NoSchedule", "NoExecute")
-_UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+CORDON: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+"""What kubectl cordon puts on a node."""
 
 
 class NodeSelectorError(DriverError):
@@ -66,12 +66,12 @@ def unselected(node: AnyNode, node_selector: Mapping[str, str], affinity: NodeSe
 
 def untolerated(node: AnyNode, tolerations: Sequence[Toleration]) -> str:
     """Which taint of the node keeps a pod off, as half a sentence; "" if none does."""
-    taints = [taint for taint in node.spec.taints if taint.effect in _BLOCKING]
-    if node.spec.unschedulable and _UNSCHEDULABLE not in taints:
-        taints.append(_UNSCHEDULABLE)
+    taints = [taint for taint in node.spec.taints if taint.effect in BLOCKING]
+    if node.spec.unschedulable and CORDON not in taints:
+        taints.append(CORDON)
     for taint in taints:
         if not any(tolerates(toleration, taint) for toleration in tolerations):
-            if taint.key == _UNSCHEDULABLE.key:
+            if taint.key == CORDON.key:
                 return f"the node is cordoned (kubectl uncordon {node.metadata.name} makes it schedulable again)"
             value = f"={taint.value}" if taint.value else ""
             return f"the pod does not tolerate the taint {taint.key}{value}:{taint.effect}"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dra_driver.driver.resourceslices.devices import PLUGIN, RETIRED
+from dra_driver.kube.matching import BLOCKING
 from dra_driver.kube.objects.resource import Device, DeviceTaint
 from dra_driver.neuron.health.faults import FAULTS, REMEDIES, SEVERITIES, Fault
 from dra_driver.neuron.topology.drawing import SIGNS, Sickness
 from dra_driver.neuron.topology.partitions import chips_of
-from dra_driver.simulator.allocator.candidates import BLOCKING, TaintOfRule
+from dra_driver.simulator.allocator.candidates import TaintOfRule
 
 
 def written(taint: DeviceTaint) -> str:

@@ -19,10 +19,9 @@ from msgspec.structs import replace
 from dra_driver.driver.resourceslices.reconcile import TAINTS, trial
 from dra_driver.kube.api.codec import ServerVersion
 from dra_driver.kube.api.resources import ResourceApi
+from dra_driver.kube.matching import BLOCKING
 from dra_driver.kube.objects.resource import Device, DeviceTaint
 
-BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
-"""Effects that keep the scheduler from allocating a device."""
 _STRENGTH: Final = {"None": 1, "NoSchedule": 2, "NoExecute": 3}
 _OLD: Final = (1, 35)
 """Before this release, with the feature gate on: at most four taints, and the effect None is invalid."""

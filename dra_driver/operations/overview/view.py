@@ -12,6 +12,8 @@ from typing import Any, Final, Literal
 from msgspec import structs
 
 from dra_driver.kube.kubelet.versions import kubelet_problem
+from dra_driver.kube.matching import BLOCKING
+from dra_driver.kube.node_affinity import CORDON
 from dra_driver.kube.objects.apps import DaemonSet
 from dra_driver.kube.objects.meta import Condition, ObjectMeta
 from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint, DeviceTaintRule
@@ -29,7 +31,7 @@ from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
 from dra_driver.neuron.topology.partitions import HardwarePart, device_name
 from dra_driver.operations.overview.objects import Claim, Node, Offered, Pod, Refusal, Servers, Slice
 from dra_driver.operations.overview.serving import NOT_LOADED, Daemon, Serving, serving
-from dra_driver.simulator.allocator.candidates import BLOCKING, TaintOfRule, selects, taint_of
+from dra_driver.simulator.allocator.candidates import TaintOfRule, selects, taint_of
 from dra_driver.simulator.explain.findings import named
 from dra_driver.simulator.hardware import MEANINGS, Hardware
 from dra_driver.simulator.taints import fault_of, retired, written
@@ -40,8 +42,6 @@ from dra_driver.util.text import ranges
 Sort = Literal["name", "free", "sick"]
 
 _NUMBERS: Final = re.compile(r"([0-9]{1,18})")
-CORDON: Final = "node.kubernetes.io/unschedulable"
-"""Key of the taint of a cordon, which the status says already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,7 +518,7 @@ def _row(
         tuple(
             written(DeviceTaint(taint.key, taint.value, taint.effect))
             for taint in node.spec.taints
-            if taint.effect in BLOCKING and taint.key != CORDON
+            if taint.effect in BLOCKING and taint.key != CORDON.key  # which the status says already
         ),
         servers,
         health.reason if offered and health is not None and health.status != "False" else "",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from dra_driver.kube.matching import tolerates
+from dra_driver.kube.matching import BLOCKING, tolerates
 from dra_driver.kube.objects.resource import Device, DeviceTaint, DeviceTaintRule, DeviceToleration, ResourceSlice
 from dra_driver.simulator.allocator.capacity import Amount, CapacityError, Usage, amounts, fits
 from dra_driver.simulator.allocator.constraints import Value, value
@@ -15,9 +15,6 @@ from dra_driver.simulator.allocator.nodes import NodeView, matches
 from dra_driver.simulator.allocator.pool_devices import Pool, PoolDevice, SelectorFailure, Selectors, verdict
 from dra_driver.simulator.allocator.release import Release
 from dra_driver.simulator.allocator.requests import AllocationError, RequestAlternative
-
-BLOCKING = ("NoSchedule", "NoExecute")
-"""Taint effects that prevent allocation; all others are ignored."""
 
 
 class TaintOfRule(DeviceTaint, frozen=True):

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dra_driver.kube.matching import BLOCKING
 from dra_driver.kube.objects.resource import (
     CELDeviceSelector,
     DeviceSelector,
@@ -18,7 +19,6 @@ from dra_driver.kube.objects.resource import (
 )
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.simulator.allocator import Allocation, NodeView
-from dra_driver.simulator.allocator.candidates import BLOCKING
 from dra_driver.simulator.cel import Reference, clauses, references
 from dra_driver.simulator.explain.diagnosis import Case, attribute
 from dra_driver.simulator.explain.findings import listed, named

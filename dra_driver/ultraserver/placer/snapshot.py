@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from dra_driver.kube.matching import BLOCKING
 from dra_driver.kube.objects.core import NodeSelectorTerm, PartialNode
 from dra_driver.kube.objects.core import Pod as ApiPod
 from dra_driver.kube.objects.meta import seconds, timestamp
@@ -93,7 +94,7 @@ def _node(node: PartialNode, offers: bool, claim: str) -> ServerNode:
         uid=node.metadata.uid,
         created=seconds(node.metadata.creation_timestamp) or 0.0,
         trouble=next((text for is_so, text in troubles if is_so), ""),
-        taints=tuple(taint for taint in node.spec.taints if taint.effect in ("NoSchedule", "NoExecute")),
+        taints=tuple(taint for taint in node.spec.taints if taint.effect in BLOCKING),
         claim=claim,
     )
 
