@@ -203,10 +203,14 @@ def test_a_node_that_is_mended_is_taken_back(
     hook = tmp_path / "hook"
     hook.write_text(f'#!/bin/sh\necho "$1 $3 $4" >{tmp_path}/told\n')
     hook.chmod(0o755)
+
+    def called() -> str:
+        return (tmp_path / "told").read_text() if (tmp_path / "told").exists() else ""
+
     with recovering(kube, tmp_path, "--act", f"--hook={hook}"):
         with sick(lab, healthy, OTHER, "mem_ecc_repairable_uncorrected"):
-            eventually("the hook to be called", (tmp_path / "told").exists, FAILOVER_SECONDS + 60)
-            assert (tmp_path / "told").read_text() == f"{OTHER} driver-reload hbm-repairable\n"
+            told = eventually("the hook to be called", called, FAILOVER_SECONDS + 60)
+            assert told == f"{OTHER} driver-reload hbm-repairable\n"
             namespace.apply(template("one", request(count=1)), pod("late", templates={"neurons": "one"}, node=OTHER))
             steadily("the pod to wait", lambda: namespace.phase("late") == "Pending", 3)
         eventually("the node to be taken back", lambda: is_as_before(kube, OTHER), 60)
