@@ -118,7 +118,8 @@ def test_devices_of_a_claim_that_is_gone_and_that_kubelet_forgot_are_free_again(
 ) -> None:
     """All twelve devices that the other pod does not have."""
     eventually("the forgotten claim to be released", lambda: reboot.forgotten_uid not in reboot.files.checkpoint(), 10)
-    assert f"claim {reboot.forgotten_uid}: release:" in installation.logs(NODE)
+    said = f"claim {reboot.forgotten_uid}: release:"
+    eventually("the log to say so", lambda: said in installation.logs(NODE), 10)
     rest = pod("rest", templates={"neurons": "twelve"}, node=NODE)
     reboot.namespace.apply(template("twelve", request(count=12)), rest)
     reboot.namespace.wait_ready("rest")
