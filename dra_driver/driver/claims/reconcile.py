@@ -311,7 +311,7 @@ class Reconciler:
         node_name: name of this node, which is also its pool's.
         listed: UIDs of the claims whose devices kubelet lists for containers. DriverError: it cannot be asked now.
         metadata: where containers' files about their devices are.
-        prepared: is told at each pass which claims are prepared, without those of an earlier boot.
+        prepared: is told at each pass which claims are prepared, without those of an earlier boot; under the lock.
         clock: monotonic seconds.
     """
 
@@ -367,8 +367,8 @@ class Reconciler:
             self.counts["remove-temporary"] += self._cdi.remove_temporary()
             findings = self._look(held, inventory)
             boot = self._checkpoint.boot_id
-            plans = [entry.plan for entry in held.entries.values() if not entry.outlived(boot)]
-        self._prepared(plans)
+            # Under the lock: a call that prepares or unprepares meanwhile would report its claim first, and be undone.
+            self._prepared([entry.plan for entry in held.entries.values() if not entry.outlived(boot)])
         for text in findings:
             if text not in self.findings:
                 log.warning("%s", text)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +15,8 @@ import yaml
 from msgspec.structs import replace as changed
 
 from dra_driver.driver.claims.model import NOT_PREPARED, Plan, PreparedClaims, PrepareError
+from dra_driver.driver.claims.prepare import Preparer
+from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.driver.claims.status import Entries, Refusal, differs, entries, is_worse
 from dra_driver.driver.claims.status_writer import (
     FORGET_SECONDS,
@@ -35,13 +39,17 @@ from dra_driver.util.errors import DriverError
 from tests.builders.claims import (
     NODE,
     SETTINGS,
+    ApiServer,
+    Node,
     claim,
     config,
     host,
+    in_time,
     missing,
     neuron_config,
     plan,
     pod,
+    ref,
     result,
     ultraserver_config,
 )
@@ -309,6 +317,32 @@ def test_after_a_start_prepared_claims_are_read_and_only_those_that_lack_somethi
     second.round(60)
     assert [name for name, _ in api.applied] == ["claim-1", "claim-2"]
     assert api.asked == 1 + 2 + 1
+
+
+def test_a_claim_that_is_prepared_while_a_pass_tells_what_is_prepared_is_written(tmp_path: Path) -> None:
+    server, api = ApiServer(ITEM), Api(ITEM)
+    node, writer = Node(tmp_path, server), Rounds(api)
+    preparer = Preparer(
+        server,
+        node.checkpoint,
+        node.cdi,
+        lambda _: host(),
+        SETTINGS,
+        metadata=node.metadata,
+        status=writer,
+    )
+    kubelet = threading.Thread(target=lambda: preparer.prepare(ref(ITEM), in_time()))
+
+    def tell(plans: Sequence[Plan]) -> None:
+        kubelet.start()
+        kubelet.join(0.5)  # a call that could be through now would be
+        writer.catch_up(plans)
+
+    Reconciler(node.checkpoint, node.cdi, server, host, NODE, metadata=node.metadata, prepared=tell).repair()
+    kubelet.join(10)
+    writer.round()
+    node.checkpoint.close()
+    assert api.words == ["Prepared"]
 
 
 def test_nothing_is_written_before_the_health_is_known() -> None:
