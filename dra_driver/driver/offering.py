@@ -153,15 +153,16 @@ class Offering(DeviceSource):
 
     def label(self, text: str | None) -> None:
         """The Node's label says this of what it is to offer; None: it has none. Counts from the next news on."""
-        problem, self._wanted = "", self._settings.partitions
+        problem, wanted = "", self._settings.partitions
         if text is not None:
             try:
-                self._wanted = Partitions.parse(text)
+                wanted = Partitions.parse(text)
             except DriverError as error:
                 problem = f"the label {PARTITIONS_LABEL} of the Node is ignored: {error}"
         if problem and problem != self._label_problem:
             log.warning("%s", problem)
-        self._label_problem = problem
+        # In one step: an offer may be in the making.
+        self._wanted, self._label_problem = wanted, problem
 
     def kubelet(self, problem: str) -> None:
         """Kubelet's version keeps from the offer what no claim holds, for this reason; "" when it does not."""

@@ -172,3 +172,23 @@ def test_what_the_host_shows_while_it_is_asked_who_holds_what_is_not_lost() -> N
     lost = {device.name for device in published[-1].devices if any("device-lost" in t.key for t in device.taints)}
     assert lost == {"neuron-device-15"}
     assert not offering.now.offer.retired, "and no claim holds what was kept"
+
+
+def test_news_that_comes_while_the_label_is_read_does_not_undo_the_label() -> None:
+    published: list[Desired] = []
+
+    class Label(str):
+        __slots__ = ()
+
+        def strip(self, chars: str | None = None, /) -> str:
+            if published:
+                offering.health(SICK)
+            return super().strip(chars)
+
+    offering = Offering(settings(), WELL, lambda: (), Keeper(dict, set), lambda desired, _: published.append(desired))
+    offering.label("core")
+    offering.scanned(host())
+    offering.label(Label("core"))  # another label of the Node has changed
+    first, second = [{device.name for device in desired.devices} for desired in published]
+    assert core_name(3, 1) in first
+    assert first == second
