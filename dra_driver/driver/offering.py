@@ -181,7 +181,9 @@ class Offering(DeviceSource):
 
     def renew(self) -> None:
         """Time has passed, or what is asked for has changed."""
-        if self.begun:
+        with self._lock:  # the first offer may be in the making, without what has changed
+            begun = self.begun
+        if begun:
             self._make()
 
     def scanned(self, inventory: NodeInventory, *, publish: bool = True) -> Offer:

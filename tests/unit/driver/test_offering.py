@@ -192,3 +192,22 @@ def test_news_that_comes_while_the_label_is_read_does_not_undo_the_label() -> No
     first, second = [{device.name for device in desired.devices} for desired in published]
     assert core_name(3, 1) in first
     assert first == second
+
+
+@pytest.mark.parametrize(("kind", "value"), [("health", SICK), ("plugin", PLUGIN)])
+def test_news_that_comes_while_the_first_offer_is_made_is_published(kind: str, value: Any) -> None:
+    published: list[tuple[Desired, HeldBack]] = []
+    news = threading.Thread(target=lambda: getattr(offering, kind)(value))
+
+    def pods() -> Sequence[PodDevices]:
+        if not published:
+            news.start()
+            news.join(0.5)  # news that could be taken now would be
+        return ()
+
+    offering = Offering(settings(), WELL, pods, Keeper(dict, set), lambda *made: published.append(made))
+    offering.scanned(host())
+    news.join(10)
+    desired, held = published[-1]
+    sick = {device.name for device in desired.devices if device.taints}
+    assert (sick, bool(held.chips)) == (({"neuron-device-2"}, False) if kind == "health" else (set(), True))
