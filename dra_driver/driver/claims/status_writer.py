@@ -141,7 +141,10 @@ class ClaimStatusWriter:
         now = self._clock()
         with self._lock:
             before = self._claims.get(meta.uid)
-            claim = self._claims[meta.uid] = _Claim(meta, wanted, None if seen is None else own_entries(seen), now, now)
+            known = None if seen is None else own_entries(seen)
+            if before is not None and known is not None and (before.known is None or differs(before.known, known)):
+                known = None  # it may have been read before the last write
+            claim = self._claims[meta.uid] = _Claim(meta, wanted, known, now, now)
             if before is not None:
                 claim.refused_at = before.refused_at
             if isinstance(wanted, Refusal):
@@ -203,6 +206,7 @@ class ClaimStatusWriter:
             )
             if known is not None and differs(known, made):
                 self._api.apply_claim_devices(claim.meta, made, MANAGER)
+                claim.known = made  # before anybody can find the old one here, and take it for what is there
                 self._told = False
                 if isinstance(wanted, Refusal):
                     claim.refused_at = self._clock()

@@ -297,6 +297,19 @@ def test_what_comes_while_the_state_before_is_written_is_written_too() -> None:
     assert api.words == ["Prepared", "DeviceMissing", "Prepared"]
 
 
+def test_what_was_read_before_the_last_write_is_read_again() -> None:
+    api = Api(ITEM)
+    writer = Rounds(api)
+    writer.prepared(PLAN, ITEM)
+    writer.round()
+    before = api.claims["claim-1"]
+    writer.refused(before, refused("DeviceMissing"))
+    writer.round()
+    writer.prepared(PLAN, before)  # by a call that had read the claim, and then took its time
+    writer.round()
+    assert api.words == ["Prepared", "DeviceMissing", "Prepared"]
+
+
 def test_a_claim_that_has_nothing_of_this_node_is_not_written_when_it_is_refused() -> None:
     api = Api(ITEM)
     writer = Rounds(api)
