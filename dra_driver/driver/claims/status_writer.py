@@ -114,9 +114,10 @@ class ClaimStatusWriter:
         with self._lock:
             if plan.own_pod:
                 self._claims.pop(plan.uid, None)
-            else:
-                now = self._clock()
-                self._claims[plan.uid] = _Claim(_meta(plan), None, None, now + LEFT_SECONDS, now)
+                return
+            now = self._clock()
+            self._claims[plan.uid] = _Claim(_meta(plan), None, None, now + LEFT_SECONDS, now)
+        self.worker.wake()  # so that it knows when that is due
 
     def catch_up(self, plans: Sequence[Plan]) -> None:
         """These are the claims that are prepared: those of which nothing is known are looked at."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -440,6 +441,32 @@ def test_an_unprepare_writes_nothing_and_the_claim_loses_its_entries_if_it_stays
     assert api.applied[1:] == [("claim-1", ())]
     writer.round(LEFT_SECONDS)
     assert api.asked == 3
+
+
+def test_a_claim_that_stays_allocated_loses_its_entries_also_where_nothing_else_happens() -> None:
+    api = Api(ITEM)
+    first = Rounds(api)
+    first.prepared(PLAN, ITEM)
+    first.round()
+    looked, removed, kubelet = threading.Event(), threading.Event(), threading.current_thread()
+    api.meanwhile = removed.set
+
+    def clock() -> float:
+        if threading.current_thread() is kubelet:
+            return 0.0
+        looked.set()
+        return LEFT_SECONDS
+
+    writer = ClaimStatusWriter(api, NODE, well, host, clock=clock)
+    writer.worker.start()
+    try:
+        assert looked.wait(10)
+        time.sleep(0.1)  # so that it rests
+        writer.unprepared(PLAN)
+        assert removed.wait(5)
+    finally:
+        writer.worker.stop()
+    assert api.applied[1:] == [("claim-1", ())]
 
 
 def test_of_a_claim_that_was_made_for_its_pod_an_unprepare_asks_nothing_ever() -> None:
