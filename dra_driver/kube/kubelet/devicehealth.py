@@ -192,6 +192,7 @@ class HealthStream:
     def _refresh(self) -> None:
         if self._look is None:
             return
+        before = self._version
         try:
             devices = fitted(self._look())
         except Exception as error:
@@ -202,10 +203,13 @@ class HealthStream:
             devices = fitted([replace(device, health="unknown", message=message) for device in self._devices])
         else:
             self._look_fails = False
-        self._keep(devices)
+        self._keep(devices, unless_later_than=before)
 
-    def _keep(self, devices: tuple[DeviceHealth, ...]) -> None:
+    def _keep(self, devices: tuple[DeviceHealth, ...], *, unless_later_than: int | None = None) -> None:
+        """Keep a list; one that was looked up, unless another one has come since that version."""
         with self._news:
+            if unless_later_than is not None and self._version != unless_later_than:
+                return
             self._determined_at = int(time.time())
             if devices != self._devices or self._version == 0:
                 self._devices = devices

@@ -138,6 +138,18 @@ def test_what_is_repeated_is_the_health_of_now(kubelet: Kubelet) -> None:
         stream.cancel()
 
 
+def test_news_that_comes_while_the_health_is_looked_at_is_not_undone(kubelet: Kubelet) -> None:
+    def look() -> list[DeviceHealth]:
+        health.set(SICK)
+        return WELL
+
+    health = health_of(HealthStream(look, period=0.1), WELL)
+    with served(kubelet, SampleDriver(), health=health) as plugin, client(plugin.endpoint) as channel:
+        stream = watch(channel, V1, 10)
+        assert [told(next(stream)) for _ in range(2)] == [WELL_TOLD, SICK_TOLD]
+        stream.cancel()
+
+
 def test_a_stream_that_is_opened_early_begins_when_the_health_is_known(kubelet: Kubelet) -> None:
     health = HealthStream(period=0.1)
     with served(kubelet, SampleDriver(), health=health) as plugin, client(plugin.endpoint) as channel:
