@@ -355,13 +355,23 @@ class Reconciler:
 
     def repair(self) -> list[Repair]:
         """Compare and repair the files, without asking the API server; the repairs done. DriverError as above."""
-        inventory = self._inventory()
+        with self._checkpoint.locked() as held:
+            before = dict(held.entries)
+        inventory = self._inventory()  # without the lock: the host's files may hang
         with self._pass, self._checkpoint.locked():
             held = self._checkpoint.verify()
             specs = {uid: self._cdi.content(uid) for uid in self._cdi.list()}
+            # A call that has prepared a claim meanwhile has looked at the host later than this pass.
+            newer = {uid for uid, entry in held.entries.items() if uid in specs and before.get(uid) != entry}
             wanted = [
                 *self._metadata_repairs(held),
-                *diff(held, specs, inventory, self._checkpoint.boot_id, self._observer.known, self._in_use),
+                *(
+                    repair
+                    for repair in diff(
+                        held, specs, inventory, self._checkpoint.boot_id, self._observer.known, self._in_use
+                    )
+                    if repair.uid not in newer
+                ),
             ]
             done = [repair for repair in wanted if self._applied(repair)]
             self.counts["remove-temporary"] += self._cdi.remove_temporary()

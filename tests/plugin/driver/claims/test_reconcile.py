@@ -12,13 +12,14 @@ import pytest
 from dra_driver.driver.claims import reconcile
 from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.model import PreparedClaims
-from dra_driver.driver.claims.reconcile import CHECK_AGAIN, CHECK_DOUBTFUL
+from dra_driver.driver.claims.reconcile import CHECK_AGAIN, CHECK_DOUBTFUL, Reconciler
 from dra_driver.kube.api.errors import DecodeError, Unreachable
 from dra_driver.kube.cdi import encode
 from dra_driver.kube.kubelet.client import CallError
 from dra_driver.kube.objects.resource import ResourceClaim
+from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.util.errors import DriverError
-from tests.builders.claims import LATER, SETTINGS, ApiServer, Node, claim, host, plan, result, uid, without
+from tests.builders.claims import LATER, NODE, SETTINGS, ApiServer, Node, claim, host, plan, result, uid, without
 from tests.eventually import eventually
 from tests.golden import golden, golden_error
 
@@ -129,6 +130,19 @@ def test_the_spec_of_a_vanished_chip_is_withdrawn_until_it_is_back(node: Node, a
     assert node.checkpointed() == {uid(1): (4,)}
     node.inventory = host()
     assert kinds(node) == [("write-spec", uid(1))]
+
+
+def test_a_claim_that_is_prepared_after_the_look_at_the_host_keeps_its_spec(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4]))
+
+    def look() -> NodeInventory:
+        before = without(host(), 4)
+        node.prepare(item)  # the chip has just come
+        return before
+
+    repairs = Reconciler(node.checkpoint, node.cdi, api, look, NODE, metadata=node.metadata).repair()
+    assert repairs == []
+    assert node.paths(item) == {"/dev/neuron0": 4}
 
 
 def test_a_file_that_a_loss_of_power_brought_back_is_released_at_the_first_word(node: Node, api: ApiServer) -> None:
