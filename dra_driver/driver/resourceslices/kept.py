@@ -159,10 +159,11 @@ def prepared_devices(checkpoint: Checkpoint) -> dict[str, int | None] | None:
 def held_devices(api: ResourceApi, checkpoint: Checkpoint, node_name: str) -> frozenset[str] | None:
     """Names of the node's devices that are prepared, or allocated to a claim; None when that cannot be found out."""
     try:
+        # First: a claim is allocated before it is prepared, and what is prepared stays so without its claim.
+        listed = allocated(api.list_claims(), DRIVER_NAME, node_name)
         with checkpoint.locked(time.monotonic() + HELD_PATIENCE) as held:
             prepared = {device.device for entry in held.entries.values() for device in entry.plan.devices}
-            doubtful = bool(held.quarantined)
-        return None if doubtful else allocated(api.list_claims(), DRIVER_NAME, node_name) | prepared
+            return None if held.quarantined else listed | prepared
     except DriverError as error:
         log.warning("it is not known which devices claims hold, so all devices stay published: %s", error)
         return None

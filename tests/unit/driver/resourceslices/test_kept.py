@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from dra_driver.driver.resourceslices.devices import RETIRED, KeptDevice
-from dra_driver.driver.resourceslices.kept import Keeper
+from dra_driver.driver.resourceslices.kept import Keeper, held_devices
 from dra_driver.kube.objects.meta import timestamp
-from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint
+from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint, PartialResourceClaim
 from dra_driver.neuron.topology.partitions import core_name, device_name
+from tests.builders import claims
+from tests.builders.claims import ApiServer, claim
 
 SINCE = 1_767_225_600
 
@@ -145,3 +148,18 @@ def test_a_pool_of_which_a_part_is_missing_is_reason_to_ask() -> None:
     node = Node(wanted=[chip(0)], published=[], allocated={device_name(0), "neuron-group4-1", "other"})
     assert node.look(doubtful=True) == {"neuron-group4-1"}
     assert node.lists == [1000.0]
+
+
+def test_a_device_is_held_whose_claim_is_prepared_and_deleted_while_claims_are_listed(tmp_path: Path) -> None:
+    item = claim(1, [4])
+
+    class Api(ApiServer):
+        def list_claims(self) -> list[PartialResourceClaim]:
+            node.prepare(item)
+            self.delete(item)  # with its pod, by force: the containers may be running
+            return super().list_claims()
+
+    api = Api(item)
+    node = claims.Node(tmp_path, api)
+    assert held_devices(api, node.checkpoint, claims.NODE) == frozenset({device_name(4)})
+    node.checkpoint.close()
