@@ -176,9 +176,9 @@ class Preparer:
     def _made(self, claim: ClaimRef, stored: ReportedClaim | None, trouble: ApiError | None, deadline: float) -> Plan:
         if stored is not None and stored.status.allocation is not None and stored.status.allocation.devices.config:
             import dra_driver.neuron.opaque_config  # noqa: F401 - so that the first import does not happen under the lock
-        inventory = self._inventory(None if stored is None else _chips_needed(stored))
-        known = _Known({}, {})
+        chips, known = None if stored is None else _chips_needed(stored), _Known({}, {})
         for _ in range(_ROUNDS):
+            inventory = self._inventory(chips)  # each time: the API server's answers may have taken long
             with self._staged(stored, inventory, known) as staged, self._checkpoint.locked(deadline) as held:
                 made = self._recorded(claim, stored, trouble, inventory, held, known, staged)
             if isinstance(made, Plan):

@@ -15,6 +15,7 @@ from msgspec.structs import replace as replace_struct
 from dra_driver.driver.claims.numbering import EXTENDED_RESOURCE_CLAIM
 from dra_driver.driver.claims.prepare import NodeFacts
 from dra_driver.kube.api.errors import Unreachable
+from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
@@ -62,6 +63,22 @@ def test_two_pods_share_a_chip_each_with_its_own_cores(node: Node, api: ApiServe
         node.prepare(api.put(claim(4, [5], pods=["d"])))
     node.unprepare(other)
     assert node.prepare(api.put(cores(3, "c", "5-2")))
+
+
+def test_a_container_gets_the_device_numbers_that_there_are_when_the_pod_has_been_asked_for(tmp_path: Path) -> None:
+    class Slow(ApiServer):
+        def get_pod(self, namespace: str, name: str, *, timeout: float = 10.0) -> Pod:
+            here.inventory = host(major=241)
+            return super().get_pod(namespace, name, timeout=timeout)
+
+    api = Slow()
+    here = Node(tmp_path, api)
+    api.pods["a"] = pod("a", one=["claim-1"], other=["claim-2"])
+    here.prepare(api.put(cores(1, "a", "5-0")))
+    item = api.put(cores(2, "a", "6-0"))
+    ids = here.prepare(item)
+    nodes, _ = container([here.spec(item)], ids)
+    assert set(nodes.values()) == {(241, 6)}
 
 
 def test_cores_stay_held_over_a_restart(node: Node, api: ApiServer) -> None:
