@@ -283,8 +283,8 @@ class NodeAgent:
     # Calls between the parts
 
     def _known_labels(self) -> Mapping[str, str]:
+        self._scans_to_publish = self._may_publish()  # first: labels that come meanwhile are none of this scan's then
         labels = self._labels
-        self._scans_to_publish = self._may_publish()
         if labels is None:
             raise DriverError("the Node object has not been read yet", consequence="label attributes are not known")
         return labels
@@ -369,10 +369,11 @@ class NodeAgent:
         first = self._labels is None
         if node.metadata.labels == self._labels:
             return
-        before, self._labels = self._labels or {}, node.metadata.labels
-        self._offering.label(self._labels.get(PARTITIONS_LABEL))
+        before, now = self._labels or {}, node.metadata.labels
+        self._offering.label(now.get(PARTITIONS_LABEL))  # before a scan may publish, which the labels allow
+        self._labels = now
         # What was read while the labels were unknown was not published, and what is offered may follow from them alone.
-        offers_else = before.get(PARTITIONS_LABEL) != self._labels.get(PARTITIONS_LABEL)
+        offers_else = before.get(PARTITIONS_LABEL) != now.get(PARTITIONS_LABEL)
         self._host.rescan(hand_over=first or offers_else)
 
     def _on_registered(self, registered: bool, _error: str) -> None:
