@@ -173,6 +173,7 @@ def test_an_update_renews_the_class_of_a_release_before_and_leaves_its_claims_al
     kube.apply(RELEASED)
     namespace.apply(template("one", request()), pod("before", templates={"neurons": "one"}))
     namespace.wait_ready("before")
+    eventually("its claim to say so", lambda: namespace.claim_of("before")["status"].get("devices"))
     claim, pods = namespace.claim_of("before"), identities(driver)
 
     updated = driver.run(driver.image)
