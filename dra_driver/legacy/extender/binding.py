@@ -96,6 +96,8 @@ class Binder:
             else:
                 known = self._cluster.pod(request.key)
                 usable = known is not None and known.uid == request.uid and not known.node
+                # A choice from before was written: the pod is bound, even if the watch has not delivered that yet.
+                usable = usable and not self._cluster.has_choice(request.uid)
                 pod = known if known is not None and usable else self._fetch(request)
             for _ in range(TRIES):
                 if pod.node:

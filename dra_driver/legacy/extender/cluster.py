@@ -253,6 +253,11 @@ class Cluster:
             self._choose(uid, Chosen(key, node, RecordedAllocation(shares, hardware.cores_per_device)))
             return Choice(hardware, shares, taken, taken | union(found))
 
+    def has_choice(self, uid: str) -> bool:
+        """Whether devices were chosen for a pod, and not given up."""
+        with self.lock:
+            return self._choices.get(uid) is not None
+
     def written(self, uid: str) -> None:
         """Record that the API server confirmed the choice for a pod."""
         with self.lock:

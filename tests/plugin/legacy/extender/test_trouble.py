@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 
 from dra_driver.kube.api.client import REQUEST_SECONDS
+from dra_driver.kube.api.resources import Collection
 from dra_driver.legacy.extender import binding
+from dra_driver.legacy.extender.binding import Binder, BindRequest
+from dra_driver.legacy.extender.cluster import Cluster
+from dra_driver.legacy.extender.wire import NODES, PODS
+from dra_driver.util.errors import DriverError
 from tests.builders.extender import (
     Extender,
     add_node,
@@ -54,6 +59,21 @@ def test_a_bind_whose_answer_is_lost_is_found_to_be_done(server: ApiServer, one:
     assert one.bind(item, "n") == ""
     assert server.count("POST", BINDING) == 1
     everything_is_accounted_for(server, one)
+
+
+def test_a_pod_that_is_bound_again_before_the_watch_tells_of_it_keeps_its_devices(server: ApiServer) -> None:
+    request = BindRequest("a", "p", add_pod(server, "p", limits(4))["metadata"]["uid"], "n")
+    transport, cluster = server.transport(), Cluster()
+    cluster.nodes_listed(Collection(transport, NODES).list_all()[0])
+    cluster.pods_listed(Collection(transport, PODS).list_all()[0], time.monotonic())
+    binder = Binder(transport, cluster, lambda: True)
+    binder.bind(request)
+    # The scheduler has not waited for the answer. No watch tells the extender either that the pod is bound.
+    server.fail(503, 1, method="GET", path="/pods/p$")
+    with pytest.raises(DriverError, match="503"):
+        binder.bind(request)
+    assert cluster.counts()["taken_cores"] == 8
+    transport.close()
 
 
 def test_a_bind_that_never_arrived_is_sent_again(server: ApiServer, one: Extender) -> None:
