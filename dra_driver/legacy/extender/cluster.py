@@ -137,6 +137,8 @@ class Cluster:
         self.touched_at = 0.0
         """When any node last changed, apart from its usage maps (monotonic clock)."""
         self._listed: set[str] = set()
+        self._told = 0
+        """Newest version of a pod that the watch has delivered."""
 
     def begin(self) -> None:
         """Expect new lists of nodes and pods."""
@@ -165,7 +167,9 @@ class Cluster:
         """Replace all pods that have not ended; the list was requested at ``started`` (monotonic clock)."""
         found = {pod.key: pod for pod in map(pod_of, items) if pod.counts}
         uids = {pod.uid for pod in found.values()}
+        newest = max(map(_version, found.values()), default=0)
         with self.lock:
+            self._told = max(self._told, newest)
             for key in self._pods.keys() - found.keys():
                 self._set_pod(key, None)
             for key, pod in found.items():
@@ -180,6 +184,7 @@ class Cluster:
         """A pod was added, has changed, has ended, or is gone."""
         pod = pod_of(item)
         with self.lock:
+            self._told = max(self._told, _version(pod))
             if pod.counts and not gone:
                 self._set_pod(pod.key, pod)
             else:
@@ -274,6 +279,10 @@ class Cluster:
         if not pod.counts or not pod.node:
             return
         with self.lock:
+            known = self._pods.get(pod.key)
+            # Meanwhile the watch may have told that it is gone, and will not tell again.
+            if (known is None or known.uid != pod.uid) and _version(pod) < self._told:
+                return
             self._set_pod(pod.key, pod)
             held_ = pod.holding.allocations if pod.holding else ()
             if held_ and self._choices.get(pod.uid) is None:
@@ -348,7 +357,8 @@ class Cluster:
 
     def _set_pod(self, key: str, pod: ExtenderPod | None) -> None:
         old = self._pods.get(key)
-        if old is not None and pod is not None and old.uid == pod.uid and _version(pod) < _version(old):
+        # Also of another pod of its name: versions increase from the one to the next.
+        if old is not None and pod is not None and _version(pod) < _version(old):
             return
         self._pods.pop(key, None)
         if old is not None and (pod is None or old.uid != pod.uid):

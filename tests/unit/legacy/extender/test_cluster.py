@@ -127,6 +127,36 @@ def test_the_end_of_an_old_pod_is_not_that_of_a_new_one_of_its_name(cluster: Clu
     assert rows(cluster) == {3}
 
 
+def test_news_of_a_pod_that_is_gone_do_not_undo_what_was_read_of_the_new_one_of_its_name(cluster: Cluster) -> None:
+    cluster.pod_changed(pod("p", 1, "n", row=1, uid="old"))
+    cluster.found_bound(pod("p", 9, "n", row=3, uid="new"))
+    cluster.pod_changed(pod("p", 7, "n", row=1, uid="old"))  # such as its deletionTimestamp
+    assert rows(cluster) == {3}
+
+
+def test_a_pod_that_is_gone_when_the_answer_to_a_read_of_it_arrives_stays_gone(cluster: Cluster) -> None:
+    cluster.pod_changed(pod("p", 5, "n", row=2))
+    cluster.pod_changed(pod("p", 6, "n", row=2), gone=True)
+    cluster.found_bound(pod("p", 5, "n", row=2))
+    assert rows(cluster) == set()
+
+
+def test_a_pod_that_a_list_lacks_when_the_answer_to_a_read_of_it_arrives_stays_gone(cluster: Cluster) -> None:
+    cluster.pod_changed(pod("p", 5, "n", row=2))
+    cluster.pods_listed([pod("q", 8, "n", row=1)], time.monotonic())
+    cluster.found_bound(pod("p", 5, "n", row=2))
+    assert rows(cluster) == {1}
+
+
+def test_a_pod_that_was_read_late_takes_nothing_from_the_new_one_of_its_name(cluster: Cluster) -> None:
+    cluster.pod_changed(pod("p", 5, "n", row=2, uid="old"))
+    cluster.pod_changed(pod("p", 6, "n", row=2, uid="old"), gone=True)
+    cluster.pod_changed(pod("p", 7, uid="new"))
+    cluster.choose("new", "a/p", "n", REQUESTS)
+    cluster.found_bound(pod("p", 5, "n", row=2, uid="old"))
+    assert rows(cluster) == {0}
+
+
 def test_a_choice_for_a_pod_that_was_bound_elsewhere_is_over(cluster: Cluster) -> None:
     cluster.nodes_listed([node(), node("m")])
     choose(cluster, "p")
