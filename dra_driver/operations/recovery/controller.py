@@ -145,7 +145,7 @@ class Recovery(Term):
         self._sightings.looked(known)
         self._recorder.forget_all_but(known)
         under_way = {found.uid for found in views if found.mark}
-        if self._under_way - under_way:
+        if under_way != self._under_way:  # also by a write whose answer was lost
             self._last = now
         self._under_way = under_way
         decision = decide(views, self._last, self._settings.policy, now, hook=self._settings.hook is not None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from dra_driver.operations.recovery.controller import NAME, RecoveryService, Rec
 from dra_driver.operations.recovery.hook import Hook
 from dra_driver.operations.recovery.nodes import MARK, REQUEST, TAINT
 from dra_driver.operations.recovery.policy import Policy
+from dra_driver.util.errors import DriverError
 from tests.builders.recovery import add_budget, add_node, add_pod, add_server, cure, set_conditions, sicken
 from tests.builders.recovery import conditions as conditions_of
 from tests.doubles.apiserver.server import ApiServer
@@ -49,6 +50,20 @@ def recovering(
         yield service
     finally:
         service.stop()
+
+
+@contextmanager
+def term_of(server: ApiServer, policy: Policy, hook: Hook | None = None) -> Iterator[controller.Recovery]:
+    """A term whose looks the test takes, with the Nodes followed."""
+    settings = RecoverySettings(policy=policy, act=True, hook=hook)
+    term = controller.Recovery(server.transport(), settings, controller.Numbers(), Aws(), lambda: True, lambda _: None)
+    (informer,) = term.informers()
+    informer.start()
+    try:
+        eventually(lambda: informer.current)
+        yield term
+    finally:
+        informer.stop()
 
 
 def node(server: ApiServer, name: str) -> Object:
@@ -300,6 +315,26 @@ def test_a_lost_answer_begins_no_second_node(server: ApiServer, after: bool) -> 
     with recovering(server):
         eventually(lambda: requested(server, "a"), within=10)
         time.sleep(0.3)
+    assert not cordoned(server, "b")
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["carried out", "not carried out"])
+def test_a_lost_answer_does_not_shorten_the_pause_to_the_next_node(server: ApiServer, after: bool) -> None:
+    for name in "abc":
+        add_node(server, name)
+    sicken(server, "a")
+    sicken(server, "b")
+    server.drop(1, method="PATCH", path="/nodes/", after=after)
+    policy = Policy(persist_seconds=0, pause_seconds=1, max_at_once=2, max_percent_of_group=100)
+
+    def begun(term: controller.Recovery) -> bool:
+        with suppress(DriverError):
+            term.look()
+        return cordoned(server, "a")
+
+    with term_of(server, policy) as term:
+        eventually(lambda: begun(term), what="the first node")
+        term.look()
     assert not cordoned(server, "b")
 
 
