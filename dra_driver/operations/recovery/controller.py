@@ -161,7 +161,8 @@ class Recovery(Term):
     def _carry_out(self, actions: Iterable[Action]) -> None:
         """What fails for one node does not keep the others waiting."""
         failure: DriverError | None = None
-        for action in actions:
+        # The hook may take a minute for each node, and all else rests on what was seen of several nodes.
+        for action in sorted(actions, key=lambda action: action.kind == "hook"):
             if not self._may_act():
                 return
             if not self._settings.act:

@@ -15,7 +15,7 @@ from dra_driver.operations.recovery import controller
 from dra_driver.operations.recovery.aws import Aws
 from dra_driver.operations.recovery.controller import NAME, RecoveryService, RecoverySettings
 from dra_driver.operations.recovery.hook import Hook
-from dra_driver.operations.recovery.nodes import MARK, REQUEST, TAINT
+from dra_driver.operations.recovery.nodes import MARK, REQUEST, TAINT, Mark, NeuronNode
 from dra_driver.operations.recovery.policy import Policy
 from dra_driver.util.errors import DriverError
 from tests.builders.recovery import add_budget, add_node, add_pod, add_server, cure, set_conditions, sicken
@@ -336,6 +336,30 @@ def test_a_lost_answer_does_not_shorten_the_pause_to_the_next_node(server: ApiSe
         eventually(lambda: begun(term), what="the first node")
         term.look()
     assert not cordoned(server, "b")
+
+
+def test_a_node_is_begun_before_the_hook_takes_its_time_for_another_one(server: ApiServer) -> None:
+    class Slow(Hook):
+        """While it runs, anything may happen to the nodes that the budgets were counted of."""
+
+        def call(self, node: NeuronNode, mark: Mark) -> None:
+            del node, mark
+            begun.append(cordoned(server, "b"))
+
+    begun: list[bool] = []
+    for name in "ab":
+        add_node(server, name)
+    sicken(server, "a")
+    policy = Policy(persist_seconds=0, pause_seconds=0, max_at_once=2, max_percent_of_group=100)
+    with term_of(server, policy, Slow("", 1.0)) as term:
+        while not requested(server, "a"):
+            term.look()
+        sicken(server, "b")
+        version = node(server, "b")["metadata"]["resourceVersion"]
+        (nodes,) = term.informers()
+        eventually(lambda: version in {item.metadata.resource_version for item in nodes.objects()})
+        term.look()
+    assert begun == [True]
 
 
 def test_an_outage_in_the_middle_of_a_drain_is_said_and_survived(server: ApiServer) -> None:
