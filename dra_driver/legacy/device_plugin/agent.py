@@ -80,6 +80,9 @@ class DevicePluginSettings:
 REQUEST_SECONDS: Final = 3.0
 """Short, since kubelet waits meanwhile and starts no other pod."""
 
+WRITE_TRIES: Final = 4
+"""To change the Node, which others change too: a chip that fails becomes a condition at the same moment."""
+
 NODES: Final = ApiResource(Node, "Node", "nodes", ("v1",))
 
 
@@ -141,12 +144,21 @@ class NodeSources:
 
     def write_unusable(self, unusable: tuple[int, ...]) -> bool:
         """Make the Node's annotations list these chips; returns whether that took a write. Raises ApiError."""
-        node = self._nodes.get("", self._settings.node_name)
-        change = unusable_annotations(node.metadata.annotations or {}, unusable)
-        if change:
-            meta = {"uid": node.metadata.uid, "annotations": change}
-            self._nodes.patch("", self._settings.node_name, {"metadata": meta})
-        return bool(change)
+        for tries in range(1, WRITE_TRIES + 1):
+            node = self._nodes.get("", self._settings.node_name)
+            change = unusable_annotations(node.metadata.annotations or {}, unusable)
+            if not change:
+                return False
+            # Only this version: the list has entries by hand too, and one that was added just now must not get lost.
+            version = {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version}
+            try:
+                self._nodes.patch("", self._settings.node_name, {"metadata": {**version, "annotations": change}})
+            except ApiError as error:
+                if error.status != 409 or tries == WRITE_TRIES:
+                    raise
+            else:
+                break
+        return True
 
     # allocator.Sources
 

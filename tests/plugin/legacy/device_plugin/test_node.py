@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import jsonschema
 import pytest
 
+from dra_driver.kube.api.client import Response, RestConfig, Transport
 from dra_driver.legacy.annotations import (
     ALLOC_TIME,
     ALLOCATED,
@@ -19,11 +21,13 @@ from dra_driver.legacy.annotations import (
     UNUSABLE,
     ContainerShare,
 )
+from dra_driver.legacy.device_plugin.agent import NodeSources
 from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
 from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource
 from dra_driver.neuron.health.condition import HEALTHY_REASON, KERNEL_DRIVER, STOPPED_REASON
 from dra_driver.neuron.names import PRESENT
 from tests.builders.device_plugin import CORE, NEURON, NODE, MakeNode, PluginNode, admit, chips, cores
+from tests.builders.extender import annotate
 from tests.builders.host import renumber
 from tests.doubles.device_manager import Container
 from tests.doubles.kubelet_connection import KubeletError
@@ -209,6 +213,23 @@ def test_chips_that_were_listed_by_hand_stay_listed(make: MakeNode) -> None:
     with node.plugin():  # a restart knows which of them were its own
         node.emulate()
         eventually(lambda: node.node_annotations().get(UNUSABLE) == "9", what="the one by hand")
+
+
+def test_a_chip_that_is_listed_by_hand_while_the_plugin_writes_stays_listed(make: MakeNode) -> None:
+    class Interrupted(Transport):
+        """An administrator is quicker than the first write that follows a read of the Node."""
+
+        def request(self, method: str, path: str, **more: Any) -> Response:
+            answer = super().request(method, path, **more)
+            if method == "GET" and path.endswith(f"/nodes/{NODE}") and UNUSABLE not in node.node_annotations():
+                annotate(node.server, "nodes", NODE, **{UNUSABLE: "9"})
+            return answer
+
+    node = make("trn1.32xlarge")
+    transport = Interrupted(RestConfig(server=node.server.url))
+    assert NodeSources(node.settings(), transport, lambda: None, lambda: None).write_unusable((3,))
+    assert node.node_annotations()[UNUSABLE] == "3,9"
+    transport.close()
 
 
 # -- with an extender
