@@ -362,13 +362,23 @@ class DevicePluginAgent:
 
     def _renew(self) -> None:
         # The CDI file contains device numbers, and the kernel module may have been reloaded since the last scan.
-        if self._settings.answer.injection == "cdi":
-            self._on_inventory(self._host.now())
+        done = self._settings.answer.injection != "cdi"
+        while not done:
+            scanned = self._host.current
+            inventory = self._host.now()
+            with self._taking:
+                # A scan that has ended meanwhile is newer, and what it found is not told again.
+                done = self._host.current is scanned
+                if done:
+                    self._have(inventory)
 
     def _on_inventory(self, inventory: NodeInventory) -> None:
         with self._taking:
-            self._inventory = inventory
-            self._take(inventory)
+            self._have(inventory)
+
+    def _have(self, inventory: NodeInventory) -> None:
+        self._inventory = inventory
+        self._take(inventory)
         self._node_status.want(NodeHealth(), chips_present(inventory))
 
     def _on_health(self, health: NodeHealth) -> None:

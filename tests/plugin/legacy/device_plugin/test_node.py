@@ -25,6 +25,8 @@ from dra_driver.legacy.device_plugin.agent import NodeSources
 from dra_driver.legacy.device_plugin.choosing import NEEDS_EXTENDER
 from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource
 from dra_driver.neuron.health.condition import HEALTHY_REASON, KERNEL_DRIVER, STOPPED_REASON
+from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.host.watch import HostWatch
 from dra_driver.neuron.names import PRESENT
 from tests.builders.device_plugin import CORE, NEURON, NODE, MakeNode, PluginNode, admit, chips, cores
 from tests.builders.extender import annotate
@@ -620,6 +622,29 @@ def test_cdi_names_are_those_of_the_spec(make: MakeNode, numbering: str) -> None
         first = 0 if numbering == "renumber" else 4
         assert [found["path"] for found in shown] == [f"/dev/neuron{n}" for n in range(first, first + 4)]
         assert all((found["type"], found["fileMode"]) == ("c", 0o666) for found in shown)
+
+
+def test_an_allocation_does_not_undo_what_a_scan_finds_meanwhile(
+    make: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def majors() -> set[int]:
+        (path,) = node.cdi.glob("*.json")
+        devices = json.loads(path.read_text())["devices"]
+        return {found["major"] for device in devices for found in device["containerEdits"]["deviceNodes"]}
+
+    def late(host: HostWatch) -> NodeInventory:
+        found = now(host)
+        if majors() != {251}:
+            for chip in range(16):  # the kernel module is loaded anew and gets another major
+                renumber(node.host, chip, 251)
+            eventually(lambda: majors() == {251}, what="the scan")
+        return found
+
+    node, now = make("trn1.32xlarge"), HostWatch.now
+    monkeypatch.setattr(HostWatch, "now", late)
+    with node.plugin(injection="cdi"):
+        admit(node, node.chosen("p", NEURON, range(4, 8)))
+        assert majors() == {251}
 
 
 def test_a_container_gets_the_device_numbers_of_its_allocation_not_those_of_the_last_scan(make: MakeNode) -> None:
