@@ -363,16 +363,8 @@ class Reconciler:
             specs = {uid: self._cdi.content(uid) for uid in self._cdi.list()}
             # A call that has prepared a claim meanwhile has looked at the host later than this pass.
             newer = {uid for uid, entry in held.entries.items() if uid in specs and before.get(uid) != entry}
-            wanted = [
-                *self._metadata_repairs(held),
-                *(
-                    repair
-                    for repair in diff(
-                        held, specs, inventory, self._checkpoint.boot_id, self._observer.known, self._in_use
-                    )
-                    if repair.uid not in newer
-                ),
-            ]
+            found = diff(held, specs, inventory, self._checkpoint.boot_id, self._observer.known, self._in_use)
+            wanted = [*self._metadata_repairs(held), *(repair for repair in found if repair.uid not in newer)]
             done = [repair for repair in wanted if self._applied(repair)]
             self.counts["remove-temporary"] += self._cdi.remove_temporary()
             findings = self._look(held, inventory)

@@ -362,15 +362,14 @@ class DevicePluginAgent:
 
     def _renew(self) -> None:
         # The CDI file contains device numbers, and the kernel module may have been reloaded since the last scan.
-        done = self._settings.answer.injection != "cdi"
-        while not done:
+        while self._settings.answer.injection == "cdi":
             scanned = self._host.current
             inventory = self._host.now()
             with self._taking:
                 # A scan that has ended meanwhile is newer, and what it found is not told again.
-                done = self._host.current is scanned
-                if done:
+                if self._host.current is scanned:
                     self._have(inventory)
+                    break
 
     def _on_inventory(self, inventory: NodeInventory) -> None:
         with self._taking:
