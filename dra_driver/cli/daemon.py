@@ -8,13 +8,14 @@ import gc
 import signal
 import socket
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from dra_driver.cli import vocabulary
 from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.util.watchdog import LOOK_SECONDS, Watchdog
 
 if TYPE_CHECKING:
     from dra_driver.kube.api.client import Transport
@@ -67,6 +68,13 @@ def probes(number: str, address: str) -> tuple[Option, ...]:
     return (
         port("--healthcheck-port", number, "gRPC health services `liveness` and `readiness`"),
         Option("--healthcheck-address", "HEALTHCHECK_ADDRESS", address, "address of the health service"),
+        Option(
+            "--node-address",
+            "NODE_ADDRESS",
+            "",
+            "address of this node: connections from there, and from the pod's gateway, have places of their own, since "
+            "kubelet's probes come from one of both",
+        ),
     )
 
 
@@ -244,9 +252,14 @@ class Stop:
         with suppress(OSError):  # already signalled often enough, or no longer awaited
             self._teller.send(b"\0")
 
-    def wait(self) -> None:
-        """Block until it is set."""
-        self._told.recv(1)
+    def wait(self, seconds: float | None = None) -> bool:
+        """Block until it is set, for at most so many seconds; whether it is."""
+        self._told.settimeout(seconds)
+        try:
+            self._told.recv(1)
+        except TimeoutError:
+            return False
+        return True
 
     @contextmanager
     def set_by_signals(self) -> Iterator[None]:
@@ -281,14 +294,28 @@ def stopped_by_signals() -> Iterator[Stop]:
         yield stop
 
 
-def run_until(stop: Stop, running: Runnable) -> None:
-    """Start the service, and stop it once ``stop`` is set."""
+def run_until(stop: Stop, running: Runnable, liveness: Callable[[], list[str]] = list) -> None:
+    """Start the service, watch it, and stop it once ``stop`` is set.
+
+    Args:
+        stop: when to stop.
+        running: the service.
+        liveness: says what is wrong with it that a restart may mend.
+
+    Raises:
+        DriverError: such problems have lasted; the service was stopped.
+    """
+    watchdog = Watchdog(liveness)
+    watchdog.start()
     try:
         running.start()
         # All that was imported stays to the end: the garbage collector need not look through it again.
         gc.collect()
         gc.freeze()
-        stop.wait()
+        watchdog.look()
+        while not stop.wait(LOOK_SECONDS):
+            watchdog.look()
     finally:
         # Also after an incomplete start: kubelet would keep trying to connect to a socket without a process behind it.
         running.stop()
+        watchdog.stop()

@@ -118,6 +118,7 @@ def settings(values: Mapping[str, Any]) -> DevicePluginSettings:
         cdi_root=Path(values["cdi_root"]),
         health_port=values["healthcheck_port"],
         health_address=values["healthcheck_address"],
+        node_address=values["node_address"],
         metrics_port=values["metrics_port"],
         metrics_address=values["metrics_address"],
         rescan_seconds=values["rescan_seconds"],
@@ -138,5 +139,5 @@ def _run(values: Mapping[str, Any]) -> int:
     with daemon.stopped_by_signals() as stop:
         transport = daemon.transport(values["kubeconfig"], f"node {values['node_name']}")
         agent = DevicePluginAgent(settings(values), transport, on_fatal=stop.set)
-        daemon.run_until(stop, agent)
+        daemon.run_until(stop, agent, agent.liveness)
     return 1 if agent.fatal else 0

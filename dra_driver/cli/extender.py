@@ -9,6 +9,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +135,9 @@ def _tls(certificate: str, key: str, client_ca: str) -> Tls | None:
 
 
 async def _serve(make: Callable[[], ExtenderService], metrics_port: int, metrics_address: str) -> None:
+    from dra_driver.util.door import Door
     from dra_driver.util.metrics import Collector, serve
+    from dra_driver.util.watchdog import LOOK_SECONDS, Watchdog
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -143,10 +146,18 @@ async def _serve(make: Callable[[], ExtenderService], metrics_port: int, metrics
     service = make()
     text = "Time to answer one request of the scheduler."
     collector = Collector(service.operations, service.samples, "extender_request_seconds", text)
-    stop_metrics = serve(collector, metrics_address, metrics_port) if metrics_port >= 0 else lambda: None
+    door = Door()
+    watchdog = Watchdog(service.stuck)
+    watchdog.start()
     try:
+        if metrics_port >= 0:
+            serve(door, collector, metrics_address, metrics_port)
         await service.start()
-        await stopping.wait()
+        while not stopping.is_set():
+            watchdog.look()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), LOOK_SECONDS)
     finally:
         await service.stop()
-        stop_metrics()
+        door.stop()
+        watchdog.stop()

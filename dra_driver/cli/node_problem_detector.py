@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
     values = daemon.read_options(OPTIONS, vars(args), os.environ)
     configure(values["log_format"], args.v)
     with daemon.stopped_by_signals() as stop:
-        daemon.run_until(stop, _Program(detector(values), values))
+        running = detector(values)
+        daemon.run_until(stop, _Program(running, values), running.not_alive)
     return 0
 
 
@@ -120,15 +121,17 @@ class _Program:
 
     def __init__(self, running: Detector, values: Mapping[str, Any]) -> None:
         from dra_driver.kube.kubelet.health import HealthServer
+        from dra_driver.util.door import Door, own_addresses
 
         self._detector = running
         self._metrics: tuple[str, int] = (values["metrics_address"], values["metrics_port"])
+        self._door = Door(own_addresses(values["node_address"]))
         self._health = HealthServer(
             values["healthcheck_port"],
             values["healthcheck_address"],
             {"liveness": running.not_alive, "readiness": running.not_ready},
+            door=self._door,
         )
-        self._stop_metrics: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Start; raises DriverError when a port cannot be had."""
@@ -139,11 +142,10 @@ class _Program:
 
             text = "Time to read the kernel log once."
             collector = Collector(self._detector.operations, self._detector.samples, "kernel_log_seconds", text)
-            self._stop_metrics = serve(collector, address, port)
+            serve(self._door, collector, address, port)
         self._detector.start()
 
     def stop(self) -> None:
         """Stop, in bounded time; also after an incomplete start."""
         self._detector.stop()
-        self._health.stop()
-        self._stop_metrics()
+        self._door.stop()

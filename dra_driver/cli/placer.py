@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.kube.kubelet.health import HealthServer
     from dra_driver.ultraserver.placer.controller import PlacerService
     from dra_driver.ultraserver.placer.values import Rules
+    from dra_driver.util.door import Door, own_addresses
     from dra_driver.util.logs import configure
 
     values = daemon.read_options(OPTIONS, vars(args), os.environ)
@@ -55,11 +56,12 @@ def run(args: argparse.Namespace) -> int:
     rules = Rules(timeout=values["group_timeout"], avoid=values["group_timeout"])
     service = PlacerService(daemon.transport(values["kubeconfig"]), values["namespace"], identity, rules)
     checks = {"liveness": service.stuck, "readiness": service.problems}
-    health = HealthServer(values["healthcheck_port"], values["healthcheck_address"], checks)
+    door = Door(own_addresses(values["node_address"]))
+    health = HealthServer(values["healthcheck_port"], values["healthcheck_address"], checks, door=door)
     with daemon.stopped_by_signals() as stop:
         health.start()
         try:
-            daemon.run_until(stop, service)
+            daemon.run_until(stop, service, service.stuck)
         finally:
-            health.stop()
+            door.stop()
     return 0

@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
     from dra_driver.kube.kubelet.health import HealthServer
     from dra_driver.operations.recovery.controller import RecoveryService
+    from dra_driver.util.door import Door, own_addresses
     from dra_driver.util.logs import configure
     from dra_driver.util.metrics import Collector, serve
 
@@ -72,21 +73,18 @@ def run(args: argparse.Namespace) -> int:
     identity = values["identity"] or f"{socket.gethostname()}_{secrets.token_hex(4)}"
     service = RecoveryService(daemon.transport(values["kubeconfig"]), values["namespace"], identity, settings)
     checks = {"liveness": service.stuck, "readiness": service.problems}
-    health = HealthServer(values["healthcheck_port"], values["healthcheck_address"], checks)
+    door = Door(own_addresses(values["node_address"]))
+    health = HealthServer(values["healthcheck_port"], values["healthcheck_address"], checks, door=door)
     text = "Time of one action: a drain is one round of evictions."
     collector = Collector(service.numbers.operations, service.samples, "recovery_action_seconds", text)
     with daemon.stopped_by_signals() as stop:
-        stop_metrics = (
-            serve(collector, values["metrics_address"], values["metrics_port"])
-            if values["metrics_port"] >= 0
-            else lambda: None
-        )
         try:
+            if values["metrics_port"] >= 0:
+                serve(door, collector, values["metrics_address"], values["metrics_port"])
             health.start()
-            daemon.run_until(stop, service)
+            daemon.run_until(stop, service, service.stuck)
         finally:
-            health.stop()
-            stop_metrics()
+            door.stop()
     return 0
 
 

@@ -50,6 +50,7 @@ from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.host.watch import HostWatch
 from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
+from dra_driver.util.door import Door, own_addresses
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
@@ -105,7 +106,6 @@ class NodeAgent:
         self._plugin_problem = ""
         """Why chips are held back because of one, as told last."""
         self._operations = Operations()
-        self._stop_metrics: Callable[[], None] | None = None
         self._api_server = Reachability(transport, settings.node_name, CUT_OFF)
         api = ResourceApi(transport)
 
@@ -208,10 +208,12 @@ class NodeAgent:
             on_error=self._on_plugin_error,
             health=self._device_health,
         )
+        self._door = Door(own_addresses(settings.node_address))
         self._health = HealthServer(
             settings.health_port,
             settings.health_address,
             {"": self.readiness, "liveness": self.liveness, "readiness": self.readiness},
+            door=self._door,
         )
 
     # Life
@@ -247,7 +249,7 @@ class NodeAgent:
         # Before kubelet is let in: what happens before metrics are served is not counted.
         if settings.metrics_port >= 0:
             collector = Collector(self._operations, self.samples)
-            self._stop_metrics = serve(collector, settings.metrics_address, settings.metrics_port)
+            serve(self._door, collector, settings.metrics_address, settings.metrics_port)
         self._device_health.set(self._devices_now())
         self._plugin.start()
         self._reconciler.worker.start()
@@ -270,10 +272,8 @@ class NodeAgent:
             (self._last_word, LAST_WORD_GRACE),
             (self._health_watch.stop, THREAD_GRACE),
             (self._host.stop, THREAD_GRACE),
-            (self._health.stop, THREAD_GRACE),
+            (self._door.stop, THREAD_GRACE),
         )
-        if self._stop_metrics is not None:
-            self._stop_metrics()
         self._checkpoint.close()
 
     def _last_word(self, seconds: float) -> None:
@@ -447,7 +447,7 @@ class NodeAgent:
         others = (self._host, self._health_watch, self._node_watch, self._node_status, self._reconciler, self._plugin)
         return (
             *self._slices.workers,
-            *(part.worker for part in (*others, self._containers, self._api_server)),
+            *(part.worker for part in (*others, self._containers, self._api_server, self._door)),
             *([self._claim_status.worker] if self._claim_status is not None else []),
         )
 

@@ -27,6 +27,7 @@ class DriverSettings:
     plugins_dir: Path
     health_port: int
     health_address: str
+    node_address: str
     metrics_port: int
     metrics_address: str
     device_numbering: Literal["renumber", "host"]

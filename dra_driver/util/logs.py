@@ -52,7 +52,7 @@ def configure(form: Literal["text", "json"], verbosity: int) -> None:
     root.handlers[:] = [handler]
     root.setLevel(LEVELS[min(max(verbosity, 0), len(LEVELS) - 1)])
     # The client libraries log whole requests, headers included, at debug level: never, since those hold tokens.
-    for library in ("urllib3", "kubernetes", "grpc"):
+    for library in ("urllib3", "kubernetes", "grpc", "h2", "hpack"):
         logging.getLogger(library).setLevel(logging.WARNING)
 
 

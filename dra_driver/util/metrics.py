@@ -2,17 +2,19 @@
 
 Durations are observed where things happen, by prometheus_client's own histogram. Everything else is a value that lives
 elsewhere and is read at a scrape (``Collector``); reading takes no lock and changes nothing. A program whose
-metrics are off does not import prometheus_client: that costs 1.5 MB.
+metrics are off does not import prometheus_client and h11: that costs 2 MB.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dra_driver.util.door import Door
 from dra_driver.util.errors import DriverError
 
 if TYPE_CHECKING:
@@ -113,25 +115,20 @@ class Collector:
         yield from families.values()
 
 
-def serve(collector: Collector, address: str, port: int) -> Callable[[], None]:
-    """Answer ``GET /metrics`` on a port until the returned function is called. DriverError when it cannot be had."""
-    from prometheus_client import CollectorRegistry, disable_created_metrics, start_http_server
+def serve(door: Door, collector: Collector, address: str, port: int) -> int:
+    """Answer ``GET /metrics`` on a port (0: any) behind the door; returns it. DriverError when it cannot be had."""
+    from prometheus_client import CollectorRegistry, disable_created_metrics, make_wsgi_app
+
+    from dra_driver.util.web import listen
 
     # A second series of each histogram, which is not needed.
     disable_created_metrics()  # type: ignore[no-untyped-call] # the library gives no types for it
     registry = CollectorRegistry()
     collector.register(registry)
     try:
-        server, thread = start_http_server(port, addr=address, registry=registry)
+        return listen(door, address, port, make_wsgi_app(registry))
     except OSError as error:
         raise DriverError(
-            f"the metrics cannot be served on {address}:{port}: {error.strerror or error}",
+            f"the metrics cannot be served on {address}:{port}: {os.strerror(error.errno) if error.errno else error}",
             remedy="find what uses the port, or choose another; a negative port turns the metrics off",
         ) from error
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return stop

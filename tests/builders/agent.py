@@ -200,6 +200,7 @@ def agent_here(
         rescan_seconds=settings.rescan_seconds / faster,
         health_port=ports,
         health_address="127.0.0.1",
+        node_address="",
         metrics_port=ports,
         metrics_address="127.0.0.1",
     )

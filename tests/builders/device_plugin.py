@@ -66,6 +66,7 @@ class PluginNode:
             cdi_root=self.cdi,
             health_port=-1,
             health_address="127.0.0.1",
+            node_address="",
             metrics_port=-1,
             metrics_address="127.0.0.1",
             rescan_seconds=rescan_seconds,

@@ -28,6 +28,7 @@ from tests.cluster.lib.lifecycle import (
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.nodefiles import NodeFiles
 from tests.cluster.lib.objects import pod, request, template
+from tests.cluster.lib.threads import stopped_thread
 
 NODE = "node-1"
 
@@ -118,10 +119,22 @@ def test_deleted_sockets_come_back_and_kubelet_uses_them(
     assert unchanged(wait_driver_ready(driver, NODE), before)
 
 
-def test_a_driver_that_hangs_is_restarted_and_pods_that_waited_for_it_go_on(
+def test_a_driver_whose_main_thread_hangs_is_restarted_and_its_log_says_where(driver: Installation) -> None:
+    """No probe tells kubelet: the program's own watchdog ends it."""
+    before = wait_driver_ready(driver, NODE)
+    clock = Stopwatch()
+    with stopped_thread(process_of(before)):
+        wait_driver_ready(driver, NODE, restarts=restart_count(before) + 1, within=120)
+    clock.lap("the driver was restarted")
+    log = driver.logs(NODE, "--previous")
+    assert "Timeout (0:01:00)!" in log
+    assert "in run_until" in log
+
+
+def test_pods_that_waited_for_a_driver_that_was_stopped_go_on_with_it(
     driver: Installation, namespace: Namespace, node_files: dict[str, NodeFiles]
 ) -> None:
-    """Prepare and unprepare run into kubelet's limit of 45 s; the liveness probe ends the driver."""
+    """Prepare and unprepare run into kubelet's limit of 45 s."""
     files = node_files[NODE]
     before = wait_driver_ready(driver, NODE)
     namespace.apply(template("one", request()), pod("ending", templates={"neurons": "one"}, node=NODE))
@@ -129,15 +142,16 @@ def test_a_driver_that_hangs_is_restarted_and_pods_that_waited_for_it_go_on(
     ended_claim = uid_of(namespace.claim_of("ending"))
     clock = Stopwatch()
     os.kill(process_of(before), signal.SIGSTOP)
-    namespace.kubectl("delete", "pod", "ending", "--grace-period=1", "--wait=false")
-    namespace.apply(pod("starting", templates={"neurons": "one"}, node=NODE))
-    message = namespace.wait_event("starting", "DeadlineExceeded", within=60)
-    clock.lap(f"kubelet gave up the call: {message}")
-    assert namespace.phase("starting") == "Pending"
-    assert namespace.pod("ending") is not None
-    assert ended_claim in files.checkpoint()
-    wait_driver_ready(driver, NODE, restarts=restart_count(before) + 1, within=90)
-    clock.lap("the driver was restarted")
+    try:
+        namespace.kubectl("delete", "pod", "ending", "--grace-period=1", "--wait=false")
+        namespace.apply(pod("starting", templates={"neurons": "one"}, node=NODE))
+        message = namespace.wait_event("starting", "DeadlineExceeded", within=60)
+        clock.lap(f"kubelet gave up the call: {message}")
+        assert namespace.phase("starting") == "Pending"
+        assert namespace.pod("ending") is not None
+        assert ended_claim in files.checkpoint()
+    finally:
+        os.kill(process_of(before), signal.SIGCONT)
     nudge(namespace, "starting", "ending")
     namespace.wait_ready("starting")
     wait_gone(namespace, "ending")

@@ -20,6 +20,7 @@ from tests.manifests.pages import blocks
 from tests.manifests.support import Object, pod_spec
 from tests.paths import DOCS
 
+POLICY = "NetworkPolicy"
 ON = "networkPolicy.enabled=true"
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 WITH_METRICS = json.dumps({"networkPolicy": {"enabled": True, "metricsFrom": [PROMETHEUS]}})
@@ -61,6 +62,28 @@ def test_each_workload_has_one_that_selects_its_pods_and_no_others(options: tupl
     assert selected == pods
     assert len(found) == len(WORKLOADS)
     assert all(item["spec"]["policyTypes"] == ["Ingress", "Egress"] for item in found)
+
+
+@needs_helm
+def test_the_health_port_can_be_closed_alone() -> None:
+    closed = [item for item in template(*EVERYTHING, "networkPolicy.closeHealthPort=true") if item["kind"] == POLICY]
+    for item in closed:
+        kubernetes_validate.validate(item, "1.34", strict=True)
+        assert item["spec"]["policyTypes"] == ["Ingress"]
+        (rule,) = item["spec"]["ingress"]
+        assert "from" not in rule
+        open_ports = {
+            protocol: [(port["port"], port["endPort"]) for port in rule["ports"] if port["protocol"] == protocol]
+            for protocol in ("TCP", "UDP", "SCTP")
+        }
+        assert open_ports == {"TCP": [(1, 51514), (51516, 65535)], "UDP": [(1, 65535)], "SCTP": [(1, 65535)]}
+    with_port = {
+        json.dumps(item["spec"]["selector"]["matchLabels"])
+        for item in template(*EVERYTHING)
+        if item["kind"] in ("DaemonSet", "Deployment")
+        and any(port["name"] == "health" for port in pod_spec(item)["containers"][0].get("ports", []))
+    }
+    assert {json.dumps(item["spec"]["podSelector"]["matchLabels"]) for item in closed} == with_port
 
 
 @needs_helm

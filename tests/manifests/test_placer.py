@@ -116,4 +116,4 @@ def test_two_replicas_of_the_drivers_image_run_with_the_timeout_that_was_given()
     assert (only["image"], only["command"]) == (IMAGE, ["dra-driver", "placer"])
     environment = {item["name"]: item.get("value") for item in only["env"]}
     assert environment["GROUP_TIMEOUT"] == "20"
-    assert environment["HEALTHCHECK_PORT"] == str(only["livenessProbe"]["grpc"]["port"])
+    assert environment["HEALTHCHECK_PORT"] == str(only["readinessProbe"]["grpc"]["port"])

@@ -293,6 +293,7 @@ address is opened.
 - name: HEALTHCHECK_PORT
   value: {{ int .values.healthPort | quote }}
 {{ include "neuron.field" (dict "name" "HEALTHCHECK_ADDRESS" "path" "status.podIP") }}
+{{ include "neuron.field" (dict "name" "NODE_ADDRESS" "path" "status.hostIP") }}
 {{- end -}}
 
 {{- define "neuron.metricsEnv" -}}
@@ -319,7 +320,10 @@ address is opened.
 {{- end }}
 {{- end -}}
 
-{{/* Ports and probes by gRPC: dict "workload" and "period", the seconds between probes of readiness. */}}
+{{/*
+Ports and the probe by gRPC: dict "workload" and "period", the seconds between probes. There is no probe of liveness: who
+could keep it out would have the program killed. It watches itself, and ends when it hangs.
+*/}}
 {{- define "neuron.healthProbes" -}}
 {{- $port := int .workload.values.healthPort -}}
 ports:
@@ -329,14 +333,6 @@ ports:
 - name: metrics
   containerPort: {{ int . }}
 {{- end }}
-livenessProbe:
-  grpc:
-    port: {{ $port }}
-    service: liveness
-  initialDelaySeconds: 30
-  periodSeconds: 10
-  timeoutSeconds: 5
-  failureThreshold: 3
 readinessProbe:
   grpc:
     port: {{ $port }}

@@ -47,6 +47,7 @@ from dra_driver.neuron.health.node_status import NodeStatusWriter, chips_present
 from dra_driver.neuron.health.watch import HealthWatch
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.host.watch import HostWatch
+from dra_driver.util.door import Door, own_addresses
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
@@ -63,6 +64,7 @@ class DevicePluginSettings:
     cdi_root: Path
     health_port: int
     health_address: str
+    node_address: str
     metrics_port: int
     metrics_address: str
     rescan_seconds: float
@@ -233,7 +235,6 @@ class DevicePluginAgent:
         self._sources = NodeSources(settings, transport, lambda: self._offer, self._keeper.wake)
         self._allocator = Allocator(self._sources, settings.answer, self._keeper.wake)
         self._operations = Operations(OPERATIONS)
-        self._stop_metrics: Callable[[], None] | None = None
         self._plugins = {
             resource: DevicePlugin(
                 resource.value,
@@ -275,7 +276,8 @@ class DevicePluginAgent:
         """When that was (monotonic clock)."""
         self._trouble: dict[str, str] = {}
         checks = {"": self.readiness, "liveness": self.liveness, "readiness": self.readiness}
-        self._health = HealthServer(settings.health_port, settings.health_address, checks)
+        self._door = Door(own_addresses(settings.node_address))
+        self._health = HealthServer(settings.health_port, settings.health_address, checks, door=self._door)
 
     def start(self) -> None:
         """Start. Raises Excluded if the DRA driver has the chips, DriverError if a port or socket is not available."""
@@ -293,7 +295,7 @@ class DevicePluginAgent:
         if self._settings.metrics_port >= 0:
             text = "Time to answer one request of kubelet."
             collector = Collector(self._operations, self._samples, "device_plugin_request_seconds", text)
-            self._stop_metrics = serve(collector, self._settings.metrics_address, self._settings.metrics_port)
+            serve(self._door, collector, self._settings.metrics_address, self._settings.metrics_port)
         for plugin in self._plugins.values():
             plugin.start()
         self._keeper.start()
@@ -311,10 +313,8 @@ class DevicePluginAgent:
             (self._last_word, LAST_WORD_GRACE),
             (self._chips.stop, THREAD_GRACE),
             (self._host.stop, THREAD_GRACE),
-            (self._health.stop, THREAD_GRACE),
+            (self._door.stop, THREAD_GRACE),
         )
-        if self._stop_metrics is not None:
-            self._stop_metrics()
 
     def _last_word(self, seconds: float) -> None:
         if not self.fatal and not any(plugin.succeeded() for plugin in self._plugins.values()):
@@ -340,7 +340,7 @@ class DevicePluginAgent:
     @property
     def _workers(self) -> tuple[Worker, ...]:
         plugins = (plugin.worker for plugin in self._plugins.values())
-        others = (self._host, self._chips, self._sources, self._node_watch, self._node_status)
+        others = (self._host, self._chips, self._sources, self._node_watch, self._node_status, self._door)
         return (self._keeper, *(part.worker for part in others), *plugins)
 
     def _samples(self) -> Iterator[Sample]:

@@ -6,9 +6,10 @@ import socket
 
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Collector, Operations, serve
+from tests.builders.probes import open_door
 from tests.golden import golden_error
 
 
 def test_a_port_that_is_taken_is_explained() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, golden_error(DriverError):
-        serve(Collector(Operations(), list), "127.0.0.1", taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as taken, open_door() as door, golden_error(DriverError):
+        serve(door, Collector(Operations(), list), "127.0.0.1", taken.getsockname()[1])

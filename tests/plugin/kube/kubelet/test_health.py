@@ -13,24 +13,18 @@ import pytest
 from dra_driver.kube.kubelet.api import dra_v1_pb2, health_v1_pb2, pluginregistration_v1_pb2
 from dra_driver.kube.kubelet.health import HealthServer
 from dra_driver.util.errors import DriverError
+from tests.builders.probes import CHECK, NOT_SERVING, SERVICE_UNKNOWN, SERVING, health_server, open_door, probe
 from tests.doubles.sample_driver import rpc
 from tests.golden import golden, golden_error
-
-SERVING = health_v1_pb2.HealthCheckResponse.SERVING
-NOT_SERVING = health_v1_pb2.HealthCheckResponse.NOT_SERVING
-SERVICE_UNKNOWN = health_v1_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 @contextmanager
 def probed(check: Callable[[], list[str]], host: str = "127.0.0.1", **options: Any) -> Iterator[grpc.Channel]:
-    server = HealthServer(0, host, {"liveness": check, "": check}, **options)
-    server.start()
-    address = f"[{host}]:{server.port}" if ":" in host else f"{host}:{server.port}"
-    try:
-        with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-            yield channel
-    finally:
-        server.stop(0)
+    with (
+        health_server({"liveness": check, "": check}, host, **options) as address,
+        grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel,
+    ):
+        yield channel
 
 
 def status(channel: grpc.Channel, service: str = "liveness") -> Any:
@@ -59,14 +53,9 @@ def test_serving_means_that_there_is_no_problem(service: str) -> None:
 
 
 def test_each_service_has_a_check_of_its_own() -> None:
-    server = HealthServer(0, "127.0.0.1", {"liveness": list, "readiness": lambda: ["slices are not published"]})
-    server.start()
-    try:
-        with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            assert status(channel, "liveness") == SERVING
-            assert status(channel, "readiness") == NOT_SERVING
-    finally:
-        server.stop(0)
+    with health_server({"liveness": list, "readiness": lambda: ["slices are not published"]}) as address:
+        assert probe(address, "liveness") == SERVING
+        assert probe(address, "readiness") == NOT_SERVING
 
 
 def test_problems_are_logged_when_they_change_and_not_at_every_probe(caplog: pytest.LogCaptureFixture) -> None:
@@ -101,25 +90,25 @@ def test_watch_sends_the_status_and_then_its_changes() -> None:
         stream.cancel()
 
 
-def test_watches_cannot_take_all_workers_from_probes() -> None:
-    with probed(list, watch_seconds=0.02) as channel:
-        streams = [watch(channel, "liveness") for _ in range(2)]
-        assert [next(stream).status for stream in streams] == [SERVING, SERVING]
-        for _ in range(10):
-            with pytest.raises(grpc.RpcError, match="RESOURCE_EXHAUSTED"):
-                next(watch(channel, "liveness"))
+def test_many_watches_are_told_and_keep_no_probe_out() -> None:
+    problems: list[str] = []
+    with probed(lambda: problems, watch_seconds=0.02) as channel:
+        streams = [watch(channel, "liveness") for _ in range(10)]
+        assert [next(stream).status for stream in streams] == [SERVING] * 10
+        streams.pop().cancel()
+        problems.append("bad")
+        assert [next(stream).status for stream in streams] == [NOT_SERVING] * 9
+        assert status(channel) == NOT_SERVING
+
+
+def test_a_call_that_is_no_message_is_refused_and_the_next_one_answered() -> None:
+    with probed(list) as channel:
+        check: Callable[..., Any] = channel.unary_unary(CHECK)
+        for message, code in ((b"\x0a\xff", "INVALID_ARGUMENT"), (b"\x0a" * 10_000, "RESOURCE_EXHAUSTED")):
+            with pytest.raises(grpc.RpcError, match=code) as refusal:
+                check(message, timeout=5)
+            golden(str(refusal.value.details()), code)
         assert status(channel) == SERVING
-        for stream in streams:
-            stream.cancel()
-        end = time.monotonic() + 5
-        while time.monotonic() < end:
-            try:
-                assert next(watch(channel, "liveness")).status == SERVING
-                break
-            except grpc.RpcError:
-                time.sleep(0.02)
-        else:
-            pytest.fail("a closed watch keeps its place")
 
 
 def test_a_hanging_check_is_answered_in_time_and_begun_once() -> None:
@@ -158,27 +147,35 @@ def test_the_network_reaches_health_only() -> None:
             (dra_v1_pb2, "DRAPlugin", "NodePrepareResources", dra_v1_pb2.NodePrepareResourcesRequest()),
             (pluginregistration_v1_pb2, "Registration", "GetInfo", pluginregistration_v1_pb2.InfoRequest()),
         ):
-            with pytest.raises(grpc.RpcError, match="UNIMPLEMENTED"):
+            with pytest.raises(grpc.RpcError, match="UNIMPLEMENTED") as refusal:
                 rpc(channel, messages, service, method, request)
+            golden(str(refusal.value.details()), service)
 
 
 def test_a_port_in_use_is_explained() -> None:
-    with socket.socket() as taken:
+    with socket.socket() as taken, open_door() as door:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with golden_error(DriverError):
-            HealthServer(port, "127.0.0.1", {}).start()
+            HealthServer(port, "127.0.0.1", {}, door=door).start()
 
 
 def test_two_servers_do_not_share_a_port() -> None:
-    first = HealthServer(0, "127.0.0.1", {})
-    first.start()
-    try:
+    with open_door() as door:
+        first = HealthServer(0, "127.0.0.1", {}, door=door)
+        first.start()
         with pytest.raises(DriverError):
-            HealthServer(first.port, "127.0.0.1", {}).start()
+            HealthServer(first.port, "127.0.0.1", {}, door=door).start()
+
+
+def test_a_server_of_a_program_that_serves_nothing_else_needs_no_door() -> None:
+    server = HealthServer(0, "127.0.0.1", {"readiness": list})
+    server.start()
+    try:
+        assert probe(f"127.0.0.1:{server.port}", "readiness") == SERVING
     finally:
-        first.stop(0)
+        server.stop()
 
 
 def test_ipv6_addresses_are_bound() -> None:

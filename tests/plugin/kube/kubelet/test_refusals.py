@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from dra_driver.kube.kubelet.api import deviceplugin_v1beta1_pb2 as api
-from dra_driver.kube.kubelet.api import dra_v1_pb2, health_v1_pb2, podresources_v1_pb2
+from dra_driver.kube.kubelet.api import dra_v1_pb2, podresources_v1_pb2
 from dra_driver.kube.kubelet.client import CallError, call
 from dra_driver.kube.kubelet.devicehealth import DeviceHealth, HealthStream
 from dra_driver.kube.kubelet.deviceplugin import ContainerDevices, DevicePlugin, PluginDevice
@@ -24,6 +24,7 @@ from dra_driver.kube.kubelet.grpcserver import Activity, SocketServer
 from dra_driver.kube.kubelet.health import HealthServer
 from dra_driver.kube.kubelet.server import KubeletPlugin
 from dra_driver.util.errors import DriverError
+from tests.builders.probes import health_server, probe
 from tests.doubles.device_manager import DeviceManager, plugin_call, sockets
 from tests.doubles.kubelet import Kubelet
 from tests.doubles.kubelet_health import MESSAGES, watch
@@ -162,57 +163,21 @@ def test_loops_that_hang_are_named_in_health_reports(root: Path) -> None:
 # Health
 
 
-def probed(check: Callable[[], list[str]], **options: Any) -> HealthServer:
-    server = HealthServer(0, "127.0.0.1", {"liveness": check}, **options)
-    server.start()
-    return server
-
-
-def asked(server: HealthServer) -> None:
-    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        rpc(channel, health_v1_pb2, "Health", "Check", health_v1_pb2.HealthCheckRequest(service="liveness"))
-
-
 def test_a_check_that_fails_or_hangs_is_a_problem(log: pytest.LogCaptureFixture) -> None:
     def fail() -> list[str]:
         raise KeyError("worker")
 
     never = threading.Event()
     for check, seconds in ((fail, 10.0), (lambda: [str(never.wait(20))], 0.2)):
-        server = probed(check, check_seconds=seconds)
-        asked(server)
-        server.stop(0)
+        with health_server({"liveness": check}, check_seconds=seconds) as address:
+            probe(address)
     never.set()
     golden(log.messages)
 
 
 def test_a_health_service_that_is_off_says_so(log: pytest.LogCaptureFixture) -> None:
-    server = HealthServer(-1, "127.0.0.1", {})
-    server.start()
-    server.stop(0)
+    HealthServer(-1, "127.0.0.1", {}).start()
     golden(log.messages)
-
-
-def test_watches_that_would_keep_probes_out_are_refused() -> None:
-    server = probed(list, watch_seconds=0.02)
-    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-
-        def stream() -> Any:
-            path = "/grpc.health.v1.Health/Watch"
-            opened: Any = channel.unary_stream(
-                path, lambda m: m.SerializeToString(), health_v1_pb2.HealthCheckResponse.FromString
-            )
-            return opened(health_v1_pb2.HealthCheckRequest(service="liveness"), timeout=10)
-
-        kept = [stream() for _ in range(2)]
-        for one in kept:
-            next(one)
-        with pytest.raises(grpc.RpcError) as caught:
-            next(stream())
-        golden(str(caught.value.details()))
-        for one in kept:
-            one.cancel()
-    server.stop(0)
 
 
 def test_a_stream_too_many_and_a_look_that_fails_are_logged(root: Path, log: pytest.LogCaptureFixture) -> None:
