@@ -20,7 +20,6 @@ from tests.manifests.pages import blocks
 from tests.manifests.support import Object, pod_spec
 from tests.paths import DOCS
 
-POLICY = "NetworkPolicy"
 ON = "networkPolicy.enabled=true"
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 WITH_METRICS = json.dumps({"networkPolicy": {"enabled": True, "metricsFrom": [PROMETHEUS]}})
@@ -65,25 +64,29 @@ def test_each_workload_has_one_that_selects_its_pods_and_no_others(options: tupl
 
 
 @needs_helm
-def test_the_health_port_can_be_closed_alone() -> None:
-    closed = [item for item in template(*EVERYTHING, "networkPolicy.closeHealthPort=true") if item["kind"] == POLICY]
-    for item in closed:
+def test_the_health_ports_can_be_closed_alone() -> None:
+    made = template(*EVERYTHING, "networkPolicy.closeHealthPort=true")
+    health_ports = {
+        json.dumps(item["spec"]["selector"]["matchLabels"]): port["containerPort"]
+        for item in made
+        if item["kind"] in ("DaemonSet", "Deployment")
+        for port in pod_spec(item)["containers"][0].get("ports", [])
+        if port["name"] == "health"
+    }
+    closed: dict[str, int] = {}
+    for item in made:
+        if item["kind"] != "NetworkPolicy":
+            continue
         kubernetes_validate.validate(item, "1.34", strict=True)
         assert item["spec"]["policyTypes"] == ["Ingress"]
         (rule,) = item["spec"]["ingress"]
         assert "from" not in rule
-        open_ports = {
-            protocol: [(port["port"], port["endPort"]) for port in rule["ports"] if port["protocol"] == protocol]
-            for protocol in ("TCP", "UDP", "SCTP")
-        }
-        assert open_ports == {"TCP": [(1, 51514), (51516, 65535)], "UDP": [(1, 65535)], "SCTP": [(1, 65535)]}
-    with_port = {
-        json.dumps(item["spec"]["selector"]["matchLabels"])
-        for item in template(*EVERYTHING)
-        if item["kind"] in ("DaemonSet", "Deployment")
-        and any(port["name"] == "health" for port in pod_spec(item)["containers"][0].get("ports", []))
-    }
-    assert {json.dumps(item["spec"]["podSelector"]["matchLabels"]) for item in closed} == with_port
+        allowed = {(port["protocol"], port["port"], port["endPort"]) for port in rule["ports"]}
+        (port,) = (end + 1 for protocol, first, end in allowed if (protocol, first) == ("TCP", 1))
+        assert allowed == {("TCP", 1, port - 1), ("TCP", port + 1, 65535), ("UDP", 1, 65535), ("SCTP", 1, 65535)}
+        closed[json.dumps(item["spec"]["podSelector"]["matchLabels"])] = port
+    assert closed == health_ports
+    assert closed
 
 
 @needs_helm
