@@ -16,7 +16,7 @@ RUN python3 -m venv --without-pip /opt/node && python3 -m venv --without-pip /op
     && mv /tmp/node.pth /opt/commands/lib/python3*/site-packages/ \
     && ln -s /opt/commands /opt/node/commands
 COPY requirements/build.txt requirements/node.txt requirements/commands.txt requirements/
-# boto3 is for `dra-driver recover` alone, which asks three services of AWS: without the descriptions of the 400 others it
+# boto3 is for `dra-driver recover` alone, which asks four services of AWS: without the descriptions of the 400 others it
 # is 25 MB smaller. The kubernetes package reads kubeconfigs; nothing imports its second client, for asyncio: 66 MB.
 # Compiled here, since the driver runs with a read-only root file system: without it, it would start three times as
 # slowly and use twice the memory. Without time stamps in the compiled files every build gives the same bytes.
@@ -26,7 +26,7 @@ RUN /opt/build/bin/pip install --no-cache-dir --require-hashes --only-binary :al
     && /opt/build/bin/pip --python /opt/commands/bin/python install --no-cache-dir --require-hashes --only-binary :all: \
         --no-compile -r requirements/commands.txt \
     && find /opt/commands/lib/python3*/site-packages/botocore/data -mindepth 1 -maxdepth 1 -type d \
-        ! -name autoscaling ! -name cloudwatch ! -name sts -exec rm -r {} + \
+        ! -name autoscaling ! -name cloudwatch ! -name ec2 ! -name sts -exec rm -r {} + \
     && rm -r /opt/commands/lib/python3*/site-packages/kubernetes/aio \
     && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/node /opt/commands
 

@@ -98,8 +98,7 @@ def read_settings(values: dict[str, Any], *, act: bool, cloudwatch: bool) -> Rec
     program = values["hook"]
     if program and shutil.which(program) is None:
         raise UsageError(f"--hook is {program!r}, which is not an executable program", remedy="check path and mode")
-    tables = (policy.remedies, policy.faults)
-    if cloudwatch or any("replace" in steps for table in tables for steps in table.values()):
+    if cloudwatch or policy.replaces:
         check_installed()
     return RecoverySettings(policy, act, Hook(program, values["hook_timeout"]) if program else None, cloudwatch)
 

@@ -1,4 +1,6 @@
-"""The edge to AWS: Auto Scaling replaces an instance, CloudWatch counts it. Made with boto3, which is optional.
+"""The edge to AWS: EC2 says what an instance is called, Auto Scaling replaces it, CloudWatch counts it.
+
+Made with boto3, which is optional.
 
 Credentials, endpoints and proxies are found as boto3 finds them: a role of the service account (IRSA, Pod Identity), of
 the instance, or the environment.
@@ -6,19 +8,19 @@ the instance, or the environment.
 
 from __future__ import annotations
 
-import re
 import time
-from dataclasses import dataclass
 from typing import Any, Final
 
+from dra_driver.operations.recovery.instances import Hostnames, Instance
 from dra_driver.util.errors import DriverError, UsageError
-from dra_driver.util.text import one_line, quoted
+from dra_driver.util.text import one_line
 
 NAMESPACE: Final = "NeuronHealthCheck"
 """Of the metrics; that of AWS's own recovery."""
-SERVICES: Final = ("autoscaling", "cloudwatch", "sts")
+SERVICES: Final = ("autoscaling", "cloudwatch", "ec2", "sts")
 """What is asked; sts by boto3, for the role of a service account. The image has the descriptions of these only."""
 ACTIONS: Final = {
+    "DescribeInstances": "ec2:DescribeInstances",
     "DescribeAutoScalingInstances": "autoscaling:DescribeAutoScalingInstances",
     "SetInstanceHealth": "autoscaling:SetInstanceHealth",
     "PutMetricData": "cloudwatch:PutMetricData",
@@ -27,42 +29,12 @@ ACTIONS: Final = {
 CONNECT_SECONDS, READ_SECONDS = 2, 4
 """Short and without boto3's own retries: a leader must not hang in a call for longer than its lease."""
 
-_PROVIDER_ID: Final = re.compile(
-    r"aws:///(?P<region>[a-z]{2}(?:-[a-z]{2,16}){1,3}-[0-9]{1,2})(?:[a-z]|(?:-[a-z0-9]{1,8}){1,4})"
-    r"/(?P<instance>i-(?:[0-9a-f]{8}|[0-9a-f]{17}))",
-    re.ASCII,
-)
-
 
 class AwsError(DriverError):
     """A call that AWS refused or did not answer."""
 
-    def __init__(self, what: str, *, remedy: str = "") -> None:
-        super().__init__(what, consequence="it is retried later", remedy=remedy)
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """An EC2 instance."""
-
-    region: str
-    id: str
-
-
-def instance_of(provider_id: str) -> Instance:
-    """The instance that a Node's ``spec.providerID`` names: ``aws:///us-east-1a/i-0123456789abcdef0``.
-
-    Raises:
-        DriverError: another text.
-    """
-    found = _PROVIDER_ID.fullmatch(provider_id)
-    if found is None:
-        raise DriverError(
-            f"the Node's spec.providerID is {quoted(provider_id)}, which names no EC2 instance",
-            consequence="its instance cannot be replaced by Auto Scaling",
-            remedy="remove the step replace from the policy for such nodes",
-        )
-    return Instance(found["region"], found["instance"])
+    def __init__(self, what: str, *, consequence: str = "it is retried later", remedy: str = "") -> None:
+        super().__init__(what, consequence=consequence, remedy=remedy)
 
 
 def check_installed() -> None:
@@ -84,6 +56,21 @@ class Aws:
     def __init__(self) -> None:
         self._session: Any = None
         self._clients: dict[tuple[str, str], Any] = {}
+
+    def hostnames(self, instance: Instance) -> Hostnames:
+        """What EC2 calls the instance. Raises AwsError."""
+        try:
+            answer = self._call(self._client("ec2", instance.region), "DescribeInstances", InstanceIds=[instance.id])
+        except AwsError as error:
+            text = "without its answer no instance is replaced or given to the hook; it is asked again later"
+            raise AwsError(error.what, consequence=text, remedy=error.remedy) from error
+        item: dict[str, Any] = next(
+            (item for group in answer.get("Reservations", ()) for item in group.get("Instances", ())), {}
+        )
+        addresses = {str(item.get("PrivateIpAddress", ""))}
+        for interface in item.get("NetworkInterfaces", ()):
+            addresses |= {str(entry.get("PrivateIpAddress", "")) for entry in interface.get("PrivateIpAddresses", ())}
+        return Hostnames(instance.id, str(item.get("PrivateDnsName", "")), frozenset(addresses - {""}))
 
     def replace(self, instance: Instance, *, respect_grace_period: bool) -> str:
         """Have the instance's Auto Scaling group replace it; does nothing if that is so already.

@@ -27,9 +27,10 @@ from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
 from dra_driver.kube.objects.core import ObjectReference, PartialNode
 from dra_driver.neuron.health.faults import FAULTS
-from dra_driver.operations.recovery.aws import Aws, instance_of
-from dra_driver.operations.recovery.decide import Action, Kind, after_hook, decide
+from dra_driver.operations.recovery.aws import Aws
+from dra_driver.operations.recovery.decide import ON_MACHINES, Action, Kind, after_hook, decide, disputes
 from dra_driver.operations.recovery.hook import Hook
+from dra_driver.operations.recovery.instances import Hostnames, contradiction, doubts, instance_of, names_instance
 from dra_driver.operations.recovery.nodes import NeuronNode, Sightings, clearing, marking, view
 from dra_driver.operations.recovery.policy import Policy
 from dra_driver.util.errors import DriverError
@@ -78,6 +79,8 @@ class Numbers:
     """Actions by kind and result."""
     waits: Counter[str] = field(default_factory=Counter)
     nodes: Counter[str] = field(default_factory=Counter)
+    disputes: Mapping[str, int] = field(default_factory=dict)
+    """Nodes by what they name that others name, too."""
     operations: Operations = field(default_factory=lambda: Operations(tuple(EVENTS)))
 
 
@@ -120,6 +123,8 @@ class Recovery(Term):
         """The Nodes of the current decision."""
         self._unanswered: tuple[str, Mapping[str, object]] | None = None
         """Node and patch without an answer: repeated before anything else is decided, as it may still be applied."""
+        self._contradictions: dict[str, Hostnames] = {}
+        """UID of a node to what EC2 says against it, which is not asked again in this term."""
         self._last = self._clock()
         """When a node was last begun or finished; a leader before this one may have finished one just before."""
         self._under_way: set[str] = set()
@@ -141,6 +146,7 @@ class Recovery(Term):
         now = self._clock()
         self._seen = {node.metadata.name: node for node in self._informer.objects()}
         views = [found for node in self._seen.values() if (found := view(node, self._sightings, now)) is not None]
+        views = self._with_doubts(views)
         known = {found.uid for found in views}
         self._sightings.looked(known)
         self._recorder.forget_all_but(known)
@@ -152,11 +158,20 @@ class Recovery(Term):
         self._numbers.waits = Counter(wait.reason for wait in decision.waits)
         marked = ["acted-on" for found in views if found.mark]
         self._numbers.nodes = Counter([*(found.verdict for found in views), *marked])
+        self._numbers.disputes = disputes(views)
         for wait in decision.waits:
             # A fault that has just come often goes again, and "remedy" only says that there is nothing left to do.
             if wait.reason not in ("persist", "remedy"):
                 self._say(wait.node, "NeuronRecoveryWaits", f"nothing is done now: {wait.text}")
         self._carry_out(decision.actions)
+
+    def _with_doubts(self, views: Sequence[NeuronNode]) -> list[NeuronNode]:
+        """The nodes with what other Nodes say against their machines, and what EC2 has said."""
+        names = {view.uid: view.name for view in views}
+        self._contradictions = {uid: item for uid, item in self._contradictions.items() if uid in names}
+        of_ec2 = {names[uid]: contradiction(names[uid], item, self._seen) for uid, item in self._contradictions.items()}
+        texts = of_ec2 | doubts({name: node.spec.provider_id for name, node in self._seen.items()})
+        return [replace(view, doubt=texts.get(view.name, "")) for view in views]
 
     def _carry_out(self, actions: Iterable[Action]) -> None:
         """What fails for one node does not keep the others waiting."""
@@ -191,6 +206,8 @@ class Recovery(Term):
     def _do(self, action: Action) -> bool:
         """One action; returns whether it is done."""
         node = self._seen[action.node.name]
+        if action.kind in ON_MACHINES and not self._may_touch_machine(action.node):
+            return False
         match action.kind:
             case "begin":
                 return self._begin(action, node)
@@ -205,13 +222,29 @@ class Recovery(Term):
             case "undo":
                 return self._write(action, node, clearing(node, action.mark))
 
+    def _may_touch_machine(self, node: NeuronNode) -> bool:
+        """Whether nothing speaks against the machine that the node names. Raises DriverError.
+
+        EC2 is asked where instances are replaced, for which there is a role at AWS; a hook may do without one. Without
+        an answer nothing is done: what is done to a machine cannot be undone.
+        """
+        if node.doubt or not self._settings.policy.replaces or not names_instance(node.provider_id):
+            return not node.doubt
+        hostnames = self._aws.hostnames(instance_of(node.provider_id))
+        if contradiction(node.name, hostnames, self._seen):
+            self._contradictions[node.uid] = hostnames
+            self._surprised = True
+            return False
+        return self._may_act()  # AWS may have taken its time
+
     def _begin(self, action: Action, node: PartialNode) -> bool:
         if not self._write(action, node, marking(node, action.mark)):
             return False
         self._last = self._clock()
         if self._settings.cloudwatch and action.mark.node == action.node.name:
             try:
-                self._aws.count(instance_of(action.node.provider_id), FAULTS[action.mark.fault].reason)
+                if self._may_touch_machine(action.node):
+                    self._aws.count(instance_of(action.node.provider_id), FAULTS[action.mark.fault].reason)
             except DriverError as error:
                 # A number that is missing is no reason not to act.
                 log.warning("node %s is not counted in CloudWatch: %s", action.node.name, error)
@@ -342,6 +375,9 @@ class RecoveryService(Leading):
         for state in ("sick", "well", "unknown", "acted-on"):
             value = float(numbers.nodes[state])
             yield Sample("recovery_nodes", "Nodes with Neuron devices by state.", value, (("state", state),))
+        text = "Nodes whose UltraServer or instance others name, too."
+        for what, count in sorted(numbers.disputes.items()):
+            yield Sample("recovery_disputed_nodes", text, float(count), (("what", what),))
         for reason, count in sorted(numbers.waits.items()):
             yield Sample("recovery_waiting_nodes", "Nodes that wait, by reason.", float(count), (("reason", reason),))
         for (kind, result), count in sorted(dict(numbers.done).items()):

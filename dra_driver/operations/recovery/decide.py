@@ -5,7 +5,8 @@ unit by itself. A unit that has begun goes on whatever the budgets say, step by 
 before any takes the next one. Nodes that have not begun need room: in the cluster, in their node groups, and in time.
 
 What a node says of itself, true or not, has consequences for that node alone, and for the other nodes of its server
-only if each of them has named that server since before the fault, and says that it is linked with all of it.
+only if each of them has named that server since before the fault, and says that it is linked with all of it. Where more
+nodes name a server than it can have, each of them is a unit by itself; one that came to name it after its fault waits.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from dra_driver.util.text import first_of
 Kind = Literal["begin", "drain", "request", "hook", "replace", "undo"]
 Reason = Literal[
     "persist", "unknown", "budget", "pause", "not-ready", "deleting", "cordoned", "others", "aws", "mark",
-    "handed-back", "server", "remedy",
+    "handed-back", "server", "instance", "remedy",
 ]  # fmt: skip
 """Why a node waits; also a label of the metric."""
 
+ON_MACHINES: Final[frozenset[Kind]] = frozenset({"hook", "replace"})
+"""Actions on the machine that the node's provider id names; all others are on the Node, which is known by its name."""
 HOOK_PAUSE: Final = 30
 """Seconds after the first failure of the hook; doubles with each one."""
 HOOK_PAUSE_MOST: Final = 3600
@@ -111,21 +114,38 @@ def decide(nodes: Sequence[NeuronNode], last: float, policy: Policy, now: float,
 def units(nodes: Iterable[NeuronNode], policy: Policy) -> Iterator[tuple[NeuronNode, ...]]:
     """The nodes that are acted on together: those that were begun so, those of a server that all agree on, or one."""
     found: dict[str, list[NeuronNode]] = {}
+    by_label: dict[str, list[NeuronNode]] = {}
     for node in sorted(nodes, key=lambda node: node.name):
         unit = node.mark.unit if node.mark else node.unit
         found.setdefault(unit if _size(unit) else node.name, []).append(node)
+        by_label.setdefault(node.unit, []).append(node)
     for name, group in sorted(found.items()):
-        if _agreed(name, group, policy):
+        if not _size(name):
+            yield from ((node,) for node in group)
+            continue
+        # Also those that were begun alone: nobody else comes into the place of one.
+        claimants = by_label.get(name, [])
+        if group == claimants and _agreed(name, group, policy):
             yield tuple(group)
             continue
         begun = tuple(node for node in group if node.mark)
-        together = 0 < len(begun) <= _size(name)
+        if len(begun) > _size(name):  # a mark is an annotation, which a node may write on itself
+            begun = tuple(node for node in begun if node.unit == name)
+        together = begun if len(begun) <= _size(name) else ()
         if together:
-            yield begun
-        dispute = _dispute(name, group)
+            yield together
+        dispute = _dispute(name, max(claimants, begun, key=len))
         for node in group:
-            if not (together and node.mark):
-                yield (replace(node, dispute=dispute),)
+            if node not in together:
+                stands = node.mark is None and _stands(name, node, policy)
+                yield (node if stands else replace(node, dispute=dispute),)
+
+
+def disputes(nodes: Sequence[NeuronNode]) -> Mapping[str, int]:
+    """How many nodes name a server that too many name, and a machine that may not be theirs."""
+    counts = Counter(node.unit for node in nodes if _is_server(node.unit))
+    too_many = (count for unit, count in counts.items() if count > _size(unit))
+    return {"server": sum(too_many), "instance": sum(bool(node.doubt) for node in nodes)}
 
 
 def _size(unit: str) -> int:
@@ -133,24 +153,37 @@ def _size(unit: str) -> int:
     return NODES_OF.get(unit.partition("=")[0], 0)
 
 
-def _dispute(unit: str, group: Sequence[NeuronNode]) -> str:
+def _is_server(unit: str) -> bool:
+    """Whether a label's value is the id of an UltraServer."""
+    return bool(_size(unit) and unit.partition("=")[2].strip("0"))
+
+
+def _dispute(unit: str, claimants: Sequence[NeuronNode]) -> str:
+    """Why the nodes that name an UltraServer make none, if there are others or the id means none."""
     label, _, server = unit.partition("=")
-    if not server.strip("0"):
+    if not _is_server(unit):
         return f"its label {label} is {server}, which is the id of no server"
-    if len(group) > _size(unit):
-        names = first_of([node.name for node in group], NODES_OF[label] + 1)
-        return f"{len(group)} nodes have the label {unit}, which {_size(unit)} share at most: {names}"
+    if len(claimants) > _size(unit):
+        names = first_of([node.name for node in claimants], NODES_OF[label] + 1)
+        return f"{len(claimants)} nodes have the label {unit}, which {_size(unit)} share at most: {names}"
     return ""
+
+
+def _stands(unit: str, node: NeuronNode, policy: Policy) -> bool:
+    """Whether a node is acted on by itself though others dispute its server: it named the server before its fault."""
+    return _is_server(unit) and node.server_since <= _first_fault([node], policy)
 
 
 def _agreed(unit: str, group: Sequence[NeuronNode], policy: Policy) -> bool:
     """Whether the nodes are a unit: each had named the same, whole server before one of them had a fault."""
-    if not _size(unit):
-        return True
-    if _dispute(unit, group) or len(group) < _size(unit):
+    if len(group) != _size(unit) or not _is_server(unit):
         return False
-    first = min((lead.since for lead in _wanted(group, policy)), default=float("inf"))
+    first = _first_fault(group, policy)
     return all(node.linked and node.joined <= first for node in group)
+
+
+def _first_fault(nodes: Sequence[NeuronNode], policy: Policy) -> float:
+    return min((lead.since for lead in _wanted(nodes, policy)), default=float("inf"))
 
 
 def lead_of(unit: Sequence[NeuronNode], policy: Policy, now: float) -> Lead | None:
@@ -305,8 +338,14 @@ def _go_on(unit: Sequence[NeuronNode], room: Room, policy: Policy, now: float, h
     elif lead is None:
         why = "unknown", "nothing more is done until the node reports whether its fault is over or continues"
     elif steps := _next_steps(unit, lead, now, hook):
-        yield from steps
-        return
+        doubt = next((f"{node.name}: {node.doubt}" for node in unit if node.doubt), "")
+        if not doubt or steps[0].kind not in ON_MACHINES:
+            yield from steps
+            return
+        why = (
+            "instance",
+            f"no hook is called and no instance replaced until it is clear which machine is whose: {doubt}",
+        )
     else:
         why = "remedy", f"all steps are done; it is undone when the fault is over ({lead.text})"
     yield from (Wait(node, *why) for node, _ in marked)
@@ -315,7 +354,14 @@ def _go_on(unit: Sequence[NeuronNode], room: Room, policy: Policy, now: float, h
 def _is_over(unit: Sequence[NeuronNode], policy: Policy, now: float) -> bool:
     """Whether no node of the unit has a fault any more about which the policy says something."""
     for node in unit:
-        if node.verdict == "unknown" or not node.ready or node.deleting or node.others or node.illegible:
+        if (
+            node.verdict == "unknown"
+            or not node.ready
+            or node.deleting
+            or node.others
+            or node.illegible
+            or node.dispute
+        ):
             return False
         if node.verdict == "well" and now - node.since < policy.healthy_seconds:
             return False
@@ -348,7 +394,12 @@ def _next_steps(unit: Sequence[NeuronNode], lead: Lead, now: float, hook: bool) 
         drained = [(node, structs.replace(mark, drained=int(now))) for node, mark in due]
         return [Action("drain", node, mark, f"its pods are evicted {why}") for node, mark in drained]
     if "request" in lead.steps:
-        if due := [(node, mark) for node, mark in marked if not mark.requested or mark.action != remedy]:
+        # The hook is told no fault that is not in the table: a node may have written its mark itself.
+        if due := [
+            (node, mark)
+            for node, mark in marked
+            if not mark.requested or mark.action != remedy or mark.fault not in FAULTS
+        ]:
             told = f"{remedy} is requested: {REMEDIES[remedy]} {why}"
             return [Action("request", node, _requested(mark, lead, now), told) for node, mark in due]
         # A hook that fails can keep the instances from being replaced.

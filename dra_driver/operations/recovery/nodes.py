@@ -3,9 +3,9 @@
 All that a successor needs is on the Nodes: the mark, an annotation that is written together with the first change of a
 Node and says which changes are ours. What another one has changed is never undone.
 
-A node writes its own labels and its own condition, and one that is compromised writes there what it likes. So its
-condition tells what is so now, and never since when; and no label makes it a node of a server unless the others agree
-(``decide.units``).
+A node writes its own labels, condition, annotations and provider id, and one that is compromised writes there what it
+likes. So its condition tells what is so now, and never since when; no label makes it a node of a server unless the
+others agree (``decide.units``); and no provider id makes a machine its own (``instances``).
 
 Sources: Kubernetes 1.37 API; EKS (node monitoring agent, managed node groups), Karpenter 1.x (labels, taints),
 cluster-autoscaler (taint).
@@ -95,6 +95,8 @@ class NeuronNode:
     """Whether it says that it is linked with all nodes of that server now."""
     joined: float = 0.0
     """Time since which it has said both; 0 if it did when it was first looked at by this leader, with all others."""
+    server_since: float = 0.0
+    """The same for the server alone."""
     dispute: str = ""
     """Why no server is made of the nodes that name the same one, if there are others or the id means none."""
     group: str = ""
@@ -112,6 +114,8 @@ class NeuronNode:
     illegible: bool = False
     """Whether it has a mark that cannot be read."""
     provider_id: str = ""
+    doubt: str = ""
+    """Why the machine that its provider id names may not be its own, or "" (``instances``)."""
 
 
 class Sightings:
@@ -156,11 +160,11 @@ def view(node: PartialNode, sightings: Sightings, now: float) -> NeuronNode | No
     label = next((label for label in NODES_OF if labels.get(label)), None)
     unit = f"{label}={labels[label]}" if label else meta.name
     linked = label is not None and str(NODES_OF[label]) in labels.get(SERVER_MODE, "").split("_")
-    place = f"{unit} {linked}"
-    told = {place: 0.0}
+    server, place = f"server {unit}", f"{unit} {linked}"
+    told = {server: 0.0, place: 0.0}
     if mark is not None and mark.node == meta.name:
         told[mark.fault] = max(0.0, min(mark.since, now))
-    times = sightings.since(meta.uid, (*chips, verdict, place), told, now)
+    times = sightings.since(meta.uid, (*chips, verdict, server, place), told, now)
     return NeuronNode(
         name=meta.name,
         uid=meta.uid,
@@ -171,6 +175,7 @@ def view(node: PartialNode, sightings: Sightings, now: float) -> NeuronNode | No
         unit=unit,
         linked=linked,
         joined=times[place],
+        server_since=times[server],
         group=next((f"{label}={labels[label]}" for label in GROUP_LABELS if labels.get(label)), ""),
         ready=ready is not None and ready.status == "True",
         deleting=meta.deletion_timestamp is not None,

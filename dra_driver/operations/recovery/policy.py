@@ -59,6 +59,11 @@ class Policy:
     faults: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
     """Steps of single faults, by code; these win."""
 
+    @property
+    def replaces(self) -> bool:
+        """Whether instances of any fault are replaced, for which AWS is asked."""
+        return any("replace" in steps for table in (self.remedies, self.faults) for steps in table.values())
+
     def steps(self, code: str) -> tuple[Step, ...]:
         """What is done about a fault, in order; nothing for a code that is not in the table of faults."""
         fault = FAULTS.get(code)

@@ -20,8 +20,9 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from dra_driver.operations.recovery.aws import Aws, AwsError, Instance
+from dra_driver.operations.recovery.aws import Aws, AwsError
 from dra_driver.operations.recovery.controller import NAME
+from dra_driver.operations.recovery.instances import Instance
 from dra_driver.operations.recovery.nodes import MARK
 from dra_driver.util.errors import DriverError
 from tests.builders.recovery import add_budget, add_node, add_pod, sicken
@@ -273,7 +274,7 @@ def test_a_dry_run_of_the_program_asks_aws_for_nothing(
 
 
 def test_a_provider_id_of_another_cloud_is_said(server: ApiServer) -> None:
-    from dra_driver.operations.recovery.aws import instance_of
+    from dra_driver.operations.recovery.instances import instance_of
 
     with golden_error(DriverError):
         instance_of("gce://project/zone/name")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dra_driver.kube.objects.core import PartialNode
 from dra_driver.kube.objects.meta import timestamp
 from dra_driver.neuron.names import SERVER_2, SERVER_4, SERVER_MODE
-from dra_driver.operations.recovery.aws import Instance, instance_of
+from dra_driver.operations.recovery.instances import Instance, instance_of
 from dra_driver.operations.recovery.nodes import (
     MARK,
     REQUEST,
