@@ -34,6 +34,7 @@ Reason = Literal[
 
 ON_MACHINES: Final[frozenset[Kind]] = frozenset({"hook", "replace"})
 """Actions on the machine that the node's provider id names; all others are on the Node, which is known by its name."""
+DOUBT_REMEDY: Final = "delete the Node that is not there any more, or find out who registered with another's machine"
 HOOK_PAUSE: Final = 30
 """Seconds after the first failure of the hook; doubles with each one."""
 HOOK_PAUSE_MOST: Final = 3600
@@ -338,14 +339,11 @@ def _go_on(unit: Sequence[NeuronNode], room: Room, policy: Policy, now: float, h
     elif lead is None:
         why = "unknown", "nothing more is done until the node reports whether its fault is over or continues"
     elif steps := _next_steps(unit, lead, now, hook):
-        doubt = next((f"{node.name}: {node.doubt}" for node in unit if node.doubt), "")
+        doubt = next((f"{node.name} may not be its own: {node.doubt}" for node in unit if node.doubt), "")
         if not doubt or steps[0].kind not in ON_MACHINES:
             yield from steps
             return
-        why = (
-            "instance",
-            f"no hook is called and no instance replaced until it is clear which machine is whose: {doubt}",
-        )
+        why = "instance", f"no hook is called and no instance replaced, since the machine of {doubt}; {DOUBT_REMEDY}"
     else:
         why = "remedy", f"all steps are done; it is undone when the fault is over ({lead.text})"
     yield from (Wait(node, *why) for node, _ in marked)

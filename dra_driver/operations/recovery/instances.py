@@ -92,7 +92,7 @@ def contradiction(node: str, hostnames: Hostnames, nodes: Iterable[str]) -> str:
     if host in hostnames.labels or address in hostnames.addresses:
         return ""
     if _ID.fullmatch(host):
-        return f"{claim}, and its own name another one"
+        return f"{claim}, but its name is that of another one"
     return f"{claim}, which does not have the address {address}" if address and hostnames.addresses else ""
 
 

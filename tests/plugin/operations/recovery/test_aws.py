@@ -127,13 +127,22 @@ def test_no_credentials_are_an_error_that_says_so(monkeypatch: pytest.MonkeyPatc
         Aws().replace(Instance(REGION, "i-0123456789abcdef0"), respect_grace_period=False)
 
 
+EC2_DENIES = "UnauthorizedOperation"
+
+
 class Refusing:
     """An AWS that answers every call with one error."""
 
     def __init__(self, code: str) -> None:
         from http.server import BaseHTTPRequestHandler, HTTPServer
 
-        body = f"<ErrorResponse><Error><Code>{code}</Code><Message>no</Message></Error></ErrorResponse>".encode()
+        error = f"<Error><Code>{code}</Code><Message>no</Message></Error>"
+        # As EC2 says it, and the other services.
+        body = (
+            f"<Response><Errors>{error}</Errors></Response>"
+            if code == EC2_DENIES
+            else f"<ErrorResponse>{error}</ErrorResponse>"
+        ).encode()
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
@@ -253,6 +262,79 @@ def test_killed_and_started_again_the_program_goes_on_and_replaces_the_right_ins
     assert metrics(instances[1]) == ["NeuronHasError_HBM_UNCORRECTABLE_ERROR"]
     assert mark(server, "n0") == mark(server, "n2") == {}
     assert events(server).count("NeuronRecoveryBegan") == 1
+
+
+def private_dns_name(instance: str) -> str:
+    (reservation,) = boto3.client("ec2", region_name=REGION).describe_instances(InstanceIds=[instance])["Reservations"]
+    return str(reservation["Instances"][0]["PrivateDnsName"])
+
+
+def hook(directory: Path) -> Path:
+    """A program that writes down for which nodes it is called."""
+    file = directory / "hook"
+    file.write_text(f'#!/bin/sh\necho "$1" >>{directory}/calls\n')
+    file.chmod(0o755)
+    return file
+
+
+def waits(server: ApiServer) -> list[str]:
+    return [item["message"] for item in server.store.list("events")[0] if item["reason"] == "NeuronRecoveryWaits"]
+
+
+@pytest.mark.parametrize("liar", ["ip-10-99-99-99.ec2.internal", "trainer-1"])
+def test_an_instance_that_is_not_the_nodes_own_is_neither_replaced_nor_given_to_the_hook(
+    server: ApiServer, instances: list[str], tmp_path: Path, liar: str
+) -> None:
+    """Its own node names no instance, or was deleted; EC2 knows what it is called."""
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    owner = private_dns_name(instances[1])
+    add_node(server, liar)
+    if liar == "trainer-1":
+        add_node(server, owner)
+        server.store.update("nodes", owner, {**server.store.get("nodes", owner), "spec": {}})
+    node = server.store.get("nodes", liar)
+    server.store.update("nodes", liar, {**node, "spec": {"providerID": f"aws:///us-east-1a/{instances[1]}"}})
+    sicken(server, liar, "hbm-uncorrectable")
+    options = (f"--policy={tmp_path}/policy.yaml", "--act", "--cloudwatch", f"--hook={hook(tmp_path)}")
+    with program(server, tmp_path, *options):
+        eventually(lambda: waits(server), within=30)
+        golden(waits(server)[0].replace(instances[1], "INSTANCE").replace(owner, "ip-10-0-0-5.ec2.internal"))
+        server.store.delete("nodes", liar)
+        if liar == "trainer-1":
+            server.store.delete("nodes", owner)
+        assert health(instances) == ["healthy"] * 3
+        assert not (tmp_path / "calls").exists()
+        assert metrics(instances[1]) == []
+        # The same instance, by the node that it is.
+        add_node(server, owner)
+        node = server.store.get("nodes", owner)
+        server.store.update("nodes", owner, {**node, "spec": {"providerID": f"aws:///us-east-1a/{instances[1]}"}})
+        sicken(server, owner, "hbm-uncorrectable")
+        eventually(lambda: "replaced" in mark(server, owner), within=30)
+    assert health(instances) == ["healthy", "unhealthy", "healthy"]
+    assert (tmp_path / "calls").read_text() == f"{owner}\n"
+
+
+def test_without_the_right_to_ask_ec2_nothing_is_replaced_and_the_right_is_named(
+    server: ApiServer, instances: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an upgrade from a version that did not ask."""
+    cluster(server, instances)
+    server.store.delete("poddisruptionbudgets", "work/training")
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    refusing = Refusing(EC2_DENIES)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", f"http://127.0.0.1:{refusing.server.server_port}")
+    with refusing.server, program(server, tmp_path, f"--policy={tmp_path}/policy.yaml", "--act"):
+        eventually(lambda: "NeuronRecoveryFailed" in events(server), within=30)
+        refusing.server.shutdown()
+    (message,) = {
+        item["message"]
+        for item in server.store.list("events")[0]
+        if item["reason"] == "NeuronRecoveryFailed" and "Unauthorized" in item["message"]
+    }
+    golden(message)
+    assert mark(server, "n1")["action"] == "replacement"
+    assert health(instances) == ["healthy"] * 3
 
 
 def test_a_dry_run_of_the_program_asks_aws_for_nothing(

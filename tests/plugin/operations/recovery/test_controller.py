@@ -491,15 +491,57 @@ def test_a_clock_that_is_set_forward_makes_nothing_older(server: ApiServer, poli
     assert server.count("PATCH", "nodes") == 0
 
 
-def test_a_stranger_that_takes_the_label_of_a_server_moves_none_of_its_nodes(server: ApiServer) -> None:
-    """It is sick by its own word, it names the server of others, and all budgets would allow it."""
+def test_a_stranger_that_takes_the_label_of_a_server_keeps_recovery_off_none_of_its_nodes(server: ApiServer) -> None:
+    """The one that is sick is acted on, the others are not, and it is told that the labels are in dispute."""
     names = add_server(server, "s0")
     labels = node(server, names[0])["metadata"]["labels"]
     add_node(server, "evil", **labels)
-    sicken(server, "evil")
+    sicken(server, names[1])
     with recovering(server, Policy(0, 0, 0, max_at_once=100, max_percent_of_group=100)) as service:
-        eventually(lambda: said(server, "evil", "Waits"))
-        waiting = {dict(s.labels)["reason"]: s.value for s in service.samples() if s.name == "recovery_waiting_nodes"}
-    assert waiting == {"server": 1.0}
-    golden(said(server, "evil", "Waits")[0])
-    assert server.count("PATCH", "nodes") == 0
+        eventually(lambda: requested(server, names[1]))
+        shown = {dict(s.labels)["what"]: s.value for s in service.samples() if s.name == "recovery_disputed_nodes"}
+    assert shown == {"server": 5.0, "instance": 0.0}
+    assert [name for name in (*names, "evil") if notes(server, name)] == [names[1]]
+
+
+def name_machine(server: ApiServer, name: str, provider_id: str) -> None:
+    """What kubelet says when it registers."""
+    with server.store.changed:
+        found = node(server, name)
+        found["spec"]["providerID"] = provider_id
+        server.store.update("nodes", name, found)
+
+
+def test_the_hook_is_not_given_a_machine_that_two_nodes_name(server: ApiServer, tmp_path: Path) -> None:
+    program = tmp_path / "hook"
+    program.write_text(f'#!/bin/sh\necho "$1" >>{tmp_path}/calls\n')
+    program.chmod(0o755)
+    for name in ("victim", "evil", "other"):
+        add_node(server, name)
+    name_machine(server, "evil", node(server, "victim")["spec"]["providerID"].replace("us-east-1a", "us-east-1b"))
+    sicken(server, "evil")
+    with recovering(server, hook=Hook(str(program), 5.0)) as service:
+        eventually(lambda: any("providerID" in text for text in said(server, "evil", "Waits")))
+        golden(said(server, "evil", "Waits")[0])
+        shown = {dict(s.labels)["what"]: s.value for s in service.samples() if s.name == "recovery_disputed_nodes"}
+        assert shown == {"server": 0.0, "instance": 2.0}
+        assert requested(server, "evil"), "which is about the Node"
+        assert not (tmp_path / "calls").exists()
+        server.store.delete("nodes", "victim")
+        eventually((tmp_path / "calls").exists)
+    assert (tmp_path / "calls").read_text() == "evil\n"
+
+
+def test_a_provider_id_that_no_program_can_be_given_keeps_no_other_node_waiting(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    program = tmp_path / "hook"
+    program.write_text(f'#!/bin/sh\necho "$1" >>{tmp_path}/calls\n')
+    program.chmod(0o755)
+    for name in ("a-evil", "b"):
+        add_node(server, name)
+        sicken(server, name)
+    name_machine(server, "a-evil", "aws:///us-east-1a/\0")
+    with recovering(server, Policy(0, 0, 0, max_at_once=2, max_percent_of_group=100), hook=Hook(str(program), 5.0)):
+        eventually((tmp_path / "calls").exists, within=10)
+    assert (tmp_path / "calls").read_text() == "b\n"

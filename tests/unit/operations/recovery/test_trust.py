@@ -78,13 +78,74 @@ def test_the_nodes_of_a_server_are_begun_together_where_each_says_that_it_is_lin
 
 
 @pytest.mark.parametrize("zeros", [False, True])
-def test_a_server_that_cannot_be_is_left_alone_and_this_is_told(zeros: bool) -> None:
-    labels = SERVER | ({SERVER_4: ZEROS} if zeros else {})
-    nodes = [*of_server(3 if zeros else 4, **labels), node("evil", *STALLED, labels=labels)]
-    decision = settled(nodes)
+def test_a_sick_node_whose_labels_can_make_no_server_is_left_alone_and_this_is_told(zeros: bool) -> None:
+    """The id is none, or there are four nodes of it, and the fifth was sick before it came to name it."""
+    if zeros:
+        decision = settled(
+            [*of_server(3, **{SERVER_4: ZEROS}), node("evil", *STALLED, labels=SERVER | {SERVER_4: ZEROS})]
+        )
+    else:
+        decision = settled(
+            [*of_server(4), node("evil", *STALLED)], [*of_server(4), node("evil", *STALLED, labels=SERVER)]
+        )
     assert decision.actions == ()
     assert [(wait.node.name, str(wait.reason)) for wait in decision.waits] == [("evil", "server")]
     golden(wait.text for wait in decision.waits)
+
+
+@pytest.mark.parametrize("lies", [(), STALLED], ids=["evil is well", "evil is sick"])
+@pytest.mark.parametrize("mode", ["1_2_4", "1"])
+def test_a_node_that_takes_the_label_of_a_server_keeps_recovery_off_none_of_it(
+    lies: tuple[str, ...], mode: str
+) -> None:
+    """The one that reports a fault is acted on by itself, also if it loses its links by that; so is the fifth node."""
+    evil = node("evil", *lies, labels=SERVER)
+    before = [*of_server(4), node("evil", labels=SERVER)]
+    after = [*of_server(3), node("n3", *STALLED, labels=SERVER | {SERVER_MODE: mode}), evil]
+    assert begun(settled(before, after)) == (["evil", "n3"] if lies else ["n3"])
+
+
+def marked(decision: Decision, name: str, **changes: Any) -> dict[str, str]:
+    """Annotations of a node that was begun, or of one that copies and changes them."""
+    (mark,) = [action.mark for action in decision.actions if action.node.name == name]
+    return {MARK: encode_mark(msgspec.structs.replace(mark, **changes))}
+
+
+@pytest.mark.parametrize("forges", [False, True], ids=["by its label", "by a mark that it forges"])
+def test_nobody_comes_into_the_place_of_a_node_that_was_begun_alone(forges: bool) -> None:
+    sick = [*of_server(3), node("n3", *STALLED, labels=SERVER)]
+    decision = settled([*sick, node("evil", *STALLED, labels=SERVER)])
+    alone = node("n3", *STALLED, labels=SERVER, annotations=marked(decision, "n3"))
+    unit = f"{SERVER_4}={SERVER[SERVER_4]}"
+    other = SERVER | {SERVER_4: "00000000000000bb"}
+    forger = node("evil", *STALLED, labels=other, annotations=marked(decision, "evil", unit=unit))
+    evil = cordoned([forger])[0] if forges else node("evil", *STALLED, labels=SERVER)
+    assert moved(settled([*of_server(3), *cordoned([alone]), evil])) == {"evil", "n3"}
+
+
+@pytest.mark.parametrize("label", [False, True], ids=["a mark", "a mark and the label"])
+def test_a_forged_mark_undoes_nothing_on_the_nodes_of_a_server(label: bool) -> None:
+    decision = settled([*of_server(3), node("n3", *STALLED, labels=SERVER)])
+    server = [
+        node(f"n{index}", *(STALLED if index == 3 else ()), labels=SERVER, annotations=marked(decision, f"n{index}"))
+        for index in range(4)
+    ]
+    evil = node("evil", labels=SERVER if label else {}, annotations=marked(decision, "n3"))
+    after = settled(cordoned([*server, evil]))
+    undone = {action.node.name for action in after.actions if action.kind == "undo"}
+    assert undone <= {"evil"}
+    assert {action.node.name for action in after.actions if action.kind == "drain"} == (
+        set() if label else {item.metadata.name for item in server}
+    )
+
+
+def test_the_hook_is_told_no_fault_that_a_node_has_made_up() -> None:
+    (action,) = settled([node("a", *STALLED)]).actions
+    lies = {"fault": "$(reboot)", "action": "reboot", "drained": 1, "requested": 1}
+    forged = {MARK: encode_mark(msgspec.structs.replace(action.mark, **lies))}
+    views = [view(item, Sightings(), NOW) for item in cordoned([node("a", *STALLED, annotations=forged)])]
+    found = decide([item for item in views if item], 0.0, OPEN, NOW + 1000, hook=True).actions
+    assert [(step.kind, step.mark.fault) for step in found] == [("request", "heartbeat-stalled")]
 
 
 def test_a_node_that_takes_a_free_place_of_a_server_moves_itself_alone() -> None:
