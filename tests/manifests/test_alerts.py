@@ -173,6 +173,14 @@ CASES = (
         N1 | {"reason": "remedy"},
     ),
     Case(
+        "NeuronNodesDisputed",
+        one("recovery_disputed_nodes", "0x5 5x20", what="server")
+        | one("recovery_disputed_nodes", "0x30", what="instance"),
+        22,
+        19,
+        N1 | {"what": "server"},
+    ),
+    Case(
         "NeuronRecoveryActionsFail",
         one("recovery_actions_total", "0x10 0+1x20", action="reboot", result="error"),
         15,

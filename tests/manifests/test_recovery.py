@@ -20,7 +20,7 @@ from dra_driver.operations.recovery.controller import EVENTS, NAME
 from dra_driver.operations.recovery.decide import Reason
 from dra_driver.operations.recovery.nodes import MARK, REQUEST, TAINT
 from dra_driver.operations.recovery.policy import STEPS, Policy, decode_policy
-from tests.manifests.chart import CHART, needs_helm, objects_of, template
+from tests.manifests.chart import CHART, needs_helm, notes, objects_of, template
 from tests.manifests.support import Object, of_kind, pod_spec
 from tests.paths import DOCS, ROOT
 
@@ -160,6 +160,16 @@ def test_another_policy_restarts_the_pods(setting: str) -> None:
         return str(pod["metadata"]["annotations"]["checksum/policy"])
 
     assert checksum() != checksum(setting)
+
+
+@needs_helm
+def test_who_has_instances_replaced_is_told_the_right_that_an_older_role_lacks() -> None:
+    def steps(*steps: str) -> str:
+        given = f"npd.nodeRecovery.policy.remedies.replacement={{{','.join(steps)}}}"
+        return notes("npd.nodeRecovery.enabled=true", given)
+
+    assert ACTIONS["DescribeInstances"] in steps("cordon", "drain", "replace")
+    assert ACTIONS["DescribeInstances"] not in steps("cordon", "drain", "request")
 
 
 # The page and the image

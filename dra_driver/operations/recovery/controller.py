@@ -79,7 +79,7 @@ class Numbers:
     """Actions by kind and result."""
     waits: Counter[str] = field(default_factory=Counter)
     nodes: Counter[str] = field(default_factory=Counter)
-    disputes: Mapping[str, int] = field(default_factory=dict)
+    disputes: Counter[str] = field(default_factory=Counter)
     """Nodes by what they name that others name, too."""
     operations: Operations = field(default_factory=lambda: Operations(tuple(EVENTS)))
 
@@ -376,8 +376,8 @@ class RecoveryService(Leading):
             value = float(numbers.nodes[state])
             yield Sample("recovery_nodes", "Nodes with Neuron devices by state.", value, (("state", state),))
         text = "Nodes whose UltraServer or instance others name, too."
-        for what, count in sorted(numbers.disputes.items()):
-            yield Sample("recovery_disputed_nodes", text, float(count), (("what", what),))
+        for what in ("server", "instance"):
+            yield Sample("recovery_disputed_nodes", text, float(numbers.disputes[what]), (("what", what),))
         for reason, count in sorted(numbers.waits.items()):
             yield Sample("recovery_waiting_nodes", "Nodes that wait, by reason.", float(count), (("reason", reason),))
         for (kind, result), count in sorted(dict(numbers.done).items()):

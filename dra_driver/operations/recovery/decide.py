@@ -142,11 +142,11 @@ def units(nodes: Iterable[NeuronNode], policy: Policy) -> Iterator[tuple[NeuronN
                 yield (node if stands else replace(node, dispute=dispute),)
 
 
-def disputes(nodes: Sequence[NeuronNode]) -> Mapping[str, int]:
+def disputes(nodes: Sequence[NeuronNode]) -> Counter[str]:
     """How many nodes name a server that too many name, and a machine that may not be theirs."""
     counts = Counter(node.unit for node in nodes if _is_server(node.unit))
     too_many = (count for unit, count in counts.items() if count > _size(unit))
-    return {"server": sum(too_many), "instance": sum(bool(node.doubt) for node in nodes)}
+    return Counter(server=sum(too_many), instance=sum(bool(node.doubt) for node in nodes))
 
 
 def _size(unit: str) -> int:
