@@ -352,14 +352,8 @@ def _go_on(unit: Sequence[NeuronNode], room: Room, policy: Policy, now: float, h
 def _is_over(unit: Sequence[NeuronNode], policy: Policy, now: float) -> bool:
     """Whether no node of the unit has a fault any more about which the policy says something."""
     for node in unit:
-        if (
-            node.verdict == "unknown"
-            or not node.ready
-            or node.deleting
-            or node.others
-            or node.illegible
-            or node.dispute
-        ):
+        doubtful = node.verdict == "unknown" or not node.ready or node.illegible or bool(node.dispute)
+        if doubtful or node.deleting or node.others:
             return False
         if node.verdict == "well" and now - node.since < policy.healthy_seconds:
             return False
