@@ -99,10 +99,12 @@ def test_a_node_that_takes_the_label_of_a_server_keeps_recovery_off_none_of_it(
     lies: tuple[str, ...], mode: str
 ) -> None:
     """The one that reports a fault is acted on by itself, also if it loses its links by that; so is the fifth node."""
-    evil = node("evil", *lies, labels=SERVER)
-    before = [*of_server(4), node("evil", labels=SERVER)]
+    leader, evil = Leader(), node("evil", *lies, labels=SERVER)
+    leader.looks([*of_server(4), node("evil", labels=SERVER)], NOW)
+    leader.looks([*of_server(3), node("n3", *STALLED, labels=SERVER), evil], NOW + 1000)
     after = [*of_server(3), node("n3", *STALLED, labels=SERVER | {SERVER_MODE: mode}), evil]
-    assert begun(settled(before, after)) == (["evil", "n3"] if lies else ["n3"])
+    leader.looks(after, NOW + 1001)
+    assert begun(leader.looks(after, NOW + 2000)) == (["evil", "n3"] if lies else ["n3"])
 
 
 def marked(decision: Decision, name: str, **changes: Any) -> dict[str, str]:
