@@ -80,7 +80,7 @@ class Numbers:
     waits: Counter[str] = field(default_factory=Counter)
     nodes: Counter[str] = field(default_factory=Counter)
     disputes: Counter[str] = field(default_factory=Counter)
-    """Nodes by what they name that others name, too."""
+    """Nodes by what is in dispute about them."""
     operations: Operations = field(default_factory=lambda: Operations(tuple(EVENTS)))
 
 
@@ -375,7 +375,7 @@ class RecoveryService(Leading):
         for state in ("sick", "well", "unknown", "acted-on"):
             value = float(numbers.nodes[state])
             yield Sample("recovery_nodes", "Nodes with Neuron devices by state.", value, (("state", state),))
-        text = "Nodes whose UltraServer or instance others name, too."
+        text = "Nodes whose UltraServer or instance is in dispute."
         for what in ("server", "instance"):
             yield Sample("recovery_disputed_nodes", text, float(numbers.disputes[what]), (("what", what),))
         for reason, count in sorted(numbers.waits.items()):
