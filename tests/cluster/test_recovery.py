@@ -65,6 +65,8 @@ def aws() -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="module")
 def instances(aws: dict[str, str], kube: Kube) -> list[str]:
     """The instances that the two nodes run on, of one Auto Scaling group. A Node's provider id can be set only once."""
+    # The stand-in loads a service at its first call, which takes it longer than recovery waits.
+    boto3.client("ec2", region_name=REGION).describe_vpcs()
     client = boto3.client("autoscaling", region_name=REGION)
     client.create_launch_configuration(
         LaunchConfigurationName="neuron", ImageId="ami-12c6146b", InstanceType="trn2.48xlarge"
