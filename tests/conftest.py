@@ -30,10 +30,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--failed-to", type=Path, metavar="FILE", help="write the names of the failed tests to a file")
     parser.addoption("--timings", type=Path, metavar="FILE", help="write how long each test took to a file")
     parser.addoption("--renew-golden", action="store_true", help="write what tests give golden() to tests/golden")
+    help_ = "let writes reach the test API server late, at random: tests that count what is still on its way then fail"
+    parser.addoption("--late-writes", action="store_true", help=help_)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(GoldenFiles(config))
+    if config.getoption("late_writes"):
+        from tests.doubles.apiserver.http import HttpServer
+
+        HttpServer.late_writes = (0.3, 1.5)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -24,6 +24,7 @@ import grpc
 from dra_driver.kube.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from dra_driver.kube.kubelet.api import podresources_v1_pb2 as resources_api
 from tests.doubles.kubelet_connection import OPTIONS, KubeletError, unary
+from tests.eventually import PATIENCE
 
 PLUGIN = "/v1beta1.DevicePlugin"
 
@@ -220,7 +221,7 @@ class DeviceManager:
         connection = self.connections.get(resource)
         return len(connection.healthy | connection.unhealthy) if connection is not None else 0
 
-    def wait_for(self, resource: str, allocatable: int, seconds: float = 10.0) -> None:
+    def wait_for(self, resource: str, allocatable: int, seconds: float = PATIENCE) -> None:
         """Wait until this number of devices is allocatable."""
         end = time.monotonic() + seconds
         while self.allocatable(resource) != allocatable:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import io
 import json
+import random
 import re
 import socket
 import ssl
+import threading
 import time
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -74,6 +76,8 @@ class Fault:
     retry_after: int | None = None
     torn: bool = False
     """Break the connection in the middle of the body that is sent with ``status``."""
+    release: threading.Event | None = None
+    """Begin with the request only when this is set."""
 
     def matches(self, request: Request) -> bool:
         return (
@@ -88,6 +92,8 @@ class HttpServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
+    late_writes: tuple[float, float] = (0.0, 0.0)
+    """At least and at most so many seconds pass before a write arrives; not before one of a lease."""
 
     def __init__(self, address: tuple[str, int], api: ApiServer) -> None:
         self.api = api
@@ -137,6 +143,8 @@ class _Handler(BaseHTTPRequestHandler):
         api = self.server.api
         url = urlsplit(self.path)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.command != "GET" and "/leases" not in url.path:
+            time.sleep(random.uniform(*self.server.late_writes))
         request = Request(
             self.command,
             url.path,
@@ -150,6 +158,8 @@ class _Handler(BaseHTTPRequestHandler):
         fault = api.take_fault(request)
         if fault and fault.delay:
             time.sleep(fault.delay)
+        if fault and fault.release:
+            fault.release.wait()
         if fault and fault.drop:
             self.close_connection = True
             if not fault.after:

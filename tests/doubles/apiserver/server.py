@@ -11,7 +11,8 @@ It stands for the API server only because a real one cannot be made to drop, del
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -166,6 +167,20 @@ class ApiServer:
         """Answer the next ``times`` matching requests late."""
         return self._fault(Fault(times, delay=seconds, **fault))
 
+    @contextmanager
+    def hold(self, times: int = 1, **fault: Any) -> Iterator[Callable[[], bool]]:
+        """Answer the next ``times`` matching requests when the block ends; what it gives tells whether they have come.
+
+        What is to happen while a request is under way then needs no time in which it has to happen.
+        """
+        release = threading.Event()
+        hold = self._fault(Fault(times, release=release, **fault))
+        try:
+            yield lambda: not hold.times
+        finally:
+            hold.times = 0
+            release.set()
+
     def close_watches(self) -> None:
         """End all open watches."""
         with self.store.changed:
@@ -177,9 +192,10 @@ class ApiServer:
         wanted = Fault(1, method=method, path=path, watch=watch)
         return sum(wanted.matches(request) for request in list(self.requests))
 
-    def writes(self) -> int:
-        """Number of POST, PUT, PATCH and DELETE requests so far, without dry runs."""
-        return sum(request.method != "GET" and "dryRun" not in request.query for request in list(self.requests))
+    def writes(self, *, since: int = 0) -> int:
+        """Number of POST, PUT, PATCH and DELETE requests after the first ``since`` requests, without dry runs."""
+        later = list(self.requests)[since:]
+        return sum(request.method != "GET" and "dryRun" not in request.query for request in later)
 
     def _fault(self, fault: Fault) -> Fault:
         self.faults.append(fault)
