@@ -36,7 +36,7 @@ TRN2U = resolve_emulation("trn2u.48xlarge")
 THIRD = Servers.parse("2x4").options(TRN2U, 3)
 """The emulation options of the third node of an UltraServer of four."""
 TOKEN = "do-not-log-me"
-START_SECONDS = 40.0
+START_SECONDS = 90.0
 """Timeout of a start, which takes half a second; test machines are shared."""
 
 
@@ -93,6 +93,10 @@ class World:
             if name in device["attributes"]
         }
 
+    def write_paths(self, *, since: int) -> set[str]:
+        """Where the requests wrote that came after the first ``since`` ones."""
+        return {item.path for item in list(self.server.requests)[since:] if item.method != "GET"}
+
     def slice_writes(self) -> int:
         """Number of requests so far that write slices."""
         return sum(request.method != "GET" and "slices" in request.path for request in list(self.server.requests))
@@ -103,10 +107,10 @@ class World:
         return next((item for item in conditions if item["type"] == "NeuronHealth"), {})
 
     def node_told(self) -> None:
-        """Wait until label and condition of a node with chips are there."""
+        """Wait until label and condition of a node with chips are there: that is all that a start writes but slices."""
         present = "neuron.amazonaws.com/present"
-        eventually(lambda: present in self.server.store.get("nodes", NODE)["metadata"]["labels"], 10.0, "the label")
-        eventually(self.condition, 10.0, "the condition")
+        eventually(lambda: present in self.server.store.get("nodes", NODE)["metadata"]["labels"], what="the label")
+        eventually(self.condition, what="the condition")
 
     def offered(self) -> list[str]:
         return [device["name"] for item in self.server.slices() for device in item["spec"].get("devices") or ()]
@@ -237,7 +241,7 @@ def health(port: int, service: str) -> str:
             health_v1_pb2.HealthCheckResponse.FromString,
         )
         try:
-            answer = check(health_v1_pb2.HealthCheckRequest(service=service), timeout=5)
+            answer = check(health_v1_pb2.HealthCheckRequest(service=service), timeout=30)
         except grpc.RpcError as error:
             return str(error.code().name)
         return str(health_v1_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
@@ -251,6 +255,6 @@ def scraped(port: int) -> str:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
     eventually(listens, what="the metrics port")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         text: str = answer.read().decode()
         return text

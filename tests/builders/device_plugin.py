@@ -90,7 +90,12 @@ class PluginNode:
             agent.stop()
 
     def wait_registered(self) -> None:
-        eventually(lambda: self.manager.capacity(NEURON) and self.manager.capacity(CORE), 10, "registration")
+        eventually(lambda: self.manager.capacity(NEURON) and self.manager.capacity(CORE), what="registration")
+
+    @staticmethod
+    def wait_for_news(agent: DevicePluginAgent, *names: str) -> None:
+        """Wait until the plugin's watch has told it of these pods."""
+        eventually(lambda: {*names} <= {pod.metadata.name for pod in agent._sources.pods()}, what=f"news of {names}")
 
     # -- pods
 

@@ -26,6 +26,9 @@ from tests.eventually import eventually
 
 DEVICE, CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
 FAST = Times(lease=2, act=1.0, renew=0.1)
+"""A lease that is easily lost."""
+STEADY = Times(lease=300, act=200.0, renew=0.1)
+"""A lease that no busy machine loses."""
 MAPS = ("NEURON_DEV_USAGE_MAP", "NEURON_CORE_USAGE_MAP")
 
 
@@ -116,7 +119,7 @@ class Client:
     port: int
     address: str = "127.0.0.1"
 
-    def post(self, path: str, body: Any, timeout: float = 10.0) -> tuple[int, Any]:
+    def post(self, path: str, body: Any, timeout: float = 30.0) -> tuple[int, Any]:
         """Status, and the response as JSON or text."""
         connection = http.client.HTTPConnection(self.address, self.port, timeout=timeout)
         try:
@@ -207,7 +210,7 @@ class Extender(Client):
     def __exit__(self, *exc: object) -> None:
         self._run(self.service.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(30)
         self._loop.close()
         self._transport.close()
 
@@ -222,7 +225,7 @@ class Extender(Client):
 
     def ready(self) -> Self:
         """Wait until it responds, by itself or on behalf of the leader."""
-        eventually(lambda: self.post("/filter", _PROBE)[0] == 200, within=15, what="an answer")
+        eventually(lambda: self.post("/filter", _PROBE)[0] == 200, what="an answer")
         return self
 
 
@@ -252,9 +255,11 @@ def everything_is_accounted_for(server: ApiServer, one: Extender) -> None:
 _PROBE = {"Pod": {"metadata": {"name": "probe"}, "spec": {}}, "NodeNames": []}
 
 
-def extender(server: ApiServer, identity: str = "one", *, elect: bool = False, tls: Tls | None = None) -> Extender:
+def extender(
+    server: ApiServer, identity: str = "one", *, elect: bool = False, tls: Tls | None = None, times: Times = STEADY
+) -> Extender:
     advertise = "127.0.0.1" if elect else ""
-    settings = ExtenderSettings("127.0.0.1", 0, tls, "kube-system", identity, advertise, elect, FAST)
+    settings = ExtenderSettings("127.0.0.1", 0, tls, "kube-system", identity, advertise, elect, times)
     return Extender(server=server, settings=settings)
 
 
@@ -276,7 +281,7 @@ def process(server: ApiServer, root: Path, *options: str) -> Iterator[tuple[subp
     finally:
         if running.poll() is None:
             running.kill()
-        running.wait(10)
+        running.wait(30)
 
 
 def _answers(client: Client) -> bool:

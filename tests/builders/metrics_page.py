@@ -58,7 +58,7 @@ def families() -> list[Metric]:
                 text = scraped(port)
                 return all(f"{PREFIX}_{name}" in text for name in SHOWN_LAST)
 
-            eventually(complete, 20.0, "all metrics")
+            eventually(complete, what="all metrics")
             text = scraped(port)
     return list(text_string_to_metric_families(text))
 

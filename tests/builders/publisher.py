@@ -46,7 +46,7 @@ def publishing(
     try:
         if devices is not None:
             publisher.set_desired(Desired(tuple(devices)))
-            assert publisher.wait_published(5.0), publisher.status.last_error
+            assert publisher.wait_published(30), publisher.status.last_error
             eventually(lambda: open_watches(server) >= 1, what="a watch")
         yield publisher
     finally:

@@ -20,8 +20,12 @@ import grpc
 from dra_driver.kube.kubelet.api import pluginregistration_v1_pb2
 from tests.doubles.kubelet_connection import MESSAGES, OPTIONS, Claim, DirectoryWatch, Instance, KubeletError, unary
 from tests.doubles.kubelet_health import REDIAL_SECONDS, HealthInfo
+from tests.eventually import PATIENCE
 
 __all__ = ["Claim", "Device", "Kubelet", "KubeletError"]
+
+INFO_SECONDS = 5.0
+"""For a plugin to tell what it is; kubelet gives it one second."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,6 @@ class Kubelet:
         self.claims: dict[tuple[str, str], ClaimInfo] = {}  # kubelet's checkpoint, except for `prepared`
         self.registrations = 0
         self.deregistrations = 0
-        self.get_info_seconds: list[float] = []
         self.failures: list[str] = []
         self.offered: list[tuple[str, ...]] = []
         """``supported_versions`` of each registration."""
@@ -174,9 +177,7 @@ class Kubelet:
             notify = unary(
                 channel, "/pluginregistration.Registration/NotifyRegistrationStatus", api.RegistrationStatusResponse
             )
-            started = time.monotonic()
-            info = get_info(api.InfoRequest(), timeout=1)
-            self.get_info_seconds.append(time.monotonic() - started)
+            info = get_info(api.InfoRequest(), timeout=INFO_SECONDS)
             try:
                 instance = self._accept(info, name)
             except KubeletError as error:
@@ -213,7 +214,7 @@ class Kubelet:
             raise KubeletError(f"DRA driver {driver} is not registered")
         return next((i for i in reversed(known) if i.connected()), known[-1])
 
-    def wait(self, condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
+    def wait(self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
         """Wait until ``condition()``; AssertionError after ``seconds``."""
         end = time.monotonic() + seconds
         while not condition():

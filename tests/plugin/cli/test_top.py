@@ -148,7 +148,7 @@ def test_watching_prints_every_change_and_lists_only_once(server: ApiServer, tmp
                 break
         assert server.count("GET", watch=False) == lists
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
     allocated = [frame["items"][0]["counts"]["allocated"] for frame in (before, after)]
     assert allocated == [4, 5]
 
@@ -172,7 +172,7 @@ def test_on_a_terminal_the_screen_follows_the_cluster_in_as_many_lines_as_there_
         assert "#...####" in read_until(ours, "#...####")
         process.send_signal(signal.SIGINT)
         read_until(ours, LEFT_SCREEN)
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
     os.close(ours)
 
 
@@ -285,7 +285,7 @@ def test_one_namespace_is_followed_too(server: ApiServer, tmp_path: Path) -> Non
                 break
         assert "elsewhere" not in pods
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
 
 
 def test_the_screen_repeats_what_is_left_out(server: ApiServer, tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_the_screen_repeats_what_is_left_out(server: ApiServer, tmp_path: Path) 
         assert "this user may not list nodes" in screen
         process.send_signal(signal.SIGINT)
         read_until(ours, LEFT_SCREEN)
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
     os.close(ours)
 
 
@@ -365,7 +365,7 @@ def test_taint_rules_are_followed(server: ApiServer, tmp_path: Path) -> None:
         server.store.delete("devicetaintrules", "repair")
         free.append(parsed(process.stdout.readline())["items"][0]["counts"]["free"])
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
     assert free == [12, 11, 12]
 
 

@@ -49,7 +49,7 @@ def labels(world: World) -> dict[str, str]:
 
 def labelled(world: World, running: Agent, wanted: dict[str, str]) -> None:
     running.ready()
-    eventually(lambda: labels(world) == wanted, within=10, what=f"{wanted}")
+    eventually(lambda: labels(world) == wanted, what=f"{wanted}")
 
 
 def offers(world: World, names: list[str]) -> None:
@@ -65,10 +65,10 @@ def test_labels_are_written_once_in_a_life_and_survive_elections_and_restarts(wo
     with agent_on_host(world) as running:
         labelled(world, running, LABELS)
         write_host(world.host, TRN2U, EmulationOptions(busy=True))
-        eventually(lambda: world.attributes("ultraserverModes") == {"electing"}, within=10, what="the election")
+        eventually(lambda: world.attributes("ultraserverModes") == {"electing"}, what="the election")
         assert labels(world) == LABELS
         write_host(world.host, TRN2U, THIRD)
-        eventually(lambda: world.attributes("ultraserverModes") == {"X4,X2V,X1"}, within=10, what="its end")
+        eventually(lambda: world.attributes("ultraserverModes") == {"X4,X2V,X1"}, what="its end")
         assert running.terminate() == 0
     with agent_on_host(world) as running:
         labelled(world, running, LABELS)

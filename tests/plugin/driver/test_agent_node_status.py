@@ -17,7 +17,7 @@ from tests.builders.agent import NODE, World, agent_on_host, free_port, scraped
 from tests.eventually import eventually
 from tests.golden import golden
 
-WITHIN = 15.0
+WITHIN = 30.0
 SRAM = "NeuronHasError_SRAM_UNCORRECTABLE_ERROR"
 PRESENT = "neuron.amazonaws.com/present"
 
@@ -81,7 +81,7 @@ def test_killed_and_started_again_during_a_fault_it_takes_nothing_back_and_repea
     (event,) = events(world)
     writes = world.server.count("PATCH", f"/nodes/{NODE}")
     with agent_on_host(world) as running:
-        eventually(lambda: "kubelet registered the driver" in running.log, 20.0, "the start")
+        eventually(lambda: "kubelet registered the driver" in running.log, what="the start")
         time.sleep(0.7)
         running.kill()
     assert world.server.count("PATCH", f"/nodes/{NODE}") == writes
@@ -108,13 +108,16 @@ def test_a_storm_on_all_chips_is_few_writes(world: World) -> None:
     with agent_on_host(world) as running:
         running.ready()
         world.node_told()
-        before = world.server.writes() - world.slice_writes()
+        begun, began = len(world.server.requests), time.monotonic()
         for chip in range(16):
             count(world, chip, 1)
         eventually(lambda: world.condition()["message"].count("sram-uncorrectable") == 16, 30.0, "all chips")
         eventually(lambda: len(events(world)) == 16, WITHIN, "an Event for each")
-        # Chips may be read before and after they are written: the condition may be written twice.
-        assert world.server.writes() - world.slice_writes() - before <= 16 + 2
+        since = [request for request in list(world.server.requests)[begun:] if request.method != "GET"]
+        assert sum("/events" in request.path for request in since) == 16
+        # Chips may be read while they break, one after the other: five writes are free, the others a second apart.
+        written = sum(f"/nodes/{NODE}/" in request.path for request in since)
+        assert written <= 5 + (time.monotonic() - began)
 
 
 def test_the_label_can_be_turned_off(world: World) -> None:
@@ -171,10 +174,8 @@ def test_the_last_word_waits_for_no_api_server(world: World) -> None:
     with agent_on_host(world) as running:
         running.ready()
         world.node_told()
-        world.server.delay(30.0, method="PATCH", path=f"/nodes/{NODE}/status")
-        began = time.monotonic()
+        world.server.delay(120.0, method="PATCH", path=f"/nodes/{NODE}/status")
         assert running.terminate() == 0
-        assert time.monotonic() - began < 5.0
         golden(next(line.partition("the conditions")[2] for line in running.log.splitlines() if "within 2 s" in line))
 
 

@@ -29,7 +29,7 @@ SMALL_CORES = [core_name(chip, core) for chip in range(16) for core in range(8)]
 GROUPS = [*(f"neuron-group4-{number}" for number in range(4)), "neuron-group8-0", "neuron-group8-1"]
 COUNTERS = ("spec.sharedCounters", "spec.devices[].consumesCounters")
 RETIRED = {"retired": "NoSchedule"}
-SECONDS = 15.0
+SECONDS = 30.0
 """Timeout of what takes less than one."""
 
 
@@ -132,9 +132,10 @@ def test_a_start_like_the_one_before_writes_nothing_also_with_devices_kept(world
     assert world.server.count("GET", "resourceclaims") == 0
     allocate(world, "neuron-group4-2")
     for _ in range(2):
-        with running(world, "core"):
+        with running(world, "core") as one:
             offers(world, [*CORES, "neuron-group4-2"], ["neuron-group4-2"])
             eventually(lambda: world.server.count("GET", "resourceclaims") > 0, what="the question")
+            eventually(lambda: samples(one).get(("slices_published", "")) == 1, what="publication")
     writes = slice_writes(world)
     with running(world, "core") as one:
         eventually(lambda: samples(one).get(("slices_published", "")) == 1, what="publication")
@@ -243,5 +244,5 @@ def test_kubelet_is_told_of_cores_and_groups_also_when_they_are_kept(world: Worl
 
 def test_an_illegal_setting_ends_the_program_with_the_words_there_are(world: World) -> None:
     with agent(world, "--partitions", "cores") as process:
-        assert process.process.wait(20) == 2
+        assert process.process.wait(30) == 2
         golden(lines(process.log, "--partitions"))

@@ -51,7 +51,7 @@ def test_where_kubelets_pod_resources_are_mounted_the_container_is_named(world: 
         running.ready()
         world.kubelet.prepare("pod", [claim(world)])
         resources.pods["u"] = KnownPod("team", "train", "u", (Container("main"),), held)
-        eventually(lambda: sorted(allocated(port)) == series("main"), 5.0, "the container")
+        eventually(lambda: sorted(allocated(port)) == series("main"), what="the container")
         resources.resources_fault = grpc.StatusCode.UNAVAILABLE
         world.kubelet.unprepare("pod")
         assert allocated(port) == []
@@ -63,7 +63,7 @@ def test_a_restarted_driver_knows_what_is_prepared(world: World) -> None:
         first.ready()
         world.kubelet.prepare("pod", [claim(world)])
         first.terminate()
-    eventually(lambda: not world.kubelet.instances.get(DRIVER_NAME), 5.0, "deregistration")
+    eventually(lambda: not world.kubelet.instances.get(DRIVER_NAME), what="deregistration")
     with agent(world, "--metrics-port", str(port)) as second:
         second.ready()
         assert sorted(allocated(port)) == series("")

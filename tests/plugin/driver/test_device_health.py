@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +45,7 @@ def test_a_fault_of_a_chip_reaches_kubelet_with_what_to_do_and_its_end_does_too(
         eventually(lambda: told(world, "neuron-device-3") == ("Healthy", ""))
 
 
-def test_a_killed_driver_leaves_devices_unknown_and_the_next_one_tells_the_fault_within_five_seconds(
+def test_a_killed_driver_leaves_devices_unknown_and_the_first_that_the_next_one_tells_is_the_fault(
     world: World,
 ) -> None:
     with agent(world) as running:
@@ -57,11 +56,9 @@ def test_a_killed_driver_leaves_devices_unknown_and_the_next_one_tells_the_fault
         eventually(lambda: told(world, "neuron-device-5") == ("Unknown", ""))
         reports = len(world.kubelet.health.reports)
     with agent_on_host(world) as running:
-        running.ready()  # how long a process takes to start is up to the machine
-        started = time.monotonic()
-        eventually(lambda: len(world.kubelet.health.reports) > reports, within=10)
+        running.ready()
+        eventually(lambda: len(world.kubelet.health.reports) > reports)
         assert told(world, "neuron-device-5")[0] == "Unhealthy", "never healthy in between"
-        assert time.monotonic() - started < 5
 
 
 def test_the_whole_node_is_told_of_under_its_own_name_and_is_as_sick_as_its_sickest_chip(world: World) -> None:

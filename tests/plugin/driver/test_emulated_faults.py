@@ -17,7 +17,7 @@ def test_a_line_in_the_file_of_faults_becomes_a_taint_that_outlasts_a_killed_dri
         assert world.taints() == {}
         assert "hbm-uncorrectable@3" in faults.read_text()
         faults.write_text("hbm-uncorrectable@3\n")
-        eventually(lambda: world.taints() == sick, within=10)
+        eventually(lambda: world.taints() == sick)
     with agent(world, "--emulated-faults", "device-lost@1") as running:
         running.ready()
         assert world.taints() == sick
@@ -26,9 +26,7 @@ def test_a_line_in_the_file_of_faults_becomes_a_taint_that_outlasts_a_killed_dri
 def test_a_driver_can_start_with_faults(world: World) -> None:
     with agent(world, "--emulated-faults", "hbm-unhealthy@4-5 device-invalid@7") as running:
         running.ready()
-        eventually(
-            lambda: sorted(world.taints()) == ["neuron-device-4", "neuron-device-5", "neuron-device-7"], within=10
-        )
+        eventually(lambda: sorted(world.taints()) == ["neuron-device-4", "neuron-device-5", "neuron-device-7"])
 
 
 @pytest.mark.parametrize(
@@ -41,5 +39,5 @@ def test_a_driver_can_start_with_faults(world: World) -> None:
 )
 def test_faults_that_cannot_be_end_the_start(world: World, options: tuple[str, ...]) -> None:
     with agent(world, *options) as running:
-        assert running.process.wait(timeout=20) == 2
+        assert running.process.wait(timeout=30) == 2
         golden(lines(running.log, "--emulated-faults"))

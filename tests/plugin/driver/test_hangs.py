@@ -48,7 +48,7 @@ def test_a_read_of_the_host_that_hangs_ends_readiness_and_not_liveness_and_refus
         eventually(lambda: health(port, "readiness") == "NOT_SERVING", 40.0, "no readiness")
         # The watch of the chips' health reads the same files, and may be the first to say so.
         said = "reading the host has made no progress"
-        eventually(lambda: health(port, "readiness") and said in running.log, 20.0, "the reason")
+        eventually(lambda: health(port, "readiness") and said in running.log, what="the reason")
         assert health(port, "liveness") == "SERVING"
         wanted = world.add_claim("default", "claim", devices=[("n", "neuron-device-0")])
         with golden_error(KubeletError):
@@ -76,10 +76,10 @@ def test_labels_that_become_known_while_the_host_is_read_are_in_the_first_public
     with agent_on_hanging_host(world) as (running, hanging):
         running.ready(published=False)
         world.server.start()
-        eventually(lambda: world.server.count("GET", "nodes", watch=True) > 0, 20.0, "the agent to follow its Node")
+        eventually(lambda: world.server.count("GET", "nodes", watch=True) > 0, what="the agent to follow its Node")
         time.sleep(0.5)  # and to hear of the labels
         hanging.unlink()
-        eventually(world.offered, 20.0, "slices")
+        eventually(world.offered, what="slices")
         assert world.attributes("networkNodeLayer1") == {"nn-1"}
         assert world.slice_writes() == 1
 

@@ -66,7 +66,7 @@ def server() -> Iterator[Server]:
         prepare(world, resources)
         sick = f'{PREFIX}chip_health{{state="unhealthy"}}'
         used = f'{PREFIX}chip_allocation{{container="main"}}'
-        eventually(lambda: found.query(sick) and found.query(used), 20.0, "the fault and the container")
+        eventually(lambda: found.query(sick) and found.query(used), what="the fault and the container")
         time.sleep(2.1)  # for rates, which need two scrapes
         yield found
 
@@ -92,7 +92,7 @@ def test_the_pod_is_the_one_that_uses_the_chip_and_not_the_drivers(server: Serve
 
 def test_a_sick_chip_in_use_becomes_an_alert_with_the_pods_name(server: Server) -> None:
     pending = 'ALERTS{alertname="NeuronUnhealthyChipInUse"}'
-    eventually(lambda: server.query(pending), 5.0, "the alert")
+    eventually(lambda: server.query(pending), what="the alert")
     (alert,) = server.query(pending)
     assert (alert["metric"]["namespace"], alert["metric"]["pod"], alert["metric"]["device"]) == (
         "team",
@@ -132,7 +132,7 @@ def program(name: str, *options: str) -> Iterator[int]:
                 return probe.connect_ex(("127.0.0.1", port)) == 0
 
         try:
-            eventually(listens, 20.0, f"the metrics of {name}")
+            eventually(listens, what=f"the metrics of {name}")
             yield port
         finally:
             running.kill()
@@ -175,7 +175,7 @@ def test_every_metric_of_the_rules_that_is_anothers_is_shown_by_that_program(tmp
         def missing() -> set[str]:
             return wanted - {metric for port in ports for metric in re.findall(r"^\w+", scraped(port), re.MULTILINE)}
 
-        eventually(lambda: not missing(), 20.0, "every metric of the rules")
+        eventually(lambda: not missing(), what="every metric of the rules")
 
 
 def test_the_metrics_that_only_events_of_a_cluster_show_are_recoverys() -> None:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from tests.builders.agent import agent_here, node
+from tests.eventually import PATIENCE
 from tests.paths import DOCS
 
 
@@ -22,7 +23,7 @@ def test_the_page_has_the_threads_of_a_resting_agent() -> None:
         before = set(threading.enumerate())
         agent.start()
         try:
-            end = time.monotonic() + 10
+            end = time.monotonic() + PATIENCE
             # Some start only after the first work of another: the slices are watched once they were published.
             while (found := _names(set(threading.enumerate()) - before)) != expected and time.monotonic() < end:
                 time.sleep(0.02)

@@ -51,7 +51,7 @@ def prepared(world: World, wanted: Claim) -> list[Device]:
             return False
         return True
 
-    eventually(done, within=10, what="a prepared claim")
+    eventually(done, what="a prepared claim")
     return found
 
 
@@ -63,7 +63,7 @@ def environment(world: World) -> set[str]:
 
 
 def settled(running: Agent, text: str) -> None:
-    eventually(lambda: text in running.log, within=10, what=f"{text!r} in the log")
+    eventually(lambda: text in running.log, what=f"{text!r} in the log")
 
 
 def test_a_whole_node_is_prepared_with_all_chips_and_its_place_in_the_server(world: World) -> None:

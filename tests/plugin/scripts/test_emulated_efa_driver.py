@@ -128,7 +128,7 @@ def test_it_prepares_the_devices_of_a_claim_that_are_its_own_also_after_a_reboot
         kubelet.wait_registered(EFA_DRIVER_NAME)
     kubelet.unprepare("pod")
     driver.send_signal(signal.SIGTERM)
-    assert driver.wait(timeout=10) == 0
+    assert driver.wait(timeout=30) == 0
     assert list(kubelet.registry_dir.iterdir()) == []
 
 

@@ -19,7 +19,7 @@ def test_a_kill_at_any_effect_leaves_a_state_that_the_next_start_repairs(scenari
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -52,7 +52,7 @@ def test_what_is_lost_between_two_lives_is_mended_and_what_is_left_over_removed(
         first.ready()
         world.kubelet.prepare("pod", [claim(world)])
         first.terminate()
-    eventually(lambda: not world.kubelet.instances.get(DRIVER_NAME), 5.0, "deregistration")
+    eventually(lambda: not world.kubelet.instances.get(DRIVER_NAME), what="deregistration")
     (file,) = written(world)
     before = file.read_bytes()
     file.write_bytes(b"")

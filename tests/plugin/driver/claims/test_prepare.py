@@ -212,19 +212,19 @@ def test_no_lock_is_held_while_the_api_server_is_asked(node: Node, api: ApiServe
     def get_claim(namespace: str, name: str, **options: Any) -> Any:
         if name == "claim-1":
             asked.set()
-            assert answer.wait(10)
+            assert answer.wait(60)
         return get(namespace, name, **options)
 
     api.get_claim = get_claim  # type: ignore[method-assign] # the answer is held back for one claim
     thread = threading.Thread(target=node.prepare, args=(slow,))
     thread.start()
-    assert asked.wait(10)
+    assert asked.wait(30)
     try:
         assert node.prepare(quick)
         node.unprepare(quick)
     finally:
         answer.set()
-        thread.join(10)
+        thread.join(30)
     assert node.checkpointed() == {uid(1): (4,)}
 
 
@@ -465,7 +465,7 @@ def test_prepare_for_one_pod_racing_unprepare_for_another_ends_whole(node: Node,
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(30)
         assert set(node.cdi.list()) == set(node.checkpointed())
     assert node.prepare(item)
 
@@ -477,7 +477,7 @@ def test_one_claim_prepared_by_two_calls_at_once_is_prepared_once(node: Node, ap
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert len(replies) == 6
     assert len({tuple(reply) for reply in replies}) == 1
 
@@ -496,7 +496,7 @@ def test_claims_prepared_at_once_never_share_a_chip(node: Node, api: ApiServer) 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert len(prepared) == 1
     assert len(refused) == 5
     golden(refused)
@@ -524,7 +524,7 @@ def test_claims_of_one_pod_prepared_at_once_never_shadow_each_other(node: Node, 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     nodes, _ = container([node.spec(item) for item in items], ids)
     assert sorted(nodes) == [f"/dev/neuron{number}" for number in sorted(range(10))]
 
@@ -574,8 +574,8 @@ def test_whose_pods_use_other_claims_is_asked_until_the_deadline_and_then_the_cl
     api.get_claim = get_claim  # type: ignore[method-assign] # the answers about the other claims are missing
     began = time.monotonic()
     with golden_error(DriverError):
-        node.preparer.prepare(ref(item), began + 0.5)
-    assert time.monotonic() - began < 2
+        node.preparer.prepare(ref(item), began + 2.0)
+    assert time.monotonic() - began < 20
     assert uid(9) not in node.checkpointed()
 
 

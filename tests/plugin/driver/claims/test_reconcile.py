@@ -502,9 +502,7 @@ def test_the_timer_repairs_at_once_and_stops_when_told(
     node.reboot()
     caplog.set_level(logging.INFO)
     node.reconciler.worker.start()
-    deadline = time.monotonic() + 10
-    while not node.reconciler.counts["write-spec"] and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(lambda: node.reconciler.counts["write-spec"])
     node.reconciler.worker.stop()
     assert node.reconciler.counts["write-spec"] == 1
 
@@ -512,9 +510,7 @@ def test_the_timer_repairs_at_once_and_stops_when_told(
 def test_a_timer_that_cannot_work_goes_on_trying(node: Node) -> None:
     (node.root / "cdi").write_text("in the way")
     node.reconciler.worker.start()
-    deadline = time.monotonic() + 10
-    while not node.reconciler.counts["failed"] and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(lambda: node.reconciler.counts["failed"])
     node.reconciler.worker.stop()
     assert node.reconciler.counts["failed"] == 1
 
@@ -552,15 +548,15 @@ def test_stopping_does_not_wait_for_a_silent_api_server(
 
     def silent(namespace: str, name: str) -> ResourceClaim:
         asked.set()
-        answer.wait(20)
+        answer.wait(60)
         raise Unreachable(f"no answer about {namespace}/{name}")
 
     monkeypatch.setattr(api, "get_claim", silent)
     node.reconciler.worker.start()
-    assert asked.wait(5)
+    assert asked.wait(30)
     started = time.monotonic()
     node.reconciler.worker.stop(0.2)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     answer.set()
     node.reconciler.worker.stop()
 

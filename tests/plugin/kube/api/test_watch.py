@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Self
@@ -91,6 +92,18 @@ def test_a_watch_that_the_server_ends_goes_on_without_a_list(server: ApiServer) 
         assert lists(server) == 1
 
 
+@contextmanager
+def few(requests: Callable[[ApiServer], float], server: ApiServer) -> Iterator[None]:
+    """After at least two, and over a second or more, requests have come no sooner than back-off lets them."""
+    began = time.monotonic()
+    eventually(lambda: requests(server) >= 2)
+    yield
+    time.sleep(1.0)
+    # The first two may come at once; each wait is at least half of its bound, which begins with 0.2 s and doubles.
+    made = requests(server)
+    assert made <= 3 + math.log2(1 + (time.monotonic() - began) / 0.1)
+
+
 def test_nothing_is_lost_between_two_watches(server: ApiServer) -> None:
     with Follower(server) as follower:
         eventually(lambda: watches(server) == 1)
@@ -108,11 +121,16 @@ def test_bookmarks_move_the_place_to_go_on_from(server: ApiServer) -> None:
         eventually(lambda: watches(server) == 1)
         before = int(server.requests[-1].query["resourceVersion"])
         server.add_node("node-c")
-        time.sleep(0.1)
-        server.close_watches()
-        eventually(lambda: watches(server) >= 2)
-        last = [request for request in server.requests if request.watch][-1]
-        assert int(last.query["resourceVersion"]) > before
+
+        def moved() -> bool:
+            opened = watches(server)
+            time.sleep(0.1)  # a bookmark comes, unless the machine is too busy
+            server.close_watches()
+            eventually(lambda: watches(server) > opened)
+            last = [request for request in list(server.requests) if request.watch][-1]
+            return int(last.query["resourceVersion"]) > before
+
+        eventually(moved)
         assert lists(server) == 1
 
 
@@ -134,39 +152,39 @@ def test_a_server_that_says_410_is_there_again_and_is_asked_soon_after_an_outage
         server.stop()
         relabel(server, "2")
         eventually(lambda: backoff.tries == 6)
+        backoff.tries, backoff.cap = 30, 1000.0  # as after a long outage: the next try but one comes after minutes
         server.store.expire()
         server.start()
         eventually(lambda: watches(server) == 2)
-        # Without that answer the next try would come after 1.6 s or more.
-        eventually(lambda: len(follower.lists) == 2, within=0.8)
+        eventually(lambda: len(follower.lists) == 2)
 
 
 def test_a_server_that_always_says_410_is_not_asked_in_a_loop(server: ApiServer) -> None:
     server.fail(410, times=10_000, watch=True, reason="Expired")
-    with Follower(server):
-        time.sleep(1.5)
-    assert 2 <= lists(server) <= 8
+    with Follower(server), few(lists, server):
+        pass
 
 
 def test_a_server_that_ends_watches_at_once_is_not_asked_in_a_loop(server: ApiServer) -> None:
     server.watch_seconds = 0.0
-    with Follower(server):
-        time.sleep(1.5)
-    assert 2 <= watches(server) <= 8
+    with Follower(server), few(watches, server):
+        pass
     assert lists(server) == 1
 
 
 def test_a_server_that_fails_or_drops_is_not_asked_in_a_loop_and_told_of_once(
     server: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
     server.fail(500, times=3)
     server.drop(times=10_000)
     with Follower(server) as follower:
-        time.sleep(1.5)
+        with few(lambda _: len(server.requests) / 2, server):  # each lost read is tried twice at most
+            eventually(lambda: len(told()) == 2, what="a word on each of the two failures")
         assert follower.reflector.last_error != ""
-    assert 2 <= len(server.requests) <= 16, "each lost read is tried twice at most"
-    told = [record.args for record in caplog.records if record.levelname == "WARNING"]
-    assert len(told) == 2, "one for each of the two failures"
+    assert len(told()) == 2
 
 
 def test_errors_end_in_a_list_and_a_watch(server: ApiServer) -> None:
@@ -192,8 +210,8 @@ def test_it_stops_at_once_out_of_a_blocked_read(server: ApiServer) -> None:
         eventually(lambda: watches(server) == 1)
         time.sleep(0.05)
         started = time.monotonic()
-        follower.reflector.stop()
-        assert time.monotonic() - started < 0.5
+        follower.reflector.stop(60.0)
+        assert time.monotonic() - started < 30.0
         asked = len(server.requests)
         relabel(server, "2")
         time.sleep(0.1)
@@ -203,11 +221,11 @@ def test_it_stops_at_once_out_of_a_blocked_read(server: ApiServer) -> None:
 
 def test_it_stops_at_once_out_of_a_wait(server: ApiServer) -> None:
     server.fail(500, times=100)
-    with Follower(server, backoff=Backoff(first=60.0, cap=60.0)) as follower:
+    with Follower(server, backoff=Backoff(first=120.0, cap=120.0)) as follower:
         eventually(lambda: len(server.requests) == 1)
         started = time.monotonic()
-        follower.reflector.stop()
-        assert time.monotonic() - started < 0.5
+        follower.reflector.stop(60.0)
+        assert time.monotonic() - started < 30.0
 
 
 def test_a_callback_that_fails_gets_a_new_list(server: ApiServer) -> None:
@@ -299,11 +317,10 @@ def test_a_server_that_is_slow_to_fail_is_asked_ever_more_seldom_too(monkeypatch
         backoff=Backoff(first=0.2, cap=10, random=lambda: 1.0),
     )
     reflector.start()
-    time.sleep(2.0)
+    eventually(lambda: len(tries) == 4)
     reflector.stop()
     waits = [later - earlier for earlier, later in pairwise(tries)]
-    assert len(waits) >= 2
-    assert all(later > earlier * 1.2 for earlier, later in pairwise(waits)), waits
+    assert all(wait >= 0.1 + 0.2 * 2**number for number, wait in enumerate(waits)), waits
 
 
 @contextmanager
@@ -333,7 +350,7 @@ def test_what_was_read_is_not_undone_by_older_events(server: ApiServer) -> None:
         relabel(server, "3")
         informer.wrote(nodes.get("", "node-a"))
         outage.times = 0
-        eventually(lambda: len(zones) >= 2, within=15.0)
+        eventually(lambda: len(zones) >= 2)
         assert zones == ["1", "3"]
 
 
@@ -344,5 +361,5 @@ def test_what_was_written_is_not_undone_by_a_list_of_before(server: ApiServer) -
         informer.wrote(replace(node, metadata=ahead))
         server.store.expire()
         server.close_watches()
-        eventually(lambda: len(zones) >= 2, within=15.0)
+        eventually(lambda: len(zones) >= 2)
         assert zones == ["1", "written"]

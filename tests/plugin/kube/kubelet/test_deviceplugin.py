@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 import signal
@@ -41,6 +42,7 @@ from tests.paths import ROOT
 
 GPU = "example.com/gpu"
 DEVICES = tuple(PluginDevice(str(n), numa_nodes=(n // 2,)) for n in range(4))
+INTERVAL = 0.05
 
 
 class SamplePlugin:
@@ -77,7 +79,7 @@ def kubelet(root: Path, request: pytest.FixtureRequest) -> Iterator[DeviceManage
 
 @contextmanager
 def served(
-    root: Path, plugin: Any = None, devices: Sequence[PluginDevice] = DEVICES, interval: float = 0.05
+    root: Path, plugin: Any = None, devices: Sequence[PluginDevice] = DEVICES, interval: float = INTERVAL
 ) -> Iterator[DevicePlugin]:
     running = DevicePlugin(GPU, plugin or SamplePlugin(), kubelet_directory=root, name="gpu", interval=interval)
     running.start()
@@ -157,7 +159,7 @@ def test_registers_with_a_kubelet_that_left_a_dead_socket_behind(kubelet: Device
         eventually(lambda: not plugin.in_use, what="the end of the stream")
         time.sleep(0.5)
         kubelet.start()
-        kubelet.wait_for(GPU, 4, seconds=3.0)
+        kubelet.wait_for(GPU, 4)
 
 
 def test_a_wiped_directory_is_no_end(kubelet: DeviceManager, root: Path) -> None:
@@ -194,17 +196,21 @@ def test_a_stream_that_ends_for_no_reason_is_followed_by_a_registration(kubelet:
         for _ in range(3):
             kubelet.connections[GPU].stream.cancel()
             eventually(lambda: kubelet.allocatable(GPU) == 0, what="its end")
-            kubelet.wait_for(GPU, 4, seconds=8)
+            kubelet.wait_for(GPU, 4)
 
 
 def test_a_refusal_is_told_and_tried_again(root: Path) -> None:
     with DeviceManager(root) as kubelet:
         kubelet.refuse_registration = "this kubelet does not want you"
+        began = time.monotonic()
         with served(root) as plugin:
             eventually(lambda: len(kubelet.registrations) > 2, what="tries")
             golden(plugin.problem())
             time.sleep(1.0)
-            assert len(kubelet.registrations) < 12, "it is asked ever more slowly"
+            tries = len(kubelet.registrations)
+            # Each wait is at least half of its bound, which begins with INTERVAL and doubles.
+            most = 2 + math.log2(1 + (time.monotonic() - began) / (INTERVAL / 2))
+            assert tries <= most, "it is asked ever more slowly"
             kubelet.refuse_registration = ""
             kubelet.wait_for(GPU, 4)
             eventually(lambda: plugin.problem() == "", what="health")
@@ -258,7 +264,7 @@ def test_stop_ends_the_stream_and_removes_the_socket(kubelet: DeviceManager, roo
     with served(root):
         kubelet.wait_for(GPU, 4)
         started = time.monotonic()
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 30
     assert sockets(kubelet.directory) == []
     eventually(lambda: kubelet.allocatable(GPU) == 0, what="no device can be given")
 
@@ -379,7 +385,7 @@ def test_the_newest_stream_counts_and_many_take_no_worker_away(kubelet: DeviceMa
             listen = channel.unary_stream(
                 f"{PLUGIN}/ListAndWatch", api.Empty.SerializeToString, api.ListAndWatchResponse.FromString
             )
-            others = [listen(api.Empty(), timeout=20) for _ in range(40)]
+            others = [listen(api.Empty(), timeout=60) for _ in range(40)]
             # Its first answer, or its end: the plugin has met them all. A stream that is cancelled while its connection
             # is still being made has never begun, and none would have to give way.
             next(others[-1], None)
@@ -388,7 +394,7 @@ def test_the_newest_stream_counts_and_many_take_no_worker_away(kubelet: DeviceMa
             for other in others:
                 other.cancel()
         back = "kubelet's own stream, which had to give way,"
-        eventually(lambda: kubelet.connections.get(GPU) not in {None, own}, 15.0, back)
+        eventually(lambda: kubelet.connections.get(GPU) not in {None, own}, what=back)
         kubelet.wait_for(GPU, 4)
         kubelet.admit(pod())
 
@@ -434,7 +440,7 @@ def test_a_kubelet_without_pod_resources_is_an_explained_error(root: Path) -> No
 
 def test_a_silent_server_is_given_up_and_nonsense_is_no_answer(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
-    answers = {"/x/Silent": lambda r, c: bytes(release.wait(5)), "/x/Nonsense": lambda r, c: b"\xff\xff"}
+    answers = {"/x/Silent": lambda r, c: bytes(release.wait(30)), "/x/Nonsense": lambda r, c: b"\xff\xff"}
 
     class Handler(grpc.GenericRpcHandler):
         def service(self, details: Any) -> Any:

@@ -55,7 +55,7 @@ class Node:
         return None
 
     def wait_offered(self, devices: dict[str, list[str]]) -> None:
-        eventually(lambda: self.offered() == devices, 15, f"the offer of {devices}")
+        eventually(lambda: self.offered() == devices, what=f"the offer of {devices}")
 
     def claim(self, name: str, *boards: str) -> Claim:
         """A claim with boards, and with a device of another driver."""
@@ -83,7 +83,7 @@ def driver(root: Path, server: ApiServer) -> Iterator[subprocess.Popen[bytes]]:
         yield process
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=30) == 0
     finally:
         process.kill()
         process.wait()
@@ -101,7 +101,7 @@ def node(release: str | None = None) -> Iterator[Node]:
         (made.boards / "zero").touch()
         (made.boards / "full").write_text("its fan stands still\n")
         with driver(root, server):
-            eventually(made.offered, 15, "the driver to publish")
+            eventually(made.offered, what="the driver to publish")
             kubelet.wait_registered(DRIVER)
             yield made
         assert list(kubelet.registry_dir.iterdir()) == []
@@ -141,7 +141,7 @@ def test_devices_are_published_once_and_again_when_their_slice_is_gone() -> None
 
 def test_there_is_no_slice_before_kubelet_knows_the_driver() -> None:
     with node_directory() as root, ApiServer() as server, driver(root, server):
-        eventually(lambda: server.count("GET", "resourceslices", watch=True), 15)
+        eventually(lambda: server.count("GET", "resourceslices", watch=True))
         assert server.writes() == 0
         with Kubelet(root):
             eventually(server.slices, 15)
@@ -195,7 +195,7 @@ def test_the_health_of_devices_is_reported(release: str) -> None:
 
         for text, expected in (("", "Healthy"), ("it is wet", "Unhealthy"), ("", "Healthy")):
             (made.boards / "zero").write_text(text)
-            eventually(partial(reported, expected, text), 15)
+            eventually(partial(reported, expected, text))
         golden(made.kubelet.health.of(DRIVER, NODE, "full"))
     assert made.kubelet.health.of(DRIVER, NODE, "full") == ("Unknown", "")
 

@@ -192,11 +192,11 @@ def test_a_stream_too_many_and_a_look_that_fails_are_logged(root: Path, log: pyt
         served(kubelet, SampleDriver(), health=health) as running,
         client(running.endpoint) as channel,
     ):
-        stream = watch(channel, version, 10)
+        stream = watch(channel, version, 120)
         next(stream)
         golden([device.message for device in next(stream).devices], "told to kubelet")
         with pytest.raises(grpc.RpcError):
-            next(watch(channel, version, 10))
+            next(watch(channel, version, 120))
         stream.cancel()
     golden([text for text in log.messages if "stream was refused" in text or "cannot be determined" in text], "log")
 

@@ -108,7 +108,7 @@ def test_the_plugin_ends_and_leaves_neither_sockets_nor_devices(make: MakeNode) 
     node = make()
     with node.plugin():
         started = time.monotonic()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < STOP_SECONDS
     assert sockets(node.manager.directory) == []
     eventually(lambda: node.manager.allocatable(NEURON) == 0, what="no device")
 
@@ -121,15 +121,15 @@ def test_without_the_api_server_what_the_watch_told_is_enough(make: MakeNode) ->
     with node.plugin() as agent:
         pod = node.chosen("p", NEURON, range(4, 8))
         eventually(lambda: agent.readiness() == [], what="readiness")
-        time.sleep(0.3)
+        node.wait_for_news(agent, "p")
         node.server.stop()
         assert chips(admit(node, pod)) == [4, 5, 6, 7]
         unknown = node.pod("unknown", Container("main", {NEURON: 1}), stored=False)
         with golden_error(KubeletError):
             admit(node, unknown)
         node.server.start()
-        eventually(lambda: node.annotations("p")[ALLOCATED] == "true", 20, "the record")
-        eventually(lambda: agent.readiness() == [], 20, "readiness")
+        eventually(lambda: node.annotations("p")[ALLOCATED] == "true", what="the record")
+        eventually(lambda: agent.readiness() == [], what="readiness")
 
 
 def test_a_chip_that_fails_is_told_while_the_api_server_is_away(make: MakeNode) -> None:
@@ -138,7 +138,7 @@ def test_a_chip_that_fails_is_told_while_the_api_server_is_away(make: MakeNode) 
         node.manager.wait_for(NEURON, 16)
         node.server.stop()
         node.emulate(missing=frozenset({3}))
-        node.manager.wait_for(NEURON, 15, seconds=20)
+        node.manager.wait_for(NEURON, 15)
 
 
 def test_nothing_is_offered_before_pods_and_exclusion_are_known(make: MakeNode) -> None:
@@ -149,7 +149,7 @@ def test_nothing_is_offered_before_pods_and_exclusion_are_known(make: MakeNode) 
         assert node.manager.registrations == []
         golden(agent.readiness())
         node.server.start()
-        node.manager.wait_for(NEURON, 16, seconds=25)
+        node.manager.wait_for(NEURON, 16)
 
 
 def test_a_record_that_is_refused_is_tried_again_and_said_once(
@@ -162,7 +162,9 @@ def test_a_record_that_is_refused_is_tried_again_and_said_once(
         for pod in pods:
             admit(node, pod)
             time.sleep(0.2)
-        assert caplog.text.count("annotations of pod default/p0 cannot be written") == 1
+        said = "annotations of pod default/p0 cannot be written"
+        eventually(lambda: said in caplog.text, what="the warning")
+        assert caplog.text.count(said) == 1
         fault.times = 0
         admit(node, node.chosen("p3", NEURON, (3,)))
         told = [f"p{number}" for number in range(4)]
@@ -195,7 +197,7 @@ def test_a_kubelet_that_does_not_list_its_pods_gets_answers_by_age(make: MakeNod
         assert chips(admit(node, later)) == [0, 1, 2, 3]
         assert any("failed on purpose" in text for text in agent.readiness())
         node.manager.resources_fault = None
-        eventually(lambda: agent.readiness() == [], 15, "readiness")
+        eventually(lambda: agent.readiness() == [], what="readiness")
 
 
 def test_a_pod_that_kubelet_does_not_list_is_found_by_age(make: MakeNode) -> None:
@@ -352,21 +354,21 @@ def test_a_host_that_hangs_is_told_and_the_stop_keeps_to_its_time(
     go_on, read = threading.Event(), sysfs._read_all
 
     def hang(path: str) -> bytes:
-        go_on.wait(60)
+        go_on.wait(120)
         return read(path)
 
     monkeypatch.setattr(watch, "MAX_ROUND_SECONDS", 0.5)
     with node.plugin() as agent:
         assert agent.readiness() == []
         monkeypatch.setattr(sysfs, "_read_all", hang)
-        node.server.delay(60.0, times=100_000)
+        node.server.delay(120.0, times=100_000)
         node.server.close_watches()
         try:
             eventually(lambda: any("reading the host has made no progress" in text for text in agent.readiness()))
             assert agent.liveness() == []
             stopped = time.monotonic()
             agent.stop()
-            assert time.monotonic() - stopped < STOP_SECONDS + 1
+            assert time.monotonic() - stopped < STOP_SECONDS + 15
         finally:
             go_on.set()
     assert sockets(node.manager.directory) == []

@@ -99,7 +99,7 @@ def test_the_extender_leaves_out_what_the_plugin_says_has_failed_until_it_is_wel
             node.emulate()
         else:
             node.set_errors(0, 0)
-        eventually(lambda: UNUSABLE not in node.node_annotations(), 10, "its removal")
+        eventually(lambda: UNUSABLE not in node.node_annotations(), what="its removal")
         report(node)
         everything = pod_document("all", limits(node.hardware.devices))
         eventually(lambda: one.fits(everything, [NODE]) == [NODE], what="the news")

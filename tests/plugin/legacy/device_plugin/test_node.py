@@ -154,12 +154,12 @@ def test_an_annotation_that_somebody_removed_comes_back_while_the_chip_is_sick(m
     with node.plugin():
         node.set_errors(5, 1)
         for _ in range(2):
-            eventually(lambda: node.node_annotations().get(UNUSABLE) == "5", 10, "the annotation")
+            eventually(lambda: node.node_annotations().get(UNUSABLE) == "5", what="the annotation")
             with node.server.store.changed:
                 found = node.server.store.get("nodes", NODE)
                 found["metadata"]["annotations"] = {}
                 node.server.store.update("nodes", NODE, found)
-        eventually(lambda: node.node_annotations().get(UNUSABLE) == "5", 10, "the annotation")
+        eventually(lambda: node.node_annotations().get(UNUSABLE) == "5", what="the annotation")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_the_node_says_that_it_has_chips_and_which_of_them_is_sick(
         return tuple(found.get(key, "") for key in ("status", "reason", "message"))[: len(expected)]
 
     with node.plugin(ready=False):
-        eventually(lambda: condition() == expected, 10, "the condition")
+        eventually(lambda: condition() == expected, what="the condition")
         eventually(
             lambda: node.server.store.get("nodes", NODE)["metadata"].get("labels", {}).get(PRESENT) == "true",
             what="the label",
@@ -559,9 +559,9 @@ def test_single_devices_avoid_chips_of_which_cores_are_in_use(make: MakeNode) ->
 
 def test_one_device_beside_an_extenders_choices_leaves_those_alone(make: MakeNode) -> None:
     node = make("trn1.32xlarge")
-    with node.plugin():
+    with node.plugin() as agent:
         waiting = [node.chosen(f"w{n}", NEURON, range(4 * n, 4 * n + 4)) for n in range(3)]
-        time.sleep(0.2)
+        node.wait_for_news(agent, "w0", "w1", "w2")
         (chip,) = chips(admit(node, node.plain("one", NEURON, 1)))
         assert chip >= 12
         for number, pod in enumerate(waiting):

@@ -158,7 +158,7 @@ def test_bad_options_are_explained_with_exit_status_2(
         check=False,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 2, done.stderr

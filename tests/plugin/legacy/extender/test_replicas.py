@@ -14,6 +14,7 @@ from dra_driver.legacy.extender.cluster import Cluster, Followers
 from dra_driver.legacy.extender.service import LEASE_NAME
 from dra_driver.util.errors import DriverError
 from tests.builders.extender import (
+    FAST,
     Extender,
     add_pod,
     cores_in_use,
@@ -54,7 +55,10 @@ def test_a_standby_passes_requests_on_and_takes_over_when_the_leader_ends(server
 def test_while_leaders_change_no_device_is_given_twice(server: ApiServer) -> None:
     """Whatever happens to lease and lists, both replicas together choose as one would."""
     dice = random.Random(7)
-    with extender(server, "one", elect=True) as first, extender(server, "two", elect=True) as second:
+    with (
+        extender(server, "one", elect=True, times=FAST) as first,
+        extender(server, "two", elect=True, times=FAST) as second,
+    ):
         for replica in (first, second):
             known(replica)
         names: list[str] = []
@@ -77,13 +81,13 @@ def test_while_leaders_change_no_device_is_given_twice(server: ApiServer) -> Non
         server.faults.clear()
         for name in names:
             server.store.delete("pods", f"a/{name}")
-        eventually(lambda: sample(first, "leads") + sample(second, "leads") == 1.0, within=10, what="one leader")
+        eventually(lambda: sample(first, "leads") + sample(second, "leads") == 1.0, what="one leader")
         leader = first if sample(first, "leads") else second
         everything_is_accounted_for(server, leader)
         assert scheduled, "something was scheduled"
         for replica in (first, second):
             item = add_pod(server, f"then-{replica.port}", limits(4))
-            eventually(partial(runs, replica, item), within=10, what="it goes on")
+            eventually(partial(runs, replica, item), what="it goes on")
 
 
 def runs(replica: Extender, item: Object) -> bool:

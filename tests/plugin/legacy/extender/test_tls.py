@@ -65,19 +65,19 @@ def leads(one: Extender) -> bool:
 
 def test_the_leader_is_known_by_its_own_certificate(server: ApiServer, certificates: Path) -> None:
     with extender(server, "one", elect=True, tls=tls(certificates, "extender")) as first:
-        eventually(lambda: leads(first), within=10, what="a leader")
+        eventually(lambda: leads(first), what="a leader")
         with extender(server, "two", elect=True, tls=tls(certificates, "extender")) as second:
-            eventually(lambda: ask(second.port, certificates) == 200, within=10, what="an answer of the leader")
+            eventually(lambda: ask(second.port, certificates) == 200, what="an answer of the leader")
         with extender(server, "three", elect=True, tls=tls(certificates, "other-server")) as third:
             # It asks the leader, but what the same CA has signed is not the leader's certificate.
-            eventually(lambda: "did not answer" in answer(third.port, certificates)[1], within=10, what="a refusal")
+            eventually(lambda: "did not answer" in answer(third.port, certificates)[1], what="a refusal")
 
 
 def test_only_clients_with_a_certificate_may_ask(server: ApiServer, certificates: Path) -> None:
     settings = tls(certificates, "extender", certificates / "clients.crt")
     with extender(server, "one", elect=True, tls=settings) as first:
-        eventually(lambda: leads(first), within=10, what="a leader")
-        eventually(lambda: ask(first.port, certificates, "scheduler") == 200, within=10, what="an answer")
+        eventually(lambda: leads(first), what="a leader")
+        eventually(lambda: ask(first.port, certificates, "scheduler") == 200, what="an answer")
         status, said = answer(first.port, certificates)
         assert status == 401
         golden(said)
@@ -85,7 +85,5 @@ def test_only_clients_with_a_certificate_may_ask(server: ApiServer, certificates
         for path in ("/livez", "/readyz"):
             assert ask(first.port, certificates, method="GET", path=path) == 200, "kubelet has no certificate"
         with extender(server, "two", elect=True, tls=settings) as second:
-            eventually(
-                lambda: ask(second.port, certificates, "scheduler") == 200, within=10, what="the leader's answer"
-            )
+            eventually(lambda: ask(second.port, certificates, "scheduler") == 200, what="the leader's answer")
             assert ask(second.port, certificates) == 401

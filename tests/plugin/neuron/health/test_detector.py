@@ -104,13 +104,13 @@ def test_a_line_becomes_a_hint_that_everyone_can_read(node: Node) -> None:
 
 
 def test_a_line_that_comes_again_moves_the_time_of_its_hint_forward_only(node: Node) -> None:
-    uptime = time.clock_gettime(time.CLOCK_MONOTONIC)
+    uptime, now = time.clock_gettime(time.CLOCK_MONOTONIC), time.time()
     node.add(line(blamed(), uptime - 500), line(blamed(), uptime - 900))
     with node.detector():
         ((name, first),) = node.hints().items()
-        assert abs(time.time() - 500 - first.seen) <= 2
+        assert abs(now - 500 - first.seen) <= 2
         node.add(line(blamed()))
-        eventually(lambda: time.time() - node.hints()[name].seen < 10)
+        eventually(lambda: node.hints()[name].seen >= now - 10)
 
 
 def test_lines_from_before_the_start_count_however_old_they_are(node: Node) -> None:
@@ -259,7 +259,7 @@ def test_the_process_is_ready_tells_what_it_does_and_ends_on_sigterm(node: Node)
         *("--healthcheck-port", str(port), "--healthcheck-address", "127.0.0.1", "--metrics-port", str(metrics)),
     )
     with process(*options) as running:
-        eventually(lambda: health(port, "readiness") == "SERVING", 20)
+        eventually(lambda: health(port, "readiness") == "SERVING")
         assert health(port, "liveness") == "SERVING"
         (hint,) = node.hints().values()
         assert hint.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -267,10 +267,9 @@ def test_the_process_is_ready_tells_what_it_does_and_ends_on_sigterm(node: Node)
         golden(line for line in text.splitlines() if line.startswith("# HELP neuron_"))
         assert "neuron_dra_driver_node_problem_detector_lines_total 2.0" in text
         assert 'neuron_dra_driver_node_problem_detector_hints{kind="DMA_ERROR"} 1.0' in text
-        started = time.monotonic()
         running.send_signal(signal.SIGTERM)
-        _, said = running.communicate(timeout=10)
-        assert (running.returncode, time.monotonic() - started < 5) == (0, True)
+        _, said = running.communicate(timeout=30)
+        assert running.returncode == 0
         golden(lines(said, "DMA_ERROR"))
 
 
@@ -296,14 +295,14 @@ def test_the_process_needs_the_capability_syslog_and_no_other(tmp_path: Path, ca
     before = ("setpriv", f"--bounding-set={capabilities}", "--inh-caps=-all", "--no-new-privs")
     with process(*options, before=before) as running:
         if may:
-            eventually(lambda: health(port, "readiness") == "SERVING", 20)
+            eventually(lambda: health(port, "readiness") == "SERVING")
             status = Path(f"/proc/{running.pid}/status").read_text()
             assert f"CapEff:\t{1 << 34:016x}\n" in status
             return
-        eventually(lambda: health(port, "liveness") == "SERVING", 20)
+        eventually(lambda: health(port, "liveness") == "SERVING")
         assert health(port, "readiness") == "NOT_SERVING"
         running.terminate()
-        _, said = running.communicate(timeout=10)
+        _, said = running.communicate(timeout=30)
         golden(lines(said, "util.worker"))
 
 
@@ -316,7 +315,7 @@ def test_the_process_needs_the_capability_syslog_and_no_other(tmp_path: Path, ca
     ],
 )
 def test_options_that_cannot_be_used_are_refused(options: tuple[str, str]) -> None:
-    done = subprocess.run(command(*options), capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command(*options), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode in (1, 2)
     golden(done.stderr)
     assert "Traceback" not in done.stderr

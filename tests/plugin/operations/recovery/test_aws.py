@@ -184,7 +184,7 @@ def test_without_boto3_the_text_says_how_to_get_it(tmp_path: Path, server: ApiSe
         check=False,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
     )
     assert done.returncode == 2
     golden(done.stderr)
@@ -348,7 +348,7 @@ def test_a_dry_run_of_the_program_asks_aws_for_nothing(
     with program(server, tmp_path, f"--policy={tmp_path}/policy.yaml", "--cloudwatch") as running:
         eventually(lambda: "NeuronRecoveryDryRun" in events(server), within=30)
         running.terminate()
-        assert running.wait(20) == 0
+        assert running.wait(30) == 0
     assert server.count("PATCH") == server.count("POST", "/eviction") == 0
     (message,) = [
         item["message"] for item in server.store.list("events")[0] if item["reason"] == "NeuronRecoveryDryRun"

@@ -28,7 +28,8 @@ from tests.golden import golden
 pytestmark = pytest.mark.slow
 
 SYSTEM = "neuron-healthcheck-system"
-FAST = Times(lease=2, act=1.0, renew=0.1)
+STEADY = Times(lease=300, act=200.0, renew=0.1)
+"""A lease that no busy machine loses."""
 AT_ONCE = Policy(persist_seconds=0, healthy_seconds=0, pause_seconds=0)
 FOUR = Policy(persist_seconds=0, healthy_seconds=0, pause_seconds=0, max_at_once=4, max_percent_of_group=50)
 
@@ -44,7 +45,7 @@ def recovering(
     server: ApiServer, policy: Policy = AT_ONCE, *, act: bool = True, hook: Hook | None = None, identity: str = "one"
 ) -> Iterator[RecoveryService]:
     settings = RecoverySettings(policy=policy, act=act, hook=hook)
-    service = RecoveryService(server.transport(), SYSTEM, identity, settings, FAST)
+    service = RecoveryService(server.transport(), SYSTEM, identity, settings, STEADY)
     service.start()
     try:
         yield service
@@ -195,7 +196,7 @@ def test_a_disruption_budget_is_waited_for_and_named(server: ApiServer) -> None:
             budget = server.store.get("poddisruptionbudgets", "work/training")
             budget["status"]["disruptionsAllowed"] = 1
             server.store.update("poddisruptionbudgets", "work/training", budget)
-        eventually(lambda: requested(server, "a"), within=10)
+        eventually(lambda: requested(server, "a"))
     assert pods(server) == set()
 
 
@@ -203,12 +204,12 @@ def test_a_pod_that_was_made_again_under_its_name_is_not_evicted(server: ApiServ
     add_node(server, "a")
     add_pod(server, "p", "a")
     sicken(server, "a")
-    eviction = server.delay(0.5, method="POST", path="/eviction")
     with recovering(server):
-        eventually(lambda: not eviction.times)
-        server.store.delete("pods", "work/p")
-        add_pod(server, "p", "b")
-        eventually(lambda: requested(server, "a"), within=10)
+        with server.hold(method="POST", path="/eviction") as come:
+            eventually(come)
+            server.store.delete("pods", "work/p")
+            add_pod(server, "p", "b")
+        eventually(lambda: requested(server, "a"))
     assert "p" in pods(server)
 
 
@@ -222,7 +223,7 @@ def test_the_pods_own_grace_period_is_waited_for(server: ApiServer) -> None:
         assert all("gracePeriodSeconds" not in request.body["deleteOptions"] for request in evictions)
         assert len(evictions) == 1
         server.store.delete("pods", "work/slow")
-        eventually(lambda: requested(server, "a"), within=10)
+        eventually(lambda: requested(server, "a"))
 
 
 def test_a_dry_run_writes_events_and_its_lease_and_nothing_else(server: ApiServer) -> None:
@@ -256,12 +257,11 @@ def test_one_node_at_a_time_with_a_pause_in_between_that_outlives_the_process(se
         eventually(lambda: said(server, "b", "Waits"))
         golden(said(server, "b", "Waits")[0])
     server.store.delete("nodes", "a")
-    with recovering(server, Policy(0, 0, pause_seconds=2), identity="two"):
+    with recovering(server, Policy(0, 0, pause_seconds=3600), identity="two"):
         eventually(lambda: any("a short time ago" in text for text in said(server, "b", "Waits")))
-        gone = time.monotonic()
         assert not cordoned(server, "b")
-        eventually(lambda: cordoned(server, "b"), within=15)
-        assert time.monotonic() - gone > 0.5
+    with recovering(server, Policy(0, 0, pause_seconds=1), identity="three"):
+        eventually(lambda: cordoned(server, "b"))
     assert not cordoned(server, "c")
 
 
@@ -278,10 +278,10 @@ def test_an_ultraserver_is_drained_as_a_whole_before_anything_is_requested(serve
         time.sleep(0.3)
         assert not any(requested(server, name) for name in names)
         server.store.delete("pods", f"work/pod-{names[2]}")
-        eventually(lambda: all(requested(server, name) for name in names), within=10)
+        eventually(lambda: all(requested(server, name) for name in names))
         assert {requested(server, name)["node"] for name in names} == {names[1]}
         cure(server, names[1])
-        eventually(lambda: not any(cordoned(server, name) for name in names), within=10)
+        eventually(lambda: not any(cordoned(server, name) for name in names))
     assert not any(said(server, name) for name in others)
 
 
@@ -313,7 +313,7 @@ def test_a_lost_answer_begins_no_second_node(server: ApiServer, after: bool) -> 
         sicken(server, name)
     server.drop(2, method="PATCH", path="/nodes/", after=after)
     with recovering(server):
-        eventually(lambda: requested(server, "a"), within=10)
+        eventually(lambda: requested(server, "a"))
         time.sleep(0.3)
     assert not cordoned(server, "b")
 
@@ -374,8 +374,8 @@ def test_an_outage_in_the_middle_of_a_drain_is_said_and_survived(server: ApiServ
         server.stop()
         time.sleep(1.2)
         server.start()
-        eventually(lambda: requested(server, "a"), within=20)
-        eventually(lambda: not service.problems(), within=10)
+        eventually(lambda: requested(server, "a"))
+        eventually(lambda: not service.problems())
 
 
 def test_nothing_is_done_while_the_nodes_cannot_be_followed(server: ApiServer) -> None:
@@ -390,7 +390,7 @@ def test_nothing_is_done_while_the_nodes_cannot_be_followed(server: ApiServer) -
         time.sleep(0.5)
         assert server.count("PATCH") == 0
         fault.times = 0
-        eventually(lambda: requested(server, "a"), within=20)
+        eventually(lambda: requested(server, "a"))
 
 
 def test_a_node_that_changed_since_the_decision_is_looked_at_again_before_pods_are_evicted(server: ApiServer) -> None:
@@ -401,12 +401,12 @@ def test_a_node_that_changed_since_the_decision_is_looked_at_again_before_pods_a
     sicken(server, "a")
     with recovering(server):
         eventually(lambda: said(server, "a", "Drains"))
-        evictions = server.count("POST", "/eviction")
         server.delay(3.0, 10**6, path="/nodes$", watch=True)
         server.close_watches()
         time.sleep(0.2)
         cure(server, "a")
-        eventually(lambda: not cordoned(server, "a"), within=10)
+        evictions = server.count("POST", "/eviction")
+        eventually(lambda: not cordoned(server, "a"))
         assert server.count("POST", "/eviction") - evictions <= 1
 
 
@@ -420,7 +420,7 @@ def test_the_hook_is_called_with_what_it_needs_until_it_succeeds(server: ApiServ
         f"test -e {tmp_path}/works\n"
     )
     program.chmod(0o755)
-    with recovering(server, hook=Hook(str(program), 5.0)):
+    with recovering(server, hook=Hook(str(program), 60.0)):
         eventually(lambda: any("it exited with status 1" in text for text in said(server, "a", "Failed")))
         mark = json.loads(notes(server, "a")[MARK])
         assert mark["hookTries"] == 1
@@ -443,8 +443,8 @@ def test_a_hook_that_hangs_is_killed_with_all_that_it_started(server: ApiServer,
     program = tmp_path / "hook"
     program.write_text(f"#!/bin/sh\nsleep 60 & echo $! >{tmp_path}/child\nyes | head -c 9999999\nwait\n")
     program.chmod(0o755)
-    with recovering(server, hook=Hook(str(program), 0.5)):
-        eventually(lambda: any("did not finish within 0.5 s" in text for text in said(server, "a", "Failed")))
+    with recovering(server, hook=Hook(str(program), 3.0)):
+        eventually(lambda: any("did not finish within 3 s" in text for text in said(server, "a", "Failed")))
     child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}")
     eventually(lambda: not child.exists() or " Z " in (child / "stat").read_text())
 
@@ -458,7 +458,7 @@ def test_a_condition_that_says_to_be_well_for_years_undoes_nothing_before_it_was
         eventually(lambda: requested(server, "a"))
         began = time.monotonic()
         cure(server, "a")
-        eventually(lambda: not cordoned(server, "a"), within=10)
+        eventually(lambda: not cordoned(server, "a"))
         assert time.monotonic() - began >= 2
 
 

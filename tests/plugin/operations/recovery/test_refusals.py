@@ -31,7 +31,7 @@ def test_while_nodes_cannot_be_read_nothing_is_decided(server: ApiServer, log: p
     server.fail(403, 1000, path="^/api/v1/nodes")
     running = service(server)
     running.start()
-    eventually(lambda: "no decisions are made" in log.text, within=10)
+    eventually(lambda: "no decisions are made" in log.text)
     running.stop()
     golden(logged(log, "no decisions are made")[:1])
 
@@ -47,7 +47,7 @@ def test_pods_that_change_meanwhile_are_evicted_later(server: ApiServer, log: py
     def messages() -> list[str]:
         return [str(event["message"]) for event in server.store.list("events")[0]]
 
-    eventually(lambda: any("just changed" in text for text in messages()), within=10)
+    eventually(lambda: any("just changed" in text for text in messages()))
     running.stop()
     golden(text for text in messages() if "just changed" in text)
 
@@ -71,7 +71,7 @@ def test_a_node_that_cannot_be_counted_is_acted_on_all_the_same(
     sicken(server, "n")
     running = service(server, cloudwatch=True)
     running.start()
-    eventually(lambda: "CloudWatch" in log.text, within=10)
-    eventually(lambda: server.store.get("nodes", "n")["spec"].get("unschedulable"), within=10)
+    eventually(lambda: "CloudWatch" in log.text)
+    eventually(lambda: server.store.get("nodes", "n")["spec"].get("unschedulable"))
     running.stop()
     golden(logged(log, "CloudWatch"))

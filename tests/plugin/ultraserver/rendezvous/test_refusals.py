@@ -28,7 +28,7 @@ def followed(answer: bytes, pool: ThreadPoolExecutor) -> list[str]:
     said: list[str] = []
     listener = listen("127.0.0.1", 0)
     address = listener.getsockname()
-    work = follow(Hello(WORKER, 2, 2), ("127.0.0.1", address[1]), 1.5, lambda _: None, said.append)
+    work = follow(Hello(WORKER, 2, 2), ("127.0.0.1", address[1]), 4.0, lambda _: None, said.append)
     with listener:
         future = pool.submit(asyncio.run, work)
         listener.setblocking(True)
@@ -37,7 +37,7 @@ def followed(answer: bytes, pool: ThreadPoolExecutor) -> list[str]:
             connection.recv(4096)
             connection.sendall(answer)
     with pytest.raises(GroupError) as caught:
-        future.result(10)
+        future.result(30)
     return [*said[:1], str(caught.value).partition(":")[0]]
 
 
@@ -75,11 +75,11 @@ async def talk(port: int, *lines: bytes) -> None:
 
 def test_what_a_leader_says_of_odd_workers(pool: ThreadPoolExecutor) -> None:
     said: list[str] = []
-    port, leader = leading(pool, said, 2.0)
+    port, leader = leading(pool, said, 6.0)
     asyncio.run(talk(port, line_of(Confirmed())))
     asyncio.run(talk(port, b"{}\n"))
     asyncio.run(talk(port, line_of(Hello(WORKER, 2, 2))))
     with pytest.raises(GroupError) as caught:
-        leader.result(10)
+        leader.result(30)
     golden(str(caught.value), "in the end")
     golden(sorted({text for text in said if "was ended" in text}), "of connections")
