@@ -54,7 +54,7 @@ def helm(*arguments: str, program: str | None = HELM) -> subprocess.CompletedPro
     """Run helm without a cluster."""
     assert program is not None
     return subprocess.run(
-        [program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50, check=False
+        [program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
     )
 
 

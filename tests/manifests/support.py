@@ -56,7 +56,7 @@ def install(*arguments: str, environment: Mapping[str, str] | None = None) -> su
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
 
@@ -100,7 +100,7 @@ def printed(output: str, item: Object, directory: Path) -> str:
     file = directory / "item.json"
     file.write_text(json.dumps(item))
     reading = [KUBECTL, "patch", "--local", f"--filename={file}", "--type=merge", "--patch={}", f"--output={output}"]
-    return subprocess.run(reading, capture_output=True, text=True, check=True, timeout=20).stdout
+    return subprocess.run(reading, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
 def as_v1(item: Object) -> Object:

@@ -266,7 +266,7 @@ def test_who_sees_the_devices_is_for_values_to_say() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=20,
+        timeout=120,
     )
     (typed,) = documents(done.stdout)
     assert [(typed[field], typed["metadata"]["name"]) for field in ("roleRef", "subjects")] == [
@@ -590,7 +590,7 @@ def test_the_certificates_are_for_their_purpose_and_signed_by_the_ca(tmp_path: P
 
 
 def openssl(*arguments: str | Path) -> str:
-    done = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

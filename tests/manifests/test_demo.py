@@ -77,7 +77,7 @@ def demo(tree: Path, *arguments: str, user: int = 0) -> tuple[subprocess.Complet
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
     return result, calls.read_text().splitlines() if calls.exists() else []
@@ -97,7 +97,7 @@ def test_the_commands_that_the_plain_demo_names_can_be_run(tree: Path) -> None:
     assert [words[0] for words in named] == ["dra-driver"] * 2 + ["scripts/demo"]
     for words in named[:-1]:
         command = [str(tree / "checkout/.venv/bin/dra-driver"), *words[1:]]
-        run = subprocess.run(command, cwd=tree / "checkout", capture_output=True, timeout=50, check=False)
+        run = subprocess.run(command, cwd=tree / "checkout", capture_output=True, timeout=120, check=False)
         assert run.returncode == 0, run.stderr
 
 

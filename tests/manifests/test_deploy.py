@@ -33,7 +33,7 @@ def kustomized(directory: Path) -> list[Object]:
     """What `kubectl apply -k` would apply."""
     assert KUBECTL is not None
     done = subprocess.run(
-        [KUBECTL, "kustomize", str(directory)], capture_output=True, text=True, timeout=50, check=False
+        [KUBECTL, "kustomize", str(directory)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     return documents(done.stdout)
@@ -223,7 +223,7 @@ def test_the_four_files_are_valid(path: Path, version: str) -> None:
 def secret() -> Object:
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl here")
-    done = subprocess.run([DEPLOY / "kubectl/tls-secret.sh"], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run([DEPLOY / "kubectl/tls-secret.sh"], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     (made,) = documents(done.stdout)
     return made

@@ -88,7 +88,7 @@ def test_a_pod_without_a_chip_that_it_can_use_fails(kind: str | int, mode: int, 
             user=65532 if os.geteuid() == 0 else None,
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=120,
             check=False,
         )
     assert verdict in done.stdout + done.stderr

@@ -271,7 +271,7 @@ def answer_on_a_terminal(cluster: Cluster, answer: str, *arguments: str) -> tupl
             said += more
             if b"[y/N]" in said and not asked_before:
                 os.write(controller, answer.encode())
-        status = process.wait(20)
+        status = process.wait(30)
     os.close(controller)
     return status, said.decode()
 
@@ -940,7 +940,7 @@ def test_after_the_placer_the_example_with_its_gate_is_named(cluster: Cluster) -
     (line,) = [line for line in shown.splitlines() if "2-node-inference-us.yaml" in line]
     command, _, rest = line.partition(" | ")
     assert rest.startswith("kubectl apply -f -")
-    example = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True, timeout=20)
+    example = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
     group = of_kind(documents(example.stdout), "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]
     assert group["leaderTemplate"]["spec"]["schedulingGates"] == [{"name": "neuron.aws.com/ultraserver"}]
 
@@ -956,7 +956,7 @@ def test_the_path_of_the_vendors_documentation_works_from_any_directory(tmp_path
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=120,
         check=False,
     )
     assert result.stdout == install("--dry-run", IMAGE).stdout

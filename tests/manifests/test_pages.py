@@ -44,7 +44,7 @@ def run(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
 

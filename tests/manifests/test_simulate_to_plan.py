@@ -201,7 +201,7 @@ def test_the_commands_are_piped_in_a_shell() -> None:
     kind = "--instance-type trn2.48xlarge"
     pod = EXAMPLES / "specs/1x4-connected-devices.yaml"
     line = f"{driver} simulate {pod} {kind} -o yaml | {driver} plan -f - {kind} -o json"
-    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     (found,) = parsed(done.stdout)["pods"]
     (container,) = found["containers"]

@@ -82,7 +82,7 @@ class Project:
             capture_output=True,
             text=True,
             check=False,
-            timeout=50,
+            timeout=120,
         )
 
     def replace(self, old: str, new: str) -> None:

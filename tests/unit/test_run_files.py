@@ -45,7 +45,7 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
     def finished() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=45
+            command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=120
         )
 
     try:

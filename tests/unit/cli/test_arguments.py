@@ -75,7 +75,7 @@ def test_the_projects_own_programs_take_no_shortened_option_either(program: str)
         text=True,
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}"},
-        timeout=60,
+        timeout=120,
     )
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     golden(done.stderr)

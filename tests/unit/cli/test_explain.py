@@ -241,7 +241,7 @@ def test_without_its_extra_it_says_what_to_install() -> None:
         "import sys; sys.modules['lark'] = None; from dra_driver.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", script, "explain", CONNECTED, "--instance-type", "trn2.48xlarge"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     golden(done.stderr)
 

@@ -165,10 +165,10 @@ def test_the_record_is_that_of_the_driver_or_else_of_the_device_plugin(
         requests.update(take(daemons / asked))
         return bool(requests)
 
-    eventually(asks, 10, "the request")
+    eventually(asks, what="the request")
     ((identity, device),) = requests.items()
     answer(daemons / asked, identity, Answer(device, cleared=("log-dma",)))
-    command.join(10)
+    command.join(30)
     assert (statuses, capsys.readouterr().out) == ([0], "neuron0: cleared log-dma\n")
 
 

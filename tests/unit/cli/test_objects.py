@@ -69,7 +69,7 @@ def test_plan_reads_what_kubectl_prints_from_standard_input() -> None:
         input=json.dumps(claim(["neuron-device-0"])),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert "/dev/neuron0" in done.stdout

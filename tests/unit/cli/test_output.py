@@ -25,7 +25,7 @@ def environment(request: pytest.FixtureRequest) -> dict[str, str]:
 def test_output_to_a_full_disk_is_no_success(environment: dict[str, str]) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            TOPOLOGY, check=False, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, env=environment
+            TOPOLOGY, check=False, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, env=environment
         )
     assert done.returncode == 1
     golden(done.stderr)
@@ -36,7 +36,7 @@ def test_a_reader_that_goes_away_early_is_no_error(environment: dict[str, str]) 
     os.close(reading)
     with open(writing, "wb") as gone:  # noqa: PTH123 - a descriptor
         done = subprocess.run(
-            TOPOLOGY, check=False, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=30, env=environment
+            TOPOLOGY, check=False, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=120, env=environment
         )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -56,7 +56,7 @@ def test_names_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None
             [sys.executable, "-m", "dra_driver", "plan", "--instance-type", "trn1.2xlarge", "-f", str(file)],
             check=False,
             capture_output=True,
-            timeout=30,
+            timeout=120,
             env={**os.environ, "PYTHONIOENCODING": encoding},
         )
         assert done.returncode == 0, done.stderr
@@ -74,7 +74,7 @@ def test_a_driver_of_real_hardware_needs_no_place_for_temporary_files(tmp_path: 
         check=False,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         env={name: value for name, value in os.environ.items() if not name.startswith("NEURON_")},
     )
     golden(done.stderr)

@@ -659,5 +659,5 @@ def test_neither_grpc_nor_an_http_client_is_loaded_to_simulate_on_emulated_nodes
     )
     spec = SPECS / "1x4-connected-devices.yaml"
     command = [sys.executable, "-c", code, "simulate", str(spec), "--instance-type", "trn2.48xlarge"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.stderr.strip() == ""

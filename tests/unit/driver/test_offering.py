@@ -140,7 +140,7 @@ def test_news_of_two_threads_is_in_the_offer_that_stays() -> None:
             published.append(desired)
             return
         making.set()
-        go_on.wait(10)
+        go_on.wait(60)
         published.append(desired)
 
     offering = Offering(settings(), WELL, lambda: (), Keeper(dict, set), publish)
@@ -148,12 +148,12 @@ def test_news_of_two_threads_is_in_the_offer_that_stays() -> None:
     first = threading.Thread(target=offering.health, args=(SICK,))
     second = threading.Thread(target=offering.kubelet, args=("it is too old",))
     first.start()
-    assert making.wait(10)
+    assert making.wait(30)
     second.start()
     second.join(0.2)
     go_on.set()
-    first.join(10)
-    second.join(10)
+    first.join(30)
+    second.join(30)
     assert [len(desired.devices) for desired in published] == [16, 16, 0]
 
 
@@ -207,7 +207,7 @@ def test_news_that_comes_while_the_first_offer_is_made_is_published(kind: str, v
 
     offering = Offering(settings(), WELL, pods, Keeper(dict, set), lambda *made: published.append(made))
     offering.scanned(host())
-    news.join(10)
+    news.join(30)
     desired, held = published[-1]
     sick = {device.name for device in desired.devices if device.taints}
     assert (sick, bool(held.chips)) == (({"neuron-device-2"}, False) if kind == "health" else (set(), True))

@@ -55,11 +55,10 @@ def test_several_changes_in_a_row_are_one_round() -> None:
         rounds.append(time.monotonic())
         return math.inf
 
-    with working(work, settle=0.3) as worker:
+    with working(work, settle=1.0) as worker:
         eventually(lambda: len(rounds) == 1, PATIENCE)
         for _ in range(5):
             worker.wake()
-            time.sleep(0.01)
         eventually(lambda: len(rounds) == 2, PATIENCE)
         time.sleep(0.5)
         assert len(rounds) == 2
@@ -106,7 +105,7 @@ def test_being_woken_does_not_make_a_failing_loop_a_tight_one() -> None:
         rounds += 1
         raise DriverError("no")
 
-    worker = Worker("counting", work, backoff=Backoff(first=1.0, cap=1.0))
+    worker = Worker("counting", work, backoff=Backoff(first=120.0, cap=120.0))
     worker.start()
     for _ in range(30):
         worker.wake()
@@ -122,7 +121,7 @@ def test_a_round_that_hangs_is_told_at_once_and_counts_as_dead_after_some_patien
         go_on.wait(PATIENCE)
         return math.inf
 
-    with working(work, longest=0.1) as worker:
+    with working(work, longest=2.0) as worker:
         assert worker.problem() == ""
         eventually(worker.problem, PATIENCE)
         golden(worker.problem())
@@ -137,15 +136,15 @@ def test_long_work_that_gives_signs_of_life_is_not_taken_for_a_hanging_one() -> 
 
     def work() -> float:
         for _ in range(20):
-            time.sleep(0.02)
+            time.sleep(0.06)
             worker.beat()
             told.append(worker.problem())
         worker.beat(PATIENCE)
-        time.sleep(0.5)
+        time.sleep(1.5)
         told.append(worker.problem())
         return math.inf
 
-    worker = Worker("counting", work, longest=0.3)
+    worker = Worker("counting", work, longest=1.0)
     worker.start()
     eventually(lambda: len(told) == 21, PATIENCE)
     worker.stop()
@@ -204,10 +203,10 @@ def test_parts_that_hang_use_up_one_time_together_and_each_is_told_to_end() -> N
         time.sleep(seconds)
 
     started = time.monotonic()
-    stop_in_turn((hang, 0.2), (hang, 5.0), (hang, 5.0), within=0.5)
+    stop_in_turn((hang, 0.2), (hang, 60.0), (hang, 60.0), within=2.0)
     assert time.monotonic() - started < PATIENCE
     assert asked[0] == 0.2
-    assert 0.0 < asked[1] <= 0.3
+    assert 0.0 < asked[1] <= 1.8
     assert asked[2] == 0.0
 
 

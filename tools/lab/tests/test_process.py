@@ -46,7 +46,7 @@ def test_a_started_daemon_is_found_again_by_its_record_and_has_a_session_and_a_l
     assert process.load("daemon", tmp_path / "records") == daemon
     assert process.is_alive(daemon)
     assert os.getsid(daemon.pid) == daemon.pid
-    waiting.until("log", lambda: "started" in waiting.tail(tmp_path / "logs/daemon.log"), progress=QUIET, timeout=10)
+    waiting.until("log", lambda: "started" in waiting.tail(tmp_path / "logs/daemon.log"), progress=QUIET, timeout=30)
 
 
 def test_a_stopped_daemon_is_gone_and_leaves_no_zombie(daemon: process.Record) -> None:
@@ -58,11 +58,11 @@ def test_a_stopped_daemon_is_gone_and_leaves_no_zombie(daemon: process.Record) -
 
 def test_a_daemon_that_does_not_end_when_asked_is_killed(tmp_path: Path) -> None:
     record = start(tmp_path, "trap '' TERM; echo deaf; while :; do sleep 0.1; done")
-    waiting.until("trap", lambda: "deaf" in waiting.tail(tmp_path / "logs/daemon.log"), progress=QUIET, timeout=10)
+    waiting.until("trap", lambda: "deaf" in waiting.tail(tmp_path / "logs/daemon.log"), progress=QUIET, timeout=30)
     begun = time.monotonic()
     process.stop(record, 0.3)
     assert not process.is_alive(record)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30
 
 
 @pytest.mark.parametrize("change", [{"start_time": 1}, {"boot": "another"}])
@@ -93,7 +93,7 @@ def test_waiting_ends_at_once_with_the_log_when_what_is_needed_has_died(tmp_path
             "a miracle",
             lambda: False,
             progress=QUIET,
-            timeout=20,
+            timeout=120,
             needed=[(record, tmp_path / "logs/daemon.log")],
         )
     process.stop(record, 0)
@@ -159,7 +159,7 @@ def test_a_lock_is_free_again_when_its_holder_is_killed(tmp_path: Path) -> None:
             pytest.fail("two processes hold one lock")
         holder.kill()
         holder.wait()
-        with files.lock(tmp_path / "lock", "holds", QUIET, timeout=5):
+        with files.lock(tmp_path / "lock", "holds", QUIET, timeout=30):
             pass
 
 
@@ -168,7 +168,7 @@ def test_who_waits_for_a_lock_gets_it_though_the_holder_removes_it_with_its_dire
     got = threading.Event()
 
     def wait() -> None:
-        with files.lock(path, "waits", QUIET, timeout=10):
+        with files.lock(path, "waits", QUIET, timeout=30):
             got.set()
 
     waiter = threading.Thread(target=wait, daemon=True)
@@ -178,5 +178,5 @@ def test_who_waits_for_a_lock_gets_it_though_the_holder_removes_it_with_its_dire
         path.unlink()
         path.parent.rmdir()
         time.sleep(0.3)
-    assert got.wait(10)
-    waiter.join(10)
+    assert got.wait(30)
+    waiter.join(30)

@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from dra_driver.driver.claims import checkpoint as checkpoint_module
 from dra_driver.driver.claims.checkpoint import Checkpoint, StateLock
 from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.model import ChipNode, Plan, PlannedDevice
@@ -23,6 +25,7 @@ from dra_driver.neuron.names import CDI_KIND
 from dra_driver.neuron.topology.partitions import HardwarePart
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import uid
+from tests.eventually import eventually
 from tests.golden import golden, golden_error
 
 
@@ -601,10 +604,19 @@ def staged_while_others_wait(
                 checkpoint.put(decided, ready)
 
     waiting = threading.Thread(target=call)
-    with checkpoint.locked():
-        waiting.start()
-        time.sleep(0.1)
-    waiting.join(10)
+
+    def waits() -> bool:
+        frame = sys._current_frames().get(waiting.ident or 0)
+        while frame is not None and frame.f_code.co_name != StateLock.held_by_thread.__name__:
+            frame = frame.f_back
+        return frame is not None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint_module, "_STAGE_SECONDS", 60.0)
+        with checkpoint.locked():
+            waiting.start()
+            eventually(waits, what="the wait for the turn")
+        waiting.join(60)
     return staged == [True]
 
 

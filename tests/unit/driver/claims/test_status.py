@@ -353,7 +353,7 @@ def test_a_claim_that_is_prepared_while_a_pass_tells_what_is_prepared_is_written
         writer.catch_up(plans)
 
     Reconciler(node.checkpoint, node.cdi, server, host, NODE, metadata=node.metadata, prepared=tell).repair()
-    kubelet.join(10)
+    kubelet.join(30)
     writer.round()
     node.checkpoint.close()
     assert api.words == ["Prepared"]
@@ -460,10 +460,10 @@ def test_a_claim_that_stays_allocated_loses_its_entries_also_where_nothing_else_
     writer = ClaimStatusWriter(api, NODE, well, host, clock=clock)
     writer.worker.start()
     try:
-        assert looked.wait(10)
+        assert looked.wait(30)
         time.sleep(0.1)  # so that it rests
         writer.unprepared(PLAN)
-        assert removed.wait(5)
+        assert removed.wait(30)
     finally:
         writer.worker.stop()
     assert api.applied[1:] == [("claim-1", ())]

@@ -29,7 +29,7 @@ def loaded(specs: Sequence[Spec]) -> list[dict[str, Any]]:
     """What the library says of each: ``refused``, or the OCI ``spec`` of a container with all of its devices."""
     assert LOADER is not None
     questions = "".join(json.dumps(encode(one).decode()) + "\n" for one in specs)
-    done = subprocess.run([LOADER], input=questions, capture_output=True, text=True, timeout=50, check=True)
+    done = subprocess.run([LOADER], input=questions, capture_output=True, text=True, timeout=120, check=True)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(answers) == len(specs)
     return answers

@@ -256,16 +256,16 @@ def test_an_operation_within_another_keeps_its_id() -> None:
 def test_workers_pass_on_results_and_errors_and_live_on() -> None:
     workers = Workers(2, "test")
     try:
-        assert workers.submit(lambda a, b: a + b, 1, b=2).result(5) == 3
+        assert workers.submit(lambda a, b: a + b, 1, b=2).result(30) == 3
         with pytest.raises(SystemExit):
-            workers.submit(lambda: (_ for _ in ()).throw(SystemExit(1)).__next__()).result(5)
-        assert [workers.submit(int, str(n)).result(5) for n in range(10)] == list(range(10))
+            workers.submit(lambda: (_ for _ in ()).throw(SystemExit(1)).__next__()).result(30)
+        assert [workers.submit(int, str(n)).result(30) for n in range(10)] == list(range(10))
         blocker = threading.Event()
         running = [workers.submit(blocker.wait, 5) for _ in range(2)]
         waiting = workers.submit(int)
         assert waiting.cancel()
         blocker.set()
-        assert all(future.result(5) for future in running)
+        assert all(future.result(30) for future in running)
     finally:
         workers.shutdown()
         workers.shutdown()
@@ -278,13 +278,13 @@ def test_workers_without_work_end_but_for_one() -> None:
     together = threading.Barrier(3)
     try:
         for future in [workers.submit(together.wait, 5) for _ in range(3)]:
-            future.result(5)
+            future.result(30)
         end = time.monotonic() + 5
         while sum(thread.name.startswith("resting-") for thread in threading.enumerate()) > 1:
             assert time.monotonic() < end
             time.sleep(0.01)
         for future in [workers.submit(together.wait, 5) for _ in range(3)]:
-            future.result(5)
+            future.result(30)
     finally:
         workers.shutdown()
 

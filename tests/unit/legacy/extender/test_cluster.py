@@ -192,7 +192,7 @@ def test_a_choice_made_under_another_logical_core_size_takes_its_devices() -> No
 
 
 def test_verdicts_follow_every_change_and_remember_a_bounded_number_of_requests(cluster: Cluster) -> None:
-    fit_cache = FitCache(cluster)
+    fit_cache = FitCache(cluster, seconds=60.0)
     assert fit_cache.filter(["n", "gone"], REQUESTS).fitting == ["n"]
     for name in ("p", "q", "r", "s"):
         assert fit_cache.filter(["n"], REQUESTS).fitting == ["n"]

@@ -20,7 +20,7 @@ def cost(cache: Path | str) -> str:
     """What a process with this cache says of an expression."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", ASK], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=50, check=True
+        [sys.executable, "-c", ASK], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stderr == ""
     return done.stdout.strip()

@@ -228,6 +228,6 @@ def test_nesting_without_end_is_refused_and_not_the_end_of_the_process(opening: 
         "except DriverError as error:\n    print(error)\n"
     )
     command = [sys.executable, "-c", code, opening]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-500:]
     assert "deep.yaml" in done.stdout
