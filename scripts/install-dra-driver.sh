@@ -77,7 +77,9 @@ SETTINGS=kustomize/driver-settings
 
 PARTITION='(chip|core|node|group([2-9]|[1-9][0-9]{1,2})?)'
 PART='[a-z0-9]([a-z0-9.-]*[a-z0-9])?'
-KEY="($PART/)?[A-Za-z0-9][A-Za-z0-9._-]*"
+WORD='[A-Za-z0-9][A-Za-z0-9._-]*'
+KEY="($PART/)?$WORD"
+RUNTIME='[a-z][a-z0-9-]{0,30}://[A-Za-z0-9][A-Za-z0-9._+~-]{0,62}'
 EFFECT='(NoSchedule|PreferNoSchedule|NoExecute)'
 RESOURCE='(requests|limits)\.(cpu|memory|ephemeral-storage)=[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi)?'
 
@@ -93,16 +95,22 @@ restart='' reset='' uninstall='' verify='' force='' dry_run='' yes='' kubectl=${
 image='' place='' given=' ' classes='' with_policy=1 scratch='' components='' patches=''
 
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; }
-note() { printf '%s\n' "$*" >&2; }
-lines() { printf '%s\n' "$@" >&2; }
-warn() { printf 'warning: %s\n' "$*" >&2; }
+# Names, messages and versions in what is printed may be of nodes and tenants: nothing of it drives a terminal.
+lines() {
+    local line
+    for line in "$@"; do printf '%s\n' "${line//[^[:print:]$NEWLINE]/?}" >&2; done
+}
+note() { lines "$*"; }
+warn() { lines "warning: $*"; }
 die() {
-    printf 'error: %s\n' "$*" >&2
+    lines "error: $*"
     exit 1
 }
+# The same for what kubectl prints of them.
+printable() { LC_ALL=C tr -c '\n\t -~' '?'; }
 unknown() { die "cannot find out $1 (see above). Nothing was changed"; }
 bad_arguments() {
-    printf 'error: %s%s\nTry --help.\n' "$place" "$*" >&2
+    lines "error: $place$*" "Try --help."
     exit 2
 }
 kube() { "${KUBE[@]}" "$@"; }
@@ -487,15 +495,19 @@ preflight() {
     check_device_plugin
 }
 
-node_columns='NAME:.metadata.name,KUBELET:.status.nodeInfo.kubeletVersion'
-node_columns+=',TYPE:.metadata.labels.node\.kubernetes\.io/instance-type,NEURON:.status.allocatable.aws\.amazon\.com/neuron'
+# Of what a node writes, the API server checks the form of names, labels and quantities. Anything else is one line only in
+# the quotes of %q, which escape what would end it.
+node_template='{{range .items}}{{.metadata.name}}|{{with .metadata.labels}}{{index . "node.kubernetes.io/instance-type"}}{{end}}'
+node_template+='|{{with .status.allocatable}}{{index . "aws.amazon.com/neuron"}}{{end}}'
+node_template+='|{{printf "%q" .status.nodeInfo.kubeletVersion}}{{"\n"}}{{end}}'
 
 # Looks at the nodes that the DaemonSet chooses.
 check_nodes() {
     local name version type neuron nodes
-    nodes=$(kube get nodes --no-headers -o "custom-columns=$node_columns" -l "$(chosen_nodes)") ||
+    nodes=$(kube get nodes -o "go-template=$node_template" -l "$(chosen_nodes)") ||
         unknown "which nodes the driver would run on"
-    while read -r name version type neuron; do
+    while IFS='|' read -r name type neuron version; do
+        version=${version//\"/}
         if [[ $version =~ ^v1\.34\.[01]([^0-9]|$) ]]; then
             warn "node $name has kubelet $version, which stops calling DRA drivers after 30 minutes without a call" \
                 "(kubernetes/kubernetes#133920): the driver will run there, and offer no device that no claim holds," \
@@ -504,7 +516,7 @@ check_nodes() {
             warn "node $name has kubelet $version: 1.33 is the oldest version that supports driver updates" \
                 "without interruption"
         fi
-        if [[ ${neuron:-<none>} != '<none>' && $neuron != 0 ]]; then
+        if [[ $neuron =~ ^[1-9] ]]; then
             warn "node $name ($type) offers $neuron aws.amazon.com/neuron through a device plugin as well; neither" \
                 "knows what the other allocates, so a device could be given to two pods: keep one of them off this node"
         fi
@@ -728,13 +740,13 @@ wait_ready() {
 explain_failure() {
     local pod ready
     note "error: the driver is not ready everywhere after $timeout s. Its pods:"
-    kube -n "$NAMESPACE" get pods -l "app=$DAEMONSET" -o wide >&2 || true
+    kube -n "$NAMESPACE" get pods -l "app=$DAEMONSET" -o wide | printable >&2 || true
     while read -r pod ready; do
         if [[ $ready == true ]]; then continue; fi
         lines "" "== last events and log lines of $pod"
         kube -n "$NAMESPACE" get events --field-selector "involvedObject.name=$pod" --no-headers \
-            -o custom-columns=REASON:.reason,MESSAGE:.message 2>&1 | tail -n 5 >&2 || true
-        kube -n "$NAMESPACE" logs "$pod" --tail=15 >&2 || true
+            -o custom-columns=REASON:.reason,MESSAGE:.message 2>&1 | tail -n 5 | printable >&2 || true
+        kube -n "$NAMESPACE" logs "$pod" --tail=15 | printable >&2 || true
     done < <(kube -n "$NAMESPACE" get pods -l "app=$DAEMONSET" --no-headers \
         -o 'custom-columns=NAME:.metadata.name,READY:.status.containerStatuses[0].ready')
     lines "" "What to do:" \
@@ -745,9 +757,10 @@ explain_failure() {
     exit 1
 }
 
-# v1beta1 has the attributes below `basic`.
-slice_columns='{range .items[*]}{.spec.nodeName}|{.spec.devices[0].attributes.instanceType.string}'
-slice_columns+='{.spec.devices[0].basic.attributes.instanceType.string}|{.spec.devices[*].name}{"\n"}{end}'
+# v1beta1 has the attributes below `basic`. An attribute is any text.
+slice_template='{{range .items}}{{.spec.nodeName}}|{{range .spec.devices}}{{.name}} {{end}}|'
+slice_template+='{{with .spec.devices}}{{with index . 0}}{{with or .attributes (and .basic .basic.attributes)}}'
+slice_template+='{{with .instanceType}}{{printf "%q" .string}}{{end}}{{end}}{{end}}{{end}}{{"\n"}}{{end}}'
 
 show_published() {
     local nodes wanted published table example=examples/specs command=${KUBE[*]}
@@ -762,12 +775,12 @@ show_published() {
         lines "" "Installed, but no node of the cluster matches, so the driver is not running yet, and pods with claims wait." \
             "It starts automatically on nodes $wanted." \
             "Use --node-selector or --emulate to select others. Your nodes:"
-        kube get nodes -L "${node_selector:+${node_selector%%=*},}node.kubernetes.io/instance-type" >&2
+        kube get nodes -L "${node_selector:+${node_selector%%=*},}node.kubernetes.io/instance-type" | printable >&2
         return
     fi
-    published=$(kube get resourceslices --field-selector "spec.driver=$DRIVER" -o "jsonpath=$slice_columns")
+    published=$(kube get resourceslices --field-selector "spec.driver=$DRIVER" -o "go-template=$slice_template")
     # Slices of counters have no device.
-    table=$(awk -F'|' '$1 != "" {if ($2 != "") type[$1] = $2; slices[$1]++; devices[$1] += split($3, names, " ")}
+    table=$(awk -F'|' '$1 != "" {gsub(/"/, "", $3); if ($3 != "") type[$1] = $3; slices[$1]++; devices[$1] += split($2, names, " ")}
              END {
                  for (node in slices)
                      printf "  %-48s %-16s %3d devices in %d slice(s)\n", node, type[node], devices[node], slices[node]
@@ -889,7 +902,7 @@ uninstall() {
 # suffix_of TYPE: of the name of the Job that checks nodes of this type.
 suffix_of() { printf -- '-%s' "$(tr -c 'a-z0-9\n' - <<<"$1" | sed 's/^-*//;s/-*$//')"; }
 
-# render_verification NODE TYPE RUNTIME: writes the Job that checks a node's host.
+# render_verification NODE TYPE RUNTIME: writes the Job that checks a node's host. All three go into YAML: see `verify`.
 render_verification() {
     local arguments="[--container-runtime, \"$3\"]"
     if [[ -n $emulate ]]; then component verify/emulate trn2.48xlarge "$emulate"; fi
@@ -934,15 +947,30 @@ verify_node() {
         status=$(kube -n "$NAMESPACE" get job "$job" \
             -o 'jsonpath={range .status.conditions[*]}{.type}={.status} {end}' </dev/null) || return 1
     done
-    kube -n "$NAMESPACE" logs "job/$job" -c lines --tail=-1 </dev/null || status=lost
-    kube -n "$NAMESPACE" logs "job/$job" -c report --tail=-1 </dev/null >"$report" || status=lost
+    # Its kubelet says what these are, and how long they are.
+    container_log "$job" lines | printable || status=lost
+    container_log "$job" report >"$report" || status=lost
     kube -n "$NAMESPACE" delete job "$job" --wait=false >/dev/null </dev/null || status=lost
     note "report: $report"
     [[ $status == *Complete=True* ]]
 }
 
+# container_log JOB CONTAINER: at most what verify-host writes; fails where there is more.
+container_log() { kube -n "$NAMESPACE" logs "job/$1" -c "$2" --tail=-1 </dev/null | head -c 4194304; }
+
 verify_columns='NAME:.metadata.name,TYPE:.metadata.labels.node\.kubernetes\.io/instance-type'
-verify_columns+=',RUNTIME:.status.nodeInfo.containerRuntimeVersion'
+
+# runtime_of NODE: its container runtime with the version, as its kubelet likes to say: nothing else than such a text passes.
+runtime_of() {
+    local runtime
+    runtime=$(kube get node "$1" -o 'jsonpath={.status.nodeInfo.containerRuntimeVersion}' </dev/null) || return 1
+    if [[ ! $runtime =~ ^$RUNTIME$ ]]; then
+        warn "node $1 says that its container runtime is '${runtime:0:80}', not something like containerd://2.1.5, so no Job" \
+            "runs there; another node of its type is looked for. See what is there: ${KUBE[*]} get node $1 -o yaml"
+        return 1
+    fi
+    printf '%s' "$runtime"
+}
 
 # Checks one node of each instance type that has Neuron chips; with --node-selector or --emulate, of each type at all.
 verify() {
@@ -963,15 +991,19 @@ verify() {
         kube create namespace "$NAMESPACE" >/dev/null
     fi
     kube label --overwrite namespace "$NAMESPACE" pod-security.kubernetes.io/enforce=privileged >/dev/null
-    while read -r name type runtime; do
+    while read -r name type; do
         type=${type//[<>]/}
-        if [[ -z $name || $seen == *" $type "* ]]; then continue; fi
+        if [[ ! $name =~ ^$PART$ || ! $type =~ ^$WORD$ || $seen == *" $type "* ]]; then continue; fi
         if [[ -z $node_selector && -z $emulate ]] && [[ ,$(instance_types), != *",$type,"* ]]; then continue; fi
+        runtime=$(runtime_of "$name") || {
+            failed=1
+            continue
+        }
         seen+="$type "
         verify_node "$name" "$type" "$runtime" || failed=1
     done <<<"$found"
     if [[ -n $made ]]; then kube delete namespace "$NAMESPACE" --wait=false >/dev/null; fi
-    if [[ $seen == ' ' ]]; then
+    if [[ $seen == ' ' && -z $failed ]]; then
         die "no node has the label of an instance type with Neuron chips; name the nodes with --node-selector"
     fi
     if [[ -n $failed ]]; then die "some lines differ, or have no result; please send the reports in (docs/reference/hardware.md)"; fi

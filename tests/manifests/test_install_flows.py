@@ -20,6 +20,7 @@ from dra_driver.neuron.health.condition import PROBLEMS, TYPE
 from dra_driver.neuron.names import PRESENT
 from tests.builders.programs import ended
 from tests.doubles import kubectl
+from tests.doubles.apiserver.server import ApiServer
 from tests.golden import golden
 from tests.manifests.support import (
     IMAGE,
@@ -78,7 +79,8 @@ class Cluster:
         self.reply("get nodes -l", "node-a\nnode-b\n")
         self.reply("get nodes -L", "NAME STATUS INSTANCE-TYPE\nnode-a Ready m5.large\n")
         self.reply(
-            "get nodes", "node-a  v1.37.1  trn2.48xlarge  <none>\nnode-b  v1.37.1-eks-1  trn2.48xlarge  <none>\n"
+            "get nodes",
+            'node-a|trn2.48xlarge|<no value>|"v1.37.1"\nnode-b|trn2.48xlarge|<no value>|"v1.37.1-eks-1"\n',
         )
         self.reply("get daemonsets --all-namespaces", "kube-system kube-proxy\n")
         # Nothing is installed yet.
@@ -95,7 +97,7 @@ class Cluster:
         self.reply("get daemonset ", "2")
         self.reply("get pods", "node-a\nnode-b\n")
         chips = " ".join(f"neuron-device-{index}" for index in range(16))
-        self.reply("get resourceslices", f"node-b|trn2.48xlarge|{chips}\nnode-a|trn2.48xlarge|{chips}\n")
+        self.reply("get resourceslices", f'node-b|{chips} |"trn2.48xlarge"\nnode-a|{chips} |"trn2.48xlarge"\n')
         self.reply("get resourceclaims", "")
         self.reply("delete ", "deleted\n")
         self.reply("rollout restart", "restarted\n")
@@ -133,6 +135,13 @@ class Cluster:
         classes = [item for item in objects if item["kind"] == "DeviceClass"]
         named = [f"{item['metadata']['name']}|{item['spec'].get('extendedResourceName', '')}\n" for item in classes]
         self.reply("get deviceclasses", "".join(named) + "efa.networking.k8s.aws|\n")
+
+    def serve(self, api: ApiServer, *texts: str) -> None:
+        """Have the real kubectl ask this API server in calls with such texts."""
+        patterns = "|".join(f'*" {text} "*' for text in texts)
+        asking = f'exec {KUBECTL} --server={api.url} --cache-dir={self.directory}/cache "$@"'
+        script = self.command.read_text()
+        self.command.write_text(script.replace("esac", f'esac\ncase " $* " in {patterns}) {asking} ;; esac', 1))
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the installer against this cluster."""
@@ -189,17 +198,17 @@ def test_a_healthy_cluster_gets_the_driver_and_shows_what_is_published(cluster: 
 def test_an_example_is_one_that_runs_on_what_is_published_and_slices_of_counters_count_no_device(
     cluster: Cluster,
 ) -> None:
-    both = "node-a|trn2u.48xlarge|neuron-device-0 neuron-device-1 neuron-node\nnode-a||\n"
+    both = 'node-a|neuron-device-0 neuron-device-1 neuron-node |"trn2u.48xlarge"\nnode-a||\n'
     cluster.reply("get resourceslices", both)
     shown = cluster.run("--partitions", "chip.node", IMAGE).stderr
     golden(shown)
     assert "1x4-connected-devices.yaml" in shown
-    cluster.reply("get resourceslices", "node-a|inf2.xlarge|neuron-core-0-0 neuron-core-0-1\n")
+    cluster.reply("get resourceslices", 'node-a|neuron-core-0-0 neuron-core-0-1 |"inf2.xlarge"\n')
     assert "examples/specs" not in cluster.run("--partitions", "core", IMAGE).stderr
 
 
 def test_nodes_of_ultraservers_are_shown_with_an_example_for_them(cluster: Cluster) -> None:
-    cluster.reply("get resourceslices", "node-a|trn2u.48xlarge|neuron-node\nnode-b|trn2u.48xlarge|neuron-node\n")
+    cluster.reply("get resourceslices", 'node-a|neuron-node |"trn2u.48xlarge"\nnode-b|neuron-node |"trn2u.48xlarge"\n')
     shown = cluster.run(IMAGE).stderr
     published = [line.split() for line in shown.splitlines() if "devices in" in line]
     assert published == [
@@ -330,13 +339,13 @@ def test_the_best_served_api_version_is_used(
 @pytest.mark.parametrize(
     ("node", "said"),
     [
-        ("node-a v1.32.9 trn2.48xlarge <none>", "1.33 is the oldest"),
+        ('node-a|trn2.48xlarge|<no value>|"v1.32.9"', "1.33 is the oldest"),
         (
-            "node-a v1.34.0 trn2.48xlarge <none>\nnode-b v1.34.2 trn2.48xlarge <none>",
+            'node-a|trn2.48xlarge|<no value>|"v1.34.0"\nnode-b|trn2.48xlarge|<no value>|"v1.34.2"',
             "until kubelet is updated to 1.34.2",
         ),
-        ("node-a v1.34.1-eks-113cf36 trn2.48xlarge <none>", "kubernetes/kubernetes#133920"),
-        ("node-a v1.37.1 trn1.2xlarge 1", "device plugin"),
+        ('node-a|trn2.48xlarge||"v1.34.1-eks-113cf36"', "kubernetes/kubernetes#133920"),
+        ('node-a|trn1.2xlarge|1|"v1.37.1"', "device plugin"),
     ],
 )
 def test_nodes_that_will_make_trouble_are_named(cluster: Cluster, node: str, said: str) -> None:
@@ -350,7 +359,7 @@ def test_nodes_that_will_make_trouble_are_named(cluster: Cluster, node: str, sai
 
 @pytest.mark.parametrize("version", ["v1.34.2", "v1.34.10", "v1.33.5", "v1.36.3+k3s1"])
 def test_good_kubelets_are_not_warned_of(cluster: Cluster, version: str) -> None:
-    cluster.reply("get nodes", f"node-a {version} trn2.48xlarge 0\n")
+    cluster.reply("get nodes", f'node-a|trn2.48xlarge|0|"{version}"\n')
     result = cluster.run(IMAGE)
     assert result.returncode == 0
     assert "warning" not in result.stderr
@@ -358,7 +367,7 @@ def test_good_kubelets_are_not_warned_of(cluster: Cluster, version: str) -> None
 
 def test_kubelets_are_looked_at_where_the_driver_would_run(cluster: Cluster) -> None:
     assert cluster.run("--node-selector", "example.com/neuron=yes", IMAGE).returncode == 0
-    (asked,) = [line for line in cluster.calls if "KUBELET:.status" in line]
+    (asked,) = [line for line in cluster.calls if ".kubeletVersion" in line]
     assert asked.endswith(" -l example.com/neuron=yes")
 
 
@@ -368,6 +377,72 @@ def test_nodes_that_cannot_be_listed_are_not_taken_for_good_ones(cluster: Cluste
     assert result.returncode == 1
     golden(result.stderr)
     assert cluster.changes == []
+
+
+HOSTILE = [
+    "v1.37.1\nnode-b|trn2.48xlarge|<no value>|v1.34.0",
+    "v1.37.1 node-b trn2.48xlarge 4",
+    'v1.37.1"|node-b|4',
+    "\x1b]0;owned\x07\x1b[2J",
+    "\x9b2J\r\u202e",
+]
+"""What a node can write wherever the API server takes any text."""
+
+
+def drives_a_terminal(text: str) -> list[str]:
+    """The characters in it that are not for print, but for the ends of lines."""
+    return [character for character in text if character != "\n" and not character.isprintable()]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_a_node_says_of_itself_is_about_that_node_alone(cluster: Cluster, text: str) -> None:
+    labels = {"node.kubernetes.io/instance-type": "trn2.48xlarge"}
+    with ApiServer() as api:
+        for name, version, offered in (
+            ("node-a", f"v1.34.0{text}", {"aws.amazon.com/neuron": "16"}),
+            ("node-b", "v1.37.1", {}),
+        ):
+            node = {"metadata": {"name": name, "labels": labels}}
+            api.store.create(
+                "nodes", node | {"status": {"allocatable": offered, "nodeInfo": {"kubeletVersion": version}}}
+            )
+        cluster.serve(api, "get nodes -o")
+        result = cluster.run("--node-selector", "node.kubernetes.io/instance-type=trn2.48xlarge", IMAGE)
+    warnings = [line for line in result.stderr.splitlines() if line.startswith("warning")]
+    assert all(line.startswith("warning: node node-a ") for line in warnings)
+    assert any("(trn2.48xlarge) offers 16 aws.amazon.com/neuron through a device plugin" in line for line in warnings)
+    assert not drives_a_terminal(result.stderr)
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_a_driver_publishes_is_shown_on_its_own_line(cluster: Cluster, text: str, version: str) -> None:
+    def device(name: str, kind: str) -> Object:
+        attributes = {"attributes": {"instanceType": {"string": kind}}}
+        return {"name": name, **({"basic": attributes} if version == "v1beta1" else attributes)}
+
+    devices = [device("neuron-device-0", text), device("neuron-device-1", "x")]
+    with ApiServer(versions=(version,)) as api:
+        for name, of_node in (("counters", []), ("chips", devices)):
+            spec = {"driver": "neuron.aws.com", "nodeName": "node-a", "devices": of_node}
+            api.store.create("resourceslices", {"metadata": {"name": name}, "spec": spec})
+        cluster.serve(api, "get resourceslices --field-selector")
+        result = cluster.run(IMAGE)
+    (published,) = [line.split() for line in result.stderr.splitlines() if "devices in" in line]
+    assert (published[0], published[-5:]) == ("node-a", ["2", "devices", "in", "2", "slice(s)"])
+    assert not drives_a_terminal(result.stderr)
+
+
+def test_what_pods_and_kubelets_write_is_shown_without_what_drives_a_terminal(cluster: Cluster) -> None:
+    cluster.reply("rollout status daemonset", "", "timed out\n", 1)
+    for what in ("get pods", "get events", "logs "):
+        cluster.reply(what, "".join(HOSTILE) + "\n")
+    named = "get pods -l app=neuron-dra-driver-kubelet-plugin --no-headers"
+    cluster.rules = {named: [("pod-a false\n", "", 0)], **cluster.rules}
+    result = cluster.run(IMAGE)
+    assert "last events and log lines of pod-a" in result.stderr
+    assert result.stderr.count("owned") == 3
+    assert not drives_a_terminal(result.stderr)
 
 
 def test_the_device_plugin_of_the_vendor_is_named(cluster: Cluster) -> None:
@@ -470,7 +545,7 @@ def test_the_marks_of_helm_are_those_that_the_installer_asks_for(cluster: Cluste
     assert printed(asked.partition(" -o ")[2], made, tmp_path) == "Helm|neuron|prod"
 
 
-@pytest.mark.parametrize("slices", ["", "node-a||\n", "node-a|trn2.48xlarge|neuron-device-0\nnode-b||\n"])
+@pytest.mark.parametrize("slices", ["", "node-a||\n", 'node-a|neuron-device-0 |"trn2.48xlarge"\nnode-b||\n'])
 def test_ready_nodes_without_devices_are_not_called_a_success(cluster: Cluster, slices: str) -> None:
     cluster.reply("get resourceslices", slices)
     result = cluster.run(IMAGE)
@@ -478,7 +553,7 @@ def test_ready_nodes_without_devices_are_not_called_a_success(cluster: Cluster, 
 
 
 def test_ten_devices_are_not_taken_for_none(cluster: Cluster) -> None:
-    cluster.reply("get resourceslices", "node-a|x|" + " ".join(f"d{index}" for index in range(10)) + "\n")
+    cluster.reply("get resourceslices", "node-a|" + " ".join(f"d{index}" for index in range(10)) + ' |"x"\n')
     assert "warning" not in cluster.run(IMAGE).stderr
 
 
@@ -935,7 +1010,7 @@ def test_claims_do_not_keep_a_driver_from_coming_back(cluster: Cluster) -> None:
 
 
 def test_after_the_placer_the_example_with_its_gate_is_named(cluster: Cluster) -> None:
-    cluster.reply("get resourceslices", "node-a|trn2u.48xlarge|neuron-node\nnode-b|trn2u.48xlarge|neuron-node\n")
+    cluster.reply("get resourceslices", 'node-a|neuron-node |"trn2u.48xlarge"\nnode-b|neuron-node |"trn2u.48xlarge"\n')
     shown = cluster.run("--placer", IMAGE).stderr
     (line,) = [line for line in shown.splitlines() if "2-node-inference-us.yaml" in line]
     command, _, rest = line.partition(" | ")

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
 import pytest
 
+from tests.doubles.apiserver.server import ApiServer
 from tests.golden import golden
 from tests.manifests.support import IMAGE, NEEDS_KUBECTL, Object, documents, install, of_kind, pod_spec, rendered
-from tests.manifests.test_install_flows import Cluster
+from tests.manifests.test_install_flows import Cluster, drives_a_terminal
 
 pytestmark = NEEDS_KUBECTL
 
 NODES = """\
-node-a   trn2.48xlarge      containerd://2.1.5
-node-b   trn2.48xlarge      containerd://2.1.5
-node-c   m5.large           containerd://2.1.5
-node-d   ml.trn1.32xlarge   containerd://1.7.27
-node-e   <none>             cri-o://1.34.1
+node-a   trn2.48xlarge
+node-b   trn2.48xlarge
+node-c   m5.large
+node-d   ml.trn1.32xlarge
+node-e   <none>
 """
 
 
@@ -29,6 +31,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made.rules.clear()
     made.reply("config ", "prod-west\n")
     made.reply("get nodes", NODES)
+    made.reply("get node node-d ", "containerd://1.7.27")
+    made.reply("get node ", "containerd://2.1.5")
     made.reply("get namespace ", "neuron-dra-driver   Active\n")
     made.reply("get job ", "SuccessCriteriaMet=True Complete=True ")
     made.reply("-c lines", "45 ok, 0 differs, 0 not checked\n")
@@ -131,17 +135,91 @@ def test_a_job_without_a_result_is_told_with_where_to_look(cluster: Cluster) -> 
 
 
 def test_without_neuron_nodes_nothing_is_claimed(cluster: Cluster) -> None:
-    cluster.reply("get nodes", "node-c m5.large containerd://2.1.5\n")
+    cluster.reply("get nodes", "node-c m5.large\n")
     result = cluster.run("--verify", IMAGE)
     assert result.returncode == 1
     golden(result.stderr)
 
 
 def test_nodes_without_the_label_are_named_by_another(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.reply("get nodes", "node-e <none> cri-o://1.34.1\n")
+    cluster.reply("get nodes", "node-e <none>\n")
     assert cluster.run("--verify", "--node-selector", "pool=neuron", IMAGE).returncode == 0
     assert any("get nodes --no-headers -l pool=neuron" in line for line in cluster.calls)
     assert (tmp_path / "verify-none.json").exists()
+
+
+INJECTED = (
+    'x"], image: registry.example/any, command: [sh, -c, id], securityContext: {privileged: true, '
+    "allowPrivilegeEscalation: true, capabilities: {add: [SYS_ADMIN]}}} #"
+)
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        f"containerd://2.1.5\nnode-b   trn2.48xlarge   {INJECTED}",
+        f"containerd://2.1.5\nvictim   inf1.xlarge   {INJECTED}",
+        INJECTED,
+        f"containerd://2.1.5{INJECTED}",
+        'containerd://2.1.5"',
+        "containerd://2.1.5\n\\",
+        "containerd://../../etc",
+        "containerd://" + "9" * 64,
+        "--container-runtime",
+        "\x1b]0;owned\x07",
+        "",
+    ],
+)
+def test_a_node_chooses_nothing_of_the_job(cluster: Cluster, runtime: str) -> None:
+    """A kubelet writes its Node's ``nodeInfo`` as it likes."""
+    with ApiServer() as api:
+        for name, says in (
+            ("node-a", runtime),
+            ("node-b", "containerd://2.1.5"),
+            ("node-d", "containerd://1.7.27-0ubuntu1~24.04.1"),
+        ):
+            kind = "ml.trn1.32xlarge" if name == "node-d" else "trn2.48xlarge"
+            meta = {"name": name, "labels": {"node.kubernetes.io/instance-type": kind}}
+            api.store.create("nodes", {"metadata": meta, "status": {"nodeInfo": {"containerRuntimeVersion": says}}})
+        cluster.serve(api, "get nodes --no-headers", "get node")
+        result = cluster.run("--verify", IMAGE)
+    jobs = [of_kind(documents(call["stdin"]), "Job") for call in cluster.log() if call["line"] == "apply -f -"]
+    expected = {"node-b": "containerd://2.1.5", "node-d": "containerd://1.7.27-0ubuntu1~24.04.1"}
+    (dry,) = rendered("--verify", IMAGE)
+    for item, node in zip(jobs, expected, strict=True):
+        (term,) = pod_spec(item)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+            "nodeSelectorTerms"
+        ]
+        assert term["matchFields"][0].pop("values") == [node]
+        assert [entry.pop("args") for entry in pod_spec(item)["containers"]] == [
+            ["--container-runtime", expected[node]]
+        ] * 2
+        template = pod_spec(copy.deepcopy(dry))
+        for entry in template["containers"]:
+            entry.pop("args")
+        template["affinity"] = pod_spec(item)["affinity"]
+        assert pod_spec(item) == template
+    assert result.returncode == 1, "a node of which nothing can be said is no success"
+    assert "warning: node node-a says that its container runtime is" in result.stderr
+    assert not drives_a_terminal(result.stdout + result.stderr)
+
+
+def test_all_nodes_that_say_nonsense_is_not_taken_for_no_nodes(cluster: Cluster) -> None:
+    cluster.reply("get node ", "docker")
+    cluster.reply("get node node-d ", "docker")
+    result = cluster.run("--verify", IMAGE)
+    assert result.returncode == 1
+    assert not [line for line in cluster.calls if line.startswith("apply")]
+    golden(result.stderr)
+
+
+def test_what_a_kubelet_gives_as_a_log_is_bounded_and_drives_no_terminal(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.reply("-c lines", "\x1b]0;owned\x07 45 ok, 0 differs\n")
+    cluster.reply("-c report", "x" * (5 << 20))
+    result = cluster.run("--verify", IMAGE)
+    assert result.returncode == 1, "too long a report is none"
+    assert not drives_a_terminal(result.stdout + result.stderr)
+    assert (tmp_path / "verify-trn2.48xlarge.json").stat().st_size <= 4 << 20
 
 
 def test_it_does_not_go_with_a_removal() -> None:

@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 from dra_driver.kube.api.codec import ServerVersion
 from tests.doubles.apiserver.claim_status import apply_devices
 from tests.doubles.apiserver.core_objects import MERGE_PATCH, PLAIN_KINDS, bind_pod, evict_pod, patch_node, write_plain
+from tests.doubles.apiserver.discovery import discovery
 from tests.doubles.apiserver.node_fields import APPLY, apply_conditions, apply_labels
 from tests.doubles.apiserver.selectors import event_type, selected
 from tests.doubles.apiserver.slice_validation import validate_slice
@@ -199,6 +200,9 @@ class _Handler(BaseHTTPRequestHandler):
         if request.path == "/version":
             request.status = 200
             self._send(200, {"gitVersion": api.git_version})
+        elif groups := discovery(request.path, api.versions):
+            request.status = 200
+            self._send(200, groups)
         elif match is None or not served:
             request.status = 404
             self._send(404, "404 page not found\n")
@@ -338,7 +342,9 @@ def _page(api: ApiServer, request: Request, match: re.Match[str]) -> Object:
     meta: Object = {"resourceVersion": str(version)}
     if start + limit < len(items):
         meta["continue"] = str(start + limit)
-    return {"metadata": meta, "items": [_export(item, match) for item in items[start : start + limit]]}
+    group = f"resource.k8s.io/{match['version']}" if match.re is GROUP_PATH else "v1"
+    of_kind = {"kind": f"{KINDS[kind]}List", "apiVersion": group}
+    return {**of_kind, "metadata": meta, "items": [_export(item, match) for item in items[start : start + limit]]}
 
 
 def _covers(match: re.Match[str], kind: str, item: Object) -> bool:
