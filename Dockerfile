@@ -20,11 +20,15 @@ COPY requirements/build.txt requirements/node.txt requirements/commands.txt requ
 # is 25 MB smaller. The kubernetes package reads kubeconfigs; nothing imports its second client, for asyncio: 66 MB.
 # Compiled here, since the driver runs with a read-only root file system: without it, it would start three times as
 # slowly and use twice the memory. Without time stamps in the compiled files every build gives the same bytes.
-RUN /opt/build/bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements/build.txt \
+# Wheels only: the build of a source archive would run now, with build requirements that no hash pins.
+RUN { /opt/build/bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements/build.txt \
     && /opt/build/bin/pip --python /opt/node/bin/python install --no-cache-dir --require-hashes --only-binary :all: \
         --no-compile -r requirements/node.txt \
     && /opt/build/bin/pip --python /opt/commands/bin/python install --no-cache-dir --require-hashes --only-binary :all: \
         --no-compile -r requirements/commands.txt \
+    || { echo "error: the pinned packages cannot be installed (see above), so there is no image. If no matching" \
+        "distribution was found, there is no wheel for $(python3 --version) on $(uname -m), and nothing else is" \
+        "installed: choose a base with glibc and Python 3.11, 3.12 or 3.13, on x86_64 or aarch64" >&2; exit 1; }; } \
     && find /opt/commands/lib/python3*/site-packages/botocore/data -mindepth 1 -maxdepth 1 -type d \
         ! -name autoscaling ! -name cloudwatch ! -name ec2 ! -name sts -exec rm -r {} + \
     && rm -r /opt/commands/lib/python3*/site-packages/kubernetes/aio \

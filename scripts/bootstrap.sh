@@ -24,7 +24,7 @@ is_there() {
     case $1 in
     /usr/lib/cni/*) [[ -x $1 || -x /opt/cni/bin/${1##*/} ]] ;;
     /*) [[ -e $1 ]] ;;
-    ensurepip) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
+    ensurepip) python3 -I -c 'import ensurepip, venv' 2>/dev/null ;;
     *) PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" command -v "$1" >/dev/null ;;
     esac
 }

@@ -285,7 +285,7 @@ def _without(package: str) -> DriverError:
     python = _other_python()
     remedy = f"pip install 'neuron-dra-driver[{extra}]'"
     if python.exists():
-        remedy = f"start it with {python.parents[1].resolve()}/bin/python -m dra_driver, which has it"
+        remedy = f"start it with {python.parents[1].resolve()}/bin/python -I -m dra_driver, which has it"
     return DriverError(f"the package {package} is not installed", consequence=consequence, remedy=remedy)
 
 

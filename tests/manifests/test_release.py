@@ -231,7 +231,7 @@ def test_the_plugin_of_krew_installs_itself_once_and_says_what_it_lacks(packages
         call(PYTHON=sys.executable),
     ):
         assert missing.returncode == 1
-        golden(missing.stderr.splitlines()[-1])
+        golden(next(line for line in missing.stderr.splitlines() if line.startswith("error: ")))
         assert not list(store.glob("venv*"))
     (store / "requirements.txt").write_text("")
     here = os.pathsep.join(sys.path)

@@ -151,7 +151,15 @@ def ours(
         name="neuron.aws.com",
         node=node,
         command=(
-            *(str(python), "-m", "dra_driver", "kubelet-plugin", f"--node-name={node}", f"--kubeconfig={kubeconfig}"),
+            *(
+                str(python),
+                "-I",
+                "-m",
+                "dra_driver",
+                "kubelet-plugin",
+                f"--node-name={node}",
+                f"--kubeconfig={kubeconfig}",
+            ),
             *(f"--host-root={directory / 'host'}", f"--cdi-root={directory / 'cdi'}"),
             *(f"--plugins-dir={directory / 'plugins'}", f"--registrar-dir={directory / 'registry'}"),
             *("--healthcheck-address=127.0.0.1", f"--healthcheck-port={51615 + number}", *options),
@@ -221,22 +229,31 @@ def runtime_python(settings: Settings, progress: Progress, checkout: Path = REPO
         if not (directory / "complete").exists():
             shutil.rmtree(directory, ignore_errors=True)
             with progress.step("installing what the driver needs (requirements/commands.txt)"):
-                _run(sys.executable, "-m", "venv", str(directory))
-                _run(str(python), "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(requirements))
-                _run(str(python), "-m", "compileall", "-q", "-j", "0", str(directory))
+                _run(sys.executable, "-I", "-m", "venv", str(directory))
+                wheels = ("--only-binary=:all:", "--require-hashes", "-r", str(requirements))
+                _run(str(python), "-I", "-m", "pip", "install", "--quiet", *wheels)
+                _run(str(python), "-I", "-m", "compileall", "-q", "-j", "0", str(directory))
             (directory / "complete").touch()
         packages = next(directory.glob("lib/python*/site-packages"))
         with suppress(FileNotFoundError):
             shutil.rmtree(packages / "dra_driver")
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(checkout / "dra_driver", packages / "dra_driver", ignore=ignored)
-        _run(str(python), "-m", "compileall", "-q", str(packages / "dra_driver"))
+        _run(str(python), "-I", "-m", "compileall", "-q", str(packages / "dra_driver"))
     return python
 
 
 def emulate_host(python: Path, directory: Path) -> None:
     """Write the emulated host of our driver."""
-    _run(str(python), "-m", "dra_driver", "emulate-host", f"--instance-type={INSTANCE_TYPE}", str(directory / "host"))
+    _run(
+        str(python),
+        "-I",
+        "-m",
+        "dra_driver",
+        "emulate-host",
+        f"--instance-type={INSTANCE_TYPE}",
+        str(directory / "host"),
+    )
 
 
 def _run(*command: str) -> None:

@@ -244,7 +244,7 @@ def _extender(python: Path, server: str, scratch: Path) -> Iterator[subprocess.P
     }
     config.write_text(json.dumps(document))
     log = scratch / "extender.log"
-    command = [str(python), "-m", "dra_driver", "extender", f"--kubeconfig={config}", f"--port={PORT}"]
+    command = [str(python), "-I", "-m", "dra_driver", "extender", f"--kubeconfig={config}", f"--port={PORT}"]
     command += ["--bind-address=127.0.0.1", "--no-leader-elect"]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env={"PATH": os.defpath}, cwd="/")

@@ -130,7 +130,15 @@ def _drivers(cluster: Cluster, count: int, processes: int, starts: float, world:
     with ExitStack() as stack:
         running = []
         for first in range(0, count, share):
-            words = [sys.executable, "-m", "bench.publication", "--drive", str(cluster.kubeconfig), world.partitions]
+            words = [
+                sys.executable,
+                "-P",
+                "-m",
+                "bench.publication",
+                "--drive",
+                str(cluster.kubeconfig),
+                world.partitions,
+            ]
             words += [str(first), str(min(share, count - first)), str(processes / starts)]
             started = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
             stack.callback(started.wait)

@@ -143,8 +143,17 @@ class Builder:
         # A virtual environment cannot be moved, so it is created at its final path; the `go` program is added last.
         shutil.rmtree(directory, ignore_errors=True)
         commands = (
-            [sys.executable, "-m", "venv", str(directory)],
-            [str(directory / "bin" / "python"), "-m", "pip", "install", "--quiet", "--only-binary=:all:", _GO_PACKAGE],
+            [sys.executable, "-I", "-m", "venv", str(directory)],
+            [
+                str(directory / "bin/python"),
+                "-I",
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--only-binary=:all:",
+                _GO_PACKAGE,
+            ],
         )
         for command in commands:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)

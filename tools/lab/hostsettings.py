@@ -60,7 +60,7 @@ def pip_mounts(work: Path) -> list[tuple[Path, str]]:
     They do not get into the image: they are mounted read-only in a stage that is discarded.
     """
     listed = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], check=False, capture_output=True, text=True
+        [sys.executable, "-P", "-m", "pip", "config", "list"], check=False, capture_output=True, text=True
     ).stdout
     settings = pip_settings(listed)
     config = work / "pip.conf"

@@ -167,7 +167,7 @@ def build_packages(tree: Path, made: Path, epoch: int = 0) -> Path:
     The wheel is built from the source archive, which therefore lacks nothing.
     """
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(made), str(tree)]
+    command = [sys.executable, "-I", "-m", "build", "--no-isolation", "--outdir", str(made), str(tree)]
     subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     for archive in made.glob("*.tar.gz"):
         repack(archive, epoch)
