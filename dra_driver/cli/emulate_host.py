@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dra_driver.cli import vocabulary
+from dra_driver.cli.terminal import say
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
     if host.ultraserver is not None:
         print(f"UltraServer: {_place(host.ultraserver)}")
     for finding in host.findings:
-        print(f"the driver will report: {finding.code} ({finding.subject})")
+        say(f"the driver will report: {finding.code} ({finding.subject})")
     for fault in emulated.faults:
         print(f"fault: {fault}")
     print(f"faults to rehearse: see {emulated.faults_file}")
@@ -146,11 +147,11 @@ def _from_report(args: argparse.Namespace) -> int:
         )
     host_writer(args.directory).write(files_of(read(read_input(args.from_report))))
     host = discover(args.directory)
-    print(f"{args.directory}: {host.instance_type or 'an unknown type'} as reported, with {len(host.devices)} devices,")
-    print(f"kernel driver {host.driver_version or 'not loaded'}{_nodes(args.directory)}; their device numbers are")
+    say(f"{args.directory}: {host.instance_type or 'an unknown type'} as reported, with {len(host.devices)} devices,")
+    say(f"kernel driver {host.driver_version or 'not loaded'}{_nodes(args.directory)}; their device numbers are")
     print("those of the null device, whatever the report says")
     for finding in host.findings:
-        print(f"the driver will report: {finding.code} ({finding.subject})")
+        say(f"the driver will report: {finding.code} ({finding.subject})")
     print(f"next: dra-driver verify-host --host-root {shlex.quote(str(args.directory))}")
     return 0
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.clusterinput import add_cluster_arguments, asking, beside_nothing, namespace, read_input
-from dra_driver.cli.terminal import Progress, print_object, show
+from dra_driver.cli.terminal import Progress, print_object, say, show
 from dra_driver.util.envelope import envelope
 from dra_driver.util.errors import UsageError
 from dra_driver.util.text import first_of
@@ -120,9 +120,9 @@ def _show(found: Sequence[Explanation], manifests: Manifests, kubernetes: str, o
         if more:
             nodes = Counter(item.node or "" for item in more)
             on = first_of([f"{count} on {node}" for node, count in nodes.items()], _EACH)
-            print(f"\n{len(more)} more fit: {on} (-o wide shows each).")
+            say(f"\n{len(more)} more fit: {on} (-o wide shows each).")
         if manifests.not_considered:
-            print(f"\nNot considered: {'; '.join(manifests.not_considered)}.")
+            say(f"\nNot considered: {'; '.join(manifests.not_considered)}.")
         return
 
     beside = {"kubernetes": kubernetes or None, "notConsidered": list(manifests.not_considered)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -51,7 +50,7 @@ def read_host(args: argparse.Namespace) -> NodeInventory:
             )
         inventory = discover(args.host_root)
         for finding in inventory.findings:
-            print(f"warning: {finding.text}", file=sys.stderr)
+            vocabulary.warn(finding.text)
         return inventory
 
     from dra_driver.neuron.emulation.writer import EmulationOptions, write_host

@@ -256,15 +256,15 @@ def guarded(run: Callable[[], int]) -> int:
         status = run()
         sys.stdout.flush()
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        vocabulary.tell(f"error: {error}")
         return EXIT_BAD_INPUT
     except DriverError as error:
-        print(f"error: {error}", file=sys.stderr)
+        vocabulary.tell(f"error: {error}")
         return EXIT_REFUSED
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise
-        print(f"error: {_without(error.name)}", file=sys.stderr)
+        vocabulary.tell(f"error: {_without(error.name)}")
         return EXIT_REFUSED
     except BrokenPipeError:
         # The reader of our output (`| head`) has closed the pipe.
@@ -272,7 +272,7 @@ def guarded(run: Callable[[], int]) -> int:
         return EXIT_DONE
     except OSError as error:
         _discard_output()
-        print(f"error: {error}", file=sys.stderr)
+        vocabulary.tell(f"error: {error}")
         return EXIT_REFUSED
     except KeyboardInterrupt:
         return 130

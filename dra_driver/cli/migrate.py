@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cli import vocabulary
@@ -125,12 +124,12 @@ def _unchanged(name: str, count: int) -> str:
 
 def _tell(texts: Sequence[str]) -> None:
     for text in texts:
-        print(f"warning: {text}", file=sys.stderr)
+        vocabulary.warn(text)
 
 
 def _note(texts: Sequence[str]) -> None:
     for text in texts:
-        print(f"note: {text}", file=sys.stderr)
+        vocabulary.tell(f"note: {text}")
 
 
 def _print(documents: Sequence[dict[str, Any]], output: str) -> None:

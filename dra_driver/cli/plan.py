@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dra_driver.cli import vocabulary
 from dra_driver.cli.hostinput import add_host_arguments, read_host
 from dra_driver.cli.simulateoutput import container_lines
-from dra_driver.cli.terminal import print_object
+from dra_driver.cli.terminal import print_object, say
 from dra_driver.util.envelope import envelope, reference
 from dra_driver.util.errors import UsageError
 from dra_driver.util.text import quoted, ranges
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     for node, own in by_node.items():
         found += prepared(own, pods, inventory, PlanSettings(node, args.device_numbering, args.contiguity))
     for kind, count in others.items():
-        print(f"not considered: {kind}: {count}", file=sys.stderr)
+        vocabulary.tell(f"not considered: {kind}: {count}")
     for line in _absent(claims, pods):
         vocabulary.warn(line)
     for item in found:
@@ -92,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     alone = len(claims) == 1 and not pods
     lines = [text(item, with_node=not alone) for item in items if not item["refusal"]]
     if lines := [*lines, *("\n".join(_pod(pod)) for pod in given)]:
-        print("\n\n".join(lines))
+        say("\n\n".join(lines))
     return status
 
 
@@ -112,7 +111,7 @@ def _wanted(claims: Sequence[ResourceClaim], node: str | None) -> Sequence[Resou
             why = f"is of node {own}" if own is not None else "has no device of this driver"
             left.append(f"claim {claim.metadata.namespace}/{claim.metadata.name} {why}")
     for line in left if kept else ():
-        print(f"not considered: {line}", file=sys.stderr)
+        vocabulary.tell(f"not considered: {line}")
     return kept or claims
 
 
@@ -134,7 +133,7 @@ def _tell(item: Prepared) -> None:
     for warning in item.document.get("warnings", ()):
         vocabulary.warn(warning)
     if problem := _problem(item):
-        print(f"error: claim {item.claim.metadata.namespace}/{item.claim.metadata.name}: {problem}", file=sys.stderr)
+        vocabulary.tell(f"error: claim {item.claim.metadata.namespace}/{item.claim.metadata.name}: {problem}")
 
 
 def _problem(item: Prepared) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dra_driver.cli import vocabulary
 from dra_driver.util.errors import UsageError
+from dra_driver.util.text import lines_to_print
 
 if TYPE_CHECKING:
     from dra_driver.ultraserver.rendezvous.environment import GroupMembership
@@ -139,4 +140,4 @@ def _server(own: Hello) -> str:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    print(lines_to_print(text), flush=True)

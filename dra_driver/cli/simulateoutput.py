@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from dra_driver.cli import terminal
+from dra_driver.cli import terminal, vocabulary
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.util.envelope import object_list
@@ -67,7 +66,7 @@ def show(given: ClusterInput, simulation: Simulation, output: str) -> Report:
         return found
     _tell(found)
     if output == "svg":
-        print(pictures(found, simulation, drivers, explained), end="")
+        terminal.say(pictures(found, simulation, drivers, explained).removesuffix("\n"))
     elif output == "yaml":
         terminal.print_object(object_list(objects(simulation.outcomes)), output)
     else:
@@ -78,15 +77,15 @@ def show(given: ClusterInput, simulation: Simulation, output: str) -> Report:
 def _tell(found: Report) -> None:
     """What a format for programs leaves out, on standard error."""
     for line in found["notConsidered"]:
-        print(f"not considered: {line}", file=sys.stderr)
+        vocabulary.tell(f"not considered: {line}")
     for item in found["items"]:
         if not item["claims"] and item["node"] is None:
-            print(f"{title(item)}: not placed: {item['reason']}", file=sys.stderr)
+            vocabulary.tell(f"{title(item)}: not placed: {item['reason']}")
         for warning in item["warnings"]:
-            print(f"{title(item)}: warning: {warning}", file=sys.stderr)
+            vocabulary.tell(f"{title(item)}: warning: {warning}")
     for row in found["claims"]:
         if row["refusal"]:
-            print(f"ResourceClaim {row['namespace']}/{row['name']}: {_refusal(row)}", file=sys.stderr)
+            vocabulary.tell(f"ResourceClaim {row['namespace']}/{row['name']}: {_refusal(row)}")
 
 
 def text(
@@ -445,7 +444,7 @@ def pictures(found: Report, simulation: Simulation, drivers: NodeDrivers, explai
             drawn.append((f"{title(outcome)}: node {outcome['node']}", picture))
         else:
             waits = "" if outcome["node"] is not None else ", which is not placed"
-            print(f"not drawn: {title(outcome)}{waits}", file=sys.stderr)
+            vocabulary.tell(f"not drawn: {title(outcome)}{waits}")
     if not drawn:
         groups = explained.nodes if explained is not None else ()
         subject = f": {explained.subject}: " if explained is not None else ""
@@ -455,7 +454,7 @@ def pictures(found: Report, simulation: Simulation, drivers: NodeDrivers, explai
             if picture := draw(name, node["allocatedDevices"]):
                 drawn.append((shorten(f"node {name}, nothing placed{why.get(name, '')}", _HEADING), picture))
     for heading, _ in drawn[MAX_PICTURES:]:
-        print(f"not drawn: {heading}", file=sys.stderr)
+        vocabulary.tell(f"not drawn: {heading}")
     parts: list[str] = []
     width, height = 520, 0
     for place, (heading, picture) in enumerate(drawn[:MAX_PICTURES]):

@@ -6,7 +6,6 @@ Of a host (``--host-root``) with the taints of chips that are not healthy, as ``
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +53,12 @@ def run(args: argparse.Namespace) -> int:
     for chip in health.chips:
         # What is lost is among the findings.
         if chip.faults and inventory.device(chip.index) is not None:
-            print(f"warning: {chip.text}", file=sys.stderr)
+            vocabulary.warn(chip.text)
     offered = offer(inventory, partitions, health, policy, health.read_at)
     if offered.problem:
-        print(f"warning: the whole node is not offered: {offered.problem}", file=sys.stderr)
+        vocabulary.warn(f"the whole node is not offered: {offered.problem}")
     for word in offered.absent:
-        print(f"warning: {inventory.instance_type or 'this host'} has no {word}", file=sys.stderr)
+        vocabulary.warn(f"{inventory.instance_type or 'this host'} has no {word}")
     slices = pool(offered.devices, args.node_name, EXAMPLE_NODE_UID, counters=offered.counters)
     print_object(object_list(map(manifest, slices)), args.output)
     return 0

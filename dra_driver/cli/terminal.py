@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from dra_driver.util.text import lines_to_print
+
 if TYPE_CHECKING:
     import rich.progress
 
@@ -52,17 +54,22 @@ def coloured() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "dumb")
 
 
+def say(text: str) -> None:
+    """Print lines; names and messages of others in them drive no terminal."""
+    print(lines_to_print(text))
+
+
 def show(text: str) -> None:
-    """Print text, with colour where there is any."""
+    """Print lines as ``say`` does, with colour where there is any."""
     if not coloured():
-        print(text)
+        say(text)
         return
     try:
         from rich.console import Console
         from rich.highlighter import RegexHighlighter
         from rich.theme import Theme
     except ImportError:
-        print(text)
+        say(text)
         return
 
     class Words(RegexHighlighter):
@@ -70,7 +77,8 @@ def show(text: str) -> None:
         highlights = [f"(?m)(?P<{name}>{words})" for name, (_, words) in STYLES.items()]  # noqa: RUF012 - rich's
 
     theme = Theme({f"neuron.{name}": style for name, (style, _) in STYLES.items()}, inherit=False)
-    Console(theme=theme, highlighter=Words(), soft_wrap=True, emoji=False, markup=False).print(text)
+    console = Console(theme=theme, highlighter=Words(), soft_wrap=True, emoji=False, markup=False)
+    console.print(lines_to_print(text))
 
 
 class Progress:

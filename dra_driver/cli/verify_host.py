@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from dra_driver.cli import vocabulary
-from dra_driver.cli.terminal import Progress, print_object
+from dra_driver.cli.terminal import Progress, print_object, say
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     if args.report is not None:
         _write(args.report, written(host))
     if args.output == "text":
-        print("\n".join(text(host)))
+        say("\n".join(text(host)))
         if args.report is not None:
             print(f"report: {args.report} (docs/reference/hardware.md says how to send it in)")
     else:

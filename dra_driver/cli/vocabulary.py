@@ -29,6 +29,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.util.text import lines_to_print
 
 if TYPE_CHECKING:
     from dra_driver.neuron.topology.partitions import Partitions
@@ -150,9 +151,14 @@ def check_names(options: Mapping[str, object]) -> None:
                 raise UsageError(f"--{option.replace('_', '-')}: {problem}")
 
 
+def tell(text: str) -> None:
+    """Print lines on standard error; names and messages of others in them drive no terminal."""
+    print(lines_to_print(text), file=sys.stderr)
+
+
 def warn(text: str) -> None:
-    """Print a warning on standard error."""
-    print(f"warning: {text}", file=sys.stderr)
+    """Tell a warning."""
+    tell(f"warning: {text}")
 
 
 def add_files(parser: argparse.ArgumentParser, what: str, *, positional: bool = True) -> None:

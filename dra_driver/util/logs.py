@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal
 
+from dra_driver.util.text import escaped, lines_to_print
+
 _operation: ContextVar[str] = ContextVar("operation", default="")
 
 
@@ -68,8 +70,11 @@ class TextFormatter(logging.Formatter):
         operation = operation_id()
         room = record.name.removeprefix("dra_driver.")
         text = f"{_timestamp(record)} {record.levelname} {room}{f' [op {operation}]' if operation else ''} "
-        text += record.getMessage().replace("\n", "\\n")
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        # What others wrote drives no terminal of who reads it.
+        text += escaped(record.getMessage())
+        if record.exc_info:
+            text += "\n" + lines_to_print(self.formatException(record.exc_info))
+        return text
 
 
 class JsonFormatter(logging.Formatter):

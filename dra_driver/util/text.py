@@ -51,6 +51,21 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
+def escaped(text: str, keep: str = "") -> str:
+    """Text of somebody else, with escapes for whatever could drive a terminal, but for the characters in ``keep``."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() or character in keep else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def lines_to_print(text: str) -> str:
+    """Lines with text of somebody else, which drive no terminal."""
+    return escaped(text, keep="\n\t")
+
+
 def ranges(ids: Iterable[int]) -> str:
     """Ascending ids with runs as ranges: ``0-8,12``."""
     parts: list[list[int]] = []

@@ -93,13 +93,6 @@ def of_all(count: int, total: int) -> str:
     return f"{count} of {total} devices"
 
 
-def printable(line: str) -> str:
-    """The line with control characters escaped: names, values and expressions are untrusted text."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in line
-    )
-
-
 def choice(values: Sequence[str]) -> str:
     """The distinct values of something: all of them if there are few, otherwise some."""
     if len(values) > 2 and all(re.fullmatch(r"[0-9]{1,18}", value) for value in values):

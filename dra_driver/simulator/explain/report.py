@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.simulator.explain.findings import MAX_NAMES, counted, named, natural, printable, shortened
+from dra_driver.simulator.explain.findings import MAX_NAMES, counted, named, natural, shortened
 from dra_driver.simulator.explain.values import Diagnosis, Explanation, NodesAlike, Placed
 from dra_driver.util.envelope import reference
+from dra_driver.util.text import escaped
 
 MAX_GROUPS = 20
 """Maximum number of node groups described individually in the text; JSON has all."""
@@ -39,21 +40,21 @@ def text(found: Explanation, told: Collection[str] = ()) -> str:
     lines += _listed("Claims that hold needed devices:", _held(found))
     traps = [trap for trap in found.traps if trap.name not in told]
     lines += _listed("Known traps:", [f"[{trap.name}] {_sentence(trap.sentence)}" for trap in traps])
-    return "\n".join(map(printable, lines))
+    return "\n".join(map(escaped, lines))
 
 
 def brief(found: Explanation) -> str:
     """The verdict alone, if that is all that is to be said of what fits; else ""."""
     more = (found.state, found.causes, found.refused, found.warnings, found.remedies, found.traps)
     said = any(more) or any(item.says for item in found.placed)
-    return "" if said or not found.fits else printable(_sentence(found.verdict))
+    return "" if said or not found.fits else escaped(_sentence(found.verdict))
 
 
 def obstacles(found: Explanation) -> list[list[str]]:
     """Lines about each group of nodes that are alike, those that lack the fewest devices first."""
     # That the claims fit on the chosen node is stated elsewhere.
     groups = sorted((group for group in found.nodes if group.nodes != (found.node,)), key=_order)
-    return [list(map(printable, _nodes(group))) for group in groups]
+    return [list(map(escaped, _nodes(group))) for group in groups]
 
 
 def texts(found: Sequence[Explanation]) -> str:
@@ -75,7 +76,7 @@ def texts(found: Sequence[Explanation]) -> str:
 
 def _alike(found: Sequence[Explanation]) -> str:
     names = shortened([item.subject for item in found], MAX_NAMES)
-    return printable(_sentence(f"{names}: the same as for {found[0].like}"))
+    return escaped(_sentence(f"{names}: the same as for {found[0].like}"))
 
 
 def _held(found: Explanation) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.util.text import first_of, one_line, printable, quoted, quoted_ascii, shorten
+from dra_driver.util.text import escaped, first_of, lines_to_print, one_line, printable, quoted, quoted_ascii, shorten
 from tests.golden import golden
 
 
@@ -45,3 +45,14 @@ def test_of_a_long_list_the_rest_is_counted() -> None:
 
 def test_text_of_the_other_side_moves_no_cursor() -> None:
     assert printable("no\x1b[2J\nroom") == "no?[2J?room"
+
+
+def test_what_is_escaped_can_still_be_read_and_lines_stay_lines() -> None:
+    assert escaped("no\x1b[2J\nr\u202eoom") == r"no\x1b[2J\nr\u202eoom"
+    assert lines_to_print("a\tb\nc\x9b2J\r") == "a\tb\nc\\x9b2J\\r"
+
+
+@given(st.text())
+def test_what_is_escaped_drives_no_terminal(text: str) -> None:
+    assert escaped(text).isprintable()
+    assert all(line.isprintable() for line in lines_to_print(text).replace("\t", "").split("\n"))

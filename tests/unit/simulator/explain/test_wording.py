@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.simulator.explain.findings import choice, counted, listed, named, natural, of_all, printable, shortened
+from dra_driver.simulator.explain.findings import choice, counted, listed, named, natural, of_all, shortened
 from tests.golden import golden
 
 
@@ -53,8 +53,3 @@ def test_counts() -> None:
 @given(st.lists(st.text()))
 def test_natural_order_takes_any_names(names: list[str]) -> None:
     assert sorted(natural(names)) == sorted(names)
-
-
-@given(st.text())
-def test_what_is_printed_drives_no_terminal(text: str) -> None:
-    assert printable(text).isprintable()
