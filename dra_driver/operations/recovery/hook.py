@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -15,12 +16,15 @@ from typing import Final
 
 from dra_driver.operations.recovery.nodes import Mark, NeuronNode
 from dra_driver.util.errors import DriverError
-from dra_driver.util.text import one_line
+from dra_driver.util.text import one_line, quoted
 
 MAX_OUTPUT: Final = 4096
 """Bytes of its output that are logged: the last ones."""
 LOOK_SECONDS: Final = 0.05
 END_SECONDS: Final = 1.0
+
+_ARGUMENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9:/._@+=-]{0,511}|", re.ASCII)
+"""What a program of a shell takes for one word and for no option, whatever it does with it; "": there is none."""
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +56,9 @@ class _Output:
 class Hook:
     """A program that is called with node, provider id, action and fault.
 
+    A node writes its own provider id and, in its mark, the fault: the program is not called with a text that could be
+    more than a word.
+
     It may be called again with the same request (``NEURON_RECOVERY_REQUESTED_AT``): after a failure, and by a successor
     of a controller that was killed.
     """
@@ -66,11 +73,18 @@ class Hook:
         """Call it and wait for its end.
 
         Raises:
-            DriverError: it could not be started, was killed, or ended with another status than 0.
+            DriverError: it could not be started, was killed, or ended with another status than 0; or it was not called.
         """
         action = mark.action or "nothing"
         values = (node.name, node.provider_id, action, mark.fault)
         names = ("NODE", "PROVIDER_ID", "ACTION", "FAULT")
+        for name, value in zip(names, values, strict=True):
+            if _ARGUMENT.fullmatch(value) is None:
+                raise DriverError(
+                    f"the hook {self.program} is not called for node {node.name}: {name} would be {quoted(value)}",
+                    consequence="the node stays as it is, and its instance is not replaced",
+                    remedy="find out who wrote that into the Node, and delete the Node or mend its machine yourself",
+                )
         environment = {f"NEURON_RECOVERY_{name}": value for name, value in zip(names, values, strict=True)}
         environment["NEURON_RECOVERY_REQUESTED_AT"] = str(mark.requested)
         try:
