@@ -11,6 +11,7 @@ from dra_driver.kube.api.codec import DEVICE_TAINT_RULES, PARTIAL_RESOURCE_CLAIM
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection, ResourceApi
 from dra_driver.kube.documents import documents
+from dra_driver.kube.formats import label
 from dra_driver.kube.objects.meta import JsonObject
 from dra_driver.kube.objects.resource import v1
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
@@ -276,6 +277,10 @@ class ClusterReader:
                 unread.append(where)
                 continue
             for status in _at(pod, "status", "containerStatuses") or ():
+                # Its kubelet writes the status as it likes, and the name becomes a path.
+                if problem := label(str(status.get("name", ""))):
+                    self._found.missing.append((f"a log of {where}", problem))
+                    continue
                 for previous in (False, True)[: 2 if status.get("restartCount") else 1]:
                     name = str(status.get("name", ""))
                     body = self._log(*_key(pod), name, previous=previous)

@@ -226,6 +226,20 @@ def test_a_secret_that_is_planted_everywhere_is_in_no_file_and_no_name(server: A
     assert {name: text for name, text in files.items() if SECRET in text} == {}
 
 
+@pytest.mark.parametrize("name", ["../../../../tmp/owned", "/etc/cron.d/owned", "a/../b", "\x1b[2J", "..", ""])
+def test_a_kubelet_names_no_file_of_the_archive(
+    server: ApiServer, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for pod in server.store.list("pods")[0]:
+        if pod["metadata"]["namespace"] == OWN:
+            pod["status"]["containerStatuses"] = [{"name": name, "ready": False, "restartCount": 1}]
+            server.store.update("pods", f"{OWN}/{pod['metadata']['name']}", pod)
+    files = report(server, tmp_path)
+    assert [file for file in files if file.startswith("logs/") or ".." in file] == []
+    assert f"a log of {OWN}/" in files["MANIFEST.txt"]
+    assert all(line.isprintable() for line in capsys.readouterr().err.split("\n"))
+
+
 def test_what_a_bug_report_needs_is_there(server: ApiServer, tmp_path: Path) -> None:
     files = report(server, tmp_path)
     log = f"logs/{OWN}/{APP}-x1/plugin"
