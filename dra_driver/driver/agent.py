@@ -129,7 +129,7 @@ class NodeAgent:
             self._on_node_event,
         )
         boot = boot_id(settings.host_root)
-        cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
+        cdi = SpecDirectory(settings.cdi_root, CDI_KIND, boot)
         self._checkpoint = Checkpoint(settings.state_dir, boot_id=boot, cdi=cdi)
         self._offering = Offering(
             settings,

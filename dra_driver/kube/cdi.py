@@ -7,19 +7,26 @@ a one. Nothing else is read or removed, and no link is followed. The directory i
 its content can always be regenerated, so nothing here calls fsync. State that must survive a reboot is the caller's
 responsibility. There must be one writer at a time (callers hold an inter-process lock); readers need no lock because
 files are replaced atomically.
+
+On a tmpfs every spec is of this boot. Elsewhere specs outlive a boot, and their times are no proof of anything, as
+clocks are set. So a file beside them, in which runtimes see no spec, has the boot in which each was first seen, with
+the inode and the time of the file: as its identity, never to be compared with a clock. A spec is of an earlier boot
+only if that file says so. What it says nothing of counts as written in this boot: the spec of a writer that was killed
+before it had noted it, or of a version of the program that takes no notes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from dra_driver.util.errors import DriverError
-from dra_driver.util.files import is_regular, is_uuid, readable_content, remove_file, replace_file
+from dra_driver.util.files import is_regular, is_uuid, on_tmpfs, readable_content, remove_file, replace_file
 
 
 class DeviceNode(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -105,17 +112,45 @@ _OWNER = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,127}")
 """Valid owner names: safe both in a file name and in a CDI device name."""
 
 
+class _Sighting(msgspec.Struct, frozen=True):
+    """In which boot a file was first seen."""
+
+    boot: str
+    inode: int
+    written: int
+    """The file's time in nanoseconds."""
+
+    def is_of(self, status: os.stat_result) -> bool:
+        """Whether this is still the file: one that replaces it has another inode, or at least another time."""
+        return (self.inode, self.written) == (status.st_ino, status.st_mtime_ns)
+
+
+_SIGHTINGS = msgspec.json.Decoder(dict[str, _Sighting])
+
+MOUNTS = Path("/proc/self/mountinfo")
+
+
 class SpecDirectory:
     """Spec files of ``kind`` (``vendor/class``) in ``path``; the directory is created by the first write.
 
     Methods raise DriverError if the directory cannot be read or written, or if an owner's name is invalid.
+
+    Args:
+        path: the directory.
+        kind: vendor and class.
+        boot_id: identity of this boot of the node; "" if it is not known: then every spec counts as of this boot.
+        mounts: the table of mounted file systems, as ``/proc/self/mountinfo``.
     """
 
-    def __init__(self, path: Path, kind: str) -> None:
+    def __init__(self, path: Path, kind: str, boot_id: str = "", *, mounts: Path = MOUNTS) -> None:
         self.path = path
         self.kind = kind
+        self._boot_id = boot_id
+        self._mounts = mounts
         self._prefix = kind.replace("/", "-") + "_"
         self._temporary_prefix = f"spec.{self._prefix}"
+        # By its name no former version's spec or temporary file, and by its ending no spec to a runtime.
+        self._sightings_file = path / f"{self._temporary_prefix}boots"
 
     def qualified(self, name: str) -> str:
         """The fully qualified CDI name of a device of this kind."""
@@ -126,7 +161,7 @@ class SpecDirectory:
         return self.path / f"{self._prefix}{_checked(owner)}.json"
 
     def write(self, owner: str, spec: Spec) -> bool:
-        """Write the owner's spec; returns False if the file had exactly these bytes, and was written in this boot."""
+        """Write the owner's spec; returns False if the file had exactly these bytes, and is of this boot."""
         path, data = self.file(owner), encode(spec)
         if readable_content(path) == data and self.of_this_boot(owner):
             return False
@@ -140,11 +175,14 @@ class SpecDirectory:
                 replace_file(path, data, temporary=temporary, mode=0o644, synced=False)
         except OSError as error:
             raise self._unusable("write", path, error) from error
+        self.note_boots()
         return True
 
     def remove(self, owner: str) -> bool:
         """Remove the owner's spec; returns False if there was none (runtimes find none in a directory of its name)."""
-        return self._remove(self.file(owner))
+        was_there = self._remove(self.file(owner))
+        self.note_boots()
+        return was_there
 
     def read(self, owner: str) -> Spec | None:
         """The owner's spec; None if there is none, or it cannot be decoded, or is of another kind."""
@@ -162,12 +200,39 @@ class SpecDirectory:
         return readable_content(self.file(owner))
 
     def of_this_boot(self, owner: str) -> bool:
-        """Whether there is something in the place of the owner's spec that was written since the node was booted."""
-        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        """Whether what is in the place of the owner's spec may have been written since the node was booted."""
         try:
-            return self.file(owner).lstat().st_mtime >= booted
+            status = self.file(owner).lstat()
         except OSError:
             return False
+        sighting = self._sightings().get(owner)
+        earlier = sighting is not None and sighting.is_of(status) and sighting.boot != self._boot_id
+        return not (earlier and self._boot_id) or on_tmpfs(self.path, self._mounts)
+
+    def note_boots(self) -> None:
+        """Note the specs that are seen for the first time as of this boot; where that fails, they count as such."""
+        if not self._boot_id or on_tmpfs(self.path, self._mounts):
+            return
+        before, after = self._sightings(), dict[str, _Sighting]()
+        with contextlib.suppress(OSError, DriverError):
+            for owner, path in self.list().items():
+                status = path.lstat()
+                sighting = before.get(owner)
+                if sighting is None or not sighting.is_of(status):
+                    sighting = _Sighting(self._boot_id, status.st_ino, status.st_mtime_ns)
+                after[owner] = sighting
+            if not after:
+                remove_file(self._sightings_file)
+            elif after != before:
+                name = f"{self._sightings_file.name}.tmp"
+                data = msgspec.json.encode(after)
+                replace_file(self._sightings_file, data, temporary=name, mode=0o644, synced=False)
+
+    def _sightings(self) -> Mapping[str, _Sighting]:
+        try:
+            return _SIGHTINGS.decode(readable_content(self._sightings_file) or b"{}")
+        except (ValueError, RecursionError):
+            return {}
 
     def list(self) -> dict[str, Path]:
         """Files named as specs of this kind, by owner."""

@@ -140,6 +140,23 @@ def is_regular(path: Path) -> bool:
         return False
 
 
+def on_tmpfs(path: Path, mounts: Path) -> bool:
+    """Whether a directory is on a file system that a boot empties; False also if that cannot be told.
+
+    ``mounts``: as ``/proc/self/mountinfo`` (proc_pid_mountinfo(5)), where the third field is the file system's device
+    number and the first field after the hyphen its type.
+    """
+    try:
+        device = path.stat().st_dev
+        number = f"{os.major(device)}:{os.minor(device)}"
+        lines = mounts.read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    rows = (line.partition(" - ") for line in lines)
+    types = {own.partition(" ")[0] for mount, _, own in rows if mount.split(" ")[2:3] == [number]}
+    return bool(types) and types <= {"tmpfs", "ramfs"}
+
+
 def sync_directory(path: Path) -> None:
     """Wait until the names in a directory have reached the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

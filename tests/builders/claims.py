@@ -264,7 +264,8 @@ class Node:
         self._open()
 
     def _open(self) -> None:
-        self.cdi = SpecDirectory(self.root / "cdi", CDI_KIND)
+        # Without a table of mounts, wherever the tests' files are, the directory is on no tmpfs.
+        self.cdi = SpecDirectory(self.root / "cdi", CDI_KIND, self.boot, mounts=self.root / "mountinfo")
         self.metadata = MetadataDirectory(self.root / "metadata")
         self.checkpoint = Checkpoint(self.root / "state", boot_id=self.boot, cdi=self.cdi, lock_timeout=5.0)
         self.preparer = Preparer(
@@ -293,10 +294,15 @@ class Node:
             raise self.kubelet_silent
         return self.listed
 
-    def reboot(self, *, major: int | None = None) -> None:
-        """Lose the tmpfs and restart; ``major``: the number that the kernel driver gets this time."""
+    def reboot(self, *, major: int | None = None, tmpfs: bool = True) -> None:
+        """Restart in a new boot.
+
+        Args:
+            major: the number that the kernel driver gets this time.
+            tmpfs: lose the CDI specs; on another file system they stay.
+        """
         self.boot = f"boot-{int(self.boot.removeprefix('boot-')) + 1}"
-        for path in (self.root / "cdi").glob("*"):
+        for path in (self.root / "cdi").glob("*") if tmpfs else ():
             path.unlink()
         if major is not None:
             self.inventory = host(major=major)

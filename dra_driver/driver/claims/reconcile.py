@@ -367,6 +367,7 @@ class Reconciler:
             wanted = [*self._metadata_repairs(held), *(repair for repair in found if repair.uid not in newer)]
             done = [repair for repair in wanted if self._applied(repair)]
             self.counts["remove-temporary"] += self._cdi.remove_temporary()
+            self._cdi.note_boots()  # also those that a former version of the driver has written
             findings = self._look(held, inventory)
             boot = self._checkpoint.boot_id
             # Under the lock: a call that prepares or unprepares meanwhile would report its claim first, and be undone.
@@ -405,7 +406,7 @@ class Reconciler:
     def _uses(self, gone: Collection[str]) -> dict[str, str]:
         """Why containers may be using claims that are gone, and what to do, by UID."""
         uses = {
-            uid: "its CDI file was written in this boot, so containers may be using them; if none are, reboot the "
+            uid: "its CDI file may be of this boot, so containers may be using them; if none are, reboot the "
             f"node, or remove {self._cdi.file(uid)}"
             for uid in gone
             if self._cdi.of_this_boot(uid)

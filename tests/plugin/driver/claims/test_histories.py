@@ -136,11 +136,11 @@ class Histories(RuleBasedStateMachine):
     def restart(self, which: int) -> None:
         self.instances[which].restart()
 
-    @rule(moves=st.booleans())
-    def reboot(self, moves: bool) -> None:
+    @rule(moves=st.booleans(), tmpfs=st.booleans())
+    def reboot(self, moves: bool, tmpfs: bool) -> None:
         self.major += moves
         for node in self.instances:
-            node.reboot(major=self.major)
+            node.reboot(major=self.major, tmpfs=tmpfs)
         self.visible.clear()
 
     @rule(number=st.sampled_from(sorted(CLAIMS)), content=st.sampled_from([b"", b"{", b"\0" * 64]))

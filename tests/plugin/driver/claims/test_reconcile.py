@@ -51,11 +51,6 @@ def spoil(node: Node, item: ResourceClaim, content: bytes = DAMAGED) -> None:
     node.restart()
 
 
-def of_an_earlier_boot(spec: Path) -> None:
-    """Where the CDI directory is no tmpfs, its files outlive a reboot."""
-    os.utime(spec, (0, 0))
-
-
 def test_where_all_is_well_nothing_is_done_or_written(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4, 5]))
     node.prepare(item)
@@ -111,7 +106,8 @@ def test_a_spec_that_no_claim_explains_goes_once_its_claim_is_gone_for_ten_minut
     node.prepare(api.put(claim(1, [4])))
     stray = node.cdi.file(uid(9))
     stray.write_bytes(node.cdi.file(uid(1)).read_bytes())
-    of_an_earlier_boot(stray)
+    node.cdi.note_boots()
+    node.reboot(tmpfs=False)
     # The pass that finds it cannot have asked for it; the next one does.
     assert [kinds(node), later(node, 60), later(node, CHECK_DOUBTFUL)] == [[], [], []]
     assert stray.exists()
@@ -265,8 +261,9 @@ def test_a_claims_directory_that_vanished_before_a_start_frees_nothing_until_the
     here, gone = (api.put(claim(number, [number])) for number in (1, 2))
     for item in (here, gone):
         node.prepare(item)
+    node.reboot(tmpfs=False)
+    node.prepare(here)
     api.delete(gone)
-    of_an_earlier_boot(node.cdi.file(uid(2)))
     shutil.rmtree(node.root / "state" / "claims")
     node.restart()
     node.reconciler.repair()
@@ -372,10 +369,7 @@ def test_an_unreadable_file_of_a_claim_that_is_gone_and_of_an_earlier_boot_is_le
     item = api.put(claim(1, [4]))
     node.prepare(item)
     api.delete(item)
-    if tmpfs:
-        node.reboot()
-    else:
-        of_an_earlier_boot(node.cdi.file(uid(1)))
+    node.reboot(tmpfs=tmpfs)
     spoil(node, item)
     assert kinds(node) == []
     assert later(node, CHECK_DOUBTFUL) == []
@@ -405,6 +399,51 @@ def test_the_api_servers_word_alone_frees_no_chip_of_a_claim_whose_file_cannot_b
     node.cdi.file(uid(1)).unlink()
     assert kinds(node) == [("release", uid(1))], "an administrator can end it"
     assert node.prepare(api.put(claim(2, [4])))
+
+
+@pytest.mark.parametrize("step", [7200.0, -7200.0], ids=["forward", "back"])
+@pytest.mark.parametrize("file_system", ["tmpfs", "ext4"])
+def test_setting_the_clock_frees_no_chip(
+    node: Node, api: ApiServer, monkeypatch: pytest.MonkeyPatch, file_system: str, step: float
+) -> None:
+    mount_on(node, file_system)
+    item = api.put(claim(1, [4]))
+    node.prepare(item)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + step)
+    api.delete(item)
+    spoil(node, item)
+    for _ in range(10):
+        assert later(node, CHECK_DOUBTFUL) == []
+    with pytest.raises(DriverError):
+        node.prepare(api.put(claim(2, [4])))
+    node.reboot(tmpfs=file_system == "tmpfs")
+    assert [later(node, CHECK_DOUBTFUL) for _ in range(3)] == [[], [], [("release", uid(1))]]
+    assert node.prepare(api.put(claim(2, [4])))
+
+
+def mount_on(node: Node, file_system: str) -> None:
+    """Have the table of mounts say that the tests' files are on such a file system."""
+    device = node.root.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    (node.root / "mountinfo").write_text(
+        f"1 0 0:1 / / ro - overlay overlay rw\n2 1 {number} / /run/cdi rw,relatime shared:7 - {file_system} x rw\n"
+    )
+
+
+def test_a_rolling_update_of_a_version_that_notes_no_boots_neither_frees_nor_loses_a_chip(
+    node: Node, api: ApiServer
+) -> None:
+    """On a file system that outlives a boot. In the boot of the update all specs count; after it, none does."""
+    item = api.put(claim(1, [4]))
+    node.prepare(item)
+    (node.cdi.path / "spec.k8s.neuron.aws.com-claim_boots").unlink()
+    api.delete(item)
+    spoil(node, item)
+    for _ in range(10):
+        assert later(node, CHECK_DOUBTFUL) == []
+    node.reboot(tmpfs=False)
+    assert [later(node, CHECK_DOUBTFUL) for _ in range(3)] == [[], [], [("release", uid(1))]]
 
 
 def test_neither_does_it_free_a_chip_whose_record_was_removed_while_the_driver_was_down(
@@ -446,7 +485,7 @@ def test_an_unreadable_file_holds_its_chips_while_kubelet_lists_the_claim_or_doe
 def test_a_claim_that_was_prepared_again_in_this_boot_has_a_cdi_file_of_this_boot(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4]))
     node.prepare(item)
-    of_an_earlier_boot(node.cdi.file(uid(1)))
+    node.reboot(tmpfs=False)
     node.prepare(item)
     api.delete(item)
     spoil(node, item)
@@ -457,7 +496,7 @@ def test_a_claim_that_was_prepared_again_in_this_boot_has_a_cdi_file_of_this_boo
 def test_the_ten_minutes_begin_anew_when_the_claim_was_here_in_between(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4]))
     node.prepare(item)
-    of_an_earlier_boot(node.cdi.file(uid(1)))
+    node.reboot(tmpfs=False)
     spoil(node, item)
     for present in (False, False, True, False, False):
         api.put(item if present else ResourceClaim(item.metadata))
@@ -744,7 +783,7 @@ def test_a_damaged_file_and_one_of_a_later_version_hold_just_their_chips_and_end
         assert later(node, CHECK_DOUBTFUL) == []
     assert len(node.reconciler.findings) == 2
     assert node.prepare(api.put(claim(3, [6], pods=["pod-3"])))
-    of_an_earlier_boot(node.cdi.file(uid(1)))
+    node.cdi.file(uid(1)).unlink()
     assert later(node, 60) == [("release", uid(1))]
     assert node.prepare(api.put(claim(4, [4], pods=["pod-4"])))
     with pytest.raises(DriverError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -127,8 +126,8 @@ def test_nothing_is_freed_while_the_chips_of_the_node_are_not_known(node: Node) 
 def test_a_node_claim_that_is_gone_for_long_frees_its_spoiled_file(node: Node) -> None:
     item = node.api.put(whole())
     node.prepare(item)
+    node.reboot(tmpfs=False)
     spoil(node, item, spec=False)
-    os.utime(node.cdi.file(item.metadata.uid), (0, 0))  # of an earlier boot
     node.api.delete(item)
     kinds: list[str] = []
     for _ in range(GONE_CHECKS + 1):

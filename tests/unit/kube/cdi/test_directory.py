@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,115 @@ def test_a_directory_that_is_none_is_explained(tmp_path: Path) -> None:
 
 def test_qualified_names_carry_the_kind(directory: SpecDirectory) -> None:
     assert directory.qualified("a") == "k8s.example.com/claim=a"
+
+
+# Boots
+
+
+class Host:
+    """A directory of specs over several boots, on a file system that outlives them unless the table says otherwise."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "cdi"
+        self.mounts = root / "mountinfo"
+
+    def boot(self, boot_id: str) -> SpecDirectory:
+        return SpecDirectory(self.path, KIND, boot_id, mounts=self.mounts)
+
+    def former(self) -> None:
+        """What a version of the program does that knows nothing of boots: the same bytes in a new file."""
+        temporary = self.path / f"spec.k8s.example.com-claim_{OWNER}.tmp"
+        temporary.write_bytes(encode(spec()))
+        temporary.replace(self.boot("").file(OWNER))
+
+    @property
+    def notes(self) -> Path:
+        return self.path / "spec.k8s.example.com-claim_boots"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_a_spec_is_of_the_boot_in_which_it_was_written_last(machine: Host) -> None:
+    assert not machine.boot("a").of_this_boot(OWNER), "there is none"
+    machine.boot("a").write(OWNER, spec())
+    assert machine.boot("a").of_this_boot(OWNER)
+    assert not machine.boot("b").of_this_boot(OWNER)
+    machine.boot("b").note_boots()
+    assert not machine.boot("b").of_this_boot(OWNER), "a look does not make it one of this boot"
+    assert machine.boot("b").write(OWNER, spec()), "the same bytes, in a new file"
+    assert machine.boot("b").of_this_boot(OWNER)
+    assert not machine.boot("c").of_this_boot(OWNER)
+
+
+@pytest.mark.parametrize("moment", [0, 1, 1 << 40], ids=["1970", "a nanosecond later", "1970 too"])
+def test_the_times_of_files_are_compared_with_no_clock(machine: Host, moment: int) -> None:
+    machine.boot("a").write(OWNER, spec())
+    os.utime(machine.boot("a").file(OWNER), ns=(moment, moment))
+    assert machine.boot("a").of_this_boot(OWNER)
+    assert machine.boot("b").of_this_boot(OWNER), "it is not the file that was noted"
+
+
+def test_what_another_version_has_written_is_of_this_boot_until_one_that_was_noted_is_over(machine: Host) -> None:
+    machine.boot("a").write(OWNER, spec())
+    machine.former()
+    assert machine.boot("b").of_this_boot(OWNER), "the note of boot a is about another file"
+    machine.boot("b").note_boots()
+    assert machine.boot("b").of_this_boot(OWNER)
+    assert not machine.boot("c").of_this_boot(OWNER)
+
+
+@pytest.mark.parametrize("left", [b"", b"{", b"[]", b'{"x": 1}', b"[" * 100_000, None])
+def test_without_notes_that_can_be_read_specs_are_of_this_boot(machine: Host, left: bytes | None) -> None:
+    machine.boot("a").write(OWNER, spec())
+    if left is None:
+        machine.notes.unlink()
+    else:
+        machine.notes.write_bytes(left)
+    assert machine.boot("b").of_this_boot(OWNER)
+    machine.boot("b").note_boots()
+    assert machine.boot("b").of_this_boot(OWNER)
+    assert not machine.boot("c").of_this_boot(OWNER)
+
+
+def test_where_the_boot_is_not_known_every_spec_counts(machine: Host) -> None:
+    machine.boot("").write(OWNER, spec())
+    assert not machine.notes.exists()
+    machine.boot("a").write(OWNER, spec("2"))
+    assert machine.boot("").of_this_boot(OWNER)
+    assert not machine.boot("b").of_this_boot(OWNER), "nor is a note lost by that"
+
+
+@pytest.mark.parametrize(
+    ("types", "of_this_boot"),
+    [(["tmpfs"], True), (["ramfs"], True), (["ext4"], False), (["tmpfs", "ext4"], False), ([], False)],
+)
+def test_on_a_tmpfs_every_spec_is_of_this_boot(machine: Host, types: list[str], of_this_boot: bool) -> None:
+    machine.boot("a").write(OWNER, spec())
+    device = machine.path.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    own = [f"{place} 1 {number} / /run/cdi rw shared:{place} - {name} none rw" for place, name in enumerate(types, 2)]
+    machine.mounts.write_text("\n".join(["1 0 0:1 / / ro - tmpfs none rw", "a line", "", *own]) + "\n")
+    assert machine.boot("b").of_this_boot(OWNER) is of_this_boot
+
+
+def test_on_a_tmpfs_nothing_is_noted(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:  # a tmpfs
+        directory = SpecDirectory(Path(name), KIND, "a")
+        directory.write(OWNER, spec())
+        assert [path.name for path in Path(name).iterdir()] == [directory.file(OWNER).name]
+        assert SpecDirectory(Path(name), KIND, "b").of_this_boot(OWNER)
+
+
+def test_notes_go_with_the_last_spec_and_are_no_hindrance(machine: Host) -> None:
+    directory = machine.boot("a")
+    directory.write(OWNER, spec())
+    assert machine.notes.exists()
+    assert directory.others([OWNER]) == [], "no version reports them as a stranger's"
+    directory.remove(OWNER)
+    assert list(machine.path.iterdir()) == []
+    machine.notes.mkdir()
+    assert directory.write(OWNER, spec()), "a spec that cannot be noted is written all the same"
+    assert machine.boot("b").of_this_boot(OWNER)
