@@ -355,6 +355,9 @@ def test_the_extender_may_change_its_own_annotations_and_nothing_else(
     with pytest.raises(ApiError, match="no annotation but"):
         client.request("POST", f"/api/v1/{path}/binding", body=binding)
     assert not waits.node_of("waits")
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "another-controller"}}
+    with pytest.raises(ApiError, match="only leases and ConfigMaps that are named neuron-scheduler-extender"):
+        client.request("POST", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases", body=lease)
 
 
 @BOTH_ENDS
@@ -380,3 +383,11 @@ def test_a_device_plugin_may_change_its_own_annotations_on_its_own_node_and_noth
     for name in ("there", "waits"):
         assert_refused(client, f"namespaces/{waits.name}/pods/{name}", [(own, elsewhere)])
     assert_refused(client, "nodes/node-2", [(unusable, elsewhere)])
+    event = {
+        "metadata": {"name": "node-2.0123456789abcdef", "namespace": "default"},
+        "involvedObject": {"kind": "Node", "name": "node-1"},
+        "source": {"component": "neuron-device-plugin"},
+        "reportingComponent": "neuron-device-plugin",
+    }
+    with pytest.raises(ApiError, match=r'only events that are named "node-1[.]" and 16 hexadecimal digits'):
+        client.request("POST", "/api/v1/namespaces/default/events", body=event)

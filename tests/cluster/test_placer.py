@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import signal
@@ -266,9 +267,52 @@ def test_the_placers_account_may_touch_only_pods_that_have_or_had_the_gate(
     assert "had the gate" in answer("delete", "pod", "gated")
     assert "images nor labels" in answer("patch", "pod", "gated", "-p", image)
     assert "images nor labels" in answer("label", "pod", "gated", "a=b")
-    assert "annotated" in answer("annotate", "pod", "gated", "a=b")
+    hold = '{"metadata": {"finalizers": ["example.com/hold"]}}'
+    assert "images nor labels" in answer("patch", "pod", "gated", "-p", hold)
+    assert "no annotation but" in answer("annotate", "pod", "gated", "a=b")
+    assert "annotated" in answer("annotate", "pod", "gated", "neuron.aws.com/ultraserver-incomplete-since=x")
     assert "forbidden" in answer("create", "configmap", "x")
     assert "forbidden" in answer("get", "secrets")
+
+
+@pytest.mark.nightly
+def test_the_placer_creates_only_what_it_needs_under_its_own_names(
+    placer: Installation, namespace: Namespace, kube: Kube
+) -> None:
+    namespace.apply(plain_pod("about"))
+    account = f"--as=system:serviceaccount:{NAMESPACE}:{PLACER}"
+
+    def answer(item: Object) -> str:
+        document = json.dumps({"apiVersion": "v1", **item})
+        done = kube.access.kubectl(account, "create", "--dry-run=server", "-f", "-", stdin=document, check=False)
+        return done.stdout + done.stderr
+
+    for kind in ({"kind": "ConfigMap"}, {"kind": "Lease", "apiVersion": "coordination.k8s.io/v1"}):
+        named = {**kind, "metadata": {"namespace": NAMESPACE, "name": "aws-auth"}}
+        assert f"are named {PLACER}" in answer(named)
+    event = {
+        "kind": "Event",
+        "metadata": {"namespace": namespace.name, "name": "about.0123456789abcdef"},
+        "involvedObject": {"kind": "Pod", "namespace": namespace.name, "name": "about"},
+        "source": {"component": PLACER},
+        "reportingComponent": PLACER,
+        "type": "Normal",
+        "reason": "Test",
+        "message": "a test",
+    }
+    assert "created" in answer(event)
+    changes: tuple[Object, ...] = (
+        {"metadata": event["metadata"] | {"name": "other.0123456789abcdef"}},
+        {"metadata": event["metadata"] | {"name": "about.x"}},
+        {"source": {"component": "kubelet"}},
+        {"reportingComponent": "kubelet"},
+        {"involvedObject": event["involvedObject"] | {"kind": "Secret"}},
+        {"related": {"kind": "Pod", "namespace": namespace.name, "name": "about"}},
+    )
+    for change in changes:
+        assert "only events of the component" in answer(event | change), change
+    held = {"metadata": event["metadata"] | {"finalizers": ["example.com/hold"]}}
+    assert "neither finalizers nor owners" in answer(event | held)
 
 
 def test_a_node_that_takes_a_servers_label_keeps_no_group_off_it_and_is_named_in_an_event(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -218,6 +219,18 @@ def new_slice(node: str, *, pool: str = "", driver: str = "neuron.aws.com", **sp
     }
 
 
+OWNER: Object = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "x"}
+HOLDS: tuple[Object, ...] = (
+    {"finalizers": ["example.com/hold"]},
+    {"labels": {"example.com/instance": "x"}},
+    {"ownerReferences": [{**OWNER, "name": "node-2"}]},
+    {"ownerReferences": [{**OWNER, "kind": "Namespace"}]},
+    {"ownerReferences": [{**OWNER, "apiVersion": "example.com/v1"}]},
+    {"ownerReferences": [{**OWNER, "blockOwnerDeletion": True}]},
+)
+"""Metadata that keeps a slice from being deleted, or something else, or makes it a part of another's."""
+
+
 def denied(client: Transport, method: str, path: str, body: Object | None = None) -> str:
     """The text of a refusal with status 403."""
     with pytest.raises(ApiError) as caught:
@@ -241,6 +254,58 @@ def test_a_driver_cannot_create_slices_of_others(
     lab: object, driver_client: Transport, change: dict[str, str], text: str
 ) -> None:
     assert text in denied(driver_client, "POST", SLICES, new_slice(**change))
+
+
+@pytest.mark.parametrize("metadata", HOLDS, ids=json.dumps)
+def test_a_driver_gives_its_slices_nothing_that_holds_them_or_others(
+    driver: Installation, driver_client: Transport, nodes: Sequence[str], metadata: Object
+) -> None:
+    """Not to new ones, and not to those there are."""
+    asked = new_slice(nodes[0])
+    text = 'no finalizer, no label and no owner but the Node "node-1"'
+    assert text in denied(driver_client, "POST", SLICES, asked | {"metadata": asked["metadata"] | metadata})
+    (own,) = driver.kube.slices(nodes[0])
+    changed = own | {"metadata": own["metadata"] | metadata}
+    assert text in denied(driver_client, "PUT", f"{SLICES}/{own['metadata']['name']}", changed)
+
+
+def test_a_driver_annotates_its_slices_with_their_writer_only(
+    driver: Installation, driver_client: Transport, nodes: Sequence[str]
+) -> None:
+    asked = new_slice(nodes[0])
+    noted = asked["metadata"] | {"annotations": {"example.com/note": "x"}}
+    text = "no annotation of a slice but neuron.aws.com/published-by"
+    assert text in denied(driver_client, "POST", SLICES, asked | {"metadata": noted})
+
+
+def test_what_an_administrator_has_put_on_a_slice_hinders_no_driver(
+    driver: Installation, driver_client: Transport, nodes: Sequence[str]
+) -> None:
+    """Finalizer, label and annotation stay, and a driver with such a slice still changes it, but takes none away."""
+    kube, node = driver.kube, nodes[0]
+    (own,) = kube.slices(node)
+    path = f"{SLICES}/{own['metadata']['name']}"
+    put = {"finalizers": ["example.com/hold"], "labels": {"example.com/a": "b"}, "annotations": {"example.com/c": "d"}}
+    kube.kubectl("patch", "resourceslice", own["metadata"]["name"], "--type=merge", "-p", json.dumps({"metadata": put}))
+    try:
+        (own,) = kube.slices(node)
+        fewer = own | {"spec": own["spec"] | {"devices": own["spec"]["devices"][:1]}}
+        driver_client.request("PUT", path, body=fewer)
+
+        def restored() -> bool:
+            (found,) = kube.slices(node)
+            return bool(found["spec"]["devices"] == own["spec"]["devices"])
+
+        eventually("the devices to be back", restored, 10)
+        (now,) = kube.slices(node)
+        assert (now["metadata"]["finalizers"], now["metadata"]["labels"]) == (put["finalizers"], put["labels"])
+        without = now | {"metadata": now["metadata"] | {"finalizers": []}}
+        assert "no finalizer" in denied(driver_client, "PUT", path, without)
+    finally:
+        taken = {"finalizers": None, "labels": None, "annotations": {"example.com/c": None}}
+        kube.kubectl(
+            "patch", "resourceslice", own["metadata"]["name"], "--type=merge", "-p", json.dumps({"metadata": taken})
+        )
 
 
 def test_a_driver_can_neither_change_nor_delete_the_slices_of_another_node(
@@ -489,7 +554,7 @@ def report(node: str, *, component: str = "neuron-dra-driver", **fields: object)
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"generateName": "test-", "namespace": "default"},
+        "metadata": {"name": f"{node}.{secrets.token_hex(8)}", "namespace": "default"},
         "involvedObject": {"kind": "Node", "name": node},
         "reason": "Test",
         "message": "a test",
@@ -533,6 +598,31 @@ def test_a_driver_cannot_report_on_others_nor_as_another(
     assert text in denied(driver_client, "POST", REPORTS, report("node-1", **fields))
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"name": "node-2.0123456789abcdef"},
+        {"name": "node-1.example.0123456789abcdef"},
+        {"name": "node-10.0123456789abcdef"},
+        {"name": "node-1.0123456789abcde"},
+        {"name": "node-1.0123456789abcdef0"},
+        {"name": "node-1.0123456789ABCDEF"},
+        {"name": "node-1"},
+        {"name": None, "generateName": "node-1."},
+        {"name": None, "generateName": "node-2."},
+        {"finalizers": ["example.com/hold"]},
+        {"ownerReferences": [OWNER]},
+    ],
+    ids=json.dumps,
+)
+def test_a_driver_names_its_events_after_its_node_and_nothing_holds_them(
+    lab: object, driver_client: Transport, metadata: Object
+) -> None:
+    asked = report("node-1")
+    text = denied(driver_client, "POST", REPORTS, asked | {"metadata": asked["metadata"] | metadata})
+    assert 'named "node-1." and 16 hexadecimal digits, without finalizers and owners' in text
+
+
 def test_a_driver_cannot_change_what_others_reported_on_its_node(
     driver: Installation, driver_client: Transport, nodes: Sequence[str]
 ) -> None:
@@ -546,7 +636,8 @@ def test_a_driver_cannot_change_what_others_reported_on_its_node(
 
 def test_a_driver_cannot_report_in_other_namespaces(driver_client: Transport, nodes: Sequence[str]) -> None:
     path = REPORTS.replace("default", "kube-system")
-    body = report(nodes[0], metadata={"generateName": "test-", "namespace": "kube-system"})
+    body = report(nodes[0])
+    body["metadata"]["namespace"] = "kube-system"
     assert "cannot create resource" in denied(driver_client, "POST", path, body)
 
 

@@ -288,7 +288,8 @@ PODS = {IDS, ALLOCATED, ALLOC_TIME, RESOURCE_TYPE, CORES, DEVICES, ALLOCATION, O
 def test_policies_name_the_service_account_and_the_annotations_that_are_written(
     workload: str, nodes: set[str], pods: set[str]
 ) -> None:
-    objects = [item for item in objects_of(workload) if not item["metadata"]["name"].endswith("-own-events")]
+    others = ("-own-events", "-own-objects")
+    objects = [item for item in objects_of(workload) if not item["metadata"]["name"].endswith(others)]
     spec = of_kind(objects, "ValidatingAdmissionPolicy")["spec"]
     account = of_kind(objects, "ServiceAccount")["metadata"]
     user = f"system:serviceaccount:{account['namespace']}:{account['name']}"

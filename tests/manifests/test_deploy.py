@@ -143,7 +143,7 @@ def test_all_settings_together_are_valid_and_in_the_namespace_of_choice(tmp_path
     text = yaml.safe_dump_all(made)
     assert not re.search(r"namespace: neuron-dra-driver\b|serviceaccount:neuron-dra-driver:", text)
     policies = [item for item in made if item["kind"] == "ValidatingAdmissionPolicy"]
-    assert len(policies) == 6
+    assert len(policies) == 7
     assert all("serviceaccount:neuron-system:" in json.dumps(item["spec"]["matchConditions"]) for item in policies)
     daemonset = pod_spec(of_kind(made, "DaemonSet"))
     assert {"key": "dedicated", "operator": "Equal", "value": "neuron", "effect": "NoSchedule"} in daemonset[

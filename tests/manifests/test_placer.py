@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import kubernetes_validate
@@ -42,15 +43,15 @@ def test_what_is_added_is_valid_and_has_the_placers_name(
         "ClusterRoleBinding": 1,
         "Role": 1,
         "RoleBinding": 1,
-        "ValidatingAdmissionPolicy": 2,
-        "ValidatingAdmissionPolicyBinding": 2,
+        "ValidatingAdmissionPolicy": 3,
+        "ValidatingAdmissionPolicyBinding": 3,
         "PodDisruptionBudget": 1,
         "Deployment": 1,
     }
     assert objects[-1]["kind"] == "Deployment", "pods come after what limits them"
     for item in objects:
         kubernetes_validate.validate(item, version, strict=True)
-        assert item["metadata"]["name"] in {PLACER, f"{PLACER}-annotations"}
+        assert item["metadata"]["name"] in {PLACER, f"{PLACER}-annotations", f"{PLACER}-own-objects"}
 
 
 def test_the_placer_may_do_exactly_this() -> None:
@@ -79,17 +80,23 @@ def test_the_placer_may_do_exactly_this() -> None:
 
 
 def test_the_policy_limits_the_placer_to_pods_with_its_gate() -> None:
-    spec, others = (item["spec"] for item in added() if item["kind"] == "ValidatingAdmissionPolicy")
+    spec, others, created = (item["spec"] for item in added() if item["kind"] == "ValidatingAdmissionPolicy")
     (condition,) = spec["matchConditions"]
     account = f"system:serviceaccount:neuron-dra-driver:{PLACER}"
     assert condition["expression"] == f'request.userInfo.username == "{account}"'
     expressions = " ".join(item["expression"] for item in spec["variables"])
     assert f"'{GATE}'" in expressions
     assert f"'{PLACED_ANNOTATION}'" in expressions
-    assert spec["failurePolicy"] == others["failurePolicy"] == "Fail"
+    assert spec["failurePolicy"] == others["failurePolicy"] == created["failurePolicy"] == "Fail"
+    assert created["matchConditions"][0]["expression"] == condition["expression"]
+    texts = " ".join(item["expression"] for item in created["validations"])
+    assert set(re.findall(r"== '([a-z-]+)'", texts)) == {LEASE_NAME}
+    assert "in ['Pod', 'Node']" in texts
     assert others["matchConditions"][0]["expression"] == f'request.userInfo.username != "{account}"'
     (changed,) = (item["expression"] for item in others["variables"] if item["name"] == "changed")
     assert all(f"'{name}'" in changed for name in (PLACED_ANNOTATION, SINCE_ANNOTATION, STUCK_ANNOTATION))
+    (ours,) = (item["expression"] for item in spec["variables"] if item["name"] == "ours")
+    assert set(re.findall(r"'(\S+)'", ours)) == {PLACED_ANNOTATION, SINCE_ANNOTATION, STUCK_ANNOTATION}
 
 
 def test_the_pods_have_no_privilege() -> None:

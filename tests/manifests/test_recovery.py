@@ -62,7 +62,11 @@ def test_recovery_may_do_exactly_this() -> None:
 
 @needs_helm
 def test_the_policy_names_what_recovery_writes_on_nodes_and_nothing_else() -> None:
-    spec = of_kind(objects_of(WORKLOAD), "ValidatingAdmissionPolicy")["spec"]
+    policies = [item["spec"] for item in objects_of(WORKLOAD) if item["kind"] == "ValidatingAdmissionPolicy"]
+    spec, created = policies
+    texts = " ".join(item["expression"] for item in created["validations"])
+    assert set(re.findall(r"== '([a-z-]+)'", texts)) == {NAME}
+    assert created["matchConditions"][0]["expression"] == spec["matchConditions"][0]["expression"]
     (condition,) = spec["matchConditions"]
     account = of_kind(objects_of(WORKLOAD), "ServiceAccount")["metadata"]
     user = f"system:serviceaccount:{account['namespace']}:{account['name']}"

@@ -367,3 +367,76 @@ spec:
   policyName: {{ .name | quote }}
   validationActions: [Deny]
 {{- end -}}
+
+{{/*
+A policy for what an elected controller creates, with its binding: dict "root" "workload", "own", the name of its lease,
+of its ConfigMap and as the source of its events, and "about", the kinds of objects that its events are about, if it
+writes any. RBAC cannot give the right to create under one name only: without the policy, a controller that was taken
+over could make ConfigMaps that other programs read, and take the names of others' leases and events.
+*/}}
+{{- define "neuron.ownObjectsPolicy" -}}
+{{- $name := printf "%s-own-objects" .workload.base -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  {{- include "neuron.metadata" (dict "root" .root "workload" .workload "name" $name) | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups: [""]
+      apiVersions: [v1]
+      resources: [configmaps, events]
+      operations: [CREATE, UPDATE, DELETE]
+      scope: '*'
+    - apiGroups: [coordination.k8s.io]
+      apiVersions: [v1]
+      resources: [leases]
+      operations: [CREATE, UPDATE, DELETE]
+      scope: '*'
+  matchConditions:
+  - name: is-the-controller
+    expression: request.userInfo.username == "{{ include "neuron.user" .workload }}"
+  variables:
+  - name: isEvent
+    expression: request.resource.resource == 'events'
+  - name: event
+    expression: >-
+      request.operation == 'CREATE' && variables.isEvent ? dyn(object) : dyn({})
+  - name: about
+    expression: variables.event.?involvedObject.?name.orValue('')
+  - name: prefix
+    expression: >-
+      (size(variables.about) > 200 ? variables.about.substring(0, 200) : variables.about) + '.'
+  validations:
+  - reason: Forbidden
+    expression: >-
+      request.operation != 'DELETE' && (variables.isEvent || object.metadata.name == '{{ .own }}')
+    message: This service account may write only leases and ConfigMaps that are named {{ .own }}, and delete nothing.
+  - reason: Forbidden
+    expression: >-
+      request.operation != 'DELETE' && !has(object.metadata.finalizers) && !has(object.metadata.ownerReferences)
+    message: This service account may give what it writes neither finalizers nor owners.
+  # As the program names them (kube/api/events.py), and every version before it.
+  - reason: Forbidden
+    expression: >-
+      !variables.isEvent ||
+      {{- if .about }} (
+      variables.event.?involvedObject.?kind.orValue('') in [{{ range $i, $kind := .about }}{{ if $i }}, {{ end }}'{{ $kind }}'{{ end }}] &&
+      !has(variables.event.related) &&
+      variables.event.?source.?component.orValue('') == '{{ .own }}' &&
+      variables.event.?reportingComponent.orValue('') == '{{ .own }}' &&
+      object.metadata.name.startsWith(variables.prefix) &&
+      object.metadata.name.substring(size(variables.prefix)).matches('^[0-9a-f]{16}$'))
+      {{- else }} false
+      {{- end }}
+    message: >-
+      {{- if .about }}
+      This service account may create only events of the component {{ .own }} about a {{ join " or a " .about }}, named
+      after it and 16 hexadecimal digits.
+      {{- else }}
+      This service account may write no events.
+      {{- end }}
+---
+{{ include "neuron.policyBinding" (dict "root" .root "workload" .workload "name" $name) }}
+{{- end -}}
