@@ -10,7 +10,7 @@ from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.text import first_of
 
 if TYPE_CHECKING:
-    from dra_driver.kube.objects.resource import PartialResourceClaim
+    from dra_driver.kube.objects.resource import AllocatedClaim
 
 MAX_LISTED = 10
 """Claims that are named, and pods of one."""
@@ -35,11 +35,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the claims in use; raises ApiError if they cannot be read."""
-    from dra_driver.kube.api.codec import PARTIAL_RESOURCE_CLAIMS
+    from dra_driver.kube.api.codec import ALLOCATED_CLAIMS
     from dra_driver.kube.api.resources import Collection
 
-    claims, _ = Collection(daemon.transport(args.kubeconfig), PARTIAL_RESOURCE_CLAIMS).list_all()
-    found = sorted(text for claim in claims if (text := _use(claim)))
+    uses, _ = Collection(daemon.transport(args.kubeconfig), ALLOCATED_CLAIMS).select(_use)
+    found = sorted(uses)
     if not found:
         print("No pod uses devices of this driver.")
         return 0
@@ -49,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
     return 1
 
 
-def _use(claim: PartialResourceClaim) -> str:
-    """The claim and its pods, if it holds devices of this driver; else ""."""
-    allocation = claim.status.allocation
-    ours = allocation and any(result.driver == DRIVER_NAME for result in allocation.devices.results)
+def _use(claim: AllocatedClaim) -> str | None:
+    """The claim and its pods, if it holds devices of this driver."""
+    if not claim.has_devices(DRIVER_NAME):
+        return None
     users = first_of([user.name for user in claim.status.reserved_for], MAX_LISTED)
-    return f"{claim.metadata.namespace}/{claim.metadata.name}, used by {users}" if ours and users else ""
+    return f"{claim.metadata.namespace}/{claim.metadata.name}, used by {users}" if users else None

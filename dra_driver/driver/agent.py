@@ -25,6 +25,7 @@ from dra_driver.driver.node_labels import LABELS, labels
 from dra_driver.driver.offering import Offering
 from dra_driver.driver.resourceslices.controller import Desired, SliceController, SlicePolicy
 from dra_driver.driver.resourceslices.devices import is_ultraserver
+from dra_driver.driver.resourceslices.holders import Holders
 from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper, held_devices, prepared_devices
 from dra_driver.driver.resourceslices.reconcile import DriverInstance
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS
@@ -143,6 +144,7 @@ class NodeAgent:
             ),
             self._publish,
             lambda: self._plugin.registration.problem() is None,
+            Holders(api, self._checkpoint, settings.node_name).of,
         )
         self._slices = SliceController(
             api,

@@ -61,9 +61,10 @@ class Offering(DeviceSource):
         settings: what an administrator sets.
         health: how well the chips are, as far as it is known.
         plugin_pods: the pods that have chips from a device plugin; None: not known.
-        keeper: says which devices claims hold.
+        keeper: says which devices stay that are not wanted any more.
         publish: called with each offer that is to be published, and what is held back from it.
         registered: whether kubelet has registered the driver: before that, no first slice.
+        holders: which of some devices claims hold, by their names; None: not known.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Offering(DeviceSource):
         keeper: Keeper,
         publish: Callable[[Desired, HeldBack], None],
         registered: Callable[[], bool] = lambda: True,
+        holders: Callable[[Collection[str]], Collection[str] | None] = lambda _: None,
     ) -> None:
         self._settings = settings
         self._health = health
@@ -81,6 +83,7 @@ class Offering(DeviceSource):
         self._keeper = keeper
         self._publish = publish
         self._registered = registered
+        self._holders = holders
         self._lock = threading.Lock()
         self._wanted = settings.partitions
         """By the label of this node, else by the setting for all; None: nothing in particular."""
@@ -119,9 +122,9 @@ class Offering(DeviceSource):
 
     # What the slice controller asks
 
-    def held(self) -> Collection[str] | None:
+    def held(self, devices: Collection[str]) -> Collection[str] | None:
         """See ``DeviceSource``."""
-        return self._keeper.held()
+        return self._holders(devices)
 
     def too_early(self) -> bool:
         """See ``DeviceSource``."""

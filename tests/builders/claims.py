@@ -16,6 +16,7 @@ from dra_driver.driver.claims.metadata import MetadataDirectory
 from dra_driver.driver.claims.model import Needs, Plan, PlanSettings
 from dra_driver.driver.claims.prepare import NodeFacts, Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
+from dra_driver.kube.api.codec import decode
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.cdi import Spec, SpecDirectory
@@ -34,12 +35,12 @@ from dra_driver.kube.objects.core import (
 )
 from dra_driver.kube.objects.meta import ObjectMeta, OwnerReference
 from dra_driver.kube.objects.resource import (
+    AllocatedClaim,
     AllocationResult,
     DeviceAllocationConfiguration,
     DeviceAllocationResult,
     DeviceRequestAllocationResult,
     OpaqueDeviceConfiguration,
-    PartialResourceClaim,
     ResourceClaim,
     ResourceClaimConsumerReference,
     ResourceClaimStatus,
@@ -230,10 +231,11 @@ class ApiServer(ResourceApi):
             raise missing()
         return self.pods[name]
 
-    def list_claims(self) -> list[PartialResourceClaim]:
+    def list_claims(self, driver: str, pool: str) -> list[AllocatedClaim]:
         self.lists += 1
         self._fail()
-        return list(self.claims.values())
+        stored = [decode(msgspec.json.encode(item), AllocatedClaim, "a claim") for item in self.claims.values()]
+        return [item for item in stored if item.has_devices(driver, pool)]
 
     def _fail(self) -> None:
         if self.trouble:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,7 +60,7 @@ class Held(DeviceSource):
     names: set[str] | None = field(default_factory=set)
     asked: int = 0
 
-    def held(self) -> set[str] | None:
+    def held(self, devices: Collection[str]) -> set[str] | None:
         self.asked += 1
         return self.names
 

@@ -35,7 +35,7 @@ from dra_driver.driver.claims.model import (
 )
 from dra_driver.driver.claims.numbering import container_units, for_extended_resources, numbered
 from dra_driver.kube.matching import tolerates
-from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
+from dra_driver.kube.objects.resource import AllocatedClaim, DeviceRequestAllocationResult, PartialResourceClaim
 from dra_driver.neuron.health.policy import Blocking
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME, LOGICAL_CORE_VARIABLES, VISIBLE_CORES
@@ -270,7 +270,7 @@ def own_results(claim: PartialResourceClaim) -> list[DeviceRequestAllocationResu
     return results
 
 
-def users(claim: PartialResourceClaim) -> frozenset[str] | None:
+def users(claim: PartialResourceClaim | AllocatedClaim) -> frozenset[str] | None:
     """UIDs of the pods that the claim is reserved for; None when it is reserved for something else than pods too."""
     reserved = claim.status.reserved_for
     if any(consumer.resource != "pods" or consumer.api_group for consumer in reserved):
@@ -278,7 +278,7 @@ def users(claim: PartialResourceClaim) -> frozenset[str] | None:
     return frozenset(consumer.uid for consumer in reserved)
 
 
-def consumers_of(claim: PartialResourceClaim) -> tuple[tuple[str, str], ...]:
+def consumers_of(claim: PartialResourceClaim | AllocatedClaim) -> tuple[tuple[str, str], ...]:
     """Names and UIDs of the pods that the claim is reserved for, in order."""
     reserved = claim.status.reserved_for
     return tuple(sorted((item.name, item.uid) for item in reserved if item.resource == "pods" and not item.api_group))

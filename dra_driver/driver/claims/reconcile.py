@@ -16,12 +16,14 @@ of this boot, or kubelet lists them for a container. The same holds for a spec o
 The API server is asked seldom: for a claim once in half an hour, more seldom on a node with many claims, and every five
 minutes while it seems gone; at once when its file was removed, and the first time when it was prepared before the node
 was booted. Unreadable files have no name to ask for, so for those all claims are listed, at once and then every five
-minutes. A node without claims asks nothing.
+minutes; not for those that the last list had, whose names are known then, and more seldom once they are gone for sure.
+A node without claims asks nothing.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import zlib
@@ -39,7 +41,12 @@ from dra_driver.driver.claims.planner import consumers_of, refreshed, users
 from dra_driver.kube.api.errors import ApiError, DecodeError
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.cdi import SpecDirectory, encode
-from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
+from dra_driver.kube.objects.resource import (
+    AllocatedClaim,
+    AllocatedDevice,
+    DeviceRequestAllocationResult,
+    PartialResourceClaim,
+)
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.partitions import chips_of
@@ -83,7 +90,11 @@ class ClaimObserver:
         self.known: dict[str, ClaimObservation] = {}
         """The answers so far."""
         self._due: dict[str, float] = {}
-        self._list_due = clock()
+        self._asked_at = -math.inf
+        """When it was last asked about unreadable files."""
+        self._list_wait = CHECK_DOUBTFUL
+        self._names: dict[str, tuple[str, str]] = {}
+        """Namespaces and names of claims with unreadable files, of those that the last list had."""
 
     def due(self, held: PreparedClaims) -> list[Plan]:
         """Claims whose turn it is. Forgets claims that are no longer held."""
@@ -102,7 +113,8 @@ class ClaimObserver:
 
     def list_due(self, held: PreparedClaims) -> bool:
         """Whether unreadable files make it time for a list."""
-        return bool(held.quarantined) and self._list_due <= self._clock()
+        wait = self._list_wait if held.quarantined.keys() <= self.known.keys() else CHECK_DOUBTFUL
+        return bool(held.quarantined) and self._asked_at + wait <= self._clock()
 
     def ask(self, plan: Plan) -> None:
         """Get a claim. ApiError when the server cannot be asked; it stays due."""
@@ -121,17 +133,49 @@ class ClaimObserver:
         here = self.known[plan.uid].here
         self._due[plan.uid] = self._clock() + (_again(len(self._due)) if here else CHECK_DOUBTFUL)
 
-    def ask_list(self, uids: Iterable[str]) -> None:
-        """Look for claims by UID in a list of all. ApiError when the server cannot be asked."""
-        self._list_due = self._clock() + CHECK_DOUBTFUL
-        claims = {claim.metadata.uid: claim for claim in self._source.list_claims()}
+    def ask_list(self, uids: Collection[str]) -> None:
+        """Look for claims by UID: by the names that the last list gave, and in a list of all if it did not have one.
+
+        ApiError when the server cannot be asked.
+        """
+        self._asked_at, before, self._list_wait = self._clock(), self._list_wait, CHECK_DOUBTFUL
+        self._names = {uid: name for uid, name in self._names.items() if uid in uids}
+        if all(self._is_here(uid) for uid in uids):
+            return
+        claims = {claim.metadata.uid: claim for claim in self._source.list_claims(DRIVER_NAME, self._node_name)}
+        self._names = {uid: (claim.metadata.namespace, claim.metadata.name) for uid, claim in claims.items()}
         for uid in uids:
             self._note(uid, claims.get(uid))
+        # What is gone for sure and is not released waits for the node: another list would say the same.
+        surely = [self.known[uid].surely_gone for uid in uids if uid not in claims]
+        if surely and all(surely):
+            self._list_wait = min(2 * before, CHECK_AGAIN)
 
-    def _note(self, uid: str, claim: PartialResourceClaim | None) -> None:
-        now = self._clock()
+    def _is_here(self, uid: str) -> bool:
+        """Whether a claim that the last list had is still there, and allocated here; if so, that is noted."""
+        if uid not in self._names:
+            return False
+        try:
+            claim = self._source.get_claim(*self._names[uid])
+        except ApiError as error:
+            if not error.object_missing:
+                raise
+            return False
+        if not self._own(uid, claim):
+            return False
+        self._note(uid, claim)
+        return True
+
+    def _own(
+        self, uid: str, claim: PartialResourceClaim | AllocatedClaim | None
+    ) -> list[AllocatedDevice | DeviceRequestAllocationResult]:
+        """The devices of this node that the claim of that UID has."""
         results = () if claim is None or claim.metadata.uid != uid else claim.status.results
-        own = [item for item in results if (item.driver, item.pool) == (DRIVER_NAME, self._node_name)]
+        return [item for item in results if (item.driver, item.pool) == (DRIVER_NAME, self._node_name)]
+
+    def _note(self, uid: str, claim: PartialResourceClaim | AllocatedClaim | None) -> None:
+        now = self._clock()
+        own = self._own(uid, claim)
         before = self.known.get(uid)
         if before is not None and before.here == bool(own):
             answer = replace(before, checked=now, checks=before.checks + 1)
@@ -141,7 +185,7 @@ class ClaimObserver:
             answer = replace(answer, chips=self._chips(own), pods=users(claim), consumers=consumers_of(claim))
         self.known[uid] = answer
 
-    def _chips(self, own: Iterable[DeviceRequestAllocationResult]) -> frozenset[int] | None:
+    def _chips(self, own: Iterable[AllocatedDevice | DeviceRequestAllocationResult]) -> frozenset[int] | None:
         """What a claim holds alone; None when a device is of unknown chips, which may be any."""
         held: set[int] = set()
         for result in own:

@@ -132,10 +132,10 @@ class Desired:
 class DeviceSource:
     """Who says what is desired, and is asked meanwhile. As it stands: one whose devices no claim holds for long."""
 
-    def held(self) -> Collection[str] | None:
-        """Names of the pool's devices that claims hold now; None when that cannot be found out.
+    def held(self, devices: Collection[str]) -> Collection[str] | None:  # noqa: ARG002 # as below
+        """Which of these devices claims hold now, by their names; None when that cannot be found out.
 
-        Asked only where the server keeps no taints.
+        Asked only where the server keeps no taints, of unhealthy devices.
         """
         return None
 

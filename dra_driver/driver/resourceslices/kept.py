@@ -25,7 +25,7 @@ from dra_driver.driver.resourceslices.devices import RETIRED, KeptDevice, shapes
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.objects.meta import seconds
-from dra_driver.kube.objects.resource import Device, PartialResourceClaim
+from dra_driver.kube.objects.resource import AllocatedClaim, Device, PartialResourceClaim
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.partitions import device_of
 from dra_driver.util.errors import DriverError
@@ -159,17 +159,25 @@ def prepared_devices(checkpoint: Checkpoint) -> dict[str, int | None] | None:
 def held_devices(api: ResourceApi, checkpoint: Checkpoint, node_name: str) -> frozenset[str] | None:
     """Names of the node's devices that are prepared, or allocated to a claim; None when that cannot be found out."""
     try:
+        if prepared_names(checkpoint) is None:
+            return None
         # First: a claim is allocated before it is prepared, and what is prepared stays so without its claim.
-        listed = allocated(api.list_claims(), DRIVER_NAME, node_name)
-        with checkpoint.locked(time.monotonic() + HELD_PATIENCE) as held:
-            prepared = {device.device for entry in held.entries.values() for device in entry.plan.devices}
-            return None if held.quarantined else listed | prepared
+        listed = allocated(api.list_claims(DRIVER_NAME, node_name), DRIVER_NAME, node_name)
+        prepared = prepared_names(checkpoint)
+        return None if prepared is None else listed | prepared
     except DriverError as error:
         log.warning("it is not known which devices claims hold, so all devices stay published: %s", error)
         return None
 
 
-def allocated(claims: Iterable[PartialResourceClaim], driver: str, pool: str) -> frozenset[str]:
+def prepared_names(checkpoint: Checkpoint) -> frozenset[str] | None:
+    """Names of the prepared devices; None while an unreadable file may have any. Raises DriverError."""
+    with checkpoint.locked(time.monotonic() + HELD_PATIENCE) as held:
+        names = frozenset(device.device for entry in held.entries.values() for device in entry.plan.devices)
+        return None if held.quarantined else names
+
+
+def allocated(claims: Iterable[AllocatedClaim | PartialResourceClaim], driver: str, pool: str) -> frozenset[str]:
     """Names of the pool's devices that are allocated to one of the claims."""
     return frozenset(
         result.device

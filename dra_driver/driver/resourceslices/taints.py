@@ -67,6 +67,11 @@ class Publication:
     """Names of the unhealthy devices that stay on offer without a taint, because a claim holds them."""
 
 
+def unhealthy(devices: Iterable[Device]) -> frozenset[str]:
+    """Names of the devices that are to be given to nobody."""
+    return frozenset(device.name for device in devices if any(t.effect in BLOCKING for t in device.taints))
+
+
 def without_unhealthy(devices: Sequence[Device], held: Collection[str] | None) -> Publication:
     """For a server that keeps no taints.
 
@@ -74,9 +79,9 @@ def without_unhealthy(devices: Sequence[Device], held: Collection[str] | None) -
         devices: with their taints.
         held: names of the devices that claims hold; None: not known, so it may be any.
     """
-    unhealthy = frozenset(device.name for device in devices if any(t.effect in BLOCKING for t in device.taints))
-    stays = unhealthy if held is None else unhealthy.intersection(held)
-    withdrawn = unhealthy - stays
+    sick = unhealthy(devices)
+    stays = sick if held is None else sick.intersection(held)
+    withdrawn = sick - stays
     return Publication(bare(device for device in devices if device.name not in withdrawn), withdrawn, stays)
 
 
@@ -102,13 +107,13 @@ class TaintPolicy:
         api: the API server.
         driver: DRA driver name.
         node: name of the node, and of its pool.
-        held: names of the pool's devices that claims hold now; None when that cannot be found out.
+        held: which of these devices claims hold now, by their names; None when that cannot be found out.
     """
 
     api: ResourceApi
     driver: str
     node: str
-    held: Callable[[], Collection[str] | None]
+    held: Callable[[Collection[str]], Collection[str] | None]
     problem: str = ""
     """Why taints that there are now are not published, or ""."""
     _server: ServerVersion = field(default=ServerVersion())
@@ -137,4 +142,5 @@ class TaintPolicy:
         if self._logged != self.problem:
             log.warning("%s", self.problem)
             self._logged = self.problem
-        return without_unhealthy(devices, self.held())
+        sick = unhealthy(devices)
+        return without_unhealthy(devices, self.held(sick) if sick else sick)

@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 import urllib3
 
-from dra_driver.kube.api.errors import Unreachable, refusal
+from dra_driver.kube.api.errors import TooLarge, Unreachable, refusal
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted
 
@@ -38,6 +38,11 @@ READ_TIMEOUT: Final = 15.0
 """Seconds without a byte after which a request is given up."""
 REQUEST_SECONDS: Final = 3.0
 """Timeout of a controller's requests, for connecting and for the response each: shorter than a term of election."""
+MAX_OBJECT_BYTES: Final = 12 << 20
+"""Of one object as JSON. etcd takes at most 1.5 MiB (``--max-request-bytes``) of its protobuf, of which Go's encoder
+writes each ``<``, ``>``, ``&`` and control character as six bytes (``encoding/json``, HTML escaping). So whoever may
+create claims or pods can make one of 9 MiB, and with a smaller limit that one would keep all others from being listed.
+"""
 POOL_SIZE: Final = 32
 """Maximum number of idle connections. More may be open at once; the excess is closed after use."""
 JSON: Final = "application/json"
@@ -46,6 +51,8 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_SECONDS: Final = 60.0
 """Seconds after which a token is read again; kubelet renews it at 80 % of its lifetime."""
 
+_CHUNK: Final = 1 << 16
+"""Bytes that are read, and unpacked, at once."""
 _NO_RETRIES: Final = urllib3.Retry(total=False, redirect=False)
 _KEEP_ALIVE: Final = (
     *urllib3.connection.HTTPConnection.default_socket_options,
@@ -247,7 +254,7 @@ class Response:
     """A successful response: HTTP status (2xx) and body."""
 
     status: int
-    body: bytes
+    body: bytes | bytearray
 
 
 class Stream:
@@ -266,11 +273,18 @@ class Stream:
             log.debug("the stream had ended already")  # no reader is left to wake
 
     def __iter__(self) -> Iterator[bytes]:
-        """Iterate over complete lines without line ends; raises Unreachable if the connection is lost."""
+        """Iterate over complete lines without line ends.
+
+        Raises Unreachable if the connection is lost, TooLarge for a line of more than ``MAX_OBJECT_BYTES``.
+        """
         pending = bytearray()
         try:
-            for chunk in self._response.stream(65536, decode_content=True):
+            for chunk in self._response.stream(_CHUNK, decode_content=True):
                 pending += chunk
+                if b"\n" not in chunk:
+                    if len(pending) > MAX_OBJECT_BYTES:
+                        raise _too_large("a watch event", MAX_OBJECT_BYTES)
+                    continue
                 *lines, rest = pending.split(b"\n")
                 pending = rest
                 for line in lines:
@@ -408,6 +422,7 @@ class Transport:
         body: object = None,
         content_type: str = JSON,
         timeout: float | None = None,
+        most: int = MAX_OBJECT_BYTES,
     ) -> Response:
         """Send a request and read the response.
 
@@ -419,14 +434,16 @@ class Transport:
             content_type: media type of the body: JSON, or a format that includes JSON (YAML, patches).
             timeout: seconds without a byte after which the request is given up, also while connecting; None: as
                 configured.
+            most: bytes of the body that are read, after it was unpacked.
 
         Raises:
             ApiError: any status other than 2xx.
+            TooLarge: the body has more bytes.
             Unreachable: no response.
         """
         limit = self._endpoint.config.timeout if timeout is None else timeout
         endpoint, answer = self._open(method, path, query, body, content_type, limit)
-        data = _read(endpoint, method, path, answer)
+        data = _read(endpoint, method, path, answer, most)
         if not 200 <= answer.status < 300:
             raise refusal(method, path, answer.status, data, answer.headers.get("Retry-After"))
         return Response(answer.status, data)
@@ -447,7 +464,7 @@ class Transport:
         endpoint, answer = self._open("GET", path, query, None, JSON, self._endpoint.config.timeout)
         try:
             if not 200 <= answer.status < 300:
-                data = _read(endpoint, "GET", path, answer, 4096)
+                data = _read(endpoint, "GET", path, answer, MAX_OBJECT_BYTES)
                 raise refusal("GET", path, answer.status, data, answer.headers.get("Retry-After"))
             connection = answer.connection
             if isinstance(connection, urllib3.connection.HTTPConnection) and connection.sock is not None:
@@ -538,13 +555,26 @@ def _send(
 
 
 def _read(
-    endpoint: _Endpoint, method: str, path: str, answer: urllib3.BaseHTTPResponse, most: int | None = None
-) -> bytes:
-    """The body, or at most ``most`` bytes of it."""
+    endpoint: _Endpoint, method: str, path: str, answer: urllib3.BaseHTTPResponse, most: int
+) -> bytes | bytearray:
+    """The body, unpacked; TooLarge if it has more than ``most`` bytes, of which no more are held in memory."""
+    body = bytearray()
     try:
-        return answer.read(most)
+        while chunk := answer.read(_CHUNK):
+            body += chunk
+            if len(body) > most:
+                answer.close()  # what is left of it is not waited for
+                raise _too_large(f"the answer to {method} {path}", most)
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise _unreachable(endpoint, method, path, error) from error
+    return body
+
+
+def _too_large(what: str, most: int) -> TooLarge:
+    return TooLarge(
+        f"{what} has more than {most >> 20} MiB, and was not read",
+        remedy="check whether a proxy or something else than the API server answers at this address",
+    )
 
 
 def _unreachable(endpoint: _Endpoint, method: str, path: str, error: BaseException) -> Unreachable:

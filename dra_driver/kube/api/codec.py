@@ -19,6 +19,7 @@ from dra_driver.kube.objects.resource import (
     GROUP,
     TAINT_RULE_VERSIONS,
     VERSIONS,
+    AllocatedClaim,
     DeviceTaintRule,
     PartialResourceClaim,
     PartialResourceSlice,
@@ -89,11 +90,11 @@ class ListMeta(ApiObject, frozen=True):
     continue_: str = msgspec.field(name="continue", default="")
 
 
-class ObjectList(msgspec.Struct, Generic[T]):
-    """A list as the server sends it; ``items`` may be null."""
+class ListPage(msgspec.Struct):
+    """A page of a list as the server sends it, its objects not decoded yet; ``items`` may be null."""
 
     metadata: ListMeta
-    items: list[T] | None = None
+    items: list[msgspec.Raw] | None = None
 
 
 class RawEvent(msgspec.Struct):
@@ -114,7 +115,7 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
         return msgspec.json.Decoder(kind)
 
 
-def decode(body: bytes | msgspec.Raw, kind: Any, what: str) -> Any:
+def decode(body: bytes | bytearray | msgspec.Raw, kind: Any, what: str) -> Any:
     """Decode JSON to ``kind``; ``what`` names the object in a DecodeError."""
     try:
         return _decoder(kind).decode(body)
@@ -194,6 +195,7 @@ RESOURCE_SLICES: Final = Resource(
 )
 PARTIAL_RESOURCE_SLICES: Final = Resource(PartialResourceSlice, "ResourceSlice", "resourceslices", _GROUP_VERSIONS)
 PARTIAL_RESOURCE_CLAIMS: Final = Resource(PartialResourceClaim, "ResourceClaim", "resourceclaims", _GROUP_VERSIONS)
+ALLOCATED_CLAIMS: Final = Resource(AllocatedClaim, "ResourceClaim", "resourceclaims", _GROUP_VERSIONS)
 REPORTED_CLAIMS: Final = Resource(ReportedClaim, "ResourceClaim", "resourceclaims", _GROUP_VERSIONS)
 DEVICE_TAINT_RULES: Final = Resource(
     DeviceTaintRule,

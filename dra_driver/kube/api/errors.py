@@ -46,6 +46,10 @@ class DecodeError(ApiError):
     """The response has a field of the wrong type; the message names the field's path."""
 
 
+class TooLarge(DecodeError):  # noqa: N818 # reads as what it says: `except TooLarge`
+    """The response has more bytes than its reader takes; the rest of it was not read."""
+
+
 _REMEDIES = {
     401: "check that the service account token is mounted and not expired",
     403: "grant the permission to the service account, or check the admission policy that the message names",
@@ -79,7 +83,7 @@ class Status(msgspec.Struct):
 _STATUS = msgspec.json.Decoder(Status)
 
 
-def decode_status(body: bytes) -> Status:
+def decode_status(body: bytes | bytearray) -> Status:
     """The Status in a body; an empty one if the body is something else."""
     try:
         status = _STATUS.decode(body)
@@ -88,7 +92,9 @@ def decode_status(body: bytes) -> Status:
     return status if status.kind == "Status" else Status()
 
 
-def refusal(method: str, path: str, http_status: int, body: bytes, retry_after: str | None = None) -> ApiError:
+def refusal(
+    method: str, path: str, http_status: int, body: bytes | bytearray, retry_after: str | None = None
+) -> ApiError:
     """The error for a response that is not a success.
 
     Args:

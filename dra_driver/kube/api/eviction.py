@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
+
 from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
 from dra_driver.kube.api.codec import PODS
 from dra_driver.kube.api.errors import ApiError
@@ -39,6 +41,12 @@ def to_leave(pods: Iterable[Pod]) -> list[Pod]:
     return sorted(found, key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
 
 
+def _in_short(pod: Pod) -> Pod | None:
+    """A pod that must leave: which one it is. What else it says, its users have written."""
+    meta = pod.metadata
+    return None if _stays(pod) else Pod(replace(meta, labels={}, annotations={}, finalizers=()))
+
+
 def _stays(pod: Pod) -> bool:
     of_daemonset = any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references)
     return of_daemonset or MIRROR in pod.metadata.annotations or pod.status.phase in _ENDED
@@ -63,7 +71,7 @@ class Evictor:
             ApiError: the pods cannot be listed, or the server has trouble.
         """
         selector = (("fieldSelector", f"spec.nodeName={node}"),)
-        pods = Collection(self._transport, PODS, selector, timeout=REQUEST_SECONDS).list_all()[0]
+        pods, _ = Collection(self._transport, PODS, selector, timeout=REQUEST_SECONDS).select(_in_short)
         left = []
         for pod in to_leave(pods):
             why = "it is ending"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from dra_driver.kube.api.client import JSON, Query, Response, Stream, Transport
+from dra_driver.kube.api.client import JSON, MAX_OBJECT_BYTES, Query, Response, Stream, Transport
 from dra_driver.kube.api.codec import (
+    ALLOCATED_CLAIMS,
     EVENTS,
     NODES,
     PARTIAL_RESOURCE_CLAIMS,
@@ -20,17 +22,18 @@ from dra_driver.kube.api.codec import (
     REPORTED_CLAIMS,
     RESOURCE_SLICES,
     ListMeta,
-    ObjectList,
+    ListPage,
     RawEvent,
     Resource,
     ServerVersion,
     decode,
     missing_fields,
 )
-from dra_driver.kube.api.errors import ApiError, Status, refusal
+from dra_driver.kube.api.errors import ApiError, Status, TooLarge, refusal
 from dra_driver.kube.objects.core import Event, Node, Pod
 from dra_driver.kube.objects.meta import Condition, JsonObject, ObjectMeta
-from dra_driver.kube.objects.resource import AllocatedDeviceStatus, PartialResourceClaim, ReportedClaim, ResourceSlice
+from dra_driver.kube.objects.resource import AllocatedClaim, AllocatedDeviceStatus, ReportedClaim, ResourceSlice
+from dra_driver.util.worker import Backoff
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -43,9 +46,13 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 EVENT_SECONDS: Final = 5.0
 """Timeout of requests about events, which nothing waits for."""
 PAGE: Final = 500
-"""Objects per page of a list."""
+"""Objects per page of a list, at most."""
+PAGE_BYTES: Final = 8 << 20
+"""Of a page of more than one object; a larger one is not read, and asked for again with fewer objects."""
 MAX_OBJECTS: Final = 200_000
-"""Maximum length of a list, which bounds memory. Kubernetes supports up to 150,000 pods in a cluster."""
+"""Objects that are kept of a list, which bounds memory. Kubernetes supports up to 150,000 pods in a cluster."""
+EXPIRED_TRIES: Final = 3
+"""Lists that are begun anew because the server has forgotten the state that they began with."""
 
 log = logging.getLogger(__name__)
 
@@ -161,8 +168,26 @@ class Collection(Generic[T]):
         return self._served.known
 
     def list_all(self) -> tuple[list[T], str]:
-        """List all objects in pages, as stored now; also returns the resource version to watch from."""
-        return self._served.call(self._pages, newest_first=True)
+        """List all objects, as stored now; also returns the resource version to watch from."""
+        return self.select(lambda item: item)
+
+    def select(self, keep: Callable[[T], U | None]) -> tuple[list[U], str]:
+        """List all objects, and return what is kept of them, and the resource version to watch from.
+
+        The list comes in pages, and a page is dropped before the next one is asked for, so that it does not matter for
+        memory how many objects there are, how large they are, and who has made them. All pages show the state when
+        the first one was asked for, and have its resource version, whatever is written meanwhile: the token for the
+        next page has that version and a place, and the server reads there (k8s.io/apiserver, ``storage/continue.go``
+        and ``storage/etcd3/store.go``). So a list has an end also while objects are made as fast as it is read.
+
+        Args:
+            keep: makes of each object what is kept of it; None: nothing.
+
+        Raises:
+            ApiError: 410 if the server has forgotten the state again and again before the last page.
+            TooLarge: an object has more than ``MAX_OBJECT_BYTES``.
+        """
+        return self._served.call(lambda version: self._newest(version, keep), newest_first=True)
 
     def probe(self) -> None:
         """Ask for a list of one object, to see whether a list is refused (403), or not served (404)."""
@@ -239,22 +264,28 @@ class Collection(Generic[T]):
         """Of the list."""
         return _path(version, self._resource.plural, self._namespace)
 
-    def _pages(self, version: str) -> tuple[list[T], str]:
-        """All pages. The first page's resource version is the one to watch from."""
-        path = self._path(version)
-        convert = self._resource.from_version
-        kind: Any = self._resource.struct if convert is None else self._resource.wire
-        what = f"a list of {self._resource.plural}"
-        items: list[T] = []
-        first, more = "", ""
+    def _newest(self, version: str, keep: Callable[[T], U | None]) -> tuple[list[U], str]:
+        """All pages of one state; of a newer one if the server forgets the first, which it does after some minutes.
+
+        The token that comes with that answer is not used: it would go on with the rest of another state.
+        """
+        backoff = Backoff(first=1.0, cap=10.0)
         while True:
-            query = [*self._query, ("limit", str(PAGE)), *([("continue", more)] if more else ())]
-            answer = self._transport.request("GET", path, query=query, timeout=self._timeout)
-            page = decode(answer.body, ObjectList[kind], what)
-            found = page.items or ()
-            items += found if convert is None else (convert(item, _short(version)) for item in found)
-            first = first or page.metadata.resource_version
-            more = page.metadata.continue_
+            try:
+                return self._pages(version, keep)
+            except ApiError as error:
+                if error.status != 410 or backoff.tries == EXPIRED_TRIES:
+                    raise
+                wait = backoff.next()
+                log.info("the list of %s begins anew in %.1f s: %s", self._resource.plural, wait, error)
+            time.sleep(wait)
+
+    def _pages(self, version: str, keep: Callable[[T], U | None]) -> tuple[list[U], str]:
+        items: list[U] = []
+        first, more, limit = "", "", PAGE
+        while True:
+            meta, limit = self._page(version, keep, more, limit, items)
+            first, more = first or meta.resource_version, meta.continue_
             if not more:
                 return items, first
             if len(items) >= MAX_OBJECTS:
@@ -263,6 +294,36 @@ class Collection(Generic[T]):
                     consequence="they are not watched",
                     remedy="please report this with the size of your cluster",
                 )
+
+    def _page(
+        self, version: str, keep: Callable[[T], U | None], more: str, limit: int, items: list[U]
+    ) -> tuple[ListMeta, int]:
+        """Add what is kept of a page to ``items``; returns its metadata, and how many objects the next may have.
+
+        The objects are decoded one after the other, so that no more than one is in memory beside the page.
+        """
+        body, limit = self._page_of(version, more, limit)
+        page: ListPage = decode(body, ListPage, f"a list of {self._resource.plural}")
+        items += (made for item in page.items or () if (made := keep(self._decode(item, version))) is not None)
+        return page.metadata, min(PAGE, 2 * limit) if 4 * len(body) <= PAGE_BYTES else limit
+
+    def _page_of(self, version: str, more: str, limit: int) -> tuple[bytes | bytearray, int]:
+        """A page with as many objects as can be read at once, ``limit`` at most; and how many those are."""
+        while True:
+            query = [*self._query, ("limit", str(limit)), *([("continue", more)] if more else ())]
+            most = PAGE_BYTES if limit > 1 else MAX_OBJECT_BYTES
+            try:
+                path = self._path(version)
+                return self._transport.request("GET", path, query=query, timeout=self._timeout, most=most).body, limit
+            except TooLarge as error:
+                if limit == 1:
+                    raise TooLarge(
+                        f"one of the {self._resource.plural} has more than {MAX_OBJECT_BYTES >> 20} MiB as JSON",
+                        consequence="they cannot be listed, and what the others say is not known",
+                        remedy="find the largest (kubectl get --all-namespaces -o json) and make it smaller; by "
+                        "default, etcd takes no object of more than 1.5 MiB (--max-request-bytes)",
+                    ) from error
+                limit = max(1, limit // 4)  # the same page again: the token has its place and its state, and no limit
 
     def _request(
         self,
@@ -294,7 +355,7 @@ class Collection(Generic[T]):
         version, answer = answered
         return self._decode(answer.body, version)
 
-    def _decode(self, body: bytes | msgspec.Raw, version: str) -> T:
+    def _decode(self, body: bytes | bytearray | msgspec.Raw, version: str) -> T:
         convert, what = self._resource.from_version, f"an object of kind {self._resource.kind}"
         if convert is not None:
             return convert(decode(body, self._resource.wire, what), _short(version))
@@ -325,6 +386,7 @@ class ResourceApi:
         self._transport = transport
         self._served = ServedVersion(PARTIAL_RESOURCE_CLAIMS.versions)
         self._claims = Collection(transport, PARTIAL_RESOURCE_CLAIMS, served=self._served)
+        self._allocated = Collection(transport, ALLOCATED_CLAIMS, served=self._served)
         self._claim = Collection(transport, REPORTED_CLAIMS, served=self._served)
         self._slices = Collection(transport, RESOURCE_SLICES, served=self._served)
         self._nodes = Collection(transport, NODES)
@@ -357,9 +419,9 @@ class ResourceApi:
         """Get one claim as stored now. Connecting and the response may take ``timeout`` seconds each."""
         return self._claim.get(namespace, name, timeout=timeout)
 
-    def list_claims(self) -> list[PartialResourceClaim]:
-        """List all claims of the cluster, in pages."""
-        return self._claims.list_all()[0]
+    def list_claims(self, driver: str, pool: str) -> list[AllocatedClaim]:
+        """The claims that have devices of the driver's pool, looked for in a list of all claims of the cluster."""
+        return self._allocated.select(lambda claim: claim if claim.has_devices(driver, pool) else None)[0]
 
     def apply_claim_devices(self, claim: ObjectMeta, devices: Sequence[AllocatedDeviceStatus], manager: str) -> None:
         """Apply entries of ``status.devices`` with ``manager`` as their owner; those that it omits now are removed.

@@ -20,7 +20,6 @@ from typing import Generic, Protocol, TypeVar
 
 from dra_driver.kube.api.errors import ApiError, DecodeError
 from dra_driver.kube.api.resources import Collection, Watch, WatchEvent
-from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.util.worker import MAX_ROUND_SECONDS, Backoff, Worker
 
 T = TypeVar("T")
@@ -181,11 +180,31 @@ class _Moved(Exception):  # noqa: N818 # carries an error, is none
         self.error = error
 
 
+class Identity(Protocol):
+    """What tells an object, and a state of it, from all others."""
+
+    @property
+    def namespace(self) -> str:
+        """Empty if the kind has none."""
+
+    @property
+    def name(self) -> str:
+        """Unique in its namespace."""
+
+    @property
+    def uid(self) -> str:
+        """Unique for ever."""
+
+    @property
+    def resource_version(self) -> str:
+        """Of this state."""
+
+
 class HasMetadata(Protocol):
     """Any Kubernetes object."""
 
     @property
-    def metadata(self) -> ObjectMeta:
+    def metadata(self) -> Identity:
         """The object's identity and version."""
 
 
@@ -199,7 +218,8 @@ class Informer(Generic[HeldT]):
         name: for the log.
         collection: the collection to follow.
         changed: called, in the informer's thread, after each change.
-        wanted: which objects to keep; of pods, most clusters have many that nobody here asks about.
+        wanted: which objects to keep; of pods, most clusters have many that nobody here asks about, and what tenants
+            make must not fill the memory.
     """
 
     def __init__(
@@ -217,7 +237,12 @@ class Informer(Generic[HeldT]):
         self._wanted = wanted
         self._synced = False
         self._reflector: Reflector[HeldT] = Reflector(
-            name, collection.list_all, collection.watch, self._listed, self._happened, backoff=Backoff(cap=10.0)
+            name,
+            lambda: collection.select(self._kept),
+            collection.watch,
+            self._listed,
+            self._happened,
+            backoff=Backoff(cap=10.0),
         )
 
     def start(self) -> None:
@@ -264,9 +289,13 @@ class Informer(Generic[HeldT]):
                 del self._objects[namespace, name]
                 self._written.pop((namespace, name), None)
 
+    def _kept(self, item: HeldT) -> HeldT | None:
+        self.worker.beat()  # a list of many pages may take longer than a round
+        return item if self._wanted(item) else None
+
     def _listed(self, items: list[HeldT]) -> None:
         with self._lock:
-            self._objects = {_key(item): item for item in items if self._wanted(item)}
+            self._objects = {_key(item): item for item in items}
             for key, written in list(self._written.items()):
                 known = self._objects.get(key)
                 if known is not None and _version(known) < _version(written):

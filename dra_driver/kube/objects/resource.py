@@ -430,6 +430,63 @@ class ResourceClaim(ReportedClaim, frozen=True):
     spec: ResourceClaimSpec = ResourceClaimSpec()
 
 
+class ClaimIdentity(ApiObject, frozen=True):
+    """``metadata`` of a claim: which one it is."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class AllocatedDevice(ApiObject, frozen=True):
+    """``status.allocation.devices.results[]``: which device it is."""
+
+    driver: str
+    pool: str
+    device: str
+    admin_access: bool | None = None
+
+
+class AllocatedDevices(ApiObject, frozen=True):
+    """``status.allocation.devices``, without parameters."""
+
+    results: tuple[AllocatedDevice, ...] = ()
+
+
+class Allocation(ApiObject, frozen=True):
+    """``status.allocation``, the field in use."""
+
+    devices: AllocatedDevices = AllocatedDevices()
+
+
+class AllocatedClaimStatus(ApiObject, frozen=True):
+    """``status``: what is allocated, and to whom."""
+
+    allocation: Allocation | None = None
+    reserved_for: tuple[ResourceClaimConsumerReference, ...] = ()
+
+    @property
+    def results(self) -> tuple[AllocatedDevice, ...]:
+        """The allocated devices; none before there is an allocation."""
+        return self.allocation.devices.results if self.allocation is not None else ()
+
+
+class AllocatedClaim(ApiObject, frozen=True):
+    """A ResourceClaim as one of all of a cluster: who has which devices, the same in every version of the API.
+
+    What tenants write as they like (annotations, labels, parameters) is skipped while it is decoded. What is left has
+    bounds: a claim has at most 32 devices and 256 consumers.
+    """
+
+    metadata: ClaimIdentity
+    status: AllocatedClaimStatus = AllocatedClaimStatus()
+
+    def has_devices(self, driver: str, pool: str = "") -> bool:
+        """Whether it has devices of a driver, and of a pool of it if one is named."""
+        return any(item.driver == driver and pool in ("", item.pool) for item in self.status.results)
+
+
 # Older versions
 
 

@@ -12,11 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
+
 from dra_driver.kube.api.codec import Resource as ApiResource
 from dra_driver.kube.kubelet.client import PodDevices
 from dra_driver.kube.objects.meta import ApiObject, ObjectMeta
 from dra_driver.legacy.annotations import (
+    MAX_LENGTH,
     OF,
+    POD_KEYS,
     ContainerShare,
     PodAnnotations,
     RecordedAllocation,
@@ -44,7 +48,22 @@ class PluginPod(ApiObject, frozen=True):
     status: LimitsPodStatus = LimitsPodStatus()
 
 
-PODS: Final = ApiResource(PluginPod, "Pod", "pods", ("v1",))
+def _in_short(pod: PluginPod, _: str) -> PluginPod:
+    """The pod with what is in use; of one that has no devices, that it is there, and whether it has ended.
+
+    kubelet keeps thousands of pods that have failed, and their users write what they like into them.
+    """
+    meta = pod.metadata
+    identity = ObjectMeta(meta.name, "", meta.namespace, meta.uid, meta.resource_version)
+    if bound_pod(pod) is None:
+        return PluginPod(identity, LimitsPodSpec(pod.spec.node_name), pod.status)
+    kept = {key: meta.annotations[key][: MAX_LENGTH + 1] for key in (*POD_KEYS, CHOSEN_BY) if key in meta.annotations}
+    return PluginPod(
+        replace(identity, annotations=kept, creation_timestamp=meta.creation_timestamp), pod.spec, pod.status
+    )
+
+
+PODS: Final = ApiResource(PluginPod, "Pod", "pods", ("v1",), _in_short, None, PluginPod)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,9 +163,9 @@ class Cluster:
         with self.lock:
             self._set_node(item.metadata.name, node)
 
-    def pods_listed(self, items: Iterable[LimitsPod], started: float) -> None:
-        """Replace all pods that have not ended; the list was requested at ``started`` (monotonic clock)."""
-        found = {pod.key: pod for pod in map(pod_of, items) if pod.counts}
+    def pods_listed(self, items: Iterable[ExtenderPod], started: float) -> None:
+        """Replace all pods that count; the list was requested at ``started`` (monotonic clock)."""
+        found = {pod.key: pod for pod in items}
         uids = {pod.uid for pod in found.values()}
         newest = max(map(_version, found.values()), default=0)
         with self.lock:
@@ -490,12 +490,17 @@ class Followers:
         """Why something is currently not being watched."""
         return [reflector.last_error for reflector in self._reflectors if reflector.last_error]
 
-    def _list_pods(self) -> tuple[list[LimitsPod], str]:
+    def _list_pods(self) -> tuple[list[ExtenderPod], str]:
         # Called in the same thread as `_pods_listed`, before it.
         self._started = time.monotonic()
-        return self._pods.list_all()
+        return self._pods.select(self._counting)
 
-    def _pods_listed(self, items: list[LimitsPod]) -> None:
+    def _counting(self, item: LimitsPod) -> ExtenderPod | None:
+        self._reflectors[0].worker.beat()  # a list of many pages may take longer than a round
+        pod = pod_of(item)
+        return pod if pod.counts else None
+
+    def _pods_listed(self, items: list[ExtenderPod]) -> None:
         if not self._over:
             self._cluster.pods_listed(items, self._started)
 

@@ -160,7 +160,10 @@ def _cluster(scope: Scope, objects: Mapping[str, list[Any]]) -> ClusterView:
 def listed(transport: Transport, scope: Scope) -> ClusterView:
     """The objects as stored now. Raises ApiError for a kind that cannot be listed."""
     kinds = {kind.plural: _collection(transport, scope, kind) for kind in _kinds(scope)}
-    return _cluster(scope, {plural: list(filter(_matters, kind.list_all()[0])) for plural, kind in kinds.items()})
+    return _cluster(
+        scope,
+        {plural: kind.select(lambda item: item if _matters(item) else None)[0] for plural, kind in kinds.items()},
+    )
 
 
 def around(transport: Transport, namespace: str, name: str) -> tuple[Pod, ClusterView]:

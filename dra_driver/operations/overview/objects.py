@@ -266,7 +266,7 @@ def _claim(item: _Claim, _: str) -> Claim:
         if condition.status != "True"
     )
     kept = PartialResourceClaimStatus(status.allocation, status.reserved_for)
-    return Claim(item.metadata, kept, item.spec, tuple(complaints))
+    return Claim(_identity(item.metadata), kept, item.spec, tuple(complaints))
 
 
 def _asked(request: _Request) -> str:

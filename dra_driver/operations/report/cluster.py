@@ -166,13 +166,13 @@ class ClusterReader:
 
         resource: Resource[Any] = Resource(dict, kind, plural, versions, convert)
         try:
-            listed, _ = (collection := Collection(self._transport, resource, query)).list_all()
+            listed, _ = (collection := Collection(self._transport, resource, query)).select(lambda item: item)
         except ApiError as error:
             # Most servers before 1.37 do not serve these.
             if not (kind == "DeviceTaintRule" and error.status == 404):
                 self._found.missing.append((plural, _refused(error)))
             return []
-        items = sorted((item for item in listed if item is not None), key=_order)
+        items = sorted(listed, key=_order)
         if len(items) > MAX_OBJECTS:
             self._found.missing.append((plural, f"{len(items) - MAX_OBJECTS} of {len(items)}: too many; name nodes"))
         items = items[:MAX_OBJECTS]

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
-from dra_driver.kube.api.codec import PARTIAL_NODES, PARTIAL_RESOURCE_CLAIMS, PARTIAL_RESOURCE_SLICES, PODS
+from dra_driver.kube.api.codec import ALLOCATED_CLAIMS, PARTIAL_NODES, PARTIAL_RESOURCE_SLICES
 from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.events import EventRecorder
@@ -29,7 +29,6 @@ from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.snapshot import read_kept, snapshot, write_kept
 from dra_driver.ultraserver.placer.values import (
-    GATE,
     GROUP_LABEL,
     LWS_GROUP_LABEL,
     PLACED_ANNOTATION,
@@ -46,6 +45,7 @@ from dra_driver.ultraserver.placer.values import (
     Rules,
     WarnNode,
 )
+from dra_driver.ultraserver.placer.watched import MEMBERS, has_gate, has_our_devices, is_member, of_a_server
 
 NAME: Final = "neuron-dra-driver-placer"
 KEY: Final = "state"
@@ -125,12 +125,12 @@ class Placer(Term):
         super().__init__(may_act, well, min(LOOK_SECONDS, rules.timeout / 5))
         self._rules = rules
         self._clock = clock
-        self._nodes = Informer("nodes", Collection(transport, PARTIAL_NODES), self._wake.set)
+        self._nodes = Informer("nodes", Collection(transport, PARTIAL_NODES), self._wake.set, of_a_server)
         drivers = (("fieldSelector", f"spec.driver={DRIVER_NAME}"),)
         self._offers = Informer("slices", Collection(transport, PARTIAL_RESOURCE_SLICES, drivers), self._wake.set)
-        self._claims = Informer("claims", Collection(transport, PARTIAL_RESOURCE_CLAIMS), self._wake.set)
+        self._claims = Informer("claims", Collection(transport, ALLOCATED_CLAIMS), self._wake.set, has_our_devices)
         self._members = {
-            name: Informer(name, Collection(transport, PODS, query), self._wake.set)
+            name: Informer(name, Collection(transport, MEMBERS, query), self._wake.set, is_member)
             for name, query in _SELECTORS.items()
         }
         self._informers: tuple[Informer[Any], ...] = (
@@ -139,7 +139,7 @@ class Placer(Term):
             self._claims,
             *self._members.values(),
         )
-        self._pods = Collection(transport, PODS, timeout=REQUEST_SECONDS)
+        self._pods = Collection(transport, MEMBERS, timeout=REQUEST_SECONDS)
         self._memory = Memory(transport, namespace)
         self._recorder = EventRecorder(transport, NAME)
         self._unanswered: Assign | Annotate | None = None
@@ -180,7 +180,7 @@ class Placer(Term):
         return [
             pod
             for uid, pod in found.items()
-            if (uid not in self._refused if _has_gate(pod) else pod.metadata.labels.keys() & _GROUP_LABELS)
+            if (uid not in self._refused if has_gate(pod) else pod.metadata.labels.keys() & _GROUP_LABELS)
         ]
 
     def _carry_out(self, actions: Iterable[Action]) -> None:
@@ -296,10 +296,6 @@ def _without(action: Assign) -> dict[str, object]:
             {**term, "matchFields": [*term.get("matchFields", ()), *late]} if term else term for term in terms
         ]
     }
-
-
-def _has_gate(pod: ApiPod) -> bool:
-    return any(gate.name == GATE for gate in pod.spec.scheduling_gates)
 
 
 class PlacerService(Leading):

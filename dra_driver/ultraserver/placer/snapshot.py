@@ -9,7 +9,7 @@ from dra_driver.kube.matching import BLOCKING
 from dra_driver.kube.objects.core import NodeSelectorTerm, PartialNode
 from dra_driver.kube.objects.core import Pod as ApiPod
 from dra_driver.kube.objects.meta import seconds, timestamp
-from dra_driver.kube.objects.resource import PartialResourceClaim, PartialResourceSlice
+from dra_driver.kube.objects.resource import AllocatedClaim, PartialResourceSlice
 from dra_driver.neuron.names import DRIVER_NAME, NODES_OF
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.ultraserver.placer.values import (
@@ -36,7 +36,7 @@ MAX_RELEASED = 200
 def snapshot(
     nodes: Iterable[PartialNode],
     offers: Iterable[PartialResourceSlice],
-    claims: Iterable[PartialResourceClaim],
+    claims: Iterable[AllocatedClaim],
     members: Iterable[ApiPod],
     kept: PlacerRecord,
 ) -> Snapshot:
@@ -69,12 +69,11 @@ def _offering(offers: Iterable[PartialResourceSlice]) -> set[str]:
     return {node for pool, (generation, node) in found.items() if generation == newest[pool]}
 
 
-def _holders(claims: Iterable[PartialResourceClaim]) -> dict[str, str]:
+def _holders(claims: Iterable[AllocatedClaim]) -> dict[str, str]:
     """By node: a claim that holds any of our devices there. Each node's pool has the node's name."""
     found: dict[str, str] = {}
     for claim in claims:
-        allocation = claim.status.allocation
-        for result in allocation.devices.results if allocation else ():
+        for result in claim.status.results:
             if result.driver == DRIVER_NAME and not result.admin_access:
                 found.setdefault(result.pool.partition("/")[0], f"{claim.metadata.namespace}/{claim.metadata.name}")
     return found

@@ -74,7 +74,7 @@ class Kube:
 
     def raw(self, path: str, *, query: Sequence[tuple[str, str]] = ()) -> bytes:
         """GET any path of the API server."""
-        return self._transport.request("GET", path, query=query).body
+        return bytes(self._transport.request("GET", path, query=query).body)
 
     def get(self, resource: str, name: str, namespace: str = "") -> Object | None:
         """One object by the plural name of its resource, such as ``pods``; None when there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import io
 import json
 import random
@@ -175,6 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
             details = {"name": refused.name} if refused.name else {}
             status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": refused.status}
             status |= {"reason": refused.reason, "message": refused.message, "details": details}
+            status |= {"metadata": {"continue": refused.more}} if refused.more else {}
             self.close_connection = fault is not None and fault.torn
             lacking = 100 if self.close_connection else 0
             self._send(refused.status, status, fault.retry_after if fault else None, lacking)
@@ -183,7 +185,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Send a response; ``lacking`` bytes are announced but never sent."""
         plain = isinstance(document, str)
         payload = document.encode() if plain else json.dumps(document).encode()
+        payload = gzip.compress(payload, 1) if self.server.api.gzip else payload
         self.send_response(status)
+        if self.server.api.gzip:
+            self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Type", "text/plain" if plain else "application/json")
         self.send_header("Content-Length", str(len(payload) + lacking))
         if retry_after is not None:
@@ -337,14 +342,18 @@ _PATCHES = {"nodes": _patch_node, "resourceclaims": _patch_claim}
 
 def _page(api: ApiServer, request: Request, match: re.Match[str]) -> Object:
     kind = match["kind"]
-    items, version = api.store.list(kind, lambda item: _covers(match, kind, item) and selected(item, request.query))
-    start, limit = int(request.query.get("continue", 0)), int(request.query.get("limit", 0)) or len(items)
-    meta: Object = {"resourceVersion": str(version)}
-    if start + limit < len(items):
-        meta["continue"] = str(start + limit)
+    if api.before_page:
+        api.before_page(request)
+    items, version, more = api.store.page(
+        kind,
+        lambda item: _covers(match, kind, item) and selected(item, request.query),
+        request.query.get("continue", ""),
+        int(request.query.get("limit", 0)),
+    )
+    meta: Object = {"resourceVersion": str(version), **({"continue": more} if more else {})}
     group = f"resource.k8s.io/{match['version']}" if match.re is GROUP_PATH else "v1"
     of_kind = {"kind": f"{KINDS[kind]}List", "apiVersion": group}
-    return {**of_kind, "metadata": meta, "items": [_export(item, match) for item in items[start : start + limit]]}
+    return {**of_kind, "metadata": meta, "items": [_export(item, match) for item in items]}
 
 
 def _covers(match: re.Match[str], kind: str, item: Object) -> bool:

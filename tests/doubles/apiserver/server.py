@@ -41,6 +41,10 @@ class ApiServer:
     """Fields that are not stored, as by a server with a feature gate off: ``spec.devices[].taints``."""
     added_spec: Object = field(default_factory=dict)
     """Fields that the server adds to the ``spec`` of each stored slice, like one with newer defaults."""
+    before_page: Callable[[Request], None] | None = None
+    """Called before each page of a list: what happens between two pages."""
+    gzip: bool = False
+    """Pack all answers but watches."""
     tls: tuple[str, str] | None = None
     """Certificate and key files."""
     store: Store = field(default_factory=Store)

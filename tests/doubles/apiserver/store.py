@@ -7,19 +7,23 @@ import random
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Object = dict[str, Any]
+LISTS_AT_ONCE = 8
+"""Lists in pages whose first state is kept."""
 
 
 class Refused(Exception):  # noqa: N818 # a refusal is a regular response of the server
     """A refusal with HTTP status and Kubernetes reason."""
 
-    def __init__(self, status: int, reason: str, message: str, name: str = "") -> None:
+    def __init__(self, status: int, reason: str, message: str, name: str = "", more: str = "") -> None:
         super().__init__(message)
         self.status, self.reason, self.message, self.name = status, reason, message, name
+        self.more = more
+        """Token with which an expired list may go on, with objects of now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,9 @@ class Store:
         """Watches from older versions get 410."""
         self.events: list[Event] = []
         self._objects: dict[str, dict[str, Object]] = defaultdict(dict)
+        self._lists = 0
+        self._states: dict[int, tuple[int, Sequence[Object]]] = {}
+        """Version and objects that lists in pages began with, by the number that their tokens have; the latest ones."""
         self._random = random.Random(7)
 
     def get(self, kind: str, key: str) -> Object:
@@ -57,6 +64,29 @@ class Store:
     def list(self, kind: str, wanted: Callable[[Object], bool] = lambda item: True) -> tuple[list[Object], int]:
         with self.changed:
             return [copy.deepcopy(item) for item in self._objects[kind].values() if wanted(item)], self.version
+
+    def page(
+        self, kind: str, wanted: Callable[[Object], bool], more: str, limit: int
+    ) -> tuple[Sequence[Object], int, str]:
+        """A page of a list as etcd serves it: from the state in which its first page was asked for.
+
+        Returns the objects, that state's version, and the token for the next page: a place, and which state.
+        """
+        with self.changed:
+            start, state = (int(part) for part in more.split("@")) if more else (0, 0)
+            if state and state not in self._states:
+                text = "The provided continue parameter is too old to display a consistent list result."
+                raise Refused(410, "Expired", text, more=f"{start}@0")
+            now = [item for item in self._objects[kind].values() if wanted(item)]
+            version, items = self._states[state] if state else (self.version, now)
+            end = start + (limit or len(items))
+            if end < len(items) and not state:
+                self._lists += 1
+                state = self._lists
+                self._states[state] = version, items
+                if len(self._states) > LISTS_AT_ONCE:
+                    del self._states[next(iter(self._states))]
+            return copy.deepcopy(items[start:end]), version, f"{end}@{state}" if end < len(items) else ""
 
     def create(self, kind: str, item: Object) -> Object:
         with self.changed:
@@ -91,12 +121,13 @@ class Store:
     def delete(self, kind: str, key: str, preconditions: Object | None = None) -> Object:
         with self.changed:
             check_precondition(self.get(kind, key), preconditions or {})
-            item = self._objects[kind].pop(key)
+            item = copy.deepcopy(self._objects[kind].pop(key))
             return self._log(kind, "DELETED", item)
 
     def expire(self) -> None:
-        """Discard the change log, as compaction does."""
+        """Discard the change log, and the states of lists that are under way, as compaction does."""
         with self.changed:
+            self._states.clear()
             self.version += 1
             self.oldest = self.version
             self.changed.notify_all()

@@ -482,6 +482,38 @@ def test_an_unreadable_file_holds_its_chips_while_kubelet_lists_the_claim_or_doe
     assert later(node, 60) == [("release", uid(1))]
 
 
+def test_all_claims_are_listed_once_for_an_unreadable_file_whose_claim_is_here(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [4]))
+    node.prepare(item)
+    of_an_earlier_boot(node.cdi.file(uid(1)))
+    spoil(node, item)
+    for _ in range(10):
+        later(node, CHECK_DOUBTFUL)
+    assert (api.lists, api.gets[-9:]) == (1, ["default/claim-1"] * 9)
+    api.delete(item)
+    found = [later(node, CHECK_DOUBTFUL) for _ in range(3)]
+    assert found == [[], [], [("release", uid(1))]]
+    assert api.lists == 4, "its name may be another claim's: only a list says that it is gone"
+
+
+def test_what_is_gone_for_sure_is_looked_for_ever_more_seldom_and_what_is_new_at_once(
+    node: Node, api: ApiServer
+) -> None:
+    item = api.put(claim(1, [4]))
+    node.prepare(item)
+    api.delete(item)
+    spoil(node, item)
+    for _ in range(10 * 60):
+        later(node, 60)
+    assert 20 <= api.lists <= 25, "every half hour in the end"
+    while api.lists < 25:
+        later(node, 60)
+    node.checkpoint.path(uid(2)).write_bytes(DAMAGED)
+    for _ in range(6):
+        later(node, 60)
+    assert api.lists == 26
+
+
 def test_a_claim_that_was_prepared_again_in_this_boot_has_a_cdi_file_of_this_boot(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4]))
     node.prepare(item)

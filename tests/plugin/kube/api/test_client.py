@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.kube.api import client, resources
-from dra_driver.kube.api.client import RestConfig, Transport
+from dra_driver.kube.api.client import CONNECT_TIMEOUT, RestConfig, Transport
 from dra_driver.kube.api.codec import PARTIAL_RESOURCE_CLAIMS
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.kube.api.resources import Collection, ResourceApi
@@ -54,7 +54,7 @@ def test_reads_a_claim_and_a_node(api: ResourceApi) -> None:
     assert claim.status.allocation is not None
     assert claim.status.allocation.devices.results[0].device == "neuron-device-0"
     assert api.get_node("node-a").metadata.labels == {"a": "b"}
-    assert [item.metadata.name for item in api.list_claims()] == ["claim"]
+    assert [item.metadata.name for item in api.list_claims(DRIVER, "node-a")] == ["claim"]
 
 
 def test_reads_which_containers_of_a_pod_use_which_claims(server: ApiServer, api: ResourceApi) -> None:
@@ -77,22 +77,6 @@ def test_names_cannot_leave_their_place_in_the_path(server: ApiServer, api: Reso
         api.get_claim("ns", "../../nodes/node-a?x=/y")
     assert server.requests[-1].path.startswith("/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims/..%2F..%2Fnodes")
     assert server.requests[-1].query == {}
-
-
-def test_lists_come_in_pages(server: ApiServer, api: ResourceApi) -> None:
-    for i in range(1100):
-        server.add_claim("ns", f"claim-{i}")
-    before = server.count("GET", "resourceclaims")
-    assert len(api.list_claims()) == 1101
-    assert server.count("GET", "resourceclaims") - before == 3
-
-
-def test_a_list_without_end_is_given_up(server: ApiServer, api: ResourceApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "MAX_OBJECTS", 500)
-    for i in range(1000):
-        server.add_claim("ns", f"claim-{i}")
-    with golden_error(ApiError):
-        api.list_claims()
 
 
 def test_a_missing_object_says_so_and_is_asked_for_once(server: ApiServer, api: ResourceApi) -> None:

@@ -137,7 +137,7 @@ def test_labels_that_cannot_be_written_are_logged(server: ApiServer, log: pytest
 
 def test_a_server_without_the_api_names_what_was_asked_for() -> None:
     with ApiServer(versions=()) as server, golden_error(ApiError):
-        ResourceApi(server.transport()).list_claims()
+        ResourceApi(server.transport()).list_claims("neuron.aws.com", "node-a")
 
 
 def test_a_loop_that_hangs_is_named_in_health_reports(server: ApiServer) -> None:

@@ -17,7 +17,7 @@ from dra_driver.kube.api.resources import Collection
 from dra_driver.legacy.extender import binding
 from dra_driver.legacy.extender.binding import Binder, BindRequest
 from dra_driver.legacy.extender.cluster import Cluster
-from dra_driver.legacy.extender.wire import NODES, PODS
+from dra_driver.legacy.extender.wire import NODES, PODS, pod_of
 from dra_driver.util.errors import DriverError
 from tests.builders.extender import (
     Extender,
@@ -65,7 +65,7 @@ def test_a_pod_that_is_bound_again_before_the_watch_tells_of_it_keeps_its_device
     request = BindRequest("a", "p", add_pod(server, "p", limits(4))["metadata"]["uid"], "n")
     transport, cluster = server.transport(), Cluster()
     cluster.nodes_listed(Collection(transport, NODES).list_all()[0])
-    cluster.pods_listed(Collection(transport, PODS).list_all()[0], time.monotonic())
+    cluster.pods_listed(Collection(transport, PODS).select(pod_of)[0], time.monotonic())
     binder = Binder(transport, cluster, lambda: True)
     binder.bind(request)
     # The scheduler has not waited for the answer. No watch tells the extender either that the pod is bound.

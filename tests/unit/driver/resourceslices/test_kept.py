@@ -11,7 +11,7 @@ import pytest
 from dra_driver.driver.resourceslices.devices import RETIRED, KeptDevice
 from dra_driver.driver.resourceslices.kept import Keeper, held_devices
 from dra_driver.kube.objects.meta import timestamp
-from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint, PartialResourceClaim
+from dra_driver.kube.objects.resource import AllocatedClaim, Device, DeviceAttribute, DeviceTaint
 from dra_driver.neuron.topology.partitions import core_name, device_name
 from tests.builders import claims
 from tests.builders.claims import ApiServer, claim
@@ -154,10 +154,10 @@ def test_a_device_is_held_whose_claim_is_prepared_and_deleted_while_claims_are_l
     item = claim(1, [4])
 
     class Api(ApiServer):
-        def list_claims(self) -> list[PartialResourceClaim]:
+        def list_claims(self, driver: str, pool: str) -> list[AllocatedClaim]:
             node.prepare(item)
             self.delete(item)  # with its pod, by force: the containers may be running
-            return super().list_claims()
+            return super().list_claims(driver, pool)
 
     api = Api(item)
     node = claims.Node(tmp_path, api)

@@ -12,7 +12,7 @@ from dra_driver.legacy.annotations import ContainerShare, write
 from dra_driver.legacy.extender import answers
 from dra_driver.legacy.extender.answers import SHAPES, FitCache
 from dra_driver.legacy.extender.cluster import Choice, Cluster
-from dra_driver.legacy.extender.wire import CapacityNode, LimitsPod
+from dra_driver.legacy.extender.wire import CapacityNode, LimitsPod, pod_of
 from dra_driver.legacy.resource_requests import ContainerRequest, Role
 from dra_driver.legacy.rules import NeuronResource, hardware
 from tests.golden import golden
@@ -143,7 +143,7 @@ def test_a_pod_that_is_gone_when_the_answer_to_a_read_of_it_arrives_stays_gone(c
 
 def test_a_pod_that_a_list_lacks_when_the_answer_to_a_read_of_it_arrives_stays_gone(cluster: Cluster) -> None:
     cluster.pod_changed(pod("p", 5, "n", row=2))
-    cluster.pods_listed([pod("q", 8, "n", row=1)], time.monotonic())
+    cluster.pods_listed([pod_of(pod("q", 8, "n", row=1))], time.monotonic())
     cluster.found_bound(pod("p", 5, "n", row=2))
     assert rows(cluster) == {1}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dra_driver.kube.objects.core import PartialNode
 from dra_driver.kube.objects.core import Pod as ApiPod
 from dra_driver.kube.objects.meta import seconds, timestamp
-from dra_driver.kube.objects.resource import PartialResourceSlice, ResourceClaim
+from dra_driver.kube.objects.resource import AllocatedClaim, PartialResourceSlice
 from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.snapshot import (
     MAX_RELEASED,
@@ -40,10 +40,10 @@ def offer(generation: int, *devices: str, driver: str = "neuron.aws.com") -> Par
     return msgspec.convert({"metadata": {"name": f"slice{generation}"}, "spec": spec}, PartialResourceSlice)
 
 
-def claim(driver: str = "neuron.aws.com", *, pool: str = "n", admin: bool = False) -> ResourceClaim:
+def claim(driver: str = "neuron.aws.com", *, pool: str = "n", admin: bool = False) -> AllocatedClaim:
     result = {"request": "r", "driver": driver, "pool": pool, "device": "neuron-node", "adminAccess": admin}
     status = {"allocation": {"devices": {"results": [result]}}}
-    return msgspec.convert({"metadata": {"namespace": "a", "name": "c"}, "status": status}, ResourceClaim)
+    return msgspec.convert({"metadata": {"namespace": "a", "name": "c"}, "status": status}, AllocatedClaim)
 
 
 def pod(spec: dict[str, Any] | None = None, **metadata: Any) -> ApiPod:
@@ -88,11 +88,11 @@ def test_nodes_without_labels_of_servers_are_left_out() -> None:
         (claim("other"), ""),
         (claim(pool="m"), ""),
         (claim(admin=True), ""),
-        (ResourceClaim(metadata=claim().metadata), ""),
+        (AllocatedClaim(metadata=claim().metadata), ""),
     ],
     ids=["ours", "pool below", "other driver", "other node", "admin access", "not allocated"],
 )
-def test_claims_that_hold_a_device_of_the_node_count(held: ResourceClaim, by: str) -> None:
+def test_claims_that_hold_a_device_of_the_node_count(held: AllocatedClaim, by: str) -> None:
     (found,) = snapshot([node()], [], [held], [], PlacerRecord()).nodes
     assert found.claim == by
 

@@ -1,0 +1,98 @@
+"""What the placer keeps of what tenants make: what its decisions rest on, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dra_driver.kube.api.codec import PODS
+from dra_driver.kube.api.resources import Collection
+from dra_driver.neuron.names import SERVER_4
+from dra_driver.ultraserver.placer.controller import Placer
+from dra_driver.ultraserver.placer.snapshot import pod_of
+from dra_driver.ultraserver.placer.values import (
+    GATE,
+    GROUP_LABEL,
+    LWS_GROUP_LABEL,
+    LWS_SIZE,
+    LWS_TOPOLOGY,
+    LWS_WORKER_INDEX,
+    NODES_ANNOTATION,
+    SINCE_ANNOTATION,
+    STUCK_ANNOTATION,
+    Rules,
+)
+from dra_driver.ultraserver.placer.watched import MEMBERS
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.apiserver.store import Object
+from tests.eventually import eventually
+
+LONG = "x" * 100_000
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        yield running
+
+
+def add_pod(server: ApiServer, name: str, spec: Object, labels: Object, **metadata: Any) -> None:
+    meta = {"namespace": "a", "name": name, "labels": labels, **metadata}
+    server.store.create("pods", {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+
+
+@pytest.mark.parametrize("of_lws", [True, False])
+def test_decisions_rest_on_no_more_of_a_pod_than_what_is_kept(server: ApiServer, of_lws: bool) -> None:
+    times = {SINCE_ANNOTATION: "2026-01-01T00:00:00Z", STUCK_ANNOTATION: "2026-01-02T00:00:00Z"}
+    group = {LWS_GROUP_LABEL: "g", LWS_WORKER_INDEX: "0"} if of_lws else {GROUP_LABEL: "g"}
+    size = {LWS_SIZE: "4", LWS_TOPOLOGY: SERVER_4} if of_lws else {NODES_ANNOTATION: "4"}
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["1"]}]}
+    spec = {
+        "schedulingGates": [{"name": GATE}, {"name": "other"}],
+        "nodeSelector": {SERVER_4: "s"},
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}},
+            "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": LONG}]},
+        },
+        "resourceClaims": [{"name": "node", "resourceClaimName": "c"}],
+        "containers": [{"name": "c", "image": LONG, "ports": [{"name": LONG}]}],
+        "volumes": [{"name": LONG}],
+    }
+    annotations = {**times, **size, "other": LONG}
+    add_pod(server, "p", spec, {**group, "other": LONG}, annotations=annotations, finalizers=[LONG])
+    whole, kept = (Collection(server.transport(), kind).get("a", "p") for kind in (PODS, MEMBERS))
+    assert pod_of(kept) == pod_of(whole)
+    assert len(repr(kept)) < 4000
+
+
+def test_a_long_annotation_means_as_little_as_its_beginning(server: ApiServer) -> None:
+    add_pod(server, "p", {}, {GROUP_LABEL: "g"}, annotations={NODES_ANNOTATION: "4" * 100_000})
+    kept = Collection(server.transport(), MEMBERS).get("a", "p")
+    assert not 0 < int(pod_of(kept).size) < 10**200
+
+
+def test_only_what_has_to_do_with_groups_is_kept(server: ApiServer) -> None:
+    server.add_node("of-a-server", labels={SERVER_4: "s"})
+    server.add_node("other")
+    server.add_claim("a", "ours", devices=[("r", "neuron-node")])
+    server.add_claim("a", "of-another-driver", devices=[("r", "gpu-0")], driver="gpu.example.com")
+    server.add_claim("a", "pending")
+    add_pod(server, "grouped", {}, {GROUP_LABEL: "g"})
+    add_pod(server, "of-lws", {}, {LWS_GROUP_LABEL: "g"})
+    add_pod(server, "gated", {"schedulingGates": [{"name": GATE}]}, {})
+    add_pod(server, "pending", {}, {})
+    placer = Placer(server.transport(), "system", Rules(), lambda: False, lambda _: None)
+    for informer in placer.informers():
+        informer.start()
+    try:
+        eventually(lambda: all(informer.current for informer in placer.informers()))
+        server.add_claim("a", "pending-too")
+        server.add_claim("a", "ours-too", devices=[("r", "neuron-node")])
+        wanted = {"of-a-server", "ours", "ours-too", "grouped", "of-lws", "gated"}
+        eventually(lambda: {one.metadata.name for each in placer.informers() for one in each.objects()} == wanted)
+    finally:
+        for informer in placer.informers():
+            informer.stop()
