@@ -141,6 +141,15 @@ def test_a_release_without_the_driver_does_not_look_after_the_driver_of_another(
 
 
 @needs_helm
+@pytest.mark.parametrize("pool", ["node-1/proxy/x", "../secrets", ".."])
+def test_a_pool_that_is_no_node_is_not_asked_for(pool: str, tmp_path: Path) -> None:
+    """Who publishes slices names their pool: Kubernetes allows slashes in it, and helm has one path for each node."""
+    there = [daemonset(), claim("odd", pool), node("node-1", neuron="dra")]
+    done = upgrade(tmp_path, there, DRIVER, *LABELLED)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_helm
 def test_an_upgrade_that_leaves_nodes_is_refused_while_pods_use_devices_there(tmp_path: Path) -> None:
     there = [daemonset(), claim("stays", "node-1"), claim("left", "node-2"), claim("gone", "node-3")]
     there += [node("node-1", neuron="dra"), node("node-2")]
