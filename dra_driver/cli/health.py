@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -159,7 +160,7 @@ def document(said: HostHealth, policy: HealthPolicy) -> dict[str, Any]:
             "code": "driver-not-loaded" if fault.of_host else fault.code,
             "severity": fault.fault.severity,
             "since": _time(fault.since),
-            "effect": policy.taint(fault, kind, health.read_at).effect,
+            "effect": policy.taint(fault, kind, time.clock_gettime(time.CLOCK_BOOTTIME)).effect,
             "remedy": LOAD_DRIVER if fault.of_host else fault.fault.remedy,
         }
 

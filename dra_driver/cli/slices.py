@@ -6,6 +6,7 @@ Of a host (``--host-root``) with the taints of chips that are not healthy, as ``
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         # What is lost is among the findings.
         if chip.faults and inventory.device(chip.index) is not None:
             vocabulary.warn(chip.text)
-    offered = offer(inventory, partitions, health, policy, health.read_at)
+    offered = offer(inventory, partitions, health, policy, time.clock_gettime(time.CLOCK_BOOTTIME))
     if offered.problem:
         vocabulary.warn(f"the whole node is not offered: {offered.problem}")
     for word in offered.absent:

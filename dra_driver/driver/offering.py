@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from dra_driver.driver.claims.prepare import NodeFacts
 from dra_driver.driver.resourceslices.controller import Desired, DeviceSource
@@ -34,9 +33,6 @@ from dra_driver.neuron.health.faults import ActiveFault, NodeHealth
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.topology.partitions import Partitions
 from dra_driver.util.errors import DriverError
-
-CLOCK_SECONDS: Final = 60.0
-"""Between two looks at the clock while a fault's time of grace runs."""
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +136,7 @@ class Offering(DeviceSource):
         doubtful = bool(wiped) or (self._core_size is None and incomplete(own))
         kept_now = self._keeper.review(kept, published, chosen, doubtful=doubtful)
         if kept_now != kept:
-            return _desired(self._make(kept=kept_now), time.time()), self._keeper.due
+            return _desired(self._make(kept=kept_now), _uptime()), self._keeper.due
         with self._lock:
             offered = self.now.offer
             if self._completed is not None and chosen in (offered.devices, offered.fallback):
@@ -212,11 +208,13 @@ class Offering(DeviceSource):
             inventory = scanned or self._inventory
             if inventory is None:
                 raise RuntimeError("the host has not been read yet")
-            now = time.time()
+            uptime = _uptime()
             whole, lost = completed(inventory, self._completed)
             known = self._lost
             self._lost = {
-                index: known[index] if index in known and known[index].code == code else ActiveFault(code, int(now))
+                index: known[index]
+                if index in known and known[index].code == code
+                else ActiveFault(code, int(time.time()), uptime=uptime)
                 for index, code in lost.items()
             }
             health = with_faults(self._health, self._lost)
@@ -225,14 +223,14 @@ class Offering(DeviceSource):
             back = held_back(self._device_plugin, self._plugin_pods(), whole)
             # Nothing with a kubelet that might not start the pods; what claims hold stays.
             wanted = Partitions() if self._kubelet_problem else self._wanted
-            offered = offer(whole, wanted, health, policy, now, kept, back.chips)
+            offered = offer(whole, wanted, health, policy, uptime, kept, back.chips)
             # Until the server has been looked at, what is allocated there is of the former size.
             former = self._core_size if self._core_size is not None and had_cores else whole.core_size
             sizes = {} if former == whole.core_size else dict.fromkeys(whole.chip_indexes, former)
             sick = [chip for chip in health.chips if chip.faults]
             told = self._settings.device_metadata == "on"
             self.facts = NodeFacts(
-                unhealthy=policy.blocking(sick, whole.instance_type, now) if sick else {},
+                unhealthy=policy.blocking(sick, whole.instance_type, uptime) if sick else {},
                 held_back=back,
                 core_sizes=sizes | dict(offered.core_sizes),
                 attributes={item.name: item.attributes for item in (*offered.fallback, *offered.devices)}
@@ -244,12 +242,15 @@ class Offering(DeviceSource):
             if publish:
                 self._inventory, self._completed = inventory, whole
                 self._kept = {name: one for name, one in kept.items() if name in offered.retired}
-                self._publish(_desired(offered, now), back)
+                self._publish(_desired(offered, uptime), back)
             return offered
 
 
-def _desired(offered: Offer, now: float) -> Desired:
-    """What is to be published of an offer; ``now``: Unix time."""
-    # The clock may be set meanwhile, so it is looked at again soon.
-    until = None if offered.until is None else time.monotonic() + min(offered.until - now, CLOCK_SECONDS)
+def _uptime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _desired(offered: Offer, uptime: float) -> Desired:
+    """What is to be published of an offer that was made ``uptime`` seconds after the boot."""
+    until = None if offered.until is None else time.monotonic() + offered.until - uptime
     return Desired(offered.devices, offered.fallback, offered.counters, until)

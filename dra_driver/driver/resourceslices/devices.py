@@ -110,7 +110,7 @@ class Offer:
     retired: frozenset[str] = frozenset()
     """Devices on offer, with or without fallback, only because a claim holds them."""
     until: float | None = None
-    """Unix time from which on the same node gives another offer, or None."""
+    """Seconds since boot after which the same node gives another offer, or None."""
 
 
 def completed(inventory: NodeInventory, before: NodeInventory | None) -> tuple[NodeInventory, Mapping[int, str]]:
@@ -190,7 +190,7 @@ def offer(
     partitions: Partitions | None = None,
     health: NodeHealth = _WELL,
     policy: HealthPolicy = _DEFAULT_POLICY,
-    now: float = 0.0,
+    uptime: float = 0.0,
     kept: Mapping[str, KeptDevice] = MappingProxyType({}),
     held_back: Collection[int] = (),
 ) -> Offer:
@@ -201,7 +201,7 @@ def offer(
         partitions: how it is to be divided; None: nothing is set (``effective_partitions``).
         health: how well it is (``with_faults``).
         policy: which taints follow from that. A device has those of all its chips.
-        now: Unix time, for grace times.
+        uptime: seconds since boot, for grace times.
         kept: devices that claims hold, by name. One that these partitions do not have stays all the same, tainted, and
             so does a core of another size than the host's default; its chip has no other cores meanwhile.
         held_back: chips of which nothing is offered anew, by host index (``exclusion``).
@@ -219,13 +219,13 @@ def offer(
     host = _Host.of(inventory, {name: device.core_size for name, device in kept.items() if device.core_size}, held_back)
     problem = node_problem(inventory) if partitions.node else ""
     sick = {chip.index: chip for chip in health.chips if chip.faults}
-    until = policy.next_change(sick.values(), inventory.instance_type, now) if sick else None
+    until = policy.next_change(sick.values(), inventory.instance_type, uptime) if sick else None
     why = "partitions" if partitions != Partitions() else "kubelet"
 
     def taints(device: Partition, retired: bool) -> tuple[DeviceTaint, ...]:
         """Those of all its chips; ``retired``: and that it is on offer only because it is held."""
         faulty = [sick[index] for index in device.chips if index in sick]
-        found = policy.taints(faulty, inventory.instance_type, now) if faulty else ()
+        found = policy.taints(faulty, inventory.instance_type, uptime) if faulty else ()
         taints = [DeviceTaint(taint.key, taint.value, taint.effect, timestamp(taint.since)) for taint in found]
         if retired:
             value = PLUGIN if host.held_back.intersection(device.chips) else why

@@ -39,9 +39,19 @@ class Term(ABC):
         may_act: to be asked before each write; see ``Election.may_act``.
         well: called after each look with the seconds until the next one at the latest (see ``Worker.well``).
         look_seconds: longest time between two looks, since deadlines pass without a change in the cluster.
+        clock: Unix time. It is read once, and from then on monotonic seconds are counted: the clock of a machine may
+            be set, and nothing gets older by that.
     """
 
-    def __init__(self, may_act: Callable[[], bool], well: Callable[[float], None], look_seconds: float) -> None:
+    def __init__(
+        self,
+        may_act: Callable[[], bool],
+        well: Callable[[float], None],
+        look_seconds: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        start = clock() - time.monotonic()
+        self._clock: Callable[[], float] = lambda: start + time.monotonic()
         self._may_act = may_act
         self._well = well
         self._look_seconds = look_seconds

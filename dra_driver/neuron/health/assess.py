@@ -61,6 +61,8 @@ class Track(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds since boot at the first of them."""
     earlier_boot: bool = False
     """Not seen since the node was booted."""
+    uptime: float | None = None
+    """Seconds since boot at which the signal was seen first in this boot."""
 
 
 class CounterState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -366,7 +368,9 @@ def health(memory: HealthMemory, read_at: float) -> NodeHealth:
 
 
 def _active(chip: ChipMemory) -> tuple[ActiveFault, ...]:
-    return in_order(ActiveFault(code, track.since, track.detail) for code, track in chip.tracks.items() if track.since)
+    return in_order(
+        ActiveFault(code, track.since, track.detail, track.uptime) for code, track in chip.tracks.items() if track.since
+    )
 
 
 def undecided(memory: HealthMemory) -> bool:
@@ -389,7 +393,7 @@ def undecided_cores(memory: HealthMemory) -> frozenset[int]:
 
 def _after_boot(known: ChipMemory) -> ChipMemory:
     tracks = {
-        code: replace(track, denied=0, quiet_from=None, earlier_boot=True)
+        code: replace(track, denied=0, quiet_from=None, earlier_boot=True, uptime=None)
         for code, track in known.tracks.items()
         if track.since and FAULTS[code].quiet_seconds is not BOOT
     }
@@ -483,8 +487,10 @@ def _followed(row: Fault, track: Track | None, said: SignalReading, reading: Hos
     """What is known of a fault after one more reading; None: nothing, it is not there."""
     if said.present:
         if track is None:
-            return Track(int(reading.read_at) if said.since is None else said.since, detail=said.detail)
-        return Track(track.first, since=track.since or track.first, detail=said.detail)
+            first = int(reading.read_at) if said.since is None else said.since
+            return Track(first, detail=said.detail, uptime=reading.uptime)
+        uptime = reading.uptime if track.uptime is None else min(track.uptime, reading.uptime)
+        return Track(track.first, since=track.since or track.first, detail=said.detail, uptime=uptime)
     if track is None:
         return None
     if said.present is None:

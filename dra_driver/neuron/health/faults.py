@@ -339,6 +339,9 @@ class ActiveFault:
     """When it began, in whole seconds of Unix time; kept across restarts of the driver."""
     detail: str = ""
     """What was seen, such as ``3 errors``; one line of at most 200 characters, printable."""
+    uptime: float | None = None
+    """Seconds since boot at which it was first seen in this boot; None: not known. How long it has lasted follows from
+    this alone: the clock may be set."""
 
     @property
     def fault(self) -> Fault:

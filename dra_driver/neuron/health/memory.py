@@ -75,7 +75,7 @@ def _lasting(chip: ChipMemory) -> ChipMemory:
     return msgspec.structs.replace(
         chip,
         tracks={
-            code: Track(track.first, since=track.since, earlier_boot=track.earlier_boot)
+            code: Track(track.first, since=track.since, earlier_boot=track.earlier_boot, uptime=track.uptime)
             for code, track in chip.tracks.items()
             if track.since
         },

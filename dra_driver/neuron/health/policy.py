@@ -170,15 +170,16 @@ class HealthPolicy:
         effect = max((_effect(rule.effect), row.strongest), key=EFFECTS.index)
         return effect, rule.grace_seconds if effect == "NoExecute" else 0
 
-    def taint(self, fault: ActiveFault, instance_type: str | None, now: float) -> HealthTaint:
-        """The taint of one fault at Unix time ``now``."""
+    def taint(self, fault: ActiveFault, instance_type: str | None, uptime: float) -> HealthTaint:
+        """The taint of one fault ``uptime`` seconds after the boot."""
         effect, grace = self.effect(fault.code, instance_type)
         since = fault.since
         if grace:
-            effect, since = ("NoSchedule", since) if now < since + grace else (effect, since + grace)
+            over = fault.uptime is not None and uptime >= fault.uptime + grace
+            effect, since = (effect, since + grace) if over else ("NoSchedule", since)
         return HealthTaint(f"{self.key_domain}/{fault.code}", fault.fault.severity, effect, since)
 
-    def taints(self, chips: Iterable[ChipHealth], instance_type: str | None, now: float) -> tuple[HealthTaint, ...]:
+    def taints(self, chips: Iterable[ChipHealth], instance_type: str | None, uptime: float) -> tuple[HealthTaint, ...]:
         """The taints of a device that is made of these chips, at most ``MAX_TAINTS``.
 
         One for each key and effect, with the earliest time; the strongest effect first, then the gravest fault, then in
@@ -187,7 +188,7 @@ class HealthPolicy:
         merged: dict[tuple[int, int, int], HealthTaint] = {}
         for chip in chips:
             for fault in chip.faults:
-                taint = self.taint(fault, instance_type, now)
+                taint = self.taint(fault, instance_type, uptime)
                 place = (EFFECTS.index(taint.effect), *gravity(fault))
                 known = merged.setdefault(place, taint)
                 if taint.since < known.since:
@@ -195,31 +196,31 @@ class HealthPolicy:
         return tuple(merged[place] for place in sorted(merged))[:MAX_TAINTS]
 
     def blocking(
-        self, chips: Iterable[ChipHealth], instance_type: str | None, now: float
+        self, chips: Iterable[ChipHealth], instance_type: str | None, uptime: float
     ) -> Mapping[int, tuple[Blocking, ...]]:
         """By host index of the chip, the faults that keep claims away; chips without any are left out."""
         found = {
             chip.index: tuple(
                 Blocking(taint, fault.text)
                 for fault in chip.faults
-                if (taint := self.taint(fault, instance_type, now)).effect in BLOCKING
+                if (taint := self.taint(fault, instance_type, uptime)).effect in BLOCKING
             )
             for chip in chips
         }
         return {index: faults for index, faults in found.items() if faults}
 
-    def next_change(self, chips: Iterable[ChipHealth], instance_type: str | None, now: float) -> float | None:
-        """Unix time at which the taints change although the faults do not: the next end of a grace time after ``now``.
+    def next_change(self, chips: Iterable[ChipHealth], instance_type: str | None, uptime: float) -> float | None:
+        """When the taints change although the faults do not, in seconds since boot: the next end of a grace time.
 
         None: never.
         """
         ends = (
-            fault.since + self.effect(fault.code, instance_type)[1]
+            fault.uptime + self.effect(fault.code, instance_type)[1]
             for chip in chips
             for fault in chip.faults
-            if self.effect(fault.code, instance_type)[1]
+            if fault.uptime is not None and self.effect(fault.code, instance_type)[1]
         )
-        return min((float(end) for end in ends if end > now), default=None)
+        return min((float(end) for end in ends if end > uptime), default=None)
 
 
 def _effect(text: str) -> Effect:

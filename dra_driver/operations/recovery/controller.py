@@ -94,8 +94,7 @@ class Recovery(Term):
         aws: the edge to AWS.
         may_act: see ``Term``.
         well: see ``Term``.
-        clock: Unix time. It is read once, and from then on monotonic seconds are counted: the clock of a machine may
-            be set, and no fault gets older by that.
+        clock: see ``Term``.
     """
 
     def __init__(
@@ -108,12 +107,10 @@ class Recovery(Term):
         well: Callable[[float], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(may_act, well, LOOK_SECONDS)
+        super().__init__(may_act, well, LOOK_SECONDS, clock)
         self._settings = settings
         self._numbers = numbers
         self._aws = aws
-        start = clock() - time.monotonic()
-        self._clock: Callable[[], float] = lambda: start + time.monotonic()
         self._informer = Informer("nodes", Collection(transport, PARTIAL_NODES), self._wake.set)
         self._nodes = Collection(transport, PARTIAL_NODES, timeout=REQUEST_SECONDS)
         self._evictor = Evictor(transport, may_act)

@@ -110,7 +110,7 @@ class Placer(Term):
         rules: settings.
         may_act: asked before each write; see ``Election.may_act``.
         well: called after each decision with the seconds until the next one at the latest (see ``Worker.well``).
-        clock: seconds since the epoch.
+        clock: see ``Term``.
     """
 
     def __init__(
@@ -122,9 +122,8 @@ class Placer(Term):
         well: Callable[[float], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(may_act, well, min(LOOK_SECONDS, rules.timeout / 5))
+        super().__init__(may_act, well, min(LOOK_SECONDS, rules.timeout / 5), clock)
         self._rules = rules
-        self._clock = clock
         self._nodes = Informer("nodes", Collection(transport, PARTIAL_NODES), self._wake.set, of_a_server)
         drivers = (("fieldSelector", f"spec.driver={DRIVER_NAME}"),)
         self._offers = Informer("slices", Collection(transport, PARTIAL_RESOURCE_SLICES, drivers), self._wake.set)

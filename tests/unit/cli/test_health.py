@@ -122,7 +122,8 @@ def test_during_the_time_of_grace_the_effect_is_the_one_that_holds_now(
     host: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], grace: int, effect: str
 ) -> None:
     began = int(time.time()) - 1800
-    tracks = {code: Track(began, began) for code in ("hbm-uncorrectable", "hbm-repairable")}
+    uptime = time.clock_gettime(time.CLOCK_BOOTTIME) - 1800
+    tracks = {code: Track(began, began, uptime=uptime) for code in ("hbm-uncorrectable", "hbm-repairable")}
     MemoryFile(tmp_path / "state").write(HealthMemory(boot_id(host), "2.24.7.0", (ChipMemory(1, None, tracks),)))
     policy = tmp_path / "policy.yaml"
     policy.write_text(f"rules: [{{severity: unhealthy, effect: NoExecute, graceSeconds: {grace}}}]")

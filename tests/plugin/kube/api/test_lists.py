@@ -127,6 +127,12 @@ def test_an_object_that_nobody_should_be_able_to_store_is_named_as_the_reason(se
     assert pages(server)[-1][1] == 1
 
 
+def test_an_answer_that_is_too_large_is_not_read(server: ApiServer) -> None:
+    add(server, 1, "x" * MAX_OBJECT_BYTES)
+    with golden_error(TooLarge):
+        claims(server).get("tenant", "c0")
+
+
 def test_a_watch_event_that_is_too_large_is_not_read(server: ApiServer) -> None:
     informer = Informer("claims", claims(server), lambda: None)
     informer.start()

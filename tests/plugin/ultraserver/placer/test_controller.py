@@ -13,7 +13,7 @@ from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.leading import RESIGN_SECONDS
 from dra_driver.kube.objects.meta import timestamp
 from dra_driver.neuron.names import SERVER_2, SERVER_4
-from dra_driver.ultraserver.placer.controller import LEASE_NAME, PlacerService
+from dra_driver.ultraserver.placer.controller import LEASE_NAME, Placer, PlacerService
 from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION, Rules
 from dra_driver.util.worker import STOP_SECONDS
 from tests.doubles.apiserver.server import ApiServer
@@ -106,6 +106,29 @@ def server() -> Iterator[ApiServer]:
         add_server(running, "s0")
         add_server(running, "s1")
         yield running
+
+
+def test_a_clock_that_is_set_forward_makes_no_group_give_up(server: ApiServer) -> None:
+    wall = [time.time()]
+    term = Placer(server.transport(), SYSTEM, Rules(), lambda: True, lambda _: None, clock=lambda: wall[0])
+    for informer in term.informers():
+        informer.start()
+    try:
+        eventually(lambda: all(informer.current for informer in term.informers()))
+        add_leader(server, "four")
+
+        def placed() -> bool:
+            term.look()
+            return server_of(server, "four") != ""
+
+        eventually(placed)
+        wall[0] += 86_400
+        term.look()
+    finally:
+        for informer in term.informers():
+            informer.stop()
+    assert SINCE_ANNOTATION in pod(server, "four")["metadata"]["annotations"]
+    assert server.count("DELETE", "pods") == 0
 
 
 def test_a_leader_gets_node_selector_and_loses_its_gate_in_one_write(server: ApiServer) -> None:

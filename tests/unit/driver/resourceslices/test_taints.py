@@ -54,7 +54,9 @@ def sick(**codes: list[int]) -> NodeHealth:
             ChipHealth(
                 index,
                 in_order(
-                    ActiveFault(code.replace("_", "-"), SINCE) for code, indexes in codes.items() if index in indexes
+                    ActiveFault(code.replace("_", "-"), SINCE, uptime=100.0)
+                    for code, indexes in codes.items()
+                    if index in indexes
                 ),
             )
             for index in chips
@@ -108,9 +110,9 @@ def test_a_whole_node_has_the_taints_of_all_its_chips() -> None:
 def test_an_offer_says_when_a_grace_time_ends() -> None:
     policy = HealthPolicy.parse("rules: [{fault: hbm-uncorrectable, effect: NoExecute, graceSeconds: 60}]")
     health = sick(hbm_uncorrectable=[3])
-    before = offer(host(), None, health, policy, SINCE + 59.0)
-    assert (taints(before.devices), before.until) == ({"neuron-device-3": ["hbm-uncorrectable:NoSchedule"]}, SINCE + 60)
-    after = offer(host(), None, health, policy, SINCE + 60.0)
+    before = offer(host(), None, health, policy, 159.0)
+    assert (taints(before.devices), before.until) == ({"neuron-device-3": ["hbm-uncorrectable:NoSchedule"]}, 160.0)
+    after = offer(host(), None, health, policy, 160.0)
     assert (taints(after.devices), after.until) == ({"neuron-device-3": ["hbm-uncorrectable:NoExecute"]}, None)
     assert after.devices[3].taints[0].time_added == "2026-01-01T00:01:00Z"
 

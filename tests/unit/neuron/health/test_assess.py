@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dra_driver.neuron.health.assess import HealthMemory, Hint, assess, clear, undecided
 from dra_driver.neuron.health.faults import ActiveFault, NodeHealth
 from dra_driver.neuron.health.memory import decoded, encoded
+from dra_driver.neuron.health.policy import HealthPolicy, Rule
 from dra_driver.neuron.host.signals import COMPONENTS, HARDWARE, HEARTBEAT, ChipReading, HostReading
 from tests.builders.chips import SERIALS, Host
 from tests.golden import golden
@@ -71,7 +74,8 @@ def test_a_fault_keeps_when_it_began_over_restarts_and_boots_while_the_host_says
     (before,) = node.active()
     node.memory = decoded(encoded(node.memory))
     node.host.reboot()
-    assert node.active() == (before,)
+    (after,) = node.active()
+    assert after == replace(before, uptime=15.0), "and how long it has lasted is counted from the boot"
 
 
 def test_a_component_is_over_after_five_minutes_and_what_cannot_be_told_starts_them_anew(node: Node) -> None:
@@ -252,6 +256,24 @@ def test_a_step_of_the_clock_does_not_stop_a_heartbeat_nor_end_a_fault(node: Nod
     node.read(2, 1.0)
     node.host.booted_at += 86_400
     assert node.faults(2, 1.0) == ["hbm-unhealthy"]
+
+
+@pytest.mark.parametrize("step", [86_400, -86_400])
+def test_setting_the_clock_ends_no_grace_time_and_begins_none_anew(node: Node, step: int) -> None:
+    """Nor does a restart of the driver after it. The end of a grace time evicts pods."""
+    table = HealthPolicy(rules=(Rule("NoExecute", "hbm-uncorrectable", grace_seconds=60),))
+
+    def effect() -> str:
+        (fault,) = node.active(1)
+        return table.taint(fault, None, node.host.uptime).effect
+
+    node.chip.counters["mem_ecc_uncorrected"] = 3
+    node.read(1)
+    node.host.booted_at += step
+    node.memory = decoded(encoded(node.memory))
+    assert [effect() for _ in range(7)] == [*["NoSchedule"] * 5, "NoExecute", "NoExecute"]
+    node.host.reboot()
+    assert effect() == "NoSchedule", "no pod of before runs"
 
 
 def test_a_lost_chip_keeps_its_faults_and_comes_back(node: Node) -> None:

@@ -17,7 +17,9 @@ from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import UsageError
 from tests.golden import golden_error
 
-NOW = 1_800_000_000.0
+BOOTED = 400.0
+"""Unix time; the clock has not been set since."""
+UPTIME = 1_800_000_000.0
 
 
 def policy(*rules: dict[str, Any], **fields: Any) -> HealthPolicy:
@@ -25,8 +27,10 @@ def policy(*rules: dict[str, Any], **fields: Any) -> HealthPolicy:
 
 
 def chip(index: int, **since: int) -> ChipHealth:
-    """A chip with faults by code (``_`` for ``-``)."""
-    return ChipHealth(index, in_order(ActiveFault(code.replace("_", "-"), at) for code, at in since.items()))
+    """A chip with faults by code (``_`` for ``-``), and when they began."""
+    return ChipHealth(
+        index, in_order(ActiveFault(code.replace("_", "-"), at, uptime=at - BOOTED) for code, at in since.items())
+    )
 
 
 # Effects
@@ -64,38 +68,45 @@ def test_a_rule_for_all_faults_evicts_no_pod_for_what_pods_can_forge() -> None:
 
 def test_a_device_has_a_taint_for_each_fault_of_its_chips_with_the_earliest_time() -> None:
     chips = [chip(0, hbm_uncorrectable=200, hbm_corrected_rising=50), chip(1, hbm_uncorrectable=100)]
-    assert HealthPolicy.default().taints(chips, "trn2.48xlarge", NOW) == (
+    assert HealthPolicy.default().taints(chips, "trn2.48xlarge", UPTIME) == (
         HealthTaint("health.neuron.aws.com/hbm-uncorrectable", "unhealthy", "NoSchedule", 100),
         HealthTaint("health.neuron.aws.com/hbm-corrected-rising", "degraded", "None", 50),
     )
-    assert HealthPolicy.default().taints([chip(2)], None, NOW) == ()
+    assert HealthPolicy.default().taints([chip(2)], None, UPTIME) == ()
 
 
 def test_the_domain_of_keys_is_adjustable() -> None:
-    (taint,) = policy(keyDomain="chips.example.com").taints([chip(0, device_lost=1)], None, NOW)
+    (taint,) = policy(keyDomain="chips.example.com").taints([chip(0, device_lost=1)], None, UPTIME)
     assert taint.key == "chips.example.com/device-lost"
 
 
 def test_pods_are_evicted_when_the_fault_has_lasted_for_the_grace_time() -> None:
     table = policy({"fault": "hbm-uncorrectable", "effect": "NoExecute", "graceSeconds": 60})
     sick = [chip(0, hbm_uncorrectable=1000)]
-    (before,) = table.taints(sick, None, 1059.9)
+    (before,) = table.taints(sick, None, 659.9)
     assert (before.effect, before.since) == ("NoSchedule", 1000)
-    assert table.next_change(sick, None, 1059.9) == 1060.0
-    (after,) = table.taints(sick, None, 1060.0)
+    assert table.next_change(sick, None, 659.9) == 660.0
+    (after,) = table.taints(sick, None, 660.0)
     assert (after.effect, after.since) == ("NoExecute", 1060), "a pod's tolerationSeconds count from here"
-    assert table.next_change(sick, None, 1060.0) is None
-    assert HealthPolicy.default().next_change(sick, None, 1000.0) is None
+    assert table.next_change(sick, None, 660.0) is None
+    assert HealthPolicy.default().next_change(sick, None, 600.0) is None
+
+
+def test_no_grace_time_ends_while_it_is_not_known_how_long_the_fault_has_lasted() -> None:
+    table = policy({"fault": "hbm-uncorrectable", "effect": "NoExecute", "graceSeconds": 60})
+    sick = [ChipHealth(0, (ActiveFault("hbm-uncorrectable", 0),))]
+    assert [taint.effect for taint in table.taints(sick, None, UPTIME)] == ["NoSchedule"]
+    assert table.next_change(sick, None, 0.0) is None
 
 
 def test_chips_in_and_after_their_grace_time_give_a_device_both_taints() -> None:
     table = policy({"fault": "hbm-uncorrectable", "effect": "NoExecute", "graceSeconds": 60})
     node = [chip(0, hbm_uncorrectable=1000), chip(1, hbm_uncorrectable=1050)]
-    assert [(taint.effect, taint.since) for taint in table.taints(node, None, 1070.0)] == [
+    assert [(taint.effect, taint.since) for taint in table.taints(node, None, 670.0)] == [
         ("NoExecute", 1060),
         ("NoSchedule", 1050),
     ]
-    assert table.next_change(node, None, 1070.0) == 1110.0
+    assert table.next_change(node, None, 670.0) == 710.0
 
 
 STRONG = [code for code, row in FAULTS.items() if row.strongest == "NoExecute"]
@@ -112,7 +123,8 @@ FAULTY = st.dictionaries(st.sampled_from(list(FAULTS)), st.integers(0, 2000), ma
 )
 CHIPS = st.lists(FAULTY, max_size=3).map(
     lambda found: [
-        ChipHealth(index, in_order(ActiveFault(*item) for item in faults.items())) for index, faults in enumerate(found)
+        ChipHealth(index, in_order(ActiveFault(code, since, uptime=since) for code, since in faults.items()))
+        for index, faults in enumerate(found)
     ]
 )
 
