@@ -192,11 +192,13 @@ def plugin_nodes() -> Iterator[MakeNode]:
 
 
 @contextmanager
-def plugin_node(root: Path, kind: str, *, emulated: bool = True, **manager: Any) -> Iterator[PluginNode]:
-    """A node of an instance type, with its kubelet."""
-    with ApiServer() as server, DeviceManager(root, **manager) as kubelet:
-        server.add_node(NODE)
-        node = PluginNode(root, kind, kubelet, server)
+def plugin_node(
+    root: Path, kind: str, *, emulated: bool = True, server: ApiServer | None = None, **manager: Any
+) -> Iterator[PluginNode]:
+    """A node of an instance type, with its kubelet; ``server``: in place of one that asks nobody for a token."""
+    with server or ApiServer() as api, DeviceManager(root, **manager) as kubelet:
+        api.add_node(NODE)
+        node = PluginNode(root, kind, kubelet, api)
         if emulated:
             node.emulate()
         yield node

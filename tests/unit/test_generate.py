@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from generating import assumptions, faults, features, instancetypes
+from generating import assumptions, faults, features, instancetypes, memory
 from generating import main as program
 from generating.blocks import MARK
 from generating.main import ROOT, TARGETS
@@ -42,7 +42,7 @@ def test_files_are_as_their_tables_say(name: str) -> None:
 
 
 def test_each_block_of_a_page_is_made_by_something() -> None:
-    made = assumptions.TABLES.keys() | faults.TABLES.keys() | features.TABLES.keys() | instancetypes.TABLES.keys()
+    made = {name for module in (assumptions, faults, features, instancetypes, memory) for name in module.TABLES}
     assert {mark[2] for page in PAGES for mark in MARK.finditer(page.read_text())} == made
 
 

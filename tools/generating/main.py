@@ -31,7 +31,7 @@ from dra_driver.neuron import opaque_config
 from dra_driver.neuron.names import API_VERSIONS
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.operations.verification.assumptions import TABLE
-from generating import assumptions, faults, features, instancetypes
+from generating import assumptions, faults, features, instancetypes, memory
 from tests.builders import metrics_page
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -154,6 +154,7 @@ TARGETS: Final[Mapping[str, Target]] = {
         "tools/generating/features.py",
         pages(features.page, "README.md", "docs/use/first-pod.md", "docs/reference/compatibility.md"),
     ),
+    "memory": Target("tests/data/memory.json", part("docs/develop/measurements.md", memory.page)),
     "picture": Target("examples/specs/1x4-connected-devices.yaml", one("docs/use/connected-chips.svg", picture)),
     "compatibility": Target(
         "dra_driver/neuron/topology/instance_types.py", part("docs/reference/compatibility.md", instancetypes.page)

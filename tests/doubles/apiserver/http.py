@@ -12,14 +12,17 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from dra_driver.kube.api.codec import ServerVersion
 from tests.doubles.apiserver.claim_status import apply_devices
 from tests.doubles.apiserver.core_objects import MERGE_PATCH, PLAIN_KINDS, bind_pod, evict_pod, patch_node, write_plain
+from tests.doubles.apiserver.crowd import Crowd
 from tests.doubles.apiserver.discovery import discovery
 from tests.doubles.apiserver.node_fields import APPLY, apply_conditions, apply_labels
 from tests.doubles.apiserver.selectors import event_type, selected
@@ -39,6 +42,8 @@ CORE_PATH = re.compile(
     r"(?P<sub>(?<=[^/])/(binding|eviction|status|log))?"
 )
 _OF_PODS = {"/binding": bind_pod, "/eviction": evict_pod}
+CHUNK = 32
+"""Texts in a chunk of a page, at least."""
 KINDS = {"resourceslices": "ResourceSlice", "resourceclaims": "ResourceClaim", "nodes": "Node"} | PLAIN_KINDS
 
 
@@ -213,9 +218,41 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, "404 page not found\n")
         elif request.watch:
             self._watch(api, request, match)
+        elif crowds := _crowds(api, request, match):
+            self._send_page(api, request, match, crowds)
         else:
             request.status, document = _rest(api, request, match)
             self._send(request.status, document)
+
+    def _send_page(self, api: ApiServer, request: Request, match: re.Match[str], crowds: Sequence[Crowd]) -> None:
+        """Send a page as chunks, with objects that are made meanwhile; it counts as answered when all is sent."""
+        kind = match["kind"]
+        wanted = lambda item: _covers(match, kind, item) and selected(item, request.query)  # noqa: E731
+        stored, version = api.store.list(kind, wanted)
+        start = int(request.query.get("continue", 0))
+        total = len(stored) + sum(crowd.count for crowd in crowds)
+        last = min(total, start + (int(request.query.get("limit", 0)) or total))
+        meta: Object = {"resourceVersion": str(version)}
+        if last < total:
+            meta["continue"] = str(last)
+            if not request.query.keys() & {"fieldSelector", "labelSelector"}:
+                meta["remainingItemCount"] = total - last
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        head = {"apiVersion": _api_version(match), "kind": f"{KINDS[kind]}List", "metadata": meta}
+        self._chunk(json.dumps(head).encode()[:-1] + b', "items": [')
+        items = (json.dumps(_export(item, match)).encode() for item in stored[start:last])
+        pending: list[bytes] = []
+        for number, item in enumerate(chain(items, _of_crowds(crowds, match, start - len(stored), last - len(stored)))):
+            pending += [b",", item] if number else [item]
+            if len(pending) > CHUNK:
+                self._chunk(*pending)
+                pending.clear()
+        self._chunk(*pending, b"]}")
+        self._chunk(b"")
+        request.status = 200
 
     def _watch(self, api: ApiServer, request: Request, match: re.Match[str]) -> None:
         """Stream events as chunks until the time is over, the server ends the watch, or the client disconnects."""
@@ -258,8 +295,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._chunk(json.dumps(line).encode() + b"\n")
         self._chunk(b"")
 
-    def _chunk(self, payload: bytes) -> None:
-        self.wfile.write(b"%x\r\n%b\r\n" % (len(payload), payload))
+    def _chunk(self, *payload: bytes) -> None:
+        self.wfile.writelines([b"%x\r\n" % sum(map(len, payload)), *payload, b"\r\n"])
         self.wfile.flush()
 
 
@@ -361,6 +398,23 @@ def _covers(match: re.Match[str], kind: str, item: Object) -> bool:
     return kind == match["kind"] and match["namespace"] in (None, item["metadata"].get("namespace"))
 
 
+def _crowds(api: ApiServer, request: Request, match: re.Match[str]) -> list[Crowd]:
+    """Those that are in the list that is asked for."""
+    if request.method != "GET" or match["name"]:
+        return []
+    return [
+        crowd
+        for crowd in api.crowds
+        if _covers(match, crowd.kind, crowd.pattern) and selected(crowd.pattern, request.query)
+    ]
+
+
+def _of_crowds(crowds: Sequence[Crowd], match: re.Match[str], start: int, last: int) -> Iterator[bytes]:
+    for crowd in crowds:
+        yield from crowd.objects(_export(crowd.pattern, match), max(0, start), max(0, min(last, crowd.count)))
+        start, last = start - crowd.count, last - crowd.count
+
+
 def _export(item: Object, match: re.Match[str]) -> Object:
     version, kind = match["version"], match["kind"]
     item = copy.deepcopy(item)
@@ -368,8 +422,11 @@ def _export(item: Object, match: re.Match[str]) -> Object:
         item["spec"]["devices"] = [
             {"name": device.pop("name"), "basic": device} for device in item["spec"].get("devices") or []
         ]
-    group = "v1" if match.re is CORE_PATH else f"resource.k8s.io/{version}"
-    return {"apiVersion": group, "kind": KINDS[kind], **item}
+    return {"apiVersion": _api_version(match), "kind": KINDS[kind], **item}
+
+
+def _api_version(match: re.Match[str]) -> str:
+    return "v1" if match.re is CORE_PATH else f"resource.k8s.io/{match['version']}"
 
 
 def _import(document: Object, version: str) -> Object:

@@ -20,6 +20,7 @@ from typing import Any, Self
 import yaml
 
 from dra_driver.kube.api.client import RestConfig, Transport
+from tests.doubles.apiserver.crowd import Crowd
 from tests.doubles.apiserver.http import Fault, HttpServer, Request
 from tests.doubles.apiserver.store import Object, Store
 
@@ -48,6 +49,8 @@ class ApiServer:
     tls: tuple[str, str] | None = None
     """Certificate and key files."""
     store: Store = field(default_factory=Store)
+    crowds: list[Crowd] = field(default_factory=list)
+    """Objects that are in no store, behind those that are."""
     requests: list[Request] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     port: int = 0

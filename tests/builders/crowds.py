@@ -1,0 +1,108 @@
+"""What tenants and growth put into a cluster: more claims and pods than fit into the memory of one container."""
+
+from __future__ import annotations
+
+from dra_driver.legacy.annotations import ContainerShare, write
+from dra_driver.legacy.rules import NeuronResource, NodeHardware
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.instance_types import resolve_emulation
+from dra_driver.ultraserver.placer.values import LWS_GROUP_LABEL
+from tests.builders.extender import limits
+from tests.doubles.apiserver.crowd import NUMBER, Crowd
+from tests.doubles.apiserver.store import Object
+
+CHIPS = 16
+"""Of a node."""
+NODES = 5_000
+"""Of the largest cluster that Kubernetes supports."""
+NODE = f"node-{NUMBER}"
+
+
+def claims_of_a_tenant(count: int, size: int) -> list[Crowd]:
+    """Claims that nobody has allocated, with ``size`` bytes of annotations.
+
+    Half of them have one long text, with a character for which CPython keeps four bytes of each; the others have many.
+    """
+    text = {"a": "x" * (size - 5) + "\U0001f9e0"}
+    many = {f"tenant/{number:08}": "x" * 34 for number in range(size // 49)}
+    return [
+        _crowd("resourceclaims", count // 2, f"{kind}-{NUMBER}", {"annotations": annotations})
+        for kind, annotations in (("text", text), ("many", many))
+    ]
+
+
+def claims_of_a_cluster(count: int, size: int) -> list[Crowd]:
+    """Claims in use, ``size`` bytes each: one for each chip of all nodes, the rest for another driver's devices."""
+    devices = [(DRIVER_NAME, f"neuron-device-{chip}", NODES) for chip in range(CHIPS)]
+    devices.append(("gpu.example.com", "gpu-0", count - CHIPS * NODES))
+    crowds = []
+    for driver, device, number in devices:
+        name = f"{device}-{NUMBER}"
+        pod = {"name": name, "uid": f"pod-{name}"}
+        meta = {
+            "generateName": f"{device}-",
+            "finalizers": ["resource.kubernetes.io/delete-protection"],
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "controller": True, **pod}],
+        }
+        term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE]}]}
+        allocation = {
+            "devices": {"results": [{"request": "r", "driver": driver, "pool": NODE, "device": device}]},
+            "nodeSelector": {"nodeSelectorTerms": [term]},
+        }
+        spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": driver, "count": 1}}]}}
+        status = {"allocation": allocation, "reservedFor": [{"resource": "pods", **pod}]}
+        crowds.append(_filled(_crowd("resourceclaims", number, name, meta, spec, status), size))
+    return crowds
+
+
+def pods_of_a_node(node: str, count: int, size: int) -> list[Crowd]:
+    """Pods that their owner has bound to a node, and that kubelet has refused, ``size`` bytes each."""
+    return [_filled(_pods(count, f"bound-{NUMBER}", {}, {"nodeName": node}, "Failed"), size)]
+
+
+def pods_of_groups(count: int, size: int) -> list[Crowd]:
+    """Running pods of LeaderWorkerSets that have nothing to do with UltraServers, ``size`` bytes each, four a group."""
+    prefix = LWS_GROUP_LABEL.partition("/")[0]
+    crowds = []
+    for index in range(4):
+        labels = {LWS_GROUP_LABEL: f"group-{NUMBER}", f"{prefix}/worker-index": str(index)}
+        meta = {"labels": labels, "annotations": {f"{prefix}/size": "4"}}
+        crowds.append(_filled(_pods(count // 4, f"group-{NUMBER}-{index}", meta, {"nodeName": NODE}), size))
+    return crowds
+
+
+def pods_with_limits(kind: str, count: int, size: int) -> list[Crowd]:
+    """Running pods that have one device each of nodes of that type, as the extender has noted it, ``size`` bytes each.
+
+    Every chip of the first nodes has one.
+    """
+    row = resolve_emulation(kind)
+    hardware = NodeHardware(row.name, row.fabric, row.cores_per_device // row.default_lnc)
+    crowds = []
+    for chip in range(CHIPS):
+        name = f"device-{chip}-{NUMBER}"
+        share = ContainerShare("main", NeuronResource.DEVICE, (chip,))
+        meta = {"annotations": write(hardware, f"pods-{name}", (share,), 1)}
+        spec = {"nodeName": NODE, "containers": [{"name": "main", "resources": limits(1)}]}
+        crowds.append(_filled(_pods(count // CHIPS, name, meta, spec), size))
+    return crowds
+
+
+def _pods(count: int, name: str, meta: Object, spec: Object, phase: str = "Running") -> Crowd:
+    return _crowd("pods", count, name, meta, {"containers": [{"name": "main"}], **spec}, {"phase": phase})
+
+
+def _crowd(
+    kind: str, count: int, name: str, meta: Object, spec: Object | None = None, status: Object | None = None
+) -> Crowd:
+    own = {"namespace": "tenant", "name": name, "uid": f"{kind}-{name}", "resourceVersion": "7"}
+    meta = {**meta, **own, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return Crowd(kind, count, {"metadata": meta, "spec": spec or {}, "status": status or {}})
+
+
+def _filled(crowd: Crowd, size: int) -> Crowd:
+    """The same with one more annotation, so that each object has that size."""
+    (made,) = crowd.objects(crowd.pattern, 0, 1)
+    meta = crowd.pattern["metadata"]
+    annotations = {**meta.get("annotations", {}), "note": "x" * max(0, size - len(made) - 30)}
+    return Crowd(crowd.kind, crowd.count, {**crowd.pattern, "metadata": {**meta, "annotations": annotations}})
