@@ -290,7 +290,7 @@ def test_the_placer_creates_only_what_it_needs_under_its_own_names(
     for kind in ({"kind": "ConfigMap"}, {"kind": "Lease", "apiVersion": "coordination.k8s.io/v1"}):
         named = {**kind, "metadata": {"namespace": NAMESPACE, "name": "aws-auth"}}
         assert f"are named {PLACER}" in answer(named)
-    event = {
+    event: Object = {
         "kind": "Event",
         "metadata": {"namespace": namespace.name, "name": "about.0123456789abcdef"},
         "involvedObject": {"kind": "Pod", "namespace": namespace.name, "name": "about"},
