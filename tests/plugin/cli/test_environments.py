@@ -63,9 +63,9 @@ def run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_nodes_environment_has_what_its_programs_load_and_nothing_else() -> None:
-    needed = {"grpcio", "protobuf", "msgspec", "urllib3", "pyyaml", "prometheus-client", "pydantic"}
+    needed = {"grpcio", "protobuf", "msgspec", "urllib3", "pyyaml", "prometheus-client", "pydantic", "h2", "h11"}
     of_pydantic = {"annotated-types", "pydantic-core", "typing-extensions", "typing-inspection"}
-    assert pinned("node.txt") == needed | of_pydantic
+    assert pinned("node.txt") == needed | of_pydantic | {"hpack", "hyperframe"}
 
 
 def test_the_other_environment_has_all_packages() -> None:
@@ -78,7 +78,10 @@ def test_the_programs_of_a_node_load_in_its_environment(module: str, node: Path)
 
 
 def test_metrics_are_served_in_the_nodes_environment(node: Path) -> None:
-    code = "import dra_driver.util.metrics as m; m.serve(m.Collector(m.Operations(), list, 'a', 'b'), '127.0.0.1', 0)()"
+    code = (
+        "import dra_driver.util.metrics as m, dra_driver.util.door as d; door = d.Door(); "
+        "m.serve(door, m.Collector(m.Operations(), list, 'a', 'b'), '127.0.0.1', 0); door.stop()"
+    )
     subprocess.run([str(node), "-c", code], check=True, timeout=120)
 
 

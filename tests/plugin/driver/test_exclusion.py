@@ -216,8 +216,9 @@ def test_a_plugin_that_is_back_a_moment_after_it_went_changes_nothing(
         monkeypatch.setattr(device_use, "LINGER_SECONDS", 3600.0)
         plugin_offers(world, 0)
         eventually(lambda: agent._containers._due < float("inf"), SECONDS, "the driver to have seen it")
+        gone = agent._containers._due
         plugin_offers(world, 16)
-        eventually(lambda: agent._device_plugin, SECONDS, "the driver to have seen that it is back")
+        eventually(lambda: agent._containers._due > gone, SECONDS, "the driver to have seen that it is back")
         agent._containers._due = 0.0  # an hour passes
         eventually(lambda: agent._containers._due == float("inf"), SECONDS, "the question to kubelet")
         assert world.slice_writes() == writes

@@ -485,7 +485,7 @@ def test_an_unreadable_file_holds_its_chips_while_kubelet_lists_the_claim_or_doe
 def test_all_claims_are_listed_once_for_an_unreadable_file_whose_claim_is_here(node: Node, api: ApiServer) -> None:
     item = api.put(claim(1, [4]))
     node.prepare(item)
-    of_an_earlier_boot(node.cdi.file(uid(1)))
+    node.reboot(tmpfs=False)
     spoil(node, item)
     for _ in range(10):
         later(node, CHECK_DOUBTFUL)

@@ -17,8 +17,8 @@ import pytest
 from msgspec.structs import replace
 
 from dra_driver.driver.resourceslices.pool import pool
-from dra_driver.kube.api import client, resources
-from dra_driver.kube.api.client import CONNECT_TIMEOUT, RestConfig, Transport
+from dra_driver.kube.api import client
+from dra_driver.kube.api.client import RestConfig, Transport
 from dra_driver.kube.api.codec import PARTIAL_RESOURCE_CLAIMS
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.kube.api.resources import Collection, ResourceApi
