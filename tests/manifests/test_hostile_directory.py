@@ -35,6 +35,7 @@ AT_HOME = {
     "scripts/test": r"\.venv/bin/python -m pytest",
     "tools/generating/main.py": "cwd=ROOT",
     "tools/mutants/main.py": "PYTEST =",  # in a copy of the checkout
+    "tools/mutants/mutants.toml": "^replace = ",
     "Dockerfile": r"^(#|RUN| {4}&&) ",  # in a directory with what it has copied from the checkout
     "dra_driver/__main__.py": '^"""Makes',
     "tools/releasing/kubectl-neuron": "",  # to be replaced
