@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.decide import decide
+from dra_driver.ultraserver.placer.servers import memberships
 from dra_driver.ultraserver.placer.values import (
     Action,
     Annotate,
@@ -48,6 +49,10 @@ class World:
     """Pods by UID."""
     strangers: dict[str, str] = field(default_factory=dict)
     """Node -> claim of a pod that does not belong to a group."""
+    idle: set[str] = field(default_factory=set)
+    """UIDs of pods without claims."""
+    record: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the placer remembers of the servers' nodes."""
     released: list[Released] = field(default_factory=list)
     barred: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Nodes that a pod's affinity excludes, by UID."""
@@ -71,7 +76,7 @@ class World:
                 of_lws=True,
                 leader=True,
                 gated=True,
-                claims=True,
+                owner="StatefulSet",
             )
         )
 
@@ -165,21 +170,23 @@ class World:
     def snapshot(self) -> Snapshot:
         """The placer's input."""
         holders = self.strangers | {
-            pod.node: f"{pod.namespace}/{pod.name}" for pod in self.pods.values() if pod.node and pod.claims
+            pod.node: f"{pod.namespace}/{pod.name}" for pod in self.pods.values() if self._holds(pod)
         }
         nodes = tuple(replace(node, claim=holders.get(node.name, "")) for node in self.nodes)
-        return Snapshot(nodes, tuple(self.pods.values()), tuple(self.released))
+        return Snapshot(nodes, tuple(self.pods.values()), tuple(self.released), self.record)
 
     def decide(self) -> list[Action]:
-        """The placer's decisions for the current state."""
-        return decide(self.snapshot(), self.now, self.rules)
+        """The placer's decisions for the current state, after it has written down what it will remember."""
+        seen = self.snapshot()
+        self.record = memberships(seen)
+        return decide(seen, self.now, self.rules)
 
     def apply(self, actions: Sequence[Action]) -> None:
         """Apply actions as the API server would; one that is based on an old state changes nothing."""
         for action in actions:
             match action:
-                case Assign(pod, label, server, since, _, late) if self._current(pod):
-                    self.barred[pod.uid] = late
+                case Assign(pod, label, server, since, _, rivals) if self._current(pod):
+                    self.barred[pod.uid] = rivals
                     selector = {**pod.selector, label: server}
                     self._change(
                         pod.uid, gated=False, placed=(label, server), since=since, stuck=None, selector=selector
@@ -205,7 +212,7 @@ class World:
 
     def free_nodes(self) -> set[str]:
         """Nodes whose device is free."""
-        taken = {pod.node for pod in self.pods.values() if pod.node and pod.claims} | self.strangers.keys()
+        taken = {pod.node for pod in self.pods.values() if self._holds(pod)} | self.strangers.keys()
         return {node.name for node in self.nodes} - taken
 
     def members(self, key: str) -> list[GroupPod]:
@@ -234,6 +241,10 @@ class World:
                 if pod.placed and node.labels.get(pod.placed[0]) == pod.placed[1]:
                     found[node.name].append(pod.group)
         return found
+
+    def _holds(self, pod: GroupPod) -> bool:
+        """Whether the pod has a node's device."""
+        return bool(pod.node) and pod.uid not in self.idle
 
     def _add(self, pod: GroupPod) -> GroupPod:
         self.pods[pod.uid] = replace(pod, version=str(next(self._ids)))

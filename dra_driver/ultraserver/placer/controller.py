@@ -27,6 +27,7 @@ from dra_driver.kube.objects.core import Pod as ApiPod
 from dra_driver.kube.objects.meta import JsonObject, timestamp
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.ultraserver.placer.decide import decide
+from dra_driver.ultraserver.placer.servers import memberships
 from dra_driver.ultraserver.placer.snapshot import read_kept, snapshot, write_kept
 from dra_driver.ultraserver.placer.values import (
     GROUP_LABEL,
@@ -55,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 class Memory:
-    """Which pods were assigned, and which groups stay away from which servers, in a ConfigMap.
+    """Which pods were assigned, which nodes servers had, and which groups stay away from which servers, in a ConfigMap.
 
     Read once a term, written before pods are assigned or a group is released: a pod that was not assigned after all
     still has the gate, so that its entry means nothing. Methods raise ApiError.
@@ -68,17 +69,17 @@ class Memory:
         """What is kept."""
         return read_kept(self._kept.read())
 
-    def place(self, placed: Mapping[str, str], now: float) -> None:
-        """Replace the record of where pods were assigned."""
+    def place(self, placed: Mapping[str, str], members: Mapping[str, tuple[str, ...]], now: float) -> None:
+        """Replace the record of where pods were assigned, and of the servers' nodes."""
         kept = self.read()
-        if placed != kept.placed:
-            self._kept.write(write_kept(PlacerRecord(placed, kept.released), now))
+        if (placed, members) != (kept.placed, kept.members):
+            self._kept.write(write_kept(PlacerRecord(placed, kept.released, members), now))
 
     def release(self, released: Released, now: float) -> None:
         """Record a released group and the server that it stays away from."""
         kept, same = self.read(), (released.namespace, released.group, released.server)
         others = [item for item in kept.released if (item.namespace, item.group, item.server) != same]
-        self._kept.write(write_kept(PlacerRecord(kept.placed, (*others, released)), now))
+        self._kept.write(write_kept(PlacerRecord(kept.placed, (*others, released), kept.members), now))
 
 
 LOOK_SECONDS: Final = 5.0
@@ -167,8 +168,11 @@ class Placer(Term):
         )
         actions = decide(seen, now, self._rules)
         assigned = {action.pod.uid: action.place for action in actions if isinstance(action, Assign)}
-        if assigned and self._may_act():
-            self._memory.place({pod.uid: "=".join(pod.placed) for pod in seen.pods if pod.placed} | assigned, now)
+        members = memberships(seen)
+        if (assigned or members != seen.members) and self._may_act():
+            # What has ended holds nothing, and there may be many thousands of it.
+            placed = {pod.uid: "=".join(pod.placed) for pod in seen.pods if pod.placed and not pod.finished}
+            self._memory.place(placed | assigned, members, now)
         self._recorder.forget_all_but({pod.uid for pod in seen.pods} | {node.uid for node in seen.nodes})
         self._carry_out(actions)
 
@@ -280,19 +284,19 @@ def _patch(action: Assign | Annotate) -> dict[str, object]:
         "nodeSelector": {action.label: action.server},
         "schedulingGates": [{"name": name} for name in pod.other_gates],
     }
-    if action.late:
+    if action.rivals:
         spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _without(action)}}
     return {"metadata": {**meta, "annotations": {PLACED_ANNOTATION: action.server, **notes}}, "spec": spec}
 
 
 def _without(action: Assign) -> dict[str, object]:
     """The pod's node affinity, without the nodes that are not the server's. A field has one value in a requirement."""
-    late = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in action.late]
+    rivals = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in action.rivals]
     terms: list[JsonObject] = msgspec.to_builtins(action.pod.terms) or [{"matchFields": []}]
     # A term without requirements admits no node, and is not to be changed.
     return {
         "nodeSelectorTerms": [
-            {**term, "matchFields": [*term.get("matchFields", ()), *late]} if term else term for term in terms
+            {**term, "matchFields": [*term.get("matchFields", ()), *rivals]} if term else term for term in terms
         ]
     }
 

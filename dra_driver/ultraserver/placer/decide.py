@@ -27,6 +27,7 @@ from dra_driver.ultraserver.placer.servers import (
     possible,
     servers_of,
     to_keep,
+    unfit,
 )
 from dra_driver.ultraserver.placer.values import (
     GATE,
@@ -57,7 +58,7 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
     """
     rules = rules or Rules()
     groups = groups_of(snapshot.pods)
-    servers = servers_of(snapshot.nodes)
+    servers = servers_of(snapshot.nodes, snapshot.members)
     ledger = ledger_of(snapshot, groups)
     actions: list[Action] = [WarnNode(node, text) for node, text in label_problems(servers).values()]
     clashing = _clashing(groups, servers)
@@ -85,6 +86,8 @@ def _watch_over(
     shape = shape_of(group)
     size = shape.size if isinstance(shape, Shape) else len(group.pods)
     server = next((server for server in servers[label] if server.id == server_id), Server(label, server_id, ()))
+    own = {pod.node for pod in group.pods}
+    server = server.view(lambda node: (bool(unfit(node, group)), bool(node.claim) and node.name not in own))
     # What the scheduler says while a node is missing means nothing once the node is back.
     refused = group.unschedulable if server.in_order else None
     if group.scheduled >= size:
@@ -107,8 +110,8 @@ def _watch_over(
 
 
 def _assign(pod: GroupPod, server: Server, since: float) -> Assign:
-    names, late = (tuple(node.name for node in nodes) for nodes in (server.nodes, server.late))
-    return Assign(pod, server.label, server.id, since, names, late)
+    names, rivals = (tuple(node.name for node in nodes) for nodes in (server.nodes, server.rivals))
+    return Assign(pod, server.label, server.id, since, names, rivals)
 
 
 def _given_up(group: PodGroup, size: int, server_id: str, refused: GroupPod | None, now: float, rules: Rules) -> str:
@@ -124,27 +127,22 @@ def _clashing(groups: Iterable[PodGroup], servers: Mapping[str, Sequence[Server]
     """Groups that were assigned to nodes of another group, which takes two placers that both believe to be the leader.
 
     One that has nodes stays before one that has none, one that has all before one that has some, and the earlier one
-    before the later; for the other, the text says why it must go.
+    before the later; for the other, the text says why it must go. One of two servers must contain the other: a node may
+    claim to be part of two that have nothing to do with each other.
     """
-    owner: dict[str, PodGroup] = {}
+    owners: list[tuple[frozenset[str], PodGroup]] = []
     found = {}
 
     def standing(group: PodGroup) -> tuple[bool, bool, float, str, str]:
         return not group.scheduled, group.since is not None, group.since or 0.0, group.namespace, group.key
 
     for group in sorted((group for group in groups if group.placed), key=standing):
-        nodes = {
-            name
-            for label, value in group.servers
-            for server in servers[label]
-            if server.id == value
-            for name in server.names
-        }
-        others = sorted({owner[name].name for name in nodes if name in owner})
+        own = [server.names for label, value in group.servers for server in servers[label] if server.id == value]
+        others = sorted(other.name for taken, other in owners for names in own if names <= taken or taken <= names)
         if others:
             found[group.namespace, group.key] = f"group {others[0]} uses the same server"
         else:
-            owner |= dict.fromkeys(nodes, group)
+            owners += [(names, group) for names in own]
     return found
 
 
@@ -169,14 +167,15 @@ class _Queue:
             yield EmitEvent(group.gated[0], reason)
             return
         avoided = self._avoided(group)
-        server = choose(group, shape, self.servers, self.ledger, avoided)
+        servers = self.ledger.view(self.servers, group)
+        server = choose(group, shape, servers, self.ledger, avoided)
         if server is not None:
             self.ledger.give(server, group)
             for pod in group.gated[: shape.size]:
                 yield _assign(pod, server, self.now)
             return
-        yield EmitEvent(group.gated[0], self._reason(group, shape, avoided))
-        candidates = possible(group, self.servers[shape.label], avoided)
+        yield EmitEvent(group.gated[0], self._reason(group, shape, servers[shape.label], avoided))
+        candidates = possible(group, servers[shape.label], avoided)
         if shape.label == SERVER_4 and candidates and not self.someone_keeps:
             self.someone_keeps = True
             kept = to_keep(candidates, self.ledger, self.now - group.arrival[0], self.rules.hold)
@@ -190,12 +189,11 @@ class _Queue:
             if (item.namespace, item.group) == (group.namespace, group.key) and item.until > self.now
         )
 
-    def _reason(self, group: PodGroup, shape: Shape, avoided: frozenset[str]) -> str:
-        known = self.servers[shape.label]
-        if not known:
+    def _reason(self, group: PodGroup, shape: Shape, servers: Sequence[Server], avoided: frozenset[str]) -> str:
+        if not servers:
             return f"it waits for nodes with the label {shape.label}; no node has it"
         what = "an UltraServer" if shape.label == SERVER_4 else "half of an UltraServer"
-        reasons = obstacles(known, avoided, lambda node: self.ledger.obstacle(node, group))
+        reasons = obstacles(servers, avoided, lambda node: self.ledger.obstacle(node, group))
         return f"it waits for {what} with {NODES_OF[shape.label]} free nodes. {reasons}"
 
 

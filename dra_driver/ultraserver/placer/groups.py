@@ -87,15 +87,26 @@ class PodGroup:
 
 
 def groups_of(pods: Iterable[GroupPod]) -> list[PodGroup]:
-    """All groups; pods without a group key belong to none."""
+    """All groups; see ``_belongs`` for which pods are in them."""
     members: dict[tuple[str, str], list[GroupPod]] = {}
     for pod in pods:
-        if pod.group:
+        if _belongs(pod):
             members.setdefault((pod.namespace, pod.group), []).append(pod)
     ordered = {
         key: sorted(found, key=lambda pod: (not pod.leader, pod.name, pod.uid)) for key, found in members.items()
     }
     return [PodGroup(namespace, key, tuple(found)) for (namespace, key), found in sorted(ordered.items())]
+
+
+def _belongs(pod: GroupPod) -> bool:
+    """Whether the pod is one of the group that it names: it has or had the gate, or is of a controller that is no node.
+
+    Any kubelet can make a mirror pod with the namespace and the key of any group. The API server sees to it that its
+    controller is the kubelet's own Node (kubernetes ``plugin/pkg/admission/noderestriction``, ``admitPodCreate``).
+    """
+    if not pod.group or pod.owner == "Node":
+        return False
+    return bool(pod.owner or pod.gated or pod.placed or pod.finished)
 
 
 _SIZES = {str(size): size for size in range(1, NODES_OF[SERVER_4] + 1)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,11 @@ from dra_driver.ultraserver.placer.values import ServerNode, Snapshot
 
 MAX_LISTED = 4
 """Servers listed in a message."""
+MAX_MEMBERSHIPS = 1000
+"""Servers and halves whose nodes are recorded: about 300 bytes each, in a ConfigMap of at most 1 MiB."""
+
+Obstacles = Callable[[ServerNode], tuple[bool, ...]]
+"""What speaks against giving a node to somebody, the worst first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +26,15 @@ class Server:
     label: str
     id: str
     nodes: tuple[ServerNode, ...]
-    late: tuple[ServerNode, ...] = ()
-    """Nodes that carry the label too, but came when it had all of its own."""
+    rivals: tuple[ServerNode, ...] = ()
+    """Nodes that carry the label too, while others have better claims to it."""
+    members: tuple[str, ...] = ()
+    """Names of its nodes when no other node had its label; none if there was no such time."""
+
+    @property
+    def place(self) -> str:
+        """As in ``PlacerRecord``."""
+        return f"{self.label}={self.id}"
 
     @property
     def complete(self) -> bool:
@@ -37,6 +50,12 @@ class Server:
     def names(self) -> frozenset[str]:
         """Names of its nodes."""
         return frozenset(node.name for node in self.nodes)
+
+    def view(self, obstacles: Obstacles) -> Server:
+        """The server for somebody whom obstacles keep from nodes: where others claim their places, with those."""
+        if not self.rivals:
+            return self
+        return _server(self.label, self.id, (*self.nodes, *self.rivals), self.members, obstacles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +87,8 @@ class Ledger:
 
     def obstacle(self, node: ServerNode, group: PodGroup) -> str:
         """Why the group cannot have the node now, or ""."""
-        if node.trouble:
-            return node.trouble
-        if not all(admits(node, pod) for pod in group.gated):
-            return "is excluded by the pod's node selector or by a taint that it does not tolerate"
+        if text := unfit(node, group):
+            return text
         if node.name in self.uses:
             return f"is used by {self.uses[node.name].by}"
         if self._repelled(node, group):
@@ -79,6 +96,14 @@ class Ledger:
         if node.name in self.kept:
             return f"is kept for group {self.kept[node.name]}, which has waited longer for a whole server"
         return ""
+
+    def view(self, servers: Mapping[str, Sequence[Server]], group: PodGroup) -> dict[str, tuple[Server, ...]]:
+        """The servers for the group: of nodes that claim one place, it gets one that it can have."""
+
+        def obstacles(node: ServerNode) -> tuple[bool, ...]:
+            return bool(unfit(node, group)), bool(self.obstacle(node, group))
+
+        return {label: tuple(server.view(obstacles) for server in by_id) for label, by_id in servers.items()}
 
     def _repelled(self, node: ServerNode, group: PodGroup) -> bool:
         """LeaderWorkerSet's anti-affinity: whether a pod there would keep the scheduler from using the node."""
@@ -88,54 +113,79 @@ class Ledger:
         return any(namespace == group.namespace and key != group.key for namespace, key in others)
 
 
-def servers_of(nodes: Iterable[ServerNode]) -> dict[str, tuple[Server, ...]]:
+def unfit(node: ServerNode, group: PodGroup) -> str:
+    """Why the group could not have the node even if nobody used it, or ""."""
+    if node.trouble:
+        return node.trouble
+    if not all(admits(node, pod) for pod in group.gated):
+        return "is excluded by the pod's node selector or by a taint that it does not tolerate"
+    return ""
+
+
+def servers_of(nodes: Iterable[ServerNode], members: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[Server, ...]]:
     """All servers and halves by label, each tuple ordered by id.
 
-    Nodes label themselves, so one that takes a server's label must not keep groups off it: as long as the oldest nodes
-    are as many as the label says and none of them claims another one's place, later nodes are not the server's.
+    Nodes label themselves, so a node that takes a server's label must not keep groups off it. Where more nodes have a
+    label than a server has, those are its nodes that are in order, that were its nodes before (``PlacerRecord``), that
+    say which of the places they have, and that are older; one for each place.
     """
-    found: dict[str, dict[str, list[ServerNode]]] = {label: {} for label in NODES_OF}
-    for node in sorted(nodes, key=lambda node: node.name):
-        for label, by_id in found.items():
+    claimants: dict[str, dict[str, list[ServerNode]]] = {label: {} for label in NODES_OF}
+    for node in nodes:
+        for label, by_id in claimants.items():
             if value := node.labels.get(label):
                 by_id.setdefault(value, []).append(node)
     return {
-        label: tuple(_server(label, value, members) for value, members in sorted(by_id.items()))
-        for label, by_id in found.items()
+        label: tuple(
+            _server(label, value, those, members.get(f"{label}={value}", ()), lambda node: (bool(node.trouble),))
+            for value, those in sorted(by_id.items())
+        )
+        for label, by_id in claimants.items()
     }
 
 
-def _server(label: str, value: str, members: Sequence[ServerNode]) -> Server:
-    """The server of these nodes, which are ordered by name."""
-    by_age = sorted(members, key=lambda node: node.created)
-    oldest, late = by_age[: NODES_OF[label]], by_age[NODES_OF[label] :]
-    if late and not _rivals(label, oldest):
-        return Server(label, value, tuple(node for node in members if node in oldest), tuple(late))
-    return Server(label, value, tuple(members))
+def _server(
+    label: str, value: str, claimants: Sequence[ServerNode], members: tuple[str, ...], obstacles: Obstacles
+) -> Server:
+    """The server of these nodes, which all carry its label."""
+
+    def doubts(node: ServerNode) -> tuple[object, ...]:
+        return *obstacles(node), node.name not in members, not _place(label, node), node.created, node.name
+
+    best = sorted(claimants, key=doubts)
+    if len(best) > NODES_OF[label]:
+        by_place: dict[str, ServerNode] = {}
+        for node in best:
+            by_place.setdefault(_place(label, node) or f"of {node.name}", node)
+        best = list(by_place.values())[: NODES_OF[label]]
+    nodes, rivals = (
+        tuple(sorted((node for node in claimants if (node in best) == own), key=lambda node: node.name))
+        for own in (True, False)
+    )
+    return Server(label, value, nodes, rivals, members)
 
 
-def _rivals(label: str, nodes: Iterable[ServerNode]) -> tuple[ServerNode, ...]:
-    """Nodes of which each claims a place that another one claims."""
-    by_place: dict[str, list[ServerNode]] = {}
-    for node in nodes:
-        if place := node.labels.get(PLACE_OF[label]):
-            by_place.setdefault(place, []).append(node)
-    return tuple(node for found in by_place.values() if len(found) > 1 for node in found)
+def _place(label: str, node: ServerNode) -> str:
+    """Which of the server's nodes it says it is, from 0; "" if it does not say."""
+    place = node.labels.get(PLACE_OF[label], "")
+    return place if place in map(str, range(NODES_OF[label])) else ""
+
+
+def memberships(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
+    """What ``PlacerRecord.members`` is to be: a server with rivals has the nodes that it had before them."""
+    servers = [server for by_id in servers_of(snapshot.nodes, snapshot.members).values() for server in by_id]
+    places = {server.place for server in servers}
+    before = {place: names for place, names in snapshot.members.items() if place in places}
+    now = {server.place: tuple(sorted(server.names)) for server in servers if server.in_order and not server.rivals}
+    return dict(itertools.islice((before | now).items(), MAX_MEMBERSHIPS))
 
 
 def label_problems(servers: Mapping[str, Sequence[Server]]) -> dict[str, tuple[ServerNode, str]]:
     """By node's name: what is wrong with its labels."""
     found = {}
     for server in (server for of_label in servers.values() for server in of_label):
-        label = f"{server.label}={server.id}"
-        for node in server.late:
-            names = ", ".join(sorted(server.names))
-            found[node.name] = node, f"no group is placed on it: its label {label} is that of the older nodes {names}"
-        if len(server.nodes) > NODES_OF[server.label]:
-            for node in _rivals(server.label, server.nodes):
-                place = f"{PLACE_OF[server.label]}={node.labels[PLACE_OF[server.label]]}"
-                many = f"{len(server.nodes)} nodes have the label {label}, and several {place}"
-                found[node.name] = node, f"no group is placed on {server.id}: {many}"
+        for node in server.rivals:
+            what = f"no group is placed on it: its label {server.place} is that of {', '.join(sorted(server.names))}"
+            found[node.name] = node, f"{what}; take the label off the node that is not part of that UltraServer"
     return found
 
 
@@ -149,9 +199,9 @@ def ledger_of(snapshot: Snapshot, groups: Iterable[PodGroup]) -> Ledger:
         reserved = {
             node.name for node in snapshot.nodes for label, value in group.servers if node.labels.get(label) == value
         }
-        # A LeaderWorkerSet pod without claims (a router) leaves the devices of its node to others.
-        mine = reserved | {pod.node for pod in scheduled if pod.claims or pod.placed}
-        uses |= {name: Use(f"group {group.name}", foreign=not group.servers) for name in mine}
+        # Where a pod that was not assigned runs is for its claims to say: its author may name any node and any claim.
+        mine = reserved | {pod.node for pod in scheduled if pod.placed}
+        uses |= {name: Use(f"group {group.name}", foreign=False) for name in mine}
         for name in here if group.pods[0].of_lws else ():
             lws_groups.setdefault(name, set()).add((group.namespace, group.key))
     return Ledger(uses, {name: frozenset(found) for name, found in lws_groups.items()})
@@ -185,9 +235,7 @@ def possible(group: PodGroup, servers: Sequence[Server], avoided: frozenset[str]
     return [
         server
         for server in servers
-        if server.in_order
-        and server.id not in avoided
-        and all(admits(node, pod) for node in server.nodes for pod in group.gated)
+        if server.in_order and server.id not in avoided and not any(unfit(node, group) for node in server.nodes)
     ]
 
 
@@ -232,9 +280,7 @@ def obstacles(servers: Sequence[Server], avoided: frozenset[str], obstacle: Call
 
 def _obstacle(server: Server, avoided: frozenset[str], obstacle: Callable[[ServerNode], str]) -> str:
     if not server.complete:
-        rivals = _rivals(server.label, server.nodes)
-        names = f"; {' and '.join(node.name for node in rivals)} claim the same place" if rivals else ""
-        return f"{len(server.nodes)} of {NODES_OF[server.label]} nodes are there{names}"
+        return f"{len(server.nodes)} of {NODES_OF[server.label]} nodes are there"
     for node in server.nodes:
         if text := obstacle(node):
             return f"{node.name} {text}"

@@ -51,6 +51,7 @@ def snapshot(
         ),
         pods=tuple(pod_of(pod, kept.placed.get(pod.metadata.uid, "")) for pod in members),
         released=kept.released,
+        members=kept.members,
     )
 
 
@@ -126,7 +127,7 @@ def pod_of(pod: ApiPod, place: str = "") -> GroupPod:
         gated=gated,
         other_gates=tuple(name for name in gates if name != GATE),
         node=spec.node_name,
-        claims=bool(spec.resource_claims),
+        owner=next((owner.kind for owner in meta.owner_references if owner.controller), ""),
         phase=pod.status.phase,
         ending=meta.deletion_timestamp is not None,
         placed=None if gated else placed,
@@ -161,9 +162,16 @@ def read_kept(text: str) -> PlacerRecord:
         return PlacerRecord()
     if not isinstance(document, dict):
         return PlacerRecord()
-    placed, entries = document.get("placed"), document.get("released")
-    places = placed.items() if isinstance(placed, dict) else ()
-    return PlacerRecord({uid: place for uid, place in places if isinstance(place, str)}, _released(entries))
+    placed, members = (found if isinstance(found := document.get(key), dict) else {} for key in ("placed", "members"))
+    return PlacerRecord(
+        {uid: place for uid, place in placed.items() if isinstance(place, str)},
+        _released(document.get("released")),
+        {
+            place: tuple(names)
+            for place, names in members.items()
+            if isinstance(names, list) and all(isinstance(name, str) for name in names)
+        },
+    )
 
 
 def _released(entries: object) -> tuple[Released, ...]:
@@ -190,4 +198,4 @@ def write_kept(kept: PlacerRecord, now: float) -> str:
         }
         for item in current[-MAX_RELEASED:]
     ]
-    return json.dumps({"placed": dict(kept.placed), "released": released})
+    return json.dumps({"placed": dict(kept.placed), "released": released, "members": dict(kept.members)})

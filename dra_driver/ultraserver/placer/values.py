@@ -71,8 +71,8 @@ class GroupPod:
     gated: bool = False
     other_gates: tuple[str, ...] = ()
     node: str = ""
-    claims: bool = False
-    """Whether it uses ResourceClaims."""
+    owner: str = ""
+    """Kind of its controller, or ""; ``Node`` for a mirror pod, which a kubelet makes in any namespace as it likes."""
     phase: str = "Pending"
     ending: bool = False
     """Being deleted."""
@@ -112,6 +112,8 @@ class PlacerRecord:
     placed: Mapping[str, str] = field(default_factory=dict)
     """By UID of a pod: where it was assigned, as ``label=server``."""
     released: tuple[Released, ...] = ()
+    members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By ``label=server``: names of its nodes when all of them were in order and no other node had the label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ class Snapshot:
     nodes: tuple[ServerNode, ...]
     pods: tuple[GroupPod, ...]
     released: tuple[Released, ...] = ()
+    members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """As in ``PlacerRecord``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ class Assign:
     server: str
     since: float
     nodes: tuple[str, ...] = ()
-    late: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()
     """Nodes that carry the label too, and are not the server's."""
 
     @property

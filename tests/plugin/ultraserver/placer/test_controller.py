@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,7 +84,8 @@ def add_workers(server: ApiServer, leader: str, *nodes: str, first: int = 1) -> 
         meta = {key: template["metadata"][key] for key in ("namespace", "annotations")}
         meta["annotations"] = {key: value for key, value in meta["annotations"].items() if "neuron" not in key}
         labels = template["metadata"]["labels"] | {"leaderworkerset.sigs.k8s.io/worker-index": str(index)}
-        meta |= {"name": f"{leader}-{index}", "labels": labels}
+        owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": leader, "uid": "u", "controller": True}
+        meta |= {"name": f"{leader}-{index}", "labels": labels, "ownerReferences": [owner]}
         spec = {"nodeName": node, "containers": [{"name": "c"}]}
         server.store.create("pods", {"metadata": meta, "spec": spec, "status": {"phase": "Running"}})
 
@@ -143,14 +145,20 @@ def test_a_leader_gets_node_selector_and_loses_its_gate_in_one_write(server: Api
     assert server.count("PATCH") == 1
 
 
-def test_a_node_that_takes_a_servers_label_later_is_warned_and_kept_from_pods_beside_their_own_affinity(
-    server: ApiServer,
-) -> None:
+def add_liar(server: ApiServer, age: float) -> None:
+    """A node of that age, in seconds, that has the labels of the first server's first node."""
     labels = {SERVER_4: "s0", SERVER_2: "s0-h0"}
     server.store.create("nodes", {"metadata": {"name": "a-node", "labels": labels}, "spec": {}, "status": {}})
-    later = server.store.get("nodes", "a-node")
-    later["metadata"]["creationTimestamp"] = timestamp(time.time() + 5)
-    server.store.update("nodes", "a-node", later)
+    node = server.store.get("nodes", "a-node")
+    node["metadata"]["creationTimestamp"] = timestamp(time.time() - age)
+    server.store.update("nodes", "a-node", node)
+
+
+@pytest.mark.parametrize("age", [-5.0, 10**6], ids=["younger", "older"])
+def test_a_node_that_takes_a_servers_label_is_warned_and_kept_from_pods_beside_their_own_affinity(
+    server: ApiServer, age: float
+) -> None:
+    add_liar(server, age)
     own = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["1", "2"]}]}
     leader = add_leader(server, "four-0")
     leader["spec"]["affinity"] = {
@@ -167,6 +175,61 @@ def test_a_node_that_takes_a_servers_label_later_is_warned_and_kept_from_pods_be
     assert term == own | {"matchFields": [excluded]}
     assert "podAntiAffinity" in affinity
     golden(messages(server, "a-node"))
+
+
+def record(server: ApiServer) -> dict[str, Any]:
+    """What the placer keeps, once it keeps something."""
+    found, _ = server.store.list("configmaps", lambda item: item["metadata"]["name"] == "neuron-dra-driver-placer")
+    kept: dict[str, Any] = json.loads(found[0]["data"]["state"]) if found else {}
+    return kept
+
+
+def test_a_server_keeps_the_nodes_that_it_had_when_an_older_one_with_chips_takes_its_label(server: ApiServer) -> None:
+    with placing(server):
+        eventually(lambda: record(server).get("members", {}).get(f"{SERVER_4}=s0"))
+    add_liar(server, 10**6)
+    node = server.store.get("nodes", "a-node")
+    node["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+    server.store.update("nodes", "a-node", node)
+    pool = {"name": "a-node", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "neuron.aws.com", "nodeName": "a-node", "pool": pool, "devices": [{"name": "neuron-node"}]}
+    server.store.create("resourceslices", {"metadata": {"name": "a-node"}, "spec": spec})
+    add_leader(server, "four-0")
+    with placing(server, "two"):
+        eventually(lambda: server_of(server, "four-0") == "s0")
+        eventually(lambda: messages(server, "a-node") and messages(server, "four-0"))
+    assert messages(server, "four-0") == ["UltraServer s0 is its group's: s0-n0, s0-n1, s0-n2, s0-n3"]
+    assert not [name for name in ("s0-n0", "s0-n1", "s0-n2", "s0-n3") if messages(server, name)]
+
+
+def test_a_mirror_pod_with_the_key_of_a_group_keeps_it_from_no_server(server: ApiServer) -> None:
+    """As kubelet makes it: of its node, with the labels that the file on its disk says."""
+    leader = add_leader(server, "four-0")
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "evil", "uid": "u", "controller": True}
+    meta = {
+        "namespace": "a",
+        "name": "any-evil",
+        "labels": leader["metadata"]["labels"],
+        "annotations": {**leader["metadata"]["annotations"], "kubernetes.io/config.mirror": "h"},
+        "ownerReferences": [owner],
+    }
+    spec = {"nodeName": "evil", "containers": [{"name": "c"}]}
+    server.store.create("pods", {"metadata": meta, "spec": spec, "status": {"phase": "Running"}})
+    with placing(server):
+        eventually(lambda: server_of(server, "four-0") == "s0")
+
+
+def test_pods_that_have_ended_take_no_room_in_the_record(server: ApiServer) -> None:
+    """A Job may leave thousands of them, and a ConfigMap has one MiB for all groups."""
+    first = add_leader(server, "four-0")["metadata"]["uid"]
+    with placing(server):
+        eventually(lambda: server_of(server, "four-0") == "s0")
+        assert list(record(server)["placed"]) == [first]
+        ended = pod(server, "four-0")
+        ended["status"] = {"phase": "Succeeded"}
+        server.store.update("pods", "a/four-0", ended)
+        second = add_leader(server, "four-1")["metadata"]["uid"]
+        eventually(lambda: list(record(server)["placed"]) == [second])
 
 
 def test_a_group_that_is_complete_is_noted_and_costs_two_writes_and_an_event(server: ApiServer) -> None:

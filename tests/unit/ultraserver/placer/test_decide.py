@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dra_driver.kube.objects.core import Taint, Toleration
-from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4
+from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.values import (
     GROUP_LABEL,
     Action,
@@ -39,7 +39,7 @@ def change(world: World, name: str, **fields: object) -> None:
 
 
 def plain(name: str, **fields: object) -> GroupPod:
-    pod = GroupPod("a", name, uid=name, version="1", created=1.0, group="job", size="2", gated=True, claims=True)
+    pod = GroupPod("a", name, uid=name, version="1", created=1.0, group="job", size="2", gated=True, owner="Job")
     return replace(pod, **fields)  # type: ignore[arg-type] # fields of GroupPod
 
 
@@ -108,22 +108,10 @@ def test_a_later_node_that_takes_a_servers_labels_keeps_no_group_off_it_and_gets
     actions = world.decide()
     (action,) = (action for action in actions if isinstance(action, Assign))
     assert action.nodes == tuple(f"s0-n{index}" for index in range(size))
-    assert action.late == ("a-node",)
+    assert action.rivals == ("a-node",)
     world.apply(actions)
     assert "a-node" not in world.fitting(world.pods[pod.uid])
     golden(warned(actions))
-
-
-def test_nodes_that_claim_one_place_of_a_server_are_named_and_it_is_not_given() -> None:
-    nodes = [
-        replace(node, labels={**node.labels, PLACE_OF[SERVER_4]: str(index)})
-        for index, node in enumerate(ultraservers(1))
-    ]
-    world = World([replace(nodes[2], name="twin"), *nodes[:3], replace(nodes[3], created=2.0)])
-    world.arrive("four", 4)
-    actions = world.decide()
-    assert not any(isinstance(action, Assign) for action in actions)
-    golden([texts(actions)["four"], *warned(actions)])
 
 
 def test_without_any_labelled_node_the_text_says_so() -> None:
@@ -163,9 +151,10 @@ def test_a_pod_that_lws_anti_affinity_repels_is_not_sent_there() -> None:
     for namespace, server in (("a", "s1"), ("b", "s0")):
         world = World()
         router = GroupPod(
-            namespace, "router-0", "r", group="router", size="1", of_lws=True, node="s0-n0", phase="Running"
+            namespace, "router-0", "r", group="router", size="1", of_lws=True, owner="StatefulSet", node="s0-n0"
         )
         world.pods["r"] = router
+        world.idle.add("r")
         world.arrive("four", 4, "a")
         assert places(world.decide()) == {"four": server}
 

@@ -10,7 +10,7 @@ from tests.golden import golden
 
 
 def plain(name: str, **fields: object) -> GroupPod:
-    pod = GroupPod("a", name, uid=name, version="1", created=1.0, group="job", size="2", gated=True, claims=True)
+    pod = GroupPod("a", name, uid=name, version="1", created=1.0, group="job", size="2", gated=True, owner="Job")
     return replace(pod, **fields)  # type: ignore[arg-type] # fields of GroupPod
 
 
@@ -41,5 +41,6 @@ def test_why_a_group_waits() -> None:
 def test_nodes_with_a_pod_of_another_group_are_no_place_for_leaderworkersets() -> None:
     world = World(ultraservers(1))
     world.arrive("second", 4)
-    world.pods["other"] = plain("other", group="first", of_lws=True, node="s0-n3", gated=False, claims=False)
+    world.pods["other"] = plain("other", group="first", of_lws=True, node="s0-n3", gated=False)
+    world.idle.add("other")
     golden(told(world.decide()))

@@ -76,6 +76,20 @@ def test_a_node_is_usable_when_it_is_ready_and_offers_its_newest_device(
     assert found.trouble == trouble
 
 
+@pytest.mark.parametrize(
+    ("owners", "owner"),
+    [
+        ([], ""),
+        ([{"kind": "StatefulSet", "controller": True}], "StatefulSet"),
+        ([{"kind": "Other"}, {"kind": "Node", "controller": True}], "Node"),
+        ([{"kind": "Node", "controller": False}], ""),
+    ],
+)
+def test_a_pods_owner_is_its_controller(owners: list[dict[str, Any]], owner: str) -> None:
+    references = [{"apiVersion": "v1", "name": "o", "uid": "u", **item} for item in owners]
+    assert pod_of(pod(ownerReferences=references)).owner == owner
+
+
 def test_nodes_without_labels_of_servers_are_left_out() -> None:
     assert snapshot([node(metadata={"name": "n", "labels": {"zone": "1"}})], [], [], [], PlacerRecord()).nodes == ()
 
@@ -165,17 +179,21 @@ def test_times_survive_being_written(moment: int) -> None:
 
 @given(st.text() | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(json.dumps))
 def test_a_memory_that_cannot_be_read_is_empty(text: str) -> None:
-    assert read_kept(text) == read_kept(json.dumps({"placed": text, "released": text})) == PlacerRecord()
+    anything = {"placed": text, "released": text, "members": text}
+    assert read_kept(text) == read_kept(json.dumps(anything)) == PlacerRecord()
 
 
 def test_of_a_damaged_memory_what_can_be_read_counts() -> None:
     entry = {"namespace": "a", "group": "g", "server": "s", "until": "1970-01-01T00:00:09Z"}
-    text = json.dumps({"placed": {"u": "x=y", "v": 1, "w": None}, "released": [entry, 1, entry | {"until": 9}]})
-    assert read_kept(text) == PlacerRecord({"u": "x=y"}, (Released("a", "g", "s", 9.0),))
+    members = {"x=y": ["a", "b"], "x=z": "ab", "x=w": ["a", 1]}
+    released = [entry, 1, entry | {"until": 9}]
+    text = json.dumps({"placed": {"u": "x=y", "v": 1, "w": None}, "released": released, "members": members})
+    assert read_kept(text) == PlacerRecord({"u": "x=y"}, (Released("a", "g", "s", 9.0),), {"x=y": ("a", "b")})
 
 
 def test_the_memory_keeps_what_is_not_over_and_is_bounded() -> None:
     many = tuple(Released("a", f"g{number}", "s", 1000.0 + number) for number in range(2 * MAX_RELEASED))
-    kept = read_kept(write_kept(PlacerRecord({"u": f"{SERVER_4}=s"}, many), now=1010.0))
-    assert kept == PlacerRecord({"u": f"{SERVER_4}=s"}, many[-MAX_RELEASED:])
+    members = {f"{SERVER_4}=s": ("n0", "n1", "n2", "n3")}
+    kept = read_kept(write_kept(PlacerRecord({"u": f"{SERVER_4}=s"}, many, members), now=1010.0))
+    assert kept == PlacerRecord({"u": f"{SERVER_4}=s"}, many[-MAX_RELEASED:], members)
     assert read_kept(write_kept(PlacerRecord(released=many[:20]), now=1010.0)) == PlacerRecord(released=many[11:20])

@@ -1,0 +1,241 @@
+"""What nodes and kubelets say that is not true: it draws pods to the liar at most, and keeps no group from a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dra_driver.kube.objects.core import Taint
+from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4
+from dra_driver.ultraserver.placer.servers import MAX_MEMBERSHIPS, memberships
+from dra_driver.ultraserver.placer.values import (
+    Action,
+    Assign,
+    EmitEvent,
+    Evict,
+    GroupPod,
+    ServerNode,
+    Snapshot,
+    WarnNode,
+)
+from tests.builders.placer import World, ultraservers
+from tests.golden import golden
+
+HONEST = [
+    replace(
+        node,
+        created=100.0,
+        labels={**node.labels, PLACE_OF[SERVER_4]: str(at % 4), PLACE_OF[SERVER_2]: str(at % 2), "zone": "1"},
+    )
+    for at, node in enumerate(ultraservers())
+]
+"""The nodes of s0 and s1, as their drivers label them."""
+NAMES = [node.name for node in HONEST]
+PLACES = {
+    label: [f"{label}={value}" for value in values]
+    for label, values in (
+        (SERVER_4, ("s0", "s1")),
+        (SERVER_2, ("s0-h0", "s0-h1", "s1-h0", "s1-h1")),
+    )
+}
+
+servers = st.sampled_from(["", "s0", "s1", "elsewhere"])
+halves = st.sampled_from(["", "s0-h0", "s0-h1", "s1-h0", "s1-h1", "elsewhere"])
+seats = st.sampled_from(["", "0", "1", "2", "3", "4", "-1", "٣"])
+
+
+@st.composite
+def liars(draw: st.DrawFn) -> list[ServerNode]:
+    """Up to three nodes that say what they like of themselves."""
+    return [
+        ServerNode(
+            name,
+            {
+                SERVER_4: draw(servers),
+                PLACE_OF[SERVER_4]: draw(seats),
+                SERVER_2: draw(halves),
+                PLACE_OF[SERVER_2]: draw(seats),
+                "zone": draw(st.sampled_from(["1", "2"])),
+            },
+            created=draw(st.sampled_from([1.0, 100.0, 200.0])),
+            trouble=draw(st.sampled_from(["", "", "is not Ready", "is cordoned", "offers no device neuron-node"])),
+            taints=draw(st.sampled_from([(), (Taint("mine", "", "NoSchedule"),)])),
+        )
+        for name in draw(st.sampled_from([["a-liar"], ["z-liar"], ["a-liar", "s0-n9"], ["a", "b", "z"]]))
+    ]
+
+
+def assigned(actions: Iterable[Action]) -> dict[str, Assign]:
+    """By group."""
+    return {action.pod.group: action for action in actions if isinstance(action, Assign)}
+
+
+def waiting(nodes: Sequence[ServerNode], size: int, used: Iterable[str]) -> World:
+    """A group that waits beside nodes that others use, and selects by a label that all honest nodes have."""
+    world = World(list(nodes))
+    pod = world.arrive("job", size)
+    world.pods[pod.uid] = replace(pod, selector={"zone": "1"})
+    world.strangers = {name: f"other/{name}" for name in used}
+    return world
+
+
+OLDER_CLAIMS = {SERVER_4: "s0", PLACE_OF[SERVER_4]: "3"}
+
+
+@given(
+    liars(),
+    st.sampled_from([2, 4]),
+    st.sets(st.sampled_from([*NAMES, "a-liar", "z-liar"]), max_size=6),
+    st.dictionaries(
+        st.sampled_from([place for places in PLACES.values() for place in places]),
+        st.lists(st.sampled_from([*NAMES, "a-liar", "z-liar"]), min_size=2, max_size=4).map(tuple),
+    ),
+)
+@example([ServerNode("a-liar", OLDER_CLAIMS, created=1.0, trouble="offers no device neuron-node")], 4, set(), {})
+@example([ServerNode("a-liar", OLDER_CLAIMS, created=1.0)], 4, {"a-liar", "s1-n0"}, {})
+def test_a_group_that_has_a_server_without_the_liars_has_one_beside_them(
+    liars: list[ServerNode], size: int, used: set[str], record: dict[str, tuple[str, ...]]
+) -> None:
+    """Whatever is remembered of the servers: a liar may have stood in for a node that was away."""
+    without = assigned(waiting(HONEST, size, used).decide())
+    world = waiting([*liars, *HONEST], size, used)
+    world.record = record
+    beside = assigned(world.decide())
+    assert not without or beside
+
+
+@given(liars(), st.lists(st.sampled_from([2, 4]), min_size=1, max_size=4))
+@example([ServerNode("a-liar", OLDER_CLAIMS, created=1.0)], [4])
+def test_where_servers_were_seen_before_the_liars_came_nothing_changes(
+    liars: list[ServerNode], sizes: list[int]
+) -> None:
+    """Whole servers that the liars make up among themselves are theirs."""
+    alone, beside = World(list(HONEST)), World(list(HONEST))
+    beside.decide()
+    beside.nodes = [*(node for node in liars if "elsewhere" not in node.labels.values()), *HONEST]
+    for world in (alone, beside):
+        for number, size in enumerate(sizes):
+            world.arrive(f"job{number}", size)
+            world.now += 1
+    one, other = assigned(alone.decide()), assigned(beside.decide())
+    assert {key: action.nodes for key, action in one.items()} == {key: action.nodes for key, action in other.items()}
+
+
+def test_a_node_that_nobody_can_tell_from_the_servers_own_is_named_in_an_event_with_it() -> None:
+    world = World([*HONEST[:4], ServerNode("a-liar", OLDER_CLAIMS, created=1.0)])
+    world.arrive("four", 4)
+    actions = world.decide()
+    golden(
+        [
+            *(f"assigned to {action.nodes}, not {action.rivals}" for action in actions if isinstance(action, Assign)),
+            *(f"{action.node.name}: {action.message}" for action in actions if isinstance(action, WarnNode)),
+        ]
+    )
+
+
+def test_a_worker_with_the_gate_is_kept_from_the_same_nodes_as_its_leader() -> None:
+    """The liar is older, and looks fit for everybody but those who do not tolerate its taint, or want its device."""
+    for liar in (
+        ServerNode("a-liar", OLDER_CLAIMS, created=1.0, taints=(Taint("mine", "", "NoSchedule"),)),
+        ServerNode("a-liar", OLDER_CLAIMS, created=1.0),
+    ):
+        world = World([liar, *HONEST[:4]])
+        world.strangers["a-liar"] = "other/a-liar"
+        leader = world.arrive("four", 4)
+        world.place()
+        world.bind(leader, "s0-n0")
+        world.make_workers()
+        for pod in world.members("four"):
+            if not pod.leader:
+                world.pods[pod.uid] = replace(pod, gated=True)
+        workers = [action for action in world.decide() if isinstance(action, Assign)]
+        assert [action.rivals for action in workers] == [("a-liar",)] * 3
+
+
+def test_a_node_that_claims_to_be_part_of_two_servers_makes_no_two_groups_of_them_clash() -> None:
+    liar = ServerNode(
+        "a-liar", {SERVER_4: "s1", PLACE_OF[SERVER_4]: "3", SERVER_2: "s0-h0", PLACE_OF[SERVER_2]: "1"}, created=1.0
+    )
+    world = World([liar, *HONEST])
+    for name, size in (("four", 4), ("two", 2)):
+        world.arrive(name, size)
+        world.place()
+        world.now += 1
+    assert (world.server_of("four")[:2], world.server_of("two")[:2]) in {("s0", "s1"), ("s1", "s0")}
+    assert not any(isinstance(action, Evict) for action in world.decide())
+
+
+def test_a_server_whose_node_is_replaced_is_the_new_nodes_once_the_old_one_is_gone_or_not_ready() -> None:
+    world = World(list(HONEST[:4]))
+    world.decide()
+    new = replace(HONEST[3], name="new", created=500.0)
+    for old in ([replace(HONEST[3], trouble="is not Ready")], []):
+        world.nodes = [*HONEST[:3], *old, new]
+        world.pods.clear()
+        world.arrive("four", 4)
+        assert assigned(world.decide())["four"].nodes == ("new", "s0-n0", "s0-n1", "s0-n2")
+
+
+def test_what_is_remembered_of_servers_is_bounded_and_forgotten_with_their_labels() -> None:
+    nodes = [
+        replace(node, name=f"{pair}-{node.name}", labels={SERVER_2: f"h{pair}"})
+        for pair in range(MAX_MEMBERSHIPS + 5)
+        for node in HONEST[:2]
+    ]
+    first = memberships(Snapshot(tuple(nodes[:8]), ()))
+    assert set(first) == {f"{SERVER_2}=h{pair}" for pair in range(4)}
+    both = memberships(Snapshot(tuple(nodes), (), members=first))
+    assert len(both) == MAX_MEMBERSHIPS
+    assert first.items() <= both.items()
+    assert set(memberships(Snapshot(tuple(nodes[:2]), (), members=both))) == {f"{SERVER_2}=h0"}
+
+
+@pytest.mark.parametrize(
+    ("strange", "counts"),
+    [
+        ({"owner": "Node"}, False),  # a mirror pod
+        ({"owner": "Node", "phase": "Succeeded"}, False),
+        ({}, False),
+        ({"owner": "StatefulSet"}, True),
+        ({"owner": "Job"}, True),
+    ],
+)
+@pytest.mark.parametrize("of_lws", [True, False])
+def test_pods_of_nodes_and_of_nobody_are_of_no_group(strange: dict[str, str], counts: bool, of_lws: bool) -> None:
+    world = World()
+    pod = world.arrive("training", 4, "team")
+    world.pods[pod.uid] = replace(pod, of_lws=of_lws, topology=SERVER_4)
+    other = GroupPod("team", "other", "other", group="training", of_lws=of_lws, size="4", node="evil", phase="Running")
+    world.pods["other"] = replace(other, **strange)  # type: ignore[arg-type] # fields of GroupPod
+    actions = world.decide()
+    assert bool(assigned(actions)) != counts
+    assert any(isinstance(action, EmitEvent) and "other" in action.message for action in actions) == counts
+
+
+def test_a_finished_mirror_pod_does_not_make_a_group_complete() -> None:
+    world = World()
+    world.arrive("four", 4)
+    world.place()
+    for number in range(4):
+        world.pods[f"m{number}"] = GroupPod(
+            "a", f"m{number}", f"m{number}", group="four", size="4", of_lws=True, owner="Node", node="evil",
+            phase="Succeeded",
+        )  # fmt: skip
+    world.now += world.rules.timeout
+    assert any(isinstance(action, Evict) for action in world.decide())
+
+
+def test_pods_that_their_authors_bind_to_nodes_and_that_no_claim_stands_behind_take_no_node() -> None:
+    """``spec.nodeName`` and the names of claims are the author's words: such a pod waits there for ever."""
+    world = World()
+    for at, node in enumerate(NAMES):
+        world.pods[f"p{at}"] = GroupPod(
+            "forger", f"p{at}", f"p{at}", group="mine", size="4", owner="ReplicaSet", node=node
+        )
+        world.idle.add(f"p{at}")
+    world.arrive("four", 4)
+    assert assigned(world.decide())
