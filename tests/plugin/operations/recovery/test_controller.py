@@ -454,6 +454,7 @@ def test_the_hook_is_called_with_words_only(server: ApiServer, tmp_path: Path, p
     program.chmod(0o755)
     with recovering(server, hook=Hook(str(program), 5.0)):
         eventually(lambda: any("PROVIDER_ID would be" in text for text in said(server, "a", "Failed")))
+        golden(next(text for text in said(server, "a", "Failed") if "PROVIDER_ID would be" in text), provider_id)
     assert not (tmp_path / "called").exists()
 
 
