@@ -20,7 +20,13 @@ import pytest
 from lab.cluster import Cluster
 
 from dra_driver.neuron.names import SERVER_2, SERVER_4
-from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION
+from dra_driver.ultraserver.placer.values import (
+    GATE,
+    GROUP_LABEL,
+    LWS_GROUP_LABEL,
+    PLACED_ANNOTATION,
+    SINCE_ANNOTATION,
+)
 from tests.cluster.lib.controllers import leaderworkerset_controller
 from tests.cluster.lib.groupstream import Stream, complete, lws, one_node, servers
 from tests.cluster.lib.installation import EMULATED_ULTRASERVER, NAMESPACE, ULTRASERVERS, Installation
@@ -356,6 +362,34 @@ def test_nobody_but_the_placer_writes_its_annotations(placer: Installation, name
     assert "Leave such annotations out of the pod" in answer(*made, f"--annotations={PLACED_ANNOTATION}=s0")
     assert "created" in answer(*made, "--annotations=a=b")
     assert "deleted" in answer("delete", "pod", "made", "--now")
+
+
+def test_a_kubelet_makes_no_mirror_pod_with_the_key_of_a_group(
+    placer: Installation, namespace: Namespace, kube: Kube
+) -> None:
+    """LeaderWorkerSet's affinity would send the group to that kubelet's node, or nowhere."""
+    node = kube.get("nodes", min(next(iter(servers(kube).values()))))
+    assert node is not None
+    name = node["metadata"]["name"]
+
+    def answer(labels: dict[str, str]) -> str:
+        mirror = plain_pod("mirror")
+        owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["metadata"]["uid"], "controller": True}
+        mirror["metadata"] |= {
+            "labels": labels,
+            "annotations": {"kubernetes.io/config.mirror": "h"},
+            "ownerReferences": [owner],
+        }
+        mirror["spec"]["nodeName"] = name
+        as_node = (f"--as=system:node:{name}", "--as-group=system:nodes", f"--namespace={namespace.name}")
+        done = kube.access.kubectl(
+            *as_node, "create", "--dry-run=server", "-f", "-", stdin=json.dumps(mirror), check=False
+        )
+        return done.stdout + done.stderr
+
+    for key in (LWS_GROUP_LABEL, GROUP_LABEL):
+        assert "A static pod is of no group" in answer({key: "any"})
+    assert "created" in answer({"app": "any"})
 
 
 def kill(kube: Kube, *, hard: bool) -> None:

@@ -10,12 +10,21 @@ import pytest
 
 from dra_driver.ultraserver.placer.controller import LEASE_NAME
 from dra_driver.ultraserver.placer.controller import NAME as MEMORY_NAME
-from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION, STUCK_ANNOTATION
+from dra_driver.ultraserver.placer.values import (
+    GATE,
+    GROUP_LABEL,
+    LWS_GROUP_LABEL,
+    PLACED_ANNOTATION,
+    SINCE_ANNOTATION,
+    STUCK_ANNOTATION,
+)
 from tests.manifests.support import IMAGE, NEEDS_KUBECTL, Object, of_kind, rendered
 
 pytestmark = NEEDS_KUBECTL
 
 PLACER = "neuron-dra-driver-placer"
+POLICIES = ("annotations", "own-objects", "mirror-pods")
+"""Ends of the names of the policies beside the one of its own name."""
 
 
 def added(*of_placer: str, driver: tuple[str, ...] = ()) -> list[Object]:
@@ -43,15 +52,15 @@ def test_what_is_added_is_valid_and_has_the_placers_name(
         "ClusterRoleBinding": 1,
         "Role": 1,
         "RoleBinding": 1,
-        "ValidatingAdmissionPolicy": 3,
-        "ValidatingAdmissionPolicyBinding": 3,
+        "ValidatingAdmissionPolicy": 4,
+        "ValidatingAdmissionPolicyBinding": 4,
         "PodDisruptionBudget": 1,
         "Deployment": 1,
     }
     assert objects[-1]["kind"] == "Deployment", "pods come after what limits them"
     for item in objects:
         kubernetes_validate.validate(item, version, strict=True)
-        assert item["metadata"]["name"] in {PLACER, f"{PLACER}-annotations", f"{PLACER}-own-objects"}
+        assert item["metadata"]["name"] in {PLACER, *(f"{PLACER}-{name}" for name in POLICIES)}
 
 
 def test_the_placer_may_do_exactly_this() -> None:
@@ -80,14 +89,17 @@ def test_the_placer_may_do_exactly_this() -> None:
 
 
 def test_the_policy_limits_the_placer_to_pods_with_its_gate() -> None:
-    spec, others, created = (item["spec"] for item in added() if item["kind"] == "ValidatingAdmissionPolicy")
+    specs = {item["metadata"]["name"]: item["spec"] for item in added() if item["kind"] == "ValidatingAdmissionPolicy"}
+    spec = specs.pop(PLACER)
+    others, created, nodes = (specs.pop(f"{PLACER}-{name}") for name in POLICIES)
+    assert not specs
     (condition,) = spec["matchConditions"]
     account = f"system:serviceaccount:neuron-dra-driver:{PLACER}"
     assert condition["expression"] == f'request.userInfo.username == "{account}"'
     expressions = " ".join(item["expression"] for item in spec["variables"])
     assert f"'{GATE}'" in expressions
     assert f"'{PLACED_ANNOTATION}'" in expressions
-    assert spec["failurePolicy"] == others["failurePolicy"] == created["failurePolicy"] == "Fail"
+    assert {item["failurePolicy"] for item in (spec, others, created, nodes)} == {"Fail"}
     assert created["matchConditions"][0]["expression"] == condition["expression"]
     texts = " ".join(item["expression"] for item in created["validations"])
     assert set(re.findall(r"== '([a-z-]+)'", texts)) == {LEASE_NAME}
@@ -97,6 +109,8 @@ def test_the_policy_limits_the_placer_to_pods_with_its_gate() -> None:
     assert all(f"'{name}'" in changed for name in (PLACED_ANNOTATION, SINCE_ANNOTATION, STUCK_ANNOTATION))
     (ours,) = (item["expression"] for item in spec["variables"] if item["name"] == "ours")
     assert set(re.findall(r"'(\S+)'", ours)) == {PLACED_ANNOTATION, SINCE_ANNOTATION, STUCK_ANNOTATION}
+    (validation,) = nodes["validations"]
+    assert all(f"'{name}'" in validation["expression"] for name in (GROUP_LABEL, LWS_GROUP_LABEL))
 
 
 def test_the_pods_have_no_privilege() -> None:
