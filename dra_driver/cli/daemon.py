@@ -63,18 +63,21 @@ def port(flag: str, default: str, text: str) -> Option:
     return Option(flag, variable, default, f"{text}; a negative port disables them", bounds=(-65535, 65535))
 
 
+NODE_ADDRESS: Final = Option(
+    "--node-address",
+    "NODE_ADDRESS",
+    "",
+    "address of this node: connections from there, and from the pod's gateway, have places of their own, since "
+    "kubelet's probes come from one of both",
+)
+
+
 def probes(number: str, address: str) -> tuple[Option, ...]:
     """Where the health services are."""
     return (
         port("--healthcheck-port", number, "gRPC health services `liveness` and `readiness`"),
         Option("--healthcheck-address", "HEALTHCHECK_ADDRESS", address, "address of the health service"),
-        Option(
-            "--node-address",
-            "NODE_ADDRESS",
-            "",
-            "address of this node: connections from there, and from the pod's gateway, have places of their own, since "
-            "kubelet's probes come from one of both",
-        ),
+        NODE_ADDRESS,
     )
 
 

@@ -34,6 +34,7 @@ OPTIONS: tuple[daemon.Option, ...] = (
     daemon.Option(
         "--tls-client-ca", "TLS_CLIENT_CA", "", "PEM CA; only clients with a certificate signed by it are accepted"
     ),
+    daemon.NODE_ADDRESS,
     *daemon.METRICS,
     daemon.KUBECONFIG,
     daemon.Option("--namespace", "POD_NAMESPACE", "kube-system", "namespace of the lease neuron-scheduler-extender"),
@@ -121,6 +122,7 @@ def settings(values: Mapping[str, Any]) -> ExtenderSettings:
         identity=values["identity"] or f"{socket.gethostname()}_{secrets.token_hex(4)}",
         advertise=values["advertise_address"],
         leader_elect=values["leader_elect"],
+        node_address=values["node_address"],
     )
 
 

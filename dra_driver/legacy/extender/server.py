@@ -1,8 +1,10 @@
 """The extender's HTTP server: bounds everything that it reads, and is never blocked by one client.
 
 Every request is answered by the leader: a standby forwards it to the replica whose address is in the lease. Connections
-are limited: one that is merely held open makes room for others. The time of a connection without a request is bounded,
-too: by ``Listener`` until the TLS handshake is over, then by aiohttp, which closes it after ``keepalive_timeout``.
+are limited: one that is merely held open makes room for others, first of the address that has the most, and some places
+are kept for the node's own addresses, from which kubelet probes. Handshakes, which take the event loop's time, have
+a pace by address. The time of a connection without a request is bounded, too: by ``Listener`` until the handshake is
+over, then by aiohttp, which closes it after ``keepalive_timeout``.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,17 +30,24 @@ from aiohttp.http import HttpProcessingError
 from dra_driver.legacy.extender import answers
 from dra_driver.legacy.extender.answers import FitCache
 from dra_driver.legacy.extender.binding import Binder
+from dra_driver.util.door import plain_address
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations
 
 MAX_CONNECTIONS: Final = 256
 """Far more than schedulers and probes have open, far fewer than a process may have files."""
+OWN_CONNECTIONS: Final = 16
+"""Of these, kept for the node's own addresses; kubelet dials a new one for each probe."""
 HANDSHAKE_SECONDS: Final = 10.0
+HANDSHAKES: Final = 30
+"""A second, with connections from one address: each takes the event loop a millisecond or two. More wait their turn."""
+HANDSHAKES_AT_ONCE: Final = 60
+"""That do not wait."""
 PAUSE_SECONDS: Final = 0.5
 """After a connection could not be accepted, perhaps for want of file descriptors."""
 TELL_SECONDS: Final = 60.0
 """Between two log lines about too many connections."""
-BACKLOG: Final = 128
+BACKLOG: Final = 1024
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +55,11 @@ log = logging.getLogger(__name__)
 class _Connection:
     """An accepted connection: first its handshake is under way, then it has a transport."""
 
-    def __init__(self, opening: asyncio.Task[None]) -> None:
+    def __init__(self, opening: asyncio.Task[None], address: str, own: bool) -> None:
         self.opening = opening
+        self.address = address
+        self.own = own
+        """Whether that is an address of the node."""
         self.transport: asyncio.Transport | None = None
         self.answers = 0
         """Number of requests being answered."""
@@ -65,15 +78,22 @@ class _Connection:
 
 
 class Listener:
-    """Accepts from ``start`` until ``stop``."""
+    """Accepts from ``start`` until ``stop``.
 
-    def __init__(self) -> None:
+    Args:
+        own: addresses for whose connections places are kept, and whose handshakes do not wait.
+    """
+
+    def __init__(self, own: Collection[str] = ()) -> None:
+        self._own = frozenset(own)
         self._make: Callable[[], asyncio.BaseProtocol] = asyncio.Protocol
         self._tls: ssl.SSLContext | None = None
         self._listening: list[socket.socket] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._connections: list[_Connection] = []
         """Oldest first."""
+        self._handshakes: dict[str, float] = {}
+        """When all handshakes of an address are over at its pace (monotonic clock)."""
         self._told = -TELL_SECONDS
 
     @property
@@ -134,24 +154,43 @@ class Listener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, _ = await loop.sock_accept(listening)
+                accepted, peer = await loop.sock_accept(listening)
             except OSError as error:
                 log.warning("a connection could not be accepted: %s", error)
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
-            if not self._has_room():
+            address = plain_address(peer[0])
+            own = address in self._own
+            if not self._has_room(own):
                 accepted.close()
                 continue
-            opening = asyncio.create_task(self._open(accepted))
+            opening = asyncio.create_task(self._open(accepted, 0.0 if own else self._turn(address)))
             opening.add_done_callback(partial(_close_given_up, accepted))
-            self._connections.append(_Connection(opening))
+            self._connections.append(_Connection(opening, address, own))
 
-    def _has_room(self) -> bool:
-        """Whether there is room for one more, after closing the oldest idle connection if necessary."""
+    def _turn(self, address: str) -> float:
+        """Seconds until the next handshake with an address may begin."""
+        if self._tls is None:
+            return 0.0
+        now = time.monotonic()
+        # Those that would come later than this are closed before.
+        turn = min(max(self._handshakes.pop(address, 0.0), now), now + MAX_CONNECTIONS / HANDSHAKES)
+        if len(self._handshakes) >= MAX_CONNECTIONS:
+            self._handshakes = {key: end for key, end in self._handshakes.items() if end > now}
+        self._handshakes[address] = turn + 1 / HANDSHAKES
+        return max(turn - now - (HANDSHAKES_AT_ONCE - 1) / HANDSHAKES, 0.0)
+
+    def _has_room(self, own: bool) -> bool:
+        """Whether there is room for one more, after closing an idle connection if necessary.
+
+        It is the oldest of the address that has the most.
+        """
         self._connections = [item for item in self._connections if not item.over]
-        if len(self._connections) < MAX_CONNECTIONS:
+        rivals = [item for item in self._connections if own or not item.own]
+        if len(rivals) < (MAX_CONNECTIONS if own else MAX_CONNECTIONS - OWN_CONNECTIONS):
             return True
-        idle = next((item for item in self._connections if not item.answers), None)
+        counts = Counter(item.address for item in rivals)
+        idle = max((item for item in rivals if not item.answers), key=lambda item: counts[item.address], default=None)
         if idle is None:
             return False
         now = time.monotonic()
@@ -162,7 +201,8 @@ class Listener:
         self._connections.remove(idle)
         return True
 
-    async def _open(self, accepted: socket.socket) -> None:
+    async def _open(self, accepted: socket.socket, wait: float) -> None:
+        await asyncio.sleep(wait)
         loop = asyncio.get_running_loop()
         seconds = HANDSHAKE_SECONDS if self._tls else None
         try:
@@ -288,6 +328,7 @@ class ExtenderServer:
         live: why the process should be restarted, for ``/livez``.
         unready: why it should get no requests, for ``/readyz``.
         tls: None for plain HTTP.
+        own: addresses from which the node itself connects.
     """
 
     def __init__(
@@ -299,6 +340,7 @@ class ExtenderServer:
         live: Callable[[], list[str]],
         unready: Callable[[], list[str]],
         tls: Tls | None,
+        own: Collection[str] = (),
     ) -> None:
         self._fit_cache = fit_cache
         self._binder = binder
@@ -330,7 +372,7 @@ class ExtenderServer:
             lingering_time=1.0,
             keepalive_timeout=IDLE_SECONDS,
         )
-        self._listener = Listener()
+        self._listener = Listener(own)
         self.port = 0
 
     async def start(self, address: str, port: int) -> None:

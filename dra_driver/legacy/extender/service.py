@@ -23,6 +23,7 @@ from dra_driver.legacy.extender.answers import FitCache
 from dra_driver.legacy.extender.binding import Binder
 from dra_driver.legacy.extender.cluster import Cluster, Followers, UsageMaps
 from dra_driver.legacy.extender.server import OPERATIONS, ExtenderServer, State, Tls
+from dra_driver.util.door import own_addresses
 from dra_driver.util.metrics import Operations, Sample
 from dra_driver.util.worker import Worker, stop_in_turn
 
@@ -51,6 +52,7 @@ class ExtenderSettings:
         advertise: address at which other replicas reach this one; "" if they cannot.
         leader_elect: False for a process that is known to be the only one.
         times: of the election.
+        node_address: of this node, or "": some connections are kept for it.
     """
 
     address: str
@@ -61,6 +63,7 @@ class ExtenderSettings:
     advertise: str = ""
     leader_elect: bool = True
     times: Times | None = None
+    node_address: str = ""
 
 
 class ExtenderService:
@@ -83,6 +86,7 @@ class ExtenderService:
             self.stuck,
             self.problems,
             settings.tls,
+            own_addresses(settings.node_address),
         )
         self._election: Election | None = None
         self._followers: Followers | None = None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.builders.extender import (
     pod_document,
     process,
 )
+from tests.builders.probes import connect, is_closed
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
 from tests.golden import golden
@@ -232,6 +234,60 @@ def test_an_answer_under_way_is_not_cut_off_by_others(
             assert refused.recv(1) == b""
     asking.join(30)
     assert found == [""]
+
+
+NODE, SCHEDULER, POD = "127.0.0.1", "127.0.0.3", "127.0.0.2"
+"""Whence connections come."""
+
+
+def served(one: Extender, address: str) -> http.client.HTTPConnection:
+    """A connection from an address that has had an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", one.port, timeout=10, source_address=(address, 0))
+    connection.connect()
+    connection.auto_open = 0  # it is not dialled again where it was closed
+    ask(connection)
+    return connection
+
+
+def ask(connection: http.client.HTTPConnection) -> None:
+    connection.request("GET", "/readyz")
+    assert connection.getresponse().read() == b"ok\n"
+
+
+def test_one_pod_that_opens_connections_closes_neither_the_nodes_own_nor_those_of_others(
+    one: Extender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 20)
+    with ExitStack() as stack:
+        # The scheduler's is the oldest; of the node's own, more are open than of anybody.
+        others = [stack.enter_context(closing(served(one, address))) for address in [SCHEDULER] + [NODE] * 16]
+        flood = [stack.enter_context(connect(one.port, POD)) for _ in range(100)]
+        eventually(lambda: sum(not is_closed(item) for item in flood) == 3, what="room for the others")
+        for connection in others:
+            ask(connection)
+
+
+def test_an_address_that_begins_many_handshakes_waits_and_keeps_nobody_else_waiting(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HANDSHAKES", 0.001)
+    monkeypatch.setattr(module, "HANDSHAKES_AT_ONCE", 1)
+    pki.authority(tmp_path, "ca")
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+    trusting.check_hostname = False
+
+    def begin(address: str, seconds: float = 10.0) -> None:
+        with connect(running.port, address) as plain:
+            plain.settimeout(seconds)
+            with trusting.wrap_socket(plain) as connection:
+                assert connection.version() == "TLSv1.3"
+
+    with extender(server, tls=module.Tls(tmp_path / "ca.crt", tmp_path / "ca.key")) as running:
+        begin(POD)
+        with pytest.raises(TimeoutError):
+            begin(POD, 0.2)
+        for address in (SCHEDULER, NODE, NODE, NODE):
+            begin(address)
 
 
 def test_connections_without_a_request_end(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
