@@ -212,7 +212,8 @@ class ContainerWatch:
         }
         before, self.plugin_pods = self.plugin_pods, tuple(pod for _, pod in self._last_seen.values())
         asked = now >= self._due
-        self._due = math.inf if asked else self._due
+        if asked:
+            self._due = math.inf
         if asked or before != self.plugin_pods:
             self._on_plugin_pods()
 

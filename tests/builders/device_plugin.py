@@ -90,7 +90,14 @@ class PluginNode:
             agent.stop()
 
     def wait_registered(self) -> None:
-        eventually(lambda: self.manager.capacity(NEURON) and self.manager.capacity(CORE), what="registration")
+        """Wait until kubelet has devices, from sockets that are still there: it removes all when it starts."""
+
+        def registered() -> bool:
+            connections = [self.manager.connections.get(resource) for resource in (NEURON, CORE)]
+            known = self.manager.capacity(NEURON) and self.manager.capacity(CORE)
+            return bool(known) and all(item is not None and item.path.exists() for item in connections)
+
+        eventually(registered, what="registration")
 
     @staticmethod
     def wait_for_news(agent: DevicePluginAgent, *names: str) -> None:

@@ -272,6 +272,7 @@ def test_without_the_list_of_kubelet_the_oldest_choice_comes_first(make: MakeNod
         late = node.chosen("late", NEURON, range(4), at=2000)
         early = node.chosen("early", NEURON, range(4, 8), at=1000)
         assert chips(admit(node, early)) == [4, 5, 6, 7]
+        eventually(lambda: node.annotations("early").get(ALLOCATED) == "true", what="the record")
         assert chips(admit(node, late)) == [0, 1, 2, 3]
         golden(agent.readiness())
 
