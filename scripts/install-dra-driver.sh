@@ -507,7 +507,7 @@ check_nodes() {
     nodes=$(kube get nodes -o "go-template=$node_template" -l "$(chosen_nodes)") ||
         unknown "which nodes the driver would run on"
     while IFS='|' read -r name type neuron version; do
-        version=${version//\"/}
+        version=${version//\"/} version=${version:0:80}
         if [[ $version =~ ^v1\.34\.[01]([^0-9]|$) ]]; then
             warn "node $name has kubelet $version, which stops calling DRA drivers after 30 minutes without a call" \
                 "(kubernetes/kubernetes#133920): the driver will run there, and offer no device that no claim holds," \
