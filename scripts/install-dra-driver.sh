@@ -880,7 +880,7 @@ uninstall() {
     remove resourceslices --field-selector "spec.driver=$DRIVER"
     if [[ -n $dry_run ]] || serves_policies; then
         remove validatingadmissionpolicybinding,validatingadmissionpolicy "${POLICIES[@]}" "$PLACER" \
-            "$PLACER-annotations" "$PLACER-mirror-pods"
+            "$PLACER-own-objects" "$PLACER-annotations" "$PLACER-mirror-pods"
     fi
     # shellcheck disable=SC2046 # one word a class
     remove deviceclass $(sed -n 's/^  name: //p' "$DEPLOY/deviceclasses.yaml")
