@@ -754,6 +754,10 @@ def test_an_update_of_an_installation_by_the_script_of_before_changes_nothing_th
         before["metadata"].pop("labels", None)
         # New since then: why a container ended is in the pod's status.
         pod_spec(now)["containers"][0].pop("terminationMessagePolicy")
+        # New since then: no probe ends it, and it knows from where kubelet probes.
+        pod_spec(before)["containers"][0].pop("livenessProbe")
+        environment = pod_spec(now)["containers"][0]["env"]
+        environment.remove(next(variable for variable in environment if variable["name"] == "NODE_ADDRESS"))
         # Renamed since then, with dots for commas.
         for variable in pod_spec(before)["containers"][0]["env"]:
             if variable["name"] == "DEVICES":

@@ -5,6 +5,7 @@ The other direction is in ``tests/plugin/legacy/device_plugin/test_faults.py``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
