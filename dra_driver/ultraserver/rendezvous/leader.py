@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import itertools
 import socket
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 
 from dra_driver.ultraserver.rendezvous.names import GroupNames
 from dra_driver.ultraserver.rendezvous.roster import (
@@ -28,12 +29,17 @@ from dra_driver.ultraserver.rendezvous.roster import (
 )
 
 HELLO_SECONDS = 10.0
-"""Until a connection has sent its Hello."""
+"""Until a connection has sent its Hello, and then until it has proved to be that member's."""
 PULSE_SECONDS = 10.0
 """Between two signs of life to each member."""
 CLOSING_SECONDS = 2.0
-SPARE_CONNECTIONS = 64
-"""Beside one for each member: for members that reconnect, and for strangers."""
+SILENT_CONNECTIONS = 384
+"""Those without a Hello: several times as many as asyncio accepts before it reads from any (100), and with the others
+fewer than the 1024 files that a process may have open by default."""
+DOUBTFUL_CONNECTIONS = 64
+"""Those with a Hello that DNS is asked about."""
+MAX_COMPLAINTS = 20
+"""Connections between two pulses of which it is said why they were ended."""
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -87,6 +93,38 @@ async def lead(
         await leader.close()
 
 
+class _Newcomers:
+    """Connections that have not proved to be a member's. None is refused: at the bound, another one makes room.
+
+    Whoever connects as often as he can takes the places of his own connections: the address that has the most loses the
+    oldest. From that address, too, a member has the time for its Hello, which it sends at once.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._taken: dict[asyncio.StreamWriter, asyncio.Timeout] = {}  # oldest first
+
+    @contextlib.asynccontextmanager
+    async def place(self, writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+        """A place for what follows. Raises TimeoutError if it takes too long, or another one needs the place."""
+        async with asyncio.timeout(HELLO_SECONDS) as timeout:
+            self._taken[writer] = timeout
+            if len(self._taken) > self._places:
+                self._make_room()
+            try:
+                yield
+            finally:
+                self._taken.pop(writer, None)
+
+    def _make_room(self) -> None:
+        counts = Counter(map(_peer, self._taken))
+        writer = max(self._taken, key=lambda writer: counts[_peer(writer)])
+        timeout = self._taken.pop(writer)
+        writer.transport.abort()
+        if not timeout.expired():
+            timeout.reschedule(0.0)
+
+
 class _Leader:
     """The connections of one group; all of it runs in one thread."""
 
@@ -99,6 +137,9 @@ class _Leader:
         self._numbers = itertools.count(1)
         self._connected: dict[int, asyncio.StreamWriter] = {}  # by worker index
         self._open: set[asyncio.StreamWriter] = set()
+        # Each their own: who has said Hello does not take the places of those who have not had the time.
+        self._silent, self._doubtful = _Newcomers(SILENT_CONNECTIONS), _Newcomers(DOUBTFUL_CONNECTIONS)
+        self._complaints = 0
         self._note()
 
     async def gathered(self) -> RankTable:
@@ -118,29 +159,33 @@ class _Leader:
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection from its beginning to its end."""
-        if len(self._open) >= self._size + SPARE_CONNECTIONS:
-            writer.close()
-            return
         self._open.add(writer)
         try:
             await self._converse(reader, writer)
         except (OSError, GroupError, ValueError) as error:
             # The group does not depend on this connection: a member reconnects.
-            self._say(f"a connection from {_peer(writer)} was ended: {str(error)[:300] or type(error).__name__}")
+            self._complaints += 1
+            if self._complaints <= MAX_COMPLAINTS:
+                self._say(f"a connection from {_peer(writer)} was ended: {str(error)[:300] or type(error).__name__}")
+        except asyncio.CancelledError:
+            pass  # the program ends while DNS is asked, and nobody waits for this task
         finally:
             self._open.discard(writer)
             writer.close()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with asyncio.timeout(HELLO_SECONDS):
+        async with self._silent.place(writer):
             hello = await _read(reader)
         if hello is None:
             return
         if not isinstance(hello, Hello):
             raise GroupError("it confirmed before it sent its Hello")
         # Not refused: a member tries again, and DNS learns of a pod, or of its new address, only after a while.
-        if self._names is not None and (why := await self._names.objection(hello.member, _peer(writer))):
-            raise GroupError(why)
+        if self._names is not None:
+            async with self._doubtful.place(writer):
+                why = await self._names.objection(hello.member, _peer(writer))
+            if why:
+                raise GroupError(why)
         number, index = next(self._numbers), hello.member.index
         try:
             self.roster.take(hello, number)
@@ -179,6 +224,9 @@ class _Leader:
         """Send signs of life to the members."""
         while True:
             await asyncio.sleep(PULSE_SECONDS)
+            if self._complaints > MAX_COMPLAINTS:
+                self._say(f"{self._complaints - MAX_COMPLAINTS} more connections were ended")
+            self._complaints = 0
             if self.roster.table is None:
                 self._say(progress(self._size, self.roster.missing))
                 self.tell(self._progress())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -39,6 +41,8 @@ from tests.golden import golden
 
 SERVERS = ("8b6a1c0e5d2f4936", "8b6a1c0e5d2f4937")
 SOON = 20.0
+FLOODED = 40.0
+"""While strangers take all the processor that they can have, too."""
 
 
 @pytest.fixture(autouse=True)
@@ -252,7 +256,7 @@ def test_connections_are_bounded_and_free_again_when_they_say_nothing(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leader_side, "HELLO_SECONDS", 0.5)
-    monkeypatch.setattr(leader_side, "SPARE_CONNECTIONS", 4)
+    monkeypatch.setattr(leader_side, "SILENT_CONNECTIONS", 4)
     group = make(2, 2)
     leader = group.lead()
     crowd = [group.connect() for _ in range(40)]
@@ -261,6 +265,109 @@ def test_connections_are_bounded_and_free_again_when_they_say_nothing(
     for connection in crowd:
         connection.close()
     group.check_places()
+
+
+FLOOD = """
+import selectors, socket, sys
+port, said = int(sys.argv[1]), sys.argv[2].encode()
+opened = selectors.DefaultSelector()
+def connect():
+    peer = socket.create_connection(("127.0.0.1", port), timeout=60)
+    peer.setblocking(False)
+    try:
+        peer.send(said)
+    except OSError:
+        pass
+    opened.register(peer, selectors.EVENT_READ)
+for _ in range(800):
+    connect()
+print("all", flush=True)
+while True:
+    for key, _ in opened.select():
+        opened.unregister(key.fileobj)
+        key.fileobj.close()
+        connect()
+"""
+"""Opens more connections than the leader has places, says the same on each, and opens anew at once what is closed."""
+
+
+@contextmanager
+def flood(port: int, said: bytes) -> Iterator[None]:
+    """Two strangers in processes of their own, from the moment when they have all the places that they can have."""
+    command = [sys.executable, "-c", FLOOD, str(port), said.decode()]
+    strangers = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) for _ in range(2)
+    ]
+    try:
+        for stranger in strangers:
+            assert stranger.stdout is not None
+            assert stranger.stdout.readline()
+        yield
+    finally:
+        for stranger in strangers:
+            stranger.kill()
+            stranger.communicate()
+
+
+@pytest.mark.parametrize("hello", [False, True], ids=["silent", "with a Hello"])
+def test_workers_come_in_while_a_stranger_at_their_address_connects_anew_as_fast_as_he_can(
+    pool: ThreadPoolExecutor, hello: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The workers' Hellos come at once. No time limit helps, and DNS is slow with names that it does not know."""
+    monkeypatch.setattr(leader_side, "HELLO_SECONDS", 10**6)
+    group, dns = Group(4, 1, pool), Dns(unknown_seconds=4.0)
+    dns.names = {f"w{index}.set": frozenset({"127.0.0.1"}) for index in range(1, 4)}
+    leader = group.lead(FLOODED, own=Member(0, "l.set"), names=GroupNames("set", dns.resolve))
+    said = line_of(group.hello(Member(1, "evil.set"))) if hello else b""
+    with flood(group.port, said):
+        for future in [group.follow(index, FLOODED, own=Member(index, f"w{index}.set")) for index in range(1, 4)]:
+            future.result(FLOODED)
+        leader.result(FLOODED)
+    group.check_places()
+    assert not [entry for entry in caplog.records if entry.name == "asyncio"], "it ends while DNS is asked"
+
+
+def test_of_silent_connections_the_oldest_of_the_address_that_has_most_makes_room(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_side, "SILENT_CONNECTIONS", 4)
+    monkeypatch.setattr(leader_side, "HELLO_SECONDS", SOON)
+    group = make(3, 1)
+    leader = group.lead()
+    with contextlib.ExitStack() as stack:
+        slow = stack.enter_context(
+            socket.create_connection(("127.0.0.1", group.port), SOON, source_address=("127.0.0.9", 0))
+        )
+        crowd = [stack.enter_context(group.connect()) for _ in range(20)]
+        for connection in crowd[:-3]:
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+        for index, connection in ((1, crowd[-3]), (2, slow)):
+            connection.sendall(line_of(group.hello(group.member(index))))
+        for connection in (crowd[-3], slow):
+            assert isinstance(read_answer(connection), Ranks)
+            connection.sendall(line_of(Confirmed()))
+        leader.result(SOON)
+
+
+def test_of_a_flood_of_nonsense_the_log_has_some_lines_and_then_a_number(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_side, "MAX_COMPLAINTS", 3)
+    for pulse, number in ((10**6, 3), (0.1, 1)):
+        monkeypatch.setattr(leader_side, "PULSE_SECONDS", pulse)
+        group = make(2, 2)
+        leader = group.lead()
+        for _ in range(20):
+            with group.connect() as stranger:
+                stranger.sendall(b"x\n")
+                assert stranger.recv(1) == b""
+        if pulse == 10**6:
+            assert group.text(0).count("was ended") == number
+        else:
+            eventually(lambda group=group: "more connections were ended" in group.text(0), SOON)  # type: ignore[misc] # bound at once
+        group.follow(1).result(SOON)
+        leader.result(SOON)
 
 
 def test_when_a_worker_never_comes_all_end_with_its_number(make: Make) -> None:
@@ -319,11 +426,13 @@ def test_a_leader_that_talks_nonsense_is_asked_again(make: Make) -> None:
 class Dns:
     """The cluster's DNS: names to addresses, changed while it is asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, unknown_seconds: float = 0.0) -> None:
         self.names: dict[str, frozenset[str]] = {}
+        self.unknown_seconds = unknown_seconds
 
     async def resolve(self, host: str) -> frozenset[str]:
         if host not in self.names:
+            await asyncio.sleep(self.unknown_seconds)
             raise OSError("Name or service not known")
         return self.names[host]
 
