@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import signal
+import re
 import socket
 import subprocess
 import sys
@@ -366,6 +367,7 @@ def test_of_a_flood_of_nonsense_the_log_has_some_lines_and_then_a_number(
             assert group.text(0).count("was ended") == number
         else:
             eventually(lambda group=group: "more connections were ended" in group.text(0), SOON)  # type: ignore[misc] # bound at once
+            golden(re.findall(r"\d+ (more connections were ended)", group.text(0))[0])
         group.follow(1).result(SOON)
         leader.result(SOON)
 
