@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import os
 import random
-import signal
 import re
+import signal
 import socket
 import subprocess
 import sys
