@@ -32,8 +32,10 @@ OWN_PLACES: Final = 16
 """Connections from the node's own addresses; kubelet dials a new one for each probe."""
 OTHER_PLACES: Final = 48
 """Connections from elsewhere: some scrapers, and whoever else."""
-MAX_BYTES: Final = 64 * 1024
+MAX_BYTES: Final = 16 * 1024
 """That a connection may send in its life; a probe sends 300, a scrape 500."""
+OTHERS_SECONDS: Final = 0.02
+"""Of one round, for connections from elsewhere; the rest waits for the next round. Then the door pauses for as long."""
 FIRST_SECONDS: Final = 5.0
 """To the first whole request; kubelet's probes take no longer in all."""
 ANSWER_SECONDS: Final = 10.0
@@ -50,7 +52,7 @@ LONGEST_PAUSE_SECONDS: Final = 0.25
 """Between two calls of one ``Turns``."""
 
 _BACKLOG: Final = 1024
-_READ_BYTES: Final = 16 * 1024
+_READ_BYTES: Final = 4 * 1024
 _ACCEPTS: Final = 64
 """In one round; then those that were accepted are served."""
 _PAUSE_SECONDS: Final = 0.5
@@ -141,6 +143,14 @@ class Connection:
         self._ending = True
         if not self._output:
             self._finish()
+
+    def attempt(self, step: Callable[[], None]) -> None:
+        """Take a step of the conversation: what it raises, by a peer's fault or ours, ends this connection alone."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - see above
+            log.debug("a connection of %s ends: %s: %s", self.address, type(error).__name__, error)
+            self.close()
 
     def read(self) -> None:
         """Hand what has arrived to the conversation."""
@@ -290,16 +300,25 @@ class Door:
     def _serve(self) -> float:
         """One round; seconds until the next one is due without an event."""
         ready, self._ready = self._ready, []
+        others: list[tuple[Connection, int]] = []
         for key, events in ready:
-            if isinstance(key.fileobj, Connection):
+            if not isinstance(key.fileobj, Connection):
+                key.data()
+            elif key.fileobj.own:
                 self._converse(key.fileobj, events)
             else:
-                key.data()
-        while self._calls:
-            self._calls.popleft()()
+                others.append((key.fileobj, events))
         now = time.monotonic()
+        functions = [self._calls.popleft() for _ in range(len(self._calls))]
         while self._times and self._times[0][0] <= now:
-            heapq.heappop(self._times)[2]()
+            functions.append(heapq.heappop(self._times)[2])
+        for function in functions:
+            try:
+                function()
+            except Exception:
+                log.exception("a call in the door's thread failed")
+        self._serve_others(others)
+        now = time.monotonic()
         connections = [*self._connections[True], *self._connections[False]]
         for connection in connections:
             if connection.deadline <= now:
@@ -308,15 +327,22 @@ class Door:
         due += [self._times[0][0]] if self._times else []
         return max(min(due, default=math.inf) - time.monotonic(), 0.0)
 
+    def _serve_others(self, ready: list[tuple[Connection, int]]) -> None:
+        """After the node's own, and for half of the time at most: no flood takes the processor from the program."""
+        if not ready:
+            return
+        began = time.monotonic()
+        for connection, events in ready:
+            self._converse(connection, events)
+            if time.monotonic() - began > OTHERS_SECONDS:
+                break
+        time.sleep(time.monotonic() - began)
+
     def _converse(self, connection: Connection, events: int) -> None:
-        try:
-            if events & selectors.EVENT_WRITE and not connection.closed:
-                connection.write()
-            if events & selectors.EVENT_READ and not connection.closed:
-                connection.read()
-        except Exception as error:  # noqa: BLE001 - a peer's mistake, or ours: neither ends the door
-            log.debug("a connection of %s ends: %s: %s", connection.address, type(error).__name__, error)
-            connection.close()
+        if events & selectors.EVENT_WRITE and not connection.closed:
+            connection.attempt(connection.write)
+        if events & selectors.EVENT_READ and not connection.closed:
+            connection.attempt(connection.read)
 
     def _open(self, listener: socket.socket, begin: Begin) -> None:
         self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener, begin))
@@ -366,11 +392,30 @@ class Door:
         os.eventfd_read(self._bell)
 
 
+class _Question(Generic[_Result]):
+    """What somebody waits for."""
+
+    def __init__(self, function: Callable[[], _Result]) -> None:
+        self.function = function
+        self.recipients: list[tuple[Connection | None, Callable[[_Result], None]]] = []
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody still waits."""
+        return any(connection is None or not connection.closed for connection, _ in self.recipients)
+
+    @property
+    def address(self) -> str:
+        """Of the first who waits; "" for the program itself."""
+        return next((item.address for item, _ in self.recipients if item is not None and not item.closed), "")
+
+
 class Turns(Generic[_Result]):
     """Calls functions that may take long, or hang, in another thread: one after the other.
 
     Who asks for what is being called, or is about to be, gets the result of that call. After each call there is a
-    pause, so that no number of requests takes the processor from the program. Used by the door's thread only.
+    pause, so that no number of requests takes the processor from the program; the next call is for the address that had
+    none for longest. Who has gone is forgotten. Used by the door's thread only.
 
     Args:
         door: whose thread it is.
@@ -380,29 +425,51 @@ class Turns(Generic[_Result]):
     def __init__(self, door: Door, name: str) -> None:
         self._door = door
         self._name = name
-        self._asked: dict[Hashable, tuple[Callable[[], _Result], list[Callable[[_Result], None]]]] = {}
-        """Function and recipients, by key; the first one is being called, or about to be."""
+        self._asked: dict[Hashable, _Question[_Result]] = {}
+        self._called: Hashable = None
+        """The key of what is being called."""
+        self._served: dict[str, float] = {}
+        """When a call for an address began last (monotonic clock)."""
         self._busy = False
         """Whether a function is being called, or the pause after it lasts."""
 
-    def ask(self, key: Hashable, function: Callable[[], _Result], give: Callable[[_Result], None]) -> None:
+    def ask(
+        self,
+        key: Hashable,
+        function: Callable[[], _Result],
+        give: Callable[[_Result], None],
+        connection: Connection | None = None,
+    ) -> None:
         """Have a function called, and its result given.
 
         Args:
             key: functions with the same one have the same result.
             function: must not raise.
             give: takes the result, in the door's thread.
+            connection: for which it is, and with which it is forgotten; None: it stays.
         """
-        self._asked.setdefault(key, (function, []))[1].append(give)
+        self._asked.setdefault(key, _Question(function)).recipients.append((connection, give))
+        if len(self._asked) > OWN_PLACES + OTHER_PLACES:
+            self._forget()
         self._begin()
 
+    def _forget(self) -> None:
+        self._asked = {key: item for key, item in self._asked.items() if key == self._called or item.wanted}
+
     def _begin(self) -> None:
-        if self._busy or not self._asked:
+        if self._busy:
+            return
+        self._forget()
+        if not self._asked:
             return
         self._busy = True
-        key, (function, _) = next(iter(self._asked.items()))
+        self._called = min(self._asked, key=lambda key: self._served.get(self._asked[key].address, 0.0))
+        if len(self._served) > OWN_PLACES + OTHER_PLACES:
+            self._served.clear()
+        self._served[self._asked[self._called].address] = time.monotonic()
+        arguments = (self._called, self._asked[self._called].function)
         try:
-            threading.Thread(target=self._call, args=(key, function), name=self._name, daemon=True).start()
+            threading.Thread(target=self._call, args=arguments, name=self._name, daemon=True).start()
         except RuntimeError as error:  # the process table is full
             log.warning("%s: no thread can be started: %s", self._name, error)
             self._door.later(_PAUSE_SECONDS, self._rested)
@@ -414,10 +481,14 @@ class Turns(Generic[_Result]):
         self._door.call(lambda: self._give(key, result, seconds))
 
     def _give(self, key: Hashable, result: _Result, seconds: float) -> None:
-        _, recipients = self._asked.pop(key)
+        question = self._asked.pop(key)
+        self._called = None
         self._door.later(min(seconds * (1 / SHARE - 1), LONGEST_PAUSE_SECONDS), self._rested)
-        for give in recipients:
-            give(result)
+        for connection, give in question.recipients:
+            if connection is None:
+                give(result)
+            else:
+                connection.attempt(lambda give=give: give(result))  # type: ignore[misc] # bound at once
 
     def _rested(self) -> None:
         self._busy = False

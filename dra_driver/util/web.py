@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES: Final = 8 * 1024
 """Of one request, its first line included."""
 
+_HEADERS: Final = (b"accept", b"accept-encoding")
+"""On which the form of a page depends."""
+
 log = logging.getLogger(__name__)
 
 
@@ -74,7 +77,7 @@ class _HttpConversation:
                 environment = _environment(self._request)
                 self._connection.begin_answer()
                 answer = partial(_call, self._application, environment)
-                self._turns.ask(tuple(environment.items()), answer, self._answer)
+                self._turns.ask(tuple(environment.items()), answer, self._answer, self._connection)
             elif not isinstance(event, h11.Data):  # nobody needs a body, and what the door takes of one is bounded
                 return
 
@@ -94,17 +97,19 @@ class _HttpConversation:
         headers = [*response.headers, ("Content-Length", str(len(response.body)))]
         reason = HTTPStatus(response.status).phrase
         start = self._http.send(h11.Response(status_code=response.status, headers=headers, reason=reason)) or b""
-        body = self._http.send(h11.Data(data=response.body)) or b""
+        bodiless = self._request is not None and self._request.method == b"HEAD"
+        body = b"" if bodiless else self._http.send(h11.Data(data=response.body)) or b""
         end = self._http.send(h11.EndOfMessage()) or b""
         self._connection.send(start + body + end)
 
 
 def _environment(request: h11.Request) -> dict[str, str]:
-    """What an application asks of a request (PEP 3333), without the streams."""
+    """What a page depends on (PEP 3333), without the streams."""
     path, _, query = request.target.decode("ascii").partition("?")
     environment = {"REQUEST_METHOD": request.method.decode("ascii"), "PATH_INFO": unquote(path), "QUERY_STRING": query}
     for name, value in request.headers:
-        environment[f"HTTP_{name.decode('ascii').upper().replace('-', '_')}"] = value.decode("latin-1")
+        if name in _HEADERS:
+            environment[f"HTTP_{name.decode('ascii').upper().replace('-', '_')}"] = value.decode("latin-1")
     return environment
 
 

@@ -37,7 +37,10 @@ Check = Callable[[], list[str]]
 _SERVICE = api.DESCRIPTOR.services_by_name["Health"].full_name
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _MAX_STREAMS: Final = 16
-_MAX_HEADER_BYTES: Final = 8 * 1024
+_MAX_REQUESTS: Final = 64
+"""On one connection, those that were cancelled among them; kubelet makes one."""
+_MAX_HEADER_BYTES: Final = 2 * 1024
+"""Of one request, as HTTP/2 counts; kubelet's has 500."""
 _MAX_MESSAGE_BYTES: Final = 4 * 1024
 _PREFIX: Final = struct.Struct(">BI")
 """Before each message: whether it is compressed, and its size
@@ -209,7 +212,7 @@ class _Watch:
         """Send the status if it is another one than before."""
         if self.open and status != self._status:
             self._status = status
-            self._conversation.send(self._stream, status)
+            self._conversation.attempt(lambda: self._conversation.send(self._stream, status))
 
 
 @dataclass(slots=True)
@@ -226,6 +229,7 @@ class _GrpcConversation:
         self._services = services
         self._preface = b""
         """What has arrived until the connection has begun as HTTP/2 does: those that are only held open never do."""
+        self._requests = 0
         self._calls: dict[int, _Call] = {}
         """By stream: those whose reply has not ended."""
 
@@ -240,6 +244,9 @@ class _GrpcConversation:
                 return
         for event in self._http2.receive_data(data):
             if isinstance(event, RequestReceived):
+                self._requests += 1
+                if self._requests > _MAX_REQUESTS:
+                    raise ProtocolError
                 headers = {bytes(name): bytes(value) for name, value in event.headers}
                 self._calls[event.stream_id] = _Call(headers.get(b":path", b"").decode("ascii", "replace"))
             elif isinstance(event, DataReceived):
@@ -249,6 +256,10 @@ class _GrpcConversation:
             elif isinstance(event, StreamReset):
                 self._calls.pop(event.stream_id, None)
         self._flush()
+
+    def attempt(self, step: Callable[[], None]) -> None:
+        """Take a step: h2 raises where the peer has closed the connection, or takes no more of it."""
+        self._connection.attempt(step)
 
     def is_open(self, stream: int) -> bool:
         """Whether the call on a stream still waits for replies."""
@@ -295,7 +306,7 @@ class _GrpcConversation:
             self._refuse(stream, _NOT_FOUND, f"known services: {', '.join(map(repr, self._services))}")
         else:
             self._connection.begin_answer()
-            service.ask(lambda status: self._answer(stream, status))
+            service.ask(lambda status: self.attempt(lambda: self._answer(stream, status)))
 
     def _answer(self, stream: int, status: _Status) -> None:
         if self.is_open(stream):

@@ -10,7 +10,7 @@ import resource
 import socket
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from dra_driver.util import door as limits
 from dra_driver.util.door import Connection, Door, Turns, own_addresses
 from dra_driver.util.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.web import listen
-from tests.builders.probes import CHECK, SERVING, connect, health_server, is_closed, open_door, probe
+from tests.builders.probes import CHECK, NOT_SERVING, SERVING, connect, health_server, is_closed, open_door, probe
 from tests.eventually import eventually
 from tests.golden import golden
 
@@ -151,8 +151,8 @@ def test_at_the_bound_the_oldest_silent_connection_is_closed_and_no_other(monkey
         for connection, text in ((oldest, b"a"), (older, b"b")):
             connection.sendall(text)
             assert connection.recv(1) == text
-        busy.sendall(b"one?")  # it was accepted first; whether it was read shows below
-        eventually(lambda: any(not item.silent for item in door._connections[False]), SECONDS)
+        busy.sendall(b"one?")
+        eventually(lambda: [item.silent for item in door._connections[False]] == [False, True, True], SECONDS)
         newest = ended.enter_context(connect(port, ATTACKER, b"c"))
         assert newest.recv(1) == b"c"
         assert (is_closed(busy), is_closed(oldest), is_closed(older)) == (False, True, False)
@@ -267,6 +267,59 @@ def test_an_old_connection_gets_one_more_answer_that_says_so(monkeypatch: pytest
             monkeypatch.setattr(limits, "AGE_SECONDS", 0.0)
             connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
             assert b"\r\nConnection: close\r\n" in connection.recv(65536)
+            eventually(lambda: is_closed(connection), SECONDS)
+
+
+GOAWAY = bytes([0, 0, 8, 7, 0, 0, 0, 0, 0]) + bytes(8)
+NO_WINDOW = bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]) + bytes([0, 4, 0, 0, 0, 0])
+RUDE = {
+    "leaves before the answer": http2() + GOAWAY,
+    "takes no data": http2()[:24] + NO_WINDOW + http2()[24:],
+    "watches, and takes no data": http2(path="/grpc.health.v1.Health/Watch") + NO_WINDOW,
+}
+
+
+@pytest.mark.parametrize("data", RUDE.values(), ids=RUDE)
+def test_an_answer_that_cannot_be_given_ends_its_own_connection_only(data: bytes) -> None:
+    problems: list[str] = []
+    with health_server({"liveness": lambda: problems}, watch_seconds=0.05) as address, ExitStack() as ended:
+        port = int(address.rpartition(":")[2])
+        for _ in range(3):
+            for _ in range(5):
+                ended.enter_context(connect(port, ATTACKER, data))
+            problems.append("changed")
+            assert probe(address, seconds=SECONDS) == NOT_SERVING
+            problems.clear()
+            assert probe(address, seconds=SECONDS) == SERVING
+
+
+def test_the_door_survives_what_a_call_raises(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing but a fault of ours: those of peers end their connections."""
+    raised = threading.Event()
+
+    def fail() -> None:
+        raised.set()
+        raise KeyError("door")
+
+    with open_door() as door:
+        port = door.listen("127.0.0.1", 0, Echo)
+        door.call(fail)
+        assert raised.wait(SECONDS)
+        with connect(port, SCRAPER, b"a") as connection:
+            assert connection.recv(1) == b"a"
+    golden([record.getMessage() for record in caplog.records if record.name == limits.__name__])
+
+
+def test_requests_that_are_cancelled_count_too() -> None:
+    with health_server({"liveness": list}) as address:
+        client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
+        client.initiate_connection()
+        for stream in range(1, 201, 2):
+            client.send_headers(stream, [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "a")])
+            client.reset_stream(stream)
+        with connect(int(address.rpartition(":")[2]), ATTACKER) as connection:
+            with suppress(OSError):
+                connection.sendall(client.data_to_send())
             eventually(lambda: is_closed(connection), SECONDS)
 
 
@@ -391,9 +444,36 @@ def test_metrics_are_read_while_a_pod_holds_all_that_it_can_get() -> None:
         assert b"neuron_dra_driver_chips 16.0" in gzip.decompress(page(port, {"Accept-Encoding": "gzip"}))
 
 
+def test_requests_of_those_who_have_gone_are_forgotten() -> None:
+    go = threading.Event()
+    calls: list[str] = []
+
+    def application(environment: Mapping[str, str], start: Callable[..., object]) -> list[bytes]:
+        calls.append(environment["PATH_INFO"])
+        assert go.wait(SECONDS)
+        start("200 OK", [])
+        return [environment["PATH_INFO"].encode()]
+
+    with open_door() as door, ExitStack() as ended:
+        port = listen(door, "127.0.0.1", 0, application)
+        for number in range(200):
+            request = f"GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n".encode()
+            connection = ended.enter_context(connect(port, ATTACKER, request))
+            eventually(lambda: any(not item.silent for item in door._connections[False][-1:]), SECONDS)
+            if number < 199:
+                connection.close()
+                eventually(lambda: not any(item.silent for item in door._connections[False]), SECONDS)
+        with connect(port, SCRAPER, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n") as scraper:
+            eventually(lambda: len(door._connections[False]) > 1, SECONDS)
+            go.set()
+            assert scraper.recv(65536).endswith(b"/metrics")
+        assert len(calls) < 5
+
+
 REQUESTS = {
     "two, one behind the other": (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 2, [b"200 OK"] * 2),
     "not GET": (b"DELETE /metrics HTTP/1.1\r\nHost: a\r\n\r\n", [b"405 Method Not Allowed"]),
+    "HEAD": (b"HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 2, [b"405 Method Not Allowed"] * 2),
     "a body": (b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", [b"200 OK"]),
     "no HTTP": (b"\x16\x03\x01\x00\xa5\r\n\r\n", [b"400 Bad Request"]),
     "a long line": (b"GET /" + b"a" * 20_000, [b"431 Request Header Fields Too Large"]),
