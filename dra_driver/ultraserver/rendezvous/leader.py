@@ -225,7 +225,7 @@ class _Leader:
         while True:
             await asyncio.sleep(PULSE_SECONDS)
             if self._complaints > MAX_COMPLAINTS:
-                self._say(f"{self._complaints - MAX_COMPLAINTS} more connections were ended")
+                self._say(f"more connections that were ended: {self._complaints - MAX_COMPLAINTS}")
             self._complaints = 0
             if self.roster.table is None:
                 self._say(progress(self._size, self.roster.missing))

@@ -83,6 +83,7 @@ def waiting(nodes: Sequence[ServerNode], size: int, used: Iterable[str]) -> Worl
     return world
 
 
+ZONE = {"zone": "1"}
 OLDER_CLAIMS = {SERVER_4: "s0", PLACE_OF[SERVER_4]: "3"}
 
 
@@ -96,7 +97,14 @@ OLDER_CLAIMS = {SERVER_4: "s0", PLACE_OF[SERVER_4]: "3"}
     ),
 )
 @example([ServerNode("a-liar", OLDER_CLAIMS, created=1.0, trouble="offers no device neuron-node")], 4, set(), {})
-@example([ServerNode("a-liar", OLDER_CLAIMS, created=1.0)], 4, {"a-liar", "s1-n0"}, {})
+@example([ServerNode("a-liar", OLDER_CLAIMS | ZONE, created=1.0)], 4, {"a-liar", "s1-n0"}, {})
+@example([ServerNode("a-liar", OLDER_CLAIMS, created=1.0)], 4, {"s1-n0"}, {})  # another zone
+@example(
+    [ServerNode("a-liar", OLDER_CLAIMS | ZONE, created=1.0, taints=(Taint("mine", "", "NoSchedule"),))],
+    4,
+    {"s1-n0"},
+    {},
+)
 def test_a_group_that_has_a_server_without_the_liars_has_one_beside_them(
     liars: list[ServerNode], size: int, used: set[str], record: dict[str, tuple[str, ...]]
 ) -> None:
@@ -123,6 +131,13 @@ def test_where_servers_were_seen_before_the_liars_came_nothing_changes(
             world.now += 1
     one, other = assigned(alone.decide()), assigned(beside.decide())
     assert {key: action.nodes for key, action in one.items()} == {key: action.nodes for key, action in other.items()}
+
+
+@pytest.mark.parametrize("place", ["", "4", "x"])
+def test_a_node_that_does_not_say_which_place_it_has_gets_none_of_nodes_that_do(place: str) -> None:
+    world = World([ServerNode("a-liar", {SERVER_4: "s0", PLACE_OF[SERVER_4]: place}, created=1.0), *HONEST[:4]])
+    world.arrive("four", 4)
+    assert assigned(world.decide())["four"].rivals == ("a-liar",)
 
 
 def test_a_node_that_nobody_can_tell_from_the_servers_own_is_named_in_an_event_with_it() -> None:
@@ -178,6 +193,13 @@ def test_a_server_whose_node_is_replaced_is_the_new_nodes_once_the_old_one_is_go
         world.pods.clear()
         world.arrive("four", 4)
         assert assigned(world.decide())["four"].nodes == ("new", "s0-n0", "s0-n1", "s0-n2")
+
+
+def test_of_a_server_that_is_disputed_nothing_new_is_remembered() -> None:
+    liar = ServerNode("a-liar", OLDER_CLAIMS, created=1.0)
+    assert f"{SERVER_4}=s0" not in memberships(Snapshot((liar, *HONEST[:4]), ()))
+    before = memberships(Snapshot(tuple(HONEST[:4]), ()))
+    assert memberships(Snapshot((liar, *HONEST[:4]), (), members=before)) == before
 
 
 def test_what_is_remembered_of_servers_is_bounded_and_forgotten_with_their_labels() -> None:
