@@ -12,7 +12,6 @@ import pytest
 
 from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.leading import RESIGN_SECONDS
-from dra_driver.kube.objects.meta import timestamp
 from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.controller import LEASE_NAME, Placer, PlacerService
 from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION, Rules
@@ -145,20 +144,21 @@ def test_a_leader_gets_node_selector_and_loses_its_gate_in_one_write(server: Api
     assert server.count("PATCH") == 1
 
 
-def add_liar(server: ApiServer, age: float) -> None:
-    """A node of that age, in seconds, that has the labels of the first server's first node."""
-    labels = {SERVER_4: "s0", SERVER_2: "s0-h0"}
-    server.store.create("nodes", {"metadata": {"name": "a-node", "labels": labels}, "spec": {}, "status": {}})
-    node = server.store.get("nodes", "a-node")
-    node["metadata"]["creationTimestamp"] = timestamp(time.time() - age)
-    server.store.update("nodes", "a-node", node)
+OLDER, YOUNGER = "2025-01-01T00:00:00Z", "2026-01-01T00:00:05Z"
+"""Than all that the double of the API server creates."""
 
 
-@pytest.mark.parametrize("age", [-5.0, 10**6], ids=["younger", "older"])
+def add_liar(server: ApiServer, created: str) -> None:
+    """A node that has the labels of the first server's first node."""
+    meta = {"name": "a-node", "labels": {SERVER_4: "s0", SERVER_2: "s0-h0"}, "creationTimestamp": created}
+    server.store.create("nodes", {"metadata": meta, "spec": {}, "status": {}})
+
+
+@pytest.mark.parametrize("created", [YOUNGER, OLDER], ids=["younger", "older"])
 def test_a_node_that_takes_a_servers_label_is_warned_and_kept_from_pods_beside_their_own_affinity(
-    server: ApiServer, age: float
+    server: ApiServer, created: str
 ) -> None:
-    add_liar(server, age)
+    add_liar(server, created)
     own = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["1", "2"]}]}
     leader = add_leader(server, "four-0")
     leader["spec"]["affinity"] = {
@@ -187,7 +187,7 @@ def record(server: ApiServer) -> dict[str, Any]:
 def test_a_server_keeps_the_nodes_that_it_had_when_an_older_one_with_chips_takes_its_label(server: ApiServer) -> None:
     with placing(server):
         eventually(lambda: record(server).get("members", {}).get(f"{SERVER_4}=s0"))
-    add_liar(server, 10**6)
+    add_liar(server, OLDER)
     node = server.store.get("nodes", "a-node")
     node["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
     server.store.update("nodes", "a-node", node)
