@@ -351,6 +351,20 @@ def test_of_silent_connections_the_oldest_of_the_address_that_has_most_makes_roo
         leader.result(SOON)
 
 
+@pytest.mark.parametrize("said", [b"", b'{"kind":'], ids=["silent", "half a Hello"])
+def test_a_connection_that_does_not_come_to_its_hello_is_closed(
+    make: Make, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(leader_side, "HELLO_SECONDS", 0.3)
+    group = make(2, 2)
+    leader = group.lead()
+    with group.connect() as stranger:
+        stranger.sendall(said)
+        assert stranger.recv(1) == b""
+    group.follow(1).result(SOON)
+    leader.result(SOON)
+
+
 def test_of_a_flood_of_nonsense_the_log_has_some_lines_and_then_a_number(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
