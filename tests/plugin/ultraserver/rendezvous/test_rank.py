@@ -447,8 +447,10 @@ class Dns:
     def __init__(self, unknown_seconds: float = 0.0) -> None:
         self.names: dict[str, frozenset[str]] = {}
         self.unknown_seconds = unknown_seconds
+        self.questions = 0
 
     async def resolve(self, host: str) -> frozenset[str]:
+        self.questions += 1
         if host not in self.names:
             await asyncio.sleep(self.unknown_seconds)
             raise OSError("Name or service not known")
@@ -477,6 +479,29 @@ def test_a_stranger_takes_no_members_place_and_the_member_comes_in_when_dns_know
     leader.result()
     assert group.kept[0].rank0_host == "vllm-0-1.vllm.default"
     golden(sorted({line for line in group.said[0] if "was ended" in line}))
+
+
+def test_who_waits_for_dns_takes_no_place_of_who_has_not_said_a_hello(
+    pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_side, "SILENT_CONNECTIONS", 4)
+    monkeypatch.setattr(leader_side, "DOUBTFUL_CONNECTIONS", 4)
+    group, dns = Group(2, 1, pool), Dns(unknown_seconds=3600.0)
+    dns.names = {"w.set": frozenset({"127.0.0.1"})}
+    leader = group.lead(own=Member(0, "l.set"), names=GroupNames("set", dns.resolve))
+    with contextlib.ExitStack() as stack:
+        slow, crowd = stack.enter_context(group.connect()), []
+        for number in range(1, 11):
+            crowd.append(stack.enter_context(group.connect()))
+            crowd[-1].sendall(line_of(group.hello(Member(1, "evil.set"))))
+            eventually(lambda number=number: dns.questions == number, SOON)  # type: ignore[misc] # bound at once
+        for connection in crowd[:-4]:
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+        slow.sendall(line_of(group.hello(Member(1, "w.set"))))
+        assert isinstance(read_answer(slow), Ranks)
+        slow.sendall(line_of(Confirmed()))
+        leader.result(SOON)
 
 
 def test_a_worker_that_was_restarted_with_another_address_comes_in_when_dns_has_learnt_it(
