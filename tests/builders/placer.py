@@ -11,6 +11,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.servers import memberships
@@ -18,6 +20,7 @@ from dra_driver.ultraserver.placer.values import (
     Action,
     Annotate,
     Assign,
+    Demands,
     EmitEvent,
     Evict,
     GroupPod,
@@ -27,6 +30,11 @@ from dra_driver.ultraserver.placer.values import (
     Snapshot,
     WarnNode,
 )
+
+
+def demands(**fields: object) -> bytes:
+    """``GroupPod.written_demands``; fields as of ``Demands``."""
+    return msgspec.json.encode(Demands(**fields))  # type: ignore[arg-type] # fields of Demands
 
 
 def ultraservers(count: int = 2) -> list[ServerNode]:
@@ -122,7 +130,7 @@ class World:
                             since=None,
                             stuck=None,
                             unschedulable="",
-                            selector={leader.topology: labels[leader.topology]},
+                            written_demands=demands(selector={leader.topology: labels[leader.topology]}),
                         )
                     )
 
@@ -138,7 +146,7 @@ class World:
             for node in self.nodes
             if node.name in free
             and node.name not in self.barred.get(pod.uid, ())
-            and all(node.labels.get(key) == value for key, value in pod.selector.items())
+            and all(node.labels.get(key) == value for key, value in pod.demands.selector.items())
         ]
 
     def bind(self, pod: GroupPod, node: str) -> None:
@@ -187,9 +195,9 @@ class World:
             match action:
                 case Assign(pod, label, server, since, _, rivals) if self._current(pod):
                     self.barred[pod.uid] = rivals
-                    selector = {**pod.selector, label: server}
+                    asked = demands(selector={**pod.demands.selector, label: server})
                     self._change(
-                        pod.uid, gated=False, placed=(label, server), since=since, stuck=None, selector=selector
+                        pod.uid, gated=False, placed=(label, server), since=since, stuck=None, written_demands=asked
                     )
                 case Annotate(pod, since, stuck) if self._current(pod):
                     self._change(pod.uid, since=since, stuck=stuck)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +25,6 @@ from dra_driver.kube.api.leading import KeptText, Leading, Term
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
 from dra_driver.kube.objects.core import ObjectReference
-from dra_driver.kube.objects.core import Pod as ApiPod
 from dra_driver.kube.objects.meta import JsonObject, timestamp
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.ultraserver.placer.decide import decide
@@ -46,7 +47,8 @@ from dra_driver.ultraserver.placer.values import (
     Rules,
     WarnNode,
 )
-from dra_driver.ultraserver.placer.watched import MEMBERS, has_gate, has_our_devices, is_member, of_a_server
+from dra_driver.ultraserver.placer.watched import MEMBERS, Member, has_our_devices, is_member, of_a_server
+from dra_driver.util.worker import MAX_ROUND_SECONDS
 
 NAME: Final = "neuron-dra-driver-placer"
 KEY: Final = "state"
@@ -84,6 +86,8 @@ class Memory:
 
 LOOK_SECONDS: Final = 5.0
 """Longest time between two decisions; less for short timeouts."""
+MAX_EVENTS: Final = 100
+"""Events that are written about what waits after one decision; the rest follows after the next ones."""
 REFUSED_SECONDS: Final = 60.0
 """A pod that the API server did not let us assign is left alone for so long, so that it blocks no UltraServer."""
 
@@ -97,9 +101,18 @@ _SELECTORS: Final = {
     ),
 }
 
-_GROUP_LABELS: Final = {GROUP_LABEL, LWS_GROUP_LABEL}
 _NO_ANSWER: Final = frozenset({0, 401, 429})
 """HTTP statuses, besides 500 and above, that do not say whether the change was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What an Event is to say."""
+
+    about: ObjectReference
+    reason: str
+    message: str
+    wrong: bool = False
 
 
 class Placer(Term):
@@ -144,6 +157,8 @@ class Placer(Term):
         self._recorder = EventRecorder(transport, NAME)
         self._unanswered: Assign | Annotate | None = None
         self._refused: dict[str, float] = {}
+        self._done: list[News] = []
+        """What was done, and is yet to be told."""
 
     def informers(self) -> Sequence[Informer[Any]]:
         """What is watched."""
@@ -157,7 +172,7 @@ class Placer(Term):
     def look(self) -> None:
         """One decision and its actions."""
         if self._unanswered is not None:
-            self._carry_out([self._unanswered])
+            self._act([self._unanswered])
         now = self._clock()
         seen = snapshot(
             self._nodes.objects(),
@@ -174,34 +189,37 @@ class Placer(Term):
             placed = {pod.uid: "=".join(pod.placed) for pod in seen.pods if pod.placed and not pod.finished}
             self._memory.place(placed | assigned, members, now)
         self._recorder.forget_all_but({pod.uid for pod in seen.pods} | {node.uid for node in seen.nodes})
-        self._carry_out(actions)
+        self._act(actions)
+        # Not before: a tenant may have thousands of groups wait, and others should not wait until all of them are told.
+        self._tell([*_turns(_news(actions))])
 
-    def _candidates(self, now: float) -> list[ApiPod]:
+    def _candidates(self, now: float) -> list[GroupPod]:
         """All pods of groups and those with the gate, except those that cannot be assigned at the moment."""
         self._refused = {uid: until for uid, until in self._refused.items() if until > now}
-        found = {pod.metadata.uid: pod for informer in self._members.values() for pod in informer.objects()}
-        return [
-            pod
-            for uid, pod in found.items()
-            if (uid not in self._refused if has_gate(pod) else pod.metadata.labels.keys() & _GROUP_LABELS)
-        ]
+        pods = {member.pod.uid: member.pod for informer in self._members.values() for member in informer.objects()}
+        return [pod for uid, pod in pods.items() if not (pod.gated and uid in self._refused)]
 
-    def _carry_out(self, actions: Iterable[Action]) -> None:
+    def _act(self, actions: Iterable[Action]) -> None:
         for action in actions:
             if not self._may_act():
                 return
+            self._well(MAX_ROUND_SECONDS)  # each write takes its time
             match action:
                 case Assign() | Annotate():
                     self._change(action)
                 case Evict():
                     self._release(action)
-                case WarnNode(node, message):
-                    about = ObjectReference("Node", "", node.name, node.uid)
-                    self._recorder.record(about, "UltraServerLabels", message, wrong=True)
-                case EmitEvent(pod, message, wrong):
-                    self._recorder.record(
-                        _reference(pod), "UltraServerGroup" if wrong else "WaitsForUltraServer", message, wrong=wrong
-                    )
+                case WarnNode() | EmitEvent():
+                    pass
+
+    def _tell(self, waits: Iterable[News]) -> None:
+        done, self._done = self._done, []
+        left = MAX_EVENTS + len(done)
+        for news in [*done, *waits]:
+            if not left or not self._may_act():
+                return
+            self._well(MAX_ROUND_SECONDS)
+            left -= self._recorder.record(news.about, news.reason, news.message, wrong=news.wrong)
 
     def _change(self, action: Assign | Annotate) -> None:
         self._unanswered = action
@@ -217,18 +235,16 @@ class Placer(Term):
         self._unanswered = None
         if isinstance(action, Assign):
             log.info("pod %s/%s goes to %s", pod.namespace, pod.name, action.server)
-            self._recorder.record(
-                _reference(pod), "Placed", f"UltraServer {action.server} is its group's: {', '.join(action.nodes)}"
-            )
+            text = f"UltraServer {action.server} is its group's: {', '.join(action.nodes)}"
+            self._done.append(News(_reference(pod), "Placed", text))
 
     def _refuse(self, pod: GroupPod, error: ApiError) -> None:
         """The pod has changed or is gone (read it again), or the server refuses the change (wait)."""
         if error.status not in (404, 409):
             log.warning("pod %s/%s cannot be changed: %s", pod.namespace, pod.name, error)
             self._refused[pod.uid] = self._clock() + REFUSED_SECONDS  # matters only while it has the gate
-            self._recorder.record(
-                _reference(pod), "NotPlaced", f"the API server refuses to place it: {error.message}", wrong=True
-            )
+            text = f"the API server refuses to place it: {error.message}"
+            self._done.append(News(_reference(pod), "NotPlaced", text, wrong=True))
         self._renew(pod)
 
     def _release(self, action: Evict) -> None:
@@ -238,9 +254,8 @@ class Placer(Term):
                 return
             log.info("pod %s/%s is deleted, so that its group is recreated: %s", pod.namespace, pod.name, action.why)
             avoid = f"it stays away from {action.released.server} until {timestamp(action.released.until)}"
-            self._recorder.record(
-                _reference(pod), "Released", f"{action.why}; the group is recreated, and {avoid}", wrong=True
-            )
+            text = f"{action.why}; the group is recreated, and {avoid}"
+            self._done.append(News(_reference(pod), "Released", text, wrong=True))
             try:
                 self._pods.delete(pod.namespace, pod.name, pod.uid, foreground=True)
             except ApiError as error:
@@ -263,9 +278,31 @@ class Placer(Term):
             for informer in self._members.values():
                 informer.gone(pod.namespace, pod.name, pod.uid)
 
-    def _take(self, pod: ApiPod) -> None:
+    def _take(self, member: Member) -> None:
         for informer in self._members.values():
-            informer.wrote(pod)
+            informer.wrote(member)
+
+
+def _news(actions: Iterable[Action]) -> Iterator[News]:
+    for action in actions:
+        match action:
+            case WarnNode(node, message):
+                yield News(ObjectReference("Node", "", node.name, node.uid), "UltraServerLabels", message, wrong=True)
+            case EmitEvent(pod, message, wrong):
+                yield News(_reference(pod), "UltraServerGroup" if wrong else "WaitsForUltraServer", message, wrong)
+
+
+def _turns(news: Iterable[News]) -> Iterator[News]:
+    """One of each namespace in turn."""
+    queues: dict[str, deque[News]] = {}
+    for item in news:
+        queues.setdefault(item.about.namespace, deque()).append(item)
+    waiting = deque(queues.values())
+    while waiting:
+        queue = waiting.popleft()
+        yield queue.popleft()
+        if queue:
+            waiting.append(queue)
 
 
 def _reference(pod: GroupPod) -> ObjectReference:
@@ -282,7 +319,7 @@ def _patch(action: Assign | Annotate) -> dict[str, object]:
         return {"metadata": {**meta, "annotations": notes}}
     spec = {
         "nodeSelector": {action.label: action.server},
-        "schedulingGates": [{"name": name} for name in pod.other_gates],
+        "schedulingGates": [{"name": name} for name in pod.demands.other_gates],
     }
     if action.rivals:
         spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _without(action)}}
@@ -292,7 +329,7 @@ def _patch(action: Assign | Annotate) -> dict[str, object]:
 def _without(action: Assign) -> dict[str, object]:
     """The pod's node affinity, without the nodes that are not the server's. A field has one value in a requirement."""
     rivals = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in action.rivals]
-    terms: list[JsonObject] = msgspec.to_builtins(action.pod.terms) or [{"matchFields": []}]
+    terms: list[JsonObject] = msgspec.to_builtins(action.pod.demands.terms) or [{"matchFields": []}]
     # A term without requirements admits no node, and is not to be changed.
     return {
         "nodeSelectorTerms": [

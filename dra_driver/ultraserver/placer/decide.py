@@ -12,8 +12,10 @@ group of four (``dra_driver.ultraserver.placer.servers.to_keep``).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from dra_driver.neuron.names import NODES_OF, SERVER_4
 from dra_driver.ultraserver.placer.groups import PodGroup, Shape, groups_of, shape_of
@@ -32,6 +34,7 @@ from dra_driver.ultraserver.placer.servers import (
 from dra_driver.ultraserver.placer.values import (
     GATE,
     GROUP_LABEL,
+    MAX_DEMANDS,
     Action,
     Annotate,
     Assign,
@@ -46,6 +49,8 @@ from dra_driver.ultraserver.placer.values import (
 
 SKEW_SECONDS = 60.0
 """A time on a pod that is further in the future was not written by a placer with a correct clock."""
+MAX_SERVED: Final = 100
+"""Waiting groups of one namespace, the oldest, for which a server is looked for in one decision."""
 
 
 def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[Action]:
@@ -104,7 +109,7 @@ def _watch_over(
         yield Annotate(placed[0], group.since, now)
     room = max(0, size - len(placed))
     for pod in group.gated[:room]:
-        yield _assign(pod, server, group.since or now)
+        yield _too_demanding(pod) or _assign(pod, server, group.since or now)
     for pod in group.gated[room:]:
         yield EmitEvent(pod, f"its group already has {size} pods on {server_id}", wrong=True)
 
@@ -112,6 +117,14 @@ def _watch_over(
 def _assign(pod: GroupPod, server: Server, since: float) -> Assign:
     names, rivals = (tuple(node.name for node in nodes) for nodes in (server.nodes, server.rivals))
     return Assign(pod, server.label, server.id, since, names, rivals)
+
+
+def _too_demanding(pod: GroupPod) -> EmitEvent | None:
+    """What a pod is told of whose demands nothing is known."""
+    if pod.written_demands is not None:
+        return None
+    what = "node selector, required node affinity, tolerations and scheduling gates"
+    return EmitEvent(pod, f"the placer takes no pod whose {what} are longer than {MAX_DEMANDS} bytes", wrong=True)
 
 
 def _given_up(group: PodGroup, size: int, server_id: str, refused: GroupPod | None, now: float, rules: Rules) -> str:
@@ -156,6 +169,13 @@ class _Queue:
     now: float
     rules: Rules
     someone_keeps: bool = False
+    served: Counter[str] = field(default_factory=Counter)
+    """Groups by namespace."""
+    open: dict[str, list[Server]] = field(init=False)
+    """By label, the servers that may be free: most groups wait while there are none."""
+
+    def __post_init__(self) -> None:
+        self._close()
 
     def serve(self, group: PodGroup) -> Iterator[Action]:
         """Assign a server to the group, or explain why there is none."""
@@ -166,21 +186,38 @@ class _Queue:
         if reason := _not_yet(group, shape):
             yield EmitEvent(group.gated[0], reason)
             return
+        if news := next((news for pod in group.gated[: shape.size] if (news := _too_demanding(pod))), None):
+            yield news
+            return
+        self.served[group.namespace] += 1
+        if self.served[group.namespace] > MAX_SERVED:
+            yield EmitEvent(group.gated[0], f"it waits for {MAX_SERVED} groups of its namespace that are older")
+            return
         avoided = self._avoided(group)
-        servers = self.ledger.view(self.servers, group)
-        server = choose(group, shape, servers, self.ledger, avoided)
+        server = choose(group, shape, self.open, self.ledger, avoided)
         if server is not None:
             self.ledger.give(server, group)
+            self._close()
             for pod in group.gated[: shape.size]:
                 yield _assign(pod, server, self.now)
             return
-        yield EmitEvent(group.gated[0], self._reason(group, shape, servers[shape.label], avoided))
-        candidates = possible(group, servers[shape.label], avoided)
-        if shape.label == SERVER_4 and candidates and not self.someone_keeps:
+        servers = self.servers[shape.label]
+        yield EmitEvent(group.gated[0], self._reason(group, shape, servers, avoided))
+        if shape.label != SERVER_4 or self.someone_keeps:
+            return
+        if candidates := possible(group, servers, self.ledger, avoided):
             self.someone_keeps = True
             kept = to_keep(candidates, self.ledger, self.now - group.arrival[0], self.rules.hold)
             if kept is not None:
                 self.ledger.keep(kept, group)
+                self._close()
+
+    def _close(self) -> None:
+        """Take from the open servers those that are not any more."""
+        self.open = {
+            label: [server for server in of_label if self.ledger.may_be_free(server)]
+            for label, of_label in self.servers.items()
+        }
 
     def _avoided(self, group: PodGroup) -> frozenset[str]:
         return frozenset(
@@ -193,7 +230,7 @@ class _Queue:
         if not servers:
             return f"it waits for nodes with the label {shape.label}; no node has it"
         what = "an UltraServer" if shape.label == SERVER_4 else "half of an UltraServer"
-        reasons = obstacles(servers, avoided, lambda node: self.ledger.obstacle(node, group))
+        reasons = obstacles(group, servers, self.ledger, avoided)
         return f"it waits for {what} with {NODES_OF[shape.label]} free nodes. {reasons}"
 
 
@@ -203,9 +240,9 @@ def _not_yet(group: PodGroup, shape: Shape) -> str:
         return f"it waits for pods of its previous start to end: {_names(group.remains)}"
     if not shape.led and len(group.gated) < shape.size:
         return f"it waits for the other pods of its group: {len(group.gated)} of {shape.size} are there with the gate"
-    held = [pod for pod in group.gated if pod.other_gates]
-    if held:
-        return f"it waits for other scheduling gates to be removed: {', '.join(held[0].other_gates[:3])}"
+    gates = next((gates for pod in group.gated if (gates := pod.demands.other_gates)), ())
+    if gates:
+        return f"it waits for other scheduling gates to be removed: {', '.join(gates[:3])}"
     return ""
 
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
 
 from dra_driver.kube.matching import tolerates
 from dra_driver.neuron.names import NODES_OF, SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.values import GROUP_LABEL, LWS_TOPOLOGY, NODES_ANNOTATION, GroupPod, ServerNode
+
+MAX_GATED: Final = 2 * NODES_OF[SERVER_4]
+"""Pods with the gate that count of one group: more than any group may have, and few, however many name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,7 @@ class Shape:
         return NODES_OF[self.label]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PodGroup:
     """Pods of one namespace with one group key, the leader first. Never empty."""
 
@@ -40,17 +45,17 @@ class PodGroup:
         """For messages."""
         return f"{self.namespace}/{self.pods[0].name}"
 
-    @property
+    @cached_property
     def gated(self) -> tuple[GroupPod, ...]:
         """Pods that are waiting for a server."""
         return tuple(pod for pod in self.pods if pod.gated and not pod.ending and not pod.finished)
 
-    @property
+    @cached_property
     def placed(self) -> tuple[GroupPod, ...]:
         """Pods that were assigned to a server and should stay there."""
         return tuple(pod for pod in self.pods if pod.placed and not pod.ending and not pod.finished)
 
-    @property
+    @cached_property
     def servers(self) -> frozenset[tuple[str, str]]:
         """Label and value of each server to which pods of the group are assigned."""
         return frozenset(pod.placed for pod in self.pods if pod.placed and not pod.finished)
@@ -87,7 +92,7 @@ class PodGroup:
 
 
 def groups_of(pods: Iterable[GroupPod]) -> list[PodGroup]:
-    """All groups; see ``_belongs`` for which pods are in them."""
+    """All groups; see ``_belongs`` for which pods are in them, and ``MAX_GATED``."""
     members: dict[tuple[str, str], list[GroupPod]] = {}
     for pod in pods:
         if _belongs(pod):
@@ -95,7 +100,17 @@ def groups_of(pods: Iterable[GroupPod]) -> list[PodGroup]:
     ordered = {
         key: sorted(found, key=lambda pod: (not pod.leader, pod.name, pod.uid)) for key, found in members.items()
     }
-    return [PodGroup(namespace, key, tuple(found)) for (namespace, key), found in sorted(ordered.items())]
+    return [PodGroup(namespace, key, _that_count(found)) for (namespace, key), found in sorted(ordered.items())]
+
+
+def _that_count(pods: Iterable[GroupPod]) -> tuple[GroupPod, ...]:
+    left = MAX_GATED
+    found = []
+    for pod in pods:
+        left -= pod.gated
+        if left >= 0 or not pod.gated:
+            found.append(pod)
+    return tuple(found)
 
 
 def _belongs(pod: GroupPod) -> bool:
@@ -135,6 +150,7 @@ def _where(pod: GroupPod) -> str:
 
 def admits(node: ServerNode, pod: GroupPod) -> bool:
     """Whether the pod's node selector and tolerations admit it to the node."""
-    if any(node.labels.get(key) != value for key, value in pod.selector.items()):
+    demands = pod.demands
+    if any(node.labels.get(key) != value for key, value in demands.selector.items()):
         return False
-    return all(any(tolerates(toleration, taint) for toleration in pod.tolerations) for taint in node.taints)
+    return all(any(tolerates(toleration, taint) for toleration in demands.tolerations) for taint in node.taints)

@@ -13,7 +13,10 @@ from dra_driver.ultraserver.placer.values import ServerNode, Snapshot
 MAX_LISTED = 4
 """Servers listed in a message."""
 MAX_MEMBERSHIPS = 1000
-"""Servers and halves whose nodes are recorded: about 300 bytes each, in a ConfigMap of at most 1 MiB."""
+"""Servers and halves whose nodes are recorded, in a ConfigMap of at most 1 MiB: each takes 500 bytes at most where
+EC2 names the nodes."""
+MAX_ABSENT = 4
+"""Former nodes of a server or half that are recorded, the latest: who replaces hardware makes new ones for years."""
 
 Obstacles = Callable[[ServerNode], tuple[bool, ...]]
 """What speaks against giving a node to somebody, the worst first."""
@@ -29,7 +32,7 @@ class Server:
     rivals: tuple[ServerNode, ...] = ()
     """Nodes that carry the label too, while others have better claims to it."""
     members: tuple[str, ...] = ()
-    """Names of its nodes when no other node had its label; none if there was no such time."""
+    """As in ``PlacerRecord``."""
 
     @property
     def place(self) -> str:
@@ -97,13 +100,14 @@ class Ledger:
             return f"is kept for group {self.kept[node.name]}, which has waited longer for a whole server"
         return ""
 
-    def view(self, servers: Mapping[str, Sequence[Server]], group: PodGroup) -> dict[str, tuple[Server, ...]]:
-        """The servers for the group: of nodes that claim one place, it gets one that it can have."""
+    def view(self, server: Server, group: PodGroup) -> Server:
+        """The server for the group: of nodes that claim one place, it gets one that it can have."""
+        return server.view(lambda node: (bool(unfit(node, group)), bool(self.obstacle(node, group))))
 
-        def obstacles(node: ServerNode) -> tuple[bool, ...]:
-            return bool(unfit(node, group)), bool(self.obstacle(node, group))
-
-        return {label: tuple(server.view(obstacles) for server in by_id) for label, by_id in servers.items()}
+    def may_be_free(self, server: Server) -> bool:
+        """Whether the server is free, or is so for some group."""
+        taken = any(node.name in self.uses or node.name in self.kept for node in server.nodes)
+        return bool(server.rivals) or (server.complete and not taken)
 
     def _repelled(self, node: ServerNode, group: PodGroup) -> bool:
         """LeaderWorkerSet's anti-affinity: whether a pod there would keep the scheduler from using the node."""
@@ -149,7 +153,8 @@ def _server(
     """The server of these nodes, which all carry its label."""
 
     def doubts(node: ServerNode) -> tuple[object, ...]:
-        return *obstacles(node), node.name not in members, not _place(label, node), node.created, node.name
+        seniority = members.index(node.name) if node.name in members else len(members)
+        return *obstacles(node), seniority, not _place(label, node), node.created, node.name
 
     best = sorted(claimants, key=doubts)
     if len(best) > NODES_OF[label]:
@@ -171,12 +176,22 @@ def _place(label: str, node: ServerNode) -> str:
 
 
 def memberships(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
-    """What ``PlacerRecord.members`` is to be: a server with rivals has the nodes that it had before them."""
+    """What ``PlacerRecord.members`` is to be.
+
+    A server with rivals has the nodes that it had before them. Who fills the place of an absent node may be its
+    replacement, or a node that only says so: it belongs to the server as long as the other one does not come back.
+    """
     servers = [server for by_id in servers_of(snapshot.nodes, snapshot.members).values() for server in by_id]
     places = {server.place for server in servers}
     before = {place: names for place, names in snapshot.members.items() if place in places}
-    now = {server.place: tuple(sorted(server.names)) for server in servers if server.in_order and not server.rivals}
+    now = {server.place: _in_order_of_arrival(server) for server in servers if server.in_order and not server.rivals}
     return dict(itertools.islice((before | now).items(), MAX_MEMBERSHIPS))
+
+
+def _in_order_of_arrival(server: Server) -> tuple[str, ...]:
+    absent = [name for name in server.members if name not in server.names][-MAX_ABSENT:]
+    stayed = [name for name in server.members if name in server.names or name in absent]
+    return *stayed, *sorted(server.names.difference(stayed))
 
 
 def label_problems(servers: Mapping[str, Sequence[Server]]) -> dict[str, tuple[ServerNode, str]]:
@@ -193,12 +208,14 @@ def ledger_of(snapshot: Snapshot, groups: Iterable[PodGroup]) -> Ledger:
     """What is in use: by claims, by pods of groups, and by assigned groups whose pods lack nodes."""
     uses = {node.name: Use(f"claim {node.claim}", foreign=True) for node in snapshot.nodes if node.claim}
     lws_groups: dict[str, set[tuple[str, str]]] = {}
+    nodes_of: dict[tuple[str, str], list[str]] = {}
+    for node in snapshot.nodes:
+        for label in NODES_OF.keys() & node.labels.keys():
+            nodes_of.setdefault((label, node.labels[label]), []).append(node.name)
     for group in groups:
         scheduled = [pod for pod in group.pods if pod.node and not pod.finished]
         here = {pod.node for pod in scheduled}
-        reserved = {
-            node.name for node in snapshot.nodes for label, value in group.servers if node.labels.get(label) == value
-        }
+        reserved = {name for place in group.servers for name in nodes_of.get(place, ())}
         # Where a pod that was not assigned runs is for its claims to say: its author may name any node and any claim.
         mine = reserved | {pod.node for pod in scheduled if pod.placed}
         uses |= {name: Use(f"group {group.name}", foreign=False) for name in mine}
@@ -213,28 +230,36 @@ def choose(
     """The free server or half for the group; None if there is none.
 
     Halves whose other half is in use come first, so that whole servers stay free as long as possible.
+
+    Args:
+        group: without a server.
+        shape: of the group.
+        servers: by label, those that may be free.
+        ledger: the nodes in use.
+        avoided: ids of servers that it is not to get.
     """
+    views = {label: [ledger.view(server, group) for server in of_label] for label, of_label in servers.items()}
     free = [
         server
-        for server in servers[shape.label]
+        for server in views[shape.label]
         if server.complete
         and server.id not in avoided
         and not any(ledger.obstacle(node, group) for node in server.nodes)
     ]
     whole = {
         name
-        for server in servers[SERVER_4]
+        for server in views[SERVER_4]
         if server.in_order and not server.names & ledger.uses.keys()
         for name in server.names
     }
     return min(free, key=lambda server: (bool(server.names & whole), server.id), default=None)
 
 
-def possible(group: PodGroup, servers: Sequence[Server], avoided: frozenset[str]) -> list[Server]:
+def possible(group: PodGroup, servers: Sequence[Server], ledger: Ledger, avoided: frozenset[str]) -> list[Server]:
     """Servers that the group could use if they were free."""
     return [
         server
-        for server in servers
+        for server in (ledger.view(server, group) for server in servers)
         if server.in_order and server.id not in avoided and not any(unfit(node, group) for node in server.nodes)
     ]
 
@@ -271,17 +296,18 @@ def _turn(waited: float, turns: int, first: float) -> int:
     return max(0, int(waited / length))
 
 
-def obstacles(servers: Sequence[Server], avoided: frozenset[str], obstacle: Callable[[ServerNode], str]) -> str:
-    """Why each of the servers is not available, for a message."""
-    texts = [f"{server.id}: {_obstacle(server, avoided, obstacle)}" for server in servers[:MAX_LISTED]]
+def obstacles(group: PodGroup, servers: Sequence[Server], ledger: Ledger, avoided: frozenset[str]) -> str:
+    """Why each of the servers is not available to the group, for a message."""
+    views = [ledger.view(server, group) for server in servers[:MAX_LISTED]]
+    texts = [f"{server.id}: {_obstacle(group, server, ledger, avoided)}" for server in views]
     more = [f"and {len(servers) - MAX_LISTED} more"] if len(servers) > MAX_LISTED else []
     return "; ".join([*texts, *more])
 
 
-def _obstacle(server: Server, avoided: frozenset[str], obstacle: Callable[[ServerNode], str]) -> str:
+def _obstacle(group: PodGroup, server: Server, ledger: Ledger, avoided: frozenset[str]) -> str:
     if not server.complete:
         return f"{len(server.nodes)} of {NODES_OF[server.label]} nodes are there"
     for node in server.nodes:
-        if text := obstacle(node):
+        if text := ledger.obstacle(node, group):
             return f"{node.name} {text}"
     return "the group failed on it a short time ago" if server.id in avoided else "free"

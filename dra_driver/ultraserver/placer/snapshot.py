@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 from dra_driver.kube.matching import BLOCKING
-from dra_driver.kube.objects.core import NodeSelectorTerm, PartialNode
-from dra_driver.kube.objects.core import Pod as ApiPod
+from dra_driver.kube.objects.core import PartialNode
 from dra_driver.kube.objects.meta import seconds, timestamp
 from dra_driver.kube.objects.resource import AllocatedClaim, PartialResourceSlice
 from dra_driver.neuron.names import DRIVER_NAME, NODES_OF
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
-from dra_driver.ultraserver.placer.values import (
-    GATE,
-    GROUP_LABEL,
-    LWS_GROUP_LABEL,
-    LWS_SIZE,
-    LWS_TOPOLOGY,
-    LWS_WORKER_INDEX,
-    NODES_ANNOTATION,
-    SINCE_ANNOTATION,
-    STUCK_ANNOTATION,
-    GroupPod,
-    PlacerRecord,
-    Released,
-    ServerNode,
-    Snapshot,
-)
+from dra_driver.ultraserver.placer.values import GroupPod, PlacerRecord, Released, ServerNode, Snapshot
 
 MAX_RELEASED = 200
 """Released groups that are remembered; the latest stay."""
@@ -37,7 +22,7 @@ def snapshot(
     nodes: Iterable[PartialNode],
     offers: Iterable[PartialResourceSlice],
     claims: Iterable[AllocatedClaim],
-    members: Iterable[ApiPod],
+    pods: Iterable[GroupPod],
     kept: PlacerRecord,
 ) -> Snapshot:
     """The cluster as values."""
@@ -49,10 +34,20 @@ def snapshot(
             for node in nodes
             if any(node.metadata.labels.get(label) for label in NODES_OF)
         ),
-        pods=tuple(pod_of(pod, kept.placed.get(pod.metadata.uid, "")) for pod in members),
+        pods=tuple(_placed(pod, kept.placed.get(pod.uid, "")) for pod in pods),
         released=kept.released,
         members=kept.members,
     )
+
+
+def _placed(pod: GroupPod, place: str) -> GroupPod:
+    """The pod where the placer assigned it, if it is still there.
+
+    Nothing on the pod can prove that: its author chooses labels, annotations and node selector, and with the name of a
+    field manager also managedFields.
+    """
+    label, _, server = place.partition("=")
+    return replace(pod, placed=(label, server)) if place in pod.servers and not pod.gated else pod
 
 
 def _offering(offers: Iterable[PartialResourceSlice]) -> set[str]:
@@ -97,61 +92,6 @@ def _node(node: PartialNode, offers: bool, claim: str) -> ServerNode:
         taints=tuple(taint for taint in node.spec.taints if taint.effect in BLOCKING),
         claim=claim,
     )
-
-
-def pod_of(pod: ApiPod, place: str = "") -> GroupPod:
-    """A pod as a value.
-
-    Args:
-        pod: the pod. Times in its annotations that the placer cannot have written count as absent.
-        place: where the placer assigned it, as ``label=server``, or "". Nothing on the pod can prove that: its author
-            chooses labels, annotations and node selector, and with the name of a field manager also managedFields.
-    """
-    meta, spec = pod.metadata, pod.spec
-    of_lws = LWS_GROUP_LABEL in meta.labels
-    gates = tuple(gate.name for gate in spec.scheduling_gates)
-    gated = GATE in gates
-    selector = spec.node_selector
-    placed = next((item for item in selector.items() if item[0] in NODES_OF and "=".join(item) == place), None)
-    return GroupPod(
-        namespace=meta.namespace,
-        name=meta.name,
-        uid=meta.uid,
-        version=meta.resource_version,
-        created=seconds(meta.creation_timestamp) or 0.0,
-        group=meta.labels.get(LWS_GROUP_LABEL if of_lws else GROUP_LABEL, ""),
-        size=meta.annotations.get(LWS_SIZE if of_lws else NODES_ANNOTATION, ""),
-        topology=meta.annotations.get(LWS_TOPOLOGY, "") if of_lws else "",
-        of_lws=of_lws,
-        leader=of_lws and meta.labels.get(LWS_WORKER_INDEX) == "0",
-        gated=gated,
-        other_gates=tuple(name for name in gates if name != GATE),
-        node=spec.node_name,
-        owner=next((owner.kind for owner in meta.owner_references if owner.controller), ""),
-        phase=pod.status.phase,
-        ending=meta.deletion_timestamp is not None,
-        placed=None if gated else placed,
-        since=seconds(meta.annotations.get(SINCE_ANNOTATION)),
-        stuck=seconds(meta.annotations.get(STUCK_ANNOTATION)),
-        unschedulable=_unschedulable(pod),
-        selector=selector,
-        terms=_terms(pod),
-        tolerations=spec.tolerations,
-    )
-
-
-def _terms(pod: ApiPod) -> tuple[NodeSelectorTerm, ...]:
-    affinity = pod.spec.affinity.node_affinity
-    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
-    return required.node_selector_terms if required is not None else ()
-
-
-def _unschedulable(pod: ApiPod) -> str:
-    """The scheduler's message about a pod for which it finds no node, or ""."""
-    if pod.spec.node_name or pod.status.nominated_node_name:
-        return ""
-    found = (item for item in pod.status.conditions if item.type == "PodScheduled" and item.status == "False")
-    return next((item.message or item.reason for item in found if item.reason == "Unschedulable"), "")
 
 
 def read_kept(text: str) -> PlacerRecord:

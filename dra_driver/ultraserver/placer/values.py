@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
+import msgspec
+
 from dra_driver.kube.objects.core import NodeSelectorTerm, Taint, Toleration
+from dra_driver.kube.objects.meta import ApiObject
 
 GATE: Final = "neuron.aws.com/ultraserver"
 """Scheduling gate of the pods that the placer manages."""
@@ -49,6 +53,26 @@ class ServerNode:
     """``namespace/name`` of a claim that holds a device of the node, or ""."""
 
 
+MAX_DEMANDS: Final = 4096
+"""Bytes of a pod's ``Demands`` as JSON; two dozen tolerations and requirements need half of them."""
+
+
+class Demands(ApiObject, frozen=True):
+    """What a pod demands of its node, and what else keeps the scheduler from it."""
+
+    selector: dict[str, str] = msgspec.field(default_factory=dict)
+    terms: tuple[NodeSelectorTerm, ...] = ()
+    """Of its required node affinity: one of them has to admit the node."""
+    tolerations: tuple[Toleration, ...] = ()
+    other_gates: tuple[str, ...] = ()
+    """Scheduling gates beside the placer's."""
+
+
+@lru_cache(maxsize=128)
+def _demands(text: bytes) -> Demands:
+    return msgspec.json.decode(text, type=Demands)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPod:
     """A pod of a group, or one with the gate."""
@@ -69,13 +93,14 @@ class GroupPod:
     of_lws: bool = False
     leader: bool = False
     gated: bool = False
-    other_gates: tuple[str, ...] = ()
     node: str = ""
     owner: str = ""
     """Kind of its controller, or ""; ``Node`` for a mirror pod, which a kubelet makes in any namespace as it likes."""
     phase: str = "Pending"
     ending: bool = False
     """Being deleted."""
+    servers: tuple[str, ...] = ()
+    """As ``label=server``: the servers that its node selector names. Its author may have written that."""
     placed: tuple[str, str] | None = None
     """Node label and value that the placer chose."""
     since: float | None = None
@@ -84,10 +109,13 @@ class GroupPod:
     """Since when the scheduler finds no node for a pod of the group, from this pod's annotation."""
     unschedulable: str = ""
     """The scheduler's message if it found no node for the pod; "" if there is none, or while it preempts."""
-    selector: Mapping[str, str] = field(default_factory=dict)
-    terms: tuple[NodeSelectorTerm, ...] = ()
-    """Terms of its required node affinity: one of them has to admit the node."""
-    tolerations: tuple[Toleration, ...] = ()
+    written_demands: bytes | None = b"{}"
+    """Of a pod with the gate: its ``Demands`` as JSON, in a tenth of their memory; None if that is too long."""
+
+    @property
+    def demands(self) -> Demands:
+        """What it demands; nothing if that is too long."""
+        return _demands(self.written_demands or b"{}")
 
     @property
     def finished(self) -> bool:
@@ -113,7 +141,8 @@ class PlacerRecord:
     """By UID of a pod: where it was assigned, as ``label=server``."""
     released: tuple[Released, ...] = ()
     members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By ``label=server``: names of its nodes when all of them were in order and no other node had the label."""
+    """By ``label=server``: names of its nodes when all of them were in order and no other node had the label, in the
+    order in which they came. A node that took the place of one that is absent comes after that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec.structs import replace
+import msgspec
 
 from dra_driver.kube.api.codec import PODS, Resource
-from dra_driver.kube.objects.core import Affinity, PartialNode, Pod, PodSpec, PodStatus
+from dra_driver.kube.objects.core import NodeSelectorTerm, PartialNode, Pod
+from dra_driver.kube.objects.meta import ApiObject, ObjectMeta, seconds
 from dra_driver.kube.objects.resource import AllocatedClaim
 from dra_driver.neuron.names import DRIVER_NAME, NODES_OF
 from dra_driver.ultraserver.placer.values import (
@@ -17,53 +18,94 @@ from dra_driver.ultraserver.placer.values import (
     LWS_SIZE,
     LWS_TOPOLOGY,
     LWS_WORKER_INDEX,
+    MAX_DEMANDS,
     NODES_ANNOTATION,
     SINCE_ANNOTATION,
     STUCK_ANNOTATION,
+    Demands,
+    GroupPod,
 )
 
-LABELS: Final = (GROUP_LABEL, LWS_GROUP_LABEL, LWS_WORKER_INDEX)
-"""Of pods, those in use."""
-ANNOTATIONS: Final = (NODES_ANNOTATION, SINCE_ANNOTATION, STUCK_ANNOTATION, LWS_SIZE, LWS_TOPOLOGY)
-"""Of pods, those in use."""
 LONGEST: Final = 256
-"""Characters of an annotation that are kept; no value that means anything is as long."""
+"""Characters of a text that are kept; no value that means anything is as long."""
+LONGEST_MESSAGE: Final = 1000
+"""Characters of the scheduler's message, as in an Event."""
 
 
-def _in_short(pod: Pod, _: str) -> Pod:
-    """The pod with what a decision may rest on: where it may go, not what runs in it."""
-    meta, spec, status = pod.metadata, pod.spec, pod.status
-    return Pod(
-        replace(
-            meta,
-            labels={key: meta.labels[key] for key in LABELS if key in meta.labels},
-            annotations={key: meta.annotations[key][:LONGEST] for key in ANNOTATIONS if key in meta.annotations},
-            finalizers=(),
+class Member(ApiObject, frozen=True):
+    """A pod of a group, or one with the gate, as far as a decision may rest on it."""
+
+    metadata: ObjectMeta
+    """Who it is, and its version."""
+    pod: GroupPod
+
+
+def member_of(pod: Pod, _: str = "") -> Member:
+    """What is kept of the pod. Times in its annotations that the placer cannot have written count as absent."""
+    meta, spec = pod.metadata, pod.spec
+    of_lws = LWS_GROUP_LABEL in meta.labels
+    gated = any(gate.name == GATE for gate in spec.scheduling_gates)
+
+    def note(key: str) -> str:
+        return meta.annotations.get(key, "")[:LONGEST]
+
+    return Member(
+        ObjectMeta(meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version),
+        GroupPod(
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+            version=meta.resource_version,
+            created=seconds(meta.creation_timestamp) or 0.0,
+            group=meta.labels.get(LWS_GROUP_LABEL if of_lws else GROUP_LABEL, "")[:LONGEST],
+            size=note(LWS_SIZE if of_lws else NODES_ANNOTATION),
+            topology=note(LWS_TOPOLOGY) if of_lws else "",
+            of_lws=of_lws,
+            leader=of_lws and meta.labels.get(LWS_WORKER_INDEX) == "0",
+            gated=gated,
+            node=spec.node_name,
+            owner=next((owner.kind[:LONGEST] for owner in meta.owner_references if owner.controller), ""),
+            phase=pod.status.phase[:LONGEST],
+            ending=meta.deletion_timestamp is not None,
+            servers=tuple(
+                f"{label}={spec.node_selector[label][:LONGEST]}" for label in NODES_OF if label in spec.node_selector
+            ),
+            since=seconds(note(SINCE_ANNOTATION)),
+            stuck=seconds(note(STUCK_ANNOTATION)),
+            unschedulable=_unschedulable(pod)[:LONGEST_MESSAGE],
+            written_demands=_written_demands(pod) if gated else b"{}",
         ),
-        PodSpec(
-            node_name=spec.node_name,
-            resource_claims=spec.resource_claims,
-            node_selector=spec.node_selector,
-            affinity=Affinity(spec.affinity.node_affinity),
-            tolerations=spec.tolerations,
-            scheduling_gates=spec.scheduling_gates,
-        ),
-        PodStatus(phase=status.phase, conditions=status.conditions, nominated_node_name=status.nominated_node_name),
     )
 
 
-MEMBERS: Final = Resource(Pod, PODS.kind, PODS.plural, PODS.versions, _in_short, None, Pod)
+def _written_demands(pod: Pod) -> bytes | None:
+    spec = pod.spec
+    gates = tuple(gate.name for gate in spec.scheduling_gates if gate.name != GATE)
+    text = msgspec.json.encode(Demands(spec.node_selector, _terms(pod), spec.tolerations, gates))
+    return text if len(text) <= MAX_DEMANDS else None
+
+
+def _terms(pod: Pod) -> tuple[NodeSelectorTerm, ...]:
+    affinity = pod.spec.affinity.node_affinity
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+    return required.node_selector_terms if required is not None else ()
+
+
+def _unschedulable(pod: Pod) -> str:
+    """The scheduler's message about a pod for which it finds no node, or ""."""
+    if pod.spec.node_name or pod.status.nominated_node_name:
+        return ""
+    found = (item for item in pod.status.conditions if item.type == "PodScheduled" and item.status == "False")
+    return next((item.message or item.reason for item in found if item.reason == "Unschedulable"), "")
+
+
+MEMBERS: Final = Resource(Member, PODS.kind, PODS.plural, PODS.versions, member_of, None, Pod)
 """Pods of groups, and those with the gate."""
 
 
-def has_gate(pod: Pod) -> bool:
-    """Whether the pod waits for the placer."""
-    return any(gate.name == GATE for gate in pod.spec.scheduling_gates)
-
-
-def is_member(pod: Pod) -> bool:
+def is_member(member: Member) -> bool:
     """Whether the pod is of a group, or waits for the placer: of all others, nobody here asks."""
-    return has_gate(pod) or GROUP_LABEL in pod.metadata.labels or LWS_GROUP_LABEL in pod.metadata.labels
+    return member.pod.gated or bool(member.pod.group)
 
 
 def of_a_server(node: PartialNode) -> bool:

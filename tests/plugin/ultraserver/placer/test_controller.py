@@ -13,7 +13,7 @@ import pytest
 from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.leading import RESIGN_SECONDS
 from dra_driver.neuron.names import SERVER_2, SERVER_4
-from dra_driver.ultraserver.placer.controller import LEASE_NAME, Placer, PlacerService
+from dra_driver.ultraserver.placer.controller import LEASE_NAME, MAX_EVENTS, Placer, PlacerService
 from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION, Rules
 from dra_driver.util.worker import STOP_SECONDS
 from tests.doubles.apiserver.server import ApiServer
@@ -130,6 +130,30 @@ def test_a_clock_that_is_set_forward_makes_no_group_give_up(server: ApiServer) -
             informer.stop()
     assert SINCE_ANNOTATION in pod(server, "four")["metadata"]["annotations"]
     assert server.count("DELETE", "pods") == 0
+
+
+def test_a_crowd_that_waits_keeps_nobody_from_a_server_and_few_from_being_told(server: ApiServer) -> None:
+    for number in range(2 * MAX_EVENTS):
+        add_leader(server, f"crowd-{number}", 3, namespace="a")
+    add_leader(server, "other", namespace="b")
+    add_leader(server, "confused", 3, namespace="c")
+    add_leader(server, "late", namespace="d")
+    promises: list[float] = []
+    term = Placer(server.transport(), SYSTEM, Rules(), lambda: True, promises.append)
+    for informer in term.informers():
+        informer.start()
+    try:
+        eventually(lambda: all(informer.current for informer in term.informers()))
+        eventually(lambda: sum(len(informer.objects()) for informer in term.informers()) >= 2 * MAX_EVENTS + 11)
+        term.look()
+    finally:
+        for informer in term.informers():
+            informer.stop()
+    writes = [request for request in server.requests if request.method in ("PATCH", "POST")]
+    kinds = ["event" if "/events" in request.path else "pod" for request in writes if "configmaps" not in request.path]
+    assert kinds == ["pod"] * 2 + ["event"] * (2 + MAX_EVENTS), "two get a server, and are told so beside the others"
+    assert len(promises) >= len(kinds), "each write may take its time"
+    assert messages(server, "confused")
 
 
 def test_a_leader_gets_node_selector_and_loses_its_gate_in_one_write(server: ApiServer) -> None:
@@ -265,6 +289,7 @@ def test_a_group_that_stays_incomplete_is_deleted_in_the_foreground_and_kept_off
         bind(server, "four-0", "s0-n0")
         eventually(lambda: "deletionTimestamp" in pod(server, "four-0")["metadata"])
         assert pod(server, "four-0")["metadata"]["finalizers"] == ["foregroundDeletion"]
+        eventually(lambda: len(messages(server, "four-0")) > 1)
         golden(messages(server, "four-0")[1])
         server.store.delete("pods", "a/four-0")
         server.delete_claim("a", "four-0-node")
@@ -289,6 +314,7 @@ def test_a_group_for_whose_worker_the_scheduler_finds_no_node_is_made_anew(serve
     with placing(server, "two"):
         eventually(lambda: "deletionTimestamp" in pod(server, "four-0")["metadata"], within=60)
         assert time.monotonic() - said > 10.0, "the scheduler backs off for so long before it looks again"
+        eventually(lambda: len(messages(server, "four-0")) > 1)
         golden(messages(server, "four-0")[1])
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from dra_driver.kube.api.codec import PODS
 from dra_driver.kube.api.resources import Collection
+from dra_driver.kube.objects.core import NodeSelectorRequirement, NodeSelectorTerm, Toleration
 from dra_driver.neuron.names import SERVER_4
 from dra_driver.ultraserver.placer.controller import Placer
-from dra_driver.ultraserver.placer.snapshot import pod_of
 from dra_driver.ultraserver.placer.values import (
     GATE,
     GROUP_LABEL,
@@ -19,12 +18,15 @@ from dra_driver.ultraserver.placer.values import (
     LWS_SIZE,
     LWS_TOPOLOGY,
     LWS_WORKER_INDEX,
+    MAX_DEMANDS,
     NODES_ANNOTATION,
     SINCE_ANNOTATION,
     STUCK_ANNOTATION,
+    GroupPod,
     Rules,
 )
 from dra_driver.ultraserver.placer.watched import MEMBERS
+from tests.builders.placer import demands
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 from tests.eventually import eventually
@@ -63,15 +65,80 @@ def test_decisions_rest_on_no_more_of_a_pod_than_what_is_kept(server: ApiServer,
     }
     annotations = {**times, **size, "other": LONG}
     add_pod(server, "p", spec, {**group, "other": LONG}, annotations=annotations, finalizers=[LONG])
-    whole, kept = (Collection(server.transport(), kind).get("a", "p") for kind in (PODS, MEMBERS))
-    assert pod_of(kept) == pod_of(whole)
+    kept = Collection(server.transport(), MEMBERS).get("a", "p")
+    assert kept.pod == GroupPod(
+        "a",
+        "p",
+        kept.metadata.uid,
+        kept.metadata.resource_version,
+        created=kept.pod.created,
+        group="g",
+        size="4",
+        topology=SERVER_4 if of_lws else "",
+        of_lws=of_lws,
+        leader=of_lws,
+        gated=True,
+        servers=(f"{SERVER_4}=s",),
+        since=1767225600.0,
+        stuck=1767312000.0,
+        written_demands=demands(
+            selector={SERVER_4: "s"},
+            terms=(NodeSelectorTerm((NodeSelectorRequirement("zone", "In", ("1",)),)),),
+            tolerations=(Toleration(operator="Exists"),),
+            other_gates=("other",),
+        ),
+    )
     assert len(repr(kept)) < 4000
+
+
+EXISTS = {"operator": "Exists", "key": "k", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"nodeSelector": {f"key-{number:03}": "x" * 60 for number in range(100)}},
+        {"tolerations": [EXISTS] * 1000},
+        {"schedulingGates": [{"name": GATE}, *({"name": f"example.com/gate-{number}"} for number in range(1000))]},
+        {
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [
+                            {"matchExpressions": [{"key": "k", "operator": "In", "values": ["x" * 60] * 100}]}
+                        ]
+                    }
+                }
+            }
+        },
+    ],
+    ids=lambda spec: next(iter(spec)),
+)
+@pytest.mark.parametrize("gated", [True, False])
+def test_of_a_pod_that_demands_much_little_is_kept(server: ApiServer, spec: Object, gated: bool) -> None:
+    spec = {"schedulingGates": [{"name": GATE}], **spec} if gated else spec
+    owners = [{"apiVersion": "v1", "kind": LONG, "name": LONG, "uid": LONG, "controller": True}]
+    add_pod(server, "p", spec, {GROUP_LABEL: "g"}, ownerReferences=owners)
+    kept = Collection(server.transport(), MEMBERS).get("a", "p")
+    assert kept.pod.gated == (gated or "schedulingGates" in spec)
+    assert (kept.pod.written_demands is None) == kept.pod.gated
+    assert len(repr(kept)) < 4000
+
+
+def test_the_longest_demands_that_count_are_kept(server: ApiServer) -> None:
+    for name, length in (("fits", 0), ("exceeds", 1)):
+        rest = MAX_DEMANDS - len(demands(selector={"k": ""})) + length
+        spec = {"schedulingGates": [{"name": GATE}], "nodeSelector": {"k": "x" * rest}}
+        add_pod(server, name, spec, {GROUP_LABEL: "g"})
+    fits, exceeds = (Collection(server.transport(), MEMBERS).get("a", name).pod for name in ("fits", "exceeds"))
+    assert len(fits.demands.selector["k"]) > MAX_DEMANDS - 50
+    assert exceeds.written_demands is None
 
 
 def test_a_long_annotation_means_as_little_as_its_beginning(server: ApiServer) -> None:
     add_pod(server, "p", {}, {GROUP_LABEL: "g"}, annotations={NODES_ANNOTATION: "4" * 100_000})
     kept = Collection(server.transport(), MEMBERS).get("a", "p")
-    assert not 0 < int(pod_of(kept).size) < 10**200
+    assert not 0 < int(kept.pod.size) < 10**200
 
 
 def test_only_what_has_to_do_with_groups_is_kept(server: ApiServer) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from dra_driver.kube.objects.core import Taint, Toleration
 from dra_driver.neuron.names import SERVER_2, SERVER_4
+from dra_driver.ultraserver.placer.decide import MAX_SERVED
+from dra_driver.ultraserver.placer.groups import MAX_GATED
 from dra_driver.ultraserver.placer.values import (
     GROUP_LABEL,
     Action,
@@ -20,7 +22,7 @@ from dra_driver.ultraserver.placer.values import (
     ServerNode,
     WarnNode,
 )
-from tests.builders.placer import World, ultraservers
+from tests.builders.placer import World, demands, ultraservers
 from tests.golden import golden
 
 
@@ -135,14 +137,14 @@ def test_taints_count_as_far_as_the_pod_does_not_tolerate_them(toleration: Toler
     world = World(ultraservers(1))
     change(world, "s0-n1", taints=(Taint("neuron", "yes", "NoSchedule"),))
     pod = world.arrive("four", 4)
-    world.pods[pod.uid] = replace(pod, tolerations=(toleration,) if toleration else ())
+    world.pods[pod.uid] = replace(pod, written_demands=demands(tolerations=(toleration,) if toleration else ()))
     assert bool(places(world.decide())) == goes
 
 
 def test_the_pods_own_node_selector_is_kept_to() -> None:
     world = World()
     pod = world.arrive("four", 4)
-    world.pods[pod.uid] = replace(pod, selector={SERVER_4: "s1"})
+    world.pods[pod.uid] = replace(pod, written_demands=demands(selector={SERVER_4: "s1"}))
     assert places(world.decide()) == {"four": "s1"}
 
 
@@ -443,7 +445,7 @@ def test_a_pod_more_than_the_group_has_is_told_so() -> None:
 def test_other_gates_come_first() -> None:
     world = World()
     pod = world.arrive("four", 4)
-    world.pods[pod.uid] = replace(pod, other_gates=("quota",))
+    world.pods[pod.uid] = replace(pod, written_demands=demands(other_gates=("quota",)))
     assert texts(world.decide()) == {"four": "it waits for other scheduling gates to be removed: quota"}
 
 
@@ -508,7 +510,66 @@ def test_twos_are_not_starved_by_a_four_that_no_server_will_ever_have_room_for()
 def test_an_impossible_four_keeps_no_server_from_anybody() -> None:
     world = World(ultraservers(1))
     pod = world.arrive("four", 4)
-    world.pods[pod.uid] = replace(pod, selector={"zone": "moon"})
+    world.pods[pod.uid] = replace(pod, written_demands=demands(selector={"zone": "moon"}))
     world.now += 1
     world.arrive("two", 2)
     assert places(world.decide()) == {"two": "s0-h0"}
+
+
+def test_what_a_decision_costs_others_is_bounded_for_a_namespace_in_which_thousands_wait() -> None:
+    world = World()
+    for number in range(MAX_SERVED + 2):
+        pod = world.arrive(f"crowd-{number:05}", 4, "crowd")
+        world.pods[pod.uid] = replace(pod, written_demands=demands(selector={"zone": f"moon-{number}"}))
+        world.now += 1
+    world.arrive("behind", 4, "crowd")
+    world.arrive("other", 4, "other")
+    actions = world.decide()
+    assert places(actions) == {"other": "s0"}
+    told = texts(actions)
+    assert told[f"crowd-{MAX_SERVED:05}"] == told["behind"]
+    assert told[f"crowd-{MAX_SERVED - 1:05}"] != told["behind"]
+    golden(told["behind"])
+
+
+def test_groups_that_cannot_be_served_yet_take_no_turn_of_their_namespace() -> None:
+    world = World()
+    for number in range(MAX_SERVED):
+        pod = world.arrive(f"gated-{number}", 4)
+        world.pods[pod.uid] = replace(pod, written_demands=demands(other_gates=("quota",)))
+        world.now += 1
+    world.arrive("four", 4)
+    assert places(world.decide()) == {"four": "s0"}
+
+
+def test_of_thousands_of_pods_that_name_one_group_few_count() -> None:
+    world = World()
+    for number in range(10 * MAX_GATED):
+        world.pods[f"u{number}"] = plain(f"pod-{number:04}", uid=f"u{number}", created=world.now)
+    actions = world.decide()
+    assert [action.pod.name for action in actions if isinstance(action, Assign)] == ["pod-0000", "pod-0001"]
+    world.apply(actions)
+    told = [action.pod.name for action in world.decide() if isinstance(action, EmitEvent)]
+    assert told == [f"pod-{number:04}" for number in range(2, 2 + MAX_GATED)]
+
+
+def test_a_pod_whose_demands_are_too_long_is_told_so_and_gets_no_server() -> None:
+    world = World()
+    pod = world.arrive("four", 4)
+    world.pods[pod.uid] = replace(pod, written_demands=None)
+    actions = world.place()
+    assert not world.server_of("four")
+    golden(texts(actions)["four"])
+
+
+def test_a_worker_whose_demands_are_too_long_does_not_follow_its_leader() -> None:
+    world = World()
+    leader = world.arrive("four", 4)
+    world.place()
+    world.bind(leader, "s0-n0")
+    world.make_workers()
+    worker = next(pod for pod in world.members("four") if not pod.leader)
+    world.pods[worker.uid] = replace(worker, gated=True, written_demands=None)
+    actions = world.decide()
+    assert not places(actions)
+    assert "longer than" in texts(actions)["four"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dra_driver.kube.objects.core import Taint
 from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4
-from dra_driver.ultraserver.placer.servers import MAX_MEMBERSHIPS, memberships
+from dra_driver.ultraserver.placer.servers import MAX_ABSENT, MAX_MEMBERSHIPS, memberships
 from dra_driver.ultraserver.placer.values import (
     Action,
     Assign,
@@ -22,7 +22,7 @@ from dra_driver.ultraserver.placer.values import (
     Snapshot,
     WarnNode,
 )
-from tests.builders.placer import World, ultraservers
+from tests.builders.placer import World, demands, ultraservers
 from tests.golden import golden
 
 HONEST = [
@@ -78,7 +78,7 @@ def waiting(nodes: Sequence[ServerNode], size: int, used: Iterable[str]) -> Worl
     """A group that waits beside nodes that others use, and selects by a label that all honest nodes have."""
     world = World(list(nodes))
     pod = world.arrive("job", size)
-    world.pods[pod.uid] = replace(pod, selector={"zone": "1"})
+    world.pods[pod.uid] = replace(pod, written_demands=demands(selector={"zone": "1"}))
     world.strangers = {name: f"other/{name}" for name in used}
     return world
 
@@ -194,6 +194,33 @@ def test_a_server_whose_node_is_replaced_is_the_new_nodes_once_the_old_one_is_go
         world.pods.clear()
         world.arrive("four", 4)
         assert assigned(world.decide())["four"].nodes == ("new", "s0-n0", "s0-n1", "s0-n2")
+
+
+@pytest.mark.parametrize("said", [True, False], ids=["the nodes say their places", "no node says its place"])
+def test_who_fills_the_place_of_an_absent_node_leaves_it_when_that_comes_back(said: bool) -> None:
+    """Also if the absent one has a new Node, which is younger."""
+    honest = HONEST[:4] if said else ultraservers(1)
+    substitute = ServerNode("a-liar", OLDER_CLAIMS if said else {SERVER_4: "s0"}, created=1.0)
+    world = World(list(honest))
+    world.decide()
+    for _ in range(3):
+        world.nodes = [*honest[:3], substitute]
+        world.decide()
+        world.nodes = [*honest[:3], replace(honest[3], created=900.0), substitute]
+        world.arrive("four", 4)
+        actions = world.decide()
+        assert assigned(actions)["four"].nodes == tuple(NAMES[:4])
+        assert [action.node.name for action in actions if isinstance(action, WarnNode)] == ["a-liar"]
+        world.pods.clear()
+
+
+def test_of_the_nodes_that_a_server_had_the_latest_are_remembered() -> None:
+    world = World(list(HONEST[:4]))
+    for number in range(MAX_ABSENT + 3):
+        world.nodes = [*HONEST[:3], replace(HONEST[3], name=f"new-{number}")]
+        world.decide()
+    remembered = world.record[f"{SERVER_4}=s0"]
+    assert remembered == (*NAMES[:3], *(f"new-{number}" for number in range(2, MAX_ABSENT + 3)))
 
 
 def test_of_a_server_that_is_disputed_nothing_new_is_remembered() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dra_driver.ultraserver.placer.values import Action, EmitEvent, GroupPod, ServerNode
-from tests.builders.placer import World, ultraservers
+from tests.builders.placer import World, demands, ultraservers
 from tests.golden import golden
 
 
@@ -30,10 +30,16 @@ def test_why_a_group_waits() -> None:
             *of(plain("no-group", group="")),
             *of(plain("no-size", size="9")),
             *of(plain("alone-0")),
-            *of(plain("one-0", other_gates=("example.com/later",)), plain("one-1", other_gates=("example.com/later",))),
+            *of(
+                plain("one-0", written_demands=demands(other_gates=("example.com/later",))),
+                plain("one-1", written_demands=demands(other_gates=("example.com/later",))),
+            ),
             *of(plain("two-0"), plain("two-1"), plain("two-2", gated=False, node="s0-n0")),
             *of(plain("three-0"), plain("three-1"), nodes=[ServerNode("unlabelled", {})]),
-            *of(plain("four-0", selector={"zone": "z"}), plain("four-1", selector={"zone": "z"})),
+            *of(
+                plain("four-0", written_demands=demands(selector={"zone": "z"})),
+                plain("four-1", written_demands=demands(selector={"zone": "z"})),
+            ),
         ]
     )
 

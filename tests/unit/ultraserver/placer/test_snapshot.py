@@ -17,12 +17,19 @@ from dra_driver.kube.objects.resource import AllocatedClaim, PartialResourceSlic
 from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.snapshot import (
     MAX_RELEASED,
-    pod_of,
     read_kept,
     snapshot,
     write_kept,
 )
-from dra_driver.ultraserver.placer.values import GATE, PLACED_ANNOTATION, SINCE_ANNOTATION, PlacerRecord, Released
+from dra_driver.ultraserver.placer.values import (
+    GATE,
+    PLACED_ANNOTATION,
+    SINCE_ANNOTATION,
+    GroupPod,
+    PlacerRecord,
+    Released,
+)
+from dra_driver.ultraserver.placer.watched import member_of
 
 
 def node(**changes: Any) -> PartialNode:
@@ -46,9 +53,9 @@ def claim(driver: str = "neuron.aws.com", *, pool: str = "n", admin: bool = Fals
     return msgspec.convert({"metadata": {"namespace": "a", "name": "c"}, "status": status}, AllocatedClaim)
 
 
-def pod(spec: dict[str, Any] | None = None, **metadata: Any) -> ApiPod:
-    document = {"metadata": {"namespace": "a", "name": "p", "uid": "u"} | metadata, "spec": spec or {}}
-    return msgspec.convert(document, ApiPod)
+def pod(spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **metadata: Any) -> GroupPod:
+    meta = {"namespace": "a", "name": "p", "uid": "u"} | metadata
+    return member_of(msgspec.convert({"metadata": meta, "spec": spec or {}, "status": status or {}}, ApiPod)).pod
 
 
 NOT_READY = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
@@ -87,7 +94,7 @@ def test_a_node_is_usable_when_it_is_ready_and_offers_its_newest_device(
 )
 def test_a_pods_owner_is_its_controller(owners: list[dict[str, Any]], owner: str) -> None:
     references = [{"apiVersion": "v1", "name": "o", "uid": "u", **item} for item in owners]
-    assert pod_of(pod(ownerReferences=references)).owner == owner
+    assert pod(ownerReferences=references).owner == owner
 
 
 def test_nodes_without_labels_of_servers_are_left_out() -> None:
@@ -159,15 +166,14 @@ NO_NODE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
 def test_a_pod_is_unschedulable_when_the_scheduler_says_so_and_makes_no_room_by_preemption(
     spec: dict[str, Any], status: dict[str, Any], said: str
 ) -> None:
-    found = msgspec.convert({"metadata": {"namespace": "a", "name": "p"}, "spec": spec, "status": status}, ApiPod)
-    assert pod_of(found).unschedulable == said
+    assert pod(spec, status).unschedulable == said
 
 
 @pytest.mark.parametrize(
     "text", ["", "soon", "2026-01-01", "2026-01-01T00:00:00", "9" * 400, "0001-01-01T00:00:00+14:00"]
 )
 def test_a_time_that_nobody_of_us_wrote_counts_as_absent(text: str) -> None:
-    found = pod_of(pod(annotations={SINCE_ANNOTATION: text}))
+    found = pod(annotations={SINCE_ANNOTATION: text})
     assert found.since is None or found.since < 0
 
 
