@@ -125,7 +125,9 @@ class Recovery(Term):
         self._last = self._clock()
         """When a node was last begun or finished; a leader before this one may have finished one just before."""
         self._under_way: set[str] = set()
-        """UIDs of the nodes with a mark, as last seen."""
+        """UIDs of the nodes that this leader has begun, or found begun at its first look: a mark that comes or goes
+        otherwise is not ours, and no other node waits for it."""
+        self._looked = False
 
     def informers(self) -> Sequence[Informer[Any]]:
         """What is watched."""
@@ -139,7 +141,10 @@ class Recovery(Term):
     def look(self) -> None:
         """One decision and its actions."""
         if self._unanswered is not None:
-            self._patch(*self._unanswered)
+            try:
+                self._patch(*self._unanswered)
+            finally:
+                self._last = self._clock()  # it may have begun or finished a node
         now = self._clock()
         self._seen = {node.metadata.name: node for node in self._informer.objects()}
         views = [found for node in self._seen.values() if (found := view(node, self._sightings, now)) is not None]
@@ -147,14 +152,15 @@ class Recovery(Term):
         known = {found.uid for found in views}
         self._sightings.looked(known)
         self._recorder.forget_all_but(known)
-        under_way = {found.uid for found in views if found.mark}
-        if under_way != self._under_way:  # also by a write whose answer was lost
-            self._last = now
-        self._under_way = under_way
+        marked = {found.uid for found in views if found.mark}
+        if not self._looked:
+            self._under_way, self._looked = marked, True
+        if not self._under_way <= {node.metadata.uid for node in self._seen.values()}:
+            self._last = now  # replaced; a kubelet may not delete its Node
+        self._under_way &= marked
         decision = decide(views, self._last, self._settings.policy, now, hook=self._settings.hook is not None)
         self._numbers.waits = Counter(wait.reason for wait in decision.waits)
-        marked = ["acted-on" for found in views if found.mark]
-        self._numbers.nodes = Counter([*(found.verdict for found in views), *marked])
+        self._numbers.nodes = Counter([*(found.verdict for found in views), *["acted-on"] * len(marked)])
         self._numbers.disputes = disputes(views)
         for wait in decision.waits:
             # A fault that has just come often goes again, and "remedy" only says that there is nothing left to do.
@@ -217,7 +223,7 @@ class Recovery(Term):
             case "replace":
                 return self._unchanged(node) and self._replace(action, node)
             case "undo":
-                return self._write(action, node, clearing(node, action.mark))
+                return self._undo(action, node)
 
     def _may_touch_machine(self, node: NeuronNode) -> bool:
         """Whether nothing speaks against the machine that the node names. Raises DriverError.
@@ -235,9 +241,13 @@ class Recovery(Term):
         return self._may_act()  # AWS may have taken its time
 
     def _begin(self, action: Action, node: PartialNode) -> bool:
+        first = action.node.mark is None
+        if first:
+            self._under_way.add(action.node.uid)  # also if the answer gets lost
         if not self._write(action, node, marking(node, action.mark)):
             return False
-        self._last = self._clock()
+        if first:
+            self._last = self._clock()
         if self._settings.cloudwatch and action.mark.node == action.node.name:
             try:
                 if self._may_touch_machine(action.node):
@@ -245,6 +255,13 @@ class Recovery(Term):
             except DriverError as error:
                 # A number that is missing is no reason not to act.
                 log.warning("node %s is not counted in CloudWatch: %s", action.node.name, error)
+        return True
+
+    def _undo(self, action: Action, node: PartialNode) -> bool:
+        if not self._write(action, node, clearing(node, action.mark)):
+            return False
+        if action.node.uid in self._under_way:
+            self._last = self._clock()
         return True
 
     def _drain(self, action: Action, node: PartialNode) -> bool:

@@ -15,7 +15,7 @@ from dra_driver.operations.recovery import controller
 from dra_driver.operations.recovery.aws import Aws
 from dra_driver.operations.recovery.controller import NAME, RecoveryService, RecoverySettings
 from dra_driver.operations.recovery.hook import Hook
-from dra_driver.operations.recovery.nodes import MARK, REQUEST, TAINT, Mark, NeuronNode
+from dra_driver.operations.recovery.nodes import MARK, REQUEST, TAINT, Mark, NeuronNode, encode_mark
 from dra_driver.operations.recovery.policy import Policy
 from dra_driver.util.errors import DriverError
 from tests.builders.recovery import add_budget, add_node, add_pod, add_server, cure, set_conditions, sicken
@@ -336,6 +336,72 @@ def test_a_lost_answer_does_not_shorten_the_pause_to_the_next_node(server: ApiSe
         eventually(lambda: begun(term), what="the first node")
         term.look()
     assert not cordoned(server, "b")
+
+
+def write_mark(server: ApiServer, name: str, mark: Mark | None, **spec: object) -> None:
+    """What a node can write on itself, where no policy of the chart keeps it from that."""
+    with server.store.changed:
+        found = node(server, name)
+        found["metadata"]["annotations"] = {MARK: encode_mark(mark)} if mark else {}
+        found["spec"] |= spec
+        server.store.update("nodes", name, found)
+
+
+@pytest.mark.parametrize(
+    ("healthy_seconds", "sick"),
+    [(3600, False), (0, False), (0, True)],
+    ids=["writes and removes it", "has it undone", "takes back what it says was done"],
+)
+def test_a_node_that_marks_itself_again_and_again_keeps_recovery_off_no_other(
+    server: ApiServer, healthy_seconds: int, sick: bool
+) -> None:
+    for name in ("a", "evil"):
+        add_node(server, name)
+    sicken(server, "a")
+    if sick:
+        sicken(server, "evil")
+    forged = Mark("heartbeat-stalled", "evil", 1)
+    policy = Policy(0, healthy_seconds, pause_seconds=1, max_at_once=2, max_percent_of_group=100)
+    with term_of(server, policy) as term:
+        term.look()
+
+        def begun() -> bool:
+            marked = MARK in notes(server, "evil")
+            write_mark(server, "evil", None if marked and not sick else forged, unschedulable=False)
+            version = node(server, "evil")["metadata"]["resourceVersion"]
+            (informer,) = term.informers()
+            eventually(lambda: version in {item.metadata.resource_version for item in informer.objects()})
+            term.look()
+            term.look()  # which sees what the one before has done
+            return cordoned(server, "a")
+
+        eventually(begun)
+
+
+@pytest.mark.parametrize("predecessor", [False, True], ids=["of its own", "of a predecessor"])
+@pytest.mark.parametrize("replaced", [False, True], ids=["it is well again", "its Node is gone"])
+def test_the_pause_counts_from_the_end_of_a_node_too(server: ApiServer, predecessor: bool, replaced: bool) -> None:
+    for name in "ab":
+        add_node(server, name)
+        sicken(server, name)
+    if predecessor:
+        write_mark(server, "a", Mark("heartbeat-stalled", "a", 1, ("cordon",)), unschedulable=True)
+    pause = 1
+    with term_of(server, Policy(0, 0, pause)) as term:
+
+        def begun(name: str) -> bool:
+            term.look()
+            return cordoned(server, name)
+
+        eventually(lambda: begun("a"))
+        time.sleep(pause)
+        ended = time.monotonic()
+        if replaced:
+            server.store.delete("nodes", "a")
+        else:
+            cure(server, "a")
+        eventually(lambda: begun("b"))
+    assert time.monotonic() - ended >= pause
 
 
 def test_a_node_is_begun_before_the_hook_takes_its_time_for_another_one(server: ApiServer) -> None:
