@@ -27,6 +27,8 @@ from tests.cluster.lib.kube import Kube, Object, eventually, steadily
 from tests.cluster.lib.lifecycle import emulated_root, wait_driver_ready
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import pod, request, template
+from tests.cluster.lib.release import helm_program
+from tests.manifests import chart
 
 pytestmark = pytest.mark.nightly
 
@@ -230,3 +232,52 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(
     lease = kube.get("leases", NAME, SYSTEM)
     assert lease is not None
     assert not lease["spec"].get("holderIdentity")
+
+
+@pytest.fixture
+def node_policy(kube: Kube) -> Iterator[None]:
+    """What the chart sets up against forged marks."""
+    made = chart.template("npd.nodeRecovery.enabled=true", program=str(helm_program()))
+    own = [item for item in made if item["metadata"]["name"] == "neuron-node-recovery-annotations"]
+    assert len(own) == 2, "the policy and its binding"
+    kube.apply(*own)
+    yield
+    for item in own:
+        kube.kubectl("delete", item["kind"], item["metadata"]["name"])
+
+
+@pytest.mark.kubernetes("1.37", "1.34")
+@pytest.mark.usefixtures("node_policy")
+@pytest.mark.parametrize("key", [MARK, REQUEST])
+def test_a_kubelet_writes_neither_mark_nor_request_and_an_administrator_does(kube: Kube, key: str) -> None:
+    """Not on its Node, not with its status, and not as it registers."""
+
+    def answer(*arguments: str, node: str = "", stdin: str | None = None) -> str:
+        who = (f"--as=system:node:{node}", "--as-group=system:nodes") if node else ()
+        done = kube.access.kubectl(*who, *arguments, "--dry-run=server", stdin=stdin, check=False)
+        return done.stdout + done.stderr
+
+    def patch(note: str | None, *options: str, node: str = "") -> str:
+        change = {"metadata": {"annotations": {key: note}}}
+        return answer("patch", "node", OTHER, "--type=merge", "-p", json.dumps(change), *options, node=node)
+
+    def registration(**annotations: str) -> str:
+        new = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-new", "annotations": annotations}}
+        return answer("create", "-f", "-", node="node-new", stdin=json.dumps(new))
+
+    refused = f"A node may not add, change or remove {key}."
+    eventually("the policy to be in force", lambda: refused in patch("forged", node=OTHER), 30)
+    assert refused in patch("forged", "--subresource=status", node=OTHER)
+    assert refused in registration(**{key: "forged"})
+    assert "created" in registration(**{"example.com/note": "x"})
+    assert "annotated" in answer("annotate", "node", OTHER, "example.com/note=x", node=OTHER)
+    condition = {"status": {"conditions": [{"type": "Example", "status": "False"}]}}
+    changed = answer("patch", "node", OTHER, "--subresource=status", "-p", json.dumps(condition), node=OTHER)
+    assert "patched" in changed
+    assert "patched" in patch("of an administrator")
+    kube.kubectl("annotate", "node", OTHER, f"{key}=x")
+    try:
+        assert refused in patch("other", node=OTHER)
+        assert refused in patch(None, node=OTHER)
+    finally:
+        kube.kubectl("annotate", "node", OTHER, f"{key}-")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, get_args
 
+import celpy
 import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from celpy.adapter import json_to_cel
 
 from dra_driver.cli import recover
 from dra_driver.kube.api.events import CLUSTER_NAMESPACE
@@ -26,6 +30,8 @@ from tests.paths import DOCS, ROOT
 
 WORKLOAD = "npd.nodeRecovery"
 SYSTEM = "neuron-healthcheck-system"
+CEL = celpy.Environment()
+logging.getLogger("celpy").setLevel(logging.CRITICAL)
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 OF_RECOVERY = SCHEMA["properties"]["npd"]["properties"]["nodeRecovery"]["properties"]
 
@@ -63,7 +69,7 @@ def test_recovery_may_do_exactly_this() -> None:
 @needs_helm
 def test_the_policy_names_what_recovery_writes_on_nodes_and_nothing_else() -> None:
     policies = [item["spec"] for item in objects_of(WORKLOAD) if item["kind"] == "ValidatingAdmissionPolicy"]
-    spec, created = policies
+    spec, created, _ = policies
     texts = " ".join(item["expression"] for item in created["validations"])
     assert set(re.findall(r"== '([a-z-]+)'", texts)) == {NAME}
     assert created["matchConditions"][0]["expression"] == spec["matchConditions"][0]["expression"]
@@ -76,6 +82,74 @@ def test_the_policy_names_what_recovery_writes_on_nodes_and_nothing_else() -> No
     taints = {key for item in spec["validations"] for key in re.findall(r"t\.key != '(\S+?)'", item["expression"])}
     assert taints == {TAINT}
     assert spec["failurePolicy"] == "Fail"
+
+
+def admits(policy: Object, groups: Sequence[str], before: Object | None, after: Object) -> bool:
+    """Whether a policy lets somebody create or update a Node: what the API server does with it, for plain CEL."""
+    variables: dict[str, Any] = {}
+    request = {"operation": "UPDATE" if before else "CREATE", "userInfo": {"username": "x", "groups": list(groups)}}
+    context = {"request": request, "object": after, "oldObject": before, "variables": variables}
+
+    def value(item: Object) -> Any:
+        program = CEL.program(CEL.compile(item["expression"]))
+        return program.evaluate({name: json_to_cel(given) for name, given in context.items()})
+
+    if not all(value(item) for item in policy["matchConditions"]):
+        return True
+    for item in policy["variables"]:
+        variables[item["name"]] = value(item)
+    return all(value(item) for item in policy["validations"])
+
+
+NODE = ("system:nodes", "system:authenticated")
+ADMINISTRATOR = ("system:masters", "system:authenticated")
+NOTES = {MARK: "x", REQUEST: "y", "example.com/note": "z"}
+
+
+@needs_helm
+@pytest.mark.parametrize("key", [MARK, REQUEST])
+def test_no_node_writes_what_recovery_writes_on_nodes(key: str) -> None:
+    """Administrators do, since they take nodes over by hand, and a node writes all else on its Node."""
+    policy = of_chart()["ValidatingAdmissionPolicy", "neuron-node-recovery-annotations"]["spec"]
+
+    def node(*without: str, **changes: str) -> Object:
+        return {
+            "metadata": {"annotations": {name: text for name, text in (NOTES | changes).items() if name not in without}}
+        }
+
+    others = (MARK, REQUEST)
+    forgeries: list[tuple[Object | None, Object]] = [
+        (node(key), node()),
+        (node(), node(key)),
+        (node(), node(**{key: "other"})),
+        (node(), {"metadata": {}}),
+        (None, node(*(name for name in others if name != key))),
+    ]
+    for before, after in forgeries:
+        assert not admits(policy, NODE, before, after)
+        assert admits(policy, ADMINISTRATOR, before, after)
+    legal: list[tuple[Object | None, Object]] = [
+        (None, {"metadata": {}}),
+        (None, node(*others)),
+        (node(), node(**{"example.com/note": "other"})),
+        (node(), node("example.com/note")),
+        ({"metadata": {}}, node(*others)),
+    ]
+    for before, after in legal:
+        assert admits(policy, NODE, before, after)
+
+
+@needs_helm
+def test_the_policy_for_nodes_covers_all_ways_to_write_annotations_and_fails_closed() -> None:
+    objects = of_chart()
+    name = "neuron-node-recovery-annotations"
+    spec = objects["ValidatingAdmissionPolicy", name]["spec"]
+    assert spec["failurePolicy"] == "Fail"
+    (rule,) = spec["matchConstraints"]["resourceRules"]
+    # Annotations can be written with the status as well.
+    assert (rule["resources"], rule["operations"]) == (["nodes", "nodes/*"], ["CREATE", "UPDATE"])
+    binding = objects["ValidatingAdmissionPolicyBinding", name]["spec"]
+    assert binding == {"policyName": name, "validationActions": ["Deny"]}
 
 
 @needs_helm

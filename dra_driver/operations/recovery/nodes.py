@@ -3,9 +3,10 @@
 All that a successor needs is on the Nodes: the mark, an annotation that is written together with the first change of a
 Node and says which changes are ours. What another one has changed is never undone.
 
-A node writes its own labels, condition, annotations and provider id, and one that is compromised writes there what it
-likes. So its condition tells what is so now, and never since when; no label makes it a node of a server unless the
-others agree (``decide.units``); and no provider id makes a machine its own (``instances``).
+A node writes its own labels, condition, annotations (without the chart's policy, also these) and provider id, and one
+that is compromised writes there what it likes. So its condition tells what is so now, and never since when; no label
+makes it a node of a server unless the others agree (``decide.units``); and no provider id makes a machine its own
+(``instances``).
 
 Sources: Kubernetes 1.37 API; EKS (node monitoring agent, managed node groups), Karpenter 1.x (labels, taints),
 cluster-autoscaler (taint).
