@@ -51,6 +51,7 @@ def selector(labels: dict[str, str]) -> str:
 
 N1 = {"instance": "n1:9100"}
 OPERATION = "claim_operation_seconds"
+REPLICA = {"job": "j", "namespace": "n"}
 HELD = {"namespace": "team", "pod": "train", "container": "main", "claim": "c"}
 
 CASES = (
@@ -171,6 +172,27 @@ CASES = (
         61,
         59,
         N1 | {"reason": "remedy"},
+    ),
+    Case(
+        # Now for the one, now for the other, and another replica leads after three hours. In a dry run all wait.
+        "NeuronRecoveryWaitsLong",
+        {
+            f"{P}recovery_waiting_nodes{{{selector(REPLICA | {'instance': instance, 'reason': reason})}}}": values
+            for instance, reason, values in (
+                ("a", "budget", "1x59 stale _x59 1x60 stale"),
+                ("a", "pause", "_x60 2x59 stale"),
+                ("b", "pause", "_x180 1x120"),
+                ("b", "remedy", "1x300"),
+            )
+        }
+        | {f'{P}recovery_acts{{instance="{instance}",job="j",namespace="n"}}': "1x300" for instance in "ab"}
+        | {
+            f'{P}recovery_acts{{instance="c",job="dry",namespace="n"}}': "0x300",
+            f'{P}recovery_waiting_nodes{{instance="c",job="dry",namespace="n",reason="pause"}}': "1x300",
+        },
+        241,
+        239,
+        REPLICA,
     ),
     Case(
         "NeuronNodesDisputed",
