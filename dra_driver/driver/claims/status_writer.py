@@ -239,7 +239,8 @@ class ClaimStatusWriter:
             self._done(claim)
         elif replaced:
             claim.known = None
-        elif isinstance(error, Unreachable) or error.status == 429 or error.status >= 500:
+        # 500 is also the answer where a webhook fails, or a claim would get too long: that is the claim's own trouble.
+        elif isinstance(error, Unreachable) or error.status == 429 or error.status > 500:
             self._not_before = self._clock() + self._backoff.next(error.retry_after)
         else:
             claim.due = self._clock() + claim.backoff.next()

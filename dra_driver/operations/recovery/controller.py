@@ -22,7 +22,7 @@ from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.events import EventRecorder
 from dra_driver.kube.api.eviction import Evictor
-from dra_driver.kube.api.leading import Leading, Term
+from dra_driver.kube.api.leading import REFUSED_SECONDS, Leading, Term, Undecided
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
 from dra_driver.kube.objects.core import ObjectReference, PartialNode
@@ -53,8 +53,6 @@ EVENTS: Final[Mapping[Kind, tuple[str, bool]]] = {
     "undo": ("NeuronRecoveryEnded", False),
 }
 """Kind of action to the reason of its Event, and whether that is a warning."""
-_NO_ANSWER: Final = frozenset({0, 401, 429})
-"""HTTP statuses, besides 500 and above, that do not say whether the change was made."""
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +116,10 @@ class Recovery(Term):
         self._sightings = Sightings()
         self._seen: dict[str, PartialNode] = {}
         """The Nodes of the current decision."""
-        self._unanswered: tuple[str, Mapping[str, object]] | None = None
-        """Node and patch without an answer: repeated before anything else is decided, as it may still be applied."""
+        self._undecided: Undecided[tuple[str, Mapping[str, object]]] = Undecided()
+        """Node and patch."""
+        self._refused: dict[str, tuple[float, str]] = {}
+        """UID of a node that the API server does not let us change, to when it is left alone until, and why."""
         self._contradictions: dict[str, Hostnames] = {}
         """UID of a node to what EC2 says against it, which is not asked again in this term."""
         self._last = self._clock()
@@ -136,19 +136,22 @@ class Recovery(Term):
     @property
     def uncertain(self) -> bool:
         """Whether a write got no answer."""
-        return self._unanswered is not None
+        return self._undecided.write is not None
 
     def look(self) -> None:
         """One decision and its actions."""
-        if self._unanswered is not None:
+        if self._undecided.write is not None:
             try:
-                self._patch(*self._unanswered)
+                self._patch(*self._undecided.write)
             finally:
                 self._last = self._clock()  # it may have begun or finished a node
         now = self._clock()
         self._seen = {node.metadata.name: node for node in self._informer.objects()}
         views = [found for node in self._seen.values() if (found := view(node, self._sightings, now)) is not None]
-        views = self._with_doubts(views)
+        self._refused = {uid: item for uid, item in self._refused.items() if item[0] > now}
+        views = [
+            replace(found, refused=self._refused.get(found.uid, (0.0, ""))[1]) for found in self._with_doubts(views)
+        ]
         known = {found.uid for found in views}
         self._sightings.looked(known)
         self._recorder.forget_all_but(known)
@@ -183,6 +186,8 @@ class Recovery(Term):
         for action in sorted(actions, key=lambda action: action.kind == "hook"):
             if not self._may_act():
                 return
+            if action.node.uid in self._refused:
+                continue
             if not self._settings.act:
                 text = f"dry run, nothing was done; it would: {action.text}"
                 if self._say(action.node, "NeuronRecoveryDryRun", text):
@@ -197,7 +202,7 @@ class Recovery(Term):
                 self._numbers.operations.observe(action.kind, time.perf_counter() - started, ok=False)
                 self._say(action.node, "NeuronRecoveryFailed", f"{action.kind}: {error}", wrong=True)
                 failure = failure or error
-                if self._unanswered is not None:
+                if self._undecided.write is not None:
                     break
                 continue
             if done:
@@ -301,18 +306,18 @@ class Recovery(Term):
 
     def _patch(self, name: str, patch: Mapping[str, object]) -> bool:
         """Patch a Node; False if it has changed or is gone. Raises ApiError for no answer or a refusal."""
-        self._unanswered = name, patch
+        self._undecided.begin((name, patch))
         try:
             self._informer.wrote(self._nodes.patch("", name, patch))
         except ApiError as error:
-            if error.status in _NO_ANSWER or error.status >= 500:
-                raise
-            self._unanswered = None
+            self._undecided.end(error)
             if error.status not in (404, 409):
+                until = self._clock() + REFUSED_SECONDS
+                self._refused[self._seen[name].metadata.uid] = until, f"the API server refuses it: {error.message}"
                 raise
             self._renew(name)
             return False
-        self._unanswered = None
+        self._undecided.end()
         self._surprised = True  # the next step may be due at once
         return True
 

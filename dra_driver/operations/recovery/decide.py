@@ -28,7 +28,7 @@ from dra_driver.util.text import first_of
 Kind = Literal["begin", "drain", "request", "hook", "replace", "undo"]
 Reason = Literal[
     "persist", "unknown", "budget", "pause", "not-ready", "deleting", "cordoned", "others", "aws", "mark",
-    "handed-back", "server", "instance", "remedy",
+    "handed-back", "server", "instance", "remedy", "refused",
 ]  # fmt: skip
 """Why a node waits; also a label of the metric."""
 
@@ -305,6 +305,8 @@ def _obstacles(unit: Sequence[NeuronNode], policy: Policy) -> Iterator[tuple[Rea
         if found := _foreign(node, policy):
             reason, text = found
             yield reason, f"{node.name} {text}"
+        if node.refused:
+            yield "refused", f"{node.name} cannot be changed: {node.refused}"
         if node.dispute:
             yield "server", f"{node.name} is left alone until its labels are right: {node.dispute}"
 

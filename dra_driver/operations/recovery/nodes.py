@@ -115,6 +115,8 @@ class NeuronNode:
     illegible: bool = False
     """Whether it has a mark that cannot be read."""
     provider_id: str = ""
+    refused: str = ""
+    """Why its Node could not be changed a short time ago, or ""."""
     doubt: str = ""
     """Why the machine that its provider id names may not be its own, or "" (``instances``)."""
 

@@ -21,7 +21,7 @@ from dra_driver.kube.api.codec import ALLOCATED_CLAIMS, PARTIAL_NODES, PARTIAL_R
 from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.events import EventRecorder
-from dra_driver.kube.api.leading import KeptText, Leading, Term
+from dra_driver.kube.api.leading import REFUSED_SECONDS, KeptText, Leading, Term, Undecided
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
 from dra_driver.kube.objects.core import ObjectReference
@@ -88,8 +88,6 @@ LOOK_SECONDS: Final = 5.0
 """Longest time between two decisions; less for short timeouts."""
 MAX_EVENTS: Final = 100
 """Events that are written about what waits after one decision; the rest follows after the next ones."""
-REFUSED_SECONDS: Final = 60.0
-"""A pod that the API server did not let us assign is left alone for so long, so that it blocks no UltraServer."""
 
 _SELECTORS: Final = {
     "pods of LeaderWorkerSets": (("labelSelector", LWS_GROUP_LABEL),),
@@ -100,9 +98,6 @@ _SELECTORS: Final = {
         ("labelSelector", f"!{GROUP_LABEL},!{LWS_GROUP_LABEL}"),
     ),
 }
-
-_NO_ANSWER: Final = frozenset({0, 401, 429})
-"""HTTP statuses, besides 500 and above, that do not say whether the change was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +150,9 @@ class Placer(Term):
         self._pods = Collection(transport, MEMBERS, timeout=REQUEST_SECONDS)
         self._memory = Memory(transport, namespace)
         self._recorder = EventRecorder(transport, NAME)
-        self._unanswered: Assign | Annotate | None = None
+        self._undecided: Undecided[Assign | Annotate] = Undecided()
         self._refused: dict[str, float] = {}
+        """UID of a pod that the API server does not let us change, to the time until which it is left alone."""
         self._done: list[News] = []
         """What was done, and is yet to be told."""
 
@@ -167,12 +163,12 @@ class Placer(Term):
     @property
     def uncertain(self) -> bool:
         """Whether a write got no answer, so that it may still be carried out."""
-        return self._unanswered is not None
+        return self._undecided.write is not None
 
     def look(self) -> None:
         """One decision and its actions."""
-        if self._unanswered is not None:
-            self._act([self._unanswered])
+        if self._undecided.write is not None:
+            self._change(self._undecided.write)
         now = self._clock()
         seen = snapshot(
             self._nodes.objects(),
@@ -189,9 +185,12 @@ class Placer(Term):
             placed = {pod.uid: "=".join(pod.placed) for pod in seen.pods if pod.placed and not pod.finished}
             self._memory.place(placed | assigned, members, now)
         self._recorder.forget_all_but({pod.uid for pod in seen.pods} | {node.uid for node in seen.nodes})
-        self._act(actions)
+        failure = self._act(actions)
         # Not before: a tenant may have thousands of groups wait, and others should not wait until all of them are told.
-        self._tell([*_turns(_news(actions))])
+        if self._undecided.write is None:
+            self._tell([*_turns(_news(actions))])
+        if failure is not None:
+            raise failure
 
     def _candidates(self, now: float) -> list[GroupPod]:
         """All pods of groups and those with the gate, except those that cannot be assigned at the moment."""
@@ -199,18 +198,22 @@ class Placer(Term):
         pods = {member.pod.uid: member.pod for informer in self._members.values() for member in informer.objects()}
         return [pod for uid, pod in pods.items() if not (pod.gated and uid in self._refused)]
 
-    def _act(self, actions: Iterable[Action]) -> None:
+    def _act(self, actions: Iterable[Action]) -> ApiError | None:
+        """Returns the first failure: what fails for one group does not keep the others waiting."""
+        failure: ApiError | None = None
         for action in actions:
-            if not self._may_act():
-                return
+            if not self._may_act() or self._undecided.write is not None:
+                break
             self._well(MAX_ROUND_SECONDS)  # each write takes its time
-            match action:
-                case Assign() | Annotate():
-                    self._change(action)
-                case Evict():
-                    self._release(action)
-                case WarnNode() | EmitEvent():
-                    pass
+            try:
+                match action:
+                    case Assign() | Annotate() if action.pod.uid not in self._refused:
+                        self._change(action)
+                    case Evict():
+                        self._release(action)
+            except ApiError as error:
+                failure = failure or error
+        return failure
 
     def _tell(self, waits: Iterable[News]) -> None:
         done, self._done = self._done, []
@@ -222,17 +225,15 @@ class Placer(Term):
             left -= self._recorder.record(news.about, news.reason, news.message, wrong=news.wrong)
 
     def _change(self, action: Assign | Annotate) -> None:
-        self._unanswered = action
         pod = action.pod
+        self._undecided.begin(action)
         try:
             self._take(self._pods.patch(pod.namespace, pod.name, _patch(action)))
         except ApiError as error:
-            if error.status in _NO_ANSWER or error.status >= 500:
-                raise
-            self._unanswered = None
+            self._undecided.end(error)
             self._refuse(pod, error)
             return
-        self._unanswered = None
+        self._undecided.end()
         if isinstance(action, Assign):
             log.info("pod %s/%s goes to %s", pod.namespace, pod.name, action.server)
             text = f"UltraServer {action.server} is its group's: {', '.join(action.nodes)}"
@@ -242,7 +243,7 @@ class Placer(Term):
         """The pod has changed or is gone (read it again), or the server refuses the change (wait)."""
         if error.status not in (404, 409):
             log.warning("pod %s/%s cannot be changed: %s", pod.namespace, pod.name, error)
-            self._refused[pod.uid] = self._clock() + REFUSED_SECONDS  # matters only while it has the gate
+            self._refused[pod.uid] = self._clock() + REFUSED_SECONDS
             text = f"the API server refuses to place it: {error.message}"
             self._done.append(News(_reference(pod), "NotPlaced", text, wrong=True))
         self._renew(pod)

@@ -145,6 +145,21 @@ def test_an_api_server_that_is_away_keeps_no_claim_waiting(world: World) -> None
         assert "Traceback" not in running.log
 
 
+@pytest.mark.parametrize("message", ["etcdserver: request is too large", "failed calling webhook"])
+def test_a_claim_that_cannot_be_written_keeps_no_other_waiting(world: World, message: str) -> None:
+    """Its owner may have made it as long as an object can be, or its namespace may have a webhook that fails."""
+    long = world.add_claim("default", "long", [("chip", "neuron-device-2")])
+    other = world.add_claim("default", "other", [("chip", "neuron-device-3")])
+    world.server.fail(500, 10**6, path=f"{CLAIMS}long/status$", method="PATCH", message=message)
+    with agent(world) as running:
+        running.ready()
+        world.kubelet.prepare("one", [long])
+        eventually(lambda: world.server.count("PATCH", f"{CLAIMS}long/status$") > 0, WITHIN)
+        world.kubelet.prepare("two", [other])
+        eventually(lambda: devices(world, other), WITHIN, "the entries")
+    assert not devices(world, long)
+
+
 def test_a_claim_with_another_uid_is_left_alone(world: World) -> None:
     wanted = world.add_claim("default", "claim", [("chip", "neuron-device-3")])
     with agent(world) as running:

@@ -408,6 +408,44 @@ def test_a_pod_that_the_server_refuses_to_change_keeps_no_server_from_others(ser
     golden(messages(server, "four-0"))
 
 
+@pytest.mark.parametrize(
+    ("status", "message"), [(500, "etcdserver: request is too large"), (500, "failed calling webhook"), (413, "limit")]
+)
+def test_a_pod_that_cannot_be_written_keeps_nobody_waiting(server: ApiServer, status: int, message: str) -> None:
+    """It may be as long as an object can be, or its namespace may have a webhook that fails."""
+    add_leader(server, "four-0")
+    add_leader(server, "four-1", namespace="b")
+    add_leader(server, "four-2", namespace="b")
+    server.fail(status, 10**6, method="PATCH", path="/pods/four-0$", message=message)
+    with placing(server):
+        eventually(lambda: server_of(server, "four-1", "b") and server_of(server, "four-2", "b"))
+        eventually(lambda: messages(server, "four-0"))
+    assert message in messages(server, "four-0")[0]
+
+
+def test_a_group_whose_times_cannot_be_written_keeps_nobody_waiting(server: ApiServer) -> None:
+    add_leader(server, "two-0", 2)
+    with placing(server):
+        eventually(lambda: server_of(server, "two-0") == "s0-h0")
+    server.fail(500, 10**6, method="PATCH", path="/pods/two-0$", message="etcdserver: request is too large")
+    bind(server, "two-0", "s0-n0")
+    add_workers(server, "two-0", "s0-n1")
+    with placing(server, "two"):
+        eventually(lambda: server.count("PATCH", "/pods/two-0$") > 3)
+        add_leader(server, "four-0", namespace="b")
+        eventually(lambda: server_of(server, "four-0", "b") == "s1")
+
+
+def test_a_group_that_cannot_be_deleted_keeps_nobody_waiting(server: ApiServer) -> None:
+    add_leader(server, "four-0")
+    with placing(server, timeout=1.0):
+        eventually(lambda: server_of(server, "four-0") == "s0")
+        server.fail(500, 10**6, method="DELETE", path="/pods/four-0$", message="failed calling webhook")
+        eventually(lambda: server.count("DELETE", "/pods/four-0$"))
+        add_leader(server, "four-1", namespace="b")
+        eventually(lambda: server_of(server, "four-1", "b") == "s1")
+
+
 def test_a_pod_that_changed_meanwhile_is_looked_at_again(server: ApiServer) -> None:
     add_leader(server, "four-0")
     server.fail(409, 1, method="PATCH", path="/pods/")
