@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 from dra_driver.legacy.annotations import ContainerShare, write
 from dra_driver.legacy.rules import NeuronResource, NodeHardware
-from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.names import DRIVER_NAME, SERVER_4
 from dra_driver.neuron.topology.instance_types import resolve_emulation
-from dra_driver.ultraserver.placer.values import LWS_GROUP_LABEL
+from dra_driver.ultraserver.placer.values import GATE, LWS_GROUP_LABEL, MAX_DEMANDS
 from tests.builders.extender import limits
 from tests.doubles.apiserver.crowd import NUMBER, Crowd
 from tests.doubles.apiserver.store import Object
@@ -69,6 +71,21 @@ def pods_of_groups(count: int, size: int) -> list[Crowd]:
         meta = {"labels": labels, "annotations": {f"{prefix}/size": "4"}}
         crowds.append(_filled(_pods(count // 4, f"group-{NUMBER}-{index}", meta, {"nodeName": NODE}), size))
     return crowds
+
+
+def pods_with_the_gate(count: int, size: int) -> list[Crowd]:
+    """Leaders that wait for an UltraServer of a zone that there is not, with the longest demands that count."""
+    prefix = LWS_GROUP_LABEL.partition("/")[0]
+    labels = {LWS_GROUP_LABEL: f"gated-{NUMBER}", f"{prefix}/worker-index": "0"}
+    meta = {"labels": labels, "annotations": {f"{prefix}/size": "4", f"{prefix}/exclusive-topology": SERVER_4}}
+    toleration = {"key": f"key-of-{NUMBER}-", "operator": "Exists", "effect": "NoSchedule"}
+    room = MAX_DEMANDS // (len(json.dumps(toleration)) + 2) - 1
+    spec = {
+        "schedulingGates": [{"name": GATE}],
+        "nodeSelector": {"zone": f"z-{NUMBER}"},
+        "tolerations": [{**toleration, "key": f"{toleration['key']}{number:02}"} for number in range(room)],
+    }
+    return [_filled(_pods(count, f"gated-{NUMBER}", meta, spec, "Pending"), size)]
 
 
 def pods_with_limits(kind: str, count: int, size: int) -> list[Crowd]:

@@ -49,6 +49,7 @@ LEAST = 0.6
 ALONE, FEW = "connections alone", "400 claims of 250 kB"
 BIG, SMALL = "20,000 claims of 250 kB", "200,000 claims of 2 kB"
 SMALL_PODS, BIG_PODS = "20,000 pods of 2 kB", "2,000 pods of 250 kB"
+GATED = "20,000 gated pods of 6 kB"
 Load = Callable[[], list[Crowd]]
 CLAIMS: dict[str, Load] = {
     ALONE: list,
@@ -100,7 +101,7 @@ PROGRAMS = {
             "placer",
         ),
         benches.placer,
-        CLAIMS | pods(crowds.pods_of_groups),
+        CLAIMS | pods(crowds.pods_of_groups) | {GATED: lambda: crowds.pods_with_the_gate(20_000, 6_000)},
         HEALTH,
     ),
     "neuron-device-plugin": Program(
