@@ -418,6 +418,7 @@ def test_a_node_that_cannot_be_changed_keeps_no_other_waiting(server: ApiServer,
         sicken(server, "b")
         eventually(lambda: requested(server, "b"))
         eventually(lambda: [text for text in said(server, "a", "Waits") if message in text])
+    golden(*[text for text in said(server, "a", "Waits") if message in text])
     assert not cordoned(server, "a")
 
 
