@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from dra_driver.util.errors import DriverError
@@ -37,6 +39,18 @@ class ApiError(DriverError):
         self.retry_after = retry_after
         self.object_missing = object_missing
 
+    @property
+    def undecided(self) -> bool:
+        """Whether a change may have been made, or may yet be.
+
+        A webhook that fails is asked before anything is stored, and what is too large for etcd is never stored. The API
+        server answers both with 500 (kubernetes/kubernetes issue 112152). Whoever can bring that about for one object
+        must not be able to have anybody wait for it.
+        """
+        if self.status == 500:
+            return not any(text in self.message for text in _NEVER_STORED)
+        return self.status in _UNDECIDED or self.status > 500
+
 
 class Unreachable(ApiError):  # noqa: N818 # reads as what it says: `except Unreachable`
     """No response: refused or lost connection, TLS error, timeout, or credentials that cannot be read."""
@@ -49,6 +63,10 @@ class DecodeError(ApiError):
 class TooLarge(DecodeError):  # noqa: N818 # reads as what it says: `except TooLarge`
     """The response has more bytes than its reader takes; the rest of it was not read."""
 
+
+_UNDECIDED: Final = frozenset({0, 401, 429})
+"""HTTP statuses below 500 that do not say whether a change was made."""
+_NEVER_STORED: Final = ("failed calling webhook", "request is too large", "message larger than max")
 
 _REMEDIES = {
     401: "check that the service account token is mounted and not expired",

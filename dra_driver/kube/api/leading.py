@@ -31,11 +31,8 @@ RESIGN_SECONDS: Final = 8.0
 SETTLE_SECONDS: Final = 0.05
 """Objects that belong together are created one after the other: they are handled together."""
 
-NO_ANSWER: Final = frozenset({0, 401, 429})
-"""HTTP statuses, besides 500 and above, that do not say whether a change was made."""
 MAX_FAILED: Final = 3
-"""Answers 500 in a row to one write, after which it counts as refused. A webhook that fails is asked before anything is
-stored, and an object that would get too long is never stored: who can bring that about holds up one object, not all."""
+"""Answers 500 in a row to one write, after which it counts as refused: whatever fails there, fails for this object."""
 REFUSED_SECONDS: Final = 60.0
 """An object that the API server did not let us change is left alone for so long, so that it is in nobody's way."""
 
@@ -59,8 +56,7 @@ class Undecided(Generic[T]):
         """The answer is there; raises the error if it decides nothing."""
         if error is not None:
             self._failed = self._failed + 1 if error.status == 500 else 0
-            unclear = error.status in NO_ANSWER or error.status >= 500
-            if unclear and self._failed < MAX_FAILED:
+            if error.undecided and self._failed < MAX_FAILED:
                 raise error
         self.write = None
 

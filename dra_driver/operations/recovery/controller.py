@@ -141,10 +141,8 @@ class Recovery(Term):
     def look(self) -> None:
         """One decision and its actions."""
         if self._undecided.write is not None:
-            try:
-                self._patch(*self._undecided.write)
-            finally:
-                self._last = self._clock()  # it may have begun or finished a node
+            self._patch(*self._undecided.write)
+            self._last = self._clock()  # a node may have been begun or finished, unless that was refused
         now = self._clock()
         self._seen = {node.metadata.name: node for node in self._informer.objects()}
         views = [found for node in self._seen.values() if (found := view(node, self._sightings, now)) is not None]

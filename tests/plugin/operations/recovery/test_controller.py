@@ -405,7 +405,7 @@ def test_the_pause_counts_from_the_end_of_a_node_too(server: ApiServer, predeces
 
 
 @pytest.mark.parametrize(
-    ("status", "message"), [(500, "etcdserver: request is too large"), (500, "failed calling webhook"), (403, "no")]
+    ("status", "message"), [(500, "etcdserver: request is too large"), (500, "whatever"), (403, "a policy says so")]
 )
 def test_a_node_that_cannot_be_changed_keeps_no_other_waiting(server: ApiServer, status: int, message: str) -> None:
     """It may have made its Node as long as an object can be."""
@@ -420,6 +420,20 @@ def test_a_node_that_cannot_be_changed_keeps_no_other_waiting(server: ApiServer,
         eventually(lambda: [text for text in said(server, "a", "Waits") if message in text])
     golden(*[text for text in said(server, "a", "Waits") if message in text])
     assert not cordoned(server, "a")
+
+
+def test_a_node_that_cannot_be_changed_does_not_begin_the_pause(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "REFUSED_SECONDS", 5.0)
+    for name in ("a", "b", "c", "d"):
+        add_node(server, name)
+    sicken(server, "a")
+    server.fail(500, 10**6, method="PATCH", path="/nodes/a$", message="whatever")
+    with recovering(server, Policy(0, 0, 10, max_at_once=1)):
+        eventually(lambda: said(server, "a", "Failed"))
+        sicken(server, "b")
+        eventually(lambda: requested(server, "b"), within=60)
 
 
 def test_a_node_is_begun_before_the_hook_takes_its_time_for_another_one(server: ApiServer) -> None:

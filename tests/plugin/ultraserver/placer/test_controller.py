@@ -409,7 +409,14 @@ def test_a_pod_that_the_server_refuses_to_change_keeps_no_server_from_others(ser
 
 
 @pytest.mark.parametrize(
-    ("status", "message"), [(500, "etcdserver: request is too large"), (500, "failed calling webhook"), (413, "limit")]
+    ("status", "message"),
+    [
+        (500, "etcdserver: request is too large"),
+        (500, "rpc error: desc = trying to send message larger than max (2179626 vs. 2097152)"),
+        (500, 'Internal error occurred: failed calling webhook "of-a.tenant": no such host'),
+        (500, "whatever"),
+        (413, "limit"),
+    ],
 )
 def test_a_pod_that_cannot_be_written_keeps_nobody_waiting(server: ApiServer, status: int, message: str) -> None:
     """It may be as long as an object can be, or its namespace may have a webhook that fails."""
@@ -423,15 +430,35 @@ def test_a_pod_that_cannot_be_written_keeps_nobody_waiting(server: ApiServer, st
     assert message in messages(server, "four-0")[0]
 
 
+def test_pods_that_are_too_large_to_be_written_cost_one_look(server: ApiServer) -> None:
+    for number in range(5):
+        add_leader(server, f"large-{number}")
+    add_leader(server, "other", namespace="b")
+    server.fail(500, 10**6, method="PATCH", path="/pods/large-", message="etcdserver: request is too large")
+    term = Placer(server.transport(), SYSTEM, Rules(), lambda: True, lambda _: None)
+    for informer in term.informers():
+        informer.start()
+    try:
+        eventually(lambda: all(informer.current for informer in term.informers()))
+        eventually(lambda: sum(len(informer.objects()) for informer in term.informers()) >= 8 + 8 + 6)
+        for _ in range(3):  # two servers, six groups
+            term.look()
+    finally:
+        for informer in term.informers():
+            informer.stop()
+    assert server_of(server, "other", "b")
+
+
 def test_a_group_whose_times_cannot_be_written_keeps_nobody_waiting(server: ApiServer) -> None:
     add_leader(server, "two-0", 2)
     with placing(server):
         eventually(lambda: server_of(server, "two-0") == "s0-h0")
-    server.fail(500, 10**6, method="PATCH", path="/pods/two-0$", message="etcdserver: request is too large")
+    server.fail(500, 10**6, method="PATCH", path="/pods/two-0$", message="whatever")
     bind(server, "two-0", "s0-n0")
     add_workers(server, "two-0", "s0-n1")
+    before = server.count("PATCH", "/pods/two-0$")
     with placing(server, "two"):
-        eventually(lambda: server.count("PATCH", "/pods/two-0$") > 3)
+        eventually(lambda: server.count("PATCH", "/pods/two-0$") > before + 2)
         add_leader(server, "four-0", namespace="b")
         eventually(lambda: server_of(server, "four-0", "b") == "s1")
 
