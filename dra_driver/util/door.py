@@ -71,6 +71,9 @@ class Conversation(Protocol):
     def receive(self, data: bytes) -> None:
         """Take what has arrived. An exception closes the connection."""
 
+    def end(self) -> None:
+        """The connection is closed: let go of what belongs to it, as others may still know the conversation."""
+
 
 class Connection:
     """An accepted connection. Used by the door's thread only.
@@ -200,6 +203,8 @@ class Connection:
         if self.closed:
             return
         self.closed = True
+        if self.conversation is not None:
+            self.conversation.end()
         self.conversation = None  # each knows the other: of a flood, many such pairs would be garbage
         self._output.clear()
         self._door.leave(self)

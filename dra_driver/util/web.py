@@ -56,6 +56,10 @@ class _HttpConversation:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEADER_BYTES)
         self._request: h11.Request | None = None
 
+    def end(self) -> None:
+        """Let go of the request."""
+        self._request = None
+
     def receive(self, data: bytes) -> None:
         """Take what has arrived."""
         self._http.receive_data(data)

@@ -245,7 +245,7 @@ class World:
         """By node: the groups that were assigned to a server or half that contains the node."""
         found: dict[str, list[str]] = {node.name: [] for node in self.nodes}
         for pod in self.pods.values():
-            for node in self.nodes if pod.placed else ():
+            for node in self.nodes if pod.placed and not pod.gone else ():
                 if pod.placed and node.labels.get(pod.placed[0]) == pod.placed[1]:
                     found[node.name].append(pod.group)
         return found

@@ -19,6 +19,7 @@ from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.objects.core import Pod
 from dra_driver.util.text import one_line
+from dra_driver.util.worker import MAX_ROUND_SECONDS
 
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of the pods that stand for kubelet's static pods."""
@@ -58,11 +59,14 @@ class Evictor:
     Args:
         transport: the API server.
         may_act: asked before each eviction.
+        well: called before each eviction with the seconds that it may take (see ``Worker.well``): a node may have
+            thousands of pods that nobody ends.
     """
 
-    def __init__(self, transport: Transport, may_act: Callable[[], bool]) -> None:
+    def __init__(self, transport: Transport, may_act: Callable[[], bool], well: Callable[[float], None]) -> None:
         self._transport = transport
         self._may_act = may_act
+        self._well = well
 
     def evict(self, node: str) -> list[Left]:
         """Ask once for the eviction of each pod that must leave; returns those that are still there.
@@ -76,6 +80,7 @@ class Evictor:
         for pod in to_leave(pods):
             why = "it is ending"
             if pod.metadata.deletion_timestamp is None:
+                self._well(MAX_ROUND_SECONDS)
                 why = self._evict(pod) if self._may_act() else "this replica no longer leads"
             left.append(Left(f"{pod.metadata.namespace}/{pod.metadata.name}", why))
         return left

@@ -11,7 +11,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
 from dra_driver.kube.api.codec import CONFIG_MAPS, LEASES
@@ -24,41 +24,12 @@ from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import MAX_ROUND_SECONDS, STOP_SECONDS, Backoff, Worker
 
-T = TypeVar("T")
-
 RESIGN_SECONDS: Final = 8.0
 """Part of the time to stop that is reserved for releasing the lease."""
 SETTLE_SECONDS: Final = 0.05
 """Objects that belong together are created one after the other: they are handled together."""
 
-MAX_FAILED: Final = 3
-"""Answers 500 in a row to one write, after which it counts as refused: whatever fails there, fails for this object."""
-REFUSED_SECONDS: Final = 60.0
-"""An object that the API server did not let us change is left alone for so long, so that it is in nobody's way."""
-
 log = logging.getLogger(__name__)
-
-
-class Undecided(Generic[T]):
-    """The write of a term that has no answer yet: it may still be made, so nothing else is decided before it is."""
-
-    def __init__(self) -> None:
-        self.write: T | None = None
-        """None if there is none."""
-        self._failed = 0
-
-    def begin(self, write: T) -> None:
-        """The write is about to be sent, or sent again."""
-        if write != self.write:
-            self.write, self._failed = write, 0
-
-    def end(self, error: ApiError | None = None) -> None:
-        """The answer is there; raises the error if it decides nothing."""
-        if error is not None:
-            self._failed = self._failed + 1 if error.status == 500 else 0
-            if error.undecided and self._failed < MAX_FAILED:
-                raise error
-        self.write = None
 
 
 class Term(ABC):

@@ -257,6 +257,11 @@ class _GrpcConversation:
                 self._calls.pop(event.stream_id, None)
         self._flush()
 
+    def end(self) -> None:
+        """Let go of the calls, and of HTTP/2's state: those who wait for a status know of them for seconds."""
+        self._calls.clear()
+        self.__dict__.pop("_http2", None)
+
     def attempt(self, step: Callable[[], None]) -> None:
         """Take a step: h2 raises where the peer has closed the connection, or takes no more of it."""
         self._connection.attempt(step)
@@ -309,6 +314,8 @@ class _GrpcConversation:
             service.ask(lambda status: self.attempt(lambda: self._answer(stream, status)))
 
     def _answer(self, stream: int, status: _Status) -> None:
+        if self._connection.closed:
+            return
         if self.is_open(stream):
             self._begin_reply(stream)
             self.send(stream, status)

@@ -22,7 +22,7 @@ from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.events import EventRecorder
 from dra_driver.kube.api.eviction import Evictor
-from dra_driver.kube.api.leading import REFUSED_SECONDS, Leading, Term, Undecided
+from dra_driver.kube.api.leading import Leading, Term
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
 from dra_driver.kube.objects.core import ObjectReference, PartialNode
@@ -53,6 +53,11 @@ EVENTS: Final[Mapping[Kind, tuple[str, bool]]] = {
     "undo": ("NeuronRecoveryEnded", False),
 }
 """Kind of action to the reason of its Event, and whether that is a warning."""
+
+MAX_FAILED: Final = 3
+"""Answers 500 in a row to one write, after which it counts as refused: whatever fails there, fails for this Node."""
+REFUSED_SECONDS: Final = 60.0
+"""A Node that the API server did not let us change is left alone for so long, so that no other one waits for it."""
 
 log = logging.getLogger(__name__)
 
@@ -111,13 +116,15 @@ class Recovery(Term):
         self._aws = aws
         self._informer = Informer("nodes", Collection(transport, PARTIAL_NODES), self._wake.set)
         self._nodes = Collection(transport, PARTIAL_NODES, timeout=REQUEST_SECONDS)
-        self._evictor = Evictor(transport, may_act)
+        self._evictor = Evictor(transport, may_act, well)
         self._recorder = EventRecorder(transport, NAME)
         self._sightings = Sightings()
         self._seen: dict[str, PartialNode] = {}
         """The Nodes of the current decision."""
-        self._undecided: Undecided[tuple[str, Mapping[str, object]]] = Undecided()
-        """Node and patch."""
+        self._unanswered: tuple[str, Mapping[str, object]] | None = None
+        """Node and patch without an answer: repeated before anything else is decided, as it may still be applied."""
+        self._failed = 0
+        """Answers 500 to it."""
         self._refused: dict[str, tuple[float, str]] = {}
         """UID of a node that the API server does not let us change, to when it is left alone until, and why."""
         self._contradictions: dict[str, Hostnames] = {}
@@ -136,12 +143,12 @@ class Recovery(Term):
     @property
     def uncertain(self) -> bool:
         """Whether a write got no answer."""
-        return self._undecided.write is not None
+        return self._unanswered is not None
 
     def look(self) -> None:
         """One decision and its actions."""
-        if self._undecided.write is not None:
-            self._patch(*self._undecided.write)
+        if self._unanswered is not None:
+            self._patch(*self._unanswered)
             self._last = self._clock()  # a node may have been begun or finished, unless that was refused
         now = self._clock()
         self._seen = {node.metadata.name: node for node in self._informer.objects()}
@@ -200,7 +207,7 @@ class Recovery(Term):
                 self._numbers.operations.observe(action.kind, time.perf_counter() - started, ok=False)
                 self._say(action.node, "NeuronRecoveryFailed", f"{action.kind}: {error}", wrong=True)
                 failure = failure or error
-                if self._undecided.write is not None:
+                if self._unanswered is not None:
                     break
                 continue
             if done:
@@ -304,18 +311,22 @@ class Recovery(Term):
 
     def _patch(self, name: str, patch: Mapping[str, object]) -> bool:
         """Patch a Node; False if it has changed or is gone. Raises ApiError for no answer or a refusal."""
-        self._undecided.begin((name, patch))
+        if self._unanswered is None:
+            self._unanswered, self._failed = (name, patch), 0
         try:
             self._informer.wrote(self._nodes.patch("", name, patch))
         except ApiError as error:
-            self._undecided.end(error)
+            self._failed = self._failed + 1 if error.status == 500 else 0
+            if error.undecided and self._failed < MAX_FAILED:
+                raise
+            self._unanswered = None
             if error.status not in (404, 409):
                 until = self._clock() + REFUSED_SECONDS
                 self._refused[self._seen[name].metadata.uid] = until, f"the API server refuses it: {error.message}"
                 raise
             self._renew(name)
             return False
-        self._undecided.end()
+        self._unanswered = None
         self._surprised = True  # the next step may be due at once
         return True
 

@@ -1,8 +1,9 @@
 """Watches the cluster, decides, and carries out the decisions. Keeps no state that a successor needs in memory.
 
 One thread decides and writes. Each write names the state of the object that it rests on (UID and resource version), and
-the server's answer is taken into account before the next decision. A write without an answer may still be carried out
-later; it is repeated until the server answers, before anything else is decided.
+the server's answer is taken into account before the next decision. A write without a clear answer may still be carried
+out later: its pod counts as assigned until the answer is there or the pod has another version. A namespace in which a
+write fails is left alone for a time that grows, since its owners may have made objects, or webhooks, that fail always.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +23,7 @@ from dra_driver.kube.api.codec import ALLOCATED_CLAIMS, PARTIAL_NODES, PARTIAL_R
 from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.events import EventRecorder
-from dra_driver.kube.api.leading import REFUSED_SECONDS, KeptText, Leading, Term, Undecided
+from dra_driver.kube.api.leading import KeptText, Leading, Term
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
 from dra_driver.kube.objects.core import ObjectReference
@@ -48,7 +50,7 @@ from dra_driver.ultraserver.placer.values import (
     WarnNode,
 )
 from dra_driver.ultraserver.placer.watched import MEMBERS, Member, has_our_devices, is_member, of_a_server
-from dra_driver.util.worker import MAX_ROUND_SECONDS
+from dra_driver.util.worker import MAX_ROUND_SECONDS, Backoff
 
 NAME: Final = "neuron-dra-driver-placer"
 KEY: Final = "state"
@@ -86,6 +88,10 @@ class Memory:
 
 LOOK_SECONDS: Final = 5.0
 """Longest time between two decisions; less for short timeouts."""
+REFUSED_SECONDS: Final = 60.0
+"""A pod that the API server did not let us assign is left alone for so long, so that it blocks no UltraServer."""
+MAX_PAUSE_SECONDS: Final = 300.0
+"""Longest pause of a namespace in which writes fail."""
 MAX_EVENTS: Final = 100
 """Events that are written about what waits after one decision; the rest follows after the next ones."""
 
@@ -98,6 +104,33 @@ _SELECTORS: Final = {
         ("labelSelector", f"!{GROUP_LABEL},!{LWS_GROUP_LABEL}"),
     ),
 }
+
+
+class Pauses:
+    """Namespaces that are left alone, since a write there has failed: from one second, doubled by each failure."""
+
+    def __init__(self) -> None:
+        self._backoffs: dict[str, Backoff] = {}
+        self._ends: dict[str, float] = {}
+
+    def begin(self, namespace: str, now: float) -> None:
+        """A write there has failed."""
+        backoff = self._backoffs.setdefault(namespace, Backoff(first=1.0, cap=MAX_PAUSE_SECONDS))
+        self._ends[namespace] = now + backoff.next()
+
+    def end(self, namespace: str) -> None:
+        """A write there has succeeded."""
+        self._backoffs.pop(namespace, None)
+        self._ends.pop(namespace, None)
+
+    def lasts(self, namespace: str, now: float) -> bool:
+        """Whether the namespace is left alone."""
+        return now < self._ends.get(namespace, now)
+
+    def forget_all_but(self, namespaces: set[str]) -> None:
+        """Forget the others: there may be new ones without end."""
+        self._backoffs = {name: backoff for name, backoff in self._backoffs.items() if name in namespaces}
+        self._ends = {name: end for name, end in self._ends.items() if name in namespaces}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +183,9 @@ class Placer(Term):
         self._pods = Collection(transport, MEMBERS, timeout=REQUEST_SECONDS)
         self._memory = Memory(transport, namespace)
         self._recorder = EventRecorder(transport, NAME)
-        self._undecided: Undecided[Assign | Annotate] = Undecided()
+        self._undecided: dict[str, Assign] = {}
+        """By UID of the pod: assignments without a clear answer."""
+        self._pauses = Pauses()
         self._refused: dict[str, float] = {}
         """UID of a pod that the API server does not let us change, to the time until which it is left alone."""
         self._done: list[News] = []
@@ -163,12 +198,11 @@ class Placer(Term):
     @property
     def uncertain(self) -> bool:
         """Whether a write got no answer, so that it may still be carried out."""
-        return self._undecided.write is not None
+        return bool(self._undecided)
 
     def look(self) -> None:
         """One decision and its actions."""
-        if self._undecided.write is not None:
-            self._change(self._undecided.write)
+        self._act(list(self._undecided.values()))
         now = self._clock()
         seen = snapshot(
             self._nodes.objects(),
@@ -182,38 +216,53 @@ class Placer(Term):
         members = memberships(seen)
         if (assigned or members != seen.members) and self._may_act():
             # What has ended holds nothing, and there may be many thousands of it.
-            placed = {pod.uid: "=".join(pod.placed) for pod in seen.pods if pod.placed and not pod.finished}
+            placed = {pod.uid: "=".join(pod.placed) for pod in seen.pods if pod.placed and not pod.gone}
             self._memory.place(placed | assigned, members, now)
         self._recorder.forget_all_but({pod.uid for pod in seen.pods} | {node.uid for node in seen.nodes})
-        failure = self._act(actions)
+        self._act(actions)
         # Not before: a tenant may have thousands of groups wait, and others should not wait until all of them are told.
-        if self._undecided.write is None:
-            self._tell([*_turns(_news(actions))])
-        if failure is not None:
-            raise failure
+        self._tell([*_turns(_news(actions))])
+        self._surprised = self._surprised or bool(self._undecided)
 
     def _candidates(self, now: float) -> list[GroupPod]:
         """All pods of groups and those with the gate, except those that cannot be assigned at the moment."""
         self._refused = {uid: until for uid, until in self._refused.items() if until > now}
         pods = {member.pod.uid: member.pod for informer in self._members.values() for member in informer.objects()}
-        return [pod for uid, pod in pods.items() if not (pod.gated and uid in self._refused)]
+        self._undecided = {
+            uid: action
+            for uid, action in self._undecided.items()
+            if uid in pods and pods[uid].version == action.pod.version
+        }
+        self._pauses.forget_all_but({pod.namespace for pod in pods.values()})
+        for uid, action in self._undecided.items():
+            pods[uid] = replace(pods[uid], gated=False, placed=(action.label, action.server))
+        return [pod for uid, pod in pods.items() if not (pod.gated and self._left_alone(pod, now))]
 
-    def _act(self, actions: Iterable[Action]) -> ApiError | None:
-        """Returns the first failure: what fails for one group does not keep the others waiting."""
-        failure: ApiError | None = None
+    def _left_alone(self, pod: GroupPod, now: float) -> bool:
+        return pod.uid in self._refused or self._pauses.lasts(pod.namespace, now)
+
+    def _act(self, actions: Iterable[Action]) -> None:
+        """What fails for one namespace does not keep the others waiting."""
         for action in actions:
-            if not self._may_act() or self._undecided.write is not None:
-                break
-            self._well(MAX_ROUND_SECONDS)  # each write takes its time
-            try:
-                match action:
-                    case Assign() | Annotate() if action.pod.uid not in self._refused:
-                        self._change(action)
-                    case Evict():
-                        self._release(action)
-            except ApiError as error:
-                failure = failure or error
-        return failure
+            if not self._may_act():
+                return
+            match action:
+                case Assign(pod) | Annotate(pod) if not self._left_alone(pod, self._clock()):
+                    self._try(pod.namespace, partial(self._change, action))
+                case Evict(_, released) if not self._pauses.lasts(released.namespace, self._clock()):
+                    self._try(released.namespace, partial(self._release, action))
+
+    def _try(self, namespace: str, write: Callable[[], bool]) -> None:
+        self._well(MAX_ROUND_SECONDS)  # each write takes its time
+        try:
+            done = write()
+        except ApiError as error:
+            log.warning("namespace %s: %s", namespace, error)
+            done = False
+        if done:
+            self._pauses.end(namespace)
+        else:
+            self._pauses.begin(namespace, self._clock())
 
     def _tell(self, waits: Iterable[News]) -> None:
         done, self._done = self._done, []
@@ -224,20 +273,31 @@ class Placer(Term):
             self._well(MAX_ROUND_SECONDS)
             left -= self._recorder.record(news.about, news.reason, news.message, wrong=news.wrong)
 
-    def _change(self, action: Assign | Annotate) -> None:
+    def _change(self, action: Assign | Annotate) -> bool:
+        """Returns whether the pod has changed, by this or something else. Raises ApiError for no clear answer."""
         pod = action.pod
-        self._undecided.begin(action)
         try:
             self._take(self._pods.patch(pod.namespace, pod.name, _patch(action)))
         except ApiError as error:
-            self._undecided.end(error)
+            if error.undecided:
+                self._doubt(action)
+                raise
+            self._undecided.pop(pod.uid, None)
             self._refuse(pod, error)
-            return
-        self._undecided.end()
+            return error.status in (404, 409)
+        self._undecided.pop(pod.uid, None)
         if isinstance(action, Assign):
             log.info("pod %s/%s goes to %s", pod.namespace, pod.name, action.server)
             text = f"UltraServer {action.server} is its group's: {', '.join(action.nodes)}"
             self._done.append(News(_reference(pod), "Placed", text))
+        return True
+
+    def _doubt(self, action: Assign | Annotate) -> None:
+        if isinstance(action, Annotate):
+            return  # the next decision makes up for it
+        self._undecided[action.pod.uid] = action
+        text = f"the API server gives no clear answer whether it goes to {action.server}; it is asked again"
+        self._done.append(News(_reference(action.pod), "NotPlaced", text, wrong=True))
 
     def _refuse(self, pod: GroupPod, error: ApiError) -> None:
         """The pod has changed or is gone (read it again), or the server refuses the change (wait)."""
@@ -248,11 +308,11 @@ class Placer(Term):
             self._done.append(News(_reference(pod), "NotPlaced", text, wrong=True))
         self._renew(pod)
 
-    def _release(self, action: Evict) -> None:
+    def _release(self, action: Evict) -> bool:
         self._memory.release(action.released, self._clock())
         for pod in action.pods:
             if not self._may_act():
-                return
+                return True
             log.info("pod %s/%s is deleted, so that its group is recreated: %s", pod.namespace, pod.name, action.why)
             avoid = f"it stays away from {action.released.server} until {timestamp(action.released.until)}"
             text = f"{action.why}; the group is recreated, and {avoid}"
@@ -263,6 +323,7 @@ class Placer(Term):
                 if error.status not in (404, 409):
                     raise
             self._renew(pod)
+        return True
 
     def _renew(self, pod: GroupPod) -> None:
         """Read a pod, so that the next decision rests on its current state."""

@@ -107,11 +107,15 @@ def _watch_over(
         yield from (Annotate(pod, pod.since) for pod in placed if pod.stuck is not None)
     elif group.stuck is None:
         yield Annotate(placed[0], group.since, now)
-    room = max(0, size - len(placed))
+    leaving = [pod for pod in group.pods if pod.placed and pod.ending and not pod.gone]
+    room = max(0, size - len(placed) - len(leaving))
     for pod in group.gated[:room]:
         yield _too_demanding(pod) or _assign(pod, server, group.since or now)
     for pod in group.gated[room:]:
-        yield EmitEvent(pod, f"its group already has {size} pods on {server_id}", wrong=True)
+        if leaving:
+            yield EmitEvent(pod, _waits_for(leaving))
+        else:
+            yield EmitEvent(pod, f"its group already has {size} pods on {server_id}", wrong=True)
 
 
 def _assign(pod: GroupPod, server: Server, since: float) -> Assign:
@@ -237,7 +241,7 @@ class _Queue:
 def _not_yet(group: PodGroup, shape: Shape) -> str:
     """What has to happen before the group may be assigned, or ""."""
     if group.remains:
-        return f"it waits for pods of its previous start to end: {_names(group.remains)}"
+        return _waits_for(group.remains)
     if not shape.led and len(group.gated) < shape.size:
         return f"it waits for the other pods of its group: {len(group.gated)} of {shape.size} are there with the gate"
     gates = next((gates for pod in group.gated if (gates := pod.demands.other_gates)), ())
@@ -246,5 +250,5 @@ def _not_yet(group: PodGroup, shape: Shape) -> str:
     return ""
 
 
-def _names(pods: Sequence[GroupPod]) -> str:
-    return ", ".join(pod.name for pod in pods[:4])
+def _waits_for(pods: Sequence[GroupPod]) -> str:
+    return f"it waits for pods of its previous start to end: {', '.join(pod.name for pod in pods[:4])}"

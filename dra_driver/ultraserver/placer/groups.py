@@ -58,7 +58,7 @@ class PodGroup:
     @cached_property
     def servers(self) -> frozenset[tuple[str, str]]:
         """Label and value of each server to which pods of the group are assigned."""
-        return frozenset(pod.placed for pod in self.pods if pod.placed and not pod.finished)
+        return frozenset(pod.placed for pod in self.pods if pod.placed and not pod.gone)
 
     @property
     def scheduled(self) -> int:
@@ -68,7 +68,7 @@ class PodGroup:
     @property
     def remains(self) -> tuple[GroupPod, ...]:
         """Pods without the gate that hold nodes or a server."""
-        return tuple(pod for pod in self.pods if not pod.gated and not pod.finished and (pod.node or pod.placed))
+        return tuple(pod for pod in self.pods if not pod.gated and not pod.gone and (pod.node or pod.placed))
 
     @property
     def since(self) -> float | None:

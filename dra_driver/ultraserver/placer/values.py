@@ -122,6 +122,11 @@ class GroupPod:
         """Whether it has ended for good and holds nothing."""
         return self.phase in ("Succeeded", "Failed")
 
+    @property
+    def gone(self) -> bool:
+        """Whether it holds nothing and never will: also one that ends without a node, whatever finalizers keep it."""
+        return self.finished or (self.ending and not self.node)
+
 
 @dataclass(frozen=True, slots=True)
 class Released:

@@ -145,12 +145,14 @@ def test_an_api_server_that_is_away_keeps_no_claim_waiting(world: World) -> None
         assert "Traceback" not in running.log
 
 
-@pytest.mark.parametrize("message", ["etcdserver: request is too large", "failed calling webhook"])
-def test_a_claim_that_cannot_be_written_keeps_no_other_waiting(world: World, message: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "message"), [(500, "etcdserver: request is too large"), (500, "failed calling webhook"), (503, "no")]
+)
+def test_a_claim_that_cannot_be_written_keeps_no_other_waiting(world: World, status: int, message: str) -> None:
     """Its owner may have made it as long as an object can be, or its namespace may have a webhook that fails."""
     long = world.add_claim("default", "long", [("chip", "neuron-device-2")])
     other = world.add_claim("default", "other", [("chip", "neuron-device-3")])
-    world.server.fail(500, 10**6, path=f"{CLAIMS}long/status$", method="PATCH", message=message)
+    world.server.fail(status, 10**6, path=f"{CLAIMS}long/status$", method="PATCH", message=message)
     with agent(world) as running:
         running.ready()
         world.kubelet.prepare("one", [long])

@@ -111,6 +111,9 @@ class Silence:
     def receive(self, data: bytes) -> None:
         pass
 
+    def end(self) -> None:
+        pass
+
 
 class Echo(Silence):
     """Answers at once with what was said; what ends in "?" is answered when ``answers`` is called."""

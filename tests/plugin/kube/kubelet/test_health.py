@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 import time
@@ -9,12 +10,14 @@ from typing import Any
 
 import grpc
 import pytest
+from h2.connection import H2Connection
 
 from dra_driver.kube.kubelet.api import dra_v1_pb2, health_v1_pb2, pluginregistration_v1_pb2
 from dra_driver.kube.kubelet.health import HealthServer
 from dra_driver.util.errors import DriverError
 from tests.builders.probes import CHECK, NOT_SERVING, SERVICE_UNKNOWN, SERVING, health_server, open_door, probe
 from tests.doubles.sample_driver import rpc
+from tests.eventually import eventually
 from tests.golden import golden, golden_error
 
 
@@ -88,6 +91,19 @@ def test_watch_sends_the_status_and_then_its_changes() -> None:
         problems.clear()
         assert next(stream).status == SERVING
         stream.cancel()
+
+
+def test_of_a_watch_whose_connection_is_closed_nothing_large_is_kept() -> None:
+    def kept() -> int:
+        gc.collect()
+        return sum(isinstance(item, H2Connection) for item in gc.get_objects())
+
+    before = kept()
+    with health_server({"liveness": list}, watch_seconds=3600.0) as address:
+        for _ in range(8):
+            with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+                assert next(watch(channel, "liveness")).status == SERVING
+        eventually(lambda: kept() == before)
 
 
 def test_many_watches_are_told_and_keep_no_probe_out() -> None:

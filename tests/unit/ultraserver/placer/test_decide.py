@@ -573,3 +573,19 @@ def test_a_worker_whose_demands_are_too_long_does_not_follow_its_leader() -> Non
     actions = world.decide()
     assert not places(actions)
     assert "longer than" in texts(actions)["four"]
+
+
+def test_a_pod_that_ends_on_a_node_keeps_its_place_in_the_group_until_it_is_gone() -> None:
+    world = World()
+    for number in range(2):
+        world.pods[f"u{number}"] = plain(f"pod-{number}", uid=f"u{number}")
+    world.place()
+    world.run_all()
+    ending = next(pod for pod in world.pods.values() if pod.name == "pod-0")
+    world.pods[ending.uid] = replace(ending, ending=True)
+    world.pods["u2"] = plain("pod-2", uid="u2", created=2.0)
+    actions = world.decide()
+    assert not places(actions)
+    assert texts(actions)["job"] == "it waits for pods of its previous start to end: pod-0"
+    del world.pods[ending.uid]
+    assert places(world.decide()) == {"job": "s0-h0"}
