@@ -8,7 +8,6 @@ the reconciler compares. Every loop is a ``Worker``, and the health checks look 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -51,6 +50,7 @@ from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.host.watch import HostWatch
 from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
+from dra_driver.util import runtime
 from dra_driver.util.door import Door, own_addresses
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Collector, Operations, Sample, serve
@@ -424,7 +424,7 @@ class NodeAgent:
         # nothing is unprepared.
         problems = [*self._plugin.problems(), *filter(None, [self._checkpoint.unusable])]
         problems += [text for worker in self._workers if (text := worker.stuck(PATIENCE_SECONDS))]
-        if status.failing_since is not None and time.monotonic() - status.failing_since > PATIENCE_SECONDS:
+        if status.failing_since is not None and runtime.monotonic() - status.failing_since > PATIENCE_SECONDS:
             problems.append(f"slices have not been published for long: {status.last_error}")
         return problems
 
@@ -468,12 +468,12 @@ class NodeAgent:
 
 def _get_node(api: ResourceApi, name: str) -> Node | None:
     """The own Node object, or None when it cannot be had soon: then it is followed in the background."""
-    deadline = time.monotonic() + NODE_PATIENCE
+    deadline = runtime.monotonic() + NODE_PATIENCE
     while True:
         try:
             return api.get_node(name, timeout=NODE_PATIENCE)
         except ApiError as error:
-            if time.monotonic() >= deadline:
+            if runtime.monotonic() >= deadline:
                 log.warning("the Node object is not known yet: %s", error)
                 return None
-            time.sleep(0.3)
+            runtime.sleep(0.3)

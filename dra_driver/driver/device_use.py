@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from dra_driver.driver.claims.model import Plan
 from dra_driver.kube.kubelet.client import SOCKET, CallError, PodDevices, list_pods
 from dra_driver.neuron.exclusion import pods_of_plugins
 from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
+from dra_driver.util import runtime
 from dra_driver.util.files import UUID_LENGTH
 from dra_driver.util.metrics import Sample
 from dra_driver.util.worker import Worker
@@ -169,7 +169,7 @@ class ContainerWatch:
 
     def ask_later(self) -> None:
         """Ask kubelet once it must know its pods: the node's device plugin has gone."""
-        self._due = time.monotonic() + LINGER_SECONDS
+        self._due = runtime.monotonic() + LINGER_SECONDS
 
     def _round(self) -> float:
         plans = self._plans()
@@ -181,7 +181,7 @@ class ContainerWatch:
             self.listed = ()
         claims = bool(uids) and (self._looks == 0 or (self._looks <= SETTLE_LOOKS and self._incomplete(plans)))
         again = PLUGIN_SECONDS if self.plugin_pods else LOOK_SECONDS if self.plugin_pods is None else AGAIN_SECONDS
-        if claims or self._since >= again or time.monotonic() >= self._due:
+        if claims or self._since >= again or runtime.monotonic() >= self._due:
             self._ask()
         return LOOK_SECONDS
 
@@ -206,7 +206,7 @@ class ContainerWatch:
         self._saw(pods_of_plugins(pods))
 
     def _saw(self, pods: Collection[PodDevices]) -> None:
-        now = time.monotonic()
+        now = runtime.monotonic()
         self._last_seen = {key: seen for key, seen in self._last_seen.items() if now - seen[0] < LINGER_SECONDS} | {
             (pod.namespace, pod.name): (now, pod) for pod in pods
         }

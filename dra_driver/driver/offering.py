@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -32,6 +30,7 @@ from dra_driver.neuron.exclusion import HeldBack, held_back
 from dra_driver.neuron.health.faults import ActiveFault, NodeHealth
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.topology.partitions import Partitions
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 
 log = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class Offering(DeviceSource):
         self._publish = publish
         self._registered = registered
         self._holders = holders
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._wanted = settings.partitions
         """By the label of this node, else by the setting for all; None: nothing in particular."""
         self._label_problem = ""
@@ -136,7 +135,7 @@ class Offering(DeviceSource):
         doubtful = bool(wiped) or (self._core_size is None and incomplete(own))
         kept_now = self._keeper.review(kept, published, chosen, doubtful=doubtful)
         if kept_now != kept:
-            return _desired(self._make(kept=kept_now), _uptime()), self._keeper.due
+            return _desired(self._make(kept=kept_now), runtime.uptime()), self._keeper.due
         with self._lock:
             offered = self.now.offer
             if self._completed is not None and chosen in (offered.devices, offered.fallback):
@@ -148,7 +147,7 @@ class Offering(DeviceSource):
 
     def keep(self, prepared: Mapping[str, int | None]) -> None:
         """An instance before this one has prepared these devices, with the core sizes of cores: they stay."""
-        self._kept = {name: KeptDevice(int(time.time()), core_size) for name, core_size in prepared.items()}
+        self._kept = {name: KeptDevice(int(runtime.now()), core_size) for name, core_size in prepared.items()}
 
     def label(self, text: str | None) -> None:
         """The Node's label says this of what it is to offer; None: it has none. Counts from the next news on."""
@@ -208,13 +207,13 @@ class Offering(DeviceSource):
             inventory = scanned or self._inventory
             if inventory is None:
                 raise RuntimeError("the host has not been read yet")
-            uptime = _uptime()
+            uptime = runtime.uptime()
             whole, lost = completed(inventory, self._completed)
             known = self._lost
             self._lost = {
                 index: known[index]
                 if index in known and known[index].code == code
-                else ActiveFault(code, int(time.time()), uptime=uptime)
+                else ActiveFault(code, int(runtime.now()), uptime=uptime)
                 for index, code in lost.items()
             }
             health = with_faults(self._health, self._lost)
@@ -246,11 +245,7 @@ class Offering(DeviceSource):
             return offered
 
 
-def _uptime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 def _desired(offered: Offer, uptime: float) -> Desired:
     """What is to be published of an offer that was made ``uptime`` seconds after the boot."""
-    until = None if offered.until is None else time.monotonic() + offered.until - uptime
+    until = None if offered.until is None else runtime.monotonic() + offered.until - uptime
     return Desired(offered.devices, offered.fallback, offered.counters, until)

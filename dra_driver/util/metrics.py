@@ -8,12 +8,12 @@ metrics are off does not import prometheus_client and h11: that costs 2 MB.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dra_driver.util import runtime
 from dra_driver.util.door import Door
 from dra_driver.util.errors import DriverError
 
@@ -59,13 +59,13 @@ class Operations:
     @contextmanager
     def measured(self, operation: str) -> Iterator[None]:
         """Time one operation; an exception makes it an error and goes on its way."""
-        started = time.perf_counter()
+        started = runtime.monotonic()
         done = False
         try:
             yield
             done = True
         finally:
-            self.observe(operation, time.perf_counter() - started, ok=done)
+            self.observe(operation, runtime.monotonic() - started, ok=done)
 
     def observe(self, operation: str, seconds: float, *, ok: bool) -> None:
         """Count one operation that was timed elsewhere."""

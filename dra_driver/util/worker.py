@@ -14,13 +14,11 @@ from __future__ import annotations
 import logging
 import math
 import random
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 
 MAX_ROUND_SECONDS: Final = 120.0
@@ -66,7 +64,7 @@ class Backoff:
 
 
 class WakeUp(Protocol):
-    """What a worker waits for between two rounds: ``threading.Event``, or one that ends for other reasons too."""
+    """What a worker waits for between two rounds: ``runtime.Event``, or one that ends for other reasons too."""
 
     def set(self) -> None:
         """End the waiting, now and until ``clear``."""
@@ -109,9 +107,9 @@ class Worker:
         self._longest = longest
         self._settle = settle
         self._backoff = backoff or Backoff(first=1.0, cap=60.0)
-        self._woken = woken or threading.Event()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._woken = woken or runtime.event()
+        self._stopping = runtime.event()
+        self._thread = runtime.thread(self._run, name=name)
         self._last_beat = self._due = math.inf
         self._expected = True
         self.last_error = ""
@@ -136,13 +134,13 @@ class Worker:
         """Start no further round; returns whether the thread ended within ``timeout`` seconds. May be called again."""
         self._stopping.set()
         self._woken.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
+        if self._thread.is_alive() and self._thread is not runtime.current_thread():
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def beat(self, within: float | None = None) -> None:
         """Heartbeat, called from inside ``work``: the next one is due ``within`` seconds, by default ``longest``."""
-        self._last_beat = time.monotonic()
+        self._last_beat = runtime.monotonic()
         self._due = self._last_beat + (self._longest if within is None else within)
 
     def problem(self) -> str:
@@ -151,7 +149,7 @@ class Worker:
 
     def stuck(self, patience: float = 0.0) -> str:
         """Why it has been overdue for ``patience`` seconds, for liveness; or ""."""
-        now = time.monotonic()
+        now = runtime.monotonic()
         if now <= self._due + patience:
             return ""
         if self.last_error:
@@ -207,23 +205,41 @@ def stop_in_turn(*parts: tuple[Callable[[float], object], float], within: float 
         parts: functions that stop a part within a number of seconds, each with the most seconds that it gets.
         within: seconds for all parts; once they are used up, the remaining parts are told to stop but not waited for.
     """
-    deadline = time.monotonic() + within
+    deadline = runtime.monotonic() + within
     for stop, most in parts:
-        stop(max(0.0, min(most, deadline - time.monotonic())))
+        stop(max(0.0, min(most, deadline - runtime.monotonic())))
 
 
-def in_thread(work: Callable[[], _Result], name: str) -> Future[_Result]:
-    """Begin work that may hang in the kernel, such as reading the files of a host; nothing can end its thread."""
-    result: Future[_Result] = Future()
+class Job(Generic[_Result]):
+    """Work that may hang in the kernel, such as reading the files of a host; nothing can end its thread.
 
-    def attempt() -> None:
+    Args:
+        work: what to do; it begins at once.
+        name: of its thread.
+    """
+
+    def __init__(self, work: Callable[[], _Result], name: str) -> None:
+        self._work = work
+        self._ended = runtime.event()
+        self._error: Exception | None = None
+        runtime.spawn(self._run, name=name)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the work has ended; False after ``seconds``."""
+        return self._ended.wait(seconds)
+
+    def result(self) -> _Result:
+        """What the work gave; raises what it raised. Only after its end."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _run(self) -> None:
         try:
-            result.set_result(work())
+            self._result = self._work()
         except Exception as error:  # noqa: BLE001 - raised by who takes the result
-            result.set_exception(error)
-
-    threading.Thread(target=attempt, name=name, daemon=True).start()
-    return result
+            self._error = error
+        self._ended.set()
 
 
 def bounded(work: Callable[[], _Result], seconds: float, overdue: Callable[[], Exception]) -> _Result:
@@ -234,7 +250,7 @@ def bounded(work: Callable[[], _Result], seconds: float, overdue: Callable[[], E
         seconds: how long it may take.
         overdue: the error to raise after that; the thread is left behind.
     """
-    result = in_thread(work, name="bounded")
-    if wait([result], seconds).not_done:
+    job = Job(work, name="bounded")
+    if not job.wait(seconds):
         raise overdue()
-    return result.result()
+    return job.result()

@@ -1,4 +1,7 @@
-"""What each program loads: a node's driver its own room and what that stands on, no program a room of another's."""
+"""What each program loads: a node's driver its own room and what that stands on, no program a room of another's.
+
+And what loading does not do.
+"""
 
 from __future__ import annotations
 
@@ -26,3 +29,19 @@ def test_a_program_loads_its_own_room_and_what_that_stands_on(program: str) -> N
     code = f"import sys, dra_driver.{program}; print(*(name for name in sys.modules if name.startswith('dra_driver.')))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert {name.split(".")[1] for name in done.stdout.split()} - {"version"} <= ROOMS[program]
+
+
+def test_no_module_makes_a_lock_or_a_thread_while_it_is_imported() -> None:
+    code = f"""
+import importlib, pkgutil
+from dra_driver.util import runtime
+def refuse(*_):
+    raise AssertionError("it would belong to no runtime that a test puts in later")
+parts = ("lock", "condition", "event", "thread")
+with runtime.use(runtime.Runtime(**dict.fromkeys(parts, refuse))):
+    for room in {sorted({"driver", *BELOW})}:
+        package = importlib.import_module(f"dra_driver.{{room}}")
+        for module in pkgutil.walk_packages(package.__path__, f"{{package.__name__}}."):
+            importlib.import_module(module.name)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -33,7 +33,7 @@ GENERATED = (
     "deploy/deviceclasses.yaml",
 )
 DEFECTS = ("AssertionError", "RuntimeError")
-THREADS = ("threading.Thread", "in_thread")
+THREADS = ("threading.Thread", "runtime.spawn", "Job")
 # Marks of Markdown around names.
 MARKS = str.maketrans("", "", "`")
 

@@ -47,8 +47,6 @@ import logging
 import math
 import os
 import secrets
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -59,6 +57,7 @@ import msgspec
 from dra_driver.driver.claims.container_edits import shown_in
 from dra_driver.driver.claims.model import CheckpointEntry, Needs, Plan, PreparedClaims, Quarantined
 from dra_driver.kube.cdi import SpecDirectory
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import (
     is_regular,
@@ -83,7 +82,7 @@ class StateLock:
     def __init__(self, path: Path, timeout: float = 30.0) -> None:
         self._path = path
         self._timeout = timeout
-        self._threads = threading.Lock()
+        self._threads = runtime.lock()
         self._descriptor: int | None = None
         self._opened = 0
         self._counter = 0
@@ -93,9 +92,9 @@ class StateLock:
     def held(self, deadline: float = math.inf) -> Iterator[None]:
         """Hold the lock during the body. DriverError when it cannot be had in time, or the file not be opened.
 
-        ``deadline``: reading of ``time.monotonic()`` at which the waiting ends, where the lock's timeout is longer.
+        ``deadline``: reading of ``runtime.monotonic()`` at which the waiting ends, where the lock's timeout is longer.
         """
-        began = time.monotonic()
+        began = runtime.monotonic()
         deadline = min(deadline, began + self._timeout)
         if not self._threads.acquire(timeout=max(deadline - began, 0.0)):
             raise self._busy("another thread of this process", began)
@@ -153,9 +152,9 @@ class StateLock:
                     return descriptor
                 self._close()
             except BlockingIOError:
-                if time.monotonic() >= deadline:
+                if runtime.monotonic() >= deadline:
                     raise self._busy("another instance of the driver", began) from None
-                time.sleep(pause)
+                runtime.sleep(pause)
                 pause = min(pause * 2, _MAX_PAUSE)
             except OSError as error:
                 self._close()  # with it goes the lock, if that was had
@@ -192,7 +191,7 @@ class StateLock:
 
     def _busy(self, who: str, began: float) -> DriverError:
         return DriverError(
-            f"{who} has held {self._path} for {time.monotonic() - began:.0f} s",
+            f"{who} has held {self._path} for {runtime.monotonic() - began:.0f} s",
             consequence="this call is aborted",
             remedy="kubelet tries again; if this persists, check the state directory's disk and restart the driver",
         )

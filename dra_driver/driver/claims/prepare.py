@@ -19,7 +19,6 @@ No lock is held while the API server is asked. Calls for one claim UID come one 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -50,6 +49,7 @@ from dra_driver.neuron.exclusion import HeldBack
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.partitions import chips_of
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations
 
@@ -108,7 +108,7 @@ class Preparer:
         facts: what is known of the node now; asked at each plan, by any thread.
         rights_changed: called when the API server begins, or ceases, to refuse to tell of claims.
         status: is told of each outcome, and writes it into the claim later; None: claims are not written.
-        sleep: ``time.sleep``, for tests.
+        sleep: ``runtime.sleep``, for tests.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Preparer:
         facts: Callable[[], NodeFacts] = NodeFacts,
         rights_changed: Callable[[], None] = lambda: None,
         status: ClaimStatusWriter | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = runtime.sleep,
     ) -> None:
         self._source = source
         self._checkpoint = checkpoint
@@ -193,7 +193,7 @@ class Preparer:
     def _ask(self, needs: Needs, namespace: str, known: _Known, deadline: float) -> None:
         """Have the API server tell what a plan needs."""
         for other in needs.claims:
-            if time.monotonic() >= deadline:
+            if runtime.monotonic() >= deadline:
                 raise needs.unmet(namespace)
             known.consumers[other.uid] = self._users_now(other, deadline)
         for pod in needs.pods:
@@ -280,7 +280,7 @@ class Preparer:
 
     def _fetch(self, ref: ClaimRef, deadline: float) -> tuple[ReportedClaim | None, ApiError | None]:
         """The claim, or what keeps the API server from telling. PrepareError when it says that there is none."""
-        end = min(time.monotonic() + _ENOUGH, deadline)
+        end = min(runtime.monotonic() + _ENOUGH, deadline)
         for pause in (*_PAUSES, None):
             try:
                 claim = self._get(ref.namespace, ref.name, deadline)
@@ -294,7 +294,7 @@ class Preparer:
                 if error.status == _FORBIDDEN:
                     self._note_rights(allowed=False)
                 wait = max(pause or 0.0, min(error.retry_after or 0.0, 2.0))
-                if pause is None or not _passes(error) or time.monotonic() + wait > end:
+                if pause is None or not _passes(error) or runtime.monotonic() + wait > end:
                     return None, error
                 self._sleep(wait)
                 continue
@@ -315,7 +315,7 @@ class Preparer:
 
     def _get(self, namespace: str, name: str, deadline: float) -> ReportedClaim:
         """A claim, or ApiError by the deadline."""
-        left = deadline - time.monotonic()
+        left = deadline - runtime.monotonic()
         if left <= 0:
             raise Unreachable("kubelet's call timed out before the API server was queried")
         return self._source.get_claim(namespace, name, timeout=min(_GET_SECONDS, left / 2))
@@ -333,7 +333,7 @@ class Preparer:
 
         PrepareError when it cannot be read: containers would be told the wrong cores.
         """
-        left = max(deadline - time.monotonic(), 0.1)
+        left = max(deadline - runtime.monotonic(), 0.1)
         gone = Pod(ObjectMeta(name=of.name, namespace=namespace))
         try:
             pod = self._source.get_pod(namespace, of.name, timeout=min(_GET_SECONDS, left / 2))

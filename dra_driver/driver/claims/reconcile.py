@@ -24,8 +24,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -50,6 +48,7 @@ from dra_driver.kube.objects.resource import (
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.partitions import chips_of
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Worker
 
@@ -370,7 +369,7 @@ class Reconciler:
         listed: Callable[[], Collection[str]] = frozenset,
         metadata: MetadataDirectory,
         prepared: Callable[[Sequence[Plan]], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = runtime.monotonic,
     ) -> None:
         self._listed = listed
         self._in_use: Mapping[str, str] = {}
@@ -381,7 +380,7 @@ class Reconciler:
         self._cdi = cdi
         self._inventory = inventory
         self._observer = ClaimObserver(source, node_name, checkpoint.boot_id, lambda: inventory().chip_indexes, clock)
-        self._pass = threading.Lock()
+        self._pass = runtime.lock()
         self.worker = Worker("repairing what claims left", self._round)
         """Makes a pass at its start and every minute; wherever it is stopped, the next start goes on."""
         self.counts: Counter[str] = Counter()

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -29,6 +27,7 @@ from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.kube.objects.resource import ReportedClaim
 from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Backoff, Worker
 
@@ -80,14 +79,14 @@ class ClaimStatusWriter:
         health: Callable[[], NodeHealth | None],
         inventory: Callable[[], NodeInventory],
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = runtime.monotonic,
     ) -> None:
         self._api = api
         self._node_name = node_name
         self._health = health
         self._inventory = inventory
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._claims: dict[str, _Claim] = {}
         self._health_changed = False
         self._budget = WriteBudget()
@@ -201,7 +200,7 @@ class ClaimStatusWriter:
         try:
             known = self._asked(claim) if claim.known is None else claim.known
             made = (
-                entries(wanted, health, self._inventory(), known or (), time.time())
+                entries(wanted, health, self._inventory(), known or (), runtime.now())
                 if known is not None and wanted is not None
                 else ()
             )

@@ -22,8 +22,6 @@ from __future__ import annotations
 import logging
 import math
 import random
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -57,6 +55,7 @@ from dra_driver.kube.api.resources import ResourceApi, WatchEvent
 from dra_driver.kube.api.watch import WATCH_SECONDS, Reflector
 from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.resource import CounterSet, Device, ResourceSlice
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Backoff, Worker
 
@@ -85,7 +84,7 @@ class SliceStatus:
     last_error: str = ""
     """Why it is not published now; "" when the last try succeeded."""
     failing_since: float | None = None
-    """``time.monotonic()`` of the first failure since the last success: setting the clock restarts no driver."""
+    """``runtime.monotonic()`` of the first failure since the last success: setting the clock restarts no driver."""
     fallback: str = ""
     """Why the fallback is published instead of what is desired; "" when it is not."""
     dropped_fields: tuple[str, ...] = ()
@@ -113,7 +112,7 @@ class Desired:
     counters: tuple[CounterSet, ...] = ()
     """What ``devices`` consume from."""
     until: float | None = None
-    """``time.monotonic()`` from which on other devices should be desired: the source is to ``renew`` them; or None."""
+    """``runtime.monotonic()`` from which on others should be desired: the source is to ``renew`` them; or None."""
 
     @property
     def depends_on_gates(self) -> bool:
@@ -149,7 +148,7 @@ class DeviceSource:
     ) -> tuple[Desired | None, float]:
         """Before the server's slices are compared with the devices chosen: what to desire instead, if anything.
 
-        That is where claims hold some that would vanish. And when to be asked again (``time.monotonic()``).
+        That is where claims hold some that would vanish. And when to be asked again (``runtime.monotonic()``).
         """
         return None, math.inf
 
@@ -330,7 +329,7 @@ class SliceController:
         self._worker = Worker("publishing slices", self._round)
         self._messages: deque[Message] = deque()
         """Put by any thread, taken by the worker."""
-        self._published = threading.Event()
+        self._published = runtime.event()
         self._reflector: Reflector[ResourceSlice] = Reflector(
             "own slices",
             lambda: api.list_slices(driver, node),
@@ -367,10 +366,10 @@ class SliceController:
 
     def stop(self, timeout: float = 5.0) -> None:
         """Write nothing any more, and end within ``timeout`` seconds; the slices stay."""
-        deadline = time.monotonic() + timeout
+        deadline = runtime.monotonic() + timeout
         self._worker.stop(0)
         self._reflector.stop(timeout)
-        self._worker.stop(max(0.0, deadline - time.monotonic()))
+        self._worker.stop(max(0.0, deadline - runtime.monotonic()))
 
     @property
     def workers(self) -> tuple[Worker, ...]:
@@ -403,7 +402,7 @@ class SliceController:
     def _round(self) -> float:
         while self._messages:
             self._take(self._messages.popleft())
-        if self._desired is not None and time.monotonic() >= self._due:
+        if self._desired is not None and runtime.monotonic() >= self._due:
             try:
                 self._reconcile(self._desired)
             except _Stopped:
@@ -412,21 +411,21 @@ class SliceController:
                 self._failed(error)
             else:
                 self._follow()
-        return max(0.0, min(self._due, self._end_of_desired()) - time.monotonic())
+        return max(0.0, min(self._due, self._end_of_desired()) - runtime.monotonic())
 
     def _end_of_desired(self) -> float:
         """When other devices should be desired; says so, once, when that has come."""
         desired = self._desired
         if desired is None or desired.until is None:
             return math.inf
-        if time.monotonic() < desired.until:
+        if runtime.monotonic() < desired.until:
             return desired.until
         self._source.renew()
         self._desired = replace(desired, until=None)
         return math.inf
 
     def _take(self, message: Message) -> None:
-        now = time.monotonic()
+        now = runtime.monotonic()
         match message:
             case Desired() if message != self._desired:
                 before, self._desired = self._desired, message
@@ -518,7 +517,7 @@ class SliceController:
         stamps = [item.metadata.annotations.get(self._annotation, "") for item in existing]
         desired = pool(devices, self._node, node.metadata.uid, self._driver, counters)
         changes = decide(existing, desired, self._writer.normalized)
-        now = time.monotonic()
+        now = runtime.monotonic()
         if not changes.empty and self._priority.defers(stamps, now, as_before=found == self._known):
             self._known = found
             self._succeeded(changes, superseded=True)
@@ -573,7 +572,7 @@ class SliceController:
             postponed: or for so many seconds, since they come from health alone.
             look_again: claims hold devices that are to be withdrawn once they are free.
         """
-        now = time.monotonic()
+        now = runtime.monotonic()
         if self.status.last_error:
             log.info("publishing slices works again")
         if not changes.empty and not superseded and not postponed:
@@ -621,7 +620,7 @@ class SliceController:
         status = error.status if isinstance(error, ApiError) else 0
         retry_after = error.retry_after if isinstance(error, ApiError) else None
         wait = (self._refusal_backoff if status in REFUSALS else self._backoff).next(retry_after)
-        now = time.monotonic()
+        now = runtime.monotonic()
         self._due = now + wait
         self._not_before = now + (retry_after or 0.0)
         if status == 409 and self._backoff.tries <= TOLERATED_CONFLICTS:
@@ -633,7 +632,7 @@ class SliceController:
             published=False,
             errors=self.status.errors + 1,
             last_error=str(error),
-            failing_since=self.status.failing_since or time.monotonic(),
+            failing_since=self.status.failing_since or runtime.monotonic(),
         )
 
     def _count(self, what: Counted) -> None:

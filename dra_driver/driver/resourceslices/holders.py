@@ -9,7 +9,6 @@ which they were not listed yet, and from then on ever more seldom.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
@@ -20,6 +19,7 @@ from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.objects.resource import ClaimIdentity
 from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Holders:
     api: ResourceApi
     checkpoint: Checkpoint
     node_name: str
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = runtime.monotonic
     _claims: dict[str, ClaimIdentity] = field(default_factory=dict)
     """By device, the claim that had it at the last list."""
     _asked: frozenset[str] = frozenset()

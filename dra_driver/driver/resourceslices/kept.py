@@ -15,7 +15,6 @@ listed: ever more seldom as long as nothing changes here. While it cannot be fou
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -28,6 +27,7 @@ from dra_driver.kube.objects.meta import seconds
 from dra_driver.kube.objects.resource import AllocatedClaim, Device, PartialResourceClaim
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.partitions import device_of
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import first_of
 
@@ -58,7 +58,7 @@ class Keeper:
     held: Callable[[], Collection[str] | None]
     settle_seconds: float = SETTLE_SECONDS
     held_seconds: float = HELD_SECONDS
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = runtime.monotonic
     due: float = 0.0
     """When to look again, by the clock, as long as anything is kept."""
     released: frozenset[str] = frozenset()
@@ -95,7 +95,7 @@ class Keeper:
         lost = {name: size for name, size in shapes(published) - shapes(chosen) if name not in now}
         self.released &= lost.keys()
         found = {
-            name: KeptDevice(since.get(name, int(time.time())), size)
+            name: KeptDevice(since.get(name, int(runtime.now())), size)
             for name, size in lost.items()
             if name not in self.released and _sane(name, size)
         }
@@ -125,7 +125,7 @@ class Keeper:
             stays = {name: one for name, one in kept.items() if name in held}
             # Also what they hold that would not be offered at all.
             sizes = {name: (prepared or {}).get(name) for name in set(held) - kept.keys() - chosen}
-            stays |= {name: KeptDevice(int(time.time()), size) for name, size in sizes.items() if _sane(name, size)}
+            stays |= {name: KeptDevice(int(runtime.now()), size) for name, size in sizes.items() if _sane(name, size)}
         if gone := kept.keys() - stays.keys():
             self.released |= gone
             log.info("no claim holds them, so they are no longer offered: %s", first_of(sorted(gone), 8))
@@ -148,7 +148,7 @@ def prepared_devices(checkpoint: Checkpoint) -> dict[str, int | None] | None:
     None when it cannot be found out.
     """
     try:
-        with checkpoint.locked(time.monotonic() + HELD_PATIENCE) as held:
+        with checkpoint.locked(runtime.monotonic() + HELD_PATIENCE) as held:
             devices = [device for entry in held.entries.values() for device in entry.plan.devices]
     except DriverError as error:
         log.warning("it is not known which devices are prepared: %s", error)
@@ -172,7 +172,7 @@ def held_devices(api: ResourceApi, checkpoint: Checkpoint, node_name: str) -> fr
 
 def prepared_names(checkpoint: Checkpoint) -> frozenset[str] | None:
     """Names of the prepared devices; None while an unreadable file may have any. Raises DriverError."""
-    with checkpoint.locked(time.monotonic() + HELD_PATIENCE) as held:
+    with checkpoint.locked(runtime.monotonic() + HELD_PATIENCE) as held:
         names = frozenset(device.device for entry in held.entries.values() for device in entry.plan.devices)
         return None if held.quarantined else names
 

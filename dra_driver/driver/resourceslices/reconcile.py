@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self
@@ -31,6 +30,7 @@ from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi, Stored
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.kube.objects.resource import CounterSet, Device, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dra_driver.util import runtime
 from dra_driver.util.worker import Backoff
 
 
@@ -266,7 +266,7 @@ class DriverInstance:
         Args:
             boot_id: of the host (``neuron.host.discover.boot_id``); "" if unknown, to any instance on this host.
         """
-        return cls(boot_id or "unknown", int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000), os.urandom(4).hex())
+        return cls(boot_id or "unknown", int(runtime.uptime() * 1000), os.urandom(4).hex())
 
     @property
     def stamp(self) -> str:

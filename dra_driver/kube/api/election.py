@@ -11,8 +11,6 @@ take at most 3 s each, and both may happen twice if the token has to be read aga
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -22,6 +20,7 @@ from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.objects.core import Lease, LeaseSpec
 from dra_driver.kube.objects.meta import ObjectMeta, timestamp
+from dra_driver.util import runtime
 from dra_driver.util.worker import Backoff, Worker
 
 LEASE_SECONDS: Final = 20
@@ -112,27 +111,26 @@ class Election:
 
     def may_act(self) -> bool:
         """Whether this candidate leads, and a request sent now would end before another candidate can lead."""
-        return time.monotonic() < self._until
+        return runtime.monotonic() < self._until
 
     def stop(self, timeout: float = 5.0, *, hand_over: bool = True) -> None:
         """Stop being a candidate. With ``hand_over``, release the lease if no request is in flight.
 
         Otherwise it expires. Returns after ``timeout`` seconds at the latest.
         """
-        deadline = time.monotonic() + timeout
+        deadline = runtime.monotonic() + timeout
         ended = self.worker.stop(timeout)
         was_leader = self.may_act()
         self._until = 0.0
         if was_leader and hand_over and ended:
             # Its requests may take longer than the remaining time.
-            resigning = threading.Thread(target=self._resign, name="hand the lease over", daemon=True)
-            resigning.start()
-            resigning.join(max(0.0, deadline - time.monotonic()))
+            resigning = runtime.spawn(self._resign, name="hand the lease over")
+            resigning.join(max(0.0, deadline - runtime.monotonic()))
 
     def _round(self) -> float:
         """Read the lease once; take it over or renew it if that is due."""
         led = self.may_act()
-        started = time.monotonic()
+        started = runtime.monotonic()
         try:
             if self._hold(started):
                 self._until = started + self._times.act
@@ -171,7 +169,7 @@ class Election:
         self.holder = (lease.spec.holder_identity if lease else None) or ""
         if step is Step.WAIT:
             return False
-        moment = timestamp(time.time(), micro=True)
+        moment = timestamp(runtime.now(), micro=True)
         old = lease.spec if lease else LeaseSpec()
         is_new = step is not Step.RENEW
         spec = LeaseSpec(
@@ -211,7 +209,7 @@ class Election:
                 spec = LeaseSpec(
                     holder_identity="",
                     lease_duration_seconds=1,
-                    renew_time=timestamp(time.time(), micro=True),
+                    renew_time=timestamp(runtime.now(), micro=True),
                     lease_transitions=lease.spec.lease_transitions,
                 )
                 self._write(spec, lease.metadata.resource_version)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Callable
 from collections.abc import Collection as Names
 from typing import Final
@@ -15,6 +14,7 @@ from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.objects.core import Event, EventSource, ObjectReference
 from dra_driver.kube.objects.meta import ObjectMeta, timestamp
+from dra_driver.util import runtime
 from dra_driver.util.text import one_line
 
 CLUSTER_NAMESPACE: Final = "default"
@@ -72,7 +72,7 @@ class EventRecorder:
         clock: monotonic seconds.
     """
 
-    def __init__(self, transport: Transport, component: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, transport: Transport, component: str, clock: Callable[[], float] = runtime.monotonic) -> None:
         self._events = Collection(transport, EVENTS, timeout=REQUEST_SECONDS)
         self._component = component
         self._clock = clock
@@ -93,7 +93,7 @@ class EventRecorder:
             return False
         self._recorded[about.uid, reason] = message, self._clock()
         key = f"{reason} {message}"
-        event = new_event(about, reason, message, self._component, key=key, moment=time.time(), wrong=wrong)
+        event = new_event(about, reason, message, self._component, key=key, moment=runtime.now(), wrong=wrong)
         try:
             self._events.create(about.namespace or CLUSTER_NAMESPACE, event)
         except ApiError as error:

@@ -7,8 +7,6 @@ state that a successor needs in memory; ``KeptText`` is for what no other object
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -21,6 +19,7 @@ from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
 from dra_driver.kube.objects.core import ConfigMap
 from dra_driver.kube.objects.meta import ObjectMeta
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import MAX_ROUND_SECONDS, STOP_SECONDS, Backoff, Worker
 
@@ -48,14 +47,14 @@ class Term(ABC):
         may_act: Callable[[], bool],
         well: Callable[[float], None],
         look_seconds: float,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = runtime.now,
     ) -> None:
-        start = clock() - time.monotonic()
-        self._clock: Callable[[], float] = lambda: start + time.monotonic()
+        start = clock() - runtime.monotonic()
+        self._clock: Callable[[], float] = lambda: start + runtime.monotonic()
         self._may_act = may_act
         self._well = well
         self._look_seconds = look_seconds
-        self._wake = threading.Event()
+        self._wake = runtime.event()
         self._surprised = False
         """An object was not as expected, so the next look is due soon."""
         self._backoff = Backoff(cap=10.0)
@@ -81,13 +80,13 @@ class Term(ABC):
             informer.start()
         try:
             while not stopping() and self._may_act():
-                began = time.monotonic()
+                began = runtime.monotonic()
                 wait = self._round()
                 self._well(wait + MAX_ROUND_SECONDS)
                 # In a large cluster a decision takes half a second; half of the time is left for incoming changes.
-                spent = time.monotonic() - began
+                spent = runtime.monotonic() - began
                 if self._wake.wait(wait):
-                    time.sleep(max(SETTLE_SECONDS, min(spent, self._look_seconds)))
+                    runtime.sleep(max(SETTLE_SECONDS, min(spent, self._look_seconds)))
                     self._wake.clear()
         finally:
             for informer in self.informers():
@@ -167,7 +166,7 @@ class Leading:
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
         """Finish what is under way, then release the lease, all within ``timeout`` seconds."""
-        deadline = time.monotonic() + timeout
+        deadline = runtime.monotonic() + timeout
         self._worker.stop(0)
         self._wake()
         ended = self._worker.stop(max(0.0, timeout - RESIGN_SECONDS))
@@ -175,7 +174,7 @@ class Leading:
         uncertain = not ended or self._uncertain
         if uncertain:
             log.warning("a request is still under way, so the lease is not released; it expires by itself")
-        self._election.stop(max(0.0, deadline - time.monotonic()), hand_over=not uncertain)
+        self._election.stop(max(0.0, deadline - runtime.monotonic()), hand_over=not uncertain)
 
     @property
     def leads(self) -> bool:

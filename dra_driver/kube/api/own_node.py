@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.meta import Condition, timestamp
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Backoff, Worker, bounded
 
@@ -94,7 +93,7 @@ class OwnCondition(NodePart[tuple[Condition, ...]]):
     ``lastTransitionTime`` changes with the status only, ``lastHeartbeatTime`` with each write.
     """
 
-    def __init__(self, type_: str, manager: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, type_: str, manager: str, *, clock: Callable[[], float] = runtime.now) -> None:
         self.name = f"conditions {type_} of the node"
         self._type = type_
         self._manager = manager
@@ -185,7 +184,7 @@ class OwnNodeWriter:
     ) -> None:
         self._api = api
         self._node = node
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._seen: Node | None = None
         self._wanted: dict[NodePart[Any], Any] = {}
         self._kept = {part: _Kept(part, backoff(), contest(), pace()) for part in parts}
@@ -295,7 +294,7 @@ class _Kept:
             if not self.status.current:
                 self._update(current=True, last_error="")
             return False
-        now = time.monotonic()
+        now = runtime.monotonic()
         if self._pending is None or wanted != self._pending:
             self._pending = wanted
             if now - self._last_write > CALM_SECONDS:
@@ -307,13 +306,13 @@ class _Kept:
 
     def wait(self) -> float:
         """Seconds until it has to be looked at again."""
-        return max(0.0, self._due - time.monotonic())
+        return max(0.0, self._due - runtime.monotonic())
 
     def took(self, wanted: Any) -> None:
         """It was written."""
         if wanted != self._written:
             self._contest.reset()
-        self._written, self._last_write = wanted, time.monotonic()
+        self._written, self._last_write = wanted, runtime.monotonic()
         self._next_write = self._last_write + self._pace.next()
         log.info("%s: %s", self.part.name, self.part.text(wanted))
         self._update(writes=self.status.writes + 1)
@@ -327,7 +326,7 @@ class _Kept:
     def failed(self, error: DriverError) -> None:
         """It could not be written: try again later."""
         wait = self._backoff.next(error.retry_after if isinstance(error, ApiError) else None)
-        self._due = time.monotonic() + wait
+        self._due = runtime.monotonic() + wait
         log.warning("the %s are not up to date: %s (next try in %.1f s)", self.part.name, error, wait)
         self._update(current=False, errors=self.status.errors + 1, last_error=str(error))
 

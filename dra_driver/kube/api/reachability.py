@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import threading
-import time
 from typing import Final, NamedTuple
 
 from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.kube.objects.meta import timestamp
+from dra_driver.util import runtime
 from dra_driver.util.worker import Worker
 
 GRACE_SECONDS: Final = 30.0
@@ -50,7 +49,7 @@ class Reachability:
         self._transport = transport
         self._who = who
         self._advice = advice
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._answered = False
         self._failing: _Failing | None = None
         self._told = False
@@ -60,18 +59,18 @@ class Reachability:
     def problem(self) -> str:
         """That it has not answered for longer than the grace, for readiness; or ""."""
         failing = self._failing
-        if failing is None or time.monotonic() - failing.began < GRACE_SECONDS:
+        if failing is None or runtime.monotonic() - failing.began < GRACE_SECONDS:
             return ""
         since = timestamp(failing.since)
         return f"{self._who}: the API server has not answered since {since} ({failing.error}); {self._advice}"
 
     def _heard(self, error: Unreachable | None) -> None:
         with self._lock:
-            was, told, now = self._failing, self._told, time.monotonic()
+            was, told, now = self._failing, self._told, runtime.monotonic()
             if error is None:
                 self._answered, self._failing, self._told = True, None, False
             elif self._answered:
-                first = was or _Failing(time.time(), now, now, "")
+                first = was or _Failing(runtime.now(), now, now, "")
                 self._failing = first._replace(last=now, error=error.what)
         if error is not None:
             self.worker.wake()
@@ -80,7 +79,7 @@ class Reachability:
 
     def _round(self) -> float:
         failing = self._failing
-        if failing is not None and time.monotonic() >= failing.last + ASK_SECONDS:
+        if failing is not None and runtime.monotonic() >= failing.last + ASK_SECONDS:
             with contextlib.suppress(ApiError):  # the transport tells ``_heard``
                 self._transport.request("GET", "/version", timeout=REQUEST_SECONDS)
         text = self.problem()
@@ -93,4 +92,4 @@ class Reachability:
         if failing is None:
             return math.inf
         due = failing.last + ASK_SECONDS
-        return max(0.0, (due if self._told else min(due, failing.began + GRACE_SECONDS)) - time.monotonic())
+        return max(0.0, (due if self._told else min(due, failing.began + GRACE_SECONDS)) - runtime.monotonic())

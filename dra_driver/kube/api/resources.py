@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from dra_driver.kube.api.errors import ApiError, Status, TooLarge, refusal
 from dra_driver.kube.objects.core import Event, Node, Pod
 from dra_driver.kube.objects.meta import Condition, JsonObject, ObjectMeta
 from dra_driver.kube.objects.resource import AllocatedClaim, AllocatedDeviceStatus, ReportedClaim, ResourceSlice
+from dra_driver.util import runtime
 from dra_driver.util.worker import Backoff
 
 T = TypeVar("T")
@@ -278,7 +278,7 @@ class Collection(Generic[T]):
                     raise
                 wait = backoff.next()
                 log.info("the list of %s begins anew in %.1f s: %s", self._resource.plural, wait, error)
-            time.sleep(wait)
+            runtime.sleep(wait)
 
     def _pages(self, version: str, keep: Callable[[T], U | None]) -> tuple[list[U], str]:
         items: list[U] = []

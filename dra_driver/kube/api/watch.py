@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Generic, Protocol, TypeVar
 
 from dra_driver.kube.api.errors import ApiError, DecodeError
 from dra_driver.kube.api.resources import Collection, Watch, WatchEvent
+from dra_driver.util import runtime
 from dra_driver.util.worker import MAX_ROUND_SECONDS, Backoff, Worker
 
 T = TypeVar("T")
@@ -71,7 +70,7 @@ class Reflector(Generic[T]):
         self._on_reconnect = on_reconnect
         self._watch_seconds = watch_seconds
         self._backoff = backoff or Backoff()
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._open: Watch[T] | None = None
         self._opened_at: float | None = None
         self._expired = False
@@ -133,7 +132,7 @@ class Reflector(Generic[T]):
                     if self.worker.stopping:
                         return resource_version
                     self._open = watch
-                self._opened_at = time.monotonic()
+                self._opened_at = runtime.monotonic()
                 self._trouble = ""
                 self.worker.well(seconds + MAX_ROUND_SECONDS)
                 if self._broken:
@@ -153,12 +152,12 @@ class Reflector(Generic[T]):
         finally:
             with self._lock:
                 self._open = None
-        self._broken = time.monotonic() - self._opened_at < seconds - _EARLY_SECONDS
+        self._broken = runtime.monotonic() - self._opened_at < seconds - _EARLY_SECONDS
         return resource_version
 
     def _pause(self, trouble: ApiError | None) -> float:
         # Counted from the opening of the watch: a server that takes long to refuse one may be overloaded.
-        if self._opened_at is not None and time.monotonic() - self._opened_at >= STABLE_SECONDS:
+        if self._opened_at is not None and runtime.monotonic() - self._opened_at >= STABLE_SECONDS:
             self._backoff.reset()
             if trouble is None:
                 return 0.0
@@ -229,7 +228,7 @@ class Informer(Generic[HeldT]):
         changed: Callable[[], None],
         wanted: Callable[[HeldT], bool] = lambda _: True,
     ) -> None:
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._objects: dict[tuple[str, str], HeldT] = {}
         self._written: dict[tuple[str, str], HeldT] = {}
         """Objects that were written and that the watch has not delivered yet."""

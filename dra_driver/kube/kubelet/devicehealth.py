@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +20,7 @@ import grpc
 
 from dra_driver.kube.kubelet.api import dra_health_v1_pb2, dra_health_v1alpha1_pb2
 from dra_driver.kube.kubelet.grpcserver import Method
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import one_line, quoted_ascii
 
@@ -111,7 +110,7 @@ class HealthStream:
         self._look = look
         self._period = period
         self._timeout_seconds = timeout_seconds
-        self._news = threading.Condition()
+        self._news = runtime.condition()
         self._devices: tuple[DeviceHealth, ...] = ()
         self._determined_at = 0
         self._version = 0
@@ -175,9 +174,9 @@ class HealthStream:
         while True:
             with self._news:
                 # Nothing is repeated before there is something.
-                wait = None if repeat_at == math.inf else max(repeat_at - time.monotonic(), 0.0)
+                wait = None if repeat_at == math.inf else max(repeat_at - runtime.monotonic(), 0.0)
                 changed = self._news.wait_for(lambda: reader.gone or self._version != reader.sent, wait)
-                if (pause := settled_at - time.monotonic()) > 0:
+                if (pause := settled_at - runtime.monotonic()) > 0:
                     self._news.wait_for(lambda: reader.gone, pause)
             if reader.gone:
                 return
@@ -186,7 +185,7 @@ class HealthStream:
             with self._news:
                 reader.sent, devices, determined_at = self._version, self._devices, self._determined_at
             yield devices, determined_at
-            now = time.monotonic()
+            now = runtime.monotonic()
             repeat_at, settled_at = now + self._period, now + SETTLE_SECONDS
 
     def _refresh(self) -> None:
@@ -210,7 +209,7 @@ class HealthStream:
         with self._news:
             if unless_later_than is not None and self._version != unless_later_than:
                 return
-            self._determined_at = int(time.time())
+            self._determined_at = int(runtime.now())
             if devices != self._devices or self._version == 0:
                 self._devices = devices
                 self._version += 1
@@ -220,7 +219,7 @@ class HealthStream:
 class _Reader:
     """Somebody who reads a stream: waits on ``news`` until there is some, or until it is ``gone``."""
 
-    def __init__(self, news: threading.Condition) -> None:
+    def __init__(self, news: runtime.Condition) -> None:
         self._news = news
         self.gone = False
         self.sent = 0
@@ -236,7 +235,7 @@ class _Ending:
     """Ends the streams of one server, those that are open and those that come later."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._readers: set[_Reader] = set()
         self._ended = False
 

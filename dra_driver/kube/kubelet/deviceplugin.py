@@ -14,8 +14,6 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +33,7 @@ from dra_driver.kube.kubelet.grpcserver import (
     remove_stale,
     serving,
 )
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted_ascii
 from dra_driver.util.worker import Backoff, Worker
@@ -96,7 +95,7 @@ class DeviceService:
     def __init__(self, resource: str, plugin: ResourcePlugin) -> None:
         self._resource = resource
         self._plugin = plugin
-        self._changed = threading.Condition()
+        self._changed = runtime.condition()
         self._devices: tuple[PluginDevice, ...] = ()
         self._stream = 0
         """Number of the newest stream; kubelet listens to one, older ones end."""
@@ -148,7 +147,7 @@ class DeviceService:
 
     def _watch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         del request
-        gone = threading.Event()
+        gone = runtime.event()
 
         with self._changed:
             self._open = True  # first, for who reads `streams` and then `listening`
@@ -168,7 +167,7 @@ class DeviceService:
             on_end()
         return self._lists(mine, gone)
 
-    def _lists(self, mine: int, gone: threading.Event) -> Iterator[Any]:
+    def _lists(self, mine: int, gone: runtime.Event) -> Iterator[Any]:
         sent: tuple[PluginDevice, ...] | None = None
         while True:
             with self._changed:
@@ -179,7 +178,7 @@ class DeviceService:
                 sent = self._devices
             yield api.ListAndWatchResponse(devices=map(_device_message, sent))
 
-    def _over(self, mine: int, gone: threading.Event) -> bool:
+    def _over(self, mine: int, gone: runtime.Event) -> bool:
         return self._closed or gone.is_set() or self._stream != mine
 
     # Allocation
@@ -298,7 +297,7 @@ class DevicePlugin:
         self._interval = interval
         self._service = DeviceService(resource, plugin)
         self._plugin = plugin
-        self._lock = threading.Lock()  # of the server: look and stop
+        self._lock = runtime.lock()  # of the server: look and stop
         self._server: SocketServer | None = None
         self.worker = Worker(f"checking the socket of {resource}", self._round)
         self._kubelet: tuple[int, int] | None = None
@@ -336,14 +335,14 @@ class DevicePlugin:
 
         Blocks up to ``grace`` and one second. May be called again, and before start().
         """
-        deadline = time.monotonic() + grace
+        deadline = runtime.monotonic() + grace
         self.worker.stop(0)
         self._service.close()
         with self._lock:
             if self._server is not None:
                 self._server.close(grace)
                 self._server = None
-        self.worker.stop(max(0.0, deadline - time.monotonic()))
+        self.worker.stop(max(0.0, deadline - runtime.monotonic()))
 
     def succeeded(self) -> bool:
         """Whether, after ``stop``, another instance of the plugin serves the resource."""
@@ -393,7 +392,7 @@ class DevicePlugin:
             self._tell(
                 f"{self._directory / KUBELET_SOCKET} does not exist; is kubelet running, and its directory mounted?"
             )
-        elif time.monotonic() >= self._next_try:
+        elif runtime.monotonic() >= self._next_try:
             self._register(socket)
 
     def _ensure_socket(self) -> None:
@@ -429,11 +428,11 @@ class DevicePlugin:
             self._failed(f"registration failed: {error.details or error}")
             return
         self.registrations += 1
-        self._next_try = time.monotonic() + STREAM_SECONDS
+        self._next_try = runtime.monotonic() + STREAM_SECONDS
         log.info("registered %s with kubelet (%d devices)", self.resource, len(self.devices))
 
     def _failed(self, text: str) -> None:
-        self._next_try = time.monotonic() + self._backoff.next()
+        self._next_try = runtime.monotonic() + self._backoff.next()
         self._tell(text)
 
     def _tell(self, text: str) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ import grpc
 
 from dra_driver.kube.kubelet.api import dra_v1_pb2, dra_v1beta1_pb2
 from dra_driver.kube.kubelet.grpcserver import Method
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import is_uid
 from dra_driver.util.logs import operation_id
@@ -120,8 +119,8 @@ class KeyedLock:
     """Locks by key. Keys in use cost one lock each, others nothing."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._locks: dict[str, tuple[threading.Lock, int]] = {}
+        self._guard = runtime.lock()
+        self._locks: dict[str, tuple[runtime.Lock, int]] = {}
 
     @contextmanager
     def held(self, key: str, timeout: float) -> Iterator[bool]:
@@ -135,7 +134,7 @@ class KeyedLock:
             Whether the lock was got; if not, the body runs without it.
         """
         with self._guard:
-            lock, users = self._locks.get(key, (threading.Lock(), 0))
+            lock, users = self._locks.get(key, (runtime.lock(), 0))
             self._locks[key] = (lock, users + 1)
         got = False
         try:
@@ -243,11 +242,11 @@ class DRAService:
 
         Each may take an equal part of the time that is left, so that one that hangs leaves the others theirs.
         """
-        given_up = time.monotonic() + min(context.time_remaining(), CALL_SECONDS)
+        given_up = runtime.monotonic() + min(context.time_remaining(), CALL_SECONDS)
         asked = distinct(ClaimRef(c.namespace, c.name, c.uid) for c in claims)
         outcomes: dict[str, Outcome] = {}
         for uid, claim in asked.items():
-            now = time.monotonic()
+            now = runtime.monotonic()
             if isinstance(claim, Failure):
                 log.warning("%s of claim UID %s refused: %s", verb, quoted_ascii(uid), claim.text)
                 outcomes[uid] = claim
@@ -259,18 +258,18 @@ class DRAService:
         return outcomes
 
     def _one(self, verb: str, claim: ClaimRef, act: Act, deadline: float) -> Outcome:
-        started = time.monotonic()
+        started = runtime.monotonic()
         with self._locks.held(claim.uid, deadline - started) as alone:
             if not alone:
                 text = (
                     f"{verb} of claim {claim}: an earlier call for this claim still runs after "
-                    f"{time.monotonic() - started:.0f} s; kubelet will retry"
+                    f"{runtime.monotonic() - started:.0f} s; kubelet will retry"
                 )
                 log.warning("%s", text)
                 return Failure(text)
             outcome = self._guarded(verb, claim, act, deadline)
         if not isinstance(outcome, Failure):
-            log.info("%s of claim %s done in %.1f ms", verb, claim, (time.monotonic() - started) * 1000)
+            log.info("%s of claim %s done in %.1f ms", verb, claim, (runtime.monotonic() - started) * 1000)
         return outcome
 
     def _guarded(self, verb: str, claim: ClaimRef, act: Act, deadline: float) -> Outcome:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +13,7 @@ import grpc
 
 from dra_driver.kube.kubelet.api import pluginregistration_v1_pb2 as api
 from dra_driver.kube.kubelet.grpcserver import Method
+from dra_driver.util import runtime
 from dra_driver.util.text import one_line
 
 log = logging.getLogger(__name__)
@@ -95,8 +94,8 @@ class Registrar:
             type=PLUGIN_TYPE, name=driver_name, endpoint=str(endpoint), supported_versions=versions
         )
         self._on_registered = on_registered
-        self._lock = threading.Lock()
-        self._registration = Registration(RegistrationState.WAITING, "", time.time())
+        self._lock = runtime.lock()
+        self._registration = Registration(RegistrationState.WAITING, "", runtime.now())
 
     @property
     def registration(self) -> Registration:
@@ -124,7 +123,7 @@ class Registrar:
             self._registration = Registration(
                 state=RegistrationState.REGISTERED if ok else RegistrationState.REFUSED,
                 error=error,
-                since=time.time(),
+                since=runtime.now(),
                 registrations=before.registrations + ok,
                 refusals=before.refusals + (not ok),
             )
@@ -138,7 +137,7 @@ class Registrar:
                 error,
                 explanation(error),
             )
-        threading.Thread(target=self._tell, args=(ok, error), name="on-registered", daemon=True).start()
+        runtime.spawn(lambda: self._tell(ok, error), name="on-registered")
         return api.RegistrationStatusResponse()
 
     def _tell(self, registered: bool, error: str) -> None:

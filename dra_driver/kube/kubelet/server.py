@@ -12,8 +12,6 @@ from __future__ import annotations
 import logging
 import math
 import re
-import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -33,6 +31,7 @@ from dra_driver.kube.kubelet.grpcserver import (
     serving,
 )
 from dra_driver.kube.kubelet.registration import OnRegistered, Registrar, Registration
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import is_uid
 from dra_driver.util.text import quoted_ascii
@@ -118,13 +117,13 @@ class KubeletPlugin:
         self._on_error = on_error
         self._check_interval = check_interval
         self.worker = Worker("checking its sockets", self._look)
-        self._lock = threading.Lock()  # start, stop and restoring of servers, one at a time; never held for long
+        self._lock = runtime.lock()  # start, stop and restoring of servers, one at a time; never held for long
         self._servers: dict[str, SocketServer] = {}
         self._replaced: set[str] = set()
         self._silent: dict[str, int] = {}
         self._looks = 0
         self._error: BaseException | None = None
-        self._stopped = threading.Event()
+        self._stopped = runtime.event()
 
     @property
     def registration(self) -> Registration:
@@ -230,11 +229,11 @@ class KubeletPlugin:
         )
 
     def _stop_servers(self, grace: float) -> None:
-        deadline = time.monotonic() + grace
+        deadline = runtime.monotonic() + grace
         # kubelet sends calls as long as the registration socket exists, so it goes first.
         for name in ("registrar", "service"):
             if name in self._servers:
-                self._servers.pop(name).close(deadline - time.monotonic())
+                self._servers.pop(name).close(deadline - runtime.monotonic())
 
     def _look(self) -> float:
         try:
@@ -287,7 +286,7 @@ class KubeletPlugin:
     def _fail(self, error: BaseException) -> None:
         if self._error is None:
             self._error = error
-            threading.Thread(target=self._on_error, args=(error,), name="on-error", daemon=True).start()
+            runtime.spawn(lambda: self._on_error(error), name="on-error")
 
 
 _POD_UID = r"(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9A-Za-z_-]{11})"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import stat
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -29,6 +28,7 @@ from dra_driver.neuron.emulation.tree import Entry
 from dra_driver.neuron.emulation.writer import host_writer
 from dra_driver.neuron.host.discover import boot_id
 from dra_driver.neuron.topology.instance_types import InstanceType
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import remove_file, replace_file
 from dra_driver.util.worker import Worker
@@ -120,7 +120,7 @@ class EmulatedHost:
 
     def _clock(self) -> int:
         # A clock that is set back must not let heartbeats stand still.
-        self._now = max(self._now, int(time.time()))
+        self._now = max(self._now, int(runtime.now()))
         return self._now
 
     def _look(self) -> float:

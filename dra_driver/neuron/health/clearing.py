@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 import uuid
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import read_file, remove_file, replace_file
 
@@ -59,12 +59,12 @@ def ask(directory: Path, device: int, within: float = WAIT_SECONDS) -> Answer:
     request, answer = directory / f"clear-{identity}.request", directory / f"clear-{identity}.answer"
     try:
         _put(request, msgspec.json.encode(_Request(device)))
-        deadline = time.monotonic() + within
-        while time.monotonic() < deadline:
+        deadline = runtime.monotonic() + within
+        while runtime.monotonic() < deadline:
             if (data := read_file(answer)) is not None:
                 remove_file(answer)
                 return _ANSWERED.decode(data)
-            time.sleep(_PAUSE_SECONDS)
+            runtime.sleep(_PAUSE_SECONDS)
         withdrawn = remove_file(request)
     except OSError as error:
         raise DriverError(
@@ -89,7 +89,7 @@ def take(directory: Path) -> dict[str, int]:
     with contextlib.suppress(OSError):
         for path in sorted(directory.iterdir())[:4096]:
             with contextlib.suppress(OSError, ValueError, RecursionError):
-                if _ANSWER.fullmatch(path.name) and time.time() - path.lstat().st_mtime > _OLD_SECONDS:
+                if _ANSWER.fullmatch(path.name) and runtime.now() - path.lstat().st_mtime > _OLD_SECONDS:
                     path.unlink()
                 elif (name := _REQUEST.fullmatch(path.name)) and len(found) < _MOST:
                     data = read_file(path)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -29,6 +28,7 @@ from dra_driver.neuron.health.kernel_log import (
     unread,
     whole_lines,
 )
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import open_regular, readable_content, remove_file, replace_file
 from dra_driver.util.metrics import Operations, Sample
@@ -164,7 +164,8 @@ class Detector:
             self._hints = dict(self._stored)
         with self.operations.measured("read"):
             text = whole_lines(self._read())
-        now, uptime = time.time(), time.clock_gettime(time.CLOCK_MONOTONIC)
+        # Like the kernel's clock for its log, `monotonic` stands still while the machine is suspended.
+        now, uptime = runtime.now(), runtime.monotonic()
         fresh, lost = unread(self._tail, text)
         first = self._read_at is None
         earliest = now - uptime if self._read_at is None else min(self._read_at, now)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import time
 import uuid
 from pathlib import Path
 from typing import Final
@@ -20,6 +19,7 @@ import msgspec
 
 from dra_driver.neuron.health.assess import ChipMemory, CounterState, HealthMemory, Heartbeat, Track
 from dra_driver.neuron.health.faults import FAULTS
+from dra_driver.util import runtime
 from dra_driver.util.files import read_file, replace_file
 
 VERSION: Final = 1
@@ -143,5 +143,5 @@ class MemoryFile:
     def _sweep(self) -> None:
         """Remove what killed instances left half-written. Raises OSError."""
         for path in self._directory.glob(f".{FILE}.*.new"):
-            if time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS:
+            if runtime.now() - path.lstat().st_mtime > _ABANDONED_SECONDS:
                 path.unlink(missing_ok=True)

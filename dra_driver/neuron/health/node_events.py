@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from dra_driver.kube.objects.core import Event, Node, ObjectReference
 from dra_driver.kube.objects.meta import seconds, timestamp
 from dra_driver.neuron.health.condition import HEALTHY_REASON
 from dra_driver.neuron.health.faults import FAULTS, ActiveFault, NodeHealth, gravity
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Backoff
 
@@ -113,12 +113,12 @@ class NodeEvents:
         *,
         burst: int = BURST,
         backoff: Backoff | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = runtime.now,
     ) -> None:
         self._api = api
         self._component = component
         self._burst = self._tokens = float(burst)
-        self._filled = time.monotonic()
+        self._filled = runtime.monotonic()
         self._backoff = backoff or Backoff(first=1.0, cap=300.0)
         self._clock = clock
         self._active: set[Key] | None = None
@@ -161,12 +161,12 @@ class NodeEvents:
 
     def write(self, node: Node) -> float:
         """Write the next Event if it is time; returns the seconds until the next call (``math.inf``: none waits)."""
-        now = time.monotonic()
+        now = runtime.monotonic()
         if self._waiting and now >= self._due:
             self._try(node, self._waiting[0])
         if not self._waiting:
             return math.inf
-        return max(0.0, self._due - time.monotonic())
+        return max(0.0, self._due - runtime.monotonic())
 
     def _try(self, node: Node, change: Change) -> None:
         try:
@@ -176,7 +176,7 @@ class NodeEvents:
             again = isinstance(error, ApiError) and (error.status in _RETRIED or error.status >= 500)
             if again and self._clock() - change.moment < LIFETIME_SECONDS:
                 wait = self._backoff.next(error.retry_after if isinstance(error, ApiError) else None)
-                self._due = time.monotonic() + wait
+                self._due = runtime.monotonic() + wait
                 log.debug("cannot write an event about %s: %s (next try in %.1f s)", change.text, error, wait)
                 return
             log.warning("no event is written about %s: %s", change.text, error)
@@ -214,7 +214,7 @@ class NodeEvents:
         return "counted"
 
     def _take(self) -> bool:
-        now = time.monotonic()
+        now = runtime.monotonic()
         self._tokens = min(self._burst, self._tokens + (now - self._filled) / REFILL_SECONDS)
         self._filled = now
         if self._tokens < 1.0:

@@ -8,7 +8,6 @@ and its metrics say. The last word of a driver that nobody succeeds is that the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +21,7 @@ from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.health.node_events import Change, NodeEvents
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import PRESENT
+from dra_driver.util import runtime
 from dra_driver.util.metrics import Sample
 from dra_driver.util.worker import Backoff
 
@@ -172,6 +172,6 @@ class NodeStatusWriter:
         for problem, text in tuple(self._texts.items()):
             # What the condition says, an Event has told; a restart of the driver is no reason for another one.
             if text and problem not in self._said:
-                self._events.tell(Change(problem.subject, problem.reason, True, time.time(), text))
+                self._events.tell(Change(problem.subject, problem.reason, True, runtime.now(), text))
             (self._said.add if text else self._said.discard)(problem)
         return self._events.write(node)

@@ -10,13 +10,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
-import threading
-import time
 from collections import Counter as Counts
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import wait
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -39,8 +35,9 @@ from dra_driver.neuron.health.memory import MemoryFile, lasting
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.host.signals import HostReading, SignalReader
 from dra_driver.neuron.host.watch import NOTHING_READ
+from dra_driver.util import runtime
 from dra_driver.util.metrics import Sample
-from dra_driver.util.worker import Worker, in_thread
+from dra_driver.util.worker import Job, Worker
 
 WATCHING: Final = "watching the chips' health"
 MAX_INTERVAL_SECONDS: Final = 10.0
@@ -75,7 +72,7 @@ class _Known(NamedTuple):
 
     health: NodeHealth
     moment: float
-    """``time.monotonic()`` at which its reading began; minus infinity: it comes from the record."""
+    """``runtime.monotonic()`` at which its reading began; minus infinity: it comes from the record."""
 
 
 class HealthWatch:
@@ -114,15 +111,15 @@ class HealthWatch:
         self._reader = reader or SignalReader(root, HARDWARE_COUNTERS, CORE_COUNTERS)
         self._file = MemoryFile(state_dir)
         self._memory = self._written = self._file.read()
-        self._written_at = time.monotonic()
-        self._began = time.time()
+        self._written_at = runtime.monotonic()
+        self._began = runtime.now()
         self._known = _Known(health(self._memory, 0.0), -float("inf"))
         self._told: tuple[ChipHealth, ...] | None = None
         self._turn = 0
         self._again = 0
         self._hints_ignored = 0
         self._changes: Counts[int] = Counts()
-        self.decided = threading.Event()
+        self.decided = runtime.event()
         """Set once the host has been read as often as it takes to decide what is wrong with it."""
         self._bell = _Bell(self._reader)
         self.worker = Worker(WATCHING, self._round, longest=MAX_ROUND_SECONDS, woken=self._bell)
@@ -134,7 +131,7 @@ class HealthWatch:
         Chips with a graver fault keep what they have.
         """
         known = self._known
-        if time.monotonic() - known.moment <= OLD_SECONDS:
+        if runtime.monotonic() - known.moment <= OLD_SECONDS:
             return known.health
         since = int(known.health.read_at or self._began)
         return aged(known.health, since, self._reader.at, self._inventory().chip_indexes)
@@ -170,9 +167,9 @@ class HealthWatch:
         inventory = self._inventory()
         if inventory is NOTHING_READ:
             return AGAIN_SECONDS
-        moment = time.monotonic()
+        moment = runtime.monotonic()
         reading = self._read(inventory)
-        if reading is None or time.monotonic() - moment > OLD_SECONDS:
+        if reading is None or runtime.monotonic() - moment > OLD_SECONDS:
             return 0.0
         hints = self._hints(reading)
         self._memory, said = assess(self._memory, reading, hints)
@@ -193,14 +190,14 @@ class HealthWatch:
         turn = {index for index in inventory.chip_indexes if index % _CORE_TURNS == self._turn}
         every = self._bell.has_rung() or not self.decided.is_set()
         cores = None if every else turn | undecided_cores(self._memory)
-        result = in_thread(lambda: self._reader.read(inventory, cores), name="reading the chips' health")
+        job = Job(lambda: self._reader.read(inventory, cores), name="reading the chips' health")
         # Never read: its time to answer is that of the start.
-        old_from = max(self._known.moment + OLD_SECONDS, time.monotonic() + FIRST_SECONDS)
+        old_from = max(self._known.moment + OLD_SECONDS, runtime.monotonic() + FIRST_SECONDS)
         told = False
-        while wait([result], _LOOK_SECONDS).not_done:
+        while not job.wait(_LOOK_SECONDS):
             if self.worker.stopping:
                 return None
-            if not told and time.monotonic() > old_from:
+            if not told and runtime.monotonic() > old_from:
                 told = True
                 log.error(
                     "reading %s does not end; the state of the chips is not known until it does; check the node's "
@@ -210,7 +207,7 @@ class HealthWatch:
                 self._tell(self.current)
         if told:
             log.info("the chips' health can be read again")
-        return result.result()
+        return job.result()
 
     def _hints(self, reading: HostReading) -> tuple[Hint, ...]:
         if self._hints_dir is None:
@@ -238,9 +235,9 @@ class HealthWatch:
         return bool(requests)
 
     def _remember(self) -> None:
-        overdue = time.monotonic() - self._written_at > _WRITE_SECONDS and self._memory != self._written
+        overdue = runtime.monotonic() - self._written_at > _WRITE_SECONDS and self._memory != self._written
         if (overdue or lasting(self._memory) != lasting(self._written)) and self._file.write(self._memory):
-            self._written, self._written_at = self._memory, time.monotonic()
+            self._written, self._written_at = self._memory, runtime.monotonic()
 
     def _tell(self, said: NodeHealth) -> None:
         if said.chips == self._told or self.worker.stopping:
@@ -295,7 +292,7 @@ class _Bell:
     def __init__(self, reader: SignalReader) -> None:
         self._reader = reader
         self._descriptor: int | None = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._times: deque[float] = deque(maxlen=_MOST_NOTIFIED)
         self._notified = False
         self.rung = 0
@@ -327,25 +324,16 @@ class _Bell:
         own = self._descriptor
         if own is None:
             return True
-        began = time.monotonic()
+        began = runtime.monotonic()
         heeded = len(self._times) < _MOST_NOTIFIED or began - self._times[0] > 60.0
-        ready = _poll(own, self._reader.event_files.values() if heeded else (), timeout)
+        ready = runtime.poll((own,), self._reader.event_files.values() if heeded else (), timeout)
         if ready and own not in ready:
             self.rung += 1
             self._notified = True
-            self._times.append(time.monotonic())
+            self._times.append(runtime.monotonic())
             # A device that notifies all the time must not have the host read all the time.
-            _poll(own, (), max(0.0, began + AGAIN_SECONDS - time.monotonic()))
+            runtime.poll((own,), (), max(0.0, began + AGAIN_SECONDS - runtime.monotonic()))
         return bool(ready)
-
-
-def _poll(own: int, files: Collection[int], timeout: float | None) -> set[int]:
-    """The descriptors that are ready: ``own`` to be read, the others with a notification (POLLPRI, POLLERR)."""
-    poll = select.poll()
-    poll.register(own, select.POLLIN)
-    for descriptor in files:
-        poll.register(descriptor, select.POLLPRI)
-    return {descriptor for descriptor, _ in poll.poll(None if timeout is None else timeout * 1000)}
 
 
 def aged(known: NodeHealth, since: int, hanging_at: str, indexes: Collection[int] = ()) -> NodeHealth:

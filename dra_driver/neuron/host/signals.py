@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from dra_driver.neuron.host.findings import Findings, shown
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.host.sysfs import HostFiles, Reading
 from dra_driver.neuron.topology.instance_types import lookup
+from dra_driver.util import runtime
 from dra_driver.util.text import one_line
 
 HARDWARE: Final = "stats/hardware"
@@ -137,7 +137,7 @@ class SignalReader:
         self._follow_events(HostFiles(self._root), {})
 
     def _host(self, inventory: NodeInventory, cores_of: Collection[int] | None) -> HostReading:
-        read_at, uptime = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
+        read_at, uptime = runtime.now(), runtime.uptime()
         if not 0.0 <= uptime - self._looked_up < LOOK_UP_SECONDS:
             self._files, self._looked_up = HostFiles(self._root), uptime
         version = self._read(self._files, MODULE_VERSION)

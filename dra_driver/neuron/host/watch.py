@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Final
 from dra_driver.neuron.host.discover import discover, renew
 from dra_driver.neuron.host.inventory import Finding, NodeInventory
 from dra_driver.neuron.host.sysfs import HostFiles
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Worker
 
@@ -64,7 +63,7 @@ class HostWatch:
         self._on_change = on_change
         self._interval = interval
         self._busy_interval = busy_interval
-        self._scanned = threading.Event()
+        self._scanned = runtime.event()
         self._reading_since: float | None = None
         """When the scan under way began; None between two. Who reads the host while a scan hangs would hang too."""
         self._current = NOTHING_READ
@@ -91,7 +90,7 @@ class HostWatch:
             DriverError: the host's files hang, and who reads them would too.
         """
         began = self._reading_since
-        lasts = 0.0 if began is None else time.monotonic() - began
+        lasts = 0.0 if began is None else runtime.monotonic() - began
         if not self._scanned.is_set() or lasts > MAX_ROUND_SECONDS:
             hangs = f"has made no progress for {lasts:.0f} s" if self._scanned.is_set() else "has not ended yet"
             raise DriverError(
@@ -123,7 +122,7 @@ class HostWatch:
         """Scan once, in this thread: for those that do without ``start``. Raises what ``on_change`` does."""
         self._read_labels()
         before, files = self._current, HostFiles(self._root)
-        self._reading_since = time.monotonic()
+        self._reading_since = runtime.monotonic()
         try:
             self._current = discover(self._root, self._last_labels, before, files)
             self._files = files

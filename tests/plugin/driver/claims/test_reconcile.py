@@ -18,6 +18,7 @@ from dra_driver.kube.cdi import encode
 from dra_driver.kube.kubelet.client import CallError
 from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import LATER, NODE, SETTINGS, ApiServer, Node, claim, host, plan, result, uid, without
 from tests.eventually import eventually
@@ -403,23 +404,20 @@ def test_the_api_servers_word_alone_frees_no_chip_of_a_claim_whose_file_cannot_b
 
 @pytest.mark.parametrize("step", [7200.0, -7200.0], ids=["forward", "back"])
 @pytest.mark.parametrize("file_system", ["tmpfs", "ext4"])
-def test_setting_the_clock_frees_no_chip(
-    node: Node, api: ApiServer, monkeypatch: pytest.MonkeyPatch, file_system: str, step: float
-) -> None:
+def test_setting_the_clock_frees_no_chip(node: Node, api: ApiServer, file_system: str, step: float) -> None:
     mount_on(node, file_system)
     item = api.put(claim(1, [4]))
     node.prepare(item)
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + step)
-    api.delete(item)
-    spoil(node, item)
-    for _ in range(10):
-        assert later(node, CHECK_DOUBTFUL) == []
-    with pytest.raises(DriverError):
-        node.prepare(api.put(claim(2, [4])))
-    node.reboot(tmpfs=file_system == "tmpfs")
-    assert [later(node, CHECK_DOUBTFUL) for _ in range(3)] == [[], [], [("release", uid(1))]]
-    assert node.prepare(api.put(claim(2, [4])))
+    with runtime.use(runtime.Runtime(now=lambda: time.time() + step)):
+        api.delete(item)
+        spoil(node, item)
+        for _ in range(10):
+            assert later(node, CHECK_DOUBTFUL) == []
+        with pytest.raises(DriverError):
+            node.prepare(api.put(claim(2, [4])))
+        node.reboot(tmpfs=file_system == "tmpfs")
+        assert [later(node, CHECK_DOUBTFUL) for _ in range(3)] == [[], [], [("release", uid(1))]]
+        assert node.prepare(api.put(claim(2, [4])))
 
 
 def mount_on(node: Node, file_system: str) -> None:
