@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -491,7 +492,7 @@ def test_pods_that_come_and_end_without_nodes_do_not_fill_the_record(server: Api
             ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
             server.store.update("pods", f"a/p-{number}", ending)
             add(f"p-{number + 1}")
-            eventually(lambda name=f"p-{number + 1}": server_of(server, name))
+            eventually(partial(server_of, server, f"p-{number + 1}"))
     assert len(json.loads(server.store.get("configmaps", f"{SYSTEM}/{LEASE_NAME}")["data"]["state"])["placed"]) == 2
 
 
