@@ -285,9 +285,11 @@ def test_who_asks_while_a_later_scan_hangs_is_refused_instead_of_hanging_too(
 ) -> None:
     monkeypatch.setattr(host_watch, "MAX_ROUND_SECONDS", 0.2)
     go_on = threading.Event()
+    begun: list[float] = []
     read = sysfs._read_all
 
     def hang(path: str) -> bytes:
+        begun.append(time.monotonic())
         go_on.wait(30)
         return read(path)
 
@@ -297,6 +299,8 @@ def test_who_asks_while_a_later_scan_hangs_is_refused_instead_of_hanging_too(
         monkeypatch.setattr(sysfs, "_read_all", hang)
         watch.rescan()
         try:
+            # The worker may be overdue before its scan has begun.
+            eventually(lambda: begun and time.monotonic() - begun[0] > 0.3, PATIENCE, "a scan that hangs")
             eventually(watch.worker.stuck, PATIENCE, "the truth")
             with pytest.raises(DriverError):
                 watch.now()
