@@ -71,18 +71,30 @@ class Evictor:
     def evict(self, node: str) -> list[Left]:
         """Ask once for the eviction of each pod that must leave; returns those that are still there.
 
+        After trouble with one pod, such as a webhook that hangs, no other of its namespace is asked for.
+
         Raises:
-            ApiError: the pods cannot be listed, or the server has trouble.
+            ApiError: the pods cannot be listed, or the server has trouble with all of them.
         """
         selector = (("fieldSelector", f"spec.nodeName={node}"),)
         pods, _ = Collection(self._transport, PODS, selector, timeout=REQUEST_SECONDS).select(_in_short)
         left = []
+        trouble: dict[str, ApiError] = {}
+        answered = False
         for pod in to_leave(pods):
-            why = "it is ending"
-            if pod.metadata.deletion_timestamp is None:
+            namespace, why = pod.metadata.namespace, "it is ending"
+            if pod.metadata.deletion_timestamp is None and namespace not in trouble:
                 self._well(MAX_ROUND_SECONDS)
-                why = self._evict(pod) if self._may_act() else "this replica no longer leads"
-            left.append(Left(f"{pod.metadata.namespace}/{pod.metadata.name}", why))
+                try:
+                    why = self._evict(pod) if self._may_act() else "this replica no longer leads"
+                    answered = True
+                except ApiError as error:
+                    trouble[namespace] = error
+            if namespace in trouble:
+                why = one_line(str(trouble[namespace]), 300)
+            left.append(Left(f"{namespace}/{pod.metadata.name}", why))
+        if trouble and not answered:
+            raise next(iter(trouble.values()))
         return left
 
     def _evict(self, pod: Pod) -> str:

@@ -2,8 +2,9 @@
 
 One thread decides and writes. Each write names the state of the object that it rests on (UID and resource version), and
 the server's answer is taken into account before the next decision. A write without a clear answer may still be carried
-out later: its pod counts as assigned until the answer is there or the pod has another version. A namespace in which a
-write fails is left alone for a time that grows, since its owners may have made objects, or webhooks, that fail always.
+out later: its pod counts as assigned until the answer is there or the pod has another version. What cannot be written
+is tried again ever less often, and its namespace comes after all others for a while: its owners may have made objects
+that are too large, or webhooks that fail or hang, and nobody else is to wait for them.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +32,7 @@ from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.servers import memberships
 from dra_driver.ultraserver.placer.snapshot import read_kept, snapshot, write_kept
+from dra_driver.ultraserver.placer.trouble import Trouble
 from dra_driver.ultraserver.placer.values import (
     GROUP_LABEL,
     LWS_GROUP_LABEL,
@@ -50,7 +51,7 @@ from dra_driver.ultraserver.placer.values import (
     WarnNode,
 )
 from dra_driver.ultraserver.placer.watched import MEMBERS, Member, has_our_devices, is_member, of_a_server
-from dra_driver.util.worker import MAX_ROUND_SECONDS, Backoff
+from dra_driver.util.worker import MAX_ROUND_SECONDS
 
 NAME: Final = "neuron-dra-driver-placer"
 KEY: Final = "state"
@@ -88,10 +89,13 @@ class Memory:
 
 LOOK_SECONDS: Final = 5.0
 """Longest time between two decisions; less for short timeouts."""
-REFUSED_SECONDS: Final = 60.0
-"""A pod that the API server did not let us assign is left alone for so long, so that it blocks no UltraServer."""
-MAX_PAUSE_SECONDS: Final = 300.0
-"""Longest pause of a namespace in which writes fail."""
+SLOW_SECONDS: Final = 1.0
+"""Events of a namespace where one takes longer wait for a while: a webhook hangs, or the API server does."""
+MAX_SLOW_SECONDS: Final = 10.0
+"""Of writes without a clear answer, or of slow Events, after one decision; then the next one is made, in which those
+that have failed come last."""
+LATE_SECONDS: Final = 70.0
+"""What the API server was sent is carried out within so long or never (kube-apiserver, ``--request-timeout``: 60 s)."""
 MAX_EVENTS: Final = 100
 """Events that are written about what waits after one decision; the rest follows after the next ones."""
 
@@ -106,31 +110,15 @@ _SELECTORS: Final = {
 }
 
 
-class Pauses:
-    """Namespaces that are left alone, since a write there has failed: from one second, doubled by each failure."""
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """An assignment of which nobody knows whether it was made."""
 
-    def __init__(self) -> None:
-        self._backoffs: dict[str, Backoff] = {}
-        self._ends: dict[str, float] = {}
-
-    def begin(self, namespace: str, now: float) -> None:
-        """A write there has failed."""
-        backoff = self._backoffs.setdefault(namespace, Backoff(first=1.0, cap=MAX_PAUSE_SECONDS))
-        self._ends[namespace] = now + backoff.next()
-
-    def end(self, namespace: str) -> None:
-        """A write there has succeeded."""
-        self._backoffs.pop(namespace, None)
-        self._ends.pop(namespace, None)
-
-    def lasts(self, namespace: str, now: float) -> bool:
-        """Whether the namespace is left alone."""
-        return now < self._ends.get(namespace, now)
-
-    def forget_all_but(self, namespaces: set[str]) -> None:
-        """Forget the others: there may be new ones without end."""
-        self._backoffs = {name: backoff for name, backoff in self._backoffs.items() if name in namespaces}
-        self._ends = {name: end for name, end in self._ends.items() if name in namespaces}
+    action: Assign
+    sent: float
+    """When it was sent without a clear answer for the last time."""
+    refused: bool = False
+    """Whether it was refused when it was sent again; what was sent before may still be carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +171,13 @@ class Placer(Term):
         self._pods = Collection(transport, MEMBERS, timeout=REQUEST_SECONDS)
         self._memory = Memory(transport, namespace)
         self._recorder = EventRecorder(transport, NAME)
-        self._undecided: dict[str, Assign] = {}
-        """By UID of the pod: assignments without a clear answer."""
-        self._pauses = Pauses()
-        self._refused: dict[str, float] = {}
-        """UID of a pod that the API server does not let us change, to the time until which it is left alone."""
-        self._done: list[News] = []
+        self._doubts: dict[str, Doubt] = {}
+        """By UID of the pod."""
+        self._trouble = Trouble()
+        """By UID of a pod, or key of a group that is to be released."""
+        self._event_trouble = Trouble()
+        """By namespace: where Events are slow."""
+        self._outcomes: list[News] = []
         """What was done, and is yet to be told."""
 
     def informers(self) -> Sequence[Informer[Any]]:
@@ -198,11 +187,10 @@ class Placer(Term):
     @property
     def uncertain(self) -> bool:
         """Whether a write got no answer, so that it may still be carried out."""
-        return bool(self._undecided)
+        return bool(self._doubts)
 
     def look(self) -> None:
         """One decision and its actions."""
-        self._act(list(self._undecided.values()))
         now = self._clock()
         seen = snapshot(
             self._nodes.objects(),
@@ -211,6 +199,7 @@ class Placer(Term):
             self._candidates(now),
             self._memory.read(),
         )
+        seen = replace(seen, troubled=frozenset(pod.namespace for pod in seen.pods if self._troubled(pod.namespace)))
         actions = decide(seen, now, self._rules)
         assigned = {action.pod.uid: action.place for action in actions if isinstance(action, Assign)}
         members = memberships(seen)
@@ -219,59 +208,74 @@ class Placer(Term):
             placed = {pod.uid: "=".join(pod.placed) for pod in seen.pods if pod.placed and not pod.gone}
             self._memory.place(placed | assigned, members, now)
         self._recorder.forget_all_but({pod.uid for pod in seen.pods} | {node.uid for node in seen.nodes})
-        self._act(actions)
+        self._act([*actions, *(doubt.action for doubt in self._doubts.values() if not doubt.refused)])
         # Not before: a tenant may have thousands of groups wait, and others should not wait until all of them are told.
-        self._tell([*_turns(_news(actions))])
-        self._surprised = self._surprised or bool(self._undecided)
+        self._write_events([*_turns(_news(actions))])
+        self._surprised = self._surprised or bool(self._doubts)
 
     def _candidates(self, now: float) -> list[GroupPod]:
-        """All pods of groups and those with the gate, except those that cannot be assigned at the moment."""
-        self._refused = {uid: until for uid, until in self._refused.items() if until > now}
+        """All pods of groups and those with the gate, except those that could not be assigned a short time ago."""
+        self._trouble.forget(now)
+        self._event_trouble.forget(now)
         pods = {member.pod.uid: member.pod for informer in self._members.values() for member in informer.objects()}
-        self._undecided = {
-            uid: action
-            for uid, action in self._undecided.items()
-            if uid in pods and pods[uid].version == action.pod.version
+        self._doubts = {
+            uid: doubt
+            for uid, doubt in self._doubts.items()
+            if uid in pods
+            and pods[uid].version == doubt.action.pod.version
+            and not (doubt.refused and now > doubt.sent + LATE_SECONDS)
         }
-        self._pauses.forget_all_but({pod.namespace for pod in pods.values()})
-        for uid, action in self._undecided.items():
-            pods[uid] = replace(pods[uid], gated=False, placed=(action.label, action.server))
-        return [pod for uid, pod in pods.items() if not (pod.gated and self._left_alone(pod, now))]
+        for uid, doubt in self._doubts.items():
+            pods[uid] = replace(pods[uid], gated=False, placed=(doubt.action.label, doubt.action.server))
+        return [pod for uid, pod in pods.items() if not pod.gated or self._trouble.due(uid, now)]
 
-    def _left_alone(self, pod: GroupPod, now: float) -> bool:
-        return pod.uid in self._refused or self._pauses.lasts(pod.namespace, now)
+    def _troubled(self, namespace: str) -> bool:
+        return self._trouble.lasts(namespace, self._clock())
 
     def _act(self, actions: Iterable[Action]) -> None:
         """What fails for one namespace does not keep the others waiting."""
-        for action in actions:
-            if not self._may_act():
+        unclear: set[str] = set()
+        slow = 0.0
+        for action in sorted(actions, key=lambda action: self._troubled(_namespace(action))):
+            if not self._may_act() or slow > MAX_SLOW_SECONDS:
                 return
-            match action:
-                case Assign(pod) | Annotate(pod) if not self._left_alone(pod, self._clock()):
-                    self._try(pod.namespace, partial(self._change, action))
-                case Evict(_, released) if not self._pauses.lasts(released.namespace, self._clock()):
-                    self._try(released.namespace, partial(self._release, action))
+            namespace, item, started = _namespace(action), _item(action), self._clock()
+            if namespace in unclear or not self._trouble.due(item, started):
+                continue
+            self._well(MAX_ROUND_SECONDS)  # each write takes its time
+            try:
+                match action:
+                    case Assign() | Annotate():
+                        done = self._change(action)
+                    case Evict():
+                        done = self._release(action)
+                    case EmitEvent() | WarnNode():
+                        continue
+            except ApiError as error:
+                log.warning("namespace %s: %s", namespace, error)
+                done = False
+                unclear.add(namespace)
+                slow += self._clock() - started
+            if done:
+                self._trouble.succeeded(item)
+            else:
+                self._trouble.failed(item, namespace, self._clock())
 
-    def _try(self, namespace: str, write: Callable[[], bool]) -> None:
-        self._well(MAX_ROUND_SECONDS)  # each write takes its time
-        try:
-            done = write()
-        except ApiError as error:
-            log.warning("namespace %s: %s", namespace, error)
-            done = False
-        if done:
-            self._pauses.end(namespace)
-        else:
-            self._pauses.begin(namespace, self._clock())
-
-    def _tell(self, waits: Iterable[News]) -> None:
-        done, self._done = self._done, []
-        left = MAX_EVENTS + len(done)
-        for news in [*done, *waits]:
-            if not left or not self._may_act():
+    def _write_events(self, waits: Iterable[News]) -> None:
+        outcomes, self._outcomes = self._outcomes, []
+        left, slow = MAX_EVENTS + len(outcomes), 0.0
+        for news in [*outcomes, *waits]:
+            if not left or not self._may_act() or slow > MAX_SLOW_SECONDS:
                 return
+            namespace, started = news.about.namespace, self._clock()
+            if not self._event_trouble.due(namespace, started):
+                continue
             self._well(MAX_ROUND_SECONDS)
             left -= self._recorder.record(news.about, news.reason, news.message, wrong=news.wrong)
+            took = self._clock() - started
+            if took > SLOW_SECONDS:
+                slow += took
+                self._event_trouble.failed(namespace, namespace, self._clock())
 
     def _change(self, action: Assign | Annotate) -> bool:
         """Returns whether the pod has changed, by this or something else. Raises ApiError for no clear answer."""
@@ -282,30 +286,33 @@ class Placer(Term):
             if error.undecided:
                 self._doubt(action)
                 raise
-            self._undecided.pop(pod.uid, None)
+            changed = error.status in (404, 409)
+            if changed:
+                self._doubts.pop(pod.uid, None)
+            elif pod.uid in self._doubts:
+                self._doubts[pod.uid] = replace(self._doubts[pod.uid], refused=True)
             self._refuse(pod, error)
-            return error.status in (404, 409)
-        self._undecided.pop(pod.uid, None)
+            return changed
+        self._doubts.pop(pod.uid, None)
         if isinstance(action, Assign):
             log.info("pod %s/%s goes to %s", pod.namespace, pod.name, action.server)
             text = f"UltraServer {action.server} is its group's: {', '.join(action.nodes)}"
-            self._done.append(News(_reference(pod), "Placed", text))
+            self._outcomes.append(News(_reference(pod), "Placed", text))
         return True
 
     def _doubt(self, action: Assign | Annotate) -> None:
         if isinstance(action, Annotate):
             return  # the next decision makes up for it
-        self._undecided[action.pod.uid] = action
+        self._doubts[action.pod.uid] = Doubt(action, self._clock())
         text = f"the API server gives no clear answer whether it goes to {action.server}; it is asked again"
-        self._done.append(News(_reference(action.pod), "NotPlaced", text, wrong=True))
+        self._outcomes.append(News(_reference(action.pod), "NotPlaced", text, wrong=True))
 
     def _refuse(self, pod: GroupPod, error: ApiError) -> None:
         """The pod has changed or is gone (read it again), or the server refuses the change (wait)."""
         if error.status not in (404, 409):
             log.warning("pod %s/%s cannot be changed: %s", pod.namespace, pod.name, error)
-            self._refused[pod.uid] = self._clock() + REFUSED_SECONDS
             text = f"the API server refuses to place it: {error.message}"
-            self._done.append(News(_reference(pod), "NotPlaced", text, wrong=True))
+            self._outcomes.append(News(_reference(pod), "NotPlaced", text, wrong=True))
         self._renew(pod)
 
     def _release(self, action: Evict) -> bool:
@@ -316,7 +323,7 @@ class Placer(Term):
             log.info("pod %s/%s is deleted, so that its group is recreated: %s", pod.namespace, pod.name, action.why)
             avoid = f"it stays away from {action.released.server} until {timestamp(action.released.until)}"
             text = f"{action.why}; the group is recreated, and {avoid}"
-            self._done.append(News(_reference(pod), "Released", text, wrong=True))
+            self._outcomes.append(News(_reference(pod), "Released", text, wrong=True))
             try:
                 self._pods.delete(pod.namespace, pod.name, pod.uid, foreground=True)
             except ApiError as error:
@@ -343,6 +350,27 @@ class Placer(Term):
     def _take(self, member: Member) -> None:
         for informer in self._members.values():
             informer.wrote(member)
+
+
+def _namespace(action: Action) -> str:
+    match action:
+        case Evict(_, released):
+            return released.namespace
+        case WarnNode():
+            return ""
+        case Assign(pod) | Annotate(pod) | EmitEvent(pod):
+            return pod.namespace
+
+
+def _item(action: Action) -> Hashable:
+    """The object that an action writes, for ``Trouble``."""
+    match action:
+        case Evict(_, released):
+            return released.namespace, released.group
+        case WarnNode(node):
+            return node.uid
+        case Assign(pod) | Annotate(pod) | EmitEvent(pod):
+            return pod.uid
 
 
 def _news(actions: Iterable[Action]) -> Iterator[News]:

@@ -64,13 +64,16 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
     rules = rules or Rules()
     groups = groups_of(snapshot.pods)
     servers = servers_of(snapshot.nodes, snapshot.members)
-    ledger = ledger_of(snapshot, groups)
+    ledger = ledger_of(snapshot, groups, servers)
     actions: list[Action] = [WarnNode(node, text) for node, text in label_problems(servers).values()]
     clashing = _clashing(groups, servers)
     for group in groups:
         if group.placed:
             actions += _watch_over(group, servers, now, rules, clash=clashing.get((group.namespace, group.key), ""))
-    waiting = sorted((group for group in groups if group.gated and not group.placed), key=lambda group: group.arrival)
+    waiting = sorted(
+        (group for group in groups if group.gated and not group.placed),
+        key=lambda group: (group.namespace in snapshot.troubled, group.arrival),
+    )
     queue = _Queue(servers, ledger, snapshot.released, now, rules)
     for group in waiting:
         actions += queue.serve(group)
@@ -179,7 +182,7 @@ class _Queue:
     """By label, the servers that may be free: most groups wait while there are none."""
 
     def __post_init__(self) -> None:
-        self._close()
+        self.open = self._open_servers()
 
     def serve(self, group: PodGroup) -> Iterator[Action]:
         """Assign a server to the group, or explain why there is none."""
@@ -201,7 +204,7 @@ class _Queue:
         server = choose(group, shape, self.open, self.ledger, avoided)
         if server is not None:
             self.ledger.give(server, group)
-            self._close()
+            self.open = self._open_servers()
             for pod in group.gated[: shape.size]:
                 yield _assign(pod, server, self.now)
             return
@@ -214,11 +217,10 @@ class _Queue:
             kept = to_keep(candidates, self.ledger, self.now - group.arrival[0], self.rules.hold)
             if kept is not None:
                 self.ledger.keep(kept, group)
-                self._close()
+                self.open = self._open_servers()
 
-    def _close(self) -> None:
-        """Take from the open servers those that are not any more."""
-        self.open = {
+    def _open_servers(self) -> dict[str, list[Server]]:
+        return {
             label: [server for server in of_label if self.ledger.may_be_free(server)]
             for label, of_label in self.servers.items()
         }

@@ -100,10 +100,10 @@ def groups_of(pods: Iterable[GroupPod]) -> list[PodGroup]:
     ordered = {
         key: sorted(found, key=lambda pod: (not pod.leader, pod.name, pod.uid)) for key, found in members.items()
     }
-    return [PodGroup(namespace, key, _that_count(found)) for (namespace, key), found in sorted(ordered.items())]
+    return [PodGroup(namespace, key, _within_bounds(found)) for (namespace, key), found in sorted(ordered.items())]
 
 
-def _that_count(pods: Iterable[GroupPod]) -> tuple[GroupPod, ...]:
+def _within_bounds(pods: Iterable[GroupPod]) -> tuple[GroupPod, ...]:
     left = MAX_GATED
     found = []
     for pod in pods:

@@ -204,10 +204,14 @@ def label_problems(servers: Mapping[str, Sequence[Server]]) -> dict[str, tuple[S
     return found
 
 
-def ledger_of(snapshot: Snapshot, groups: Iterable[PodGroup]) -> Ledger:
-    """What is in use: by claims, by pods of groups, and by assigned groups whose pods lack nodes."""
+def ledger_of(snapshot: Snapshot, groups: Iterable[PodGroup], servers: Mapping[str, Sequence[Server]]) -> Ledger:
+    """What is in use: by claims, by pods of groups, and by assigned groups whose pods lack nodes.
+
+    A pod that ends where its server has no node uses that node alone: a kubelet may never say that a pod has ended.
+    """
     uses = {node.name: Use(f"claim {node.claim}", foreign=True) for node in snapshot.nodes if node.claim}
     lws_groups: dict[str, set[tuple[str, str]]] = {}
+    names_of = {(server.label, server.id): server.names for by_id in servers.values() for server in by_id}
     nodes_of: dict[tuple[str, str], list[str]] = {}
     for node in snapshot.nodes:
         for label in NODES_OF.keys() & node.labels.keys():
@@ -215,7 +219,13 @@ def ledger_of(snapshot: Snapshot, groups: Iterable[PodGroup]) -> Ledger:
     for group in groups:
         scheduled = [pod for pod in group.pods if pod.node and not pod.finished]
         here = {pod.node for pod in scheduled}
-        reserved = {name for place in group.servers for name in nodes_of.get(place, ())}
+        holders = (pod for pod in group.pods if pod.placed and not pod.gone)
+        places = {
+            pod.placed
+            for pod in holders
+            if pod.placed and not (pod.ending and pod.node not in names_of.get(pod.placed, frozenset()))
+        }
+        reserved = {name for place in places for name in nodes_of.get(place, ())}
         # Where a pod that was not assigned runs is for its claims to say: its author may name any node and any claim.
         mine = reserved | {pod.node for pod in scheduled if pod.placed}
         uses |= {name: Use(f"group {group.name}", foreign=False) for name in mine}

@@ -34,13 +34,13 @@ def snapshot(
             for node in nodes
             if any(node.metadata.labels.get(label) for label in NODES_OF)
         ),
-        pods=tuple(_placed(pod, kept.placed.get(pod.uid, "")) for pod in pods),
+        pods=tuple(_with_place(pod, kept.placed.get(pod.uid, "")) for pod in pods),
         released=kept.released,
         members=kept.members,
     )
 
 
-def _placed(pod: GroupPod, place: str) -> GroupPod:
+def _with_place(pod: GroupPod, place: str) -> GroupPod:
     """The pod where the placer assigned it, if it is still there.
 
     Nothing on the pod can prove that: its author chooses labels, annotations and node selector, and with the name of a

@@ -159,6 +159,8 @@ class Snapshot:
     released: tuple[Released, ...] = ()
     members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """As in ``PlacerRecord``."""
+    troubled: frozenset[str] = frozenset()
+    """Namespaces in which writes have failed a short time ago: all others are served first."""
 
 
 @dataclass(frozen=True, slots=True)

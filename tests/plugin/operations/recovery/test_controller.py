@@ -200,6 +200,27 @@ def test_a_disruption_budget_is_waited_for_and_named(server: ApiServer) -> None:
     assert pods(server) == set()
 
 
+@pytest.mark.parametrize("status", [0, 429, 500, 503])
+def test_pods_of_a_namespace_where_nothing_can_be_evicted_keep_no_others_on_the_node(
+    server: ApiServer, status: int
+) -> None:
+    """A webhook there fails, or hangs."""
+    add_node(server, "a")
+    for name in ("first", "second"):
+        add_pod(server, name, "a", metadata={"namespace": "evil"})
+    add_pod(server, "training", "a")
+    fault: dict[str, str] = {"path": "/namespaces/evil/.*/eviction"}
+    if status:
+        server.fail(status, 10**6, message="failed calling webhook", **fault)
+    else:
+        server.drop(10**6, **fault)
+    sicken(server, "a")
+    with recovering(server):
+        eventually(lambda: pods(server) == {"first", "second"})
+        eventually(lambda: any("evil/second" in text for text in said(server, "a", "Drains")))
+    assert not requested(server, "a")
+
+
 def test_a_pod_that_was_made_again_under_its_name_is_not_evicted(server: ApiServer) -> None:
     add_node(server, "a")
     add_pod(server, "p", "a")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.leading import RESIGN_SECONDS
 from dra_driver.neuron.names import SERVER_2, SERVER_4
+from dra_driver.ultraserver.placer import controller
 from dra_driver.ultraserver.placer.controller import LEASE_NAME, MAX_EVENTS, Placer, PlacerService
 from dra_driver.ultraserver.placer.values import (
     GATE,
@@ -109,6 +110,21 @@ def placing(
         service.stop()
 
 
+@contextmanager
+def term_of(server: ApiServer, pods: int, well: Callable[[float], None] = lambda _: None) -> Iterator[Placer]:
+    """A term whose looks the test takes, once it has seen two servers and so many pods."""
+    term = Placer(server.transport(), SYSTEM, Rules(), lambda: True, well)
+    for informer in term.informers():
+        informer.start()
+    try:
+        eventually(lambda: all(informer.current for informer in term.informers()))
+        eventually(lambda: sum(len(informer.objects()) for informer in term.informers()) >= 8 + 8 + pods)
+        yield term
+    finally:
+        for informer in term.informers():
+            informer.stop()
+
+
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
     with ApiServer() as running:
@@ -147,16 +163,8 @@ def test_a_crowd_that_waits_keeps_nobody_from_a_server_and_few_from_being_told(s
     add_leader(server, "confused", 3, namespace="c")
     add_leader(server, "late", namespace="d")
     promises: list[float] = []
-    term = Placer(server.transport(), SYSTEM, Rules(), lambda: True, promises.append)
-    for informer in term.informers():
-        informer.start()
-    try:
-        eventually(lambda: all(informer.current for informer in term.informers()))
-        eventually(lambda: sum(len(informer.objects()) for informer in term.informers()) >= 2 * MAX_EVENTS + 11)
+    with term_of(server, 2 * MAX_EVENTS + 3, promises.append) as term:
         term.look()
-    finally:
-        for informer in term.informers():
-            informer.stop()
     writes = [request for request in server.requests if request.method in ("PATCH", "POST")]
     kinds = ["event" if "/events" in request.path else "pod" for request in writes if "configmaps" not in request.path]
     assert kinds == ["pod"] * 2 + ["event"] * (2 + MAX_EVENTS), "two get a server, and are told so beside the others"
@@ -460,6 +468,60 @@ def test_a_pod_of_which_nobody_knows_whether_it_is_assigned_holds_its_server_and
     assert server.count("PATCH", "/pods/four-1$") == 0
 
 
+@pytest.mark.parametrize("status", [0, 401, 403, 500, 503])
+def test_a_pod_that_cannot_be_written_keeps_no_other_of_its_namespace_waiting(server: ApiServer, status: int) -> None:
+    add_leader(server, "bad-0")
+    if status:
+        server.fail(status, 10**6, method="PATCH", path="/pods/bad-0$")
+    else:
+        server.drop(10**6, method="PATCH", path="/pods/bad-0$")
+    with placing(server):
+        eventually(lambda: server.count("PATCH", "/pods/bad-0$") > 3)
+        add_leader(server, "four-0")
+        eventually(lambda: server_of(server, "four-0"))
+
+
+def test_a_group_beside_a_pod_that_cannot_be_written_is_released(server: ApiServer) -> None:
+    add_leader(server, "old-0")
+    with placing(server, timeout=1.0):
+        eventually(lambda: server_of(server, "old-0"))
+        server.fail(500, 10**6, method="PATCH", path="/pods/")
+        add_leader(server, "bad-0")
+        eventually(lambda: server.count("PATCH", "/pods/bad-0$") > 1)
+        eventually(lambda: "deletionTimestamp" in pod(server, "old-0")["metadata"])
+
+
+def test_of_a_namespace_where_events_hang_one_is_tried_and_others_are_told(server: ApiServer) -> None:
+    for number in range(10):
+        add_leader(server, f"crowd-{number}", 3, namespace="a")
+    add_leader(server, "four-0", namespace="b")
+    server.delay(60.0, 10**6, method="POST", path="/namespaces/a/events$")
+    with term_of(server, pods=11) as term:
+        term.look()
+    assert server.count("POST", "/namespaces/a/events$") == 1
+    assert server_of(server, "four-0", "b")
+    assert messages(server, "four-0")
+
+
+def test_where_an_assignment_may_take_effect_late_its_server_is_held(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its repeat is refused, but not what was sent before."""
+    monkeypatch.setattr(controller, "LATE_SECONDS", 10**6)
+    add_leader(server, "late-0")
+    for name in ("other-0", "other-1"):
+        add_leader(server, name, namespace="b")
+    server.drop(1, method="PATCH", path="/pods/late-0$")
+    server.fail(403, 10**6, method="PATCH", path="/pods/late-0$", message="a policy says no")
+    with placing(server):
+        eventually(lambda: server.count("PATCH", "/pods/late-0$") > 1)
+        add_leader(server, "confused", 3, namespace="c")
+        eventually(lambda: messages(server, "confused"))  # by a later decision
+        assert [server_of(server, name, "b") for name in ("other-0", "other-1")] == ["s1", ""]
+        monkeypatch.setattr(controller, "LATE_SECONDS", 0)
+        eventually(lambda: server_of(server, "other-1", "b") == "s0")
+
+
 @pytest.mark.parametrize("message", ["etcdserver: request is too large", "whatever"])
 def test_a_crowd_that_cannot_be_written_keeps_nobody_waiting(server: ApiServer, message: str) -> None:
     for number in range(30):
@@ -501,17 +563,9 @@ def test_pods_that_are_too_large_to_be_written_cost_one_look(server: ApiServer) 
         add_leader(server, f"large-{number}")
     add_leader(server, "other", namespace="b")
     server.fail(500, 10**6, method="PATCH", path="/pods/large-", message="etcdserver: request is too large")
-    term = Placer(server.transport(), SYSTEM, Rules(), lambda: True, lambda _: None)
-    for informer in term.informers():
-        informer.start()
-    try:
-        eventually(lambda: all(informer.current for informer in term.informers()))
-        eventually(lambda: sum(len(informer.objects()) for informer in term.informers()) >= 8 + 8 + 6)
+    with term_of(server, pods=6) as term:
         for _ in range(3):  # two servers, six groups
             term.look()
-    finally:
-        for informer in term.informers():
-            informer.stop()
     assert server_of(server, "other", "b")
 
 

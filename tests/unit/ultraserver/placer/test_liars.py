@@ -214,6 +214,19 @@ def test_who_fills_the_place_of_an_absent_node_leaves_it_when_that_comes_back(sa
         world.pods.clear()
 
 
+def test_a_pod_that_never_ends_on_a_node_that_is_not_the_servers_keeps_that_node_alone() -> None:
+    liar = ServerNode("a-liar", OLDER_CLAIMS, created=1.0)
+    world = World(list(HONEST[:4]))
+    leader = world.arrive("four", 4)
+    world.place()
+    world.bind(leader, "a-liar")
+    world.pods[leader.uid] = replace(world.pods[leader.uid], ending=True)
+    world.arrive("next", 4, "b")
+    for nodes in ([liar, *HONEST[:4]], HONEST[:4]):
+        world.nodes = list(nodes)
+        assert assigned(world.decide())["next"].nodes == tuple(NAMES[:4])
+
+
 def test_of_the_nodes_that_a_server_had_the_latest_are_remembered() -> None:
     world = World(list(HONEST[:4]))
     for number in range(MAX_ABSENT + 3):

@@ -1,0 +1,45 @@
+"""Which objects could not be written, when they are tried again, and in which namespaces they are."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+from dra_driver.util.worker import Backoff
+
+MAX_RETRY_SECONDS: Final = 300.0
+"""Longest wait until what could not be written is tried again."""
+TROUBLE_SECONDS: Final = 60.0
+"""A namespace comes after all others for so long after a write there has failed."""
+
+
+class Trouble:
+    """Writes that have failed: when each object is tried again, and in which namespaces that was a short time ago."""
+
+    def __init__(self) -> None:
+        self._retries: dict[Hashable, tuple[Backoff, float]] = {}
+        self._namespaces: dict[str, float] = {}
+
+    def failed(self, item: Hashable, namespace: str, now: float) -> None:
+        """A write of the object, which is in that namespace, has failed."""
+        backoff, _ = self._retries.get(item, (Backoff(first=1.0, cap=MAX_RETRY_SECONDS), 0.0))
+        self._retries[item] = backoff, now + backoff.next()
+        self._namespaces[namespace] = now
+
+    def succeeded(self, item: Hashable) -> None:
+        """A write of the object has succeeded."""
+        self._retries.pop(item, None)
+
+    def due(self, item: Hashable, now: float) -> bool:
+        """Whether the object may be tried."""
+        _, due = self._retries.get(item, (None, now))
+        return now >= due
+
+    def lasts(self, namespace: str, now: float) -> bool:
+        """Whether writes have failed there: others go first."""
+        return now < self._namespaces.get(namespace, -TROUBLE_SECONDS) + TROUBLE_SECONDS
+
+    def forget(self, now: float) -> None:
+        """Forget what is over: objects and namespaces come and go."""
+        self._retries = {item: retry for item, retry in self._retries.items() if now < retry[1] + MAX_RETRY_SECONDS}
+        self._namespaces = {name: at for name, at in self._namespaces.items() if now < at + TROUBLE_SECONDS}
