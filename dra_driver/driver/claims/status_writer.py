@@ -239,7 +239,7 @@ class ClaimStatusWriter:
         elif replaced:
             claim.known = None
         # 500 is also the answer where a webhook fails, or a claim would get too long: that is the claim's own trouble.
-        elif isinstance(error, Unreachable) or error.status == 429 or error.status > 500:
+        elif not error.of_a_webhook and (isinstance(error, Unreachable) or error.status == 429 or error.status > 500):
             self._not_before = self._clock() + self._backoff.next(error.retry_after)
             claim.due = self._clock()  # after all others that are due: it may be this claim's own trouble
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -47,9 +48,20 @@ class ApiError(DriverError):
         server answers both with 500 (kubernetes/kubernetes issue 112152). Whoever can bring that about for one object
         must not be able to have anybody wait for it.
         """
+        if self.of_a_webhook:
+            return False
         if self.status == 500:
             return not any(text in self.message for text in _NEVER_STORED)
         return self.status in _UNDECIDED or self.status > 500
+
+    @property
+    def of_a_webhook(self) -> bool:
+        """Whether an admission webhook refused the request: status and wait are then what its author chose.
+
+        The API server puts the text before whatever the webhook says (kubernetes
+        ``apiserver/pkg/admission/plugin/webhook/errors``, ``ToStatusErr``).
+        """
+        return _WEBHOOK_DENIED.match(self.message) is not None
 
 
 class Unreachable(ApiError):  # noqa: N818 # reads as what it says: `except Unreachable`
@@ -66,6 +78,7 @@ class TooLarge(DecodeError):  # noqa: N818 # reads as what it says: `except TooL
 
 _UNDECIDED: Final = frozenset({0, 401, 429})
 """HTTP statuses below 500 that do not say whether a change was made."""
+_WEBHOOK_DENIED: Final = re.compile(r'admission webhook "[^"]*" denied the request')
 _NEVER_STORED: Final = ("failed calling webhook", "request is too large", "message larger than max")
 
 _REMEDIES = {

@@ -114,7 +114,7 @@ class Term(ABC):
         self.last_error = ""
         if self._surprised:
             self._surprised = False
-            return self._backoff.next()
+            return min(self._backoff.next(), self._look_seconds)
         self._backoff.reset()
         return self._look_seconds
 

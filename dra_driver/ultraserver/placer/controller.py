@@ -173,6 +173,7 @@ class Placer(Term):
         self._recorder = EventRecorder(transport, NAME)
         self._doubts: dict[str, Doubt] = {}
         """By UID of the pod."""
+        self._looked = False
         self._trouble = Trouble()
         """By UID of a pod, or key of a group that is to be released."""
         self._event_trouble = Trouble()
@@ -190,14 +191,12 @@ class Placer(Term):
         return bool(self._doubts)
 
     def look(self) -> None:
-        """One decision and its actions."""
-        now = self._clock()
+        """One decision and its actions. Raises ApiError if the API server gives no clear answer to any write."""
+        now, record = self._clock(), self._memory.read()
+        if not self._looked:
+            self._take_over(record, now)
         seen = snapshot(
-            self._nodes.objects(),
-            self._offers.objects(),
-            self._claims.objects(),
-            self._candidates(now),
-            self._memory.read(),
+            self._nodes.objects(), self._offers.objects(), self._claims.objects(), self._candidates(now), record
         )
         seen = replace(seen, troubled=frozenset(pod.namespace for pod in seen.pods if self._troubled(pod.namespace)))
         actions = decide(seen, now, self._rules)
@@ -208,16 +207,29 @@ class Placer(Term):
             placed = {pod.uid: "=".join(pod.placed) for pod in seen.pods if pod.placed and not pod.gone}
             self._memory.place(placed | assigned, members, now)
         self._recorder.forget_all_but({pod.uid for pod in seen.pods} | {node.uid for node in seen.nodes})
-        self._act([*actions, *(doubt.action for doubt in self._doubts.values() if not doubt.refused)])
-        # Not before: a tenant may have thousands of groups wait, and others should not wait until all of them are told.
-        self._write_events([*_turns(_news(actions))])
-        self._surprised = self._surprised or bool(self._doubts)
+        try:
+            self._act([*actions, *(doubt.action for doubt in self._doubts.values() if not doubt.refused)])
+        finally:
+            # Not before: a tenant may have thousands of groups wait, and others should not wait until they are told.
+            self._write_events([*_turns(_news(actions))])
+            self._surprised = self._surprised or bool(self._doubts)
+
+    def _take_over(self, record: PlacerRecord, now: float) -> None:
+        """What the leader before recorded and nobody sees yet may have been sent, and take effect late."""
+        self._looked = True
+        for pod in self._pods_by_uid().values():
+            if pod.gated and (place := record.placed.get(pod.uid)):
+                label, _, server = place.partition("=")
+                self._doubts[pod.uid] = Doubt(Assign(pod, label, server, now), now, refused=True)
+
+    def _pods_by_uid(self) -> dict[str, GroupPod]:
+        return {member.pod.uid: member.pod for informer in self._members.values() for member in informer.objects()}
 
     def _candidates(self, now: float) -> list[GroupPod]:
         """All pods of groups and those with the gate, except those that could not be assigned a short time ago."""
         self._trouble.forget(now)
         self._event_trouble.forget(now)
-        pods = {member.pod.uid: member.pod for informer in self._members.values() for member in informer.objects()}
+        pods = self._pods_by_uid()
         self._doubts = {
             uid: doubt
             for uid, doubt in self._doubts.items()
@@ -233,33 +245,32 @@ class Placer(Term):
         return self._trouble.lasts(namespace, self._clock())
 
     def _act(self, actions: Iterable[Action]) -> None:
-        """What fails for one namespace does not keep the others waiting."""
-        unclear: set[str] = set()
-        slow = 0.0
+        """What fails for one namespace does not keep the others waiting. Raises ApiError if all fails for several."""
+        unclear: dict[str, ApiError] = {}
+        answered, slow = False, 0.0
         for action in sorted(actions, key=lambda action: self._troubled(_namespace(action))):
             if not self._may_act() or slow > MAX_SLOW_SECONDS:
-                return
+                break
             namespace, item, started = _namespace(action), _item(action), self._clock()
-            if namespace in unclear or not self._trouble.due(item, started):
+            if isinstance(action, EmitEvent | WarnNode) or namespace in unclear or not self._trouble.due(item, started):
                 continue
             self._well(MAX_ROUND_SECONDS)  # each write takes its time
+            if isinstance(action, Evict):  # into an object of ours, so that no namespace answers for it
+                self._memory.release(action.released, started)
             try:
-                match action:
-                    case Assign() | Annotate():
-                        done = self._change(action)
-                    case Evict():
-                        done = self._release(action)
-                    case EmitEvent() | WarnNode():
-                        continue
+                done = self._release(action) if isinstance(action, Evict) else self._change(action)
+                answered = True
             except ApiError as error:
                 log.warning("namespace %s: %s", namespace, error)
                 done = False
-                unclear.add(namespace)
+                unclear[namespace] = error
                 slow += self._clock() - started
             if done:
                 self._trouble.succeeded(item)
             else:
                 self._trouble.failed(item, namespace, self._clock())
+        if len(unclear) > 1 and not answered:
+            raise next(reversed(unclear.values()))
 
     def _write_events(self, waits: Iterable[News]) -> None:
         outcomes, self._outcomes = self._outcomes, []
@@ -316,7 +327,6 @@ class Placer(Term):
         self._renew(pod)
 
     def _release(self, action: Evict) -> bool:
-        self._memory.release(action.released, self._clock())
         for pod in action.pods:
             if not self._may_act():
                 return True

@@ -146,17 +146,26 @@ def test_an_api_server_that_is_away_keeps_no_claim_waiting(world: World) -> None
 
 
 @pytest.mark.parametrize(
-    ("status", "message"), [(500, "etcdserver: request is too large"), (500, "failed calling webhook"), (503, "no")]
+    ("status", "message", "retry_after"),
+    [
+        (500, "etcdserver: request is too large", None),
+        (500, "failed calling webhook", None),
+        (503, "no", None),
+        (429, 'admission webhook "of.a.tenant" denied the request: later', 300),
+    ],
 )
-def test_a_claim_that_cannot_be_written_keeps_no_other_waiting(world: World, status: int, message: str) -> None:
+def test_a_claim_that_cannot_be_written_keeps_no_other_waiting(
+    world: World, status: int, message: str, retry_after: int | None
+) -> None:
     """Its owner may have made it as long as an object can be, or its namespace may have a webhook that fails."""
     long = world.add_claim("default", "long", [("chip", "neuron-device-2")])
     other = world.add_claim("default", "other", [("chip", "neuron-device-3")])
-    world.server.fail(status, 10**6, path=f"{CLAIMS}long/status$", method="PATCH", message=message)
+    path = f"{CLAIMS}long/status$"
+    world.server.fail(status, 10**6, path=path, method="PATCH", message=message, retry_after=retry_after)
     with agent(world) as running:
         running.ready()
         world.kubelet.prepare("one", [long])
-        eventually(lambda: world.server.count("PATCH", f"{CLAIMS}long/status$") > 0, WITHIN)
+        eventually(lambda: world.server.count("PATCH", path) > 0, WITHIN)
         world.kubelet.prepare("two", [other])
         eventually(lambda: devices(world, other), WITHIN, "the entries")
     assert not devices(world, long)

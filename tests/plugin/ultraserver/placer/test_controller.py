@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dra_driver.kube.api.election import Times
+from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.leading import RESIGN_SECONDS
 from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer import controller
@@ -520,6 +521,51 @@ def test_where_an_assignment_may_take_effect_late_its_server_is_held(
         assert [server_of(server, name, "b") for name in ("other-0", "other-1")] == ["s1", ""]
         monkeypatch.setattr(controller, "LATE_SECONDS", 0)
         eventually(lambda: server_of(server, "other-1", "b") == "s0")
+
+
+def test_who_takes_over_holds_what_the_leader_before_may_yet_assign(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was sent without an answer, takes effect late, and the record is all that is known of it."""
+    monkeypatch.setattr(controller, "LATE_SECONDS", 10**6)
+    add_leader(server, "late-0")
+    add_leader(server, "other-0", namespace="b")
+    add_leader(server, "other-1", namespace="b")
+    server.drop(10**6, method="PATCH", path="/pods/")
+    with term_of(server, pods=3) as term, pytest.raises(ApiError):
+        term.look()
+    server.faults.clear()
+    server.store.delete("pods", "b/other-0")
+    with placing(server, "two"):
+        add_leader(server, "other-2", namespace="b")
+        eventually(lambda: server_of(server, "other-1", "b"))
+        eventually(lambda: messages(server, "other-2"))
+        assert [server_of(server, name, "b") for name in ("other-1", "other-2")] == ["s1", ""]
+        monkeypatch.setattr(controller, "LATE_SECONDS", 0)
+        eventually(lambda: server_of(server, "late-0") == "s0")
+
+
+def test_a_placer_that_can_write_nothing_says_so(server: ApiServer) -> None:
+    add_leader(server, "four-0", namespace="a")
+    add_leader(server, "four-1", namespace="b")
+    failure = server.fail(503, 10**6, method="PATCH", path="/pods/", message="shutting down")
+    with placing(server) as service:
+        eventually(service.problems)
+        assert "shutting down" in service.problems()[0]
+        failure.times = 0
+        eventually(lambda: server_of(server, "four-0") and server_of(server, "four-1", "b"))
+        eventually(lambda: not service.problems())
+
+
+def test_for_a_record_that_cannot_be_written_no_namespace_answers(server: ApiServer) -> None:
+    add_leader(server, "old-0")
+    with placing(server, timeout=1.0) as service:
+        eventually(lambda: server_of(server, "old-0"))
+        failure = server.fail(500, 10**6, method="PUT", path="/configmaps/", message="whatever")
+        eventually(service.problems)
+        assert "configmaps" in service.problems()[0]
+        failure.times = 0
+        eventually(lambda: "deletionTimestamp" in pod(server, "old-0")["metadata"])
 
 
 @pytest.mark.parametrize("message", ["etcdserver: request is too large", "whatever"])

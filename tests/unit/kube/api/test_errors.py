@@ -58,6 +58,25 @@ def test_a_missing_object_and_a_missing_api_are_told_apart(body: bytes, missing:
     assert refusal("GET", "/", 404, body).object_missing is missing
 
 
+@pytest.mark.parametrize(
+    ("status", "message", "undecided"),
+    [
+        (503, 'admission webhook "of.a.tenant" denied the request: come back later', False),
+        (429, 'admission webhook "of.a.tenant" denied the request without explanation', False),
+        (500, 'Internal error occurred: failed calling webhook "of.a.tenant": no such host', False),
+        (500, "etcdserver: request is too large", False),
+        (429, "Too many requests, please try again later.", True),
+        (503, "apiserver is shutting down", True),
+        (500, "etcdserver: request timed out", True),
+        (504, 'Timeout: request did not complete: admission webhook "of.a.tenant" denied the request', True),
+        (422, "no", False),
+    ],
+)
+def test_whether_a_change_may_have_been_made(status: int, message: str, undecided: bool) -> None:
+    body = msgspec.json.encode({"kind": "Status", "message": message})
+    assert refusal("PATCH", "/", status, body).undecided is undecided
+
+
 def test_bodies_that_are_no_status_are_quoted_in_part() -> None:
     error = refusal("GET", "/", 502, b"<html>" + b"x" * 5000 + b"\xff")
     assert len(str(error)) < 500
