@@ -431,6 +431,7 @@ def test_a_pod_that_the_server_refuses_to_change_keeps_no_server_from_others(ser
         (500, "etcdserver: request is too large"),
         (500, "rpc error: desc = trying to send message larger than max (2179626 vs. 2097152)"),
         (500, 'Internal error occurred: failed calling webhook "of-a.tenant": no such host'),
+        (503, 'admission webhook "of-a.tenant" denied the request: later'),
         (413, "limit"),
     ],
 )
