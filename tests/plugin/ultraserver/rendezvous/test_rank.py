@@ -310,6 +310,8 @@ def flood(port: int, said: bytes) -> Iterator[None]:
             stranger.communicate()
 
 
+# What asyncio has accepted when its loop ends, and not handed over yet, it leaves to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("hello", [False, True], ids=["silent", "with a Hello"])
 def test_workers_come_in_while_a_stranger_at_their_address_connects_anew_as_fast_as_he_can(
     pool: ThreadPoolExecutor, hello: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
