@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from dra_driver.cli import vocabulary
 from dra_driver.cli.hostinput import EXAMPLE_NODE_UID, read_host
 from dra_driver.cli.terminal import columns, print_object, show
+from dra_driver.neuron.names import DRIVER_NAME, is_own_pool
 from dra_driver.util.envelope import envelope
 from dra_driver.util.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
-    from dra_driver.kube.objects.resource import Device, DeviceClass, ResourceSlice
+    from dra_driver.kube.objects.resource import Device, DeviceClass, ResourceSlice, ResourceSliceSpec
     from dra_driver.simulator.cel import CelError, Program
 
 EXAMPLE_NODE = "example-node"
@@ -220,10 +221,19 @@ def _of_files(files: Sequence[str]) -> DeviceSelection:
 
 
 def current(slices: Sequence[ResourceSlice]) -> list[ResourceSlice]:
-    """The effective slices, in the scheduler's order: of each pool only those of its newest generation."""
+    """The effective slices, in the scheduler's order: of each pool only those of its newest generation.
+
+    Slices of this driver in the pool of another node are left out: their node cannot have what they say.
+    """
+    slices = [item for item in slices if not _is_foreign(item.spec)]
     newest: dict[tuple[str, str], int] = {}
     for item in slices:
         key = (item.spec.driver, item.spec.pool.name)
         newest[key] = max(newest.get(key, 0), item.spec.pool.generation)
     kept = [item for item in slices if item.spec.pool.generation == newest[item.spec.driver, item.spec.pool.name]]
     return sorted(kept, key=lambda item: (item.spec.driver, item.spec.pool.name, item.metadata.name))
+
+
+def _is_foreign(spec: ResourceSliceSpec) -> bool:
+    node = spec.node_name
+    return spec.driver == DRIVER_NAME and bool(node) and not is_own_pool(spec.pool.name, node or "")

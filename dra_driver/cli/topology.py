@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.terminal import print_object, show
-from dra_driver.neuron.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
+from dra_driver.neuron.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN, is_own_pool
 from dra_driver.util.envelope import envelope
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import first_of, shorten
@@ -296,7 +296,11 @@ def _of_objects(found: Manifests, name: str, option: str, node: str | None) -> _
     from dra_driver.simulator.taints import listed as taints
     from dra_driver.simulator.taints import sick
 
-    own = [item for item in tainted(found.slices, found.taint_rules) if item.spec.driver == DRIVER_NAME]
+    own = [
+        item
+        for item in tainted(found.slices, found.taint_rules)
+        if item.spec.driver == DRIVER_NAME and is_own_pool(item.spec.pool.name, item.spec.node_name or "")
+    ]
     names = sorted({item.spec.node_name for item in own if item.spec.node_name})
     chosen = node if node is not None else names[0] if len(names) == 1 else None
     if chosen not in names:

@@ -7,6 +7,19 @@ DRIVER_NAME = "neuron.aws.com"
 """DRA driver name: ``driver`` of slices and of opaque configuration, and the domain of our unqualified attributes."""
 
 
+def node_of(pool: str) -> str:
+    """The node of a pool of this driver, which has the node's name, and perhaps more behind a slash."""
+    return pool.partition("/")[0]
+
+
+def is_own_pool(pool: str, node: str) -> bool:
+    """Whether slices of the node may be in that pool.
+
+    A kubelet may write slices with any pool in them. Those in the pool of another node count nowhere.
+    """
+    return bool(node) and node_of(pool) == node
+
+
 def is_own_class(name: str) -> bool:
     """Whether a DeviceClass has a name of those that are installed with the driver."""
     return name == DRIVER_NAME or name.endswith(f".{DRIVER_NAME}")

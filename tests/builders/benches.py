@@ -133,7 +133,7 @@ def placer(root: Path, tls: tuple[str, str]) -> Iterator[Bench]:
             eventually(lambda: not server.store.get("pods", "a/group-0")["spec"]["schedulingGates"], 60, "a server")
 
         def listed() -> bool:
-            return watches(server, "pods") == 3 and watches(server, "resourceclaims") == 1
+            return [watches(server, kind) for kind in ("pods", "resourceclaims", "resourceslices")] == [3, 1, 1]
 
         yield Bench(server, {"POD_NAMESPACE": "neuron-dra-driver"}, listed=listed, works=works)
 

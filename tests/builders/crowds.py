@@ -57,6 +57,14 @@ def claims_of_a_cluster(count: int, size: int) -> list[Crowd]:
     return crowds
 
 
+def slices_of_a_node(count: int, size: int) -> list[Crowd]:
+    """Slices that a kubelet has written in the name of its node, with as many devices as one may have."""
+    devices = [{"name": f"neuron-device-{number}"} for number in range(128)]
+    pool = {"name": "evil", "generation": 1, "resourceSliceCount": count}
+    spec = {"driver": DRIVER_NAME, "nodeName": "evil", "pool": pool, "devices": devices}
+    return [_filled(_crowd("resourceslices", count, f"evil-{NUMBER}", {}, spec), size)]
+
+
 def pods_of_a_node(node: str, count: int, size: int) -> list[Crowd]:
     """Pods that their owner has bound to a node, and that kubelet has refused, ``size`` bytes each."""
     return [_filled(_pods(count, f"bound-{NUMBER}", {}, {"nodeName": node}, "Failed"), size)]

@@ -49,6 +49,7 @@ LEAST = 0.6
 ALONE, FEW = "connections alone", "400 claims of 250 kB"
 BIG, SMALL = "20,000 claims of 250 kB", "200,000 claims of 2 kB"
 SMALL_PODS, BIG_PODS = "20,000 pods of 2 kB", "2,000 pods of 250 kB"
+SLICES = "1,000 slices of 250 kB"
 GATED = "20,000 gated pods of 6 kB"
 Load = Callable[[], list[Crowd]]
 CLAIMS: dict[str, Load] = {
@@ -101,7 +102,12 @@ PROGRAMS = {
             "placer",
         ),
         benches.placer,
-        CLAIMS | pods(crowds.pods_of_groups) | {GATED: lambda: crowds.pods_with_the_gate(20_000, 6_000)},
+        CLAIMS
+        | pods(crowds.pods_of_groups)
+        | {
+            GATED: lambda: crowds.pods_with_the_gate(20_000, 6_000),
+            SLICES: lambda: crowds.slices_of_a_node(1_000, 250_000),
+        },
         HEALTH,
     ),
     "neuron-device-plugin": Program(
@@ -170,7 +176,14 @@ def test_every_container_and_load_has_a_bound_below_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "load"), [("neuron-dra-driver", BIG), ("neuron-dra-driver", SMALL), ("check-unused", BIG), ("placer", BIG)]
+    ("name", "load"),
+    [
+        ("neuron-dra-driver", BIG),
+        ("neuron-dra-driver", SMALL),
+        ("check-unused", BIG),
+        ("placer", BIG),
+        ("placer", SLICES),
+    ],
 )
 def test_a_list_that_nothing_is_kept_of_costs_at_most_20_mib(name: str, load: str) -> None:
     assert ROWS[name]["MiB"][load] - ROWS[name]["MiB"][ALONE] <= 20

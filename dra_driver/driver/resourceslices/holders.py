@@ -17,7 +17,7 @@ from dra_driver.driver.resourceslices.kept import MAX_HELD_SECONDS, allocated, p
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi
-from dra_driver.kube.objects.resource import ClaimIdentity
+from dra_driver.kube.objects.resource import ObjectIdentity
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
@@ -40,7 +40,7 @@ class Holders:
     checkpoint: Checkpoint
     node_name: str
     clock: Callable[[], float] = runtime.monotonic
-    _claims: dict[str, ClaimIdentity] = field(default_factory=dict)
+    _claims: dict[str, ObjectIdentity] = field(default_factory=dict)
     """By device, the claim that had it at the last list."""
     _asked: frozenset[str] = frozenset()
     """The devices for which claims were last listed, or could not be."""
@@ -79,7 +79,7 @@ class Holders:
         # Between two lists, a device whose claim has gone may be another's: it counts as allocated until the next one.
         return confirmed | (left & self._claims.keys())
 
-    def _devices_of(self, claim: ClaimIdentity) -> frozenset[str]:
+    def _devices_of(self, claim: ObjectIdentity) -> frozenset[str]:
         """The devices of this node that a claim still has, or another of its name."""
         try:
             stored = self.api.get_claim(claim.namespace, claim.name)

@@ -22,7 +22,6 @@ from dra_driver.kube.objects.resource import (
     AllocatedClaim,
     DeviceTaintRule,
     PartialResourceClaim,
-    PartialResourceSlice,
     ReportedClaim,
     ResourceSlice,
     v1,
@@ -193,7 +192,6 @@ PARTIAL_NODES: Final = Resource(PartialNode, "Node", "nodes", ("v1",))
 RESOURCE_SLICES: Final = Resource(
     ResourceSlice, "ResourceSlice", "resourceslices", _GROUP_VERSIONS, decode_slice, encode_slice
 )
-PARTIAL_RESOURCE_SLICES: Final = Resource(PartialResourceSlice, "ResourceSlice", "resourceslices", _GROUP_VERSIONS)
 PARTIAL_RESOURCE_CLAIMS: Final = Resource(PartialResourceClaim, "ResourceClaim", "resourceclaims", _GROUP_VERSIONS)
 ALLOCATED_CLAIMS: Final = Resource(AllocatedClaim, "ResourceClaim", "resourceclaims", _GROUP_VERSIONS)
 REPORTED_CLAIMS: Final = Resource(ReportedClaim, "ResourceClaim", "resourceclaims", _GROUP_VERSIONS)

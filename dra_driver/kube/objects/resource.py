@@ -20,6 +20,15 @@ TAINT_RULE_VERSIONS: Final = ("v1", "v1beta2", "v1alpha3")
 """Those in which DeviceTaintRules may be served; most servers before 1.37 serve none."""
 
 
+class ObjectIdentity(ApiObject, frozen=True):
+    """``metadata``: which object it is. What its author writes as he likes is skipped while it is decoded."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
 # Resource slices
 
 
@@ -162,13 +171,14 @@ class PartialResourceSliceSpec(ApiObject, frozen=True):
     driver: str
     pool: ResourcePool
     node_name: str | None = None
-    devices: tuple[PartialDevice, ...] = ()
+    devices: tuple[PartialDevice, ...] | None = ()
+    """None: there are none, on a server before 1.35."""
 
 
 class PartialResourceSlice(ApiObject, frozen=True):
-    """A ResourceSlice with the names of its devices: those of 1,000 nodes take 3 MB, in place of 57."""
+    """A ResourceSlice with the names of its devices."""
 
-    metadata: ObjectMeta
+    metadata: ObjectIdentity
     spec: PartialResourceSliceSpec
 
 
@@ -430,15 +440,6 @@ class ResourceClaim(ReportedClaim, frozen=True):
     spec: ResourceClaimSpec = ResourceClaimSpec()
 
 
-class ClaimIdentity(ApiObject, frozen=True):
-    """``metadata`` of a claim: which one it is."""
-
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-
-
 class AllocatedDevice(ApiObject, frozen=True):
     """``status.allocation.devices.results[]``: which device it is."""
 
@@ -479,7 +480,7 @@ class AllocatedClaim(ApiObject, frozen=True):
     bounds: a claim has at most 32 devices and 256 consumers.
     """
 
-    metadata: ClaimIdentity
+    metadata: ObjectIdentity
     status: AllocatedClaimStatus = AllocatedClaimStatus()
 
     def has_devices(self, driver: str, pool: str = "") -> bool:

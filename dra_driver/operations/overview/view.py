@@ -26,7 +26,7 @@ from dra_driver.neuron.device_status import READY, spelled
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, told, told_by
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.health.faults import FAULTS, SEVERITIES, Fault, Severity, State
-from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.names import DRIVER_NAME, is_own_pool, node_of
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
 from dra_driver.neuron.topology.partitions import HardwarePart, device_name
 from dra_driver.operations.overview.objects import Claim, Node, Offered, Pod, Refusal, Servers, Slice
@@ -420,13 +420,13 @@ def _rows(cluster: ClusterView) -> list[NodeRow]:
     nodes = {node.metadata.name: node for node in cluster.nodes}
     slices: dict[str, list[Slice]] = defaultdict(list)
     for item in _tainted(cluster.slices, cluster.taint_rules):
-        slices[item.node].append(item)
+        if is_own_pool(item.pool, item.node):
+            slices[item.node].append(item)
     held: dict[str, list[tuple[Claim, list[str]]]] = defaultdict(list)
-    node_of = {item.pool: item.node for item in cluster.slices}
     for claim in cluster.claims:
         by_node: dict[str, list[str]] = defaultdict(list)
         for pool, device in claim.held:
-            by_node[node_of.get(pool, pool)].append(device)
+            by_node[node_of(pool)].append(device)
         for name, devices in by_node.items():
             held[name].append((claim, devices))
     pods = {(pod.metadata.namespace, pod.metadata.name): pod for pod in cluster.pods}

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
-from dra_driver.kube.api.codec import ALLOCATED_CLAIMS, PARTIAL_NODES, PARTIAL_RESOURCE_SLICES
+from dra_driver.kube.api.codec import ALLOCATED_CLAIMS, PARTIAL_NODES
 from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.events import EventRecorder
@@ -50,7 +50,15 @@ from dra_driver.ultraserver.placer.values import (
     Rules,
     WarnNode,
 )
-from dra_driver.ultraserver.placer.watched import MEMBERS, Member, has_our_devices, is_member, of_a_server
+from dra_driver.ultraserver.placer.watched import (
+    MEMBERS,
+    OFFERS,
+    Member,
+    has_our_devices,
+    is_member,
+    of_a_server,
+    of_its_node,
+)
 from dra_driver.util.worker import MAX_ROUND_SECONDS
 
 NAME: Final = "neuron-dra-driver-placer"
@@ -156,7 +164,7 @@ class Placer(Term):
         self._rules = rules
         self._nodes = Informer("nodes", Collection(transport, PARTIAL_NODES), self._wake.set, of_a_server)
         drivers = (("fieldSelector", f"spec.driver={DRIVER_NAME}"),)
-        self._offers = Informer("slices", Collection(transport, PARTIAL_RESOURCE_SLICES, drivers), self._wake.set)
+        self._offers = Informer("slices", Collection(transport, OFFERS, drivers), self._wake.set, of_its_node)
         self._claims = Informer("claims", Collection(transport, ALLOCATED_CLAIMS), self._wake.set, has_our_devices)
         self._members = {
             name: Informer(name, Collection(transport, MEMBERS, query), self._wake.set, is_member)

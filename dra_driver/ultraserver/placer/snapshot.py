@@ -9,10 +9,11 @@ from dataclasses import replace
 from dra_driver.kube.matching import BLOCKING
 from dra_driver.kube.objects.core import PartialNode
 from dra_driver.kube.objects.meta import seconds, timestamp
-from dra_driver.kube.objects.resource import AllocatedClaim, PartialResourceSlice
-from dra_driver.neuron.names import DRIVER_NAME, NODES_OF
+from dra_driver.kube.objects.resource import AllocatedClaim
+from dra_driver.neuron.names import DRIVER_NAME, NODES_OF, node_of
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.ultraserver.placer.values import GroupPod, PlacerRecord, Released, ServerNode, Snapshot
+from dra_driver.ultraserver.placer.watched import Offer
 
 MAX_RELEASED = 200
 """Released groups that are remembered; the latest stay."""
@@ -20,7 +21,7 @@ MAX_RELEASED = 200
 
 def snapshot(
     nodes: Iterable[PartialNode],
-    offers: Iterable[PartialResourceSlice],
+    offers: Iterable[Offer],
     claims: Iterable[AllocatedClaim],
     pods: Iterable[GroupPod],
     kept: PlacerRecord,
@@ -50,19 +51,13 @@ def _with_place(pod: GroupPod, place: str) -> GroupPod:
     return replace(pod, placed=(label, server)) if place in pod.servers and not pod.gated else pod
 
 
-def _offering(offers: Iterable[PartialResourceSlice]) -> set[str]:
-    """Nodes whose whole-node device is in the newest generation of their pool."""
-    newest: dict[str, int] = {}
-    found: dict[str, tuple[int, str]] = {}
+def _offering(offers: Iterable[Offer]) -> set[str]:
+    """Nodes whose whole-node device is in the newest generation of their pool; each offer is ``of_its_node``."""
+    newest: dict[str, Offer] = {}
     for offer in offers:
-        spec = offer.spec
-        if spec.driver != DRIVER_NAME or not spec.node_name:
-            continue
-        generation = spec.pool.generation
-        newest[spec.pool.name] = max(generation, newest.get(spec.pool.name, generation))
-        if any(device.name == NODE_DEVICE for device in spec.devices):
-            found[spec.pool.name] = max((generation, spec.node_name), found.get(spec.pool.name, (generation, "")))
-    return {node for pool, (generation, node) in found.items() if generation == newest[pool]}
+        others = newest.get(offer.pool, offer)
+        newest[offer.pool] = max(offer, others, key=lambda one: (one.generation, one.of_whole_node))
+    return {offer.node for offer in newest.values() if offer.of_whole_node}
 
 
 def _holders(claims: Iterable[AllocatedClaim]) -> dict[str, str]:
@@ -71,7 +66,7 @@ def _holders(claims: Iterable[AllocatedClaim]) -> dict[str, str]:
     for claim in claims:
         for result in claim.status.results:
             if result.driver == DRIVER_NAME and not result.admin_access:
-                found.setdefault(result.pool.partition("/")[0], f"{claim.metadata.namespace}/{claim.metadata.name}")
+                found.setdefault(node_of(result.pool), f"{claim.metadata.namespace}/{claim.metadata.name}")
     return found
 
 

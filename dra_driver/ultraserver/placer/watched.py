@@ -6,11 +6,12 @@ from typing import Final
 
 import msgspec
 
-from dra_driver.kube.api.codec import PODS, Resource
+from dra_driver.kube.api.codec import PODS, RESOURCE_SLICES, Resource
 from dra_driver.kube.objects.core import NodeSelectorTerm, PartialNode, Pod
 from dra_driver.kube.objects.meta import ApiObject, ObjectMeta, seconds
-from dra_driver.kube.objects.resource import AllocatedClaim
-from dra_driver.neuron.names import DRIVER_NAME, NODES_OF
+from dra_driver.kube.objects.resource import AllocatedClaim, ObjectIdentity, PartialResourceSlice
+from dra_driver.neuron.names import DRIVER_NAME, NODES_OF, is_own_pool
+from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.ultraserver.placer.values import (
     GATE,
     GROUP_LABEL,
@@ -106,6 +107,34 @@ MEMBERS: Final = Resource(Member, PODS.kind, PODS.plural, PODS.versions, member_
 def is_member(member: Member) -> bool:
     """Whether the pod is of a group, or waits for the placer: of all others, nobody here asks."""
     return member.pod.gated or bool(member.pod.group)
+
+
+class Offer(ApiObject, frozen=True):
+    """A slice of this driver: whether the whole-node device is in it."""
+
+    metadata: ObjectIdentity
+    node: str
+    pool: str
+    generation: int
+    of_whole_node: bool
+
+
+def offer_of(item: PartialResourceSlice, _: str = "") -> Offer:
+    """What is kept of the slice, whoever wrote it."""
+    spec = item.spec
+    whole = any(device.name == NODE_DEVICE for device in spec.devices or ())
+    return Offer(item.metadata, spec.node_name or "", spec.pool.name, spec.pool.generation, whole)
+
+
+OFFERS: Final = Resource(
+    Offer, RESOURCE_SLICES.kind, RESOURCE_SLICES.plural, RESOURCE_SLICES.versions, offer_of, None, PartialResourceSlice
+)
+"""Slices, of which one may have 128 devices, and annotations of 256 KiB."""
+
+
+def of_its_node(offer: Offer) -> bool:
+    """Whether the slice is in a pool of its own node: with another one, a node could hide what others offer."""
+    return is_own_pool(offer.pool, offer.node)
 
 
 def of_a_server(node: PartialNode) -> bool:

@@ -81,6 +81,17 @@ def test_only_the_newest_generation_of_a_pool_counts(tmp_path: Path, capsys: pyt
     assert len(rows(capsys, "true", "-f", write(tmp_path, old, SLICE))) == 3
 
 
+def test_a_node_hides_no_devices_of_another_ones_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def published(node: str, pool: str, generation: int) -> dict[str, Any]:
+        of_pool = {"name": pool, "generation": generation, "resourceSliceCount": 1}
+        spec = {"driver": "neuron.aws.com", "nodeName": node, "pool": of_pool, "devices": [{"name": f"of-{node}"}]}
+        return {**SLICE, "metadata": {"name": f"{node}-{len(pool)}"}, "spec": spec}
+
+    slices = [published("node", "node", 1), published("node", "node/cores", 1), published("evil", "node", 99)]
+    found = rows(capsys, "true", "-f", write(tmp_path, *slices))
+    assert [(row["pool"], row["device"]) for row in found] == [("node", "of-node"), ("node/cores", "of-node")]
+
+
 def test_slices_of_the_first_version_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     devices = [{"name": "d0", "basic": {"attributes": {"cores": {"int": 8}}}}]
     first = {**SLICE, "apiVersion": "resource.k8s.io/v1beta1", "spec": {**SLICE["spec"], "devices": devices}}

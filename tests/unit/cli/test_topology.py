@@ -215,7 +215,9 @@ def test_a_node_is_drawn_by_the_taints_of_its_slices(
     assert main(["slices", "--host-root", str(sick_host), "--node-name", "node-1"]) == 0
     file = tmp_path / "slices.yaml"
     file.write_text(capsys.readouterr().out)
-    assert main(["topology", "-f", str(file)]) == 0
+    forged = file.read_text().replace("nodeName: node-1", "nodeName: evil")
+    file.write_text(f"{file.read_text()}---\n{forged}")
+    assert main(["topology", "-f", str(file)]) == 0, "a node in whose name there are only slices of another one's pool"
     shown = capsys.readouterr().out
     golden(shown)
 

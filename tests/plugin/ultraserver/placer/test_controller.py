@@ -185,6 +185,18 @@ def test_a_leader_gets_node_selector_and_loses_its_gate_in_one_write(server: Api
     assert server.count("PATCH") == 1
 
 
+def test_slices_in_the_pool_of_another_node_hide_no_server(server: ApiServer) -> None:
+    for pool in ("s0-n1", "s1-n1", "evil"):
+        of_pool = {"name": pool, "generation": 10**9, "resourceSliceCount": 1}
+        spec = {"driver": "neuron.aws.com", "nodeName": "evil", "pool": of_pool, "devices": []}
+        server.store.create("resourceslices", {"metadata": {"name": f"evil-{pool}"}, "spec": spec})
+    add_leader(server, "four")
+    with term_of(server, 1) as term:
+        eventually(lambda: len(term.informers()[1].objects()) == 9)
+        term.look()
+    assert server_of(server, "four") == "s0"
+
+
 OLDER, YOUNGER = "2025-01-01T00:00:00Z", "2026-01-01T00:00:05Z"
 """Than all that the double of the API server creates."""
 

@@ -25,7 +25,7 @@ from dra_driver.ultraserver.placer.values import (
     GroupPod,
     Rules,
 )
-from dra_driver.ultraserver.placer.watched import MEMBERS
+from dra_driver.ultraserver.placer.watched import MEMBERS, OFFERS
 from tests.builders.placer import demands
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
@@ -43,6 +43,21 @@ def server() -> Iterator[ApiServer]:
 def add_pod(server: ApiServer, name: str, spec: Object, labels: Object, **metadata: Any) -> None:
     meta = {"namespace": "a", "name": name, "labels": labels, **metadata}
     server.store.create("pods", {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+
+
+@pytest.mark.parametrize("devices", [None, ["neuron-device-0"], ["neuron-device-0", "neuron-node"]])
+def test_of_a_slice_little_is_kept_and_one_without_devices_is_read(
+    server: ApiServer, devices: list[str] | None
+) -> None:
+    listed = None if devices is None else [{"name": name, "attributes": {LONG: {"string": LONG}}} for name in devices]
+    pool = {"name": "n", "generation": 7, "resourceSliceCount": 1}
+    spec = {"driver": "neuron.aws.com", "nodeName": "n", "pool": pool, "devices": listed}
+    meta = {"name": "s", "annotations": {"a": LONG}, "labels": {"l": LONG}, "finalizers": [LONG]}
+    server.store.create("resourceslices", {"metadata": meta, "spec": spec})
+    kept, _ = Collection(server.transport(), OFFERS).list_all()
+    assert [(one.node, one.pool, one.generation) for one in kept] == [("n", "n", 7)]
+    assert kept[0].of_whole_node == ("neuron-node" in (devices or ()))
+    assert len(repr(kept)) < 1000
 
 
 @pytest.mark.parametrize("of_lws", [True, False])

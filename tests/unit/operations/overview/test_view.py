@@ -119,6 +119,15 @@ def test_slices_of_an_older_generation_do_not_count() -> None:
     assert row(generations=(1, 2)).offers == (("chips", 16),)
 
 
+def test_a_node_takes_no_claims_of_another_one_by_slices_in_its_pool() -> None:
+    (forged,) = published("node-1", "trn2.48xlarge", "chip")[:1]
+    forged["spec"]["nodeName"] = "evil"
+    held = claim("c", "node-1", "neuron-device-3", pods=("p",))
+    slices = [*published("node-1", "trn2.48xlarge", "chip"), forged]
+    found = view(ClusterView(slices=[kept(SLICES, item) for item in slices], claims=[kept(CLAIMS, held)]))
+    assert [(node.name, node.held) for node in found.nodes] == [("node-1", 1)]
+
+
 def test_claims_outlast_the_slices() -> None:
     cluster = ClusterView(claims=[kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",)))])
     found = view(cluster)

@@ -29,7 +29,7 @@ from dra_driver.ultraserver.placer.values import (
     PlacerRecord,
     Released,
 )
-from dra_driver.ultraserver.placer.watched import member_of
+from dra_driver.ultraserver.placer.watched import Offer, member_of, offer_of
 
 
 def node(**changes: Any) -> PartialNode:
@@ -41,10 +41,10 @@ def node(**changes: Any) -> PartialNode:
     return msgspec.convert(document | changes, PartialNode)
 
 
-def offer(generation: int, *devices: str, driver: str = "neuron.aws.com") -> PartialResourceSlice:
+def offer(generation: int, *devices: str) -> Offer:
     pool = {"name": "n", "generation": generation, "resourceSliceCount": 1}
-    spec = {"driver": driver, "nodeName": "n", "pool": pool, "devices": [{"name": name} for name in devices]}
-    return msgspec.convert({"metadata": {"name": f"slice{generation}"}, "spec": spec}, PartialResourceSlice)
+    spec = {"driver": "neuron.aws.com", "nodeName": "n", "pool": pool, "devices": [{"name": name} for name in devices]}
+    return offer_of(msgspec.convert({"metadata": {"name": f"slice{generation}"}, "spec": spec}, PartialResourceSlice))
 
 
 def claim(driver: str = "neuron.aws.com", *, pool: str = "n", admin: bool = False) -> AllocatedClaim:
@@ -73,11 +73,11 @@ NOT_READY = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
         ({}, [offer(1, "neuron-device-0")], "offers no device neuron-node"),
         ({}, [offer(1, "neuron-node"), offer(2)], "offers no device neuron-node"),
         ({}, [offer(2, "neuron-node"), offer(1)], ""),
-        ({}, [offer(1, "neuron-node", driver="other")], "offers no device neuron-node"),
+        ({}, [offer(1, "neuron-device-0"), offer(1, "neuron-node"), offer(1)], ""),
     ],
 )
 def test_a_node_is_usable_when_it_is_ready_and_offers_its_newest_device(
-    changes: dict[str, Any], offers: list[PartialResourceSlice], trouble: str
+    changes: dict[str, Any], offers: list[Offer], trouble: str
 ) -> None:
     (found,) = snapshot([node(**changes)], offers, [], [], PlacerRecord()).nodes
     assert found.trouble == trouble
