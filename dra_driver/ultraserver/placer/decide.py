@@ -69,7 +69,8 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
     clashing = _clashing(groups, servers)
     for group in groups:
         if group.placed:
-            actions += _watch_over(group, servers, now, rules, clash=clashing.get((group.namespace, group.key), ""))
+            clash = clashing.get((group.namespace, group.key), "")
+            actions += _watch_over(group, servers, ledger, now, rules, clash)
     waiting = sorted(
         (group for group in groups if group.gated and not group.placed),
         key=lambda group: (group.namespace in snapshot.troubled, group.arrival),
@@ -86,7 +87,7 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
 
 
 def _watch_over(
-    group: PodGroup, servers: Mapping[str, Sequence[Server]], now: float, rules: Rules, clash: str
+    group: PodGroup, servers: Mapping[str, Sequence[Server]], ledger: Ledger, now: float, rules: Rules, clash: str
 ) -> Iterator[Action]:
     """A group that was assigned to a server: record its progress, let its later pods follow, or evict it."""
     placed = group.placed
@@ -111,7 +112,8 @@ def _watch_over(
     elif group.stuck is None:
         yield Annotate(placed[0], group.since, now)
     leaving = [pod for pod in group.pods if pod.placed and pod.ending and not pod.gone]
-    room = max(0, size - len(placed) - len(leaving))
+    # Pods that were of this group and say that they are of another one have their places as well.
+    room = max(0, size - max(len(placed) + len(leaving), ledger.assigned[group.namespace, label, server_id]))
     for pod in group.gated[:room]:
         yield _too_demanding(pod) or _assign(pod, server, group.since or now)
     for pod in group.gated[room:]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -79,6 +80,8 @@ class Ledger:
     """By node: namespace and group of the LeaderWorkerSet pods on it, which repel other groups of the namespace."""
     kept: dict[str, str] = field(default_factory=dict)
     """By node: the group for which it is kept."""
+    assigned: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """By namespace, label and server: how many pods have a place there, whatever group they say that they are of."""
 
     def give(self, server: Server, group: PodGroup) -> None:
         """Count the server's nodes as used by the group."""
@@ -211,6 +214,7 @@ def ledger_of(snapshot: Snapshot, groups: Iterable[PodGroup], servers: Mapping[s
     """
     uses = {node.name: Use(f"claim {node.claim}", foreign=True) for node in snapshot.nodes if node.claim}
     lws_groups: dict[str, set[tuple[str, str]]] = {}
+    assigned: Counter[tuple[str, str, str]] = Counter()
     names_of = {(server.label, server.id): server.names for by_id in servers.values() for server in by_id}
     nodes_of: dict[tuple[str, str], list[str]] = {}
     for node in snapshot.nodes:
@@ -220,18 +224,19 @@ def ledger_of(snapshot: Snapshot, groups: Iterable[PodGroup], servers: Mapping[s
         scheduled = [pod for pod in group.pods if pod.node and not pod.finished]
         here = {pod.node for pod in scheduled}
         holders = (pod for pod in group.pods if pod.placed and not pod.gone)
-        places = {
+        places = Counter(
             pod.placed
             for pod in holders
             if pod.placed and not (pod.ending and pod.node not in names_of.get(pod.placed, frozenset()))
-        }
+        )
+        assigned.update({(group.namespace, *place): count for place, count in places.items()})
         reserved = {name for place in places for name in nodes_of.get(place, ())}
         # Where a pod that was not assigned runs is for its claims to say: its author may name any node and any claim.
         mine = reserved | {pod.node for pod in scheduled if pod.placed}
         uses |= {name: Use(f"group {group.name}", foreign=False) for name in mine}
         for name in here if group.pods[0].of_lws else ():
             lws_groups.setdefault(name, set()).add((group.namespace, group.key))
-    return Ledger(uses, {name: frozenset(found) for name, found in lws_groups.items()})
+    return Ledger(uses, {name: frozenset(found) for name, found in lws_groups.items()}, assigned=assigned)
 
 
 def choose(

@@ -227,6 +227,22 @@ def test_a_pod_that_never_ends_on_a_node_that_is_not_the_servers_keeps_that_node
         assert assigned(world.decide())["next"].nodes == tuple(NAMES[:4])
 
 
+def test_pods_that_change_their_group_keep_their_places_so_that_nobody_has_more_on_a_server() -> None:
+    """The label is its author's to change, and each pod in the placer's record takes room there."""
+    world = World(list(HONEST))
+    for number in range(4):
+        world.pods[f"u{number}"] = GroupPod(
+            "a", f"p{number}", f"u{number}", group="job", size="4", gated=True, owner="Job"
+        )
+    world.place()
+    for number, pod in enumerate(list(world.pods.values())):
+        world.pods[pod.uid] = replace(pod, group=f"group-{number}")
+    for number in range(4):
+        gated = GroupPod("a", f"q{number}", f"v{number}", group=f"group-{number}", size="4", gated=True, owner="Job")
+        world.pods[gated.uid] = gated
+    assert not assigned(world.decide())
+
+
 def test_of_the_nodes_that_a_server_had_the_latest_are_remembered() -> None:
     world = World(list(HONEST[:4]))
     for number in range(MAX_ABSENT + 3):
