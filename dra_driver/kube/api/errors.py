@@ -17,7 +17,7 @@ class ApiError(DriverError):
         status: HTTP status; 0 if there was no usable response.
         reason: Kubernetes' machine-readable reason such as ``NotFound``, or "".
         message: the server's own text, or "".
-        retry_after: seconds that the server asks to wait, or None.
+        retry_after: seconds that the server asks to wait, or None; a webhook that refuses is not asked.
         object_missing: whether a 404 is about an object, rather than a path that this server does not serve.
     """
 
@@ -144,12 +144,13 @@ def refusal(
         what += f": {message}"
     details = status.details
     denied = http_status == 403 and "ValidatingAdmissionPolicy" in message
+    of_a_webhook = _WEBHOOK_DENIED.match(message) is not None
     return ApiError(
         what,
         status=http_status,
         reason=status.reason,
         message=message,
-        retry_after=_seconds(retry_after, details.retry_after_seconds if details else None),
+        retry_after=None if of_a_webhook else _seconds(retry_after, details.retry_after_seconds if details else None),
         object_missing=http_status == 404 and details is not None and bool(details.name),
         remedy=_DENIED if denied else _REMEDIES.get(http_status, _SERVER_TROUBLE if http_status >= 500 else ""),
     )

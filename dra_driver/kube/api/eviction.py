@@ -122,4 +122,4 @@ def _refused(error: ApiError) -> bool:
     """Whether the answer is about this pod. A budget is a 429, as is an overloaded server; two budgets are a 500."""
     text = error.message.lower()
     about_budget = "disruption budget" in text or "poddisruptionbudget" in text
-    return about_budget or error.status in (400, 403, 422)
+    return about_budget or error.of_a_webhook or error.status in (400, 403, 422)

@@ -221,6 +221,21 @@ def test_pods_of_a_namespace_where_nothing_can_be_evicted_keep_no_others_on_the_
     assert not requested(server, "a")
 
 
+def test_a_webhook_that_refuses_evictions_and_asks_to_wait_holds_up_no_other_node(server: ApiServer) -> None:
+    for name in "abcdef":
+        add_node(server, name)
+    add_pod(server, "kept", "a", metadata={"namespace": "evil"})
+    text = 'admission webhook "of.a.tenant" denied the request: no'
+    server.fail(429, 10**6, message=text, retry_after=300, path="/namespaces/evil/.*/eviction")
+    sicken(server, "a")
+    with recovering(server, Policy(0, 0, pause_seconds=0, max_at_once=2, max_percent_of_group=100)) as service:
+        eventually(lambda: any(text in found for found in said(server, "a", "Drains")))
+        sicken(server, "b")
+        eventually(lambda: requested(server, "b"))
+        assert service.problems() == []
+    assert pods(server) == {"kept"}
+
+
 def test_a_pod_that_was_made_again_under_its_name_is_not_evicted(server: ApiServer) -> None:
     add_node(server, "a")
     add_pod(server, "p", "a")

@@ -44,6 +44,11 @@ def test_how_long_to_wait_comes_from_header_or_body(header: str | None, body: by
     assert refusal("GET", "/", 429, body, header).retry_after == expected
 
 
+def test_no_webhook_says_how_long_to_wait() -> None:
+    body = msgspec.json.encode({"kind": "Status", "message": 'admission webhook "of.a.tenant" denied the request: no'})
+    assert refusal("POST", "/", 429, body, "300").retry_after is None
+
+
 @pytest.mark.parametrize(
     ("body", "missing"),
     [
