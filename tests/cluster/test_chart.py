@@ -361,6 +361,54 @@ def test_the_extender_may_change_its_own_annotations_and_nothing_else(
 
 
 @BOTH_ENDS
+def test_nobody_else_changes_the_annotations_that_say_who_has_what(pair: Release, waits: Namespace) -> None:
+    """Not the author of the pod either, whose node would be withheld from others."""
+
+    def answer(*arguments: str) -> str:
+        done = pair.kube.access.kubectl(f"--namespace={waits.name}", *arguments, check=False)
+        return done.stdout + done.stderr
+
+    for key in ("NEURON_DEVS", "NEURON_CORES", "neuron.aws.com/allocation"):
+        assert f"may add, change or remove {key}." in answer("annotate", "pod", "waits", f"{key}=0-15")
+    assert "annotated" in answer("annotate", "pod", "waits", "example.com/other=x")
+    copy = limited("copy", {}, scheduler="nobody")
+    copy["metadata"]["annotations"] = {"NEURON_DEVS": "0-15"}
+    waits.apply(copy)
+    assert "labeled" in answer("label", "pod", "copy", "example.com/other=x")
+    assert "may add, change or remove NEURON_DEVS." in answer("annotate", "pod", "copy", "NEURON_DEVS-")
+
+
+@BOTH_ENDS
+def test_no_kubelet_makes_a_pod_that_answers_for_the_extender(pair: Release, waits: Namespace) -> None:
+    node = pair.kube.get("nodes", "node-1")
+    assert node is not None
+
+    def answer(labels: dict[str, str]) -> str:
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": "node-1",
+            "uid": node["metadata"]["uid"],
+            "controller": True,
+        }
+        mirror = limited("mirror", {}, scheduler="")
+        mirror["spec"]["nodeName"] = "node-1"
+        mirror["metadata"] |= {
+            "labels": labels,
+            "annotations": {"kubernetes.io/config.mirror": "h"},
+            "ownerReferences": [owner],
+        }
+        as_node = ("--as=system:node:node-1", "--as-group=system:nodes", f"--namespace={waits.name}")
+        done = pair.kube.access.kubectl(
+            *as_node, "create", "--dry-run=server", "-f", "-", stdin=json.dumps(mirror), check=False
+        )
+        return done.stdout + done.stderr
+
+    assert "none of another workload" in answer({"app": "neuron-scheduler"})
+    assert "created" in answer({"app": "any"})
+
+
+@BOTH_ENDS
 def test_a_device_plugin_may_change_its_own_annotations_on_its_own_node_and_nothing_else(
     pair: Release, waits: Namespace, tmp_path: Path
 ) -> None:

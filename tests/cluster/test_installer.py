@@ -15,7 +15,8 @@ from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import pod, request, template
 
 POLICIES = tuple(
-    f"neuron-dra-driver-{name}" for name in ("own-slices", "own-node", "own-events", "own-claims", "parameters")
+    f"neuron-dra-driver-{name}"
+    for name in ("own-slices", "own-pools", "own-node", "own-events", "own-claims", "parameters", "placer-mirror-pods")
 )
 CLUSTER_OBJECTS = {
     ("namespaces", NAMESPACE),

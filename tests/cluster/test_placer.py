@@ -367,12 +367,12 @@ def test_nobody_but_the_placer_writes_its_annotations(placer: Installation, name
 def test_a_kubelet_makes_no_mirror_pod_with_the_key_of_a_group(
     placer: Installation, namespace: Namespace, kube: Kube
 ) -> None:
-    """LeaderWorkerSet's affinity would send the group to that kubelet's node, or nowhere."""
+    """LeaderWorkerSet's affinity would send the group to that kubelet's node, and its Service name that node's pod."""
     node = kube.get("nodes", min(next(iter(servers(kube).values()))))
     assert node is not None
     name = node["metadata"]["name"]
 
-    def answer(labels: dict[str, str]) -> str:
+    def answer(labels: dict[str, str], **spec: str) -> str:
         mirror = plain_pod("mirror")
         owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["metadata"]["uid"], "controller": True}
         mirror["metadata"] |= {
@@ -380,16 +380,19 @@ def test_a_kubelet_makes_no_mirror_pod_with_the_key_of_a_group(
             "annotations": {"kubernetes.io/config.mirror": "h"},
             "ownerReferences": [owner],
         }
-        mirror["spec"]["nodeName"] = name
+        mirror["spec"] |= {"nodeName": name, **spec}
         as_node = (f"--as=system:node:{name}", "--as-group=system:nodes", f"--namespace={namespace.name}")
         done = kube.access.kubectl(
             *as_node, "create", "--dry-run=server", "-f", "-", stdin=json.dumps(mirror), check=False
         )
         return done.stdout + done.stderr
 
-    for key in (LWS_GROUP_LABEL, GROUP_LABEL):
+    for key in (LWS_GROUP_LABEL, GROUP_LABEL, "leaderworkerset.sigs.k8s.io/name"):
         assert "A static pod is of no group" in answer({key: "any"})
-    assert "created" in answer({"app": "any"})
+    assert "no name in the domain" in answer({"app": "any"}, hostname="four-0-1", subdomain="four")
+    assert "none of another workload" in answer({"app": "neuron-dra-driver-placer"})
+    assert "created" in answer({"app": "any"}, hostname="any")
+    assert "created" in answer({})
 
 
 def kill(kube: Kube, *, hard: bool) -> None:

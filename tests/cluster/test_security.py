@@ -256,6 +256,25 @@ def test_a_driver_cannot_create_slices_of_others(
     assert text in denied(driver_client, "POST", SLICES, new_slice(**change))
 
 
+@pytest.mark.kubernetes("1.37", "1.34")
+def test_a_kubelet_writes_slices_of_this_driver_to_pools_of_its_node_only(
+    driver: Installation, nodes: Sequence[str]
+) -> None:
+    """One in another pool would hide what that node offers, whatever is in it. kubelet itself only deletes them."""
+    own, other = nodes[:2]
+
+    def answer(asked: Object, user: str = f"system:node:{own}", group: str = "system:nodes") -> str:
+        command = ("create", "--dry-run=server", "-f", "-", f"--as={user}", f"--as-group={group}")
+        done = driver.kube.access.kubectl(*command, stdin=json.dumps(asked), check=False)
+        return done.stdout + done.stderr
+
+    for pool in (other, f"{own}0", f"{other}/{own}"):
+        assert "only to the pool of its own name" in answer(new_slice(own, pool=pool))
+    for asked in (new_slice(own), new_slice(own, pool=f"{own}/cores"), new_slice(own, pool="x", driver="example.com")):
+        assert "created" in answer(asked)
+    assert "created" in answer(new_slice(own, pool="x"), "admin", "system:masters")
+
+
 @pytest.mark.parametrize("metadata", HOLDS, ids=json.dumps)
 def test_a_driver_gives_its_slices_nothing_that_holds_them_or_others(
     driver: Installation, driver_client: Transport, nodes: Sequence[str], metadata: Object

@@ -288,7 +288,7 @@ PODS = {IDS, ALLOCATED, ALLOC_TIME, RESOURCE_TYPE, CORES, DEVICES, ALLOCATION, O
 def test_policies_name_the_service_account_and_the_annotations_that_are_written(
     workload: str, nodes: set[str], pods: set[str]
 ) -> None:
-    others = ("-own-events", "-own-objects")
+    others = ("-own-events", "-own-objects", "-mirror-pods", "-scheduler-annotations")
     objects = [item for item in objects_of(workload) if not item["metadata"]["name"].endswith(others)]
     spec = of_kind(objects, "ValidatingAdmissionPolicy")["spec"]
     account = of_kind(objects, "ServiceAccount")["metadata"]
@@ -300,6 +300,42 @@ def test_policies_name_the_service_account_and_the_annotations_that_are_written(
     assert [set(re.findall(r"'(\S+)'", part)) for part in (of_nodes, of_pods)] == [nodes, pods]
     binding = of_kind(objects, "ValidatingAdmissionPolicyBinding")["spec"]
     assert binding["policyName"] == of_kind(objects, "ValidatingAdmissionPolicy")["metadata"]["name"]
+
+
+@needs_helm
+def test_nobody_but_the_pair_changes_the_annotations_of_pods() -> None:
+    made = template(
+        "scheduler.enabled=true", "devicePlugin.serviceAccount.name=other", "scheduler.namespaceOverride=ns"
+    )
+    specs = {item["metadata"]["name"]: item["spec"] for item in made if item["kind"] == "ValidatingAdmissionPolicy"}
+    spec = specs["k8s-neuron-scheduler-annotations"]
+    (condition,) = spec["matchConditions"]
+    assert re.findall(r"'(\S+)'", condition["expression"]) == [
+        "system:serviceaccount:ns:k8s-neuron-scheduler",
+        "system:serviceaccount:kube-system:other",
+    ]
+    (changed,) = (item["expression"] for item in spec["variables"] if item["name"] == "changed")
+    assert set(re.findall(r"'(\S+)'", changed)) == PODS | {CHOSEN_BY}
+    assert spec["matchConstraints"]["resourceRules"][0]["operations"] == ["UPDATE"], "a copied manifest does no harm"
+    alone = template("scheduler.enabled=true", "devicePlugin.enabled=false")
+    assert "k8s-neuron-scheduler-annotations" not in {item["metadata"]["name"] for item in alone}, (
+        "whose account is not known here"
+    )
+
+
+@needs_helm
+def test_no_mirror_pod_answers_for_the_extender() -> None:
+    made = template("scheduler.enabled=true")
+    service = of_kind([item for item in made if item["kind"] == "Service"], "Service")
+    (spec,) = (
+        item["spec"]
+        for item in made
+        if (item["kind"], item["metadata"]["name"]) == ("ValidatingAdmissionPolicy", "k8s-neuron-scheduler-mirror-pods")
+    )
+    (validation,) = spec["validations"]
+    assert re.findall(r"'(\S+=\S+)'", validation["expression"]) == [
+        "=".join(item) for item in service["spec"]["selector"].items()
+    ]
 
 
 @needs_helm

@@ -469,7 +469,7 @@ def test_rights_and_policies_follow_names_and_namespaces(options: tuple[str, ...
             assert known or (role["kind"], where, role["name"]) in there
         if kind == "ValidatingAdmissionPolicy":
             (condition,) = item["spec"]["matchConditions"]
-            assert set(re.findall(r'== "(.*)"$', condition["expression"])) <= users
+            assert set(re.findall(r"system:serviceaccount:[^\"']+", condition["expression"])) <= users
             assert ("ValidatingAdmissionPolicyBinding", None, name) in there
 
 

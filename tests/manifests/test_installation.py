@@ -97,8 +97,8 @@ def test_what_is_applied_is_valid(version: str, options: tuple[str, ...]) -> Non
         "Role": 1,
         "RoleBinding": 1,
         "DeviceClass": len(DEVICE_CLASSES),
-        "ValidatingAdmissionPolicy": 5,
-        "ValidatingAdmissionPolicyBinding": 5,
+        "ValidatingAdmissionPolicy": 7,
+        "ValidatingAdmissionPolicyBinding": 7,
         "DaemonSet": 1,
     }
     assert (objects[0]["kind"], objects[-1]["kind"]) == ("Namespace", "DaemonSet"), "pods come after what limits them"
@@ -585,6 +585,15 @@ def test_the_policy_for_parameters_can_be_left_out(options: tuple[str, ...], the
     assert (f"--parameters-policy={options[0]}" if options else "") in annotations.get(
         "neuron.aws.com/install-options", ""
     )
+
+
+def test_nodes_write_slices_of_this_driver_to_their_own_pools_only() -> None:
+    spec = policy("neuron-dra-driver-own-pools")
+    (rule,) = spec["matchConstraints"]["resourceRules"]
+    assert (rule["apiVersions"], rule["operations"]) == (["v1", "v1beta2", "v1beta1"], ["CREATE", "UPDATE"])
+    (condition,) = spec["matchConditions"]
+    assert "'system:nodes' in request.userInfo.groups" in condition["expression"]
+    assert condition["expression"].endswith(f"object.spec.driver == '{DRIVER_NAME}'")
 
 
 def test_the_labels_that_the_policy_lets_pass_are_those_that_the_driver_writes() -> None:

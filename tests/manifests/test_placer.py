@@ -23,7 +23,7 @@ from tests.manifests.support import IMAGE, NEEDS_KUBECTL, Object, of_kind, rende
 pytestmark = NEEDS_KUBECTL
 
 PLACER = "neuron-dra-driver-placer"
-POLICIES = ("annotations", "own-objects", "mirror-pods")
+POLICIES = ("annotations", "own-objects")
 """Ends of the names of the policies beside the one of its own name."""
 
 
@@ -52,8 +52,8 @@ def test_what_is_added_is_valid_and_has_the_placers_name(
         "ClusterRoleBinding": 1,
         "Role": 1,
         "RoleBinding": 1,
-        "ValidatingAdmissionPolicy": 4,
-        "ValidatingAdmissionPolicyBinding": 4,
+        "ValidatingAdmissionPolicy": 3,
+        "ValidatingAdmissionPolicyBinding": 3,
         "PodDisruptionBudget": 1,
         "Deployment": 1,
     }
@@ -91,7 +91,7 @@ def test_the_placer_may_do_exactly_this() -> None:
 def test_the_policy_limits_the_placer_to_pods_with_its_gate() -> None:
     specs = {item["metadata"]["name"]: item["spec"] for item in added() if item["kind"] == "ValidatingAdmissionPolicy"}
     spec = specs.pop(PLACER)
-    others, created, nodes = (specs.pop(f"{PLACER}-{name}") for name in POLICIES)
+    others, created = (specs.pop(f"{PLACER}-{name}") for name in POLICIES)
     assert not specs
     (condition,) = spec["matchConditions"]
     account = f"system:serviceaccount:neuron-dra-driver:{PLACER}"
@@ -99,7 +99,7 @@ def test_the_policy_limits_the_placer_to_pods_with_its_gate() -> None:
     expressions = " ".join(item["expression"] for item in spec["variables"])
     assert f"'{GATE}'" in expressions
     assert f"'{PLACED_ANNOTATION}'" in expressions
-    assert {item["failurePolicy"] for item in (spec, others, created, nodes)} == {"Fail"}
+    assert {item["failurePolicy"] for item in (spec, others, created)} == {"Fail"}
     assert created["matchConditions"][0]["expression"] == condition["expression"]
     texts = " ".join(item["expression"] for item in created["validations"])
     assert set(re.findall(r"== '([a-z-]+)'", texts)) == {LEASE_NAME}
@@ -109,8 +109,21 @@ def test_the_policy_limits_the_placer_to_pods_with_its_gate() -> None:
     assert all(f"'{name}'" in changed for name in (PLACED_ANNOTATION, SINCE_ANNOTATION, STUCK_ANNOTATION))
     (ours,) = (item["expression"] for item in spec["variables"] if item["name"] == "ours")
     assert set(re.findall(r"'(\S+)'", ours)) == {PLACED_ANNOTATION, SINCE_ANNOTATION, STUCK_ANNOTATION}
-    (validation,) = nodes["validations"]
-    assert all(f"'{name}'" in validation["expression"] for name in (GROUP_LABEL, LWS_GROUP_LABEL))
+
+
+def test_mirror_pods_are_kept_out_of_groups_without_the_placer_too() -> None:
+    """Under the name that the policy had when only the placer brought it."""
+    (spec,) = (
+        item["spec"]
+        for item in rendered(IMAGE)
+        if (item["kind"], item["metadata"]["name"]) == ("ValidatingAdmissionPolicy", f"{PLACER}-mirror-pods")
+    )
+    (condition,) = spec["matchConditions"]
+    assert condition["expression"] == "has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups"
+    groups, domain, own = (item["expression"] for item in spec["validations"])
+    assert all(text in groups for text in (f"'{GROUP_LABEL}'", f"startsWith('{LWS_GROUP_LABEL.partition('/')[0]}/')"))
+    assert "object.spec.?subdomain" in domain
+    assert set(re.findall(r"'app=(\S+)'", own)) == {"neuron-dra-driver-kubelet-plugin", PLACER}
 
 
 def test_the_pods_have_no_privilege() -> None:

@@ -158,7 +158,10 @@ replacements:
     fieldPaths: [subjects.0.namespace]
   # system:serviceaccount:NAMESPACE:NAME
   - select: {kind: ValidatingAdmissionPolicy}
-    reject: [{name: neuron-dra-driver-parameters}, {name: neuron-dra-driver-placer-mirror-pods}]
+    reject:
+    - {name: neuron-dra-driver-parameters}
+    - {name: neuron-dra-driver-own-pools}
+    - {name: neuron-dra-driver-placer-mirror-pods}
     fieldPaths: [spec.matchConditions.0.expression]
     options: {delimiter: ':', index: 2}
 """

@@ -369,6 +369,61 @@ spec:
 {{- end -}}
 
 {{/*
+A policy for mirror pods, with its binding: dict "root" "workload", "own", the labels of pods that no mirror pod may have,
+each a dict of one key, and "groups", whether neither a name nor a label of a group is allowed. A kubelet may create
+mirror pods in any namespace, with any labels. LeaderWorkerSet's affinity and all Services take them for pods like others:
+with one, a compromised node could keep the scheduler from placing a group anywhere, or answer in the name of others.
+*/}}
+{{- define "neuron.mirrorPodsPolicy" -}}
+{{- $name := printf "%s-mirror-pods" .workload.base -}}
+{{- $own := list -}}
+{{- range .own -}}
+{{- range $key, $value := . -}}{{- $own = append $own (printf "%s=%s" $key $value) -}}{{- end -}}
+{{- end -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  {{- include "neuron.metadata" (dict "root" .root "workload" .workload "name" $name) | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups: [""]
+      apiVersions: [v1]
+      resources: [pods]
+      operations: [CREATE]
+      scope: '*'
+  matchConditions:
+  - name: is-a-node
+    expression: has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups
+  variables:
+  - name: labels
+    expression: object.metadata.?labels.orValue({})
+  validations:
+  {{- if .groups }}
+  - reason: Forbidden
+    expression: >-
+      !variables.labels.exists(k, k.startsWith('leaderworkerset.sigs.k8s.io/') ||
+      k == 'neuron.aws.com/ultraserver-group')
+    message: >-
+      A static pod is of no group: leave the labels leaderworkerset.sigs.k8s.io/* and neuron.aws.com/ultraserver-group
+      out of its file.
+  # Where it is set, the pod has a name in the domain of a Service.
+  - reason: Forbidden
+    expression: object.spec.?subdomain.orValue('') == ''
+    message: >-
+      A static pod has no name in the domain of a group: leave spec.subdomain out of its file.
+  {{- end }}
+  - reason: Forbidden
+    expression: >-
+      !variables.labels.exists(k, k + '=' + variables.labels[k] in ['{{ join "', '" $own }}'])
+    message: >-
+      A static pod is none of another workload: leave the label {{ join " or " $own }} out of its file.
+---
+{{ include "neuron.policyBinding" (dict "root" .root "workload" .workload "name" $name) }}
+{{- end -}}
+
+{{/*
 A policy for what an elected controller creates, with its binding: dict "root" "workload", "own", the name of its lease,
 of its ConfigMap and as the source of its events, and "about", the kinds of objects that its events are about, if it
 writes any. RBAC cannot give the right to create under one name only: without the policy, a controller that was taken
