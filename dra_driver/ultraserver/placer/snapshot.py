@@ -55,8 +55,8 @@ def _offering(offers: Iterable[Offer]) -> set[str]:
     """Nodes whose whole-node device is in the newest generation of their pool; each offer is ``of_its_node``."""
     newest: dict[str, Offer] = {}
     for offer in offers:
-        others = newest.get(offer.pool, offer)
-        newest[offer.pool] = max(offer, others, key=lambda one: (one.generation, one.of_whole_node))
+        latest = newest.get(offer.pool, offer)
+        newest[offer.pool] = max(offer, latest, key=lambda one: (one.generation, one.of_whole_node))
     return {offer.node for offer in newest.values() if offer.of_whole_node}
 
 
