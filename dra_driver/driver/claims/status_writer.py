@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dra_driver.driver.claims.model import Plan
@@ -40,6 +40,8 @@ LEFT_SECONDS: Final = 300.0
 """After an unprepare, the API server drops the entries by itself as soon as nobody uses the claim."""
 _NOT_ALLOCATED: Final = "must be an allocated device"
 """Part of the API server's answer (422) to an entry for another device."""
+FORMER_SECONDS: Final = 45.0
+"""After the start, what claims say is read once more: the instance before may have written last."""
 FORGET_SECONDS: Final = 600.0
 """After that a refused claim is forgotten: kubelet, as long as it tries, reminds of it."""
 
@@ -93,6 +95,7 @@ class ClaimStatusWriter:
         self._backoff = Backoff(first=1.0, cap=60.0)
         self._not_before = -math.inf
         """Of all requests, while the API server is in trouble."""
+        self._former_until = clock() + FORMER_SECONDS
         self._told = False
         """Whether the log has said that nothing is written."""
         self.worker = Worker("writing to its claims", self._round, settle=SETTLE_SECONDS)
@@ -129,7 +132,15 @@ class ClaimStatusWriter:
             unknown = [plan for plan in plans if plan.uid not in self._claims or self._claims[plan.uid].wanted is None]
             for plan in unknown:
                 self._claims[plan.uid] = _Claim(_meta(plan), plan, None, now, now)
-        if unknown:
+            former_gone = now >= self._former_until
+            if former_gone:
+                self._former_until = math.inf
+                self._claims |= {
+                    uid: replace(claim, known=None, due=now)
+                    for uid, claim in self._claims.items()
+                    if claim.wanted is not None
+                }
+        if unknown or former_gone:
             self.worker.wake()
 
     def health_changed(self) -> None:

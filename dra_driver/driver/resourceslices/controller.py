@@ -411,6 +411,8 @@ class SliceController:
                 self._failed(error)
             else:
                 self._follow()
+        if self._desired is None:
+            return math.inf  # what is desired wakes it; a trigger that comes before is due then
         return max(0.0, min(self._due, self._end_of_desired()) - runtime.monotonic())
 
     def _end_of_desired(self) -> float:

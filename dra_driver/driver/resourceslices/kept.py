@@ -108,15 +108,16 @@ class Keeper:
             self._interval = self.held_seconds
             return now | found
         if (now or doubtful) and self.clock() >= self.due:
-            return self._still_held(now, {device.name for device in chosen})
+            return self._still_held(now, {device.name for device in chosen}, doubtful=doubtful)
         return now
 
-    def _still_held(self, kept: Mapping[str, KeptDevice], chosen: set[str]) -> dict[str, KeptDevice]:
+    def _still_held(self, kept: Mapping[str, KeptDevice], chosen: set[str], *, doubtful: bool) -> dict[str, KeptDevice]:
         prepared = self.prepared()
         here = None if prepared is None else frozenset(kept.keys() & prepared.keys())
         clock = self.clock()
         self.due = clock + self.held_seconds
-        if here is not None and kept and (here == kept.keys() or (here == self._here and clock < self._ask_due)):
+        known = here == kept.keys() or (here == self._here and clock < self._ask_due)
+        if here is not None and kept and known and not doubtful:  # else claims may hold what is not kept
             self._here = here
             return dict(kept)
         held = self.held()

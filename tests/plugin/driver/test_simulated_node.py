@@ -1,0 +1,60 @@
+"""Histories of a simulated node by seeds: whatever happens in whatever order, no promise to containers is broken.
+
+And once all is quiet, what is published, written and prepared follows from what is true, and nothing is written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from tests.generators.effort import SEED
+from tests.simulation.histories import ALL_TYPES, EVENTS, TYPES, BrokenRuleError, Story, counts, lived, smaller, story
+
+FEW = 30
+"""Histories of a test in ``scripts/test``."""
+MANY = 100
+"""In ``scripts/test ci``."""
+HOUR = 16_000
+"""In an hour."""
+
+
+def live(stories: Iterable[Story]) -> list[list[str]]:
+    """Let histories happen; the first that fails is told, as small as it can be made."""
+    lives = []
+    for told in stories:
+        try:
+            lives.append(lived(told))
+        except BrokenRuleError as error:
+            short = smaller(told)
+            steps = "\n".join(f"    {step}" for step in short.steps)
+            pytest.fail(f"story({told.seed}): {error}\nit happens in {short.kind} with\n{steps}", pytrace=False)
+    return lives
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_promises_are_kept(part: int) -> None:
+    live(story(part * FEW + number) for number in range(FEW))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(20))
+def test_promises_are_kept_in_many_histories(part: int) -> None:
+    events, _ = counts(live(story(10_000 + part * MANY + number) for number in range(MANY)))
+    assert set(events) == set(EVENTS), "what never happens is not tested"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3 * 3600)
+def test_promises_are_kept_for_an_hour() -> None:
+    first = int(SEED) * HOUR
+    stories = (story(first + number, kinds=ALL_TYPES if number % 10 == 0 else TYPES) for number in range(HOUR))
+    _, pairs = counts(live(stories))
+    assert not {(one, other) for one in EVENTS for other in EVENTS if (one, other) not in pairs} - IMPOSSIBLE
+
+
+IMPOSSIBLE: frozenset[tuple[str, str]] = frozenset(
+    {("device_plugin_comes", "device_plugin_comes"), ("device_plugin_goes", "device_plugin_goes")}
+)
+"""Pairs of neighbours that cannot be."""

@@ -1,0 +1,422 @@
+"""Histories of a simulated node: what happens, by a seed, and the check of it. One that fails is made small."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from dra_driver.driver.settings import PARTITIONS_LABEL
+from tests.simulation.apiserver import Mood
+from tests.simulation.kubelet import Pod
+from tests.simulation.node import Node, simulated_node
+from tests.simulation.oracle import remains, unrest, violations
+
+DIRECTORY: Final = Path("/dev/shm")
+"""A tmpfs, as the state of a simulation is gone with it."""
+TYPES: Final = ("inf1.6xlarge", "trn2.3xlarge", "inf1.6xlarge", "trn1.2xlarge")
+ALL_TYPES: Final = ("inf1.24xlarge", "inf2.xlarge", "inf2.48xlarge", "trn1.32xlarge", "trn2.48xlarge", "trn2u.48xlarge")
+"""Of larger nodes, and of those with one chip."""
+PARTITIONS: Final = {"inf1.6xlarge": ("chip", "chip.node"), "trn2.3xlarge": ("chip", "core"), "trn1.2xlarge": ("chip",)}
+WAITS: Final = (0.0, 0.0, 0.02, 0.3, 1.0, 4.0, 11.0)
+"""Seconds between two events."""
+QUIET_SECONDS: Final = 45.0
+"""After the last event, where the API server has answered all the time. A fault that is over is told for 30 s more."""
+UPDATE_SECONDS: Final = 75.0
+"""The same after an update of the driver."""
+PASS_SECONDS: Final = 90.0
+"""After that, what is looked at once a minute is right, too."""
+LONG_SECONDS: Final = 400.0
+"""The same where it has not: what is tried again waits for up to five minutes by then."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that happens, if it can."""
+
+    event: str
+    pick: int
+    """Which of several, whatever they are."""
+    wait: float
+    """Seconds until the next one."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a history is made of: the same ones are the same history, in one process."""
+
+    seed: int
+    kind: str
+    steps: tuple[Step, ...]
+
+
+class BrokenRuleError(AssertionError):
+    """A history broke a rule."""
+
+
+@dataclass
+class History:
+    """A node and what has happened to it."""
+
+    node: Node
+    plugin: bool = False
+    troubled: bool = False
+    """Whether the API server was away, or refused, since the last quiet."""
+    updates: int = 0
+    """Under way."""
+    updated: bool = False
+    """Since the last quiet."""
+    happened: list[str] = field(default_factory=list)
+
+    # Pods and claims
+
+    def pod(self, pick: int) -> bool:
+        free = self.node.free_devices()
+        if not free:
+            return False
+        self.node.allocate(free[pick % len(free)])
+        return True
+
+    def pod_with_former_claim(self, pick: int) -> bool:
+        free = self.node.free_devices()
+        idle = [claim for claim in self.node.claims() if not claim["status"].get("allocation")]
+        if not free or not idle:
+            return False
+        self.node.allocate(free[pick % len(free)], idle[pick % len(idle)])
+        return True
+
+    def pod_joins(self, pick: int) -> bool:
+        used = [claim for claim in self.node.claims() if claim["status"].get("reservedFor")]
+        if not used:
+            return False
+        self.node.join(used[pick % len(used)])
+        return True
+
+    def pod_ends(self, pick: int) -> bool:
+        return self._end(pick, force=False, keep_claim=False)
+
+    def pod_ends_and_leaves_its_claim(self, pick: int) -> bool:
+        return self._end(pick, force=False, keep_claim=True)
+
+    def pod_deleted_by_force(self, pick: int) -> bool:
+        return self._end(pick, force=True, keep_claim=bool(pick % 2))
+
+    def _end(self, pick: int, *, force: bool, keep_claim: bool) -> bool:
+        pods = self._living()
+        if not pods:
+            return False
+        pod = pods[pick % len(pods)]
+        pod.deleted = True
+        self.node.end(pod, force=force, keep_claim=keep_claim)
+        return True
+
+    def _living(self) -> list[Pod]:
+        return [pod for pod in self.node.kubelet.pods.values() if not pod.deleted]
+
+    # The host
+
+    def chip_falls_ill(self, pick: int) -> bool:
+        return self._chip(pick, lambda chip: not self.node.ails(chip), lambda chip: self.node.ail(chip, ill=True))
+
+    def chip_is_well_again(self, pick: int) -> bool:
+        return self._chip(pick, self.node.ails, lambda chip: self.node.ail(chip, ill=False))
+
+    def chip_is_lost(self, pick: int) -> bool:
+        return self._chip(pick, lambda _: True, self.node.lose)
+
+    def chip_is_back(self, pick: int) -> bool:
+        lost = sorted(self.node.chips - self.node.present)
+        if not lost:
+            return False
+        self.node.bring_back(lost[pick % len(lost)])
+        return True
+
+    def _chip(self, pick: int, wanted: Callable[[int], bool], act: Callable[[int], None]) -> bool:
+        chips = [chip for chip in sorted(self.node.present) if wanted(chip)]
+        if not chips:
+            return False
+        act(chips[pick % len(chips)])
+        return True
+
+    def module_is_loaded_anew(self, pick: int) -> bool:
+        self.node.renumber(240 + (self.node.major - 240 + 1 + pick % 3) % 5)
+        return True
+
+    def reboot(self, pick: int) -> bool:
+        del pick
+        self.node.reboot()
+        self.node.kubelet.start()
+        self.node.start(self.node.settings())
+        return True
+
+    # The node's programs
+
+    def kubelet_restarts(self, pick: int) -> bool:
+        self.node.kubelet.kill()
+        if pick % 2:
+            self.node.pass_time(self.node.random.choice((0.1, 3.0, 20.0)))
+        self.node.kubelet.start()
+        return True
+
+    def driver_is_killed(self, pick: int) -> bool:
+        instances = self.node.instances
+        if not instances:
+            return False
+        self.node.kill(instances[pick % len(instances)])
+        self._one_instance()
+        return True
+
+    def driver_restarts(self, pick: int) -> bool:
+        if not self.node.instances:
+            return False
+        self.node.stop(self.node.instances[pick % len(self.node.instances)])
+        self.node.pass_time(self.node.random.choice((0.0, 0.1, 2.0)))
+        self._one_instance()
+        return True
+
+    def driver_is_updated(self, pick: int) -> bool:
+        """The next instance starts, and when it is ready the former one stops."""
+        if len(self.node.instances) != 1 or not self.node.instances[0].started:
+            return False
+        former = self.node.instances[0]
+        following = self.node.start(self.node.settings())
+
+        def end() -> None:
+            self.node.scheduler.wait(lambda: following.started, 60.0)
+            self.node.scheduler.sleep((0.0, 0.5, 8.0)[pick % 3])
+            if former in self.node.instances:
+                self.node.stop(former)
+            self.updates -= 1
+
+        self.updates += 1
+        self.updated = True
+        self.node.scheduler.spawn(end, "update")
+        return True
+
+    def _one_instance(self) -> None:
+        if all(instance.stopping for instance in self.node.instances):
+            self.node.start(self.node.settings())
+
+    def device_plugin_comes(self, pick: int) -> bool:
+        if self.plugin:
+            return False
+        self.plugin = True
+        self._allocatable("4")
+        used = {chip for device in self._held() for chip, _ in self.node.parts(device)}
+        free = sorted(self.node.present - used)
+        if free and pick % 2:
+            self.node.kubelet.plugin_pods["legacy"] = (free[pick % len(free)],)
+        return True
+
+    def device_plugin_goes(self, pick: int) -> bool:
+        if not self.plugin:
+            return False
+        self.plugin = False
+        self._allocatable("0")
+
+        def end() -> None:
+            self.node.scheduler.sleep((0.0, 5.0, 14.0)[pick % 3])
+            self.node.kubelet.plugin_pods.clear()
+
+        self.node.scheduler.spawn(end, "the device plugin's pods end")
+        return True
+
+    def _held(self) -> Iterator[str]:
+        for devices in self.node.allocations().values():
+            yield from devices
+
+    def _allocatable(self, count: str) -> None:
+        self.node.change_node(lambda node: node["status"].update(allocatable={"aws.amazon.com/neuron": count}))
+
+    # Labels
+
+    def partitions_are_set(self, pick: int) -> bool:
+        choices = (*PARTITIONS.get(self.node.kind.name, ("chip", "chip.group", "chip.node")), None)
+        self.node.label(**{PARTITIONS_LABEL: choices[pick % len(choices)]})
+        return True
+
+    def network_labels_change(self, pick: int) -> bool:
+        self.node.label(**{"topology.k8s.aws/network-node-layer-1": (None, "nn-1", "nn-2")[pick % 3]})
+        return True
+
+    # The API server
+
+    def server_is_away(self, pick: int) -> bool:
+        self.node.server.mood.away = True
+        self.troubled = True
+        return bool(pick + 1)
+
+    def server_is_back(self, pick: int) -> bool:
+        if not self.node.server.mood.away:
+            return False
+        self.node.server.mood.away = False
+        return bool(pick + 1)
+
+    def server_is_troubled(self, pick: int) -> bool:
+        self.node.server.mood = Mood(troubled=(0.1, 0.5)[pick % 2], slow=(0.0, 1.0, 15.0)[pick % 3], late=2.0)
+        self.troubled = True
+        return True
+
+    def server_is_slow(self, pick: int) -> bool:
+        self.node.server.mood = Mood(slow=(0.05, 0.5, 2.0)[pick % 3], late=(0.0, 0.5, 2.0)[pick // 3 % 3])
+        return True
+
+    def server_is_well(self, pick: int) -> bool:
+        self.node.server.mood = Mood()
+        return bool(pick + 1)
+
+    def watches_break(self, pick: int) -> bool:
+        self.node.server.break_watches()
+        return bool(pick + 1)
+
+    def changes_are_forgotten(self, pick: int) -> bool:
+        self.node.server.store.expire()
+        return bool(pick + 1)
+
+    # Quiet
+
+    def quiet(self, pick: int) -> bool:
+        """All that the driver needs is there, and nothing happens for a while."""
+        del pick
+        node = self.node
+        node.server.mood = Mood()
+        if not node.kubelet.alive:
+            node.kubelet.start()
+        node.scheduler.wait(lambda: not self.updates)
+        self._one_instance()
+        node.scheduler.wait(lambda: len(node.instances) == 1 and node.instances[0].started, 90.0)
+        # What the former instance wrote last, the next one compares in its next pass.
+        prompt = UPDATE_SECONDS if self.updated else QUIET_SECONDS
+        node.pass_time(LONG_SECONDS if self.troubled else prompt)
+        self.troubled = self.updated = False
+        self._check(unrest(node, plugin=self.plugin))
+        node.pass_time(PASS_SECONDS)
+        self._check([*unrest(node, plugin=self.plugin), *remains(node)])
+        before = len(node.server.writes)
+        node.pass_time(15.0)
+        self._check([f"nothing changes, and this is written: {row}" for row in node.server.writes[before:]])
+        return True
+
+    def step(self, step: Step) -> None:
+        """Let it happen, if it can, and check."""
+        if getattr(self, step.event)(step.pick):
+            self.happened.append(step.event)
+        self._check(violations(self.node))
+        self.node.pass_time(step.wait)
+        self._check(violations(self.node))
+
+    def _check(self, problems: Sequence[str]) -> None:
+        if problems:
+            raise BrokenRuleError("\n".join(problems))
+
+
+EVENTS: Final = {
+    "pod": 8,
+    "pod_with_former_claim": 3,
+    "pod_joins": 2,
+    "pod_ends": 5,
+    "pod_ends_and_leaves_its_claim": 3,
+    "pod_deleted_by_force": 2,
+    "chip_falls_ill": 3,
+    "chip_is_well_again": 3,
+    "chip_is_lost": 1,
+    "chip_is_back": 2,
+    "module_is_loaded_anew": 1,
+    "reboot": 0.5,
+    "kubelet_restarts": 2,
+    "driver_is_killed": 2,
+    "driver_restarts": 1,
+    "driver_is_updated": 2,
+    "device_plugin_comes": 1,
+    "device_plugin_goes": 2,
+    "partitions_are_set": 2,
+    "network_labels_change": 2,
+    "server_is_away": 0.7,
+    "server_is_back": 1.5,
+    "server_is_troubled": 0.7,
+    "server_is_slow": 2,
+    "server_is_well": 2,
+    "watches_break": 1,
+    "changes_are_forgotten": 0.5,
+    "quiet": 2,
+}
+"""How often each happens, beside the others."""
+
+
+def story(seed: int, steps: int = 25, kinds: Sequence[str] = TYPES) -> Story:
+    """The history of a seed, on one of these instance types."""
+    choice = random.Random(seed)
+    events = choice.choices(list(EVENTS), weights=list(EVENTS.values()), k=steps)
+    return Story(
+        seed,
+        choice.choice(kinds),
+        tuple(Step(event, choice.randrange(1000), choice.choice(WAITS)) for event in events),
+    )
+
+
+def lived(told: Story) -> list[str]:
+    """Let a history happen; the events that did. Raises BrokenRuleError."""
+    with _node(told) as node:
+        history = History(node)
+        history.node.kubelet.start()
+        history.node.start(node.settings())
+        try:
+            for step in told.steps:
+                history.step(step)
+            history.quiet(0)
+        except BaseException as error:
+            if not isinstance(error, KeyboardInterrupt):
+                raise BrokenRuleError(f"{type(error).__name__}: {error}") from error
+            raise
+        return history.happened
+
+
+@contextmanager
+def _node(told: Story) -> Iterator[Node]:
+    with (
+        tempfile.TemporaryDirectory(dir=DIRECTORY, prefix="sim-", ignore_cleanup_errors=True) as name,
+        simulated_node(Path(name), told.kind, told.seed) as node,
+    ):
+        yield node
+
+
+def fails(told: Story) -> str:
+    """Why the history fails; "" if it does not."""
+    try:
+        lived(told)
+    except BrokenRuleError as error:
+        return str(error)
+    return ""
+
+
+def smaller(told: Story, tries: int = 400) -> Story:
+    """A history that fails too, of as few events as can be found in so many tries."""
+    size = max(1, len(told.steps) // 2)
+    while size and tries:
+        for start in range(0, len(told.steps), size):
+            shorter = Story(told.seed, told.kind, told.steps[:start] + told.steps[start + size :])
+            tries -= 1
+            if len(shorter.steps) < len(told.steps) and fails(shorter):
+                told = shorter
+                break
+            if not tries:
+                break
+        else:
+            size //= 2
+    return told
+
+
+def counts(histories: Iterable[Sequence[str]]) -> tuple[Counter[str], Counter[tuple[str, str]]]:
+    """How often each event happened, and each pair of neighbours."""
+    events: Counter[str] = Counter()
+    pairs: Counter[tuple[str, str]] = Counter()
+    for happened in histories:
+        events.update(happened)
+        pairs.update(pairwise(happened))
+    return events, pairs

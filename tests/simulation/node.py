@@ -1,0 +1,370 @@
+"""A simulated node: host, kubelet, API server with the rest of the cluster, and the instances of the driver on it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+from unittest import mock
+
+from dra_driver.cli import kubelet_plugin
+from dra_driver.driver import agent as agents
+from dra_driver.driver import device_use
+from dra_driver.driver.agent import NodeAgent
+from dra_driver.driver.settings import DriverSettings
+from dra_driver.neuron.emulation.tree import CLASS, DEVICES
+from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
+from dra_driver.neuron.host.discover import BOOT_ID
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL, lookup
+from dra_driver.neuron.topology.partitions import parts_of
+from dra_driver.util import runtime
+from dra_driver.util.errors import DriverError
+from tests.doubles.apiserver.store import Object, Refused
+from tests.simulation.apiserver import SimulatedServer
+from tests.simulation.kubelet import Claim, Pod, SimulatedKubelet, SimulatedPlugin
+from tests.simulation.scheduler import Life, Scheduler
+from tests.simulation.seams import Disk
+
+NAME: Final = "node-a"
+MAJOR: Final = 240
+Part = tuple[int, int | None]
+"""A chip, and a physical core of it; None: all of them."""
+
+
+@dataclass
+class Instance:
+    """A process of the driver."""
+
+    life: Life
+    settings: DriverSettings
+    agent: NodeAgent | None = None
+    started: bool = False
+    stopping: bool = False
+
+
+class Node:
+    """The node; see ``simulated_node``."""
+
+    def __init__(self, root: Path, instance_type: str, seed: int) -> None:
+        kind = lookup(instance_type)
+        assert kind is not None
+        assert kind.devices
+        self.root, self.kind = root, kind
+        self.chips = frozenset(range(kind.devices))
+        self.scheduler = Scheduler(seed)
+        self.random = self.scheduler.random
+        self.server = SimulatedServer(self.scheduler)
+        self.disk = Disk(self.scheduler)
+        self.cdi = root / "cdi"
+        self.cdi.mkdir()
+        self.kubelet = SimulatedKubelet(self.scheduler, root / "kubelet", self.cdi, self._wipe_slices)
+        self.instances: list[Instance] = []
+        """All that live, the oldest first."""
+        self.major = MAJOR
+        self.number = 0
+        self.kubelet_version = "v1.37.1"
+        self._write_host()
+        labels = {INSTANCE_TYPE_LABEL: instance_type, "topology.k8s.aws/network-node-layer-1": "nn-1"}
+        self.server.api.add_node(NAME, labels=labels)
+        self.change_node(lambda node: node["status"].update(nodeInfo={"kubeletVersion": self.kubelet_version}))
+
+    # The host
+
+    @property
+    def host(self) -> Path:
+        return self.root / "host"
+
+    def _write_host(self) -> None:
+        write_host(self.host, self.kind, EmulationOptions())
+        self._put(BOOT_ID, str(uuid.UUID(int=self.random.getrandbits(128))))
+        self.renumber(self.major)
+
+    def _put(self, path: str, text: str) -> None:
+        target = self.host / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staged = target.with_name(".staged")
+        staged.write_text(f"{text}\n")
+        staged.replace(target)
+
+    def chip_path(self, chip: int) -> Path:
+        return self.host / DEVICES / f"neuron{chip}"
+
+    def renumber(self, major: int) -> None:
+        """The kernel module is loaded anew: other device numbers."""
+        self.major = major
+        for chip in self.present:
+            self._put(f"{DEVICES}/neuron{chip}/dev", f"{major}:{chip}")
+        self._put("proc/devices", f"Character devices:\n{major:3} neuron\n\nBlock devices:")
+
+    @property
+    def present(self) -> frozenset[int]:
+        """Chips that the kernel driver has."""
+        return frozenset(chip for chip in self.chips if self.chip_path(chip).is_dir())
+
+    def lose(self, chip: int) -> None:
+        """The chip falls off the bus."""
+        self.chip_path(chip).rename(self.root / f"lost-{chip}")
+        (self.host / CLASS / f"neuron{chip}").unlink()
+
+    def bring_back(self, chip: int) -> None:
+        (self.root / f"lost-{chip}").rename(self.chip_path(chip))
+        (self.host / CLASS / f"neuron{chip}").symlink_to(f"../../devices/virtual/neuron_device/neuron{chip}")
+        self._put(f"{DEVICES}/neuron{chip}/dev", f"{self.major}:{chip}")
+
+    def ail(self, chip: int, *, ill: bool) -> None:
+        """Whether the kernel driver says that the chip is in the state that only a reset ends."""
+        self._put(f"{DEVICES}/neuron{chip}/reset", "2" if ill else "1")
+
+    def ails(self, chip: int) -> bool:
+        path = self.chip_path(chip)
+        return path.is_dir() and (path / "reset").read_text().strip() == "2"
+
+    def reboot(self) -> None:
+        """Containers, processes and what is on tmpfs are gone."""
+        for instance in list(self.instances):
+            self.kill(instance)
+        if self.kubelet.alive:
+            self.kubelet.kill()
+        for pod in self.kubelet.pods.values():
+            pod.clear()
+        for path in self.cdi.iterdir():
+            path.unlink()
+        self._put(BOOT_ID, str(uuid.UUID(int=self.random.getrandbits(128))))
+        for chip in self.chips - self.present:
+            self.bring_back(chip)
+        for chip in self.chips:
+            self.ail(chip, ill=False)
+        self.scheduler.boot = 20.0 - self.scheduler.clock
+
+    # The cluster
+
+    def change_node(self, change: Callable[[Object], object]) -> None:
+        node = self.server.store.get("nodes", NAME)
+        change(node)
+        self.server.store.update("nodes", NAME, node)
+
+    def label(self, **labels: str | None) -> None:
+        def change(node: Object) -> None:
+            for key, value in labels.items():
+                if value is None:
+                    node["metadata"]["labels"].pop(key, None)
+                else:
+                    node["metadata"]["labels"][key] = value
+
+        self.change_node(change)
+
+    def _wipe_slices(self) -> None:
+        self.server.api.wipe_slices(NAME)
+
+    def slices(self) -> list[Object]:
+        """The newest generation of the node's pool, if it is whole."""
+        stored = self.server.api.slices()
+        newest = max((item["spec"]["pool"]["generation"] for item in stored), default=0)
+        current = [item for item in stored if item["spec"]["pool"]["generation"] == newest]
+        whole = current and len(current) == current[0]["spec"]["pool"]["resourceSliceCount"]
+        return current if whole else []
+
+    def offered(self) -> dict[str, Object]:
+        """Published devices by name."""
+        return {device["name"]: device for item in self.slices() for device in item["spec"].get("devices") or ()}
+
+    def parts(self, device: str) -> frozenset[Part]:
+        """What a device of that name is made of, core by core."""
+        size = 2 if self.kind.family in ("trn2", "trn3") else 1
+        cores = range(self.kind.cores_per_device)
+        found = parts_of(device, self.chips, lambda _: size) or ()
+        return frozenset((part.chip, core) for part in found for core in part.cores or cores)
+
+    def claims(self) -> list[Object]:
+        return self.server.store.list("resourceclaims")[0]
+
+    def allocations(self) -> dict[str, tuple[str, ...]]:
+        """Devices by UID of the claim, as the API server has them."""
+        found = {}
+        for claim in self.claims():
+            allocation = claim["status"].get("allocation")
+            if allocation:
+                found[claim["metadata"]["uid"]] = tuple(result["device"] for result in allocation["devices"]["results"])
+        return found
+
+    def free_devices(self) -> list[str]:
+        """What the scheduler could allocate now."""
+        taken = {part for devices in self.allocations().values() for device in devices for part in self.parts(device)}
+        return sorted(
+            name
+            for name, device in self.offered().items()
+            if not any(taint["effect"] in ("NoSchedule", "NoExecute") for taint in device.get("taints") or ())
+            and not self.parts(name) & taken
+        )
+
+    def allocate(self, device: str, claim: Object | None = None) -> Pod:
+        """A pod with a claim is scheduled to the node: a new claim, or one that is there without devices."""
+        self.number += 1
+        pod = f"pod-{self.number}"
+        pod_uid = str(uuid.UUID(int=self.random.getrandbits(128)))
+        if claim is None:
+            uid = str(uuid.UUID(int=self.random.getrandbits(128)))
+            claim = self.server.api.add_claim(
+                "default", f"claim-{self.number}", uid=uid, devices=[("r", device)], node=NAME, pods=[(pod, pod_uid)]
+            )
+        else:
+            result = {"request": "r", "driver": DRIVER_NAME, "pool": NAME, "device": device}
+            claim["status"] = {
+                "allocation": {"devices": {"results": [result], "config": []}},
+                "reservedFor": [{"resource": "pods", "name": pod, "uid": pod_uid}],
+            }
+            claim = self.server.store.update("resourceclaims", f"default/{claim['metadata']['name']}", claim)
+        return self._add_pod(pod, pod_uid, claim)
+
+    def join(self, claim: Object) -> Pod:
+        """A further pod of the node uses the claim."""
+        self.number += 1
+        pod = f"pod-{self.number}"
+        pod_uid = str(uuid.UUID(int=self.random.getrandbits(128)))
+        claim["status"]["reservedFor"].append({"resource": "pods", "name": pod, "uid": pod_uid})
+        claim = self.server.store.update("resourceclaims", f"default/{claim['metadata']['name']}", claim)
+        return self._add_pod(pod, pod_uid, claim)
+
+    def _add_pod(self, name: str, uid: str, claim: Object) -> Pod:
+        meta = claim["metadata"]
+        spec = {
+            "nodeName": NAME,
+            "resourceClaims": [{"name": "r", "resourceClaimName": meta["name"]}],
+            "containers": [{"name": "main", "resources": {"claims": [{"name": "r"}]}}],
+        }
+        self.server.store.create(
+            "pods", {"metadata": {"namespace": "default", "name": name, "uid": uid}, "spec": spec, "status": {}}
+        )
+        pod = Pod(name, uid, (Claim("default", meta["name"], meta["uid"]),))
+        self.kubelet.add(pod)
+        return pod
+
+    def end(self, pod: Pod, *, force: bool, keep_claim: bool) -> None:
+        """The pod is deleted; ``force``: the API server forgets it before kubelet has ended it."""
+
+        def clean() -> None:
+            if not force:
+                self.scheduler.wait(lambda: pod.gone)
+            self._forget(pod, keep_claim=keep_claim)
+
+        pod_ends = self.random.choice((0.0, 1.0, 15.0)) if force else 0.0
+
+        def end() -> None:
+            self.scheduler.sleep(pod_ends)
+            pod.ending = True
+
+        self.scheduler.spawn(end, f"end of {pod.name}")
+        self.scheduler.spawn(clean, f"clean-up of {pod.name}")
+
+    def _forget(self, pod: Pod, *, keep_claim: bool) -> None:
+        """What controllers do: the pod's object, and its claims' reservations and allocations, go."""
+        store = self.server.store
+        store.delete("pods", f"default/{pod.name}")
+        for of in pod.claims:
+            try:
+                claim = store.get("resourceclaims", f"default/{of.name}")
+            except Refused:
+                continue
+            users = [user for user in claim["status"].get("reservedFor") or () if user["uid"] != pod.uid]
+            if users:
+                claim["status"]["reservedFor"] = users
+                store.update("resourceclaims", f"default/{of.name}", claim)
+            elif keep_claim:
+                claim["status"] = {}
+                store.update("resourceclaims", f"default/{of.name}", claim)
+            else:
+                store.delete("resourceclaims", f"default/{of.name}")
+
+    # The driver
+
+    def settings(self, **changes: Any) -> DriverSettings:
+        options = {
+            "node_name": NAME,
+            "cdi_root": str(self.cdi),
+            "registrar_dir": str(self.root / "registry"),
+            "plugins_dir": str(self.root / "kubelet/plugins"),
+            "host_root": str(self.host),
+        }
+        settings = kubelet_plugin.settings(kubelet_plugin.effective(options, {}))
+        return replace(settings, health_port=-1, metrics_port=-1, node_address="", **changes)
+
+    def start(self, settings: DriverSettings) -> Instance:
+        """A further instance of the driver starts."""
+        self.number += 1
+        instance = Instance(Life(f"driver-{self.number}"), settings)
+        self.instances.append(instance)
+
+        def main() -> None:
+            try:
+                agent = NodeAgent(settings, self.server.transport(), lambda: None)
+                instance.agent = agent
+                agent.start()
+            except DriverError:
+                self.kill(instance)  # the runtime starts it again
+                return
+            instance.started = True
+
+        self.scheduler.spawn(main, "main", instance.life)
+        return instance
+
+    def stop(self, instance: Instance) -> None:
+        """Tell an instance to stop, as kubelet does; it ends within its time."""
+        instance.stopping = True
+
+        def end() -> None:
+            agent = instance.agent
+            if agent is not None and instance.started:
+                agent.stop()
+            self.kill(instance)
+
+        self.scheduler.spawn(end, "main", instance.life)
+
+    def kill(self, instance: Instance) -> None:
+        """An instance ends where it stands."""
+        if instance in self.instances:
+            self.instances.remove(instance)
+        self.disk.killed(instance.life)
+        self.scheduler.kill(instance.life)
+
+    def pass_time(self, seconds: float) -> None:
+        self.scheduler.sleep(seconds)
+
+
+@contextmanager
+def simulated_node(root: Path, instance_type: str, seed: int) -> Iterator[Node]:
+    """A node without a driver, below an empty directory, for as long as the body runs."""
+    random.seed(seed)
+    node = Node(root, instance_type, seed)
+    door = SimpleNamespace(worker=SimpleNamespace(stuck=lambda *_: "", problem=lambda: ""), stop=lambda *_: None)
+    probes = SimpleNamespace(start=lambda: None, stop=lambda *_: None)
+
+    def plugin(*arguments: Any, **options: Any) -> SimulatedPlugin:
+        made = SimulatedPlugin(*arguments, **options)
+        node.kubelet.plugins.append(made)
+        return made
+
+    with ExitStack() as stack:
+        stack.enter_context(runtime.use(node.scheduler.runtime()))
+        stack.enter_context(node.disk.used())
+        for module, name, double in (
+            (agents, "KubeletPlugin", plugin),
+            (agents, "Door", lambda *_: door),
+            (agents, "HealthServer", lambda *_, **__: probes),
+            (agents, "own_addresses", lambda *_: frozenset()),
+            (device_use, "list_pods", node.kubelet.list_pods),
+        ):
+            stack.enter_context(mock.patch.object(module, name, double))
+        logging.disable(logging.CRITICAL)
+        stack.callback(logging.disable, logging.NOTSET)
+        stack.callback(node.kubelet.close)
+        stack.callback(shutil.rmtree, root / "host", ignore_errors=True)
+        stack.callback(node.scheduler.close)
+        yield node

@@ -1,0 +1,139 @@
+"""What must hold on a simulated node, by what is true of host, API server and containers: not by the driver's word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from dra_driver.neuron.health import condition
+from dra_driver.neuron.names import DRIVER_NAME
+from tests.doubles.apiserver.store import Object
+from tests.simulation.node import NAME, Node
+
+PRESENT: Final = "neuron.amazonaws.com/present"
+
+
+def violations(node: Node) -> list[str]:
+    """What must never be, at no moment."""
+    return [*_shared_chips(node), *_foreign_chips(node)]
+
+
+def _shared_chips(node: Node) -> Iterator[str]:
+    """Containers of two claims have one core."""
+    users: dict[tuple[int, int | None], tuple[str, str]] = {}
+    for pod in node.kubelet.pods.values():
+        for uid, names in pod.names.items():
+            for part in {part for name in names for part in node.parts(name)}:
+                other = users.setdefault(part, (uid, pod.name))
+                if other[0] != uid:
+                    yield f"core {part} is in containers of {pod.name} and {other[1]}, which have different claims"
+
+
+def _foreign_chips(node: Node) -> Iterator[str]:
+    """A container has the device node of a chip that is no part of its claim."""
+    for pod in node.kubelet.pods.values():
+        for uid, names in pod.names.items():
+            chips = _chips(node, names)
+            if chips != {minor for _, minor in pod.numbers[uid]}:
+                yield f"{pod.name} has the nodes {sorted(pod.numbers[uid])}, and its devices are {', '.join(names)}"
+
+
+def unrest(node: Node, *, plugin: bool) -> list[str]:
+    """What is not as it should be although nothing has happened for long, and all that the driver needs is there.
+
+    Args:
+        node: with one instance of the driver.
+        plugin: whether a device plugin offers the chips.
+    """
+    return [*_claims(node), *_offer(node, plugin=plugin), *_words(node)]
+
+
+def remains(node: Node) -> Iterator[str]:
+    """What a pass of repair, once a minute, does not leave behind."""
+    for name, numbers in node.kubelet.specs().items():
+        if any(major != node.major for major, _ in numbers):
+            yield f"{name} has the numbers of a kernel module that is gone: {sorted(numbers)}, now {node.major}"
+
+
+def _claims(node: Node) -> Iterator[str]:
+    """Claims of pods of the node are prepared, and no others; and their objects say so."""
+    pods = node.kubelet.pods.values()
+    in_use = {claim.uid for pod in pods for claim in pod.claims}
+    prepared = {path.stem for path in (node.root / f"kubelet/plugins/{DRIVER_NAME}/claims").glob("*.json")}
+    given = {uid: names for pod in pods if pod.running for uid, names in pod.names.items()}
+    running = given.keys()
+    if lost := running - prepared:
+        yield f"containers run with claims that the driver does not know: {sorted(lost)}"
+    if left := prepared - in_use:
+        yield f"claims of no pod are prepared: {sorted(left)}"
+    shown = {name.rpartition("=")[2][:36]: numbers for name, numbers in node.kubelet.specs().items()}
+    whole = {uid for uid, names in given.items() if _chips(node, names) <= node.present}
+    if not whole <= shown.keys() <= prepared:
+        yield f"specs are there for {sorted(shown)}, prepared are {sorted(prepared)}"
+    for claim in node.claims():
+        meta, status = claim["metadata"], claim["status"]
+        entries = {item["device"]: item for item in status.get("devices") or ()}
+        if meta["uid"] in running:
+            # kubelet may still have what the claim had before: it asks for no claim that it takes for prepared.
+            if given[meta["uid"]] != node.allocations().get(meta["uid"]):
+                continue
+            yield from _entries(node, meta["name"], status, entries)
+        elif meta["uid"] not in in_use and entries:
+            yield f"claim {meta['name']} is used by nobody, and has the entries {entries}"
+
+
+def _chips(node: Node, devices: Iterable[str]) -> set[int]:
+    return {chip for name in devices for chip, _ in node.parts(name)}
+
+
+def _entries(node: Node, claim: str, status: Object, entries: dict[str, Any]) -> Iterator[str]:
+    for result in status["allocation"]["devices"]["results"]:
+        name = result["device"]
+        said = {item["type"]: item["status"] for item in entries.get(name, {}).get("conditions") or ()}
+        if said.get("Ready") != "True" and _chips(node, [name]) <= node.present:
+            yield f"claim {claim} is prepared, and says of {name}: {said}"
+        ill = any(node.ails(chip) or chip not in node.present for chip, _ in node.parts(name))
+        if (said.get("Healthy") == "True") == ill:
+            yield f"device {name} of claim {claim} is {'ill' if ill else 'well'}, and the claim says: {said}"
+
+
+def _offer(node: Node, *, plugin: bool) -> Iterator[str]:
+    offered = node.offered()
+    open_to_all = {name for name, device in offered.items() if not _repels(device)}
+    held = {device for devices in node.allocations().values() for device in devices}
+    reachable = {name for name in held if _chips(node, [name]) <= node.present}
+    if lost := reachable - offered.keys():
+        yield f"claims hold {sorted(lost)}, which is not on offer"
+    for name in open_to_all:
+        for chip in _chips(node, [name]):
+            if node.ails(chip) or chip not in node.present:
+                yield f"{name} is on offer to everybody, and chip {chip} is ill or gone"
+    on_offer = {part for name in open_to_all for part in node.parts(name)}
+    if plugin:
+        if free := open_to_all - held:
+            yield f"a device plugin offers the chips, and so is {sorted(free)}"
+        return
+    for chip in node.present:
+        if not node.ails(chip) and not any(part[0] == chip for part in on_offer):
+            yield f"chip {chip} is well, and no device of it is on offer: {sorted(offered)}"
+
+
+def _repels(device: Object) -> bool:
+    return any(taint["effect"] in ("NoSchedule", "NoExecute") for taint in device.get("taints") or ())
+
+
+def _words(node: Node) -> Iterator[str]:
+    """Label and condition of the Node, and what kubelet was told of the devices."""
+    stored = node.server.store.get("nodes", NAME)
+    if (label := stored["metadata"]["labels"].get(PRESENT)) != ("true" if node.chips else None):
+        yield f"the label is {label!r}"
+    ill = {chip for chip in node.chips if node.ails(chip) or chip not in node.present}
+    conditions = {item["type"]: item for item in stored["status"].get("conditions") or ()}
+    said = conditions.get(condition.TYPE, {})
+    named = {chip for chip in node.chips if f"neuron{chip}:" in said.get("message", "")}
+    if said.get("status") != ("True" if ill else "False") or named != ill:
+        yield f"ill are {sorted(ill)}, and the condition says {said}"
+    for name, health in node.kubelet.health.items():
+        sick = bool(_chips(node, [name]) & ill)
+        if (health == "UNHEALTHY") != sick:
+            yield f"device {name} is {'ill' if sick else 'well'}, and kubelet was told {health}"

@@ -1,0 +1,126 @@
+"""Where the driver's code meets the kernel: its files, its locks between processes, and the host's files.
+
+The real files of a directory on a tmpfs are used. Between any two effects somebody else may go on, or the instance may
+be killed; then nothing that it still does has an effect. A write may fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+from dra_driver.driver.claims import checkpoint
+from dra_driver.neuron.host.sysfs import HostFiles, Reading
+from dra_driver.util import files
+from tests.simulation.scheduler import Killed, Life, Scheduler
+
+_EFFECTS = ("open", "write", "fsync", "replace", "unlink", "ftruncate")
+"""Of ``os``: something may happen before each."""
+_QUIET_READS = 0.02
+"""How often somebody else goes on before a file of the host is read: a scan reads hundreds."""
+
+
+class Disk:
+    """The kernel's side of one node's files. Outlives all instances, and ends with the history.
+
+    Args:
+        scheduler: of the node.
+        trouble: asked before each write; the errno with which it fails, or 0.
+    """
+
+    def __init__(self, scheduler: Scheduler, trouble: Callable[[], int] = lambda: 0) -> None:
+        self._scheduler = scheduler
+        self._trouble = trouble
+        self._open: dict[int, Life] = {}
+        self._locks: dict[int, int] = {}
+        """Descriptor that has it, by inode of the file."""
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Have the driver's code use it during the body."""
+        with ExitStack() as stack:
+            for module in (files, checkpoint):
+                stack.enter_context(mock.patch.object(module, "os", self._os()))
+            stack.enter_context(mock.patch.object(checkpoint, "fcntl", self._fcntl()))
+            stack.enter_context(mock.patch.object(HostFiles, "read", self._reading(HostFiles.read)))
+            yield
+
+    def killed(self, life: Life) -> None:
+        """The kernel closes what a process had open, and lets go of its locks."""
+        for descriptor in [number for number, owner in self._open.items() if owner is life]:
+            self._close(descriptor)
+
+    def _os(self) -> ModuleType:
+        """``os``, with seams before its effects."""
+        proxy = ModuleType("os")
+        proxy.__dict__.update({name: value for name, value in vars(os).items() if not name.startswith("__")})
+        for name in _EFFECTS:
+            setattr(proxy, name, self._effect(name, getattr(os, name)))
+        proxy.close = self._closing  # type: ignore[attr-defined]
+        return proxy
+
+    def _effect(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def effect(*arguments: Any, **options: Any) -> Any:
+            writes = name != "open" or bool(arguments[1] & (os.O_CREAT | os.O_WRONLY | os.O_RDWR))
+            if writes:
+                self._scheduler.pause()
+                if name != "unlink" and (number := self._trouble()):
+                    raise OSError(number, os.strerror(number))
+            else:
+                self._scheduler.check()
+            result = real(*arguments, **options)
+            if name == "open" and (writes or arguments[1] & os.O_DIRECTORY):
+                self._open[result] = self._scheduler.life
+            return result
+
+        return effect
+
+    def _closing(self, descriptor: int) -> None:
+        if not self._scheduler.life.alive:
+            return
+        if descriptor in self._open:
+            self._close(descriptor)
+        else:
+            os.close(descriptor)
+
+    def _close(self, descriptor: int) -> None:
+        del self._open[descriptor]
+        self._locks = {inode: owner for inode, owner in self._locks.items() if owner != descriptor}
+        os.close(descriptor)
+
+    def _fcntl(self) -> ModuleType:
+        import fcntl
+
+        proxy = ModuleType("fcntl")
+        proxy.__dict__.update({name: value for name, value in vars(fcntl).items() if name.startswith("LOCK_")})
+        proxy.flock = self._flock  # type: ignore[attr-defined]
+        return proxy
+
+    def _flock(self, descriptor: int, operation: int) -> None:
+        import fcntl
+
+        if not self._scheduler.life.alive:
+            raise Killed
+        inode = os.fstat(descriptor).st_ino
+        if operation & fcntl.LOCK_UN:
+            if self._locks.get(inode) == descriptor:
+                del self._locks[inode]
+            self._scheduler.pause()
+            return
+        self._scheduler.pause()
+        if self._locks.setdefault(inode, descriptor) != descriptor:
+            raise BlockingIOError(errno.EAGAIN, "somebody else has it")
+
+    def _reading(self, real: Callable[[HostFiles, str], Reading]) -> Callable[[HostFiles, str], Reading]:
+        def read(host: HostFiles, path: str) -> Reading:
+            self._scheduler.check()
+            if self._scheduler.random.random() < _QUIET_READS:
+                self._scheduler.pause()
+            return real(host, path)
+
+        return read
