@@ -295,9 +295,9 @@ class History:
         prompt = UPDATE_SECONDS if self.updated else QUIET_SECONDS
         node.pass_time(LONG_SECONDS if self.troubled else prompt)
         self.troubled = self.updated = False
-        self._check(unrest(node, plugin=self.plugin))
+        self._check(unrest(node))
         node.pass_time(PASS_SECONDS)
-        self._check([*unrest(node, plugin=self.plugin), *remains(node)])
+        self._check([*unrest(node), *remains(node, plugin=self.plugin)])
         before = len(node.server.writes)
         node.pass_time(15.0)
         self._check([f"nothing changes, and this is written: {row}" for row in node.server.writes[before:]])

@@ -38,18 +38,24 @@ def _foreign_chips(node: Node) -> Iterator[str]:
                 yield f"{pod.name} has the nodes {sorted(pod.numbers[uid])}, and its devices are {', '.join(names)}"
 
 
-def unrest(node: Node, *, plugin: bool) -> list[str]:
-    """What is not as it should be although nothing has happened for long, and all that the driver needs is there.
+def unrest(node: Node) -> list[str]:
+    """What is said of claims and chips, and not as it should be, when nothing has happened for a while.
 
-    Args:
-        node: with one instance of the driver.
-        plugin: whether a device plugin offers the chips.
+    All that the driver needs is there, and one instance of it.
     """
-    return [*_claims(node), *_offer(node, plugin=plugin), *_words(node)]
+    return [*_claims(node), *_words(node)]
 
 
-def remains(node: Node) -> Iterator[str]:
-    """What a pass of repair, once a minute, does not leave behind."""
+def remains(node: Node, *, plugin: bool) -> Iterator[str]:
+    """What is not as it should be after longer: of health, few changes a minute are published; a pass takes a minute.
+
+    ``plugin``: whether a device plugin offers the chips.
+    """
+    yield from _offer(node, plugin=plugin)
+    given = {uid: names for pod in node.kubelet.pods.values() for uid, names in pod.names.items()}
+    whole = {uid for uid, names in given.items() if _chips(node, names) <= node.present}
+    if lost := whole - {name.rpartition("=")[2][:36] for name in node.kubelet.specs()}:
+        yield f"no spec shows the devices of {sorted(lost)}"
     for name, numbers in node.kubelet.specs().items():
         if any(major != node.major for major, _ in numbers):
             yield f"{name} has the numbers of a kernel module that is gone: {sorted(numbers)}, now {node.major}"
@@ -67,8 +73,7 @@ def _claims(node: Node) -> Iterator[str]:
     if left := prepared - in_use:
         yield f"claims of no pod are prepared: {sorted(left)}"
     shown = {name.rpartition("=")[2][:36]: numbers for name, numbers in node.kubelet.specs().items()}
-    whole = {uid for uid, names in given.items() if _chips(node, names) <= node.present}
-    if not whole <= shown.keys() <= prepared:
+    if shown.keys() - prepared:
         yield f"specs are there for {sorted(shown)}, prepared are {sorted(prepared)}"
     for claim in node.claims():
         meta, status = claim["metadata"], claim["status"]

@@ -116,8 +116,9 @@ class Keeper:
         here = None if prepared is None else frozenset(kept.keys() & prepared.keys())
         clock = self.clock()
         self.due = clock + self.held_seconds
-        known = here == kept.keys() or (here == self._here and clock < self._ask_due)
-        if here is not None and kept and known and not doubtful:  # else claims may hold what is not kept
+        early = here == self._here and clock < self._ask_due
+        # In doubt, claims may hold what is not kept.
+        if here is not None and kept and not doubtful and (here == kept.keys() or early):
             self._here = here
             return dict(kept)
         held = self.held()

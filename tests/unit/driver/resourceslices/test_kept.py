@@ -151,7 +151,7 @@ def test_a_pool_of_which_a_part_is_missing_is_reason_to_ask() -> None:
 
 
 def test_what_was_published_and_is_gone_is_asked_for_though_all_that_is_kept_is_prepared() -> None:
-    """kubelet has deleted the slices, and a claim that holds another device has yet to be prepared."""
+    """The slices were deleted by kubelet, and a claim that holds another device has yet to be prepared."""
     one, other = device_name(0), device_name(1)
     node = Node(prepared={one: None}, allocated={one, other}, kept={one: KeptDevice(1000, None)})
     assert node.look(doubtful=True) == {one, other}
