@@ -32,6 +32,8 @@ UPDATE_SECONDS: Final = 75.0
 """The same after an update of the driver."""
 PASS_SECONDS: Final = 90.0
 """After that, what is looked at once a minute is right, too."""
+HOUR_SECONDS: Final = 3600.0
+"""In so long a time, as many changes of health are published as there may be."""
 LONG_SECONDS: Final = 400.0
 """The same where it has not: what is tried again waits for up to five minutes by then."""
 
@@ -297,6 +299,8 @@ class History:
         self.troubled = self.updated = False
         self._check(unrest(node))
         node.pass_time(PASS_SECONDS)
+        if any(remains(node, plugin=self.plugin)):
+            node.pass_time(HOUR_SECONDS)
         self._check([*unrest(node), *remains(node, plugin=self.plugin)])
         before = len(node.server.writes)
         node.pass_time(15.0)
