@@ -141,7 +141,7 @@ class Offering(DeviceSource):
             if self._completed is not None and chosen in (offered.devices, offered.fallback):
                 self._core_size = self._completed.core_size
                 self.facts = replace(self.facts, core_sizes=offered.core_sizes)
-        return None, self._keeper.due if kept else math.inf
+        return None, self._keeper.due if kept or self._keeper.in_doubt else math.inf
 
     # News
 

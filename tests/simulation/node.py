@@ -68,6 +68,8 @@ class Node:
         self.kubelet = SimulatedKubelet(self.scheduler, root / "kubelet", self.cdi, self._wipe_slices)
         self.instances: list[Instance] = []
         """All that live, the oldest first."""
+        self.reused: set[str] = set()
+        """Claims that were allocated anew while kubelet took them for prepared, and so does not have them prepared."""
         self.major = MAJOR
         self.number = 0
         self.kubelet_version = "v1.37.1"
@@ -216,6 +218,8 @@ class Node:
                 "default", f"claim-{self.number}", uid=uid, devices=[("r", device)], node=NAME, pods=[(pod, pod_uid)]
             )
         else:
+            if claim["metadata"]["uid"] in self.kubelet.prepared:
+                self.reused.add(claim["metadata"]["uid"])
             result = {"request": "r", "driver": DRIVER_NAME, "pool": NAME, "device": device}
             claim["status"] = {
                 "allocation": {"devices": {"results": [result], "config": []}},

@@ -79,8 +79,7 @@ def _claims(node: Node) -> Iterator[str]:
         meta, status = claim["metadata"], claim["status"]
         entries = {item["device"]: item for item in status.get("devices") or ()}
         if meta["uid"] in running:
-            # kubelet may still have what the claim had before: it asks for no claim that it takes for prepared.
-            if given[meta["uid"]] != node.allocations().get(meta["uid"]):
+            if meta["uid"] in node.reused:
                 continue
             yield from _entries(node, meta["name"], status, entries)
         elif meta["uid"] not in in_use and entries:

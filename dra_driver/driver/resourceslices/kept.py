@@ -15,6 +15,7 @@ listed: ever more seldom as long as nothing changes here. While it cannot be fou
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -60,9 +61,13 @@ class Keeper:
     held_seconds: float = HELD_SECONDS
     clock: Callable[[], float] = runtime.monotonic
     due: float = 0.0
-    """When to look again, by the clock, as long as anything is kept."""
+    """When to look again, by the clock, as long as anything is kept or in doubt."""
+    in_doubt: bool = False
+    """Whether claims may hold what is neither kept nor published: it has yet to be found out."""
     released: frozenset[str] = frozenset()
     """What no claim holds, and the server still has."""
+    _answered_at: float = -math.inf
+    """When it was last known what claims hold."""
     _interval: float = 0.0
     """Between the last list of all claims and the next one."""
     _ask_due: float = 0.0
@@ -107,23 +112,27 @@ class Keeper:
             self.due = self._ask_due = self.clock() + self.settle_seconds
             self._interval = self.held_seconds
             return now | found
-        if (now or doubtful) and self.clock() >= self.due:
-            return self._still_held(now, {device.name for device in chosen}, doubtful=doubtful)
+        if doubtful:
+            # What is published next looks whole: it does not wait for its turn, but an answer counts for a moment.
+            self.due = min(self.due, self._answered_at + self.settle_seconds)
+            self.in_doubt = True
+        if (now or self.in_doubt) and self.clock() >= self.due:
+            return self._still_held(now, {device.name for device in chosen})
         return now
 
-    def _still_held(self, kept: Mapping[str, KeptDevice], chosen: set[str], *, doubtful: bool) -> dict[str, KeptDevice]:
+    def _still_held(self, kept: Mapping[str, KeptDevice], chosen: set[str]) -> dict[str, KeptDevice]:
         prepared = self.prepared()
         here = None if prepared is None else frozenset(kept.keys() & prepared.keys())
         clock = self.clock()
         self.due = clock + self.held_seconds
         early = here == self._here and clock < self._ask_due
-        # In doubt, claims may hold what is not kept.
-        if here is not None and kept and not doubtful and (here == kept.keys() or early):
+        if here is not None and kept and not self.in_doubt and (here == kept.keys() or early):
             self._here = here
             return dict(kept)
         held = self.held()
         stays = dict(kept)
         if held is not None:
+            self.in_doubt, self._answered_at = False, clock
             stays = {name: one for name, one in kept.items() if name in held}
             # Also what they hold that would not be offered at all.
             sizes = {name: (prepared or {}).get(name) for name in set(held) - kept.keys() - chosen}

@@ -157,6 +157,23 @@ def test_what_was_published_and_is_gone_is_asked_for_though_all_that_is_kept_is_
     assert node.look(doubtful=True) == {one, other}
 
 
+def test_a_doubt_does_not_wait_for_its_turn() -> None:
+    """What is published next would look whole."""
+    node = Node(wanted=[chip(0)], published=[chip(1)], allocated={device_name(0)})
+    node.look()
+    node.looks(12.0)
+    node.wanted, node.published, node.kept = [], [], {}
+    assert node.look(doubtful=True) == {device_name(0)}
+
+
+def test_a_doubt_stays_until_there_is_an_answer() -> None:
+    node = Node(allocated=None)
+    assert node.look(doubtful=True) == set()
+    node.allocated = {device_name(0)}
+    node.now = node.keeper.due
+    assert node.look() == {device_name(0)}
+
+
 def test_a_device_is_held_whose_claim_is_prepared_and_deleted_while_claims_are_listed(tmp_path: Path) -> None:
     item = claim(1, [4])
 
