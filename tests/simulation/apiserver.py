@@ -52,6 +52,8 @@ class SimulatedServer:
         """Watches of a former one break."""
         self.writes: list[tuple[float, str, str]] = []
         """Time, life, and method with path of each request that changed something or was to."""
+        self.on_slice: Callable[[Object], None] = lambda _: None
+        """Called with each slice that is stored."""
         self._scheduler = scheduler
 
     def transport(self) -> Transport:
@@ -75,6 +77,8 @@ class SimulatedServer:
             self.writes.append(
                 (self._scheduler.clock, self._scheduler.life.name, f"{request.method} {request.path}{changed}")
             )
+            if match["kind"] == "resourceslices" and request.method != "DELETE":
+                self.on_slice(document)
         return status, document
 
     def break_watches(self) -> None:

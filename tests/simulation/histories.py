@@ -7,7 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from dra_driver.driver.settings import PARTITIONS_LABEL
 from tests.simulation.apiserver import Mood
 from tests.simulation.kubelet import Pod
 from tests.simulation.node import Node, simulated_node
-from tests.simulation.oracle import remains, unrest, violations
+from tests.simulation.oracle import LAYER_LABEL, remains, unrest, violations, watch_over
 
 DIRECTORY: Final = Path("/dev/shm")
 """A tmpfs, as the state of a simulation is gone with it."""
@@ -56,6 +56,10 @@ class Story:
     seed: int
     kind: str
     steps: tuple[Step, ...]
+    partitions: str | None = None
+    """What the Node's label says at the start."""
+    away: float = 0.0
+    """Seconds after the driver's start from which on the API server answers."""
 
 
 class BrokenRuleError(AssertionError):
@@ -244,7 +248,7 @@ class History:
         return True
 
     def network_labels_change(self, pick: int) -> bool:
-        self.node.label(**{"topology.k8s.aws/network-node-layer-1": (None, "nn-1", "nn-2")[pick % 3]})
+        self.node.label(**{LAYER_LABEL: (None, "nn-1", "nn-2")[pick % 3]})
         return True
 
     # The API server
@@ -357,10 +361,13 @@ def story(seed: int, steps: int = 25, kinds: Sequence[str] = TYPES) -> Story:
     """The history of a seed, on one of these instance types."""
     choice = random.Random(seed)
     events = choice.choices(list(EVENTS), weights=list(EVENTS.values()), k=steps)
+    kind = choice.choice(kinds)
     return Story(
         seed,
-        choice.choice(kinds),
+        kind,
         tuple(Step(event, choice.randrange(1000), choice.choice(WAITS)) for event in events),
+        choice.choice((None, None, "core", "chip")) if "inf1" not in kind else choice.choice((None, "chip.node")),
+        choice.choice((0.0, 0.0, 0.0, 2.9, 3.1, 9.0)),
     )
 
 
@@ -368,9 +375,15 @@ def lived(told: Story) -> list[str]:
     """Let a history happen; the events that did. Raises BrokenRuleError."""
     with _node(told) as node:
         history = History(node)
-        history.node.kubelet.start()
-        history.node.start(node.settings())
+        watch_over(node)
+        node.label(**{LAYER_LABEL: "nn-1", PARTITIONS_LABEL: told.partitions})
+        node.kubelet.start()
+        node.server.mood.away = bool(told.away)
+        node.start(node.settings())
         try:
+            if told.away:
+                node.pass_time(told.away)
+                node.server.mood.away = False
             for step in told.steps:
                 history.step(step)
             history.quiet(0)
@@ -404,7 +417,7 @@ def smaller(told: Story, tries: int = 400) -> Story:
     size = max(1, len(told.steps) // 2)
     while size and tries:
         for start in range(0, len(told.steps), size):
-            shorter = Story(told.seed, told.kind, told.steps[:start] + told.steps[start + size :])
+            shorter = replace(told, steps=told.steps[:start] + told.steps[start + size :])
             tries -= 1
             if len(shorter.steps) < len(told.steps) and fails(shorter):
                 told = shorter

@@ -153,6 +153,10 @@ class SimulatedKubelet:
     """
 
     def __init__(self, scheduler: Scheduler, directory: Path, cdi: Path, wipe: Callable[[], None]) -> None:
+        self.on_health: Callable[[dict[str, str], dict[str, str]], None] = lambda _, __: None
+        """Called with what one instance of the driver has said of the devices before, and says now."""
+        self.on_start: Callable[[str, tuple[str, ...], frozenset[tuple[int, int]] | None], None] = lambda *_: None
+        """Called with a pod, the devices of one of its claims, and their numbers; None: no spec has them."""
         self.scheduler = scheduler
         self._directory, self._cdi, self._wipe = directory, cdi, wipe
         self.plugins: list[SimulatedPlugin] = []
@@ -267,11 +271,14 @@ class SimulatedKubelet:
             context = Context(self.scheduler, math.inf, plugin.life)
             self._streams.append(context)
             replies = plugin.methods[path](dra_health_v1alpha1_pb2.NodeWatchResourcesRequest(), context)
+            before: dict[str, str] = {}
             with contextlib.closing(replies):
                 for reply in replies:
                     if plugin in self._registered[-1:]:
                         status = dra_health_v1alpha1_pb2.HealthStatus
                         self.health = {item.device.device_name: status.Name(item.health) for item in reply.devices}
+                        self.on_health(before, self.health)
+                        before = self.health
                     self.scheduler.pause()
 
         return stream
@@ -351,6 +358,7 @@ class SimulatedKubelet:
             return False
         for claim in pod.claims:
             numbers = self._numbers(self.prepared[claim.uid])
+            self.on_start(pod.name, self._names[claim.uid], numbers)
             if numbers is None:
                 del self.prepared[claim.uid]  # kubelet has the claim prepared again
                 return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import shutil
 import uuid
@@ -68,14 +69,20 @@ class Node:
         self.kubelet = SimulatedKubelet(self.scheduler, root / "kubelet", self.cdi, self._wipe_slices)
         self.instances: list[Instance] = []
         """All that live, the oldest first."""
+        self.wrong: list[str] = []
+        """What was seen in passing, and must never be."""
+        self.changed: dict[int, float] = {}
+        """When a chip fell ill or got well, was lost or came back last."""
+        self.renumbered = -math.inf
+        self.labelled: dict[str, set[str | None]] = {}
+        """All values that a label of the Node has had."""
         self.reused: set[str] = set()
         """Claims that were allocated anew while kubelet took them for prepared, and so does not have them prepared."""
         self.major = MAJOR
         self.number = 0
         self.kubelet_version = "v1.37.1"
         self._write_host()
-        labels = {INSTANCE_TYPE_LABEL: instance_type, "topology.k8s.aws/network-node-layer-1": "nn-1"}
-        self.server.api.add_node(NAME, labels=labels)
+        self.server.api.add_node(NAME, labels={INSTANCE_TYPE_LABEL: instance_type})
         self.change_node(lambda node: node["status"].update(nodeInfo={"kubeletVersion": self.kubelet_version}))
 
     # The host
@@ -101,7 +108,7 @@ class Node:
 
     def renumber(self, major: int) -> None:
         """The kernel module is loaded anew: other device numbers."""
-        self.major = major
+        self.major, self.renumbered = major, self.scheduler.clock
         for chip in self.present:
             self._put(f"{DEVICES}/neuron{chip}/dev", f"{major}:{chip}")
         self._put("proc/devices", f"Character devices:\n{major:3} neuron\n\nBlock devices:")
@@ -113,16 +120,19 @@ class Node:
 
     def lose(self, chip: int) -> None:
         """The chip falls off the bus."""
+        self.changed[chip] = self.scheduler.clock
         self.chip_path(chip).rename(self.root / f"lost-{chip}")
         (self.host / CLASS / f"neuron{chip}").unlink()
 
     def bring_back(self, chip: int) -> None:
+        self.changed[chip] = self.scheduler.clock
         (self.root / f"lost-{chip}").rename(self.chip_path(chip))
         (self.host / CLASS / f"neuron{chip}").symlink_to(f"../../devices/virtual/neuron_device/neuron{chip}")
         self._put(f"{DEVICES}/neuron{chip}/dev", f"{self.major}:{chip}")
 
     def ail(self, chip: int, *, ill: bool) -> None:
         """Whether the kernel driver says that the chip is in the state that only a reset ends."""
+        self.changed[chip] = self.scheduler.clock
         self._put(f"{DEVICES}/neuron{chip}/reset", "2" if ill else "1")
 
     def ails(self, chip: int) -> bool:
@@ -154,6 +164,9 @@ class Node:
         self.server.store.update("nodes", NAME, node)
 
     def label(self, **labels: str | None) -> None:
+        for key, value in labels.items():
+            self.labelled.setdefault(key, set()).add(value)
+
         def change(node: Object) -> None:
             for key, value in labels.items():
                 if value is None:

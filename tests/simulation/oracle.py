@@ -2,20 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from dra_driver.driver.settings import PARTITIONS_LABEL
 from dra_driver.neuron.health import condition
 from dra_driver.neuron.names import DRIVER_NAME
 from tests.doubles.apiserver.store import Object
 from tests.simulation.node import NAME, Node
 
 PRESENT: Final = "neuron.amazonaws.com/present"
+LAYER_LABEL: Final = "topology.k8s.aws/network-node-layer-1"
+LAYER: Final = "networkNodeLayer1"
+LATELY_SECONDS: Final = 15.0
+"""The host is read every ten seconds."""
+PASS_SECONDS: Final = 65.0
+"""Repair makes a pass each minute."""
+_KINDS: Final = {"device": "chip", "core": "core", "node": "node", "group": "group"}
+"""Words of the label, by the names of devices."""
+
+
+def watch_over(node: Node) -> None:
+    """Look at what passes, too, from now on; what is wrong with it is in ``Node.wrong``."""
+
+    def stored(item: Object) -> None:
+        node.wrong += _wrong_labels(node, item)
+
+    def said(before: dict[str, str], now: dict[str, str]) -> None:
+        node.wrong += _taken_back(node, before, now)
+
+    def starts(pod: str, names: Sequence[str], numbers: frozenset[tuple[int, int]] | None) -> None:
+        node.wrong += _wrong_start(node, pod, names, numbers)
+
+    node.server.on_slice = stored
+    node.kubelet.on_health = said
+    node.kubelet.on_start = starts
 
 
 def violations(node: Node) -> list[str]:
     """What must never be, at no moment."""
-    return [*_shared_chips(node), *_foreign_chips(node)]
+    return [*node.wrong, *_shared_chips(node), *_foreign_chips(node)]
+
+
+def _wrong_labels(node: Node, item: Object) -> Iterator[str]:
+    """Nothing is published by labels that the Node never had."""
+    kinds = {kind for text in node.labelled[PARTITIONS_LABEL] for kind in (text or "chip").split(".")}
+    for device in item["spec"].get("devices") or ():
+        layer = device["attributes"].get(LAYER, {}).get("string")
+        core = device["name"].startswith("neuron-core")  # has no such attribute
+        if layer not in node.labelled[LAYER_LABEL] and not core:
+            yield f"{device['name']} is published with the layer {layer!r}, which the Node never had"
+        if not _repels(device) and _KINDS[device["name"].split("-")[1]] not in kinds:
+            yield f"{device['name']} is published, and the Node's label never said so"
+
+
+def _taken_back(node: Node, before: dict[str, str], now: dict[str, str]) -> Iterator[str]:
+    """A chip of which kubelet was told that it is ill, and that stays so, is not called well."""
+    for name, health in now.items():
+        chips = _chips(node, [name])
+        ill = any(node.ails(chip) for chip in chips)
+        lately = any(node.scheduler.clock - node.changed.get(chip, -math.inf) < LATELY_SECONDS for chip in chips)
+        if before.get(name) == "UNHEALTHY" and health == "HEALTHY" and ill and not lately:
+            yield f"{name} is ill, and kubelet was told so, and then that it is well"
+
+
+def _wrong_start(
+    node: Node, pod: str, names: Sequence[str], numbers: frozenset[tuple[int, int]] | None
+) -> Iterator[str]:
+    """What was prepared is there, and of the present kernel module."""
+    chips = _chips(node, names)
+    now = node.scheduler.clock
+    lately = any(now - node.changed.get(chip, -math.inf) < PASS_SECONDS for chip in chips) or not chips <= node.present
+    if numbers is None and not lately:
+        yield f"{pod} starts, and no spec has its devices {', '.join(names)}"
+    if now - node.renumbered > PASS_SECONDS and any(major != node.major for major, _ in numbers or ()):
+        yield f"{pod} starts with {sorted(numbers or ())}, numbers of a kernel module that is gone"
 
 
 def _shared_chips(node: Node) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Where the driver's code meets the kernel: its files, its locks between processes, and the host's files.
+"""Where the driver's code meets the kernel: its files, its locks between processes, the host's files, and threads.
 
 The real files of a directory on a tmpfs are used. Between any two effects somebody else may go on, or the instance may
 be killed; then nothing that it still does has an effect. A write may fail.
@@ -11,16 +11,23 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 from unittest import mock
 
+from dra_driver.driver.agent import NodeAgent
 from dra_driver.driver.claims import checkpoint
+from dra_driver.driver.offering import Offering
 from dra_driver.neuron.host.sysfs import HostFiles, Reading
 from dra_driver.util import files
 from tests.simulation.scheduler import Killed, Life, Scheduler
 
 _EFFECTS = ("open", "write", "fsync", "replace", "unlink", "ftruncate")
 """Of ``os``: something may happen before each."""
+_SHARED: Final = {
+    NodeAgent: frozenset({"_labels"}),
+    Offering: frozenset({"_wanted", "_health", "_inventory", "_device_plugin", "_kubelet_problem", "_kept"}),
+}
+"""Fields that one thread writes and another reads without a lock of both: something may happen after each access."""
 _QUIET_READS = 0.02
 """How often somebody else goes on before a file of the host is read: a scan reads hundreds."""
 
@@ -48,7 +55,27 @@ class Disk:
                 stack.enter_context(mock.patch.object(module, "os", self._os()))
             stack.enter_context(mock.patch.object(checkpoint, "fcntl", self._fcntl()))
             stack.enter_context(mock.patch.object(HostFiles, "read", self._reading(HostFiles.read)))
+            for owner, names in _SHARED.items():
+                stack.enter_context(mock.patch.object(owner, "__getattribute__", self._getting(names), create=True))
+                stack.enter_context(mock.patch.object(owner, "__setattr__", self._setting(names), create=True))
             yield
+
+    def _getting(self, names: frozenset[str]) -> Callable[[object, str], Any]:
+        def get(owner: object, name: str) -> Any:
+            value = object.__getattribute__(owner, name)
+            if name in names:
+                self._scheduler.pause()
+            return value
+
+        return get
+
+    def _setting(self, names: frozenset[str]) -> Callable[[object, str, Any], None]:
+        def put(owner: object, name: str, value: Any) -> None:
+            object.__setattr__(owner, name, value)
+            if name in names:
+                self._scheduler.pause()
+
+        return put
 
     def killed(self, life: Life) -> None:
         """The kernel closes what a process had open, and lets go of its locks."""
