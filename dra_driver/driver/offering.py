@@ -132,7 +132,9 @@ class Offering(DeviceSource):
         kept = self._kept
         # A kubelet that has another version than before has just started, and so deleted the slices.
         wiped = (self._kubelet_problem or self.now.held_back.chips) and not own
-        doubtful = bool(wiped) or (self._core_size is None and incomplete(own))
+        first = self._core_size is None
+        # Claims that were prepared since the start may have devices of a former setting.
+        doubtful = bool(wiped) or (first and (bool(self._keeper.prepared()) if not own else incomplete(own)))
         kept_now = self._keeper.review(kept, published, chosen, doubtful=doubtful)
         if kept_now != kept:
             return _desired(self._make(kept=kept_now), runtime.uptime()), self._keeper.due

@@ -148,7 +148,7 @@ class SimulatedTransport(Transport):
 
     def _refused(self, request: Request, timeout: float) -> tuple[int, Any, str | None]:
         del request, timeout
-        status = self._scheduler.random.choice((429, 500, 503, 504))
+        status = self._scheduler.random.choice((429, 503, 504))
         wait = "1" if status == 429 else None
         return status, _status(Refused(status, "", "etcdserver: request timed out")), wait
 

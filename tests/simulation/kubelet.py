@@ -174,6 +174,8 @@ class SimulatedKubelet:
         """Published names of the devices of prepared claims."""
         self._life = Life("kubelet")
         self._left_at: float | None = None
+        self._calling: set[str] = set()
+        """Claims for which the driver has been called and has not answered."""
         self._streams: list[Context] = []
         _kubelets.append(self)
 
@@ -184,6 +186,7 @@ class SimulatedKubelet:
         """Begin; deletes the node's slices first."""
         self._life = Life("kubelet")
         self._registered.clear()
+        self._calling = set()
         self.prepared.clear()
         self.health.clear()
         self._left_at = None
@@ -317,7 +320,7 @@ class SimulatedKubelet:
             scheduler.sleep(scheduler.random.choice((0.0, 0.5)))
             pod.clear()
             for claim in pod.claims:
-                while not self._used(claim, pod) and not self._unprepare(claim):
+                while not self._unprepare(pod, claim):
                     scheduler.sleep(scheduler.random.choice((0.2, 1.0, 5.0)))
             pod.gone = True
             self.pods.pop(pod.uid, None)
@@ -327,7 +330,21 @@ class SimulatedKubelet:
     def _used(self, claim: Claim, by_another_than: Pod) -> bool:
         return any(claim in pod.claims for pod in self.pods.values() if pod is not by_another_than)
 
+    @contextlib.contextmanager
+    def _alone(self, claim: Claim) -> Iterator[None]:
+        """One call at a time for one claim (kubernetes/kubernetes pull request 140527)."""
+        self.scheduler.wait(lambda: claim.uid not in self._calling)
+        self._calling.add(claim.uid)
+        try:
+            yield
+        finally:
+            self._calling.discard(claim.uid)
+
     def _prepare(self, pod: Pod, claim: Claim) -> bool:
+        with self._alone(claim):
+            return claim.uid in self.prepared or self._have_prepared(pod, claim)
+
+    def _have_prepared(self, pod: Pod, claim: Claim) -> bool:
         request = dra_v1_pb2.NodePrepareResourcesRequest()
         request.claims.add(namespace=claim.namespace, name=claim.name, uid=claim.uid)
         if not self._registered:
@@ -340,16 +357,18 @@ class SimulatedKubelet:
         self._names[claim.uid] = tuple(device.device_name for device in devices)
         return True
 
-    def _unprepare(self, claim: Claim) -> bool:
+    def _unprepare(self, pod: Pod, claim: Claim) -> bool:
+        with self._alone(claim):
+            return self._used(claim, pod) or self._have_unprepared(claim)
+
+    def _have_unprepared(self, claim: Claim) -> bool:
         if not self._registered:
             return False
         request = dra_v1_pb2.NodeUnprepareResourcesRequest()
         request.claims.add(namespace=claim.namespace, name=claim.name, uid=claim.uid)
-        reply = self._call(self._registered[-1], f"/{_DRA}/NodeUnprepareResources", request, CALL_SECONDS)
-        if reply is None or reply.claims[claim.uid].error:
-            return False
         self.prepared.pop(claim.uid, None)
-        return True
+        reply = self._call(self._registered[-1], f"/{_DRA}/NodeUnprepareResources", request, CALL_SECONDS)
+        return reply is not None and not reply.claims[claim.uid].error
 
     def _run(self, pod: Pod) -> bool:
         """The runtime starts the container, if the specs are there."""
