@@ -17,6 +17,8 @@ from unittest import mock
 from dra_driver.driver.agent import NodeAgent
 from dra_driver.driver.claims import checkpoint
 from dra_driver.driver.offering import Offering
+from dra_driver.neuron.health import watch
+from dra_driver.neuron.host import signals
 from dra_driver.neuron.host.sysfs import HostFiles, Reading
 from dra_driver.util import files
 from tests.simulation.scheduler import Killed, Life, Scheduler
@@ -53,12 +55,19 @@ class Disk:
         with ExitStack() as stack:
             for module in (files, checkpoint):
                 stack.enter_context(mock.patch.object(module, "os", self._os()))
+            for module in (watch, signals):
+                stack.enter_context(mock.patch.object(module, "os", self._descriptors()))
+            stack.enter_context(mock.patch.object(HostFiles, "open", self._opening(HostFiles.open)))
             stack.enter_context(mock.patch.object(checkpoint, "fcntl", self._fcntl()))
             stack.enter_context(mock.patch.object(HostFiles, "read", self._reading(HostFiles.read)))
             for owner, names in _SHARED.items():
                 stack.enter_context(mock.patch.object(owner, "__getattribute__", self._getting(names), create=True))
                 stack.enter_context(mock.patch.object(owner, "__setattr__", self._setting(names), create=True))
-            yield
+            try:
+                yield
+            finally:
+                for descriptor in list(self._open):
+                    self._close(descriptor)
 
     def _getting(self, names: frozenset[str]) -> Callable[[object, str], Any]:
         def get(owner: object, name: str) -> Any:
@@ -82,13 +91,30 @@ class Disk:
         for descriptor in [number for number, owner in self._open.items() if owner is life]:
             self._close(descriptor)
 
-    def _os(self) -> ModuleType:
-        """``os``, with seams before its effects."""
+    def _descriptors(self) -> ModuleType:
+        """``os``, whose descriptors are closed at the end of their process."""
         proxy = ModuleType("os")
         proxy.__dict__.update({name: value for name, value in vars(os).items() if not name.startswith("__")})
+        proxy.close = self._closing  # type: ignore[attr-defined]
+        proxy.eventfd = lambda *arguments: self._kept(os.eventfd(*arguments))  # type: ignore[attr-defined]
+        return proxy
+
+    def _opening(self, real: Callable[[HostFiles, str], int | None]) -> Callable[[HostFiles, str], int | None]:
+        def open_(host: HostFiles, path: str) -> int | None:
+            descriptor = real(host, path)
+            return descriptor if descriptor is None else self._kept(descriptor)
+
+        return open_
+
+    def _kept(self, descriptor: int) -> int:
+        self._open[descriptor] = self._scheduler.life
+        return descriptor
+
+    def _os(self) -> ModuleType:
+        """``os``, with seams before its effects."""
+        proxy = self._descriptors()
         for name in _EFFECTS:
             setattr(proxy, name, self._effect(name, getattr(os, name)))
-        proxy.close = self._closing  # type: ignore[attr-defined]
         return proxy
 
     def _effect(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,9 +127,7 @@ class Disk:
             else:
                 self._scheduler.check()
             result = real(*arguments, **options)
-            if name == "open" and (writes or arguments[1] & os.O_DIRECTORY):
-                self._open[result] = self._scheduler.life
-            return result
+            return self._kept(result) if name == "open" and (writes or arguments[1] & os.O_DIRECTORY) else result
 
         return effect
 
