@@ -34,7 +34,7 @@ PASS_SECONDS: Final = 90.0
 """After that, what is looked at once a minute is right, too."""
 HOUR_SECONDS: Final = 3600.0
 """In so long a time, as many changes of health are published as there may be."""
-LONG_SECONDS: Final = 400.0
+LONG_SECONDS: Final = 330.0
 """The same where it has not: what is tried again waits for up to five minutes by then."""
 
 
@@ -384,6 +384,7 @@ def lived(told: Story) -> list[str]:
             if told.away:
                 node.pass_time(told.away)
                 node.server.mood.away = False
+                history.happened += ["server_is_away", "server_is_back"]
             for step in told.steps:
                 history.step(step)
             history.quiet(0)

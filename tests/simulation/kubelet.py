@@ -265,6 +265,10 @@ class SimulatedKubelet:
                 self._left_at = None
                 self._wipe()
             self.scheduler.sleep(self.scheduler.random.choice((0.1, 1.0)))
+            self.scheduler.wait(self._sockets_have_changed, WIPE_SECONDS / 3)
+
+    def _sockets_have_changed(self) -> bool:
+        return any(plugin.reachable != (plugin in self._registered) for plugin in self.plugins)
 
     def _watching(self, plugin: SimulatedPlugin) -> Callable[[], None]:
         """Take what the driver says of its devices, in a thread of the driver's, as gRPC streams do."""
