@@ -154,8 +154,7 @@ class History:
         self.node.renumber(240 + (self.node.major - 240 + 1 + pick % 3) % 5)
         return True
 
-    def reboot(self, pick: int) -> bool:
-        del pick
+    def reboot(self, _: int) -> bool:
         self.node.reboot()
         self.node.kubelet.start()
         self.node.start(self.node.settings())
@@ -253,16 +252,16 @@ class History:
 
     # The API server
 
-    def server_is_away(self, pick: int) -> bool:
+    def server_is_away(self, _: int) -> bool:
         self.node.server.mood.away = True
         self.troubled = True
-        return bool(pick + 1)
+        return True
 
-    def server_is_back(self, pick: int) -> bool:
+    def server_is_back(self, _: int) -> bool:
         if not self.node.server.mood.away:
             return False
         self.node.server.mood.away = False
-        return bool(pick + 1)
+        return True
 
     def server_is_troubled(self, pick: int) -> bool:
         self.node.server.mood = Mood(troubled=(0.1, 0.5)[pick % 2], slow=(0.0, 1.0, 15.0)[pick % 3], late=2.0)
@@ -273,23 +272,22 @@ class History:
         self.node.server.mood = Mood(slow=(0.05, 0.5, 2.0)[pick % 3], late=(0.0, 0.5, 2.0)[pick // 3 % 3])
         return True
 
-    def server_is_well(self, pick: int) -> bool:
+    def server_is_well(self, _: int) -> bool:
         self.node.server.mood = Mood()
-        return bool(pick + 1)
+        return True
 
-    def watches_break(self, pick: int) -> bool:
+    def watches_break(self, _: int) -> bool:
         self.node.server.break_watches()
-        return bool(pick + 1)
+        return True
 
-    def changes_are_forgotten(self, pick: int) -> bool:
+    def changes_are_forgotten(self, _: int) -> bool:
         self.node.server.store.expire()
-        return bool(pick + 1)
+        return True
 
     # Quiet
 
-    def quiet(self, pick: int) -> bool:
+    def quiet(self, _: int) -> bool:
         """All that the driver needs is there, and nothing happens for a while."""
-        del pick
         node = self.node
         node.server.mood = Mood()
         if not node.kubelet.alive:

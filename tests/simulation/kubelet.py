@@ -88,6 +88,7 @@ class SimulatedPlugin:
 
     def __init__(
         self,
+        kubelet: SimulatedKubelet,
         plugin: DRAPlugin,
         driver_name: str,
         *,
@@ -97,8 +98,8 @@ class SimulatedPlugin:
         health: HealthStream,
         **_: Any,
     ) -> None:
-        self.kubelet = _kubelets[-1]
-        self.life = self.kubelet.scheduler.life
+        self._kubelet = kubelet
+        self.life = kubelet.scheduler.life
         self._registrar = Registrar(driver_name, plugin_dir / "dra.sock", list(VERSIONS), on_registered)
         self.methods: dict[str, Callable[[Any, Any], Any]] = {
             method.path: method.handle
@@ -122,24 +123,20 @@ class SimulatedPlugin:
 
     def start(self) -> None:
         self.serving = True
-        self.kubelet.scheduler.pause()
+        self._kubelet.scheduler.pause()
 
     def stop(self, grace: float = 10.0) -> None:
         self.serving = False
         self.worker.stop(0)
-        self.kubelet.scheduler.wait(lambda: not self.calls, grace)
+        self._kubelet.scheduler.wait(lambda: not self.calls, grace)
 
     def succeeded(self) -> bool:
-        return any(other is not self and other.reachable for other in self.kubelet.plugins)
+        return any(other is not self and other.reachable for other in self._kubelet.plugins)
 
     @property
     def reachable(self) -> bool:
         """Whether its socket is there, and a process behind it."""
         return self.serving and self.life.alive
-
-
-_kubelets: list[SimulatedKubelet] = []
-"""Where a plugin that is being made belongs: the last one."""
 
 
 class SimulatedKubelet:
@@ -177,10 +174,6 @@ class SimulatedKubelet:
         self._calling: set[str] = set()
         """Claims for which the driver has been called and has not answered."""
         self._streams: list[Context] = []
-        _kubelets.append(self)
-
-    def close(self) -> None:
-        _kubelets.remove(self)
 
     def start(self) -> None:
         """Begin; deletes the node's slices first."""

@@ -364,7 +364,7 @@ def simulated_node(root: Path, instance_type: str, seed: int) -> Iterator[Node]:
     probes = SimpleNamespace(start=lambda: None, stop=lambda *_: None)
 
     def plugin(*arguments: Any, **options: Any) -> SimulatedPlugin:
-        made = SimulatedPlugin(*arguments, **options)
+        made = SimulatedPlugin(node.kubelet, *arguments, **options)
         node.kubelet.plugins.append(made)
         return made
 
@@ -381,7 +381,6 @@ def simulated_node(root: Path, instance_type: str, seed: int) -> Iterator[Node]:
             stack.enter_context(mock.patch.object(module, name, double))
         logging.disable(logging.CRITICAL)
         stack.callback(logging.disable, logging.NOTSET)
-        stack.callback(node.kubelet.close)
         stack.callback(shutil.rmtree, root / "host", ignore_errors=True)
         stack.callback(node.scheduler.close)
         yield node

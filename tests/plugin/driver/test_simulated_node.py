@@ -56,6 +56,13 @@ def test_promises_are_kept_for_an_hour() -> None:
 
 
 IMPOSSIBLE: frozenset[tuple[str, str]] = frozenset(
-    {("device_plugin_comes", "device_plugin_comes"), ("device_plugin_goes", "device_plugin_goes")}
+    {
+        ("device_plugin_comes", "device_plugin_comes"),
+        ("device_plugin_goes", "device_plugin_goes"),
+        ("reboot", "chip_is_well_again"),
+        ("reboot", "chip_is_back"),
+        *((event, "server_is_back") for event in EVENTS if event == "quiet" or event.startswith("server_")),
+    }
+    - {("server_is_away", "server_is_back")}
 )
 """Pairs of neighbours that cannot be."""
