@@ -129,13 +129,13 @@ class Offering(DeviceSource):
         """See to it that nothing vanishes that claims hold (``DeviceSource``)."""
         own = [item for item in existing if item.spec.pool.name == self._settings.node_name]
         published = [device for item in own for device in item.spec.devices]
-        kept = self._kept
+        kept = dict(self._kept)
         # A kubelet that has another version than before has just started, and so deleted the slices.
         wiped = (self._kubelet_problem or self.now.held_back.chips) and not own
         first = self._core_size is None
-        # Claims that were prepared since the start may have devices of a former setting.
-        doubtful = bool(wiped) or (first and (bool(self._keeper.prepared()) if not own else incomplete(own)))
-        kept_now = self._keeper.review(kept, published, chosen, doubtful=doubtful)
+        doubtful = bool(wiped) or (first and incomplete(own))
+        since_start = self._prepared_since_start(chosen) if first and not own else {}
+        kept_now = self._keeper.review(kept | since_start, published, chosen, doubtful=doubtful)
         if kept_now != kept:
             return _desired(self._make(kept=kept_now), runtime.uptime()), self._keeper.due
         with self._lock:
@@ -144,6 +144,12 @@ class Offering(DeviceSource):
                 self._core_size = self._completed.core_size
                 self.facts = replace(self.facts, core_sizes=offered.core_sizes)
         return None, self._keeper.due if kept or self._keeper.in_doubt else math.inf
+
+    def _prepared_since_start(self, chosen: Collection[Device]) -> dict[str, KeptDevice]:
+        """What this instance has prepared before its first publication: devices of a former setting, it may be."""
+        names = {device.name for device in chosen}
+        prepared = self._keeper.prepared() or {}
+        return {name: KeptDevice(int(runtime.now()), size) for name, size in prepared.items() if name not in names}
 
     # News
 
