@@ -554,6 +554,7 @@ def test_who_takes_over_holds_what_the_leader_before_may_yet_assign(
         eventually(lambda: server_of(server, "other-1", "b"))
         eventually(lambda: messages(server, "other-2"))
         assert [server_of(server, name, "b") for name in ("other-1", "other-2")] == ["s1", ""]
+        assert not server_of(server, "late-0"), "it is left alone meanwhile"
         monkeypatch.setattr(controller, "LATE_SECONDS", 0)
         eventually(lambda: server_of(server, "late-0") == "s0")
 
