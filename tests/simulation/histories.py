@@ -157,7 +157,7 @@ class History:
     def reboot(self, _: int) -> bool:
         self.node.reboot()
         self.node.kubelet.start()
-        self.node.start(self.node.settings())
+        self.node.start()
         return True
 
     # The node's programs
@@ -190,7 +190,7 @@ class History:
         if len(self.node.instances) != 1 or not self.node.instances[0].started:
             return False
         former = self.node.instances[0]
-        following = self.node.start(self.node.settings())
+        following = self.node.start()
 
         def end() -> None:
             self.node.scheduler.wait(lambda: following.started, 60.0)
@@ -206,7 +206,7 @@ class History:
 
     def _one_instance(self) -> None:
         if all(instance.stopping for instance in self.node.instances):
-            self.node.start(self.node.settings())
+            self.node.start()
 
     def device_plugin_comes(self, pick: int) -> bool:
         if self.plugin:
@@ -355,7 +355,7 @@ EVENTS: Final = {
 """How often each happens, beside the others."""
 
 
-def story(seed: int, steps: int = 25, kinds: Sequence[str] = TYPES) -> Story:
+def story_of(seed: int, steps: int = 25, kinds: Sequence[str] = TYPES) -> Story:
     """The history of a seed, on one of these instance types."""
     choice = random.Random(seed)
     events = choice.choices(list(EVENTS), weights=list(EVENTS.values()), k=steps)
@@ -369,21 +369,21 @@ def story(seed: int, steps: int = 25, kinds: Sequence[str] = TYPES) -> Story:
     )
 
 
-def lived(told: Story) -> list[str]:
+def live(story: Story) -> list[str]:
     """Let a history happen; the events that did. Raises BrokenRuleError."""
-    with _node(told) as node:
+    with _node(story) as node:
         history = History(node)
         watch_over(node)
-        node.label(**{LAYER_LABEL: "nn-1", PARTITIONS_LABEL: told.partitions})
+        node.label(**{LAYER_LABEL: "nn-1", PARTITIONS_LABEL: story.partitions})
         node.kubelet.start()
-        node.server.mood.away = bool(told.away)
-        node.start(node.settings())
+        node.server.mood.away = bool(story.away)
+        node.start()
         try:
-            if told.away:
-                node.pass_time(told.away)
+            if story.away:
+                node.pass_time(story.away)
                 node.server.mood.away = False
                 history.happened += ["server_is_away", "server_is_back"]
-            for step in told.steps:
+            for step in story.steps:
                 history.step(step)
             history.quiet(0)
         except BaseException as error:
@@ -394,38 +394,38 @@ def lived(told: Story) -> list[str]:
 
 
 @contextmanager
-def _node(told: Story) -> Iterator[Node]:
+def _node(story: Story) -> Iterator[Node]:
     with (
         tempfile.TemporaryDirectory(dir=DIRECTORY, prefix="sim-", ignore_cleanup_errors=True) as name,
-        simulated_node(Path(name), told.kind, told.seed) as node,
+        simulated_node(Path(name), story.kind, story.seed) as node,
     ):
         yield node
 
 
-def fails(told: Story) -> str:
+def failure(story: Story) -> str:
     """Why the history fails; "" if it does not."""
     try:
-        lived(told)
+        live(story)
     except BrokenRuleError as error:
         return str(error)
     return ""
 
 
-def smaller(told: Story, tries: int = 400) -> Story:
+def shrink(story: Story, tries: int = 400) -> Story:
     """A history that fails too, of as few events as can be found in so many tries."""
-    size = max(1, len(told.steps) // 2)
+    size = max(1, len(story.steps) // 2)
     while size and tries:
-        for start in range(0, len(told.steps), size):
-            shorter = replace(told, steps=told.steps[:start] + told.steps[start + size :])
+        for start in range(0, len(story.steps), size):
+            shorter = replace(story, steps=story.steps[:start] + story.steps[start + size :])
             tries -= 1
-            if len(shorter.steps) < len(told.steps) and fails(shorter):
-                told = shorter
+            if len(shorter.steps) < len(story.steps) and failure(shorter):
+                story = shorter
                 break
             if not tries:
                 break
         else:
             size //= 2
-    return told
+    return story
 
 
 def counts(histories: Iterable[Sequence[str]]) -> tuple[Counter[str], Counter[tuple[str, str]]]:

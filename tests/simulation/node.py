@@ -45,7 +45,6 @@ class Instance:
     """A process of the driver."""
 
     life: Life
-    settings: DriverSettings
     agent: NodeAgent | None = None
     started: bool = False
     stopping: bool = False
@@ -80,10 +79,9 @@ class Node:
         """Claims that were allocated anew while kubelet took them for prepared, and so does not have them prepared."""
         self.major = MAJOR
         self.number = 0
-        self.kubelet_version = "v1.37.1"
         self._write_host()
         self.server.api.add_node(NAME, labels={INSTANCE_TYPE_LABEL: instance_type})
-        self.change_node(lambda node: node["status"].update(nodeInfo={"kubeletVersion": self.kubelet_version}))
+        self.change_node(lambda node: node["status"].update(nodeInfo={"kubeletVersion": "v1.37.1"}))
 
     # The host
 
@@ -302,7 +300,7 @@ class Node:
 
     # The driver
 
-    def settings(self, **changes: Any) -> DriverSettings:
+    def _settings(self) -> DriverSettings:
         options = {
             "node_name": NAME,
             "cdi_root": str(self.cdi),
@@ -311,17 +309,17 @@ class Node:
             "host_root": str(self.host),
         }
         settings = kubelet_plugin.settings(kubelet_plugin.effective(options, {}))
-        return replace(settings, health_port=-1, metrics_port=-1, node_address="", **changes)
+        return replace(settings, health_port=-1, metrics_port=-1, node_address="")
 
-    def start(self, settings: DriverSettings) -> Instance:
+    def start(self) -> Instance:
         """A further instance of the driver starts."""
         self.number += 1
-        instance = Instance(Life(f"driver-{self.number}"), settings)
+        instance = Instance(Life(f"driver-{self.number}"))
         self.instances.append(instance)
 
         def main() -> None:
             try:
-                agent = NodeAgent(settings, self.server.transport(), lambda: None)
+                agent = NodeAgent(self._settings(), self.server.transport(), lambda: None)
                 instance.agent = agent
                 agent.start()
             except DriverError:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from dra_driver.driver.settings import PARTITIONS_LABEL
 from dra_driver.neuron.health import condition
 from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.util.files import UUID_LENGTH
 from tests.doubles.apiserver.store import Object
 from tests.simulation.node import NAME, Node
 
@@ -19,25 +20,25 @@ LATELY_SECONDS: Final = 15.0
 """The host is read every ten seconds."""
 PASS_SECONDS: Final = 65.0
 """Repair makes a pass each minute."""
-_KINDS: Final = {"device": "chip", "core": "core", "node": "node", "group": "group"}
-"""Words of the label, by the names of devices."""
+_KINDS: Final = {"device": "chip", "core": "core", "node": "node"}
+"""Words of the label, by the names of devices; all others are groups."""
 
 
 def watch_over(node: Node) -> None:
     """Look at what passes, too, from now on; what is wrong with it is in ``Node.wrong``."""
 
-    def stored(item: Object) -> None:
+    def look_at_slice(item: Object) -> None:
         node.wrong += _wrong_labels(node, item)
 
-    def said(before: dict[str, str], now: dict[str, str]) -> None:
+    def look_at_health(before: dict[str, str], now: dict[str, str]) -> None:
         node.wrong += _taken_back(node, before, now)
 
-    def starts(pod: str, names: Sequence[str], numbers: frozenset[tuple[int, int]] | None) -> None:
+    def look_at_start(pod: str, names: Sequence[str], numbers: frozenset[tuple[int, int]] | None) -> None:
         node.wrong += _wrong_start(node, pod, names, numbers)
 
-    node.server.on_slice = stored
-    node.kubelet.on_health = said
-    node.kubelet.on_start = starts
+    node.server.on_slice = look_at_slice
+    node.kubelet.on_health = look_at_health
+    node.kubelet.on_start = look_at_start
 
 
 def violations(node: Node) -> list[str]:
@@ -47,13 +48,15 @@ def violations(node: Node) -> list[str]:
 
 def _wrong_labels(node: Node, item: Object) -> Iterator[str]:
     """Nothing is published by labels that the Node never had."""
-    kinds = {kind for text in node.labelled[PARTITIONS_LABEL] for kind in (text or "chip").split(".")}
+    texts = node.labelled[PARTITIONS_LABEL]
+    kinds = {kind for text in texts for kind in (text or "").split(".")}
     for device in item["spec"].get("devices") or ():
+        kind = _KINDS.get(device["name"].split("-")[1], "group")
         layer = device["attributes"].get(LAYER, {}).get("string")
-        core = device["name"].startswith("neuron-core")  # has no such attribute
-        if layer not in node.labelled[LAYER_LABEL] and not core:
+        if kind == "chip" and layer not in node.labelled[LAYER_LABEL]:
             yield f"{device['name']} is published with the layer {layer!r}, which the Node never had"
-        if not _repels(device) and _KINDS[device["name"].split("-")[1]] not in kinds:
+        # Without the label, it is the instance type that decides.
+        if None not in texts and kind not in kinds and not _repels(device):
             yield f"{device['name']} is published, and the Node's label never said so"
 
 
@@ -114,10 +117,10 @@ def remains(node: Node, *, plugin: bool) -> Iterator[str]:
     ``plugin``: whether a device plugin offers the chips.
     """
     yield from _offer(node, plugin=plugin)
-    given = {uid: names for pod in node.kubelet.pods.values() for uid, names in pod.names.items()}
-    whole = {uid for uid, names in given.items() if _chips(node, names) <= node.present}
-    if lost := whole - {name.rpartition("=")[2][:36] for name in node.kubelet.specs()}:
-        yield f"no spec shows the devices of {sorted(lost)}"
+    devices = {uid: names for pod in node.kubelet.pods.values() for uid, names in pod.names.items()}
+    whole = {uid for uid, names in devices.items() if _chips(node, names) <= node.present}
+    if hidden := whole - _claims_with_specs(node):
+        yield f"no spec shows the devices of {sorted(hidden)}"
     for name, numbers in node.kubelet.specs().items():
         if any(major != node.major for major, _ in numbers):
             yield f"{name} has the numbers of a kernel module that is gone: {sorted(numbers)}, now {node.major}"
@@ -128,15 +131,13 @@ def _claims(node: Node) -> Iterator[str]:
     pods = node.kubelet.pods.values()
     in_use = {claim.uid for pod in pods for claim in pod.claims}
     prepared = {path.stem for path in (node.root / f"kubelet/plugins/{DRIVER_NAME}/claims").glob("*.json")}
-    given = {uid: names for pod in pods if pod.running for uid, names in pod.names.items()}
-    running = given.keys()
+    running = {uid for pod in pods if pod.running for uid in pod.names}
     if lost := running - prepared:
         yield f"containers run with claims that the driver does not know: {sorted(lost)}"
     if left := prepared - in_use:
         yield f"claims of no pod are prepared: {sorted(left)}"
-    shown = {name.rpartition("=")[2][:36]: numbers for name, numbers in node.kubelet.specs().items()}
-    if shown.keys() - prepared:
-        yield f"specs are there for {sorted(shown)}, prepared are {sorted(prepared)}"
+    if strange := _claims_with_specs(node) - prepared:
+        yield f"specs are there for claims that are not prepared: {sorted(strange)}"
     for claim in node.claims():
         meta, status = claim["metadata"], claim["status"]
         entries = {item["device"]: item for item in status.get("devices") or ()}
@@ -148,6 +149,11 @@ def _claims(node: Node) -> Iterator[str]:
             yield f"claim {meta['name']} is used by nobody, and has the entries {entries}"
 
 
+def _claims_with_specs(node: Node) -> set[str]:
+    """By the names of CDI devices, which begin with the UID."""
+    return {name.rpartition("=")[2][:UUID_LENGTH] for name in node.kubelet.specs()}
+
+
 def _chips(node: Node, devices: Iterable[str]) -> set[int]:
     return {chip for name in devices for chip, _ in node.parts(name)}
 
@@ -155,12 +161,12 @@ def _chips(node: Node, devices: Iterable[str]) -> set[int]:
 def _entries(node: Node, claim: str, status: Object, entries: dict[str, Any]) -> Iterator[str]:
     for result in status["allocation"]["devices"]["results"]:
         name = result["device"]
-        said = {item["type"]: item["status"] for item in entries.get(name, {}).get("conditions") or ()}
-        if said.get("Ready") != "True" and _chips(node, [name]) <= node.present:
-            yield f"claim {claim} is prepared, and says of {name}: {said}"
+        statuses = {item["type"]: item["status"] for item in entries.get(name, {}).get("conditions") or ()}
+        if statuses.get("Ready") != "True" and _chips(node, [name]) <= node.present:
+            yield f"claim {claim} is prepared, and says of {name}: {statuses}"
         ill = any(node.ails(chip) or chip not in node.present for chip, _ in node.parts(name))
-        if (said.get("Healthy") == "True") == ill:
-            yield f"device {name} of claim {claim} is {'ill' if ill else 'well'}, and the claim says: {said}"
+        if (statuses.get("Healthy") == "True") == ill:
+            yield f"device {name} of claim {claim} is {'ill' if ill else 'well'}, and the claim says: {statuses}"
 
 
 def _offer(node: Node, *, plugin: bool) -> Iterator[str]:
@@ -195,10 +201,10 @@ def _words(node: Node) -> Iterator[str]:
         yield f"the label is {label!r}"
     ill = {chip for chip in node.chips if node.ails(chip) or chip not in node.present}
     conditions = {item["type"]: item for item in stored["status"].get("conditions") or ()}
-    said = conditions.get(condition.TYPE, {})
-    named = {chip for chip in node.chips if f"neuron{chip}:" in said.get("message", "")}
-    if said.get("status") != ("True" if ill else "False") or named != ill:
-        yield f"ill are {sorted(ill)}, and the condition says {said}"
+    health_condition = conditions.get(condition.TYPE, {})
+    named = {chip for chip in node.chips if f"neuron{chip}:" in health_condition.get("message", "")}
+    if health_condition.get("status") != ("True" if ill else "False") or named != ill:
+        yield f"ill are {sorted(ill)}, and the condition says {health_condition}"
     for name, health in node.kubelet.health.items():
         sick = bool(_chips(node, [name]) & ill)
         if (health == "UNHEALTHY") != sick:

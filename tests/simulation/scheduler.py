@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+import select
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
@@ -219,8 +220,6 @@ class Scheduler:
     def _poll(self, readable: Collection[int], urgent: Collection[int], timeout: float | None) -> set[int]:
         """Descriptors of this process; nothing is ever urgent."""
         del urgent
-        import select
-
         poll = select.poll()
         for descriptor in readable:
             poll.register(descriptor, select.POLLIN)
@@ -292,10 +291,10 @@ class Condition:
     def wait(self, timeout: float | None = None) -> bool:
         me, depth, notices = self._owner, self._depth, self._notices
         self._owner, self._depth = None, 0
-        told = self._scheduler.wait(lambda: self._notices != notices, timeout)
+        notified = self._scheduler.wait(lambda: self._notices != notices, timeout)
         self._take(me)
         self._depth = depth
-        return told
+        return notified
 
     def _take(self, who: object) -> None:
         while self._owner is not None:

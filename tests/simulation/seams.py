@@ -1,12 +1,13 @@
 """Where the driver's code meets the kernel: its files, its locks between processes, the host's files, and threads.
 
 The real files of a directory on a tmpfs are used. Between any two effects somebody else may go on, or the instance may
-be killed; then nothing that it still does has an effect. A write may fail.
+be killed; then nothing that it still does has an effect. No write fails, and what was written is not lost.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -35,16 +36,10 @@ _QUIET_READS = 0.02
 
 
 class Disk:
-    """The kernel's side of one node's files. Outlives all instances, and ends with the history.
+    """The kernel's side of one node's files. Outlives all instances, and ends with the history."""
 
-    Args:
-        scheduler: of the node.
-        trouble: asked before each write; the errno with which it fails, or 0.
-    """
-
-    def __init__(self, scheduler: Scheduler, trouble: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._trouble = trouble
         self._open: dict[int, Life] = {}
         self._locks: dict[int, int] = {}
         """Descriptor that has it, by inode of the file."""
@@ -96,17 +91,17 @@ class Disk:
         proxy = ModuleType("os")
         proxy.__dict__.update({name: value for name, value in vars(os).items() if not name.startswith("__")})
         proxy.close = self._closing  # type: ignore[attr-defined]
-        proxy.eventfd = lambda *arguments: self._kept(os.eventfd(*arguments))  # type: ignore[attr-defined]
+        proxy.eventfd = lambda *arguments: self._keep(os.eventfd(*arguments))  # type: ignore[attr-defined]
         return proxy
 
     def _opening(self, real: Callable[[HostFiles, str], int | None]) -> Callable[[HostFiles, str], int | None]:
         def open_(host: HostFiles, path: str) -> int | None:
             descriptor = real(host, path)
-            return descriptor if descriptor is None else self._kept(descriptor)
+            return descriptor if descriptor is None else self._keep(descriptor)
 
         return open_
 
-    def _kept(self, descriptor: int) -> int:
+    def _keep(self, descriptor: int) -> int:
         self._open[descriptor] = self._scheduler.life
         return descriptor
 
@@ -122,12 +117,10 @@ class Disk:
             writes = name != "open" or bool(arguments[1] & (os.O_CREAT | os.O_WRONLY | os.O_RDWR))
             if writes:
                 self._scheduler.pause()
-                if name != "unlink" and (number := self._trouble()):
-                    raise OSError(number, os.strerror(number))
             else:
                 self._scheduler.check()
             result = real(*arguments, **options)
-            return self._kept(result) if name == "open" and (writes or arguments[1] & os.O_DIRECTORY) else result
+            return self._keep(result) if name == "open" and (writes or arguments[1] & os.O_DIRECTORY) else result
 
         return effect
 
@@ -145,16 +138,12 @@ class Disk:
         os.close(descriptor)
 
     def _fcntl(self) -> ModuleType:
-        import fcntl
-
         proxy = ModuleType("fcntl")
         proxy.__dict__.update({name: value for name, value in vars(fcntl).items() if name.startswith("LOCK_")})
         proxy.flock = self._flock  # type: ignore[attr-defined]
         return proxy
 
     def _flock(self, descriptor: int, operation: int) -> None:
-        import fcntl
-
         if not self._scheduler.life.alive:
             raise Killed
         inode = os.fstat(descriptor).st_ino

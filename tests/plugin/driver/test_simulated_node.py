@@ -10,39 +10,52 @@ from collections.abc import Iterable
 import pytest
 
 from tests.generators.effort import SEED
-from tests.simulation.histories import ALL_TYPES, EVENTS, TYPES, BrokenRuleError, Story, counts, lived, smaller, story
+from tests.simulation.histories import (
+    ALL_TYPES,
+    EVENTS,
+    TYPES,
+    BrokenRuleError,
+    Story,
+    counts,
+    live,
+    shrink,
+    story_of,
+)
 
 FEW = 30
 """Histories of a test in ``scripts/test``."""
 MANY = 50
 """In ``scripts/test ci``."""
-HOUR = 16_000
+HOUR = 12_000
 """In an hour."""
 
 
-def live(stories: Iterable[Story]) -> list[list[str]]:
+def live_all(stories: Iterable[Story]) -> list[list[str]]:
     """Let histories happen; the first that fails is told, as small as it can be made."""
-    lives = []
-    for told in stories:
+    events = []
+    for story in stories:
         try:
-            lives.append(lived(told))
+            events.append(live(story))
         except BrokenRuleError as error:
-            short = smaller(told)
+            short = shrink(story)
             steps = "\n".join(f"    {step}" for step in short.steps)
-            pytest.fail(f"story({told.seed}): {error}\nit happens in {short.kind} with\n{steps}", pytrace=False)
-    return lives
+            begin = f"partitions {short.partitions!r}, API server away for {short.away:g} s"
+            pytest.fail(
+                f"story_of({story.seed}): {error}\nit happens on {short.kind} ({begin}) with\n{steps}", pytrace=False
+            )
+    return events
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_promises_are_kept(part: int) -> None:
-    live(story(part * FEW + number) for number in range(FEW))
+    live_all(story_of(part * FEW + number) for number in range(FEW))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(40))
 def test_promises_are_kept_in_many_histories(part: int) -> None:
-    events, _ = counts(live(story(10_000 + part * MANY + number) for number in range(MANY)))
+    events, _ = counts(live_all(story_of(10_000 + part * MANY + number) for number in range(MANY)))
     assert set(events) == set(EVENTS), "what never happens is not tested"
 
 
@@ -50,8 +63,8 @@ def test_promises_are_kept_in_many_histories(part: int) -> None:
 @pytest.mark.timeout(3 * 3600)
 def test_promises_are_kept_for_an_hour() -> None:
     first = int(SEED) * HOUR
-    stories = (story(first + number, kinds=ALL_TYPES if number % 10 == 0 else TYPES) for number in range(HOUR))
-    _, pairs = counts(live(stories))
+    stories = (story_of(first + number, kinds=ALL_TYPES if number % 10 == 0 else TYPES) for number in range(HOUR))
+    _, pairs = counts(live_all(stories))
     assert not {(one, other) for one in EVENTS for other in EVENTS if (one, other) not in pairs} - IMPOSSIBLE
 
 
