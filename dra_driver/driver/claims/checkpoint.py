@@ -83,6 +83,8 @@ class StateLock:
         self._path = path
         self._timeout = timeout
         self._threads = runtime.lock()
+        self._waits = False
+        """Whether the thread that keeps the others out waits for another process."""
         self._descriptor: int | None = None
         self._opened = 0
         self._counter = 0
@@ -97,7 +99,9 @@ class StateLock:
         began = runtime.monotonic()
         deadline = min(deadline, began + self._timeout)
         if not self._threads.acquire(timeout=max(deadline - began, 0.0)):
-            raise self._busy("another thread of this process", began)
+            raise self._busy(
+                "another instance of the driver" if self._waits else "another thread of this process", began
+            )
         try:
             descriptor = self._locked_file(began, deadline)
             try:
@@ -143,15 +147,18 @@ class StateLock:
 
     def _locked_file(self, began: float, deadline: float) -> int:
         pause = _FIRST_PAUSE
+        self._waits = False
         while True:
             try:
                 descriptor = self._open()
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._waits = False
                 # The file may have been removed meanwhile: a lock on a file without a name excludes no other process.
                 if self._is_current(descriptor):
                     return descriptor
                 self._close()
             except BlockingIOError:
+                self._waits = True
                 if runtime.monotonic() >= deadline:
                     raise self._busy("another instance of the driver", began) from None
                 runtime.sleep(pause)

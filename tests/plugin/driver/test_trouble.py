@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import shutil
 import socket
 import time
@@ -215,6 +216,8 @@ def test_a_checkpoint_that_another_instance_keeps_is_told_within_the_call(world:
             else:
                 world.kubelet.unprepare("pod")
 
-        with state_lock_held(world), golden_error(KubeletError):
+        with state_lock_held(world), pytest.raises(KubeletError) as refusal:
             act()
+        # A pass of repair may wait for the lock, too, and then the call for that.
+        golden(re.sub(r"for \d+ s", "for N s", str(refusal.value)))
         act()

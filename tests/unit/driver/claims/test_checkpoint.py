@@ -181,6 +181,25 @@ def test_a_lock_that_is_held_too_long_is_explained(directory: Path) -> None:
         pass
 
 
+def test_who_waits_behind_a_thread_that_waits_is_told_of_the_instance_that_holds_the_lock(directory: Path) -> None:
+    holder, waiter = StateLock(directory / "lock"), StateLock(directory / "lock")
+
+    def wait() -> None:
+        with waiter.held():
+            pass
+
+    with holder.held():
+        thread = threading.Thread(target=wait)
+        thread.start()
+        eventually(lambda: waiter.contended)
+        with (
+            pytest.raises(DriverError, match="another instance of the driver has held"),
+            waiter.held(time.monotonic() + 0.3),
+        ):
+            pytest.fail("two hold it")
+    thread.join()
+
+
 def test_a_removed_lock_file_excludes_all_the_same(directory: Path) -> None:
     first, second = StateLock(directory / "lock"), StateLock(directory / "lock", timeout=0.05)
     with first.held():
