@@ -206,7 +206,7 @@ class Placer(Term):
         seen = snapshot(
             self._nodes.objects(), self._offers.objects(), self._claims.objects(), self._candidates(now), record
         )
-        seen = replace(seen, troubled=frozenset(pod.namespace for pod in seen.pods if self._troubled(pod.namespace)))
+        seen = replace(seen, in_trouble=self._trouble.namespaces(now))
         actions = decide(seen, now, self._rules)
         assigned = {action.pod.uid: action.place for action in actions if isinstance(action, Assign)}
         members = memberships(seen)
@@ -247,20 +247,22 @@ class Placer(Term):
         }
         for uid, doubt in self._doubts.items():
             pods[uid] = replace(pods[uid], gated=False, placed=(doubt.action.label, doubt.action.server))
-        return [pod for uid, pod in pods.items() if not pod.gated or self._trouble.due(uid, now)]
-
-    def _troubled(self, namespace: str) -> bool:
-        return self._trouble.lasts(namespace, self._clock())
+        return [pod for uid, pod in pods.items() if not pod.gated or self._trouble.is_due(uid, now)]
 
     def _act(self, actions: Iterable[Action]) -> None:
         """What fails for one namespace does not keep the others waiting. Raises ApiError if all fails for several."""
         unclear: dict[str, ApiError] = {}
         answered, slow = False, 0.0
-        for action in sorted(actions, key=lambda action: self._troubled(_namespace(action))):
+        in_trouble = self._trouble.namespaces(self._clock())
+        for action in sorted(actions, key=lambda action: _namespace(action) in in_trouble):
             if not self._may_act() or slow > MAX_SLOW_SECONDS:
                 break
             namespace, item, started = _namespace(action), _item(action), self._clock()
-            if isinstance(action, EmitEvent | WarnNode) or namespace in unclear or not self._trouble.due(item, started):
+            if (
+                isinstance(action, EmitEvent | WarnNode)
+                or namespace in unclear
+                or not self._trouble.is_due(item, started)
+            ):
                 continue
             self._well(MAX_ROUND_SECONDS)  # each write takes its time
             if isinstance(action, Evict):  # into an object of ours, so that no namespace answers for it
@@ -274,9 +276,9 @@ class Placer(Term):
                 unclear[namespace] = error
                 slow += self._clock() - started
             if done:
-                self._trouble.succeeded(item)
+                self._trouble.note_success(item)
             else:
-                self._trouble.failed(item, namespace, self._clock())
+                self._trouble.note_failure(item, namespace, self._clock())
         if len(unclear) > 1 and not answered:
             raise next(reversed(unclear.values()))
 
@@ -287,14 +289,14 @@ class Placer(Term):
             if not left or not self._may_act() or slow > MAX_SLOW_SECONDS:
                 return
             namespace, started = news.about.namespace, self._clock()
-            if not self._event_trouble.due(namespace, started):
+            if not self._event_trouble.is_due(namespace, started):
                 continue
             self._well(MAX_ROUND_SECONDS)
             left -= self._recorder.record(news.about, news.reason, news.message, wrong=news.wrong)
             took = self._clock() - started
             if took > SLOW_SECONDS:
                 slow += took
-                self._event_trouble.failed(namespace, namespace, self._clock())
+                self._event_trouble.note_failure(namespace, namespace, self._clock())
 
     def _change(self, action: Assign | Annotate) -> bool:
         """Returns whether the pod has changed, by this or something else. Raises ApiError for no clear answer."""

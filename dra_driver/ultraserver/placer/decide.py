@@ -73,7 +73,7 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
             actions += _watch_over(group, servers, ledger, now, rules, clash)
     waiting = sorted(
         (group for group in groups if group.gated and not group.placed),
-        key=lambda group: (group.namespace in snapshot.troubled, group.arrival),
+        key=lambda group: (group.namespace in snapshot.in_trouble, group.arrival),
     )
     queue = _Queue(servers, ledger, snapshot.released, now, rules)
     for group in waiting:

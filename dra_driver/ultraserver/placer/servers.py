@@ -236,7 +236,7 @@ def ledger_of(snapshot: Snapshot, groups: Iterable[PodGroup], servers: Mapping[s
         uses |= {name: Use(f"group {group.name}", foreign=False) for name in mine}
         for name in here if group.pods[0].of_lws else ():
             lws_groups.setdefault(name, set()).add((group.namespace, group.key))
-    return Ledger(uses, {name: frozenset(found) for name, found in lws_groups.items()}, assigned=assigned)
+    return Ledger(uses, {name: frozenset(groups_there) for name, groups_there in lws_groups.items()}, assigned=assigned)
 
 
 def choose(

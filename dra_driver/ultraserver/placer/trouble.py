@@ -20,24 +20,24 @@ class Trouble:
         self._retries: dict[Hashable, tuple[Backoff, float]] = {}
         self._namespaces: dict[str, float] = {}
 
-    def failed(self, item: Hashable, namespace: str, now: float) -> None:
+    def note_failure(self, item: Hashable, namespace: str, now: float) -> None:
         """A write of the object, which is in that namespace, has failed."""
         backoff, _ = self._retries.get(item, (Backoff(first=1.0, cap=MAX_RETRY_SECONDS), 0.0))
         self._retries[item] = backoff, now + backoff.next()
         self._namespaces[namespace] = now
 
-    def succeeded(self, item: Hashable) -> None:
+    def note_success(self, item: Hashable) -> None:
         """A write of the object has succeeded."""
         self._retries.pop(item, None)
 
-    def due(self, item: Hashable, now: float) -> bool:
+    def is_due(self, item: Hashable, now: float) -> bool:
         """Whether the object may be tried."""
         _, due = self._retries.get(item, (None, now))
         return now >= due
 
-    def lasts(self, namespace: str, now: float) -> bool:
-        """Whether writes have failed there: others go first."""
-        return now < self._namespaces.get(namespace, -TROUBLE_SECONDS) + TROUBLE_SECONDS
+    def namespaces(self, now: float) -> frozenset[str]:
+        """Those in which writes have failed a short time ago: others go first."""
+        return frozenset(name for name, at in self._namespaces.items() if now < at + TROUBLE_SECONDS)
 
     def forget(self, now: float) -> None:
         """Forget what is over: objects and namespaces come and go."""

@@ -159,7 +159,7 @@ class Snapshot:
     released: tuple[Released, ...] = ()
     members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """As in ``PlacerRecord``."""
-    troubled: frozenset[str] = frozenset()
+    in_trouble: frozenset[str] = frozenset()
     """Namespaces in which writes have failed a short time ago: all others are served first."""
 
 
