@@ -21,6 +21,7 @@ from tests.simulation.oracle import LAYER_LABEL, remains, unrest, violations, wa
 DIRECTORY: Final = Path("/dev/shm")
 """A tmpfs, as the state of a simulation is gone with it."""
 TYPES: Final = ("inf1.6xlarge", "trn2.3xlarge", "inf1.6xlarge", "trn1.2xlarge")
+"""Small ones; half of all nodes have four chips."""
 ALL_TYPES: Final = ("inf1.24xlarge", "inf2.xlarge", "inf2.48xlarge", "trn1.32xlarge", "trn2.48xlarge", "trn2u.48xlarge")
 """Of larger nodes, and of those with one chip."""
 PARTITIONS: Final = {"inf1.6xlarge": ("chip", "chip.node"), "trn2.3xlarge": ("chip", "core"), "trn1.2xlarge": ("chip",)}

@@ -19,7 +19,7 @@ LAYER_LABEL: Final = "topology.k8s.aws/network-node-layer-1"
 LAYER: Final = "networkNodeLayer1"
 LATELY_SECONDS: Final = 15.0
 """The host is read every ten seconds."""
-PASS_SECONDS: Final = 65.0
+REPAIR_SECONDS: Final = 65.0
 """Repair makes a pass each minute."""
 _KINDS: Final = {"device": "chip", "core": "core", "node": "node"}
 """Words of the label, by the names of devices; all others are groups."""
@@ -77,10 +77,10 @@ def _wrong_start(
     """What was prepared is there, and of the present kernel module."""
     chips = _chips(node, names)
     now = node.scheduler.clock
-    lately = any(now - node.changed.get(chip, -math.inf) < PASS_SECONDS for chip in chips) or not chips <= node.present
+    lately = any(now - node.changed.get(chip, -math.inf) < REPAIR_SECONDS for chip in chips) or not chips <= node.present
     if numbers is None and not lately:
         yield f"{pod} starts, and no spec has its devices {', '.join(names)}"
-    if now - node.renumbered > PASS_SECONDS and any(major != node.major for major, _ in numbers or ()):
+    if now - node.renumbered > REPAIR_SECONDS and any(major != node.major for major, _ in numbers or ()):
         yield f"{pod} starts with {sorted(numbers or ())}, numbers of a kernel module that is gone"
 
 
