@@ -77,8 +77,8 @@ def _wrong_start(
     """What was prepared is there, and of the present kernel module."""
     chips = _chips(node, names)
     now = node.scheduler.clock
-    lately = any(now - node.changed.get(chip, -math.inf) < REPAIR_SECONDS for chip in chips) or not chips <= node.present
-    if numbers is None and not lately:
+    lately = any(now - node.changed.get(chip, -math.inf) < REPAIR_SECONDS for chip in chips)
+    if numbers is None and not lately and chips <= node.present:
         yield f"{pod} starts, and no spec has its devices {', '.join(names)}"
     if now - node.renumbered > REPAIR_SECONDS and any(major != node.major for major, _ in numbers or ()):
         yield f"{pod} starts with {sorted(numbers or ())}, numbers of a kernel module that is gone"
