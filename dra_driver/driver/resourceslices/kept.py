@@ -112,6 +112,9 @@ class Keeper:
             self.due = self._ask_due = self.clock() + self.settle_seconds
             self._interval = self.held_seconds
             return now | found
+        if _retired(chosen) & {device.name for device in published} - _retired(published):
+            # Their taint has still to be written, so they may be allocated until then: no answer of before that counts.
+            self.due = max(self.due, self.clock() + self.settle_seconds)
         if doubtful:
             # What is published next looks whole: it does not wait for its turn, but an answer counts for a moment.
             self.due = min(self.due, self._answered_at + self.settle_seconds)
@@ -146,6 +149,10 @@ class Keeper:
         self._interval = self.held_seconds if changed else min(2 * self._interval, MAX_HELD_SECONDS)
         self._here, self._ask_due = here, clock + self._interval
         return stays
+
+
+def _retired(devices: Collection[Device]) -> set[str]:
+    return {device.name for device in devices if any(taint.key == RETIRED for taint in device.taints)}
 
 
 def _sane(name: str, core_size: int | None) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from dra_driver.driver.resourceslices.devices import RETIRED, KeptDevice
 from dra_driver.driver.resourceslices.kept import Keeper, held_devices
@@ -20,8 +21,13 @@ SINCE = 1_767_225_600
 
 
 def core(chip: int, number: int, size: int, *, retired: bool = False) -> Device:
-    taints = (DeviceTaint(RETIRED, "partitions", "NoSchedule", timestamp(SINCE)),) if retired else ()
-    return Device(core_name(chip, number), {"logicalCoreSize": DeviceAttribute(int_=size)}, taints=taints)
+    device = Device(core_name(chip, number), {"logicalCoreSize": DeviceAttribute(int_=size)})
+    return with_taint(device, SINCE) if retired else device
+
+
+def with_taint(device: Device, since: int) -> Device:
+    """As it is published while it is kept."""
+    return structs.replace(device, taints=(DeviceTaint(RETIRED, "partitions", "NoSchedule", timestamp(since)),))
 
 
 def chip(index: int) -> Device:
@@ -48,16 +54,19 @@ class Node:
         self.lists.append(self.now)
         return None if self.allocated is None else self.allocated | self.prepared.keys()
 
-    def look(self, *, doubtful: bool = False) -> set[str]:
+    def look(self, *, doubtful: bool = False, publish: bool = True) -> set[str]:
         """Review until nothing changes, as the controller does, and publish; names of what is kept."""
         for _ in range(3):
             former = {device.name: device for device in self.published}
-            chosen = self.wanted + [former.get(name, chip(0)) for name in self.kept if name in former]
+            chosen = self.wanted + [
+                with_taint(former[name], one.since) for name, one in self.kept.items() if name in former
+            ]
             found = self.keeper.review(self.kept, self.published, chosen, doubtful=doubtful)
             if found == self.kept:
                 break
             self.kept = found
-        self.published = chosen
+        if publish:
+            self.published = chosen
         return set(self.kept)
 
     def looks(self, seconds: float) -> None:
@@ -82,6 +91,21 @@ def test_all_stays_until_it_is_asked_who_holds_it_and_the_rest_goes_then() -> No
     node.looks(2.0)
     assert (node.lists, set(node.kept)) == ([1005.0], {core_name(3, 1)})
     assert names(node.published) == {device_name(0), core_name(3, 1)}
+
+
+def test_it_is_asked_who_holds_it_a_while_after_its_taint_was_written() -> None:
+    """Until then schedulers allocate it. A write may wait for its turn, or fail."""
+    node = Node(wanted=[chip(0)], published=[chip(1)])
+    node.look(publish=False)
+    node.now += 5
+    node.look(publish=False)
+    node.now += 1
+    node.look()
+    node.looks(4.0)
+    assert node.lists == []
+    node.allocated = {device_name(1)}
+    node.looks(2.0)
+    assert (node.lists, set(node.kept)) == ([1011.0], {device_name(1)})
 
 
 def test_what_is_free_is_let_go_once_although_the_server_still_has_it() -> None:
