@@ -131,7 +131,7 @@ class SimulatedTransport(Transport):
 
     def _sent(self, request: Request, timeout: float) -> tuple[int, Any, str | None]:
         mood, scheduler = self._to.mood, self._scheduler
-        scheduler.pause()
+        scheduler.pause(lambda: self._to.store.version)
         if mood.away:
             scheduler.sleep(scheduler.random.choice((0.0, min(3.0, timeout), min(timeout, LONGEST_AWAY))))
             raise _lost(request)
@@ -143,7 +143,7 @@ class SimulatedTransport(Transport):
                 return self._too_late(request, timeout)
             scheduler.sleep(late * scheduler.random.random())
         answer = self._to.answer(request)
-        scheduler.pause()
+        scheduler.pause(lambda: self._to.store.version)
         return *answer, None
 
     def _refused(self, request: Request, timeout: float) -> tuple[int, Any, str | None]:
@@ -177,7 +177,7 @@ class SimulatedTransport(Transport):
     def stream(self, path: str, *, query: Query = (), timeout: float) -> Iterator[Any]:
         del timeout
         request = Request("GET", path, dict(query), "", None, self._scheduler.clock)
-        self._scheduler.pause()
+        self._scheduler.pause(lambda: self._to.store.version)
         if self._to.mood.away or self._scheduler.random.random() < self._to.mood.troubled:
             error = _lost(request)
             self._heard(error)

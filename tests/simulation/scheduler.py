@@ -21,8 +21,12 @@ EPOCH: Final = 1_800_000_000.0
 """Unix time at the start."""
 SWITCH: Final = 0.3
 """How often a seam lets somebody else go on who could."""
-SLOW: Final = 0.01
-"""How often time passes at a seam."""
+SLOW: Final = 0.005
+"""How often time passes at a seam for everybody, as on a busy machine."""
+STARVES: Final = (0.0, 0.02, 0.1)
+"""How often who is at a seam does not go on before somebody else was there, too; one of these in each history."""
+STARVE_SECONDS: Final = (1.0, 5.0, 15.0)
+"""At most; then it goes on whatever happens."""
 STEP_SECONDS: Final = 1e-6
 """What a turn takes: who waits for the rest of a moment would never see its end."""
 MOST_STEPS: Final = 400_000
@@ -72,6 +76,11 @@ class Scheduler:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self._starve = self.random.choice(STARVES)
+        self.events = 0
+        """Of the history, so far."""
+        self.hurry = False
+        """Whether nobody starves."""
         self.clock = 0.0
         """Seconds since the start."""
         self.boot = 1000.0
@@ -121,15 +130,31 @@ class Scheduler:
         if not self.life.alive:
             raise Killed
 
-    def pause(self) -> None:
-        """A seam: somebody else may go on, and it may get late."""
+    def pause(self, trace: Callable[[], object] | None = None) -> None:
+        """A seam: somebody else may go on, and it may get late.
+
+        ``trace`` is another value when somebody else was at this seam; without it, an event counts.
+        """
         self.check()
         if self._current is None:
             return
-        if self.random.random() < SLOW:
+        draw = self.random.random()
+        if draw < SLOW:
             self.clock += self.random.choice((0.01, 0.3, 2.0))
-        if self.random.random() < SWITCH:
+        elif draw < SLOW + self._starve and not self.hurry:
+            self._starve_until_a_change(trace or self._events)
+        elif draw < SLOW + self._starve + SWITCH:
             self._give_way(None, self.clock)
+
+    def _events(self) -> int:
+        return self.events
+
+    def _starve_until_a_change(self, trace: Callable[[], object]) -> None:
+        """Get no time until somebody else has been here: what was read before is old then."""
+        before = trace()
+        self._give_way(lambda: self.hurry or trace() != before, self.clock + self.random.choice(STARVE_SECONDS))
+        if not self.hurry and self.random.random() < 0.5:
+            self._give_way(None, self.clock + self.random.choice((0.0, 0.01, 0.5, 3.0)))
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -237,12 +262,14 @@ class Lock:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._taken = False
+        self._turns = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        self._scheduler.pause()
+        self._scheduler.pause(self._trace)
         if self._taken and not (blocking and self._scheduler.wait(lambda: not self._taken, timeout)):
             return False
         self._taken = True
+        self._turns += 1
         return True
 
     def release(self) -> None:
@@ -251,7 +278,11 @@ class Lock:
         if not self._taken:
             raise RuntimeError("release unlocked lock")
         self._taken = False
-        self._scheduler.pause()
+        self._turns += 1
+        self._scheduler.pause(self._trace)
+
+    def _trace(self) -> tuple[int, bool]:
+        return self._turns, self._taken
 
     def locked(self) -> bool:
         return self._taken
@@ -270,12 +301,13 @@ class Condition:
         self._scheduler = scheduler
         self._owner: object = None
         self._depth = 0
+        self._turns = 0
         self._notices = 0
 
     def __enter__(self) -> bool:
         me = self._scheduler.current
         if self._owner is not me:
-            self._scheduler.pause()
+            self._scheduler.pause(self._trace)
             self._take(me)
         self._depth += 1
         return True
@@ -286,7 +318,11 @@ class Condition:
         self._depth -= 1
         if not self._depth:
             self._owner = None
-            self._scheduler.pause()
+            self._turns += 1
+            self._scheduler.pause(self._trace)
+
+    def _trace(self) -> tuple[int, bool]:
+        return self._turns, self._owner is None
 
     def wait(self, timeout: float | None = None) -> bool:
         me, depth, notices = self._owner, self._depth, self._notices

@@ -43,6 +43,10 @@ class Disk:
         self._open: dict[int, Life] = {}
         self._locks: dict[int, int] = {}
         """Descriptor that has it, by inode of the file."""
+        self._effects = 0
+        """So many, so far."""
+        self._accesses: dict[tuple[int, str], int] = {}
+        """So often was a field read or set."""
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -68,7 +72,7 @@ class Disk:
         def get(owner: object, name: str) -> Any:
             value = object.__getattribute__(owner, name)
             if name in names:
-                self._scheduler.pause()
+                self._access(owner, name)
             return value
 
         return get
@@ -77,9 +81,14 @@ class Disk:
         def put(owner: object, name: str, value: Any) -> None:
             object.__setattr__(owner, name, value)
             if name in names:
-                self._scheduler.pause()
+                self._access(owner, name)
 
         return put
+
+    def _access(self, owner: object, name: str) -> None:
+        key = (id(owner), name)
+        self._accesses[key] = self._accesses.get(key, 0) + 1
+        self._scheduler.pause(lambda: self._accesses[key])
 
     def killed(self, life: Life) -> None:
         """The kernel closes what a process had open, and lets go of its locks."""
@@ -116,7 +125,8 @@ class Disk:
         def effect(*arguments: Any, **options: Any) -> Any:
             writes = name != "open" or bool(arguments[1] & (os.O_CREAT | os.O_WRONLY | os.O_RDWR))
             if writes:
-                self._scheduler.pause()
+                self._scheduler.pause(lambda: self._effects)
+                self._effects += 1
             else:
                 self._scheduler.check()
             result = real(*arguments, **options)
@@ -150,9 +160,9 @@ class Disk:
         if operation & fcntl.LOCK_UN:
             if self._locks.get(inode) == descriptor:
                 del self._locks[inode]
-            self._scheduler.pause()
+            self._scheduler.pause(lambda: self._locks.get(inode))
             return
-        self._scheduler.pause()
+        self._scheduler.pause(lambda: self._locks.get(inode))
         if self._locks.setdefault(inode, descriptor) != descriptor:
             raise BlockingIOError(errno.EAGAIN, "somebody else has it")
 
