@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from dra_driver.driver.settings import PARTITIONS_LABEL
+from tests.doubles.apiserver.store import Object
 from tests.simulation.apiserver import Mood
 from tests.simulation.kubelet import Pod
 from tests.simulation.node import Node, simulated_node
@@ -101,10 +102,16 @@ class History:
         return True
 
     def pod_joins(self, pick: int) -> bool:
+        return self._join(pick, self.node.join)
+
+    def pod_of_another_node_joins(self, pick: int) -> bool:
+        return self._join(pick, self.node.join_elsewhere)
+
+    def _join(self, pick: int, act: Callable[[Object], object]) -> bool:
         used = [claim for claim in self.node.claims() if claim["status"].get("reservedFor")]
         if not used:
             return False
-        self.node.join(used[pick % len(used)])
+        act(used[pick % len(used)])
         return True
 
     def pod_ends(self, pick: int) -> bool:
@@ -177,7 +184,7 @@ class History:
         if not instances:
             return False
         self.node.kill(instances[pick % len(instances)])
-        self._one_instance()
+        self.ensure_instance()
         return True
 
     def driver_restarts(self, pick: int) -> bool:
@@ -186,7 +193,7 @@ class History:
         self.node.stop(self.node.instances[pick % len(self.node.instances)])
         self.updated = True
         self.node.pass_time(self.node.random.choice((0.0, 0.1, 2.0)))
-        self._one_instance()
+        self.ensure_instance()
         return True
 
     def driver_is_updated(self, pick: int) -> bool:
@@ -208,7 +215,7 @@ class History:
         self.node.scheduler.spawn(end, "update")
         return True
 
-    def _one_instance(self) -> None:
+    def ensure_instance(self) -> None:
         if all(instance.stopping for instance in self.node.instances):
             self.node.start()
 
@@ -298,7 +305,7 @@ class History:
         if not node.kubelet.alive:
             node.kubelet.start()
         node.scheduler.wait(lambda: not self.updates)
-        self._one_instance()
+        self.ensure_instance()
         node.scheduler.wait(lambda: len(node.instances) == 1 and node.instances[0].started, 90.0)
         # What the former instance wrote last, the next one compares in its next pass.
         prompt = UPDATE_SECONDS if self.updated else QUIET_SECONDS
@@ -331,10 +338,11 @@ class History:
 
 EVENTS: Final = {
     "pod": 8,
-    "pod_with_former_claim": 3,
+    "pod_with_former_claim": 6,
     "pod_joins": 2,
+    "pod_of_another_node_joins": 1,
     "pod_ends": 5,
-    "pod_ends_and_leaves_its_claim": 3,
+    "pod_ends_and_leaves_its_claim": 4,
     "pod_deleted_by_force": 2,
     "chip_falls_ill": 3,
     "chip_is_well_again": 3,
@@ -375,7 +383,7 @@ def story_of(seed: int, kinds: Sequence[str] = TYPES) -> Story:
         kind,
         tuple(Step(event, choice.randrange(1000), choice.choice(WAITS)) for event in events),
         choice.choice((None, None, "core", "chip")) if "inf1" not in kind else choice.choice((None, "chip.node")),
-        choice.choice((0.0, 0.0, 0.0, 2.9, 3.1, 9.0)),
+        choice.choice((0.0, 0.0, 3.1, 6.0, 9.0)),
         choice.choice((0, 0, 1, 3)),
     )
 
@@ -391,7 +399,7 @@ def live(story: Story) -> list[str]:
             for step in story.steps[: story.before]:
                 history.step(step)
             node.server.mood.away = bool(story.away)
-            node.start()
+            history.ensure_instance()
             if story.away:
                 node.pass_time(story.away)
                 node.server.mood.away = False

@@ -167,6 +167,8 @@ class SimulatedKubelet:
         """What the driver says of each device."""
         self.prepared: dict[str, tuple[str, ...]] = {}
         """CDI names by UID of each claim that was prepared and not unprepared, as this kubelet knows."""
+        self.unprepared: dict[str, float] = {}
+        """When that was asked for last, by UID of the claim."""
         self._names: dict[str, tuple[str, ...]] = {}
         """Published names of the devices of prepared claims."""
         self._life = Life("kubelet")
@@ -364,6 +366,7 @@ class SimulatedKubelet:
         request = dra_v1_pb2.NodeUnprepareResourcesRequest()
         request.claims.add(namespace=claim.namespace, name=claim.name, uid=claim.uid)
         self.prepared.pop(claim.uid, None)
+        self.unprepared[claim.uid] = self.scheduler.clock
         reply = self._call(self._registered[-1], f"/{_DRA}/NodeUnprepareResources", request, CALL_SECONDS)
         return reply is not None and not reply.claims[claim.uid].error
 

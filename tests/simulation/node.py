@@ -75,6 +75,8 @@ class Node:
         self.renumbered = -math.inf
         self.labelled: dict[str, set[str | None]] = {}
         """All values that a label of the Node has had."""
+        self.instance_ended = -math.inf
+        """When one of the driver did last."""
         self.reused: set[str] = set()
         """Claims that were allocated anew while kubelet took them for prepared, and so does not have them prepared."""
         self.major = MAJOR
@@ -248,6 +250,13 @@ class Node:
         claim = self.server.store.update("resourceclaims", f"default/{claim['metadata']['name']}", claim)
         return self._add_pod(pod, pod_uid, claim)
 
+    def join_elsewhere(self, claim: Object) -> None:
+        """A pod of another node uses the claim, too, from now on."""
+        self.number += 1
+        uid = str(uuid.UUID(int=self.random.getrandbits(128)))
+        claim["status"]["reservedFor"].append({"resource": "pods", "name": f"elsewhere-{self.number}", "uid": uid})
+        self.server.store.update("resourceclaims", f"default/{claim['metadata']['name']}", claim)
+
     def _add_pod(self, name: str, uid: str, claim: Object) -> Pod:
         meta = claim["metadata"]
         spec = {
@@ -346,6 +355,7 @@ class Node:
         """An instance ends where it stands."""
         if instance in self.instances:
             self.instances.remove(instance)
+            self.instance_ended = self.scheduler.clock
         self.disk.killed(instance.life)
         self.scheduler.kill(instance.life)
 

@@ -120,8 +120,15 @@ def remains(node: Node, *, plugin: bool) -> Iterator[str]:
     yield from _offer(node, plugin=plugin)
     devices = {uid: names for pod in node.kubelet.pods.values() for uid, names in pod.names.items()}
     whole = {uid for uid, names in devices.items() if _chips(node, names) <= node.present}
+    in_use = {claim.uid for pod in node.kubelet.pods.values() for claim in pod.claims}
+    for claim in node.claims():
+        uid, entries = claim["metadata"]["uid"], claim["status"].get("devices")
+        # The entries stay for five minutes, and with them goes what the instance knows of a claim that it unprepared.
+        forgotten = node.instance_ended > node.kubelet.unprepared.get(uid, -math.inf)
+        if entries and uid not in in_use and not forgotten:
+            yield f"claim {claim['metadata']['name']} is used by nobody here, and has the entries {entries}"
     # A call of a kubelet that has ended may take effect after all calls of the next one, and is undone by repair.
-    if left := _prepared(node) - {claim.uid for pod in node.kubelet.pods.values() for claim in pod.claims}:
+    if left := _prepared(node) - in_use:
         yield f"claims of no pod are prepared: {sorted(left)}"
     if hidden := whole - _claims_with_specs(node):
         yield f"no spec shows the devices of {sorted(hidden)}"
@@ -133,7 +140,6 @@ def remains(node: Node, *, plugin: bool) -> Iterator[str]:
 def _claims(node: Node) -> Iterator[str]:
     """Claims of pods of the node are prepared; and their objects say so."""
     pods = node.kubelet.pods.values()
-    in_use = {claim.uid for pod in pods for claim in pod.claims}
     prepared = _prepared(node)
     running = {uid for pod in pods if pod.running for uid in pod.names}
     if lost := running - prepared:
@@ -147,8 +153,6 @@ def _claims(node: Node) -> Iterator[str]:
             if meta["uid"] in node.reused:
                 continue
             yield from _entries(node, meta["name"], status, entries)
-        elif meta["uid"] not in in_use and entries:
-            yield f"claim {meta['name']} is used by nobody, and has the entries {entries}"
 
 
 def _prepared(node: Node) -> set[str]:

@@ -24,7 +24,7 @@ from tests.simulation.histories import (
 
 FEW = 30
 """Histories of a test in ``scripts/test``."""
-MANY = 50
+MANY = 500
 """In ``scripts/test ci``."""
 HOUR = 12_000
 """In an hour."""
@@ -53,7 +53,7 @@ def test_promises_are_kept(part: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("part", range(40))
+@pytest.mark.parametrize("part", range(4))
 def test_promises_are_kept_in_many_histories(part: int) -> None:
     events, _ = counts(live_all(story_of(10_000 + part * MANY + number) for number in range(MANY)))
     assert set(events) == set(EVENTS), "what never happens is not tested"
