@@ -125,7 +125,9 @@ class Offering(DeviceSource):
         """See ``DeviceSource``."""
         return not self._registered()
 
-    def review(self, existing: Sequence[ResourceSlice], chosen: Sequence[Device]) -> tuple[Desired | None, float]:
+    def review(
+        self, existing: Sequence[ResourceSlice], chosen: Sequence[Device], *, keeps_taints: bool = True
+    ) -> tuple[Desired | None, float]:
         """See to it that nothing vanishes that claims hold (``DeviceSource``)."""
         own = [item for item in existing if item.spec.pool.name == self._settings.node_name]
         published = [device for item in own for device in item.spec.devices]
@@ -135,7 +137,9 @@ class Offering(DeviceSource):
         first = self._core_size is None
         doubtful = bool(wiped) or (first and incomplete(own))
         since_start = self._prepared_since_start(chosen) if first and not own else {}
-        kept_now = self._keeper.review(kept | since_start, published, chosen, doubtful=doubtful)
+        kept_now = self._keeper.review(
+            kept | since_start, published, chosen, doubtful=doubtful, keeps_taints=keeps_taints
+        )
         if kept_now != kept:
             return _desired(self._make(kept=kept_now), runtime.uptime()), self._keeper.due
         with self._lock:

@@ -145,10 +145,13 @@ class DeviceSource:
         self,
         existing: Sequence[ResourceSlice],  # noqa: ARG002 # for those that have something to say
         chosen: Sequence[Device],  # noqa: ARG002
+        *,
+        keeps_taints: bool = True,  # noqa: ARG002
     ) -> tuple[Desired | None, float]:
         """Before the server's slices are compared with the devices chosen: what to desire instead, if anything.
 
         That is where claims hold some that would vanish. And when to be asked again (``runtime.monotonic()``).
+        ``keeps_taints``: whether the server does, as far as is known.
         """
         return None, math.inf
 
@@ -485,7 +488,7 @@ class SliceController:
         """What is desired and the devices chosen of it, with which nothing vanishes that claims hold."""
         chosen = choose(wanted)
         for _ in range(_REVIEWS):
-            other, self._review_due = self._source.review(existing, chosen)
+            other, self._review_due = self._source.review(existing, chosen, keeps_taints=not self._taint_policy.problem)
             if other is None:
                 break
             self._desired = wanted = other

@@ -81,6 +81,7 @@ class Keeper:
         chosen: Collection[Device],
         *,
         doubtful: bool,
+        keeps_taints: bool = True,
     ) -> dict[str, KeptDevice]:
         """What is to be kept from now on, by name.
 
@@ -89,6 +90,7 @@ class Keeper:
             published: the devices that the server has.
             chosen: those that it is to have, with what is kept.
             doubtful: the server does not have all that was published, so what is held may be missing there.
+            keeps_taints: else none of them is waited for.
         """
         since = {
             device.name: moment
@@ -112,7 +114,7 @@ class Keeper:
             self.due = self._ask_due = self.clock() + self.settle_seconds
             self._interval = self.held_seconds
             return now | found
-        if _retired(chosen) & {device.name for device in published} - _retired(published):
+        if keeps_taints and _retired(chosen) & {device.name for device in published} - _retired(published):
             # Their taint has still to be written, so they may be allocated until then: no answer of before that counts.
             self.due = max(self.due, self.clock() + self.settle_seconds)
         if doubtful:
