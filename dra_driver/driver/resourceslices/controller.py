@@ -151,7 +151,7 @@ class DeviceSource:
         """Before the server's slices are compared with the devices chosen: what to desire instead, if anything.
 
         That is where claims hold some that would vanish. And when to be asked again (``runtime.monotonic()``).
-        ``keeps_taints``: whether the server does, as far as is known.
+        ``keeps_taints``: whether the server stores taints, as far as is known.
         """
         return None, math.inf
 

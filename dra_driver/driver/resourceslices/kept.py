@@ -90,7 +90,7 @@ class Keeper:
             published: the devices that the server has.
             chosen: those that it is to have, with what is kept.
             doubtful: the server does not have all that was published, so what is held may be missing there.
-            keeps_taints: else none of them is waited for.
+            keeps_taints: whether the server stores taints; where it does not, none is waited for.
         """
         since = {
             device.name: moment
@@ -114,13 +114,14 @@ class Keeper:
             self.due = self._ask_due = self.clock() + self.settle_seconds
             self._interval = self.held_seconds
             return now | found
-        if keeps_taints and _retired(chosen) & {device.name for device in published} - _retired(published):
-            # Their taint has still to be written, so they may be allocated until then: no answer of before that counts.
-            self.due = max(self.due, self.clock() + self.settle_seconds)
         if doubtful:
             # What is published next looks whole: it does not wait for its turn, but an answer counts for a moment.
             self.due = min(self.due, self._answered_at + self.settle_seconds)
             self.in_doubt = True
+        retired = {device.name for device in chosen for taint in device.taints if taint.key == RETIRED}
+        if keeps_taints and (retired & {device.name for device in published}) - since.keys():
+            # Their taint has still to be written, so they may be allocated until then: no answer of before that counts.
+            self.due = max(self.due, self.clock() + self.settle_seconds)
         if (now or self.in_doubt) and self.clock() >= self.due:
             return self._still_held(now, {device.name for device in chosen})
         return now
@@ -151,10 +152,6 @@ class Keeper:
         self._interval = self.held_seconds if changed else min(2 * self._interval, MAX_HELD_SECONDS)
         self._here, self._ask_due = here, clock + self._interval
         return stays
-
-
-def _retired(devices: Collection[Device]) -> set[str]:
-    return {device.name for device in devices if any(taint.key == RETIRED for taint in device.taints)}
 
 
 def _sane(name: str, core_size: int | None) -> bool:

@@ -43,6 +43,7 @@ class Node:
     allocated: set[str] | None = field(default_factory=set)
     prepared: dict[str, int | None] = field(default_factory=dict)
     kept: dict[str, KeptDevice] = field(default_factory=dict)
+    keeps_taints: bool = True
     now: float = 1000.0
     lists: list[float] = field(default_factory=list)
     """When all claims were listed."""
@@ -61,12 +62,14 @@ class Node:
             chosen = self.wanted + [
                 with_taint(former[name], one.since) for name, one in self.kept.items() if name in former
             ]
-            found = self.keeper.review(self.kept, self.published, chosen, doubtful=doubtful)
+            found = self.keeper.review(
+                self.kept, self.published, chosen, doubtful=doubtful, keeps_taints=self.keeps_taints
+            )
             if found == self.kept:
                 break
             self.kept = found
         if publish:
-            self.published = chosen
+            self.published = chosen if self.keeps_taints else [structs.replace(one, taints=()) for one in chosen]
         return set(self.kept)
 
     def looks(self, seconds: float) -> None:
@@ -106,6 +109,13 @@ def test_it_is_asked_who_holds_it_a_while_after_its_taint_was_written() -> None:
     node.allocated = {device_name(1)}
     node.looks(2.0)
     assert (node.lists, set(node.kept)) == ([1011.0], {device_name(1)})
+
+
+def test_where_the_server_stores_no_taints_none_is_waited_for() -> None:
+    node = Node(wanted=[chip(0)], published=[chip(1)], keeps_taints=False)
+    node.look()
+    node.looks(6.0)
+    assert (node.lists, node.kept) == ([1005.0], {})
 
 
 def test_what_is_free_is_let_go_once_although_the_server_still_has_it() -> None:
