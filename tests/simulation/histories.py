@@ -301,7 +301,7 @@ class History:
         """All that the driver needs is there, and nothing happens for a while."""
         node = self.node
         node.server.mood = Mood()
-        node.scheduler.hurry = True
+        node.scheduler.fair = True
         if not node.kubelet.alive:
             node.kubelet.start()
         node.scheduler.wait(lambda: not self.updates)
@@ -319,7 +319,7 @@ class History:
         before = len(node.server.writes)
         node.pass_time(15.0)
         self._check([f"nothing changes, and this is written: {row}" for row in node.server.writes[before:]])
-        node.scheduler.hurry = False
+        node.scheduler.fair = node.kubelet.left_calls = False
         return True
 
     def step(self, step: Step) -> None:

@@ -120,14 +120,13 @@ def remains(node: Node, *, plugin: bool) -> Iterator[str]:
     yield from _offer(node, plugin=plugin)
     devices = {uid: names for pod in node.kubelet.pods.values() for uid, names in pod.names.items()}
     whole = {uid for uid, names in devices.items() if _chips(node, names) <= node.present}
-    in_use = {claim.uid for pod in node.kubelet.pods.values() for claim in pod.claims}
+    in_use = _in_use(node)
     for claim in node.claims():
         uid, entries = claim["metadata"]["uid"], claim["status"].get("devices")
         # The entries stay for five minutes, and with them goes what the instance knows of a claim that it unprepared.
         forgotten = node.instance_ended > node.kubelet.unprepared.get(uid, -math.inf)
         if entries and uid not in in_use and not forgotten:
             yield f"claim {claim['metadata']['name']} is used by nobody here, and has the entries {entries}"
-    # A call of a kubelet that has ended may take effect after all calls of the next one, and is undone by repair.
     if left := _prepared(node) - in_use:
         yield f"claims of no pod are prepared: {sorted(left)}"
     if hidden := whole - _claims_with_specs(node):
@@ -138,12 +137,15 @@ def remains(node: Node, *, plugin: bool) -> Iterator[str]:
 
 
 def _claims(node: Node) -> Iterator[str]:
-    """Claims of pods of the node are prepared; and their objects say so."""
+    """Claims of pods of the node are prepared, and no others; and their objects say so."""
     pods = node.kubelet.pods.values()
-    prepared = _prepared(node)
+    in_use, prepared = _in_use(node), _prepared(node)
     running = {uid for pod in pods if pod.running for uid in pod.names}
     if lost := running - prepared:
         yield f"containers run with claims that the driver does not know: {sorted(lost)}"
+    # What a call of a kubelet that has ended prepared after its successor's calls, a pass of repair unprepares.
+    if (left := prepared - in_use) and not node.kubelet.left_calls:
+        yield f"claims of no pod are prepared: {sorted(left)}"
     if strange := _claims_with_specs(node) - prepared:
         yield f"specs are there for claims that are not prepared: {sorted(strange)}"
     for claim in node.claims():
@@ -153,6 +155,13 @@ def _claims(node: Node) -> Iterator[str]:
             if meta["uid"] in node.reused:
                 continue
             yield from _entries(node, meta["name"], status, entries)
+        elif meta["uid"] not in in_use and entries and not status.get("reservedFor"):
+            yield f"claim {meta['name']} is used by nobody, and has the entries {entries}"
+
+
+def _in_use(node: Node) -> set[str]:
+    """UIDs of the claims of its pods."""
+    return {claim.uid for pod in node.kubelet.pods.values() for claim in pod.claims}
 
 
 def _prepared(node: Node) -> set[str]:

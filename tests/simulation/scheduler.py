@@ -79,8 +79,8 @@ class Scheduler:
         self._starve = self.random.choice(STARVES)
         self.events = 0
         """Of the history, so far."""
-        self.hurry = False
-        """Whether nobody starves."""
+        self.fair = False
+        """Whether everybody gets time, and nobody starves."""
         self.clock = 0.0
         """Seconds since the start."""
         self.boot = 1000.0
@@ -141,7 +141,7 @@ class Scheduler:
         draw = self.random.random()
         if draw < SLOW:
             self.clock += self.random.choice((0.01, 0.3, 2.0))
-        elif draw < SLOW + self._starve and not self.hurry:
+        elif draw < SLOW + self._starve and not self.fair:
             self._starve_until_a_change(trace or self._events)
         elif draw < SLOW + self._starve + SWITCH:
             self._give_way(None, self.clock)
@@ -152,8 +152,8 @@ class Scheduler:
     def _starve_until_a_change(self, trace: Callable[[], object]) -> None:
         """Get no time until somebody else has been here: what was read before is old then."""
         before = trace()
-        self._give_way(lambda: self.hurry or trace() != before, self.clock + self.random.choice(STARVE_SECONDS))
-        if not self.hurry and self.random.random() < 0.5:
+        self._give_way(lambda: self.fair or trace() != before, self.clock + self.random.choice(STARVE_SECONDS))
+        if not self.fair and self.random.random() < 0.5:
             self._give_way(None, self.clock + self.random.choice((0.0, 0.01, 0.5, 3.0)))
 
     def sleep(self, seconds: float) -> None:
