@@ -60,7 +60,7 @@ class Node:
         for _ in range(3):
             former = {device.name: device for device in self.published}
             chosen = self.wanted + [
-                with_taint(former[name], one.since) for name, one in self.kept.items() if name in former
+                with_taint(former[name], int(one.since)) for name, one in self.kept.items() if name in former
             ]
             found = self.keeper.review(
                 self.kept, self.published, chosen, doubtful=doubtful, keeps_taints=self.keeps_taints
