@@ -16,13 +16,15 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from dra_driver.driver.claims.model import Plan
-from dra_driver.kube.kubelet.client import SOCKET, CallError, PodDevices, list_pods
-from dra_driver.neuron.exclusion import pods_of_plugins
-from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
+from dra_driver.driver.claims.model import Plan, PlannedDevice
+from dra_driver.kube.kubelet.client import CallError
+from dra_driver.kube.kubelet.podresources import SOCKET, ClaimUse, PodDevices
+from dra_driver.neuron.exclusion import node_pods, pods_of_plugins
+from dra_driver.neuron.names import CDI_KIND
 from dra_driver.util import runtime
 from dra_driver.util.files import UUID_LENGTH
 from dra_driver.util.metrics import Sample
@@ -58,60 +60,75 @@ class DeviceUse:
     container: str
     chips: tuple[int, ...]
     """Host indexes of the chips that it is made of, or a part of."""
+    unnamed: int = 0
+    """It stands for so many containers whose names are not known, as they are too many; 0: for one."""
 
 
 def allocations(
     plans: Iterable[Plan], listed: Iterable[PodDevices], consumers: Callable[[Plan], Sequence[tuple[str, str]]]
-) -> list[DeviceUse]:
-    """Who uses what, without repetition, in order. Devices with admin access are looked at, not used.
+) -> Iterator[DeviceUse]:
+    """Who uses what, without repetition, by claim, then user. Devices with admin access are looked at, not used.
 
     Args:
         plans: of the prepared claims.
         listed: the node's pods as kubelet tells, () when that is not known.
         consumers: names and UIDs of the pods that a claim is reserved for.
     """
-    users: dict[tuple[str, str, str, str], set[tuple[str, str]]] = {}
-    for pod in listed:
-        for use in pod.claimed:
-            if use.driver == DRIVER_NAME:
-                key = (pod.namespace, use.claim, use.pool, use.device)
-                users.setdefault(key, set()).add((pod.name, use.container))
-    found: set[DeviceUse] = set()
-    for plan in plans:
+    users: dict[tuple[str, str], list[tuple[str, ClaimUse]]] = {}
+    for listing in listed:
+        for use in listing.claims:
+            users.setdefault((listing.namespace, use.claim.name), []).append((listing.name, use))
+    for plan in sorted(plans, key=lambda plan: (plan.namespace, plan.name, plan.uid)):
+        devices = {(device.pool, device.device): device for device in plan.devices if not device.admin}
         uids = dict(consumers(plan))
-        for device in plan.devices:
-            if device.admin:
-                continue
-            told = users.get((plan.namespace, plan.name, device.pool, device.device))
-            chips = tuple(sorted({node.chip for node in device.nodes}))
-            found |= {
-                DeviceUse(device.device, plan.namespace, plan.name, pod, uids.get(pod, ""), container, chips)
-                for pod, container in told or [(name, "") for name in uids] or (("", ""),)
-            }
-    return sorted(found)
+        listed_devices: set[tuple[str, str]] = set()
+        for pod, use in sorted(users.get((plan.namespace, plan.name), ()), key=lambda item: item[0]):
+            shared = devices.keys() & use.claim.devices
+            listed_devices |= shared
+            for container in sorted(use.containers):
+                yield from _uses(plan, [devices[key] for key in sorted(shared)], (pod, uids.get(pod, ""), container))
+            if use.unnamed:
+                yield from _uses(plan, [devices[key] for key in shared], (pod, uids.get(pod, ""), ""), use.unnamed)
+        others = [devices[key] for key in sorted(devices.keys() - listed_devices)]
+        for pod in list(uids) or [""]:
+            yield from _uses(plan, others, (pod, uids.get(pod, ""), ""))
 
 
-def allocation_samples(found: Sequence[DeviceUse]) -> Iterator[Sample]:
+def _uses(
+    plan: Plan, devices: Iterable[PlannedDevice], user: tuple[str, str, str], unnamed: int = 0
+) -> Iterator[DeviceUse]:
+    """``user``: a pod, its UID, and its container."""
+    for device in devices:
+        chips = tuple(sorted({node.chip for node in device.nodes}))
+        yield DeviceUse(device.device, plan.namespace, plan.name, *user, chips, unnamed)
+
+
+def allocation_samples(found: Iterable[DeviceUse]) -> Iterator[Sample]:
     """One series for each device and container, one for each chip and container, and how many did not fit."""
-    devices = {_labels(item, (("device", item.device),)) for item in found}
-    chips = {
-        _labels(item, (("device", f"neuron{chip}"), ("neuron_device_index", str(chip))))
-        for item in found
-        for chip in item.chips
-    }
+    device_rows: list[tuple[tuple[str, str], ...]] = []
+    chip_rows: list[tuple[tuple[str, str], ...]] = []
+    omitted = 0
+    for (user, unnamed), group in groupby(found, key=lambda item: (_labels(item), item.unnamed)):
+        uses = list(group)
+        chips = sorted({chip for use in uses for chip in use.chips})
+        for rows, firsts in (
+            (device_rows, [(("device", use.device),) for use in uses]),
+            (chip_rows, [(("device", f"neuron{chip}"), ("neuron_device_index", str(chip))) for chip in chips]),
+        ):
+            room = 0 if unnamed else max(0, MOST_SERIES - len(rows))
+            rows += [(*first, *user) for first in firsts[:room]]
+            omitted += max(1, unnamed) * len(firsts[room:])
     for name, text, rows in (
-        ("device_allocation", "Devices of prepared claims by container; always 1.", devices),
-        ("chip_allocation", "Chips of prepared claims, whole or in part, by container; always 1.", chips),
+        ("device_allocation", "Devices of prepared claims by container; always 1.", device_rows),
+        ("chip_allocation", "Chips of prepared claims, whole or in part, by container; always 1.", chip_rows),
     ):
-        for labels in sorted(rows)[:MOST_SERIES]:
+        for labels in rows:
             yield Sample(name, text, 1, labels)
-    omitted = sum(max(0, len(rows) - MOST_SERIES) for rows in (devices, chips))
     yield Sample("allocations_omitted", "Series of allocations that are left out, as there are too many.", omitted)
 
 
-def _labels(item: DeviceUse, first: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+def _labels(item: DeviceUse) -> tuple[tuple[str, str], ...]:
     return (
-        *first,
         ("namespace", item.namespace),
         ("pod", item.pod),
         ("pod_uid", item.pod_uid),
@@ -122,9 +139,9 @@ def _labels(item: DeviceUse, first: tuple[tuple[str, str], ...]) -> tuple[tuple[
 
 def claims_in_use(kubelet_directory: Path) -> frozenset[str]:
     """UIDs of the claims whose devices kubelet lists for containers; none where its socket is missing. CallError."""
-    pods = list_pods(kubelet_directory) if (kubelet_directory / SOCKET).exists() else ()
-    named = {name for pod in pods for use in pod.claimed if use.driver == DRIVER_NAME for name in use.cdi_devices}
-    return frozenset(name.removeprefix(f"{CDI_KIND}=")[:UUID_LENGTH] for name in named)
+    pods = node_pods(kubelet_directory) if (kubelet_directory / SOCKET).exists() else ()
+    names = {name for pod in pods for use in pod.claims for name in use.claim.cdi_devices}
+    return frozenset(name.removeprefix(f"{CDI_KIND}=")[:UUID_LENGTH] for name in names)
 
 
 class ContainerWatch:
@@ -186,7 +203,7 @@ class ContainerWatch:
         return LOOK_SECONDS
 
     def _incomplete(self, plans: Collection[Plan]) -> bool:
-        told = {(pod.namespace, use.claim) for pod in self.listed for use in pod.claimed}
+        told = {(pod.namespace, use.claim.name) for pod in self.listed for use in pod.claims}
         return any((plan.namespace, plan.name) not in told for plan in plans)
 
     def _ask(self) -> None:
@@ -197,11 +214,11 @@ class ContainerWatch:
             problem = f"{self._directory / SOCKET} is not there"
         else:
             try:
-                pods = list_pods(self._directory)
+                pods = node_pods(self._directory)
             except CallError as error:
                 self._tell(error.what)  # what was told before still holds for containers that go on
                 return
-        self.listed = tuple(pod for pod in pods if any(use.driver == DRIVER_NAME for use in pod.claimed))
+        self.listed = tuple(pod for pod in pods if pod.claims)
         self._tell(problem)
         self._saw(pods_of_plugins(pods))
 

@@ -24,7 +24,7 @@ from dra_driver.driver.resourceslices.devices import (
 from dra_driver.driver.resourceslices.kept import Keeper
 from dra_driver.driver.resourceslices.pool import incomplete
 from dra_driver.driver.settings import PARTITIONS_LABEL, DriverSettings
-from dra_driver.kube.kubelet.client import PodDevices
+from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.kube.objects.resource import Device, ResourceSlice
 from dra_driver.neuron.exclusion import HeldBack, held_back
 from dra_driver.neuron.health.faults import ActiveFault, NodeHealth

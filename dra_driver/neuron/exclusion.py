@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi
-from dra_driver.kube.kubelet.client import PodDevices
+from dra_driver.kube.kubelet.podresources import PodDevices, list_pods
 from dra_driver.kube.objects.core import Node
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME
@@ -53,6 +54,11 @@ def plugin_offers(node: Node) -> str:
     """What a device plugin offers of the node, such as ``aws.amazon.com/neuron: 16``; "" if nothing."""
     found = sorted((name, count) for name, count in node.status.allocatable.items() if name.startswith(RESOURCES))
     return first_of([f"{name}: {count}" for name, count in found if count != "0"], _SHOWN)
+
+
+def node_pods(kubelet_directory: Path) -> tuple[PodDevices, ...]:
+    """All pods of the node, with their Neuron devices, as kubelet lists them now. Raises CallError."""
+    return list_pods(kubelet_directory, resources=RESOURCES, driver=DRIVER_NAME)
 
 
 def pods_of_plugins(listed: Iterable[PodDevices]) -> tuple[PodDevices, ...]:
@@ -145,7 +151,7 @@ def check_slices(api: ResourceApi, node: str) -> None:
 def check_claims(node: str, listed: Iterable[PodDevices]) -> None:
     """Raise Excluded if a pod of the node has chips allocated by a claim."""
     for pod in listed:
-        if any(claimed.driver == DRIVER_NAME for claimed in pod.claimed):
+        if pod.claims:
             raise Excluded(
                 f"pod {pod.namespace}/{pod.name} on node {node} has chips by a claim of the DRA driver {DRIVER_NAME}",
                 consequence="the device plugin could give them to other pods, too, so it exits",

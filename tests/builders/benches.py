@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -27,6 +28,7 @@ from tests.builders import recovery as clusters
 from tests.builders.agent import NODE, free_port, health, node
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
+from tests.doubles.pod_resources import answering, shared_claim
 from tests.eventually import eventually
 
 LOOPBACK = "127.0.0.1"
@@ -74,8 +76,18 @@ Make = Callable[[Path, tuple[str, str]], AbstractContextManager[Bench]]
 
 @contextmanager
 def driver(root: Path, tls: tuple[str, str]) -> Iterator[Bench]:
-    """A node whose label changes while it runs: only lists of all claims tell whether one holds what goes."""
-    with node(root, tls=tls) as world:
+    """A node whose label changes while it runs: only lists of all claims tell whether one holds what goes.
+
+    A tenant shares a claim among 17,000 containers of the node, of which kubelet makes a list of 60 MB.
+    """
+    shared = shared_claim(DRIVER_NAME, pods=100, containers=170)
+    asked = threading.Event()
+
+    def listing() -> bytes:
+        asked.set()
+        return shared
+
+    with node(root, tls=tls) as world, answering(world.kubelet.plugins_dir.parent, listing):
         write_host(world.host, resolve_emulation("trn2.48xlarge"), EmulationOptions())
         environment = {
             "CDI_ROOT": str(world.cdi),
@@ -100,7 +112,9 @@ def driver(root: Path, tls: tuple[str, str]) -> Iterator[Bench]:
             world.server,
             {"NODE_NAME": NODE, **environment},
             lists=relabel,
-            listed=lambda: bool(world.offered()) and all("group4" in name for name in world.offered()),
+            listed=lambda: (
+                asked.is_set() and bool(world.offered()) and all("group4" in name for name in world.offered())
+            ),
             works=works,
         )
 

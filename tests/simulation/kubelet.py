@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from dra_driver.kube.kubelet.api import dra_health_v1alpha1_pb2, dra_v1_pb2, pluginregistration_v1_pb2
-from dra_driver.kube.kubelet.client import SOCKET, CallError, ClaimedDevice, PodDevices
+from dra_driver.kube.kubelet.client import CallError
 from dra_driver.kube.kubelet.devicehealth import HealthStream
 from dra_driver.kube.kubelet.dra import VERSIONS, DRAPlugin, DRAService
+from dra_driver.kube.kubelet.podresources import SOCKET, ClaimUse, PodClaim, PodDevices
 from dra_driver.kube.kubelet.registration import OnRegistered, Registrar, Registration
-from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.worker import Worker
 from tests.simulation.scheduler import Life, Scheduler, Task
 
@@ -217,14 +217,14 @@ class SimulatedKubelet:
         if self.alive:
             self._spawn(self._syncing(pod), f"pod {pod.name}")
 
-    def list_pods(self, _: Path, seconds: float = 5.0) -> tuple[PodDevices, ...]:
+    def list_pods(self, _: Path, *, seconds: float = 5.0, **__: str) -> tuple[PodDevices, ...]:
         """As the PodResources API tells it."""
         self.scheduler.pause()
         if not self.alive:
             self.scheduler.sleep(self.scheduler.random.choice((0.0, seconds)))
             raise CallError("kubelet does not answer", code="UNAVAILABLE")
         pods = [
-            PodDevices("default", pod.name, {"main": {}}, frozenset(self._claimed(pod)))
+            PodDevices("default", pod.name, {"main": {}}, tuple(self._claims(pod)))
             for pod in self.pods.values()
             if pod.running
         ]
@@ -234,11 +234,12 @@ class SimulatedKubelet:
         ]
         return (*pods, *of_plugin)
 
-    def _claimed(self, pod: Pod) -> Iterator[ClaimedDevice]:
+    def _claims(self, pod: Pod) -> Iterator[ClaimUse]:
         for claim in pod.claims:
-            for name in pod.devices.get(claim.uid, ()):
-                device = name.rpartition("-")[2]
-                yield ClaimedDevice(DRIVER_NAME, "", device, claim.name, "main", frozenset({name}))
+            names = frozenset(pod.devices.get(claim.uid, ()))
+            if names:
+                devices = frozenset(("", name.rpartition("-")[2]) for name in names)
+                yield ClaimUse(PodClaim(claim.name, devices, names), ("main",))
 
     def _spawn(self, work: Callable[[], object], name: str, life: Life | None = None) -> Task:
         return self.scheduler.spawn(work, name, life or self._life)

@@ -17,9 +17,9 @@ from unittest import mock
 
 from dra_driver.cli import kubelet_plugin
 from dra_driver.driver import agent as agents
-from dra_driver.driver import device_use
 from dra_driver.driver.agent import NodeAgent
 from dra_driver.driver.settings import DriverSettings
+from dra_driver.neuron import exclusion
 from dra_driver.neuron.emulation.tree import CLASS, DEVICES
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
 from dra_driver.neuron.host.discover import BOOT_ID
@@ -384,7 +384,7 @@ def simulated_node(root: Path, instance_type: str, seed: int) -> Iterator[Node]:
             (agents, "Door", lambda *_: door),
             (agents, "HealthServer", lambda *_, **__: probes),
             (agents, "own_addresses", lambda *_: frozenset()),
-            (device_use, "list_pods", node.kubelet.list_pods),
+            (exclusion, "list_pods", node.kubelet.list_pods),
         ):
             stack.enter_context(mock.patch.object(module, name, double))
         logging.disable(logging.CRITICAL)

@@ -10,7 +10,8 @@ import grpc
 
 from dra_driver.kube.kubelet.api import pluginregistration_v1_pb2 as registration
 from dra_driver.kube.kubelet.api import podresources_v1_pb2 as resources
-from dra_driver.kube.kubelet.client import SOCKET, call
+from dra_driver.kube.kubelet.client import call
+from dra_driver.kube.kubelet.podresources import SOCKET
 from dra_driver.kube.kubelet.grpcserver import Activity, Method, SocketServer
 
 _SERVICE = "/pluginregistration.Registration"

@@ -23,9 +23,9 @@ from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection, ResourceApi, WatchEvent
 from dra_driver.kube.api.watch import Informer, Reflector
 from dra_driver.kube.cdi import SpecDirectory
-from dra_driver.kube.kubelet.client import PodDevices, list_pods
 from dra_driver.kube.kubelet.deviceplugin import DevicePlugin
 from dra_driver.kube.kubelet.health import HealthServer
+from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.kube.objects.core import Node
 from dra_driver.legacy.device_plugin.allocator import OPERATIONS, Allocator, ResourceAnswers
 from dra_driver.legacy.device_plugin.devices import (
@@ -41,7 +41,7 @@ from dra_driver.legacy.device_plugin.devices import (
 from dra_driver.legacy.device_plugin.recording import Record, records, unusable_annotations
 from dra_driver.legacy.device_plugin.snapshot import PODS, NodeSnapshot, PluginPod, withheld
 from dra_driver.legacy.rules import NeuronResource
-from dra_driver.neuron.exclusion import Excluded, check_claims, check_slices
+from dra_driver.neuron.exclusion import Excluded, check_claims, check_slices, node_pods
 from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.health.node_status import NodeStatusWriter, chips_present
 from dra_driver.neuron.health.watch import HealthWatch
@@ -178,7 +178,7 @@ class NodeSources:
 
     def listed(self) -> Sequence[PodDevices]:
         """The pods and devices that kubelet lists."""
-        return list_pods(self._settings.kubelet_directory)
+        return node_pods(self._settings.kubelet_directory)
 
     def offer(self) -> PluginOffer | None:
         """The node's devices."""

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.kube.kubelet.client import CallError, PodDevices
+from dra_driver.kube.kubelet.client import CallError
 from dra_driver.kube.kubelet.deviceplugin import ContainerDevices
+from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.legacy.annotations import ContainerShare
 from dra_driver.legacy.device_plugin.choosing import (
     AllocateError,

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from dra_driver.kube.api.codec import Resource as ApiResource
-from dra_driver.kube.kubelet.client import PodDevices
+from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.kube.objects.meta import ApiObject, ObjectMeta
 from dra_driver.legacy.annotations import (
     MAX_LENGTH,

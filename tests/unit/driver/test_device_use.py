@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dra_driver.driver.claims.model import ChipNode, Plan, PlannedDevice
 from dra_driver.driver.device_use import MOST_SERIES, DeviceUse, allocation_samples, allocations
-from dra_driver.kube.kubelet.client import ClaimedDevice, PodDevices
+from dra_driver.kube.kubelet.podresources import ClaimUse, PodClaim, PodDevices
 from tests.builders.claims import uid
 
 
@@ -20,14 +20,14 @@ def plan(*devices: PlannedDevice, name: str = "claim", consumers: tuple[str, ...
     )
 
 
-def listed(pod: str, *uses: tuple[str, str], claim: str = "claim", driver: str = "neuron.aws.com") -> PodDevices:
+def listed(pod: str, *uses: tuple[str, str], claim: str = "claim") -> PodDevices:
     """``uses`` are (container, device)."""
-    claimed = frozenset(ClaimedDevice(driver, "node-1", name, claim, container) for container, name in uses)
-    return PodDevices("team", pod, {}, claimed)
+    devices = frozenset(("node-1", name) for _, name in uses)
+    return PodDevices("team", pod, {}, (ClaimUse(PodClaim(claim, devices), tuple(container for container, _ in uses)),))
 
 
 def found(plans: list[Plan], *pods: PodDevices) -> list[DeviceUse]:
-    return allocations(plans, pods, lambda plan: plan.reserved_for)
+    return list(allocations(plans, pods, lambda plan: plan.reserved_for))
 
 
 CHIP = device("neuron-device-3", 3)
@@ -62,8 +62,8 @@ def test_kubelet_knows_pods_that_came_and_went_since_the_claim_was_read() -> Non
 
 def test_what_others_use_and_what_is_only_looked_at_is_left_out() -> None:
     other_claim = listed("p", ("main", CHIP.device), claim="other")
-    other_driver = listed("p", ("main", CHIP.device), driver="gpu.example.com")
-    assert [item.pod for item in found([plan(CHIP)], other_claim, other_driver)] == [""]
+    other_device = listed("p", ("main", "neuron-device-4"))
+    assert [item.pod for item in found([plan(CHIP)], other_claim, other_device)] == [""]
     assert found([plan(device("neuron-device-3", 3, admin=True))]) == []
 
 
@@ -93,3 +93,11 @@ def test_the_series_are_bounded_and_what_is_left_out_is_counted() -> None:
     samples = list(allocation_samples(found([plan(everything, consumers=consumers)])))
     assert sum(sample.name == "chip_allocation" for sample in samples) == MOST_SERIES
     assert samples[-1].value == 16 * 100 - MOST_SERIES
+
+
+def test_containers_whose_names_are_not_kept_are_counted_and_make_no_series() -> None:
+    four = plan(device("neuron-group4-0", 0, 1, 2, 3), consumers=("train",))
+    claim = PodClaim("claim", frozenset({("node-1", "neuron-group4-0")}))
+    samples = list(allocation_samples(found([four], PodDevices("team", "train", {}, (ClaimUse(claim, ("a",), 30),)))))
+    assert {dict(sample.labels)["container"] for sample in samples[:-1]} == {"a"}
+    assert (len(samples) - 1, samples[-1].value) == (1 + 4, 30 * (1 + 4))

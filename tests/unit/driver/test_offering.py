@@ -17,7 +17,7 @@ from dra_driver.driver.resourceslices.controller import Desired
 from dra_driver.driver.resourceslices.devices import completed, effective_partitions, offer, with_faults
 from dra_driver.driver.resourceslices.kept import Keeper
 from dra_driver.driver.settings import DriverSettings
-from dra_driver.kube.kubelet.client import PodDevices
+from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.exclusion import HeldBack, held_back
 from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth

@@ -22,7 +22,7 @@ import pytest
 from dra_driver.kube.kubelet import client
 from dra_driver.kube.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from dra_driver.kube.kubelet.api import podresources_v1_pb2
-from dra_driver.kube.kubelet.client import CallError, ClaimedDevice, call, list_pods
+from dra_driver.kube.kubelet.client import CallError, call
 from dra_driver.kube.kubelet.deviceplugin import ContainerDevices, DevicePlugin, PluginDevice, PluginDeviceNode
 from dra_driver.util.errors import DriverError
 from tests.doubles.device_manager import (
@@ -409,33 +409,6 @@ def test_only_its_owner_may_open_the_socket(kubelet: DeviceManager, root: Path) 
 def test_a_directory_that_is_too_long_for_sockets_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(DriverError, match="but a unix socket path"):
         DevicePlugin(GPU, SamplePlugin(), kubelet_directory=tmp_path / ("x" * 100), name="gpu")
-
-
-# -- PodResources
-
-
-def test_pod_resources_tell_devices_by_container_and_of_claims(kubelet: DeviceManager, root: Path) -> None:
-    with served(root):
-        kubelet.wait_for(GPU, 4)
-        two = (Container("init", {GPU: 1}, init=True), Container("a", {GPU: 2}), Container("b", {GPU: 1}))
-        kubelet.admit(KnownPod("default", "two", "u2", two, claims=(("gpu.example.com", "gpu-0"),)))
-        (found,) = list_pods(root)
-        assert (found.namespace, found.name) == ("default", "two")
-        assert {name: len(ids.get(GPU, ())) for name, ids in found.containers.items()} == {"a": 2, "b": 1}
-        assert found.devices(GPU) == kubelet.counted("u2", GPU)
-        gpu = [ClaimedDevice("gpu.example.com", "node-a", "gpu-0", "claim", container) for container in ("a", "b")]
-        assert found.claimed == frozenset(gpu)
-
-
-def test_a_kubelet_without_pod_resources_is_an_explained_error(root: Path) -> None:
-    with DeviceManager(root, pod_resources=False):
-        with pytest.raises(CallError, match="UNAVAILABLE") as error:
-            list_pods(root)
-        assert error.value.code == "UNAVAILABLE"
-    with DeviceManager(root) as kubelet:
-        kubelet.resources_fault = grpc.StatusCode.RESOURCE_EXHAUSTED
-        with golden_error(CallError):
-            list_pods(root)
 
 
 def test_a_silent_server_is_given_up_and_nonsense_is_no_answer(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

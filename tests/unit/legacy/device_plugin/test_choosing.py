@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.kubelet.client import PodDevices
+from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.legacy.annotations import (
     ALLOC_TIME,
     ALLOCATED,
