@@ -453,7 +453,10 @@ class Turns(Generic[_Result]):
             give: takes the result, in the door's thread.
             connection: for which it is, and with which it is forgotten; None: it stays.
         """
-        self._asked.setdefault(key, _Question(function)).recipients.append((connection, give))
+        question = self._asked.setdefault(key, _Question(function))
+        question.recipients.append((connection, give))
+        if len(question.recipients) > OWN_PLACES + OTHER_PLACES:
+            question.recipients = [item for item in question.recipients if item[0] is None or not item[0].closed]
         if len(self._asked) > OWN_PLACES + OTHER_PLACES:
             self._forget()
         self._begin()

@@ -1,4 +1,4 @@
-"""HTTP/1.1 behind a ``Door``: a WSGI application that answers requests without a body, such as a page of metrics."""
+"""HTTP/1.1 behind a ``Door``: a WSGI application with one page, of metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 import h11
 
@@ -21,8 +20,9 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES: Final = 8 * 1024
 """Of one request, its first line included."""
 
-_HEADERS: Final = (b"accept", b"accept-encoding")
-"""On which the form of a page depends."""
+_FORMS: Final = {b"accept": "application/openmetrics-text", b"accept-encoding": "gzip"}
+"""Headers on which the form of a page depends, and what may be asked for with each."""
+_METHODS: Final = ("GET", "OPTIONS")
 
 log = logging.getLogger(__name__)
 
@@ -108,12 +108,17 @@ class _HttpConversation:
 
 
 def _environment(request: h11.Request) -> dict[str, str]:
-    """What a page depends on (PEP 3333), without the streams."""
-    path, _, query = request.target.decode("ascii").partition("?")
-    environment = {"REQUEST_METHOD": request.method.decode("ascii"), "PATH_INFO": unquote(path), "QUERY_STRING": query}
+    """What a page depends on (PEP 3333), without the streams.
+
+    There are few of them, whatever is asked: so whoever waits gets an answer with the next few pages, and no number of
+    strangers, each of whom asks for something else, has others wait for theirs.
+    """
+    method = request.method.decode("ascii")
+    environment = {"REQUEST_METHOD": method if method in _METHODS else "POST", "PATH_INFO": "/metrics"}
     for name, value in request.headers:
-        if name in _HEADERS:
-            environment[f"HTTP_{name.decode('ascii').upper().replace('-', '_')}"] = value.decode("latin-1")
+        form = _FORMS.get(name)
+        if form in {part.partition(";")[0].strip().lower() for part in value.decode("latin-1").split(",")}:
+            environment[f"HTTP_{name.decode('ascii').upper().replace('-', '_')}"] = form
     return environment
 
 

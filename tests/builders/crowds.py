@@ -65,6 +65,19 @@ def slices_of_a_node(count: int, size: int) -> list[Crowd]:
     return [_filled(_crowd("resourceslices", count, f"evil-{NUMBER}", {}, spec), size)]
 
 
+def nodes_of_servers(count: int, size: int, evil: int) -> list[Crowd]:
+    """Nodes of UltraServers, ``size`` bytes each, and some into whose labels and status their kubelets write a MB."""
+    meta = {"labels": {SERVER_4: f"us-{NUMBER}"} | {f"example.com/label-{number:03}": "x" * 20 for number in range(60)}}
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
+    conditions = [ready] + [{**ready, "type": f"Pressure{number}", "status": "False"} for number in range(8)]
+    labels = {"labels": {SERVER_4: f"evil-{NUMBER}"} | {f"{number:05x}": "" for number in range(40_000)}}
+    many = [ready] + [{"type": f"{number:x}", "status": "", "message": "x" * 40} for number in range(6_000)]
+    return [
+        _filled(_crowd("nodes", count, f"us-{NUMBER}", meta, {}, {"conditions": conditions}), size),
+        _crowd("nodes", evil, f"evil-{NUMBER}", labels, {}, {"conditions": many}),
+    ]
+
+
 def pods_of_a_node(node: str, count: int, size: int) -> list[Crowd]:
     """Pods that their owner has bound to a node, and that kubelet has refused, ``size`` bytes each."""
     return [_filled(_pods(count, f"bound-{NUMBER}", {}, {"nodeName": node}, "Failed"), size)]

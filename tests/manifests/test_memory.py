@@ -51,6 +51,7 @@ BIG, SMALL = "20,000 claims of 250 kB", "200,000 claims of 2 kB"
 SMALL_PODS, BIG_PODS = "20,000 pods of 2 kB", "2,000 pods of 250 kB"
 SLICES = "1,000 slices of 250 kB"
 GATED = "20,000 gated pods of 6 kB"
+NODES = "5,000 nodes of 20 kB and 100 of 1 MB"
 Load = Callable[[], list[Crowd]]
 CLAIMS: dict[str, Load] = {
     ALONE: list,
@@ -86,6 +87,7 @@ METRICS = {"METRICS": benches.HALF_A_REQUEST}
 BOTH = HEALTH | METRICS
 OF_NODE = pods(partial(crowds.pods_of_a_node, NODE))
 OF_CLUSTER = pods(partial(crowds.pods_with_limits, benches.KIND))
+OF_SERVERS: dict[str, Load] = {NODES: lambda: crowds.nodes_of_servers(5_000, 20_000, 100)}
 PROGRAMS = {
     "neuron-dra-driver": Program(("k8s-neuron-dra-driver",), benches.driver, CLAIMS, BOTH),
     "check-unused": Program(
@@ -107,6 +109,7 @@ PROGRAMS = {
         | {
             GATED: lambda: crowds.pods_with_the_gate(20_000, 6_000),
             SLICES: lambda: crowds.slices_of_a_node(1_000, 250_000),
+            **OF_SERVERS,
         },
         HEALTH,
     ),
@@ -137,7 +140,7 @@ PROGRAMS = {
         {ALONE: list},
         BOTH,
     ),
-    "neuron-node-recovery": Program(("dra-driver", "recover", "--act"), benches.recovery, OF_NODE, BOTH),
+    "neuron-node-recovery": Program(("dra-driver", "recover", "--act"), benches.recovery, OF_NODE | OF_SERVERS, BOTH),
 }
 """By the container's name. The container my-scheduler is Kubernetes' own kube-scheduler, and has no limit; first-pod,
 of `helm test`, is a shell that opens files."""

@@ -11,8 +11,8 @@ import grpc
 from dra_driver.kube.kubelet.api import pluginregistration_v1_pb2 as registration
 from dra_driver.kube.kubelet.api import podresources_v1_pb2 as resources
 from dra_driver.kube.kubelet.client import call
-from dra_driver.kube.kubelet.podresources import SOCKET
 from dra_driver.kube.kubelet.grpcserver import Activity, Method, SocketServer
+from dra_driver.kube.kubelet.podresources import SOCKET
 
 _SERVICE = "/pluginregistration.Registration"
 _LOOK_SECONDS = 0.005

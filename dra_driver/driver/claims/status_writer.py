@@ -6,7 +6,8 @@ go with the allocation, so an unprepare writes nothing; a claim that is still al
 loses them. A claim of which nothing is known, as all are after a start, is read first: a restart that changes nothing
 writes nothing.
 
-An API server that is away is asked again with back-off, by this thread alone. Without the right to write, which the
+An API server that is away is asked again with back-off, by this thread alone. A webhook of a claim's namespace may let
+each write there hang: namespaces where one took long come after all others. Without the right to write, which the
 chart gives only with the policy that narrows it to the node's own claims, that is said once.
 """
 
@@ -42,6 +43,8 @@ _NOT_ALLOCATED: Final = "must be an allocated device"
 """Part of the API server's answer (422) to an entry for another device."""
 FORMER_SECONDS: Final = 45.0
 """After the start, what claims say is read once more: the instance before may have written last."""
+SLOW_SECONDS: Final = 1.0
+"""Of a write, from which on its namespace comes last; and one without an answer after that says nothing of others."""
 FORGET_SECONDS: Final = 600.0
 """After that a refused claim is forgotten: kubelet, as long as it tries, reminds of it."""
 
@@ -61,6 +64,12 @@ class _Claim:
     refused_at: float = -math.inf
     """When a refusal was written last."""
     backoff: Backoff = field(default_factory=lambda: Backoff(first=60.0, cap=1800.0))
+
+
+@dataclass(slots=True)
+class _SlowNamespace:
+    not_before: float = -math.inf
+    backoff: Backoff = field(default_factory=lambda: Backoff(first=30.0, cap=600.0))
 
 
 class ClaimStatusWriter:
@@ -95,6 +104,8 @@ class ClaimStatusWriter:
         self._backoff = Backoff(first=1.0, cap=60.0)
         self._not_before = -math.inf
         """Of all requests, while the API server is in trouble."""
+        self._slow: dict[str, _SlowNamespace] = {}
+        """Of the worker only: where the last write took long."""
         self._former_until = clock() + FORMER_SECONDS
         self._told = False
         """Whether the log has said that nothing is written."""
@@ -173,13 +184,21 @@ class ClaimStatusWriter:
         while not self.worker.stopping:
             now = self._clock()
             with self._lock:
-                claim = min(self._claims.values(), key=lambda claim: claim.due, default=None)
-            due = math.inf if claim is None else max(claim.due, self._not_before)
-            if claim is None or due > now:
-                return max(0.0, min(wait, due - now))
+                claims = [(self._turn(claim, now), claim) for claim in self._claims.values()]
+            if not claims:
+                return wait
+            (due, _, _), claim = min(claims, key=lambda item: item[0])
+            if due > now:
+                return min(wait, due - now)
             self.worker.beat()
             self._settle(claim, health)
         return math.inf
+
+    def _turn(self, claim: _Claim, now: float) -> tuple[float, bool, float]:
+        """What is least comes first: when it can be written, now if that has come; is it slow there; since when."""
+        slow = self._slow.get(claim.meta.namespace)
+        due = max(claim.due, self._not_before, slow.not_before if slow is not None else -math.inf)
+        return max(due, now), slow is not None, claim.due
 
     def _follow(self, health: NodeHealth) -> float:
         """Have those claims written whose devices are better or worse now; the seconds until that is allowed."""
@@ -208,6 +227,7 @@ class ClaimStatusWriter:
     def _settle(self, claim: _Claim, health: NodeHealth) -> None:
         """Make one claim have what it is to have, or see to it that it is tried again."""
         wanted, asked = claim.wanted, claim.known is None
+        began = self._clock()
         try:
             known = self._asked(claim) if claim.known is None else claim.known
             made = (
@@ -222,7 +242,7 @@ class ClaimStatusWriter:
                 if isinstance(wanted, Refusal):
                     claim.refused_at = self._clock()
         except ApiError as error:
-            self._failed(claim, error, asked=asked)
+            self._failed(claim, error, asked=asked, slow=self._is_slow(claim, began))
             return
         finally:
             with self._lock:
@@ -230,6 +250,7 @@ class ClaimStatusWriter:
                 if newer is not None and newer is not claim:
                     newer.known = None  # it may have been read before this write
         self._backoff.reset()
+        self._is_slow(claim, began)
         if known is None or wanted is None:
             self._done(claim)
             return
@@ -242,7 +263,16 @@ class ClaimStatusWriter:
         here = stored.metadata.uid == claim.meta.uid and allocated(stored, self._node_name)
         return own_entries(stored) if here else None
 
-    def _failed(self, claim: _Claim, error: ApiError, *, asked: bool) -> None:
+    def _is_slow(self, claim: _Claim, began: float) -> bool:
+        """Whether what began then took long; its namespace is remembered for that."""
+        slow = self._clock() - began > SLOW_SECONDS
+        if slow:
+            self._slow.setdefault(claim.meta.namespace, _SlowNamespace())
+        else:
+            self._slow.pop(claim.meta.namespace, None)
+        return slow
+
+    def _failed(self, claim: _Claim, error: ApiError, *, asked: bool, slow: bool) -> None:
         # Another UID (409), or allocated anew: what is there now decides.
         replaced = error.status == 409 or _NOT_ALLOCATED in error.message
         if error.object_missing or (asked and replaced):
@@ -251,7 +281,11 @@ class ClaimStatusWriter:
             claim.known = None
         # 500 is also the answer where a webhook fails, or a claim would get too long: that is the claim's own trouble.
         elif not error.of_a_webhook and (isinstance(error, Unreachable) or error.status == 429 or error.status > 500):
-            self._not_before = self._clock() + self._backoff.next(error.retry_after)
+            if slow:
+                namespace = self._slow[claim.meta.namespace]
+                namespace.not_before = self._clock() + namespace.backoff.next()
+            else:
+                self._not_before = self._clock() + self._backoff.next(error.retry_after)
             claim.due = self._clock()  # after all others that are due: it may be this claim's own trouble
         else:
             claim.due = self._clock() + claim.backoff.next()

@@ -13,7 +13,7 @@ import msgspec
 
 from dra_driver.kube.api.errors import DecodeError
 from dra_driver.kube.objects.apps import DaemonSet
-from dra_driver.kube.objects.core import ConfigMap, Event, Lease, Node, PartialNode, Pod
+from dra_driver.kube.objects.core import ConfigMap, Event, Lease, Node, PartialNode, Pod, in_short
 from dra_driver.kube.objects.meta import ApiObject, JsonObject
 from dra_driver.kube.objects.resource import (
     GROUP,
@@ -188,7 +188,7 @@ def _empty(value: object) -> bool:
 _GROUP_VERSIONS: Final = tuple(f"{GROUP}/{version}" for version in VERSIONS)
 
 NODES: Final = Resource(Node, "Node", "nodes", ("v1",))
-PARTIAL_NODES: Final = Resource(PartialNode, "Node", "nodes", ("v1",))
+PARTIAL_NODES: Final = Resource(PartialNode, "Node", "nodes", ("v1",), in_short, None, PartialNode)
 RESOURCE_SLICES: Final = Resource(
     ResourceSlice, "ResourceSlice", "resourceslices", _GROUP_VERSIONS, decode_slice, encode_slice
 )

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 
@@ -120,6 +121,35 @@ class PartialNode(ApiObject, frozen=True):
     metadata: ObjectMeta
     spec: NodeSpec = NodeSpec()
     status: PartialNodeStatus = PartialNodeStatus()
+
+
+MAX_NODE_LABELS: Final = 1000
+MAX_NODE_CONDITIONS: Final = 100
+MAX_CONDITION_CHARACTERS: Final = 4096
+"""Of a message."""
+
+
+def in_short(node: PartialNode, _: str) -> PartialNode:
+    """The Node as far as any kubelet makes it: one that somebody has taken over writes a megabyte into its own.
+
+    Taints are all there: who changes some writes all of them.
+    """
+    labels, conditions = node.metadata.labels, node.status.conditions
+    return msgspec.structs.replace(
+        node,
+        metadata=msgspec.structs.replace(
+            node.metadata,
+            labels=dict(islice(labels.items(), MAX_NODE_LABELS)) if len(labels) > MAX_NODE_LABELS else labels,
+            owner_references=(),
+            finalizers=(),
+        ),
+        status=PartialNodeStatus(
+            tuple(
+                msgspec.structs.replace(condition, message=condition.message[:MAX_CONDITION_CHARACTERS])
+                for condition in conditions[:MAX_NODE_CONDITIONS]
+            )
+        ),
+    )
 
 
 # Pods

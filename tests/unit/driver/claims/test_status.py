@@ -400,6 +400,32 @@ def test_an_api_server_in_trouble_is_asked_ever_more_rarely_and_nothing_is_lost(
     assert waits[2] >= 89
 
 
+@pytest.mark.parametrize("error", [Unreachable("no answer in time"), ApiError("failed calling webhook", status=500)])
+def test_webhooks_that_hang_hold_up_others_for_the_one_write_that_is_under_way(error: ApiError) -> None:
+    """However many claims and namespaces have one, and for however long."""
+    other = claim(20, [15], namespace="other")
+    evil = [claim(number, [number], namespace=f"evil-{number % 3}") for number in range(12)]
+    tries: list[str] = []
+
+    class HangingApi(Api):
+        def apply_claim_devices(self, claim: ObjectMeta, *_: Any) -> None:
+            tries.append(claim.namespace)
+            if claim.namespace == "other":
+                return
+            writer.now += 15
+            if len(tries) == 40:
+                writer.prepared(made(other, host()), other)
+            raise error
+
+    writer = Rounds(HangingApi(other, *evil))
+    for item in evil:
+        writer.prepared(made(item, host()), item)
+    while "other" not in tries and len(tries) < 60:
+        writer.now += writer.round()
+    assert tries.index("other") == 40
+    assert {"evil-0", "evil-1", "evil-2"} <= set(tries[20:40]), "nobody is forgotten"
+
+
 @pytest.mark.parametrize("status", [403, 422])
 def test_without_the_right_that_is_said_once(caplog: pytest.LogCaptureFixture, status: int) -> None:
     """From Kubernetes 1.36 on, a lack of the right to ``resourceclaims/driver`` is an invalid object (422)."""
