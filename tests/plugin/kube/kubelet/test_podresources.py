@@ -141,7 +141,8 @@ def test_a_claim_of_many_containers_costs_its_readers_a_few_megabytes(root: Path
     program = (
         "import re, sys; from pathlib import Path; import dra_driver.driver.agent\n"
         "from dra_driver.kube.kubelet.podresources import list_pods\n"
-        "most = lambda: int(re.search('VmHWM: *(.*) kB', Path('/proc/self/status').read_text().replace('\\t', ' '))[1])\n"
+        "status = Path('/proc/self/status')\n"
+        "most = lambda: int(re.search(r'VmHWM:\\s+(.*) kB', status.read_text())[1])\n"
         "before = most()\n"
         f"pods = list_pods(Path(sys.argv[1]), resources={GPU!r}, driver={DRIVER!r}, seconds=120)\n"
         "uses = [use for pod in pods for use in pod.claims]\n"
