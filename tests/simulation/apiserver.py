@@ -52,6 +52,8 @@ class SimulatedServer:
         """Watches of a former one break."""
         self.writes: list[tuple[float, str, str]] = []
         """Time, life, and method with path of each request that changed something or was to."""
+        self.on_request: Callable[[str, str], None] = lambda _, __: None
+        """Called with method and path of each request that arrives, by who waits for its answer."""
         self.on_slice: Callable[[Object], None] = lambda _: None
         """Called with each slice that is stored."""
         self._scheduler = scheduler
@@ -142,6 +144,8 @@ class SimulatedTransport(Transport):
             if late > timeout:
                 return self._too_late(request, timeout)
             scheduler.sleep(late * scheduler.random.random())
+        self._to.on_request(request.method, request.path)
+        scheduler.pause(lambda: self._to.store.version)
         answer = self._to.answer(request)
         scheduler.pause(lambda: self._to.store.version)
         return *answer, None

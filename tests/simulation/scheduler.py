@@ -81,6 +81,8 @@ class Scheduler:
         """Of the history, so far."""
         self.fair = False
         """Whether everybody gets time, and nobody starves."""
+        self.held: dict[str, int] = {}
+        """Tasks that get no time, by name: from so many of their seams on, until they are in here no more."""
         self.clock = 0.0
         """Seconds since the start."""
         self.boot = 1000.0
@@ -114,6 +116,11 @@ class Scheduler:
         return self._current or self
 
     @property
+    def name(self) -> str:
+        """Of the task that is running; "" outside of all tasks."""
+        return self._current.name if self._current is not None else ""
+
+    @property
     def life(self) -> Life:
         """Of who is running; of the world outside of any task."""
         return self._current.life if self._current is not None else self.world
@@ -138,6 +145,7 @@ class Scheduler:
         self.check()
         if self._current is None:
             return
+        self._stand_still(self._current)
         draw = self.random.random()
         if draw < SLOW:
             self.clock += self.random.choice((0.01, 0.3, 2.0))
@@ -145,6 +153,13 @@ class Scheduler:
             self._starve_until_a_change(trace or self._events)
         elif draw < SLOW + self._starve + SWITCH:
             self._give_way(None, self.clock)
+
+    def _stand_still(self, task: Task) -> None:
+        if task.name not in self.held:
+            return
+        self.held[task.name] -= 1
+        if self.held[task.name] < 0:
+            self._give_way(lambda: task.name not in self.held, math.inf)
 
     def _events(self) -> int:
         return self.events

@@ -43,6 +43,8 @@ class Disk:
     """The kernel's side of one node's files. Outlives all instances, and ends with the history."""
 
     def __init__(self, scheduler: Scheduler) -> None:
+        self.on_read: Callable[[str, str], None] = lambda _, __: None
+        """Called with the thread and the path before a file of the host is read."""
         self._scheduler = scheduler
         self._open: dict[int, Life] = {}
         self._locks: dict[int, int] = {}
@@ -173,6 +175,7 @@ class Disk:
     def _reading(self, real: Callable[[HostFiles, str], Reading]) -> Callable[[HostFiles, str], Reading]:
         def read(host: HostFiles, path: str) -> Reading:
             self._scheduler.check()
+            self.on_read(self._scheduler.name, path)
             if self._scheduler.random.random() < _QUIET_READS:
                 self._scheduler.pause()
             return real(host, path)

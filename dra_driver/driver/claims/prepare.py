@@ -157,8 +157,9 @@ class Preparer:
             if entry is not None and entry.plan.metadata:
                 self._metadata.remove(claim.uid)
             self._checkpoint.remove(claim.uid)
-        if self._status is not None and entry is not None:
-            self._status.unprepared(entry.plan)
+        if self._status is not None:
+            meta = ObjectMeta(name=claim.name, namespace=claim.namespace, uid=claim.uid)
+            self._status.unprepared(meta, own_pod=entry is not None and bool(entry.plan.own_pod))
         log.info("unprepared claim %s", claim)
 
     def _prepared(self, claim: ClaimRef, deadline: float) -> Plan:

@@ -122,14 +122,17 @@ class ClaimStatusWriter:
         if refusal.devices:
             self._want(claim.metadata, refusal, claim)
 
-    def unprepared(self, plan: Plan) -> None:
-        """A claim was unprepared. One that was made for its pod goes with it; another may stay allocated."""
+    def unprepared(self, claim: ObjectMeta, *, own_pod: bool) -> None:
+        """A claim was unprepared, or was never prepared and is not wanted any more.
+
+        One that was made for its pod (``own_pod``) goes with it; another may stay allocated.
+        """
         with self._lock:
-            if plan.own_pod:
-                self._claims.pop(plan.uid, None)
+            if own_pod:
+                self._claims.pop(claim.uid, None)
                 return
             now = self._clock()
-            self._claims[plan.uid] = _Claim(_meta(plan), None, None, now + LEFT_SECONDS, now)
+            self._claims[claim.uid] = _Claim(claim, None, None, now + LEFT_SECONDS, now)
         self.worker.wake()  # so that it knows when that is due
 
     def catch_up(self, plans: Sequence[Plan]) -> None:

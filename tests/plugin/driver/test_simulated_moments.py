@@ -1,24 +1,68 @@
-"""Moments of a simulated node that histories come upon seldom, arranged."""
+"""Moments of a simulated node that histories come upon seldom, arranged.
+
+Somebody stands still at one of its seams while something happens. Where that seam is not known beforehand, each of the
+next ones is tried.
+"""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from dra_driver.driver.settings import PARTITIONS_LABEL
 from tests.simulation.histories import DIRECTORY
 from tests.simulation.node import Node, simulated_node
+from tests.simulation.oracle import LAYER_LABEL, remains, unrest, violations, watch_over
+
+CHIPS = "inf1.6xlarge"
+"""Of four chips."""
+CORES = "trn2.3xlarge"
+"""Of one chip, whose cores can be had one by one."""
+PREPARE, SLICES, CLAIMS = "NodePrepareResources", "publishing slices", "writing to its claims"
+REPAIR, HEALTH, HOST, LABELS = "repairing what claims left", "health stream", "reading the host", "watching own node"
+"""Names of threads."""
+
+
+@contextmanager
+def node_of(kind: str, seed: int = 1, **labels: str) -> Iterator[Node]:
+    with (
+        tempfile.TemporaryDirectory(dir=DIRECTORY, prefix="sim-") as name,
+        simulated_node(Path(name), kind, seed=seed) as simulated,
+    ):
+        watch_over(simulated)
+        simulated.label(**{LAYER_LABEL: "nn-1", PARTITIONS_LABEL: None, **labels})
+        yield simulated
 
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    with (
-        tempfile.TemporaryDirectory(dir=DIRECTORY, prefix="sim-") as name,
-        simulated_node(Path(name), "inf1.6xlarge", seed=1) as simulated,
-    ):
+    with node_of(CHIPS) as simulated:
         yield simulated
+
+
+def begin(node: Node) -> None:
+    node.kubelet.start()
+    node.start()
+    node.pass_time(12.0)
+
+
+def stops_at_request(node: Node, thread: str, method: str, path: str, *, answered: bool) -> None:
+    """The thread stands still from its next such request on: before or after the server has answered."""
+
+    def hold(asked_method: str, asked_path: str) -> None:
+        if (asked_method, thread) == (method, node.scheduler.name) and path in asked_path:
+            node.server.on_request = lambda _, __: None
+            node.scheduler.held[thread] = int(answered)
+
+    node.server.on_request = hold
+
+
+def goes_on(node: Node, thread: str) -> None:
+    del node.scheduler.held[thread]
 
 
 def test_a_driver_that_kubelet_registers_before_it_knows_its_node_waits(node: Node) -> None:
@@ -34,9 +78,7 @@ def test_a_driver_that_kubelet_registers_before_it_knows_its_node_waits(node: No
 
 
 def test_what_the_former_instance_wrote_last_of_a_claim_does_not_stay(node: Node) -> None:
-    node.kubelet.start()
-    node.start()
-    node.pass_time(10.0)
+    begin(node)
     node.allocate("neuron-device-0")
     node.pass_time(20.0)
     (claim,) = node.claims()
@@ -47,3 +89,170 @@ def test_what_the_former_instance_wrote_last_of_a_claim_does_not_stay(node: Node
     node.pass_time(60.0)
     (claim,) = node.claims()
     assert claim["status"]["devices"][0]["conditions"][1]["status"] == "True"
+
+
+def test_a_claim_is_prepared_with_what_the_host_is_like_when_its_pods_are_known() -> None:
+    with node_of(CORES, **{PARTITIONS_LABEL: "core"}) as node:
+        begin(node)
+        node.allocate(node.free_devices()[0])
+        node.pass_time(5.0)
+        stops_at_request(node, PREPARE, "GET", "/pods/", answered=True)
+        pod = node.allocate(node.free_devices()[0])
+        node.pass_time(5.0)
+        assert PREPARE in node.scheduler.held
+        assert not pod.running
+        node.renumber(241)
+        node.pass_time(12.0)
+        goes_on(node, PREPARE)
+        node.pass_time(3.0)
+        assert pod.running
+        assert {major for numbers in pod.numbers.values() for major, _ in numbers} == {241}
+
+
+def test_repair_leaves_alone_what_was_prepared_since_it_looked_at_the_host(node: Node) -> None:
+    begin(node)
+    instance = node.instances[0].agent
+    assert instance is not None
+    read = node.disk.on_read
+
+    def hold(thread: str, path: str) -> None:
+        if thread == REPAIR and path.endswith("neuron3/dev"):
+            node.disk.on_read = read
+            node.scheduler.held[REPAIR] = 0
+
+    node.disk.on_read = hold
+    node.pass_time(61.0)
+    assert REPAIR in node.scheduler.held
+    node.renumber(241)
+    node.pass_time(12.0)
+    pod = node.allocate("neuron-device-1")
+    node.pass_time(3.0)
+    assert pod.running
+    goes_on(node, REPAIR)
+    node.pass_time(3.0)
+    assert {major for numbers in node.kubelet.specs().values() for major, _ in numbers} == {241}
+
+
+def test_what_is_prepared_while_claims_are_listed_stays_on_offer() -> None:
+    with node_of(CORES, **{PARTITIONS_LABEL: "chip"}) as node:
+        begin(node)
+        stops_at_request(node, SLICES, "GET", "/resourceclaims", answered=False)
+        (device,) = node.free_devices()
+        node.kubelet.kill()
+        pod = node.allocate(device)
+        node.label(**{PARTITIONS_LABEL: "core"})
+        node.pass_time(12.0)
+        assert SLICES in node.scheduler.held
+        node.kubelet.start()
+        node.pass_time(6.0)
+        assert pod.running
+        node.server.store.delete("resourceclaims", f"default/{pod.claims[0].name}")
+        goes_on(node, SLICES)
+        node.pass_time(12.0)
+        assert pod.running
+        assert device in node.offered()
+
+
+@pytest.mark.parametrize("seam", range(8))
+def test_a_chip_that_falls_ill_while_its_health_is_repeated_is_called_ill(node: Node, seam: int) -> None:
+    begin(node)
+    heard: list[str] = []
+    node.kubelet.on_health = lambda _, now: heard.append(now["neuron-device-0"])
+    before = len(heard)
+    node.scheduler.wait(lambda: len(heard) > before, 60.0)
+    node.pass_time(25.0)
+    node.scheduler.held[HEALTH] = seam
+    node.pass_time(6.0)
+    node.ail(0, ill=True)
+    node.pass_time(12.0)
+    goes_on(node, HEALTH)
+    node.pass_time(10.0)
+    assert node.kubelet.health["neuron-device-0"] == "UNHEALTHY"
+
+
+def test_an_unprepared_claim_that_stays_allocated_loses_its_entries(node: Node) -> None:
+    begin(node)
+    pod = node.allocate("neuron-device-0")
+    node.pass_time(5.0)
+    (claim,) = node.claims()
+    assert claim["status"]["devices"]
+    node.join_elsewhere(claim)
+    node.end(pod, force=False, keep_claim=True)
+    node.pass_time(420.0)
+    (claim,) = node.claims()
+    assert not claim["status"].get("devices")
+
+
+@pytest.mark.parametrize("seam", range(24))
+def test_a_claim_that_is_prepared_while_its_refusal_is_written_is_called_ready(node: Node, seam: int) -> None:
+    begin(node)
+    node.kubelet.kill()
+    pod = node.allocate("neuron-device-0")
+    node.lose(0)
+    node.pass_time(11.0)
+    node.scheduler.held[CLAIMS] = seam
+    node.kubelet.start()
+    node.pass_time(8.0)
+    node.bring_back(0)
+    node.pass_time(12.0)
+    goes_on(node, CLAIMS)
+    node.pass_time(90.0)
+    assert pod.running
+    assert not unrest(node)
+
+
+@pytest.mark.parametrize("seam", range(12))
+@pytest.mark.parametrize("thread", [HOST, LABELS])
+def test_labels_that_become_known_while_the_host_is_read_are_those_that_are_published(thread: str, seam: int) -> None:
+    with node_of(CORES, **{PARTITIONS_LABEL: "core"}) as node:
+        node.labelled[PARTITIONS_LABEL].discard(None)
+        node.server.mood.away = True
+        node.kubelet.start()
+        node.start()
+        node.pass_time(4.0)
+        node.scheduler.held[thread] = seam
+        node.server.mood.away = False
+        node.pass_time(25.0)
+        goes_on(node, thread)
+        node.pass_time(40.0)
+        assert not violations(node)
+        assert {name.split("-")[1] for name in node.offered()} == {"core"}
+
+
+@pytest.mark.parametrize("seam", range(8))
+@pytest.mark.parametrize("change", ["lost", "ill"])
+def test_what_the_host_shows_while_claims_are_listed_is_published(node: Node, change: str, seam: int) -> None:
+    node.label(**{PARTITIONS_LABEL: "chip.node"})
+    begin(node)
+    node.allocate("neuron-device-1")
+    node.pass_time(5.0)
+    stops_at_request(node, SLICES, "GET", "/resourceclaims", answered=bool(seam))
+    node.label(**{PARTITIONS_LABEL: "chip"})
+    node.pass_time(12.0)
+    assert SLICES in node.scheduler.held
+    node.scheduler.held[SLICES] += seam
+    (node.lose if change == "lost" else lambda chip: node.ail(chip, ill=True))(3)
+    node.pass_time(14.0)
+    goes_on(node, SLICES)
+    node.pass_time(60.0)
+    assert not violations(node)
+    assert not list(remains(node, plugin=False))
+
+
+@pytest.mark.parametrize("seam", range(0, 60, 2))
+@pytest.mark.parametrize("news", ["label", "plugin"])
+def test_news_that_comes_while_the_first_offer_is_made_is_in_it(news: str, seam: int) -> None:
+    with node_of(CORES, **{PARTITIONS_LABEL: "chip"}) as node:
+        node.kubelet.start()
+        node.scheduler.held["main"] = seam
+        node.start()
+        node.pass_time(5.0)
+        if news == "label":
+            node.label(**{PARTITIONS_LABEL: "core"})
+        else:
+            node.change_node(lambda item: item["status"].update(allocatable={"aws.amazon.com/neuron": "1"}))
+        node.pass_time(8.0)
+        goes_on(node, "main")
+        node.pass_time(60.0)
+        assert not violations(node)
+        assert {name.split("-")[1] for name in node.offered()} == ({"core"} if news == "label" else set())

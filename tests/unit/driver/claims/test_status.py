@@ -464,7 +464,7 @@ def test_an_unprepare_writes_nothing_and_the_claim_loses_its_entries_if_it_stays
     writer = Rounds(api)
     writer.prepared(PLAN, ITEM)
     writer.round()
-    writer.unprepared(PLAN)
+    writer.unprepared(ITEM.metadata, own_pod=False)
     writer.round(1)
     assert api.asked == 1
     writer.round(LEFT_SECONDS)
@@ -492,7 +492,7 @@ def test_a_claim_that_stays_allocated_loses_its_entries_also_where_nothing_else_
     try:
         assert looked.wait(30)
         time.sleep(0.1)  # so that it rests
-        writer.unprepared(PLAN)
+        writer.unprepared(ITEM.metadata, own_pod=False)
         assert removed.wait(30)
     finally:
         writer.worker.stop()
@@ -502,9 +502,23 @@ def test_a_claim_that_stays_allocated_loses_its_entries_also_where_nothing_else_
 def test_of_a_claim_that_was_made_for_its_pod_an_unprepare_asks_nothing_ever() -> None:
     api = Api(ITEM)
     writer = Rounds(api)
-    writer.unprepared(made(claim(1, [4], template=True), host()))
+    writer.unprepared(ITEM.metadata, own_pod=True)
     writer.round(10 * LEFT_SECONDS)
     assert api.asked == 0
+
+
+def test_a_refused_claim_that_stays_allocated_loses_its_entries_when_its_pod_has_ended() -> None:
+    """Also where another instance of the driver refused it."""
+    api = Api(ITEM)
+    former = Rounds(api)
+    former.refused(ITEM, refused("DeviceHeldBack"))
+    former.round()
+    writer = Rounds(api)
+    writer.unprepared(ITEM.metadata, own_pod=False)
+    writer.round()
+    assert api.words == ["DeviceHeldBack"]
+    writer.round(LEFT_SECONDS)
+    assert not api.claims["claim-1"].status.devices
 
 
 def test_claims_that_are_no_longer_prepared_or_asked_for_are_forgotten() -> None:
