@@ -2,7 +2,8 @@
 
 A pod holds what its annotations record until it has ended or been deleted. If they do not record it (another scheduler
 placed the pod and its devices are not recorded yet, or somebody edited the annotations), everything that the pod may
-have is reserved for it until that is known: no device is ever handed out twice.
+have is reserved for it until that is known: no device is ever handed out twice. A record of more than the pod requests
+is no record: a pod may be created with any annotations, and must not withhold what it could not have been given.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 from dra_driver.legacy.annotations import UNUSABLE, PodAnnotations, RecordedAllocation, parse_ids, said
 from dra_driver.legacy.placement import union
 from dra_driver.legacy.resource_requests import PodRequest, at_once
-from dra_driver.legacy.rules import NeuronResource, NodeHardware, free_candidates
+from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, NeuronResource, NodeHardware, free_candidates
 from dra_driver.util.errors import DriverError
 
 _USUAL: Final = 2048
@@ -30,7 +31,7 @@ class Holding:
 
     Attributes:
         pod: ``namespace/name``.
-        allocations: from its annotations, one for each key.
+        allocations: from its annotations, one for each key that records no more than the pod can have.
         requests: of the pod; None if they cannot be parsed.
         trouble: why the pod may hold more than the allocations, or "".
     """
@@ -73,16 +74,36 @@ def holding(
     asked = frozenset(request.resource for request in requests or ())
     size = sum(len(text) for text in msgspec.structs.astuple(bare) if text)
     found, unreadable = _said(bare, asked) if size <= _USUAL else said(bare, asked)
+    more = ""
+    if requests is not None and any(exceeds(allocation, requests) for allocation in found):
+        found = tuple(allocation for allocation in found if not exceeds(allocation, requests))
+        more = "its annotations list more devices than it requests"
     most = max(map(_ids, found), default=0)
     # Fewer ids than are in use at one time cannot be everything.
     if requests is not None and most >= at_once(requests) and not of_another:
-        # A key that cannot be parsed does not invalidate the others.
+        # A key that cannot be parsed, or lists too much, does not invalidate the others.
         return Holding(pod, found, requests)
     fewer = "its annotations list fewer devices than it requests" if requests else "its requests cannot be read"
     missing = fewer if found else "no annotation says which devices it has"
     if found and of_another:
         missing = "its annotations were copied from another pod"
-    return Holding(pod, found, requests, unreadable or missing)
+    return Holding(pod, found, requests, unreadable or more or missing)
+
+
+def exceeds(allocation: RecordedAllocation, requests: PodRequest) -> bool:
+    """Whether an allocation has more ids than the pod requests, in all or for one container."""
+    most: dict[tuple[str, NeuronResource], int] = {}
+    for request in requests:
+        limits = {(request.container, request.resource): request.count, ("", request.resource): request.count}
+        if request.resource is NeuronResource.DEVICE:
+            # The vendor's key may list the cores of devices, and their number may have changed since.
+            limits["", NeuronResource.CORE] = request.count * MAX_CORES_PER_DEVICE
+        for key, count in limits.items():
+            most[key] = most.get(key, 0) + count
+    ids: dict[tuple[str, NeuronResource], set[int]] = {}
+    for share in allocation.shares:
+        ids.setdefault((share.container, share.resource), set()).update(share.ids)
+    return any(len(numbers) > most.get(key, 0) for key, numbers in ids.items())
 
 
 @lru_cache(maxsize=4096)

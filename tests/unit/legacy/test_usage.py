@@ -179,6 +179,98 @@ def test_one_unreadable_annotation_beside_others_that_tell_enough_hides_nothing(
     assert taken(written, asks(4)) == (tuple(range(8, 16)), "")
 
 
+def own(cores_per_device: int, *shares: tuple[str, NeuronResource, str]) -> dict[str, str]:
+    containers = [{"name": name, "resource": kind.value, "ids": ids} for name, kind, ids in shares]
+    return {ALLOCATION: json.dumps({"coresPerDevice": cores_per_device, "containers": containers})}
+
+
+FORGERIES: list[tuple[PodRequest, dict[str, str]]] = [
+    (asks(1, resource=CORE), {"AWS_NEURON_IDS": "5-31", "NEURON_RESOURCE_TYPE": CORE.value}),
+    (asks(1, resource=CORE), {"NEURON_CORES": "5-31"}),
+    (asks(1, resource=CORE), {"NEURON_DEVS": "0"}),
+    (asks(2), {"NEURON_DEVS": "0-2"}),
+    (asks(2), {"NEURON_CORES": "0-16"}),
+    (asks(1, resource=CORE), own(2, ("c0", CORE, "5"), ("invented", CORE, "6"))),
+    (asks(1, resource=CORE), own(2, ("c0", CORE, "5"), ("c0", CORE, "6"))),
+    (asks(1, resource=CORE), own(2, ("c0", CORE, "5-6"))),
+    (asks(1, resource=CORE), own(2, ("c0", DEVICE, "5"))),
+    (asks(2, 1), own(2, ("c0", DEVICE, "5"), ("c1", DEVICE, "6-7"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("requests", "annotations"), FORGERIES)
+def test_more_than_a_pod_requests_is_none_of_it(requests: PodRequest, annotations: dict[str, str]) -> None:
+    alone = holding("a/p", from_mapping(annotations), requests)
+    assert alone is not None
+    assert (alone.allocations, alone.trouble) == ((), "its annotations list more devices than it requests")
+    others = [known("0-3"), known("4-11")]
+    assert usage(TRN1, [*others, alone]).taken == usage(TRN1, [*others, unknown(requests)]).taken
+
+
+@pytest.mark.parametrize(("requests", "annotations"), FORGERIES)
+def test_more_under_one_key_withholds_nothing_beside_others_that_tell_enough(
+    requests: PodRequest, annotations: dict[str, str]
+) -> None:
+    shares, start = [], 0
+    for request in requests:
+        ids = tuple(range(start, start + request.count))
+        shares.append(ContainerShare(request.container, request.resource, ids))
+        start += request.count
+    written = write(TRN1, "uid", tuple(shares), 1)
+    truth = taken(written, requests)
+    assert truth[1] == ""
+    # One key at a time, with what says how it is to be read.
+    assert taken(written | annotations, requests) == truth
+
+
+roles = st.sampled_from(Role)
+
+
+@given(shares, st.lists(roles, min_size=4, max_size=4))
+def test_what_is_written_is_never_more_than_the_pod_requests(
+    given_: tuple[ContainerShare, ...], roles: list[Role]
+) -> None:
+    requests = tuple(
+        ContainerRequest(share.container, role, share.resource, len(share.ids))
+        for share, role in zip(given_, roles, strict=False)
+    )
+    # The node may have more cores a device since, or fewer.
+    for width in (1, 2, 4, 8):
+        found = holding("a/p", from_mapping(write(hardware("", 64, 64 * width), "uid", given_, 1)), requests)
+        assert found is not None
+        assert "more devices" not in found.trouble
+        assert len(found.allocations) == len({share.resource for share in given_}) + 2
+
+
+@given(
+    st.lists(st.tuples(roles, st.sampled_from(NeuronResource), st.integers(1, 4)), min_size=1, max_size=4),
+    st.sampled_from(["AWS_NEURON_IDS", "NEURON_CORES", "NEURON_DEVS"]),
+    st.sets(st.integers(0, 31), min_size=1),
+    st.lists(st.tuples(st.sampled_from(["c0", "c1", "x"]), st.sampled_from(NeuronResource), st.integers(1, 6))),
+)
+def test_whatever_it_says_a_pod_withholds_no_more_by_each_key_than_it_requests(
+    containers: list[tuple[Role, NeuronResource, int]],
+    key: str,
+    ids: set[int],
+    named: list[tuple[str, NeuronResource, int]],
+) -> None:
+    requests = tuple(ContainerRequest(f"c{n}", *asked) for n, asked in enumerate(containers))
+    annotations = {key: ranges(sorted(ids))} | own(2, *((name, kind, f"0-{n - 1}") for name, kind, n in named))
+    found = holding("a/p", from_mapping(annotations), requests)
+    assert found is not None
+    total = {kind: sum(request.count for request in requests if request.resource is kind) for kind in NeuronResource}
+    most = {DEVICE: total[DEVICE], CORE: total[CORE] + 8 * total[DEVICE]}
+    for allocation in found.allocations:
+        for kind in NeuronResource:
+            assert len({n for share in allocation.shares if share.resource is kind for n in share.ids}) <= most[kind]
+        for share in allocation.shares:
+            assert not share.container or any(
+                (share.container, share.resource) == (request.container, request.resource)
+                and len(share.ids) <= request.count
+                for request in requests
+            )
+
+
 NOON = "2026-01-01T12:00:00Z"
 NOON_NANOSECONDS = 1_767_268_800 * 10**9
 
@@ -218,7 +310,7 @@ def unknown(requests: PodRequest | None) -> Holding:
 
 
 def known(devices: str) -> Holding:
-    found = holding(f"a/{devices}", PodAnnotations(devices=devices), asks(1))
+    found = holding(f"a/{devices}", PodAnnotations(devices=devices), asks(len(parse_ids("", devices))))
     assert found is not None
     return found
 
