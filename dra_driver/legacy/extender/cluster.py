@@ -284,7 +284,8 @@ class Cluster:
             if (known is None or known.uid != pod.uid) and _version(pod) < self._told:
                 return
             self._set_pod(pod.key, pod)
-            held_ = pod.holding.allocations if pod.holding else ()
+            # A choice is certain; doubtful annotations are none.
+            held_ = pod.holding.allocations if pod.holding and not pod.holding.trouble else ()
             if held_ and self._choices.get(pod.uid) is None:
                 self._choose(pod.uid, Chosen(pod.key, pod.node, held_[0], time.monotonic()))
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dra_driver.legacy.annotations import ContainerShare, write
+from dra_driver.legacy.annotations import ALLOCATION, DEVICES, IDS, OF, ContainerShare, write
 from dra_driver.legacy.extender import answers
 from dra_driver.legacy.extender.answers import SHAPES, FitCache
 from dra_driver.legacy.extender.cluster import Choice, Cluster
@@ -155,6 +155,23 @@ def test_a_pod_that_was_read_late_takes_nothing_from_the_new_one_of_its_name(clu
     cluster.choose("new", "a/p", "n", REQUESTS)
     cluster.found_bound(pod("p", 5, "n", row=2, uid="old"))
     assert rows(cluster) == {0}
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [{ALLOCATION: None, DEVICES: "0", IDS: "0"}, {OF: "other 1"}],
+    ids=["fewer than it requests", "of another pod"],
+)
+def test_annotations_that_do_not_tell_all_are_no_choice_when_the_pod_is_read(
+    cluster: Cluster, edit: dict[str, str | None]
+) -> None:
+    """Another scheduler bound it while this extender was asked to: its devices are not known yet."""
+    item = msgspec.to_builtins(pod("p", 9, "n"))
+    annotations = item["metadata"]["annotations"] | edit
+    item["metadata"]["annotations"] = {key: text for key, text in annotations.items() if text is not None}
+    cluster.found_bound(msgspec.convert(item, LimitsPod))
+    assert rows(cluster) == {0, 1, 2, 3}
+    assert not cluster.has_choice("p")
 
 
 def test_a_choice_for_a_pod_that_was_bound_elsewhere_is_over(cluster: Cluster) -> None:
