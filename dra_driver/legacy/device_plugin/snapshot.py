@@ -207,7 +207,7 @@ def taken_by(world: NodeSnapshot, pod: BoundPod) -> Taken:
         return Taken(mask, waits=idle)
     said, trouble = held_by(world.offer.hardware, known)
     # For what is not recorded anywhere, kubelet's list counts, if kubelet lists the pod.
-    told = idle or pod.key in (world.listed or {}) or _all_handed(world, pod)
+    told = idle or pod.key in (world.listed or {}) or all_handed(world, pod)
     return Taken(mask | said, "" if told else trouble, idle)
 
 
@@ -249,7 +249,8 @@ def counted_mask(machine: NodeHardware, resource: NeuronResource, ids: frozenset
     return machine.mask(resource, [number for number in ids if number < machine.units(resource)])
 
 
-def _all_handed(world: NodeSnapshot, pod: BoundPod) -> bool:
+def all_handed(world: NodeSnapshot, pod: BoundPod) -> bool:
+    """Whether this process has handed out the devices of all containers of a pod."""
     shares = world.handed.get(pod.uid, {})
     return bool(pod.requests) and all(request.container in shares for request in pod.requests or ())
 

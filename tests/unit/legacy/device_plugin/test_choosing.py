@@ -18,8 +18,10 @@ from dra_driver.legacy.annotations import (
     ALLOCATED,
     ALLOCATION,
     CORES,
+    DEVICES,
     IDS,
     OF,
+    POD_KEYS,
     RESOURCE_TYPE,
     UNUSABLE,
     ContainerShare,
@@ -51,10 +53,10 @@ from dra_driver.legacy.device_plugin.snapshot import (
     waits,
     withheld,
 )
-from dra_driver.legacy.placement import DoesNotFit, place
+from dra_driver.legacy.placement import DoesNotFit, place, union
 from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
 from dra_driver.legacy.rules import NeuronResource, candidates, counts
-from dra_driver.legacy.usage import usage
+from dra_driver.legacy.usage import holding, usage
 from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth
 from dra_driver.neuron.host.inventory import Finding, NeuronDevice, NodeInventory
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES, resolve
@@ -446,6 +448,156 @@ def test_an_extenders_choice_is_handed_out_when_all_containers_have_theirs() -> 
 
     assert recorded() == recorded("a") == []
     assert recorded("a", "b") == [{ALLOCATED: "true"}]
+
+
+def allocation(*shares: tuple[str, NeuronResource, str], width: int = 2) -> dict[str, str]:
+    containers = [{"name": name, "resource": kind.value, "ids": ids} for name, kind, ids in shares]
+    return {ALLOCATION: msgspec.json.encode({"coresPerDevice": width, "containers": containers}).decode()}
+
+
+def recorded(world: NodeSnapshot, item: BoundPod) -> tuple[BoundPod, list[Mapping[str, str]]]:
+    """A pod after a pass of the plugin, and what that wrote."""
+    written = [dict(record.annotations) for record in records(replace(world, pods=[item]), 2)]
+    texts = msgspec.to_builtins(item.annotations)
+    for annotations in written:
+        texts |= annotations
+    return replace(item, annotations=from_mapping(texts)), written
+
+
+def held(item: BoundPod, requests: PodRequest) -> tuple[tuple[int, ...], str]:
+    """The cores that the extender takes for the pod's."""
+    known = holding(str(item), item.annotations, requests)
+    assert known is not None
+    found = usage(offered().hardware, [known])
+    return offered().hardware.ids(CORE, found.taken), found.trouble
+
+
+MORE: list[dict[str, str]] = [
+    {IDS: "5-31", RESOURCE_TYPE: CORE.value},
+    {IDS: "5", RESOURCE_TYPE: CORE.value, DEVICES: "0-15"},
+    {CORES: "5-31", DEVICES: "0-15"},
+    {CORES: "200"},
+    {CORES: "5", DEVICES: "nonsense"},
+    {RESOURCE_TYPE: CORE.value, IDS: "nonsense"},
+    {ALLOCATION: "nonsense"},
+    allocation(("main", CORE, "5"), ("invented", CORE, "6-31")),
+    allocation(("main", CORE, "5"), ("invented", CORE, "6-31"), width=1),
+    allocation(("main", DEVICE, "2")),
+    allocation(("main", CORE, "6")) | {OF: f"another {2**60}", ALLOC_TIME: str(2**60), DEVICES: "3"},
+]
+OTHERS: list[dict[str, str]] = [
+    {CORES: "6"},
+    allocation(("main", CORE, "6")),
+    allocation(("main", CORE, "5")) | {IDS: "7", RESOURCE_TYPE: CORE.value, CORES: "9"},
+    {IDS: "6", RESOURCE_TYPE: CORE.value, ALLOCATION: "nonsense", DEVICES: "0-15"},
+]
+
+
+def with_core_5(annotations: Mapping[str, str], *, remembers: bool) -> tuple[NodeSnapshot, BoundPod]:
+    """A pod that asked for one core and was created with annotations; whether the plugin has not restarted since."""
+    item = replace(pod("p", (one(CORE, 1),), running=True), annotations=from_mapping(annotations))
+    handed = {item.uid: {"main": ContainerShare("main", CORE, (5,))}} if remembers else {}
+    return NodeSnapshot(offered(), [item], listed(item, p={"main": {CORE.value: frozenset("5")}}), handed), item
+
+
+@pytest.mark.parametrize(
+    ("annotations", "remembers"),
+    [(more, remembers) for more in MORE for remembers in (True, False)] + [(other, True) for other in OTHERS],
+)
+def test_annotations_that_are_not_true_are_replaced_by_those_that_are(
+    annotations: dict[str, str], remembers: bool
+) -> None:
+    world, item = with_core_5(annotations, remembers=remembers)
+    later, written = recorded(world, item)
+    assert len(written) == 1
+    assert written[0][ALLOCATED] == "true"
+    assert written[0][CHOSEN_BY] == f"{DEVICE_PLUGIN} {item.uid}"
+    assert held(later, (one(CORE, 1),)) == ((5,), "")
+    assert recorded(world, later)[1] == []
+
+
+@pytest.mark.parametrize("annotations", OTHERS)
+def test_what_an_edit_names_is_not_freed_where_only_kubelet_tells_otherwise(annotations: dict[str, str]) -> None:
+    """It may count other cores than those that were handed out before the plugin restarted."""
+    world, item = with_core_5(annotations, remembers=False)
+    before = held(item, (one(CORE, 1),))
+    assert held(recorded(world, item)[0], (one(CORE, 1),)) == before
+
+
+WORDS = st.sampled_from(["", "x", "0", "1-2", "0-15", "31", "5-400", CORE.value, DEVICE.value, "true", str(2**60)])
+CLAIMED = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", "c", "x"]), st.sampled_from(NeuronResource), st.sampled_from(["0", "1-2", "0-15"])
+    ),
+    max_size=3,
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(Role), st.sampled_from(NeuronResource)), min_size=1, max_size=3),
+    st.dictionaries(st.sampled_from([*POD_KEYS]), WORDS),
+    st.one_of(st.just({}), CLAIMED.map(lambda claimed: allocation(*claimed))),
+    st.booleans(),
+)
+def test_after_one_pass_there_is_nothing_left_to_write_and_nothing_withheld(
+    containers: list[tuple[Role, NeuronResource]],
+    annotations: dict[str, str],
+    claimed: dict[str, str],
+    remembers: bool,
+) -> None:
+    requests = tuple(
+        ContainerRequest(name, role, kind, 1) for name, (role, kind) in zip("abc", containers, strict=False)
+    )
+    truth = {
+        request.container: ContainerShare(request.container, request.resource, (8 + 2 * number,))
+        for number, request in enumerate(requests)
+    }
+    item = replace(pod("p", requests, running=True), annotations=from_mapping(annotations | claimed))
+    counted = {name: {share.resource.value: frozenset(map(str, share.ids))} for name, share in truth.items()}
+    world = NodeSnapshot(offered(), [item], listed(item, p=counted), {item.uid: truth} if remembers else {})
+    later, _ = recorded(world, item)
+    assert recorded(world, later)[1] == []
+    if remembers:
+        machine = offered().hardware
+        mask = union(machine.mask(share.resource, share.ids) for share in truth.values())
+        assert held(later, requests) == (machine.ids(CORE, mask), "")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(Role), st.integers(1, 4)), min_size=1, max_size=4),
+    st.sampled_from(NeuronResource),
+    st.sampled_from(["extender", "vendor"]),
+    st.booleans(),
+)
+def test_what_an_extender_recorded_stays_as_it_is(
+    containers: list[tuple[Role, int]], kind: NeuronResource, by: str, remembers: bool
+) -> None:
+    requests, shares, start = [], [], 0
+    for number, (role, count) in enumerate(containers):
+        requests.append(ContainerRequest(f"c{number}", role, kind, count))
+        # As the vendor's list is dealt out: init containers run alone, and from the beginning.
+        first = 0 if role is Role.INIT else start
+        shares.append(ContainerShare(f"c{number}", kind, tuple(range(first, first + count))))
+        start += 0 if role is Role.INIT else count
+    annotations = write(offered().hardware, "uid-p", tuple(shares), 1)
+    if by == "vendor":
+        annotations = {key: annotations[key] for key in (IDS, RESOURCE_TYPE, ALLOCATED, ALLOC_TIME)}
+        annotations[ALLOC_TIME] = str(2**61)
+    item = pod("p", tuple(requests), annotations, running=True)
+    by_name = {share.container: share for share in shares}
+    counted = {name: {kind.value: frozenset(map(str, share.ids))} for name, share in by_name.items()}
+    world = NodeSnapshot(offered(), [item], listed(item, p=counted), {item.uid: by_name} if remembers else {})
+    later, written = recorded(world, item)
+    only_init = all(role is Role.INIT for role, _ in containers)
+    assert written == ([] if only_init and not remembers else [{ALLOCATED: "true"}])
+    assert recorded(world, later)[1] == []
+
+
+def test_nothing_is_replaced_where_the_logical_core_size_has_changed() -> None:
+    """What was handed out has the ids of the former one."""
+    annotations = allocation(("main", CORE, "5"), width=4) | {DEVICES: "1"}
+    world, item = with_core_5(annotations, remembers=True)
+    assert recorded(world, item)[1] == [{ALLOCATED: "true"}]
 
 
 @given(st.dictionaries(st.sampled_from([IDS, CORES, ALLOCATION, RESOURCE_TYPE]), st.text()))
