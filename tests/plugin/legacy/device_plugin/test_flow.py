@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from dra_driver.legacy.annotations import ALLOCATED, IDS, UNUSABLE
+from dra_driver.legacy.annotations import ALLOCATED, ALLOCATION, CORES, DEVICES, IDS, RESOURCE_TYPE, UNUSABLE
 from dra_driver.legacy.rules import NeuronResource, candidates
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from tests.builders.device_plugin import NODE, PluginNode, chips, cores, plugin_node
@@ -136,3 +137,57 @@ def test_what_the_annotations_say_is_what_containers_have(node: PluginNode, seed
         assert given > 5, "how many depends on how soon the extender learns what has ended"
         told = cores_in_use(node.server).get(NODE, {})
         assert sum(1 << core for core in told) == sum(mask for _, mask in running.values())
+
+
+OF_TWO_CONTAINERS = json.dumps(
+    {
+        "coresPerDevice": 2,
+        "containers": [
+            {"name": "c0", "resource": CORE, "ids": "5"},
+            {"name": "invented", "resource": CORE, "ids": "6-31"},
+        ],
+    }
+)
+
+
+def takes_one_device(node: PluginNode, one: Extender) -> None:
+    """Wait until the extender knows that the pods of the node have one device, and that the others are free."""
+
+    def fits(count: int) -> bool:
+        return one.fits(pod_document("probe", *[limits(devices=1)] * count), [NODE]) == [NODE]
+
+    eventually(lambda: not fits(node.hardware.devices), what="news of the pod")
+    eventually(lambda: fits(node.hardware.devices - 1), what="room for what the pod does not have")
+    assert not fits(node.hardware.devices)
+
+
+@pytest.mark.parametrize("node", ["trn1.32xlarge"], indirect=True)
+@pytest.mark.parametrize(
+    "annotations",
+    [{IDS: "5-31", RESOURCE_TYPE: CORE}, {CORES: "5-31", DEVICES: "0-15"}, {ALLOCATION: OF_TWO_CONTAINERS}],
+)
+def test_a_pod_withholds_nothing_by_annotations_that_it_was_created_with(
+    node: PluginNode, annotations: dict[str, str]
+) -> None:
+    """It was bound by its own manifest, past the extender, which would have emptied them."""
+    with node.plugin(), extender(node.server) as one:
+        report(node)
+        one.ready()
+        eventually(lambda: one.fits(pod_document("probe", limits(1)), [NODE]) == [NODE], what="the node")
+        node.manager.admit(node.pod("p", Container("c0", {CORE: 1}), annotations=annotations))
+        node.set_phase("p", "Running")
+        takes_one_device(node, one)
+
+
+@pytest.mark.parametrize("node", ["trn1.32xlarge"], indirect=True)
+def test_annotations_that_an_older_plugin_left_as_they_were_withhold_nothing_for_long(node: PluginNode) -> None:
+    with extender(node.server) as one:
+        with node.plugin():
+            report(node)
+            node.manager.admit(node.plain("p", CORE, 1))
+            node.set_phase("p", "Running")
+            eventually(lambda: node.annotations("p").get(ALLOCATED) == "true", what="the record")
+        node.annotate("p", {**dict.fromkeys(node.annotations("p")), ALLOCATION: "nonsense", DEVICES: "0-15"})
+        one.ready()
+        with node.plugin():
+            takes_one_device(node, one)

@@ -459,8 +459,8 @@ def recorded(world: NodeSnapshot, item: BoundPod) -> tuple[BoundPod, list[Mappin
     """A pod after a pass of the plugin, and what that wrote."""
     written = [dict(record.annotations) for record in records(replace(world, pods=[item]), 2)]
     texts = msgspec.to_builtins(item.annotations)
-    for annotations in written:
-        texts |= annotations
+    for changes in written:
+        texts |= changes
     return replace(item, annotations=from_mapping(texts)), written
 
 
@@ -591,6 +591,19 @@ def test_what_an_extender_recorded_stays_as_it_is(
     only_init = all(role is Role.INIT for role, _ in containers)
     assert written == ([] if only_init and not remembers else [{ALLOCATED: "true"}])
     assert recorded(world, later)[1] == []
+
+
+def test_the_choice_for_an_init_container_stays_where_others_are_replaced() -> None:
+    requests = (one(CORE, 3, "i", Role.INIT), one(CORE, 2, "a"))
+    item = pod("p", requests, allocation(("i", CORE, "8-10"), ("a", CORE, "6-7")) | {DEVICES: "0-15"})
+    world = NodeSnapshot(offered(), [item], listed(item, p={"a": {CORE.value: frozenset("67")}}))
+    assert held(recorded(world, item)[0], requests) == ((6, 7, 8, 9, 10), "")
+
+
+def test_cores_that_the_node_no_longer_has_are_not_written_again_and_again() -> None:
+    item = pod("p", (one(CORE, 1),), {CORES: "40"}, running=True)
+    world = NodeSnapshot(offered(), [item], None, {item.uid: {"main": ContainerShare("main", CORE, (40,))}})
+    assert recorded(world, item)[1] == []
 
 
 def test_nothing_is_replaced_where_the_logical_core_size_has_changed() -> None:
