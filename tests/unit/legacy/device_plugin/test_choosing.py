@@ -455,7 +455,7 @@ def allocation(*shares: tuple[str, NeuronResource, str], width: int = 2) -> dict
     return {ALLOCATION: msgspec.json.encode({"coresPerDevice": width, "containers": containers}).decode()}
 
 
-def recorded(world: NodeSnapshot, item: BoundPod) -> tuple[BoundPod, list[Mapping[str, str]]]:
+def recorded(world: NodeSnapshot, item: BoundPod) -> tuple[BoundPod, list[dict[str, str]]]:
     """A pod after a pass of the plugin, and what that wrote."""
     written = [dict(record.annotations) for record in records(replace(world, pods=[item]), 2)]
     texts = msgspec.to_builtins(item.annotations)
