@@ -116,13 +116,10 @@ def _possible(pod: BoundPod) -> list[RecordedAllocation]:
 
 
 def _is_denied(world: NodeSnapshot, pod: BoundPod, allocation: RecordedAllocation) -> bool:
-    """Whether the node has no such devices, or this process has handed out others."""
-    handed = world.handed.get(pod.uid, {})
+    """Whether the node has no such devices, or this process has handed out others to the pod."""
     try:
         mask = held(world.offer.hardware, allocation)
     except DriverError:
-        return True
-    if any(handed.get(share.container, share) != share for share in allocation.shares):
         return True
     return all_handed(world, pod) and bool(mask & ~handed_mask(world, pod))
 

@@ -486,6 +486,7 @@ MORE: list[dict[str, str]] = [
     allocation(("main", CORE, "6")) | {OF: f"another {2**60}", ALLOC_TIME: str(2**60), DEVICES: "3"},
 ]
 OTHERS: list[dict[str, str]] = [
+    {IDS: "6-31", RESOURCE_TYPE: CORE.value},
     {CORES: "6"},
     allocation(("main", CORE, "6")),
     allocation(("main", CORE, "5")) | {IDS: "7", RESOURCE_TYPE: CORE.value, CORES: "9"},
