@@ -7,8 +7,9 @@ which container has which ids, and of which pod all of them are: its UID, and th
                                 "ids":"0-8"}]}
     neuron.aws.com/allocation-of: 5a0c9c0e-5e0f-4a52-8f0c-3c1f2a9d7b11 1700000000000000000
 
-Anyone who may edit a pod may edit these. They are therefore parsed strictly and within bounds, and the devices named by
-any of the keys count as taken: an edit may withhold a device from the cluster, but never gives one to two pods.
+Anyone who may create or edit a pod may write these. They are therefore parsed strictly and within bounds, and the
+devices named by any of the keys count as taken, unless it names more than the pod requests (``usage``): an edit may
+withhold a device from the cluster, but never gives one to two pods.
 
 Sources: aws-neuron-sdk ``deploy/infrastructure/scheduler.rst`` and its flow diagrams.
 """
