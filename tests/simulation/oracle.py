@@ -200,6 +200,11 @@ def _offer(node: Node, *, plugin: bool) -> Iterator[str]:
         for chip in _chips(node, [name]):
             if node.ails(chip) or chip not in node.present:
                 yield f"{name} is on offer to everybody, and chip {chip} is ill or gone"
+    layer = node.server.store.get("nodes", NAME)["metadata"]["labels"].get(LAYER_LABEL)
+    for name, device in offered.items():
+        published = device["attributes"].get(LAYER, {}).get("string")
+        if name.startswith("neuron-device-") and published != layer:
+            yield f"{name} is on offer with the layer {published!r}, and the Node's label is {layer!r}"
     on_offer = {part for name in open_to_all for part in node.parts(name)}
     if plugin:
         if free := open_to_all - held:

@@ -155,11 +155,11 @@ class Scheduler:
             self._give_way(None, self.clock)
 
     def _stand_still(self, task: Task) -> None:
-        if task.name not in self.held:
-            return
-        self.held[task.name] -= 1
-        if self.held[task.name] < 0:
-            self._give_way(lambda: task.name not in self.held, math.inf)
+        while task.name in self.held:
+            if self.held[task.name] > 0:
+                self.held[task.name] -= 1
+                return
+            self._give_way(lambda: self.held.get(task.name, 1) > 0, math.inf)
 
     def _events(self) -> int:
         return self.events

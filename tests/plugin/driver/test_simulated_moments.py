@@ -52,12 +52,15 @@ def begin(node: Node) -> None:
 
 def stops_at_request(node: Node, thread: str, method: str, path: str, *, answered: bool) -> None:
     """The thread stands still from its next such request on: before or after the server has answered."""
+    following = node.server.on_request
 
     def hold(asked_method: str, asked_path: str) -> None:
-        if (asked_method, thread) == (method, node.scheduler.name) and path in asked_path:
-            node.server.on_request = lambda _, __: None
+        following(asked_method, asked_path)
+        if (asked_method, node.scheduler.name) == (method, thread) and path in asked_path and hold in waiting:
+            waiting.remove(hold)
             node.scheduler.held[thread] = int(answered)
 
+    waiting = [hold]
     node.server.on_request = hold
 
 
@@ -154,26 +157,21 @@ def test_what_is_prepared_while_claims_are_listed_stays_on_offer() -> None:
 
 
 @pytest.mark.parametrize("seam", range(8))
-def test_a_chip_that_falls_ill_while_its_health_is_repeated_is_called_ill(node: Node, seam: int) -> None:
+def test_a_chip_that_falls_ill_while_its_health_is_repeated_is_called_ill_at_once(node: Node, seam: int) -> None:
     begin(node)
-    heard: list[str] = []
-    node.kubelet.on_health = lambda _, now: heard.append(now["neuron-device-0"])
-    before = len(heard)
-    node.scheduler.wait(lambda: len(heard) > before, 60.0)
-    node.pass_time(25.0)
     node.scheduler.held[HEALTH] = seam
-    node.pass_time(6.0)
+    node.pass_time(8.0)
     node.ail(0, ill=True)
     node.pass_time(12.0)
     goes_on(node, HEALTH)
-    node.pass_time(10.0)
+    node.pass_time(2.0)
     assert node.kubelet.health["neuron-device-0"] == "UNHEALTHY"
 
 
 def test_an_unprepared_claim_that_stays_allocated_loses_its_entries(node: Node) -> None:
     begin(node)
     pod = node.allocate("neuron-device-0")
-    node.pass_time(5.0)
+    node.pass_time(180.0)
     (claim,) = node.claims()
     assert claim["status"]["devices"]
     node.join_elsewhere(claim)
@@ -183,45 +181,92 @@ def test_an_unprepared_claim_that_stays_allocated_loses_its_entries(node: Node) 
     assert not claim["status"].get("devices")
 
 
-@pytest.mark.parametrize("seam", range(24))
-def test_a_claim_that_is_prepared_while_its_refusal_is_written_is_called_ready(node: Node, seam: int) -> None:
+@pytest.mark.parametrize("known_before", [False, True])
+def test_a_claim_that_is_prepared_around_the_write_of_its_refusal_is_called_ready(
+    node: Node, *, known_before: bool
+) -> None:
+    """The claim says still, of a pod before, what it is to say, and its chip is held back in between.
+
+    The call has read the claim when the refusal is written (``known_before``), or while it is on its way.
+    """
+
+    def offer(count: str) -> None:
+        node.change_node(lambda item: item["status"].update(allocatable={"aws.amazon.com/neuron": count}))
+
     begin(node)
-    node.kubelet.kill()
-    pod = node.allocate("neuron-device-0")
-    node.lose(0)
-    node.pass_time(11.0)
-    node.scheduler.held[CLAIMS] = seam
-    node.kubelet.start()
+    former = node.allocate("neuron-device-0")
+    node.pass_time(120.0)
+    node.join_elsewhere(node.claims()[0])
+    node.end(former, force=False, keep_claim=True)
+    node.pass_time(5.0)
+    assert former.gone
+    offer("4")
+    node.pass_time(5.0)
+    stops_at_request(node, CLAIMS, "PATCH", "/status", answered=False)
+    pod = node.join(node.claims()[0])
     node.pass_time(8.0)
-    node.bring_back(0)
-    node.pass_time(12.0)
-    goes_on(node, CLAIMS)
-    node.pass_time(90.0)
+    assert CLAIMS in node.scheduler.held
+    if known_before:
+        node.kubelet.kill()
+        offer("0")
+        node.pass_time(15.0)
+        stops_at_request(node, PREPARE, "GET", "/resourceclaims/", answered=True)
+        node.kubelet.start()
+        node.pass_time(15.0)
+        goes_on(node, CLAIMS)
+        node.pass_time(2.0)
+        goes_on(node, PREPARE)
+    else:
+        offer("0")
+        node.pass_time(20.0)
+        goes_on(node, CLAIMS)
+    node.pass_time(20.0)
     assert pod.running
     assert not unrest(node)
 
 
-@pytest.mark.parametrize("seam", range(12))
-@pytest.mark.parametrize("thread", [HOST, LABELS])
-def test_labels_that_become_known_while_the_host_is_read_are_those_that_are_published(thread: str, seam: int) -> None:
-    with node_of(CORES, **{PARTITIONS_LABEL: "core"}) as node:
+@contextmanager
+def node_without_server(kind: str, partitions: str) -> Iterator[Node]:
+    """Its driver has started before the API server answers."""
+    with node_of(kind, **{PARTITIONS_LABEL: partitions}) as node:
         node.labelled[PARTITIONS_LABEL].discard(None)
+        node.labelled[LAYER_LABEL].discard(None)
         node.server.mood.away = True
         node.kubelet.start()
-        node.start()
-        node.pass_time(4.0)
-        node.scheduler.held[thread] = seam
-        node.server.mood.away = False
-        node.pass_time(25.0)
-        goes_on(node, thread)
+        yield node
         node.pass_time(40.0)
         assert not violations(node)
-        assert {name.split("-")[1] for name in node.offered()} == {"core"}
+        assert not list(remains(node, plugin=False))
+
+
+@pytest.mark.parametrize("then", range(1, 40))
+@pytest.mark.parametrize("seam", range(2))
+def test_a_scan_that_began_before_the_labels_were_known_is_not_published(seam: int, then: int) -> None:
+    with node_without_server(CHIPS, "chip") as node:
+        node.scheduler.held[HOST] = seam
+        node.start()
+        node.pass_time(14.0)
+        node.server.mood.away = False
+        node.pass_time(25.0)
+        node.scheduler.held[HOST] = then
+        node.pass_time(5.0)
+        goes_on(node, HOST)
+
+
+@pytest.mark.parametrize("seam", range(30))
+def test_a_scan_is_published_as_the_label_says_as_soon_as_it_is_published(seam: int) -> None:
+    with node_without_server(CORES, "core") as node:
+        node.start()
+        node.pass_time(14.0)
+        node.scheduler.held[LABELS] = seam
+        node.server.mood.away = False
+        node.pass_time(25.0)
+        goes_on(node, LABELS)
 
 
 @pytest.mark.parametrize("seam", range(8))
-@pytest.mark.parametrize("change", ["lost", "ill"])
-def test_what_the_host_shows_while_claims_are_listed_is_published(node: Node, change: str, seam: int) -> None:
+def test_what_the_host_shows_while_claims_are_listed_is_published(node: Node, seam: int) -> None:
+    """The labels of the Node are a part of that."""
     node.label(**{PARTITIONS_LABEL: "chip.node"})
     begin(node)
     node.allocate("neuron-device-1")
@@ -231,7 +276,7 @@ def test_what_the_host_shows_while_claims_are_listed_is_published(node: Node, ch
     node.pass_time(12.0)
     assert SLICES in node.scheduler.held
     node.scheduler.held[SLICES] += seam
-    (node.lose if change == "lost" else lambda chip: node.ail(chip, ill=True))(3)
+    node.label(**{LAYER_LABEL: "nn-2"})
     node.pass_time(14.0)
     goes_on(node, SLICES)
     node.pass_time(60.0)
@@ -239,20 +284,24 @@ def test_what_the_host_shows_while_claims_are_listed_is_published(node: Node, ch
     assert not list(remains(node, plugin=False))
 
 
-@pytest.mark.parametrize("seam", range(0, 60, 2))
-@pytest.mark.parametrize("news", ["label", "plugin"])
+@pytest.mark.parametrize("seam", range(60))
+@pytest.mark.parametrize("news", ["label", "plugin", "ill"])
 def test_news_that_comes_while_the_first_offer_is_made_is_in_it(news: str, seam: int) -> None:
     with node_of(CORES, **{PARTITIONS_LABEL: "chip"}) as node:
         node.kubelet.start()
-        node.scheduler.held["main"] = seam
+        node.scheduler.held[HOST] = seam
         node.start()
         node.pass_time(5.0)
         if news == "label":
             node.label(**{PARTITIONS_LABEL: "core"})
+        elif news == "ill":
+            node.ail(0, ill=True)
         else:
             node.change_node(lambda item: item["status"].update(allocatable={"aws.amazon.com/neuron": "1"}))
         node.pass_time(8.0)
-        goes_on(node, "main")
+        goes_on(node, HOST)
         node.pass_time(60.0)
         assert not violations(node)
-        assert {name.split("-")[1] for name in node.offered()} == ({"core"} if news == "label" else set())
+        assert not list(remains(node, plugin=news == "plugin"))
+        if news == "label":
+            assert {name.split("-")[1] for name in node.offered()} == {"core"}
