@@ -271,16 +271,25 @@ def preempt(fit_cache: FitCache, body: bytes) -> bytes:
     return encode(PreemptionResult(result))
 
 
-def bind(binder: Binder, body: bytes) -> tuple[bytes, bool]:
-    """Answer ``bind``: the answer, and whether the pod was bound. Waits for the API server."""
+def bind_request(body: bytes) -> BindRequest:
+    """Decode ``bind``."""
     args = decode_binding(body)
-    request = BindRequest(args.pod_namespace, args.pod_name, args.pod_uid, args.node)
+    return BindRequest(args.pod_namespace, args.pod_name, args.pod_uid, args.node)
+
+
+def bind(binder: Binder, request: BindRequest) -> tuple[bytes, bool]:
+    """Answer ``bind``: the answer, and whether the pod was bound. Waits for the API server."""
     try:
         binder.bind(request)
     except DriverError as error:
-        log.warning("POD %s was not bound to Node:%s: %s", request.key, request.node, error)
-        return encode(BindingResult(str(error))), False
+        return not_bound(request, error), False
     return encode(BindingResult()), True
+
+
+def not_bound(request: BindRequest, error: DriverError) -> bytes:
+    """Answer ``bind`` with an error."""
+    log.warning("POD %s was not bound to Node:%s: %s", request.key, request.node, error)
+    return encode(BindingResult(str(error)))
 
 
 def _report(args: Args, requests: PodRequest, found: Filtered, candidates: int) -> None:

@@ -30,6 +30,7 @@ from aiohttp.http import HttpProcessingError
 from dra_driver.legacy.extender import answers
 from dra_driver.legacy.extender.answers import FitCache
 from dra_driver.legacy.extender.binding import Binder
+from dra_driver.legacy.extender.turns import Turns
 from dra_driver.util.door import plain_address
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations
@@ -236,8 +237,6 @@ IDLE_SECONDS: Final = 120.0
 """Idle connections are kept longer than the scheduler keeps them (90 s), so that no request meets a closing one. If
 there are too many, the oldest is closed earlier."""
 FORWARDED: Final = "X-Neuron-Forwarded"
-THREADS: Final = 16
-"""Number of ``bind`` and ``preempt`` calls that run at the same time."""
 OPERATIONS: Final = ("filter", "prioritize", "preempt", "bind")
 _PEM_END: Final = "-----END CERTIFICATE-----"
 
@@ -347,9 +346,10 @@ class ExtenderServer:
         self._state = state
         self._operations = operations
         self._tls = tls
-        self._threads = ThreadPoolExecutor(THREADS, "bind")
-        # A single thread: more would only take turns, and health checks are answered elsewhere.
+        self._turns = Turns()
+        # A single thread each: more would only take turns, and health checks are answered elsewhere.
         self._judge = ThreadPoolExecutor(1, "judge")
+        self._preemption = ThreadPoolExecutor(1, "preempt")
         self._large = asyncio.Lock()
         self._client: aiohttp.ClientSession | None = None
         app = web.Application(client_max_size=MAX_BYTES)
@@ -398,11 +398,11 @@ class ExtenderServer:
         await self._runner.cleanup()
         if self._client is not None:
             await self._client.close()
-        for pool in (self._judge, self._threads):
-            await asyncio.to_thread(pool.shutdown)
+        for stop in (self._judge.shutdown, self._preemption.shutdown, self._turns.stop):
+            await asyncio.to_thread(stop)
 
     def _asked(
-        self, name: str, answer: Callable[[bytes], Awaitable[tuple[bytes, bool]]]
+        self, name: str, answer: Callable[[web.Request, bytes], Awaitable[tuple[bytes, bool]]]
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             started = time.perf_counter()
@@ -414,7 +414,7 @@ class ExtenderServer:
                     state = self._state()
                     if not state.ready:
                         return await self._elsewhere(request, body, state)
-                    text, done = await answer(body)
+                    text, done = await answer(request, body)
                     return web.Response(body=text, content_type="application/json")
             except DriverError as error:
                 log.warning("%s from %s was refused: %s", name, request.remote, error)
@@ -444,21 +444,28 @@ class ExtenderServer:
             refusal.force_close()
             raise refusal from error
 
-    async def _filter(self, body: bytes) -> tuple[bytes, bool]:
+    async def _filter(self, _: web.Request, body: bytes) -> tuple[bytes, bool]:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._judge, answers.filter_, self._fit_cache, body), True
 
-    async def _prioritize(self, body: bytes) -> tuple[bytes, bool]:
+    async def _prioritize(self, _: web.Request, body: bytes) -> tuple[bytes, bool]:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._judge, answers.prioritize, self._fit_cache, body), True
 
-    async def _preempt(self, body: bytes) -> tuple[bytes, bool]:
+    async def _preempt(self, _: web.Request, body: bytes) -> tuple[bytes, bool]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, answers.preempt, self._fit_cache, body), True
+        return await loop.run_in_executor(self._preemption, answers.preempt, self._fit_cache, body), True
 
-    async def _bind(self, body: bytes) -> tuple[bytes, bool]:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, answers.bind, self._binder, body)
+    async def _bind(self, request: web.Request, body: bytes) -> tuple[bytes, bool]:
+        asked = answers.bind_request(body)
+
+        def gone() -> bool:
+            return request.transport is None or request.transport.is_closing()
+
+        try:
+            return await self._turns.run(asked.namespace, partial(answers.bind, self._binder, asked), gone)
+        except DriverError as error:
+            return answers.not_bound(asked, error), False
 
     async def _elsewhere(self, request: web.Request, body: bytes, state: State) -> web.Response:
         """Forward a request to the leader."""
