@@ -34,6 +34,9 @@ from dra_driver.util.text import ranges
 TRIES: Final = 4
 """Bindings sent for one request of the scheduler: a pod may change while it is bound."""
 
+SLOW_SECONDS: Final = 1.0
+"""A namespace where it takes longer to learn what became of a Binding comes last: a webhook hangs."""
+
 NEWS_SECONDS: Final = 30.0
 """If a bound pod has not appeared in the watch for so long, it is read from the API server."""
 
@@ -82,11 +85,18 @@ class Binder:
         """UIDs of pods that are currently being bound."""
         self._unanswered: dict[str, BindRequest] = {}
         """Requests whose Binding may still be carried out, by UID of the pod."""
+        self._slow: dict[str, float] = {}
+        """By namespace, when it last took long to resolve one of them (monotonic clock)."""
 
     @property
     def uncertain(self) -> bool:
         """Whether a write is under way or got no answer."""
         return bool(self._unanswered or self._busy)
+
+    def require_idle(self, uid: str) -> None:
+        """Raises DriverError if the pod of that UID is being bound."""
+        if uid in self._busy:
+            raise DriverError("the pod is already being bound", remedy="it is retried")
 
     def bind(self, request: BindRequest) -> None:
         """Bind a pod; also succeeds if it is bound there already. Raises DriverError."""
@@ -110,14 +120,24 @@ class Binder:
         raise DriverError(f"pod {request.key} has changed {TRIES} times while it was bound", remedy="it is retried")
 
     def reconcile(self) -> None:
-        """Resolve Bindings without an answer, and bound pods that the watch has not delivered. Raises nothing."""
-        for uid, request in list(self._unanswered.items()):
+        """Resolve Bindings without an answer, and bound pods that the watch has not delivered. Raises nothing.
+
+        The first that takes long ends the round, and its namespace comes last in the next ones.
+        """
+        unanswered = list(self._unanswered.items())
+        spaces = {request.namespace for _, request in unanswered}
+        self._slow = {name: when for name, when in self._slow.items() if name in spaces}
+        for uid, request in sorted(unanswered, key=lambda item: self._slow.get(item[1].namespace, 0.0)):
+            began = time.monotonic()
             try:
                 with self._alone(uid):
                     if uid in self._unanswered:
                         self._settle(request)
             except DriverError as error:
                 log.info("pod %s: %s", request.key, error)
+            if (now := time.monotonic()) - began > SLOW_SECONDS:
+                self._slow[request.namespace] = now
+                break
         for uid, chosen in self._cluster.unconfirmed(time.monotonic() - NEWS_SECONDS):
             try:
                 self._confirm(uid, chosen)
@@ -253,8 +273,7 @@ class Binder:
     def _alone(self, uid: str) -> Iterator[None]:
         """Serialize requests for one pod."""
         with self._guard:
-            if uid in self._busy:
-                raise DriverError("the pod is already being bound", remedy="it is retried")
+            self.require_idle(uid)
             self._busy.add(uid)
         try:
             yield

@@ -463,6 +463,7 @@ class ExtenderServer:
             return request.transport is None or request.transport.is_closing()
 
         try:
+            self._binder.require_idle(asked.uid)
             return await self._turns.run(asked.namespace, partial(answers.bind, self._binder, asked), gone)
         except DriverError as error:
             return answers.not_bound(asked, error), False

@@ -76,6 +76,33 @@ def test_a_pod_that_is_bound_again_before_the_watch_tells_of_it_keeps_its_device
     transport.close()
 
 
+def test_bindings_without_an_answer_are_resolved_though_a_webhook_hangs_on_those_of_one_namespace(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binding, "SLOW_SECONDS", 0.5)
+    keys = [("hangs", "h0"), ("hangs", "h1"), ("hangs", "h2"), ("good", "g0"), ("good", "g1")]
+    for namespace, name in keys:
+        server.store.create("pods", pod_document(name) | {"metadata": {"namespace": namespace, "name": name}})
+    transport, cluster = server.transport(), Cluster()
+    cluster.nodes_listed(Collection(transport, NODES).list_all()[0])
+    cluster.pods_listed(Collection(transport, PODS).select(pod_of)[0], time.monotonic())
+    binder = Binder(transport, cluster, lambda: True)
+    for namespace, name in keys:
+        server.drop(1, path=BINDING)
+        server.fail(503, 1, method="GET", path=f"/pods/{name}$")
+        uid = server.store.get("pods", f"{namespace}/{name}")["metadata"]["uid"]
+        with pytest.raises(DriverError, match="is not known"):
+            binder.bind(BindRequest(namespace, name, uid, "n"))
+    server.delay(1.0, 3, method="PATCH", path="/namespaces/hangs/")
+    for _ in keys:
+        binder.reconcile()
+    order = [request.path.rpartition("/")[2] for request in server.requests if request.method == "PATCH"]
+    assert order == ["h0", "g0", "g1", "h1", "h2"]
+    assert not binder.uncertain
+    assert cluster.counts()["taken_cores"] == 0
+    transport.close()
+
+
 def test_a_bind_that_never_arrived_is_sent_again(server: ApiServer, one: Extender) -> None:
     item = add_pod(server, "p", limits(4))
     server.drop(1, path=BINDING)
