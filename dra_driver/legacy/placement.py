@@ -118,10 +118,23 @@ class Packing:
             return None
         for packed in _packings(busy, groups, iter(range(MAX_STEPS))):
             found = {**chosen, **packed}
-            rooms = {item: self._room(taken, item, found) for item in inits}
-            if all(rooms.values()):
+            rooms = self._rooms(taken, inits, found)
+            if rooms is not None:
                 return found | rooms
         return None
+
+    def _rooms(self, taken: int, inits: list[int], chosen: Mapping[int, int]) -> dict[int, int] | None:
+        """The first free set for each of some init containers; None if there is none for one of them.
+
+        That one becomes the first of ``inits``: the next packing most likely leaves it no room either.
+        """
+        found = {}
+        for position, item in enumerate(inits):
+            found[item] = self._room(taken, item, chosen)
+            if not found[item]:
+                inits.insert(0, inits.pop(position))
+                return None
+        return found
 
     def _room(self, taken: int, item: int, chosen: Mapping[int, int]) -> int:
         """The first free set for a container; 0 if there is none."""
