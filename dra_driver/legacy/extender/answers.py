@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
 from dra_driver.legacy.extender.binding import Binder, BindRequest
+from dra_driver.legacy.extender.budget import TimeBudget
 from dra_driver.legacy.extender.cluster import Cluster
 from dra_driver.legacy.extender.preemption import victims
 from dra_driver.legacy.extender.wire import (
@@ -39,7 +40,11 @@ from dra_driver.legacy.rules import NodeHardware, score
 from dra_driver.util.errors import DriverError
 
 SHAPES: Final = 32
-"""Number of distinct pod requests whose results on all nodes are cached."""
+"""Number of distinct pod requests whose results on all nodes are cached. For one more, the namespace with the most
+gives one up."""
+
+ASKING: Final = 8
+"""Namespaces by which it is known who uses the results of a request; more would make no difference."""
 
 PREEMPTION_SECONDS: Final = 2.0
 """For one call; kube-scheduler waits five, and needs only one node."""
@@ -60,21 +65,25 @@ class Filtered:
         failed: nodes where it does not fit now, and why.
         lasting: nodes where it never fits, and why.
         unjudged: nodes that were not evaluated in time; they are when the pod is retried.
+        overdrawn: whether that is because the pod's namespace has used up its time.
     """
 
     fitting: list[str]
     failed: dict[str, str]
     lasting: dict[str, str]
     unjudged: list[str]
+    overdrawn: bool = False
 
 
 class _CachedFits:
     """Cached results of one pod request, by kind of node and by node."""
 
-    __slots__ = ("_packings", "_shape", "refusals", "scores")
+    __slots__ = ("_packings", "_shape", "namespaces", "refusals", "scores")
 
     def __init__(self, shape: PodRequest) -> None:
         self._shape = shape
+        self.namespaces: set[str] = set()
+        """Whose pods have asked for it."""
         self._packings: dict[NodeHardware, Packing] = {}
         self.refusals: dict[str, DoesNotFit | None] = {}
         self.scores: dict[str, int] = {}
@@ -93,11 +102,15 @@ class FitCache:
     Args:
         cluster: the view of the cluster.
         seconds: how long one call may spend on nodes that are not cached.
+        clock: seconds of a monotonic clock.
     """
 
-    def __init__(self, cluster: Cluster, seconds: float = JUDGE_SECONDS) -> None:
+    def __init__(
+        self, cluster: Cluster, seconds: float = JUDGE_SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._cluster = cluster
         self._seconds = seconds
+        self._judging, self._preempting = TimeBudget(clock), TimeBudget(clock)
         self._cached: OrderedDict[PodRequest, _CachedFits] = OrderedDict()
         cluster.touched = self._forget
 
@@ -107,17 +120,17 @@ class FitCache:
         with self._cluster.lock:
             return [len(cached.refusals) for cached in self._cached.values()]
 
-    def filter(self, names: Iterable[str], requests: PodRequest) -> Filtered:
-        """The nodes where a pod fits."""
+    def filter(self, names: Iterable[str], requests: PodRequest, namespace: str) -> Filtered:
+        """The nodes where a pod of that namespace fits."""
         found = Filtered([], {}, {}, [])
-        with self._cluster.lock:
-            cached, until = self._cached_for(requests), time.monotonic() + self._seconds
+        with self._cluster.lock, self._judging.spell(namespace, self._seconds) as spell:
+            cached = self._cached_for(requests, namespace)
             refusals = cached.refusals
             for name in names:
                 try:
                     refusal = refusals[name]
                 except KeyError:
-                    if time.monotonic() > until:
+                    if not spell.has_time():
                         found.unjudged.append(name)
                         continue
                     refusal = self._fit(name, cached)
@@ -127,22 +140,22 @@ class FitCache:
                     found.lasting[name] = refusal.text
                 else:
                     found.failed[name] = refusal.text
-        return found
+        return replace(found, overdrawn=spell.overdrawn)
 
-    def scores(self, names: Iterable[str], requests: PodRequest) -> list[tuple[str, int]]:
+    def scores(self, names: Iterable[str], requests: PodRequest, namespace: str) -> list[tuple[str, int]]:
         """How well each node packs, 0 to 10; 0 also if there was no time to evaluate it."""
         found: list[tuple[str, int]] = []
-        with self._cluster.lock:
-            cached, until = self._cached_for(requests), time.monotonic() + self._seconds
+        with self._cluster.lock, self._judging.spell(namespace, self._seconds) as spell:
+            cached = self._cached_for(requests, namespace)
             for name in names:
                 score_ = cached.scores.get(name)
                 if score_ is None:
-                    score_ = 0 if time.monotonic() > until else self._judge(name, cached)
+                    score_ = self._judge(name, cached) if spell.has_time() else 0
                 found.append((name, score_))
         return found
 
     def victims(
-        self, proposed: Mapping[str, Sequence[str]], requests: PodRequest, priority: int
+        self, proposed: Mapping[str, Sequence[str]], requests: PodRequest, priority: int, namespace: str
     ) -> dict[str, list[str]]:
         """The UIDs of the pods to evict for a pod, by node, for as many nodes as time allows.
 
@@ -150,27 +163,39 @@ class FitCache:
             proposed: what kube-scheduler would evict, by node.
             requests: of the pod.
             priority: of the pod.
+            namespace: of the pod.
         """
-        end = time.monotonic() + PREEMPTION_SECONDS
         found: dict[str, list[str]] = {}
-        for name, uids in proposed.items():
-            tenancy = self._cluster.tenancy(name)
-            if time.monotonic() >= end:
-                break
-            chosen = tenancy and victims(tenancy, requests, priority, uids, lambda: time.monotonic() < end)
-            if chosen:
-                found[name] = chosen
+        with self._preempting.spell(namespace, PREEMPTION_SECONDS) as spell:
+            for name, uids in proposed.items():
+                tenancy = self._cluster.tenancy(name)
+                if not spell.has_time():
+                    break
+                chosen = tenancy and victims(tenancy, requests, priority, uids, spell.has_time)
+                if chosen:
+                    found[name] = chosen
         return found
 
-    def _cached_for(self, requests: PodRequest) -> _CachedFits:
+    def _cached_for(self, requests: PodRequest, namespace: str) -> _CachedFits:
         shape = _shape(requests)
         found = self._cached.get(shape)
         if found is None:
             found = self._cached[shape] = _CachedFits(shape)
         self._cached.move_to_end(shape)
-        if len(self._cached) > SHAPES:
-            self._cached.popitem(last=False)
+        if len(found.namespaces) < ASKING:
+            found.namespaces.add(namespace)
+        while len(self._cached) > SHAPES:
+            self._give_up_one()
         return found
+
+    def _give_up_one(self) -> None:
+        """The namespace with the most requests in the cache gives up the one that was asked for longest ago."""
+        counts = Counter(namespace for cached in self._cached.values() for namespace in cached.namespaces)
+        greediest, _ = counts.most_common(1)[0]
+        shape, cached = next(item for item in self._cached.items() if greediest in item[1].namespaces)
+        cached.namespaces.discard(greediest)
+        if not cached.namespaces:
+            del self._cached[shape]
 
     def _fit(self, name: str, cached: _CachedFits) -> DoesNotFit | None:
         seen = self._cluster.look(name)
@@ -215,18 +240,18 @@ log = logging.getLogger(__name__)
 def filter_(fit_cache: FitCache, body: bytes) -> bytes:
     """Answer ``filter``: which of the candidates have room for the pod."""
     args = decode_args(body)
-    nodes = named_nodes(args)
+    nodes, namespace = named_nodes(args), args.pod.metadata.namespace
     try:
         requests = requests_of(args.pod)
     except DriverError as error:
         # Given as the reason on every node: the pod's event shows it, and the scheduler waits for a change of the pod.
         found, requests = Filtered([], {}, dict.fromkeys(nodes, _sentence(error)), []), ()
     else:
-        found = fit_cache.filter(nodes, requests) if requests else Filtered(list(nodes), {}, {}, [])
+        found = fit_cache.filter(nodes, requests, namespace) if requests else Filtered(list(nodes), {}, {}, [])
     _report(args, requests, found, len(nodes))
     if found.unjudged and not found.fitting:
         # An error, so that the scheduler retries the pod within seconds instead of minutes.
-        return encode(FilterResult(error=_unfinished(len(found.unjudged), len(nodes))))
+        return encode(FilterResult(error=_unfinished(found, len(nodes), namespace)))
     late = dict.fromkeys(found.unjudged, "There was no time to check the node")
     result = FilterResult(failed_nodes=found.failed | late, failed_and_unresolvable_nodes=found.lasting)
     if args.node_names is not None:
@@ -245,7 +270,8 @@ def prioritize(fit_cache: FitCache, body: bytes) -> bytes:
         requests = requests_of(args.pod)
     except DriverError:
         requests = ()
-    scores = fit_cache.scores(nodes, requests) if requests else [(name, 0) for name in nodes]
+    namespace = args.pod.metadata.namespace
+    scores = fit_cache.scores(nodes, requests, namespace) if requests else [(name, 0) for name in nodes]
     return encode([HostPriority(name, score) for name, score in scores])
 
 
@@ -260,8 +286,8 @@ def preempt(fit_cache: FitCache, body: bytes) -> bytes:
     if not requests:
         return encode(PreemptionResult(proposed))
     by_count = {name: [pod.uid for pod in item.pods or ()] for name, item in proposed.items()}
-    found = fit_cache.victims(by_count, requests, args.pod.spec.priority or 0)
     meta = args.pod.metadata
+    found = fit_cache.victims(by_count, requests, args.pod.spec.priority or 0, meta.namespace)
     log.info(
         "POD %s/%s may evict others in %d of %d nodes%s",
         *(meta.namespace, meta.name, len(found), len(proposed)),
@@ -315,10 +341,14 @@ def _report(args: Args, requests: PodRequest, found: Filtered, candidates: int) 
     )
 
 
-def _unfinished(unjudged: int, candidates: int) -> str:
+def _unfinished(found: Filtered, candidates: int, namespace: str) -> str:
+    unjudged = len(found.unjudged)
+    text = f"the pod fits on none of {candidates - unjudged} nodes, and there was no time to check {unjudged} others"
+    if not found.overdrawn:
+        return f"{text}; they are checked when the pod is retried"
     return (
-        f"the pod fits on none of {candidates - unjudged} nodes, and there was no time to check {unjudged} others; "
-        "they are checked when the pod is retried"
+        f"{text}: for the pods of namespace {namespace} the extender has used more than a tenth of its time; they are "
+        "checked when the pod is retried later; give pods there fewer different requests for Neuron devices and cores"
     )
 
 

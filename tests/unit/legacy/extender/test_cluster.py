@@ -11,6 +11,7 @@ import pytest
 from dra_driver.legacy.annotations import ALLOCATION, DEVICES, IDS, OF, ContainerShare, write
 from dra_driver.legacy.extender import answers
 from dra_driver.legacy.extender.answers import SHAPES, FitCache
+from dra_driver.legacy.extender.budget import BURST_SECONDS, FREE_SECONDS, SHARE
 from dra_driver.legacy.extender.cluster import Choice, Cluster
 from dra_driver.legacy.extender.wire import CapacityNode, LimitsPod, pod_of
 from dra_driver.legacy.resource_requests import ContainerRequest, Role
@@ -210,16 +211,16 @@ def test_a_choice_made_under_another_logical_core_size_takes_its_devices() -> No
 
 def test_verdicts_follow_every_change_and_remember_a_bounded_number_of_requests(cluster: Cluster) -> None:
     fit_cache = FitCache(cluster, seconds=60.0)
-    assert fit_cache.filter(["n", "gone"], REQUESTS).fitting == ["n"]
+    assert fit_cache.filter(["n", "gone"], REQUESTS, "a").fitting == ["n"]
     for name in ("p", "q", "r", "s"):
-        assert fit_cache.filter(["n"], REQUESTS).fitting == ["n"]
+        assert fit_cache.filter(["n"], REQUESTS, "a").fitting == ["n"]
         choose(cluster, name)
-    assert fit_cache.filter(["n"], REQUESTS).fitting == []
+    assert fit_cache.filter(["n"], REQUESTS, "a").fitting == []
     cluster.give_up("r")
-    assert fit_cache.filter(["n"], REQUESTS).fitting == ["n"]
+    assert fit_cache.filter(["n"], REQUESTS, "a").fitting == ["n"]
     for count in range(1, 2 * SHAPES):
-        fit_cache.filter(["n"], (ContainerRequest("main", Role.MAIN, NeuronResource.CORE, count),))
-    assert fit_cache.filter(["n"], REQUESTS).fitting == ["n"]
+        fit_cache.filter(["n"], (ContainerRequest("main", Role.MAIN, NeuronResource.CORE, count),), "a")
+    assert fit_cache.filter(["n"], REQUESTS, "a").fitting == ["n"]
     assert len(fit_cache.remembered) == SHAPES
 
 
@@ -237,7 +238,7 @@ def test_nodes_for_which_there_is_no_time_are_no_verdict_but_an_error_that_bring
     found = msgspec.json.decode(answers.filter_(hasty, asked("n", "m")))
     assert list(found) == ["Error"]
     golden(found["Error"])
-    assert dict(hasty.scores(["n", "m"], REQUESTS)) == {"n": 0, "m": 0}
+    assert dict(hasty.scores(["n", "m"], REQUESTS, "a")) == {"n": 0, "m": 0}
     assert hasty.remembered == [0]
 
 
@@ -253,6 +254,99 @@ def test_nodes_that_fit_are_given_though_there_was_no_time_for_others(cluster: C
     golden(sorted(set(tries[0]["FailedNodes"].values())))
     assert set(tries[0]["NodeNames"]) | set(tries[0]["FailedNodes"]) == set(names)
     assert tries[-1]["NodeNames"] == names, "what was judged once is remembered"
+
+
+class Clock:
+    """Each look at it takes ``step`` seconds."""
+
+    def __init__(self) -> None:
+        self.now, self.step = 1000.0, 0.0
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def shapes(number: int, first: int = 1) -> list[tuple[ContainerRequest, ...]]:
+    """Distinct requests, none of which is ``REQUESTS``."""
+    return [
+        (ContainerRequest("main", Role.MAIN, NeuronResource.CORE, count),) for count in range(first, first + number)
+    ]
+
+
+NODES = [f"n{number}" for number in range(100)]
+
+
+def asked_in(namespace: str, devices: int) -> bytes:
+    containers = [{"name": "main", "resources": {"limits": {"aws.amazon.com/neuron": str(devices)}}}]
+    item = {"metadata": {"namespace": namespace, "name": "p"}, "spec": {"containers": containers}}
+    return msgspec.json.encode({"Pod": item, "NodeNames": NODES})
+
+
+def test_a_namespace_whose_pods_take_long_to_judge_keeps_others_waiting_no_longer_than_its_share(
+    cluster: Cluster,
+) -> None:
+    cluster.nodes_listed([node(name) for name in NODES])
+    clock = Clock()
+    fit_cache = FitCache(cluster, clock=clock)
+    clock.step = 1 / 64
+    told: list[str] = []
+    for devices in range(17, 117):  # they fit nowhere
+        found = msgspec.json.decode(answers.filter_(fit_cache, asked_in("greedy", devices)))
+        told.append(found.get("Error", ""))
+    assert clock.now < 1000 + BURST_SECONDS / (1 - SHARE) + 100 * 5 * clock.step
+    golden(told[0], "the time of a call")
+    golden(told[-1], "the time of the namespace")
+    # Its prioritize does no more, and another namespace has all its time.
+    assert {score for _, score in fit_cache.scores(NODES, REQUESTS, "greedy")} == {0}
+    assert len(fit_cache.filter(NODES, REQUESTS, "modest").fitting) == 7
+    clock.step = 0.0
+    clock.now += BURST_SECONDS / SHARE
+    assert len(fit_cache.filter(NODES, REQUESTS, "greedy").fitting) == len(NODES), "it has time again"
+
+
+def test_calls_that_judge_little_use_up_nothing(cluster: Cluster) -> None:
+    clock = Clock()
+    fit_cache = FitCache(cluster, clock=clock)
+    clock.step = FREE_SECONDS / 4
+    for request in shapes(10_000):
+        assert not fit_cache.filter(["n"], request, "a").unjudged
+
+
+def test_a_namespace_whose_preemption_takes_long_leaves_time_to_others(cluster: Cluster) -> None:
+    clock = Clock()
+    fit_cache = FitCache(cluster, clock=clock)
+    for name in ("p", "q", "r", "s"):
+        cluster.pod_changed(pod(name, 2, "n", row="pqrs".index(name)))
+    proposed = {"n": ["p"]}
+    clock.step = 2 * BURST_SECONDS
+    assert fit_cache.victims(proposed, REQUESTS, 5, "greedy") == proposed
+    clock.step = 0.0
+    assert fit_cache.victims(proposed, REQUESTS, 5, "greedy") == {}
+    assert fit_cache.victims(proposed, REQUESTS, 5, "modest") == proposed
+    assert fit_cache.filter(["n"], REQUESTS, "greedy").failed, "it has its time to see where pods fit"
+
+
+def test_a_namespace_with_many_kinds_of_pods_does_not_drop_the_results_of_others(cluster: Cluster) -> None:
+    clock = Clock()
+    fit_cache = FitCache(cluster, clock=clock)
+    own = {"a": [REQUESTS, *shapes(7)], "b": [REQUESTS, *shapes(7, 8)]}
+    # The greedy one asked for it first, and has used it since.
+    fit_cache.filter(["n"], REQUESTS, "greedy")
+    for namespace, requests in own.items():
+        for request in requests:
+            fit_cache.filter(["n"], request, namespace)
+    for request in shapes(3 * SHAPES, 1000):
+        fit_cache.filter(["n"], request, "greedy")
+    assert len(fit_cache.remembered) == SHAPES
+    clock.step = 2 * BURST_SECONDS
+    fit_cache.filter(["gone"], REQUESTS, "spent")
+    clock.step = 0.0
+    # It has no time for what is not cached.
+    assert fit_cache.filter(["n"], shapes(1, 500)[0], "spent").unjudged
+    for requests in own.values():
+        for request in requests:
+            assert not fit_cache.filter(["n"], request, "spent").unjudged
 
 
 def test_usage_maps_are_due_after_changes_only(cluster: Cluster) -> None:
