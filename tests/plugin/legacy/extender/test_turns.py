@@ -124,8 +124,8 @@ class Crowd:
         self.begun: list[str] = []
         stack.callback(self.end_all)
 
-    def begin(self, name: str, number: int = 1) -> list[asyncio.Task[None]]:
-        gate = self._gates[name] = threading.Event()
+    def begin(self, name: str, number: int = 1, ended_as: str = "") -> list[asyncio.Task[None]]:
+        gate = self._gates[ended_as or name] = threading.Event()
 
         def work() -> None:
             self.begun.append(name)
@@ -191,13 +191,15 @@ def test_slow_namespaces_have_one_thread_each_and_half_of_them_together(monkeypa
         crowd.end_all()
         await asyncio.gather(*tasks)
         crowd.begun.clear()
-        tasks = [task for name in slow for task in crowd.begin(name, 3)]
+        tasks = [task for name in slow for task in crowd.begin(name, ended_as=f"first of {name}")]
+        tasks += [task for name in slow for task in crowd.begin(name, 2)]
         await come_true(lambda: len(crowd.begun) == turns.THREADS // 2)
+        await asyncio.sleep(0.05)
         monkeypatch.setattr(turns, "SLOW_SECONDS", FOR_EVER)
         await asyncio.gather(*prompt(them, "other", 5))
         assert crowd.begun == slow[: turns.THREADS // 2], "one of each"
         # They take turns: as one ends, the next namespace begins.
-        crowd.end(slow[0])
+        crowd.end(f"first of {slow[0]}")
         await come_true(lambda: slow[turns.THREADS // 2] in crowd.begun)
         crowd.end_all()
         await asyncio.gather(*tasks)

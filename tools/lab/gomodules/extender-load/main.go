@@ -128,7 +128,12 @@ func ask(cluster *Cluster, client *http.Client, task Task) (Result, error) {
 	}
 	for call := range task.Warm + task.Calls {
 		if call == 0 || task.Containers > 0 {
-			args := map[string]any{"Pod": pod("asked", "", limits(task, call), nil), "Nodes": nil, "NodeNames": names}
+			asked := pod("asked", "", limits(task, call), nil)
+			if task.Containers > 0 {
+				// One alone would soon have used up its share of the extender's time.
+				asked.Metadata.Namespace = fmt.Sprintf("%s-%d", namespace, call)
+			}
+			args := map[string]any{"Pod": asked, "Nodes": nil, "NodeNames": names}
 			if body, err = json.Marshal(args); err != nil {
 				return Result{}, err
 			}
