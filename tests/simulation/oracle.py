@@ -118,6 +118,7 @@ def remains(node: Node, *, plugin: bool) -> Iterator[str]:
     ``plugin``: whether a device plugin offers the chips.
     """
     yield from _offer(node, plugin=plugin)
+    yield from _layers(node)
     devices = {uid: names for pod in node.kubelet.pods.values() for uid, names in pod.names.items()}
     whole = {uid for uid, names in devices.items() if _chips(node, names) <= node.present}
     in_use = _in_use(node)
@@ -200,11 +201,6 @@ def _offer(node: Node, *, plugin: bool) -> Iterator[str]:
         for chip in _chips(node, [name]):
             if node.ails(chip) or chip not in node.present:
                 yield f"{name} is on offer to everybody, and chip {chip} is ill or gone"
-    layer = node.server.store.get("nodes", NAME)["metadata"]["labels"].get(LAYER_LABEL)
-    for name, device in offered.items():
-        published = device["attributes"].get(LAYER, {}).get("string")
-        if name.startswith("neuron-device-") and published != layer:
-            yield f"{name} is on offer with the layer {published!r}, and the Node's label is {layer!r}"
     on_offer = {part for name in open_to_all for part in node.parts(name)}
     if plugin:
         if free := open_to_all - held:
@@ -215,6 +211,15 @@ def _offer(node: Node, *, plugin: bool) -> Iterator[str]:
     for chip in node.present:
         if not node.ails(chip) and not any(part[0] == chip for part in on_offer):
             yield f"chip {chip} is well, and no device of it is on offer: {sorted(offered)}"
+
+
+def _layers(node: Node) -> Iterator[str]:
+    """What is published is what the Node's labels say now."""
+    layer = node.server.store.get("nodes", NAME)["metadata"]["labels"].get(LAYER_LABEL)
+    for name, device in node.offered().items():
+        published = device["attributes"].get(LAYER, {}).get("string")
+        if name.startswith("neuron-device-") and published != layer:
+            yield f"{name} is on offer with the layer {published!r}, and the Node's label is {layer!r}"
 
 
 def _repels(device: Object) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +33,7 @@ from h2.settings import SettingCodes
 
 from dra_driver.kube.kubelet.api import podresources_v1_pb2 as api
 from dra_driver.kube.kubelet.client import CallError
+from dra_driver.util import runtime
 from dra_driver.util.text import one_line
 
 SOCKET: Final = "pod-resources/kubelet.sock"
@@ -309,7 +309,7 @@ class _Reader:
 
 def _reply(path: Path, seconds: float) -> Iterator[bytes]:
     """What kubelet answers, over a connection of its own, as it arrives. Raises CallError, at the end at the latest."""
-    deadline = time.monotonic() + seconds
+    deadline = runtime.monotonic() + seconds
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(seconds)
@@ -342,7 +342,7 @@ def _exchange(connection: socket.socket, path: Path, deadline: float) -> Iterato
     ended = False
     while not ended:
         connection.sendall(http.data_to_send())
-        if (left := deadline - time.monotonic()) <= 0:
+        if (left := deadline - runtime.monotonic()) <= 0:
             raise TimeoutError
         connection.settimeout(left)
         data = connection.recv(_READ_BYTES)

@@ -7,7 +7,7 @@ next ones is tried.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,13 +28,13 @@ REPAIR, HEALTH, HOST, LABELS = "repairing what claims left", "health stream", "r
 
 
 @contextmanager
-def node_of(kind: str, seed: int = 1, **labels: str) -> Iterator[Node]:
+def node_of(kind: str, partitions: str | None = None) -> Iterator[Node]:
     with (
         tempfile.TemporaryDirectory(dir=DIRECTORY, prefix="sim-") as name,
-        simulated_node(Path(name), kind, seed=seed) as simulated,
+        simulated_node(Path(name), kind, seed=1) as simulated,
     ):
         watch_over(simulated)
-        simulated.label(**{LAYER_LABEL: "nn-1", PARTITIONS_LABEL: None, **labels})
+        simulated.label(**{LAYER_LABEL: "nn-1", PARTITIONS_LABEL: partitions})
         yield simulated
 
 
@@ -95,7 +95,7 @@ def test_what_the_former_instance_wrote_last_of_a_claim_does_not_stay(node: Node
 
 
 def test_a_claim_is_prepared_with_what_the_host_is_like_when_its_pods_are_known() -> None:
-    with node_of(CORES, **{PARTITIONS_LABEL: "core"}) as node:
+    with node_of(CORES, "core") as node:
         begin(node)
         node.allocate(node.free_devices()[0])
         node.pass_time(5.0)
@@ -103,7 +103,6 @@ def test_a_claim_is_prepared_with_what_the_host_is_like_when_its_pods_are_known(
         pod = node.allocate(node.free_devices()[0])
         node.pass_time(5.0)
         assert PREPARE in node.scheduler.held
-        assert not pod.running
         node.renumber(241)
         node.pass_time(12.0)
         goes_on(node, PREPARE)
@@ -114,30 +113,27 @@ def test_a_claim_is_prepared_with_what_the_host_is_like_when_its_pods_are_known(
 
 def test_repair_leaves_alone_what_was_prepared_since_it_looked_at_the_host(node: Node) -> None:
     begin(node)
-    instance = node.instances[0].agent
-    assert instance is not None
-    read = node.disk.on_read
 
     def hold(thread: str, path: str) -> None:
         if thread == REPAIR and path.endswith("neuron3/dev"):
-            node.disk.on_read = read
-            node.scheduler.held[REPAIR] = 0
+            node.scheduler.held.setdefault(REPAIR, 0)
 
     node.disk.on_read = hold
     node.pass_time(61.0)
-    assert REPAIR in node.scheduler.held
+    node.disk.on_read = lambda _, __: None
     node.renumber(241)
     node.pass_time(12.0)
     pod = node.allocate("neuron-device-1")
     node.pass_time(3.0)
     assert pod.running
+    assert REPAIR in node.scheduler.held
     goes_on(node, REPAIR)
     node.pass_time(3.0)
     assert {major for numbers in node.kubelet.specs().values() for major, _ in numbers} == {241}
 
 
 def test_what_is_prepared_while_claims_are_listed_stays_on_offer() -> None:
-    with node_of(CORES, **{PARTITIONS_LABEL: "chip"}) as node:
+    with node_of(CORES, "chip") as node:
         begin(node)
         stops_at_request(node, SLICES, "GET", "/resourceclaims", answered=False)
         (device,) = node.free_devices()
@@ -200,6 +196,9 @@ def test_a_claim_that_is_prepared_around_the_write_of_its_refusal_is_called_read
     node.end(former, force=False, keep_claim=True)
     node.pass_time(5.0)
     assert former.gone
+    node.kill(node.instances[0])  # the next one knows nothing of the claim
+    node.start()
+    node.pass_time(130.0)
     offer("4")
     node.pass_time(5.0)
     stops_at_request(node, CLAIMS, "PATCH", "/status", answered=False)
@@ -225,12 +224,26 @@ def test_a_claim_that_is_prepared_around_the_write_of_its_refusal_is_called_read
     assert not unrest(node)
 
 
+@pytest.mark.parametrize("seam", range(24))
+def test_a_claim_that_is_prepared_while_a_pass_of_repair_ends_says_so(node: Node, seam: int) -> None:
+    begin(node)
+    node.pass_time(44.0)
+    node.scheduler.held |= {REPAIR: seam, CLAIMS: 0}
+    node.pass_time(10.0)
+    pod = node.allocate("neuron-device-1")
+    node.pass_time(5.0)
+    goes_on(node, REPAIR)
+    node.pass_time(5.0)
+    goes_on(node, CLAIMS)
+    node.pass_time(5.0)
+    assert pod.running
+    assert not unrest(node)
+
+
 @contextmanager
 def node_without_server(kind: str, partitions: str) -> Iterator[Node]:
     """Its driver has started before the API server answers."""
-    with node_of(kind, **{PARTITIONS_LABEL: partitions}) as node:
-        node.labelled[PARTITIONS_LABEL].discard(None)
-        node.labelled[LAYER_LABEL].discard(None)
+    with node_of(kind, partitions) as node:
         node.server.mood.away = True
         node.kubelet.start()
         yield node
@@ -287,7 +300,7 @@ def test_what_the_host_shows_while_claims_are_listed_is_published(node: Node, se
 @pytest.mark.parametrize("seam", range(60))
 @pytest.mark.parametrize("news", ["label", "plugin", "ill"])
 def test_news_that_comes_while_the_first_offer_is_made_is_in_it(news: str, seam: int) -> None:
-    with node_of(CORES, **{PARTITIONS_LABEL: "chip"}) as node:
+    with node_of(CORES, "chip") as node:
         node.kubelet.start()
         node.scheduler.held[HOST] = seam
         node.start()
