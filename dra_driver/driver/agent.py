@@ -155,7 +155,6 @@ class NodeAgent:
             policy=SlicePolicy(shared_counters=settings.shared_counters),
         )
 
-        self._present: bool | None = None
         self._node_status = NodeStatusWriter(
             api, settings.node_name, COMPONENT, present_label=settings.present_label == "on", labels=[LABELS]
         )
@@ -298,8 +297,7 @@ class NodeAgent:
         # If turned off, the labels are removed: an outdated id would lead pods to the wrong server.
         labelled = self._settings.ultraserver_labels == "on"
         self._node_status.label(LABELS, labels(inventory.ultraserver) if labelled else {})
-        self._present = chips_present(inventory)
-        self._node_status.want(NodeHealth(), self._present)
+        self._node_status.want(NodeHealth(), chips_present(inventory))
         # An instance before this one may have told of faults: what is published first must not take that back.
         self._health_watch.decided.wait(HEALTH_PATIENCE)
         # Without the labels some attributes would be missing now and appear later: two writes, and claims that select
@@ -328,7 +326,7 @@ class NodeAgent:
             log.info("%s hosts do not have %s, so it is not offered", inventory.instance_type or "these", word)
 
     def _on_health(self, chips: NodeHealth) -> None:
-        self._node_status.want(chips, self._present)
+        self._node_status.want(chips, None)  # whether there are chips, the inventory alone tells
         self._device_health.set(self._devices_now())
         self._offering.health(chips)
         if self._claim_status is not None:
@@ -413,7 +411,7 @@ class NodeAgent:
     def _on_plugin_pods(self) -> None:
         if not self._offering.begun:
             self._host.rescan(hand_over=True)
-        self._offering.plugin(self._device_plugin)
+        self._offering.renew()
 
     # Health and metrics
 

@@ -180,7 +180,7 @@ class Offering(DeviceSource):
         self.renew()
 
     def plugin(self, offers: str) -> None:
-        """A device plugin offers this of the node (``exclusion.plugin_offers``), or its pods have changed."""
+        """A device plugin offers this of the node (``exclusion.plugin_offers``)."""
         self._device_plugin = offers
         self.renew()
 
@@ -190,7 +190,7 @@ class Offering(DeviceSource):
         self.renew()
 
     def renew(self) -> None:
-        """Time has passed, or what is asked for has changed."""
+        """Time has passed, or what is asked for has changed: pods of a device plugin, too."""
         with self._lock:  # the first offer may be in the making, without what has changed
             begun = self.begun
         if begun:

@@ -29,7 +29,7 @@ from tests.simulation.scheduler import Killed, Life, Scheduler
 _EFFECTS = ("open", "write", "fsync", "replace", "unlink", "ftruncate")
 """Of ``os``: something may happen before each."""
 _SHARED: Final = {
-    NodeAgent: frozenset({"_labels", "_scans_to_publish"}),
+    NodeAgent: frozenset({"_labels", "_scans_to_publish", "_device_plugin"}),
     ContainerWatch: frozenset({"plugin_pods"}),
     _Claim: frozenset({"known", "due"}),
     Offering: frozenset({"_wanted", "_health", "_inventory", "_device_plugin", "_kubelet_problem", "_kept"}),
@@ -45,6 +45,8 @@ class Disk:
     def __init__(self, scheduler: Scheduler) -> None:
         self.on_read: Callable[[str, str], None] = lambda _, __: None
         """Called with the thread and the path before a file of the host is read."""
+        self.on_access: Callable[[str, str], None] = lambda _, __: None
+        """Called with the thread and the field after one that threads share was read or set."""
         self._scheduler = scheduler
         self._open: dict[int, Life] = {}
         self._locks: dict[int, int] = {}
@@ -92,6 +94,7 @@ class Disk:
         return put
 
     def _access(self, owner: object, name: str) -> None:
+        self.on_access(self._scheduler.name, name)
         key = (id(owner), name)
         self._accesses[key] = self._accesses.get(key, 0) + 1
         self._scheduler.pause(lambda: self._accesses[key])

@@ -386,7 +386,7 @@ class DevicePluginAgent:
             self._sick = unhealthy(health)
             if inventory is not None:
                 self._take(inventory)
-        self._node_status.want(health, None if inventory is None else chips_present(inventory))
+        self._node_status.want(health, None)  # whether there are chips, the inventory alone tells
 
     def _on_nodes(self, nodes: list[Node]) -> None:
         for node in nodes:

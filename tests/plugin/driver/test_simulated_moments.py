@@ -24,6 +24,7 @@ CORES = "trn2.3xlarge"
 """Of one chip, whose cores can be had one by one."""
 PREPARE, SLICES, CLAIMS = "NodePrepareResources", "publishing slices", "writing to its claims"
 REPAIR, HEALTH, HOST, LABELS = "repairing what claims left", "health stream", "reading the host", "watching own node"
+PODS = "asking kubelet which containers have devices"
 """Names of threads."""
 
 
@@ -275,6 +276,41 @@ def test_a_scan_is_published_as_the_label_says_as_soon_as_it_is_published(seam: 
         node.server.mood.away = False
         node.pass_time(25.0)
         goes_on(node, LABELS)
+
+
+@pytest.mark.parametrize("seam", range(12))
+def test_news_while_another_label_changes_publishes_nothing_that_the_label_does_not_say(seam: int) -> None:
+    with node_of(CORES, "core") as node:
+        begin(node)
+        node.ail(0, ill=True)
+        node.pass_time(20.0)
+        node.scheduler.held[LABELS] = seam
+        node.label(**{LAYER_LABEL: "nn-2"})
+        node.ail(0, ill=False)
+        node.pass_time(60.0)
+        goes_on(node, LABELS)
+        node.pass_time(60.0)
+        assert not violations(node)
+        assert not list(remains(node, plugin=False))
+
+
+def test_a_device_plugin_that_comes_while_its_pods_are_read_is_known_at_once(node: Node) -> None:
+    begin(node)
+
+    def hold(thread: str, field: str) -> None:
+        if (thread, field) == (PODS, "_device_plugin"):
+            node.scheduler.held.setdefault(PODS, 0)
+
+    node.disk.on_access = hold
+    node.kubelet.plugin_pods["legacy"] = (3,)
+    node.pass_time(70.0)
+    node.disk.on_access = lambda _, __: None
+    assert node.scheduler.held
+    node.change_node(lambda item: item["status"].update(allocatable={"aws.amazon.com/neuron": "4"}))
+    node.pass_time(5.0)
+    goes_on(node, PODS)
+    node.pass_time(3.0)
+    assert not node.free_devices()
 
 
 @pytest.mark.parametrize("seam", range(8))
