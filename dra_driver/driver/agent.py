@@ -102,8 +102,6 @@ class NodeAgent:
         """Why kubelet's version keeps from the offer what no claim holds, or ""; None: the Node is not known yet."""
         self._scans_to_publish = False
         """Of the scanning thread: labels, and pods of a device plugin, may become known while it reads the host."""
-        self._device_plugin = ""
-        """What the Node's status says that a device plugin offers."""
         self._plugin_problem = ""
         """Why chips are held back because of one, as told last."""
         self._operations = Operations()
@@ -400,18 +398,13 @@ class NodeAgent:
         self._offering.kubelet(problem)
 
     def _look_at_plugin(self, node: Node) -> None:
-        before, self._device_plugin = self._device_plugin, plugin_offers(node)
-        if self._device_plugin == before:
-            return
-        if self._device_plugin:
-            self._offering.plugin(self._device_plugin)
-        # Of one that is gone, pods keep their chips; and after a restart of kubelet it may be back in a moment.
-        self._containers.ask_later()
+        if self._offering.plugin(plugin_offers(node)):
+            self._containers.ask_later()
 
     def _on_plugin_pods(self) -> None:
         if not self._offering.begun:
             self._host.rescan(hand_over=True)
-        self._offering.renew()
+        self._offering.plugin_pods_known()
 
     # Health and metrics
 

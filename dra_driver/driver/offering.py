@@ -84,8 +84,10 @@ class Offering(DeviceSource):
         """By the label of this node, else by the setting for all; None: nothing in particular."""
         self._label_problem = ""
         self._kubelet_problem = ""
+        self._latest_plugin = ""
+        """What a device plugin offers of the node, as the Node's status says."""
         self._device_plugin = ""
-        """What a device plugin offers of the node, or did until a moment ago; ""."""
+        """The same, or what it did until a moment ago."""
         self._inventory: NodeInventory | None = None
         """What is published follows from it; None: nothing may be published yet."""
         self._completed: NodeInventory | None = None
@@ -179,9 +181,24 @@ class Offering(DeviceSource):
         self._kubelet_problem = problem
         self.renew()
 
-    def plugin(self, offers: str) -> None:
-        """A device plugin offers this of the node (``exclusion.plugin_offers``)."""
-        self._device_plugin = offers
+    def plugin(self, offers: str) -> bool:
+        """A device plugin offers this of the node (``exclusion.plugin_offers``); whether that is news.
+
+        One that offers nothing any more counts as before until its pods are known: they keep their chips, and after a
+        restart of kubelet it may be back in a moment.
+        """
+        with self._lock:
+            if offers == self._latest_plugin:
+                return False
+            self._latest_plugin = offers
+            self._device_plugin = offers or self._device_plugin
+        self.renew()
+        return True
+
+    def plugin_pods_known(self) -> None:
+        """It is known, or has changed, which pods have chips from a device plugin."""
+        with self._lock:  # in one step: a plugin may come in this moment
+            self._device_plugin = self._latest_plugin
         self.renew()
 
     def health(self, chips: NodeHealth) -> None:
@@ -190,7 +207,7 @@ class Offering(DeviceSource):
         self.renew()
 
     def renew(self) -> None:
-        """Time has passed, or what is asked for has changed: pods of a device plugin, too."""
+        """Time has passed, or what is asked for has changed."""
         with self._lock:  # the first offer may be in the making, without what has changed
             begun = self.begun
         if begun:

@@ -29,10 +29,12 @@ from tests.simulation.scheduler import Killed, Life, Scheduler
 _EFFECTS = ("open", "write", "fsync", "replace", "unlink", "ftruncate")
 """Of ``os``: something may happen before each."""
 _SHARED: Final = {
-    NodeAgent: frozenset({"_labels", "_scans_to_publish", "_device_plugin"}),
+    NodeAgent: frozenset({"_labels", "_scans_to_publish"}),
     ContainerWatch: frozenset({"plugin_pods"}),
     _Claim: frozenset({"known", "due"}),
-    Offering: frozenset({"_wanted", "_health", "_inventory", "_device_plugin", "_kubelet_problem", "_kept"}),
+    Offering: frozenset(
+        {"_wanted", "_health", "_inventory", "_device_plugin", "_latest_plugin", "_kubelet_problem", "_kept"}
+    ),
 }
 """Fields that one thread writes and another reads without a lock of both: something may happen after each access."""
 _QUIET_READS = 0.02

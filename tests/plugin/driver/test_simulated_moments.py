@@ -298,7 +298,7 @@ def test_a_device_plugin_that_comes_while_its_pods_are_read_is_known_at_once(nod
     begin(node)
 
     def hold(thread: str, field: str) -> None:
-        if (thread, field) == (PODS, "_device_plugin"):
+        if (thread, field) == (PODS, "_latest_plugin"):
             node.scheduler.held.setdefault(PODS, 0)
 
     node.disk.on_access = hold
