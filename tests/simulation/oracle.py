@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from dra_driver.driver.resourceslices.devices import RETIRED
 from dra_driver.driver.settings import PARTITIONS_LABEL
 from dra_driver.neuron.health import condition
 from dra_driver.neuron.names import DRIVER_NAME
@@ -119,6 +120,7 @@ def remains(node: Node, *, plugin: bool) -> Iterator[str]:
     """
     yield from _offer(node, plugin=plugin)
     yield from _layers(node)
+    yield from _retired(node)
     devices = {uid: names for pod in node.kubelet.pods.values() for uid, names in pod.names.items()}
     whole = {uid for uid, names in devices.items() if _chips(node, names) <= node.present}
     in_use = _in_use(node)
@@ -211,6 +213,15 @@ def _offer(node: Node, *, plugin: bool) -> Iterator[str]:
     for chip in node.present:
         if not node.ails(chip) and not any(part[0] == chip for part in on_offer):
             yield f"chip {chip} is well, and no device of it is on offer: {sorted(offered)}"
+
+
+def _retired(node: Node) -> Iterator[str]:
+    """What is no longer wanted is on offer only as long as claims hold it; they are asked for every ten minutes."""
+    held = {device for devices in node.allocations().values() for device in devices}
+    held |= {name for pod in node.kubelet.pods.values() for names in pod.names.values() for name in names}
+    for name, device in node.offered().items():
+        if name not in held and any(taint["key"] == RETIRED for taint in device.get("taints") or ()):
+            yield f"{name} is on offer as long as a claim holds it, and none does"
 
 
 def _layers(node: Node) -> Iterator[str]:
