@@ -91,7 +91,9 @@ def test_who_has_waited_for_too_long_is_told_to_ask_again(
     assert server.count("POST", "/p1/binding$") == 0
 
 
-def test_what_nobody_waits_for_any_more_is_not_carried_out(server: ApiServer, one: Extender) -> None:
+def test_what_nobody_waits_for_any_more_is_not_carried_out(
+    server: ApiServer, one: Extender, caplog: pytest.LogCaptureFixture
+) -> None:
     with hanging(server, one, 1, 1) as (first,):
         meta = add(server, "hangs-0", "left")["metadata"]
         body = {"PodName": "left", "PodNamespace": "hangs-0", "PodUID": meta["uid"], "Node": "n"}
@@ -104,6 +106,7 @@ def test_what_nobody_waits_for_any_more_is_not_carried_out(server: ApiServer, on
     assert first.result() == ""
     assert one.bind(add(server, "hangs-0", "next"), "n") == ""
     assert server.count("POST", "/left/binding$") == 0
+    golden([message for message in caplog.messages if "hangs-0/left" in message])
 
 
 def test_preemption_waits_for_no_binding(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
