@@ -179,6 +179,33 @@ class History:
         self.node.kubelet.start()
         return True
 
+    def kubelet_is_replaced(self, pick: int) -> bool:
+        """By a version that stops calling drivers after a while, or by one that does not."""
+        self.node.kubelet.kill()
+        self.node.supported = not self.node.supported
+        version = "v1.37.1" if self.node.supported else "v1.34.1"
+        self.node.pass_time((0.1, 3.0, 20.0)[pick % 3])
+        self.node.change_node(lambda node: node["status"].update(nodeInfo={"kubeletVersion": version}))
+        self.node.kubelet.start()
+        return True
+
+    def settings_change(self, pick: int) -> bool:
+        """Of all drivers: they are restarted."""
+        choices = (*PARTITIONS.get(self.node.kind.name, ("chip", "chip.group", "chip.node")), None)
+        self.node.partitions = choices[pick % len(choices)]
+        return self.driver_restarts(pick)
+
+    def disk_is_full(self, _: int) -> bool:
+        self.node.disk.full = True
+        self.troubled = True
+        return True
+
+    def disk_has_room(self, _: int) -> bool:
+        if not self.node.disk.full:
+            return False
+        self.node.disk.full = False
+        return True
+
     def driver_is_killed(self, pick: int) -> bool:
         instances = self.node.instances
         if not instances:
@@ -301,6 +328,7 @@ class History:
         """All that the driver needs is there, and nothing happens for a while."""
         node = self.node
         node.server.mood = Mood()
+        node.disk.full = False
         node.scheduler.fair = True
         if not node.kubelet.alive:
             node.kubelet.start()
@@ -313,9 +341,9 @@ class History:
         self.troubled = self.updated = False
         self._check(unrest(node))
         node.pass_time(PASS_SECONDS)
-        if any(remains(node, plugin=self.plugin)):
+        if any(remains(node, plugin=self.plugin or not node.supported)):
             node.pass_time(HOUR_SECONDS)
-        self._check([*unrest(node), *remains(node, plugin=self.plugin)])
+        self._check([*unrest(node), *remains(node, plugin=self.plugin or not node.supported)])
         before = len(node.server.writes)
         node.pass_time(15.0)
         self._check([f"nothing changes, and this is written: {row}" for row in node.server.writes[before:]])
@@ -351,6 +379,10 @@ EVENTS: Final = {
     "module_is_loaded_anew": 1,
     "reboot": 0.5,
     "kubelet_restarts": 2,
+    "kubelet_is_replaced": 0.5,
+    "settings_change": 0.5,
+    "disk_is_full": 0.7,
+    "disk_has_room": 1.5,
     "driver_is_killed": 2,
     "driver_restarts": 1,
     "driver_is_updated": 2,

@@ -80,6 +80,10 @@ class Node:
         self.reused: set[str] = set()
         """Claims that were allocated anew while kubelet took them for prepared, and so does not have them prepared."""
         self.major = MAJOR
+        self.partitions: str | None = None
+        """What the next instance of the driver is set to offer on all nodes."""
+        self.supported = True
+        """Whether kubelet is a version that goes on calling drivers."""
         self.number = 0
         self._write_host()
         self.server.api.add_node(NAME, labels={INSTANCE_TYPE_LABEL: instance_type})
@@ -317,6 +321,8 @@ class Node:
             "plugins_dir": str(self.root / "kubelet/plugins"),
             "host_root": str(self.host),
         }
+        if self.partitions is not None:
+            options["partitions"] = self.partitions
         settings = kubelet_plugin.settings(kubelet_plugin.effective(options, {}))
         return replace(settings, health_port=-1, metrics_port=-1, node_address="")
 

@@ -1,7 +1,7 @@
 """Where the driver's code meets the kernel: its files, its locks between processes, the host's files, and threads.
 
 The real files of a directory on a tmpfs are used. Between any two effects somebody else may go on, or the instance may
-be killed; then nothing that it still does has an effect. No write fails, and what was written is not lost.
+be killed; then nothing that it still does has an effect. What was written is not lost.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class Disk:
         """Called with the thread and the path before a file of the host is read."""
         self.on_access: Callable[[str, str], None] = lambda _, __: None
         """Called with the thread and the field after one that threads share was read or set."""
+        self.full = False
+        """Whether nothing can be written but what takes no room."""
         self._scheduler = scheduler
         self._open: dict[int, Life] = {}
         self._locks: dict[int, int] = {}
@@ -138,6 +140,8 @@ class Disk:
             if writes:
                 self._scheduler.pause(lambda: self._effects)
                 self._effects += 1
+                if self.full and (name == "write" or (name == "open" and self._scheduler.random.random() < 0.5)):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             else:
                 self._scheduler.check()
             result = real(*arguments, **options)

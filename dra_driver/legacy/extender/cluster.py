@@ -478,7 +478,8 @@ class Followers:
 
     def stop(self) -> None:
         """Stop without waiting: what a thread delivers from now on is ignored."""
-        self._over = True
+        with self._cluster.lock:
+            self._over = True
         for reflector in self._reflectors:
             reflector.stop(0)
 
@@ -502,20 +503,25 @@ class Followers:
         return pod if pod.counts else None
 
     def _pods_listed(self, items: list[ExtenderPod]) -> None:
-        if not self._over:
-            self._cluster.pods_listed(items, self._started)
+        self._deliver(lambda: self._cluster.pods_listed(items, self._started))
 
     def _pod_changed(self, event: WatchEvent[LimitsPod]) -> None:
-        if event.object is not None and not self._over:
-            self._cluster.pod_changed(event.object, gone=event.type == "DELETED")
+        pod, gone = event.object, event.type == "DELETED"
+        if pod is not None:
+            self._deliver(lambda: self._cluster.pod_changed(pod, gone=gone))
 
     def _nodes_listed(self, items: list[CapacityNode]) -> None:
-        if not self._over:
-            self._cluster.nodes_listed(items)
+        self._deliver(lambda: self._cluster.nodes_listed(items))
 
     def _node_changed(self, event: WatchEvent[CapacityNode]) -> None:
-        if event.object is not None and not self._over:
-            self._cluster.node_changed(event.object, gone=event.type == "DELETED")
+        node, gone = event.object, event.type == "DELETED"
+        if node is not None:
+            self._deliver(lambda: self._cluster.node_changed(node, gone=gone))
+
+    def _deliver(self, news: Callable[[], None]) -> None:
+        with self._cluster.lock:  # who waits for it while the term ends has nothing to say in the next one
+            if not self._over:
+                news()
 
 
 SETTLE_SECONDS: Final = 1.0

@@ -51,9 +51,9 @@ async def follow(
     """
     attempts = _Attempts(own, leader, keep, say)
     try:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(within) as limit:
             while True:
-                if await attempts.once():
+                if await attempts.once(limit):
                     return
                 await asyncio.sleep(RETRY_SECONDS)
     except TimeoutError:
@@ -74,8 +74,8 @@ class _Attempts:
         self._say = say
         self.last = "it was never reached"
 
-    async def once(self) -> bool:
-        """Whether the rank is stored; False if a retry is worthwhile."""
+    async def once(self, limit: asyncio.Timeout) -> bool:
+        """Whether the rank is stored; False if a retry is worthwhile. ``limit``: of the time for everything."""
         host, port = self._leader
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -92,6 +92,8 @@ class _Attempts:
             self._tell(f"the connection to the leader was lost: {str(error)[:300] or 'no sign of life'}")
             return False
         else:
+            # The leader, once it has the confirmation, waits for nobody any more: from here on it must not be too late.
+            limit.reschedule(None)
             self._keep(table)
             await _confirm(reader, writer)
             return True

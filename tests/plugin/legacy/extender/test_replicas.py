@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -149,4 +151,38 @@ def test_who_leads_no_more_writes_no_usage_maps_but_does_when_it_leads_again(
         assert server.count("PATCH", "/nodes/") == 1
     finally:
         followers.stop()
+        transport.close()
+
+
+def test_what_waits_to_be_delivered_when_a_term_ends_says_nothing_in_the_next_one(server: ApiServer) -> None:
+    arrived: set[threading.Thread] = set()
+
+    class Lock:
+        """The cluster's, which tells that somebody is about to take it."""
+
+        def __init__(self, lock: Any) -> None:
+            self._lock = lock
+
+        def __enter__(self) -> bool:
+            arrived.add(threading.current_thread())
+            return bool(self._lock.__enter__())
+
+        def __exit__(self, *error: object) -> None:
+            self._lock.__exit__(*error)
+
+    transport, cluster = server.transport(), Cluster()
+    cluster.begin()
+    cluster.lock = Lock(cluster.lock)  # type: ignore[assignment]
+    followers = Followers(transport, cluster)
+    with cluster.lock:
+        followers.start()
+        eventually(lambda: len(arrived) == 3, what="the lists of the old term, of pods and of nodes")
+        followers.stop()
+        cluster.begin()
+    try:
+        for worker in followers.workers:
+            worker.stop(30)
+        assert not cluster.knows("n")
+        assert not cluster.listed
+    finally:
         transport.close()

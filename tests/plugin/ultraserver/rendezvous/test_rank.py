@@ -442,6 +442,20 @@ def test_a_leader_that_talks_nonsense_is_asked_again(make: Make) -> None:
         assert outcome(worker) == "no?[2J"
 
 
+def test_a_rank_that_is_confirmed_when_the_time_ends_is_a_rank(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader has the confirmation and waits for nobody: a worker that failed now would never find it again."""
+    monkeypatch.setattr(worker_side, "CLOSING_SECONDS", 1.0)
+    group = make(2, 2)
+    worker = group.follow(1, within=0.9)
+    connection, _ = group.listener.accept()
+    with connection:
+        connection.settimeout(SOON)
+        assert connection.recv(MAX_HELLO_BYTES)
+        connection.sendall(line_of(Ranks([group.member(1), group.member(0)])))
+        assert worker.result(SOON) is None  # it has waited for the end of the connection, which does not come
+    assert 1 in group.kept
+
+
 # Names in DNS
 
 
