@@ -8,12 +8,12 @@ the reconciler compares. Every loop is a ``Worker``, and the health checks look 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.metadata import MetadataDirectory
-from dra_driver.driver.claims.model import PlanSettings
+from dra_driver.driver.claims.model import Plan, PlanSettings
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
@@ -25,7 +25,7 @@ from dra_driver.driver.offering import Offering
 from dra_driver.driver.resourceslices.controller import Desired, SliceController, SlicePolicy
 from dra_driver.driver.resourceslices.devices import is_ultraserver
 from dra_driver.driver.resourceslices.holders import Holders
-from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper, held_devices, prepared_devices
+from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper, core_sizes, held_devices, prepared_devices
 from dra_driver.driver.resourceslices.reconcile import DriverInstance
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS
 from dra_driver.driver.settings import PARTITIONS_LABEL, DriverSettings
@@ -189,7 +189,7 @@ class NodeAgent:
             settings.node_name,
             listed=lambda: claims_in_use(settings.plugins_dir.parent),
             metadata=metadata,
-            prepared=self._claim_status.catch_up if self._claim_status is not None else lambda _: None,
+            prepared=self._on_prepared,
         )
         self._containers = ContainerWatch(
             settings.plugins_dir.parent,
@@ -280,6 +280,11 @@ class NodeAgent:
             self._node_status.last_word(seconds)
 
     # Calls between the parts
+
+    def _on_prepared(self, plans: Sequence[Plan]) -> None:
+        self._offering.prepared(core_sizes(plans))
+        if self._claim_status is not None:
+            self._claim_status.catch_up(plans)
 
     def _known_labels(self) -> Mapping[str, str]:
         self._scans_to_publish = self._may_publish()  # first: labels that come meanwhile are none of this scan's then

@@ -163,6 +163,20 @@ class Offering(DeviceSource):
         """An instance before this one has prepared these devices, with the core sizes of cores: they stay."""
         self._kept = {name: KeptDevice(int(runtime.now()), core_size) for name, core_size in prepared.items()}
 
+    def prepared(self, devices: Mapping[str, int | None]) -> None:
+        """These are prepared now, with the core sizes of cores: none of them is missing in the offer.
+
+        A claim may have been allocated before kubelet deleted the slices, and prepared only after others were
+        published, by another setting.
+        """
+        with self._lock:
+            offered = {device.name for device in self.now.offer.devices}
+            missing = {name: size for name, size in devices.items() if name not in offered}
+            now = int(runtime.now())
+            kept = {**self._kept, **{name: KeptDevice(now, size) for name, size in missing.items()}}
+        if missing and self.begun:
+            self._make(kept=kept)
+
     def label(self, text: str | None) -> None:
         """The Node's label says this of what it is to offer; None: it has none. Counts from the next news on."""
         problem, wanted = "", self._settings.partitions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -93,12 +94,36 @@ class History:
         self.node.allocate(free[pick % len(free)])
         return True
 
+    def pod_with_several_devices(self, pick: int) -> bool:
+        chosen: list[str] = []
+        for _ in range(2 + pick % 2):
+            taken = {part for device in chosen for part in self.node.parts(device)}
+            free = [device for device in self.node.free_devices() if not self.node.parts(device) & taken]
+            if free:
+                chosen.append(free[pick % len(free)])
+        if not chosen:
+            return False
+        self.node.allocate(*chosen)
+        return True
+
+    def pod_watches_devices(self, pick: int) -> bool:
+        """With admin access: whether others have them or not."""
+        offered = sorted(self.node.offered())
+        if not offered:
+            return False
+        self.node.allocate(offered[pick % len(offered)], admin=True)
+        return True
+
     def pod_with_former_claim(self, pick: int) -> bool:
         free = self.node.free_devices()
-        idle = [claim for claim in self.node.claims() if not claim["status"].get("allocation")]
+        idle = [
+            claim
+            for claim in self.node.claims()
+            if not claim["status"].get("allocation") and claim["metadata"]["uid"] not in self.node.watching
+        ]
         if not free or not idle:
             return False
-        self.node.allocate(free[pick % len(free)], idle[pick % len(idle)])
+        self.node.allocate(free[pick % len(free)], claim=idle[pick % len(idle)])
         return True
 
     def pod_joins(self, pick: int) -> bool:
@@ -164,8 +189,14 @@ class History:
         self.node.renumber(240 + (self.node.major - 240 + 1 + pick % 3) % 5)
         return True
 
+    def power_fails(self, _: int) -> bool:
+        return self._reboot(power_fails=True)
+
     def reboot(self, _: int) -> bool:
-        self.node.reboot()
+        return self._reboot()
+
+    def _reboot(self, *, power_fails: bool = False) -> bool:
+        self.node.reboot(power_fails=power_fails)
         self.node.kubelet.start()
         self.node.start()
         return True
@@ -204,6 +235,38 @@ class History:
         if not self.node.disk.full:
             return False
         self.node.disk.full = False
+        return True
+
+    def checkpoint_file_is_spoiled(self, pick: int) -> bool:
+        files = self.node.checkpoint_files()
+        if not files:
+            return False
+        self.node.damaged.add(files[pick % len(files)].stem)
+        files[pick % len(files)].write_bytes((b"", b"{", bytes(64))[pick % 3])
+        return True
+
+    def checkpoint_file_is_removed(self, pick: int) -> bool:
+        files = self.node.checkpoint_files()
+        if not files:
+            return False
+        self.node.damaged.add(files[pick % len(files)].stem)
+        files[pick % len(files)].unlink()
+        return True
+
+    def checkpoint_directory_is_removed(self, _: int) -> bool:
+        files = self.node.checkpoint_files()
+        if not files:
+            return False
+        self.node.damaged |= {path.stem for path in files}
+        shutil.rmtree(self.node.state / "claims")
+        return True
+
+    def cdi_spec_is_removed(self, pick: int) -> bool:
+        specs = sorted(self.node.cdi.glob("*.json"))
+        if not specs:
+            return False
+        specs[pick % len(specs)].unlink()
+        self.node.spec_removed = self.node.scheduler.clock
         return True
 
     def driver_is_killed(self, pick: int) -> bool:
@@ -347,7 +410,7 @@ class History:
         before = len(node.server.writes)
         node.pass_time(15.0)
         self._check([f"nothing changes, and this is written: {row}" for row in node.server.writes[before:]])
-        node.scheduler.fair = node.kubelet.left_calls = False
+        node.scheduler.fair = False
         return True
 
     def step(self, step: Step) -> None:
@@ -366,6 +429,8 @@ class History:
 
 EVENTS: Final = {
     "pod": 8,
+    "pod_with_several_devices": 2,
+    "pod_watches_devices": 1,
     "pod_with_former_claim": 6,
     "pod_joins": 2,
     "pod_of_another_node_joins": 1,
@@ -378,11 +443,16 @@ EVENTS: Final = {
     "chip_is_back": 2,
     "module_is_loaded_anew": 1,
     "reboot": 0.5,
+    "power_fails": 0.5,
     "kubelet_restarts": 2,
     "kubelet_is_replaced": 0.5,
     "settings_change": 0.5,
     "disk_is_full": 0.7,
     "disk_has_room": 1.5,
+    "checkpoint_file_is_spoiled": 0.3,
+    "checkpoint_file_is_removed": 0.3,
+    "checkpoint_directory_is_removed": 0.2,
+    "cdi_spec_is_removed": 0.3,
     "driver_is_killed": 2,
     "driver_restarts": 1,
     "driver_is_updated": 2,

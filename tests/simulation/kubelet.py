@@ -167,8 +167,8 @@ class SimulatedKubelet:
         """What the driver says of each device."""
         self.prepared: dict[str, tuple[str, ...]] = {}
         """CDI names by UID of each claim that was prepared and not unprepared, as this kubelet knows."""
-        self.left_calls = False
-        """Whether a kubelet ended with calls under way, which may take effect after those of the next one."""
+        self.left: set[str] = set()
+        """Claims of calls under way when a kubelet ended: they may take effect after those of the next one."""
         self.unprepared: dict[str, float] = {}
         """When that was asked for last, by UID of the claim."""
         self._names: dict[str, tuple[str, ...]] = {}
@@ -197,7 +197,7 @@ class SimulatedKubelet:
 
     def kill(self) -> None:
         """End it; containers go on."""
-        self.left_calls = self.left_calls or any(plugin.calls for plugin in self.plugins if plugin.life.alive)
+        self.left |= self._calling
         self.scheduler.kill(self._life)
         for context in self._streams:
             context.active = False

@@ -77,6 +77,12 @@ class Node:
         """All values that a label of the Node has had."""
         self.instance_ended = -math.inf
         """When one of the driver did last."""
+        self.damaged: set[str] = set()
+        """Claims whose checkpoint file was spoiled or removed: the driver may know no more of them than their chips."""
+        self.spec_removed = -math.inf
+        """When somebody removed a CDI spec last."""
+        self.watching: set[str] = set()
+        """Claims with admin access, which have nothing for themselves."""
         self.reused: set[str] = set()
         """Claims that were allocated anew while kubelet took them for prepared, and so does not have them prepared."""
         self.major = MAJOR
@@ -94,6 +100,14 @@ class Node:
     @property
     def host(self) -> Path:
         return self.root / "host"
+
+    @property
+    def state(self) -> Path:
+        """The driver's directory."""
+        return self.root / "kubelet/plugins" / DRIVER_NAME
+
+    def checkpoint_files(self) -> list[Path]:
+        return sorted((self.state / "claims").glob("*.json"))
 
     def _write_host(self) -> None:
         write_host(self.host, self.kind, EmulationOptions())
@@ -143,8 +157,8 @@ class Node:
         path = self.chip_path(chip)
         return path.is_dir() and (path / "reset").read_text().strip() == "2"
 
-    def reboot(self) -> None:
-        """Containers, processes and what is on tmpfs are gone."""
+    def reboot(self, *, power_fails: bool = False) -> None:
+        """Containers, processes and what is on tmpfs are gone; with the power also what was not synced, it may be."""
         for instance in list(self.instances):
             self.kill(instance)
         if self.kubelet.alive:
@@ -153,6 +167,8 @@ class Node:
             pod.clear()
         for path in self.cdi.iterdir():
             path.unlink()
+        if power_fails:
+            self.disk.lose_power(self.state)
         self._put(BOOT_ID, str(uuid.UUID(int=self.random.getrandbits(128))))
         for chip in self.chips - self.present:
             self.bring_back(chip)
@@ -214,9 +230,14 @@ class Node:
                 found[claim["metadata"]["uid"]] = tuple(result["device"] for result in allocation["devices"]["results"])
         return found
 
+    def exclusive_allocations(self) -> dict[str, tuple[str, ...]]:
+        """The same, but of claims that only watch."""
+        return {uid: devices for uid, devices in self.allocations().items() if uid not in self.watching}
+
     def free_devices(self) -> list[str]:
         """What the scheduler could allocate now."""
-        taken = {part for devices in self.allocations().values() for device in devices for part in self.parts(device)}
+        held = {device for devices in self.exclusive_allocations().values() for device in devices}
+        taken = {part for device in held for part in self.parts(device)}
         return sorted(
             name
             for name, device in self.offered().items()
@@ -224,22 +245,36 @@ class Node:
             and not self.parts(name) & taken
         )
 
-    def allocate(self, device: str, claim: Object | None = None) -> Pod:
-        """A pod with a claim is scheduled to the node: a new claim, or one that is there without devices."""
+    def allocate(self, *devices: str, claim: Object | None = None, admin: bool = False) -> Pod:
+        """A pod with a claim is scheduled to the node: a new claim, or one that is there without devices.
+
+        ``admin``: the claim is for watching the devices, which others may have at the same time.
+        """
         self.number += 1
         pod = f"pod-{self.number}"
         pod_uid = str(uuid.UUID(int=self.random.getrandbits(128)))
+        results: list[Object] = [
+            {
+                "request": "r",
+                "driver": DRIVER_NAME,
+                "pool": NAME,
+                "device": device,
+                **({"adminAccess": True} if admin else {}),
+            }
+            for device in devices
+        ]
         if claim is None:
             uid = str(uuid.UUID(int=self.random.getrandbits(128)))
             claim = self.server.api.add_claim(
-                "default", f"claim-{self.number}", uid=uid, devices=[("r", device)], node=NAME, pods=[(pod, pod_uid)]
+                "default", f"claim-{self.number}", uid=uid, results=results, node=NAME, pods=[(pod, pod_uid)]
             )
+            if admin:
+                self.watching.add(uid)
         else:
             if claim["metadata"]["uid"] in self.kubelet.prepared:
                 self.reused.add(claim["metadata"]["uid"])
-            result = {"request": "r", "driver": DRIVER_NAME, "pool": NAME, "device": device}
             claim["status"] = {
-                "allocation": {"devices": {"results": [result], "config": []}},
+                "allocation": {"devices": {"results": results, "config": []}},
                 "reservedFor": [{"resource": "pods", "name": pod, "uid": pod_uid}],
             }
             claim = self.server.store.update("resourceclaims", f"default/{claim['metadata']['name']}", claim)

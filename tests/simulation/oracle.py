@@ -45,7 +45,7 @@ def watch_over(node: Node) -> None:
 
 def violations(node: Node) -> list[str]:
     """What must never be, at no moment."""
-    return [*node.wrong, *_shared_chips(node), *_foreign_chips(node)]
+    return [*node.wrong, *_shared_chips(node), *_foreign_chips(node), *_unreadable_files(node)]
 
 
 def _wrong_labels(node: Node, item: Object) -> Iterator[str]:
@@ -79,6 +79,7 @@ def _wrong_start(
     chips = _chips(node, names)
     now = node.scheduler.clock
     lately = any(now - node.changed.get(chip, -math.inf) < REPAIR_SECONDS for chip in chips)
+    lately = lately or now - node.spec_removed < REPAIR_SECONDS
     if numbers is None and not lately and chips <= node.present:
         yield f"{pod} starts, and no spec has its devices {', '.join(names)}"
     if now - node.renumbered > REPAIR_SECONDS and any(major != node.major for major, _ in numbers or ()):
@@ -90,10 +91,19 @@ def _shared_chips(node: Node) -> Iterator[str]:
     users: dict[tuple[int, int | None], tuple[str, str]] = {}
     for pod in node.kubelet.pods.values():
         for uid, names in pod.names.items():
+            if uid in node.watching:
+                continue
             for part in {part for name in names for part in node.parts(name)}:
                 other = users.setdefault(part, (uid, pod.name))
                 if other[0] != uid:
                     yield f"core {part} is in containers of {pod.name} and {other[1]}, which have different claims"
+
+
+def _unreadable_files(node: Node) -> Iterator[str]:
+    """A checkpoint file cannot be read that nobody but the driver has written."""
+    uids = {path.stem for path in (node.state / "quarantine").glob("*.json")} - node.damaged
+    if uids:
+        yield f"checkpoint files of {sorted(uids)} cannot be read"
 
 
 def _foreign_chips(node: Node) -> Iterator[str]:
@@ -128,14 +138,22 @@ def remains(node: Node, *, plugin: bool) -> Iterator[str]:
         uid, entries = claim["metadata"]["uid"], claim["status"].get("devices")
         # The entries stay for five minutes, and with them goes what the instance knows of a claim that it unprepared.
         forgotten = node.instance_ended > node.kubelet.unprepared.get(uid, -math.inf)
-        if entries and uid not in in_use and not forgotten:
+        # Nobody tells the driver which claims are used on other nodes alone.
+        elsewhere = uid in node.kubelet.left and claim["status"].get("reservedFor")
+        if entries and uid not in in_use and not forgotten and not elsewhere:
             yield f"claim {claim['metadata']['name']} is used by nobody here, and has the entries {entries}"
-    if left := _prepared(node) - in_use:
+        for item in entries or () if uid in devices and uid not in node.reused | node.damaged else ():
+            healthy = {of["type"]: of["status"] for of in item["conditions"]}.get("Healthy")
+            ill = any(node.ails(chip) or chip not in node.present for chip, _ in node.parts(item["device"]))
+            if not ill and healthy != "True":
+                yield f"device {item['device']} of claim {claim['metadata']['name']} is well, and it says: {healthy}"
+    if left := _prepared(node) - in_use - node.kubelet.left:
         yield f"claims of no pod are prepared: {sorted(left)}"
-    if hidden := whole - _claims_with_specs(node):
+    if hidden := whole - _claims_with_specs(node) - node.damaged:
         yield f"no spec shows the devices of {sorted(hidden)}"
     for name, numbers in node.kubelet.specs().items():
-        if any(major != node.major for major, _ in numbers):
+        damaged = name.rpartition("=")[2][:UUID_LENGTH] in node.damaged
+        if not damaged and any(major != node.major for major, _ in numbers):
             yield f"{name} has the numbers of a kernel module that is gone: {sorted(numbers)}, now {node.major}"
 
 
@@ -144,18 +162,18 @@ def _claims(node: Node) -> Iterator[str]:
     pods = node.kubelet.pods.values()
     in_use, prepared = _in_use(node), _prepared(node)
     running = {uid for pod in pods if pod.running for uid in pod.names}
-    if lost := running - prepared:
+    if lost := running - prepared - node.damaged:
         yield f"containers run with claims that the driver does not know: {sorted(lost)}"
     # What a call of a kubelet that has ended prepared after its successor's calls, a pass of repair unprepares.
-    if (left := prepared - in_use) and not node.kubelet.left_calls:
+    if left := prepared - in_use - node.kubelet.left:
         yield f"claims of no pod are prepared: {sorted(left)}"
-    if strange := _claims_with_specs(node) - prepared:
+    if strange := _claims_with_specs(node) - prepared - (node.damaged & in_use):
         yield f"specs are there for claims that are not prepared: {sorted(strange)}"
     for claim in node.claims():
         meta, status = claim["metadata"], claim["status"]
         entries = {item["device"]: item for item in status.get("devices") or ()}
         if meta["uid"] in running:
-            if meta["uid"] in node.reused:
+            if meta["uid"] in node.reused or meta["uid"] in node.damaged:
                 continue
             yield from _entries(node, meta["name"], status, entries)
         elif meta["uid"] not in in_use and entries and not status.get("reservedFor"):
@@ -188,8 +206,8 @@ def _entries(node: Node, claim: str, status: Object, entries: dict[str, Any]) ->
         if statuses.get("Ready") != "True" and _chips(node, [name]) <= node.present:
             yield f"claim {claim} is prepared, and says of {name}: {statuses}"
         ill = any(node.ails(chip) or chip not in node.present for chip, _ in node.parts(name))
-        if (statuses.get("Healthy") == "True") == ill:
-            yield f"device {name} of claim {claim} is {'ill' if ill else 'well'}, and the claim says: {statuses}"
+        if ill and statuses.get("Healthy") == "True":
+            yield f"device {name} of claim {claim} is ill, and the claim says: {statuses}"
 
 
 def _offer(node: Node, *, plugin: bool) -> Iterator[str]:

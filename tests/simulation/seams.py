@@ -1,7 +1,8 @@
 """Where the driver's code meets the kernel: its files, its locks between processes, the host's files, and threads.
 
 The real files of a directory on a tmpfs are used. Between any two effects somebody else may go on, or the instance may
-be killed; then nothing that it still does has an effect. What was written is not lost.
+be killed; then nothing that it still does has an effect. What was written is lost only with the power, where nobody had
+waited until it was on the disk.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 from unittest import mock
@@ -57,6 +60,10 @@ class Disk:
         """Descriptor that has it, by inode of the file."""
         self._effects = 0
         """So many, so far."""
+        self._contents: dict[int, bytes] = {}
+        """What a file had when it was synced last, by its inode."""
+        self._names: dict[str, dict[str, bytes]] = {}
+        """The files of a directory when it was synced last: what each had that was synced."""
         self._accesses: dict[tuple[int, str], int] = {}
         """So often was a field read or set."""
 
@@ -108,6 +115,37 @@ class Disk:
         for descriptor in [number for number, owner in self._open.items() if owner is life]:
             self._close(descriptor)
 
+    def lose_power(self, directory: Path) -> None:
+        """What is below a directory and was not synced may be there afterwards, or not, or in part."""
+        choice = self._scheduler.random.choice
+        for folder in sorted(path for path in (directory, *directory.rglob("*")) if path.is_dir()):
+            synced = self._names.get(str(folder), {})
+            now = {path.name: path for path in folder.iterdir() if stat.S_ISREG(path.lstat().st_mode)}
+            for name in sorted({*synced, *now}):
+                former, path = synced.get(name), folder / name
+                if name in now and path.read_bytes() == former:
+                    continue
+                content = choice((former, self._after_loss(path) if name in now else None))
+                if content is None:
+                    path.unlink(missing_ok=True)
+                else:
+                    path.write_bytes(content)
+
+    def _after_loss(self, path: Path) -> bytes:
+        """What a file has whose name is on the disk."""
+        data = path.read_bytes()
+        if self._contents.get(path.stat().st_ino) == data:
+            return data
+        return self._scheduler.random.choice((data, data[: len(data) // 2], bytes(len(data)), b""))
+
+    def _sync(self, descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.is_dir():
+            files_there = [child for child in path.iterdir() if stat.S_ISREG(child.lstat().st_mode)]
+            self._names[str(path)] = {child.name: self._contents.get(child.stat().st_ino, b"") for child in files_there}
+        else:
+            self._contents[os.fstat(descriptor).st_ino] = path.read_bytes()
+
     def _descriptors(self) -> ModuleType:
         """``os``, whose descriptors are closed at the end of their process."""
         proxy = ModuleType("os")
@@ -145,6 +183,8 @@ class Disk:
             else:
                 self._scheduler.check()
             result = real(*arguments, **options)
+            if name == "fsync":
+                self._sync(arguments[0])
             return self._keep(result) if name == "open" and (writes or arguments[1] & os.O_DIRECTORY) else result
 
         return effect

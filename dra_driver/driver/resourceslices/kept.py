@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dra_driver.driver.claims.checkpoint import Checkpoint
+from dra_driver.driver.claims.model import Plan
 from dra_driver.driver.resourceslices.devices import RETIRED, KeptDevice, shapes
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS
 from dra_driver.kube.api.resources import ResourceApi
@@ -166,11 +167,20 @@ def prepared_devices(checkpoint: Checkpoint) -> dict[str, int | None] | None:
     """
     try:
         with checkpoint.locked(runtime.monotonic() + HELD_PATIENCE) as held:
-            devices = [device for entry in held.entries.values() for device in entry.plan.devices]
+            plans = [entry.plan for entry in held.entries.values()]
     except DriverError as error:
         log.warning("it is not known which devices are prepared: %s", error)
         return None
-    return {device.device: max((len(node.cores) for node in device.nodes), default=0) or None for device in devices}
+    return core_sizes(plans)
+
+
+def core_sizes(plans: Iterable[Plan]) -> dict[str, int | None]:
+    """By name of each device of these claims, as ``prepared_devices``."""
+    return {
+        device.device: max((len(node.cores) for node in device.nodes), default=0) or None
+        for plan in plans
+        for device in plan.devices
+    }
 
 
 def held_devices(api: ResourceApi, checkpoint: Checkpoint, node_name: str) -> frozenset[str] | None:

@@ -333,6 +333,40 @@ def test_what_the_host_shows_while_claims_are_listed_is_published(node: Node, se
     assert not list(remains(node, plugin=False))
 
 
+def test_a_device_is_on_offer_that_was_allocated_before_the_slices_were_deleted_and_prepared_long_after() -> None:
+    with node_of(CORES, "chip") as node:
+        begin(node)
+        node.kubelet.kill()
+        pod = node.allocate("neuron-device-0")
+        node.kill(node.instances[0])
+        node.label(**{PARTITIONS_LABEL: "core"})
+        node.scheduler.held[f"pod {pod.name}"] = 0
+        node.kubelet.start()
+        node.start()
+        node.pass_time(15.0)
+        assert "neuron-device-0" not in node.offered(), "nobody has told the driver of the claim"
+        goes_on(node, f"pod {pod.name}")
+        node.pass_time(70.0)
+        assert pod.running
+        assert "neuron-device-0" in node.offered()
+        assert not list(remains(node, plugin=False))
+
+
+def test_no_checkpoint_file_is_unreadable_after_a_loss_of_power(node: Node) -> None:
+    begin(node)
+    pods = [node.allocate(f"neuron-device-{chip}") for chip in range(4)]
+    for _ in range(3):
+        node.pass_time(20.0)
+        assert all(pod.running for pod in pods)
+        node.reboot(power_fails=True)
+        node.start()
+        node.pass_time(5.0)
+        assert not violations(node)
+        node.kubelet.start()
+    node.pass_time(90.0)
+    assert not unrest(node)
+
+
 @pytest.mark.parametrize("seam", range(60))
 @pytest.mark.parametrize("news", ["label", "plugin", "ill"])
 def test_news_that_comes_while_the_first_offer_is_made_is_in_it(news: str, seam: int) -> None:
