@@ -20,7 +20,7 @@ from unittest import mock
 
 from dra_driver.driver.agent import NodeAgent
 from dra_driver.driver.claims import checkpoint
-from dra_driver.driver.claims.status_writer import _Claim
+from dra_driver.driver.claims.status_writer import ClaimStatusWriter
 from dra_driver.driver.device_use import ContainerWatch
 from dra_driver.driver.offering import Offering
 from dra_driver.neuron.health import watch
@@ -34,7 +34,7 @@ _EFFECTS = ("open", "write", "fsync", "replace", "unlink", "ftruncate")
 _SHARED: Final = {
     NodeAgent: frozenset({"_labels", "_scans_to_publish"}),
     ContainerWatch: frozenset({"plugin_pods"}),
-    _Claim: frozenset({"known", "due"}),
+    ClaimStatusWriter: frozenset({"_health_changed"}),
     Offering: frozenset(
         {"_wanted", "_health", "_inventory", "_device_plugin", "_latest_plugin", "_kubelet_problem", "_kept"}
     ),

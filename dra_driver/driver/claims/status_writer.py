@@ -6,9 +6,8 @@ go with the allocation, so an unprepare writes nothing; a claim that is still al
 loses them. A claim of which nothing is known, as all are after a start, is read first: a restart that changes nothing
 writes nothing.
 
-An API server that is away is asked again with back-off, by this thread alone. A webhook of a claim's namespace may let
-each write there hang: namespaces where one took long come after all others. Without the right to write, which the
-chart gives only with the policy that narrows it to the node's own claims, that is said once.
+Whose turn it is, and when, decides ``DesiredWriter``. Without the right to write, which the chart gives only with the
+policy that narrows it to the node's own claims, that is said once.
 """
 
 from __future__ import annotations
@@ -16,13 +15,15 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from dra_driver.driver.claims.model import Plan
 from dra_driver.driver.claims.status import Entries, Refusal, allocated, differs, entries, is_worse, own_entries
 from dra_driver.driver.write_budget import WriteBudget
-from dra_driver.kube.api.errors import ApiError, Unreachable
+from dra_driver.kube.api.desired import DesiredWriter, Outcome, Target, Waits
+from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.kube.objects.resource import ReportedClaim
@@ -30,7 +31,7 @@ from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
-from dra_driver.util.worker import Backoff, Worker
+from dra_driver.util.worker import Backoff
 
 MANAGER: Final = "neuron-dra-driver-claims"
 SETTLE_SECONDS: Final = 0.2
@@ -43,36 +44,24 @@ _NOT_ALLOCATED: Final = "must be an allocated device"
 """Part of the API server's answer (422) to an entry for another device."""
 FORMER_SECONDS: Final = 45.0
 """After the start, what claims say is read once more: the instance before may have written last."""
-SLOW_SECONDS: Final = 1.0
-"""Of a write, from which on its namespace comes last; and one without an answer after that says nothing of others."""
 FORGET_SECONDS: Final = 600.0
 """After that a refused claim is forgotten: kubelet, as long as it tries, reminds of it."""
+
+WAITS: Final = Waits(own=partial(Backoff, first=60.0, cap=1800.0), server=partial(Backoff, first=1.0, cap=60.0))
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Claim:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wanted:
     meta: ObjectMeta
-    wanted: Plan | Refusal | None
-    """None: it is unprepared, and is to have no entries."""
-    known: Entries | None
-    """What the API server has; None: not known."""
-    due: float
+    of: Plan | Refusal | None
+    """None: the claim is unprepared, and is to have no entries."""
     since: float
-    """When what is wanted became so."""
-    refused_at: float = -math.inf
-    """When a refusal was written last."""
-    backoff: Backoff = field(default_factory=lambda: Backoff(first=60.0, cap=1800.0))
+    """When that became so."""
 
 
-@dataclass(slots=True)
-class _SlowNamespace:
-    not_before: float = -math.inf
-    backoff: Backoff = field(default_factory=lambda: Backoff(first=30.0, cap=600.0))
-
-
-class ClaimStatusWriter:
+class ClaimStatusWriter(Target[str, _Wanted, Entries]):
     """The entries of one node's claims. All methods return at once; any thread may call them.
 
     Args:
@@ -97,211 +86,150 @@ class ClaimStatusWriter:
         self._health = health
         self._inventory = inventory
         self._clock = clock
-        self._lock = runtime.lock()
-        self._claims: dict[str, _Claim] = {}
         self._health_changed = False
         self._budget = WriteBudget()
-        self._backoff = Backoff(first=1.0, cap=60.0)
-        self._not_before = -math.inf
-        """Of all requests, while the API server is in trouble."""
-        self._slow: dict[str, _SlowNamespace] = {}
-        """Of the worker only: where the last write took long."""
+        self._refused: dict[str, float] = {}
+        """When a refusal was written last, by UID of the claim."""
         self._former_until = clock() + FORMER_SECONDS
-        self._told = False
+        self._warned = False
         """Whether the log has said that nothing is written."""
-        self.worker = Worker("writing to its claims", self._round, settle=SETTLE_SECONDS)
+        self._writer: DesiredWriter[str, _Wanted, Entries] = DesiredWriter(
+            "writing to its claims", self, WAITS, before_turn=self._follow, settle=SETTLE_SECONDS, clock=clock
+        )
+        self.worker = self._writer.worker
         """Writes; wherever it is stopped, the next start finds out what is missing."""
 
     def prepared(self, plan: Plan, seen: ReportedClaim | None) -> None:
         """A claim was prepared; ``seen``: as the API server had it just before."""
-        self._want(_meta(plan), plan, seen)
+        self._want(_meta(plan), plan, self._clock(), seen)
 
     def refused(self, claim: ReportedClaim, error: DriverError) -> None:
         """A claim was not prepared."""
         refusal = Refusal.of(claim, self._node_name, error)
         if refusal.devices:
-            self._want(claim.metadata, refusal, claim)
+            before = self._refused.get(claim.metadata.uid, -math.inf)
+            self._want(claim.metadata, refusal, max(self._clock(), before + REFUSAL_SECONDS), claim)
 
     def unprepared(self, claim: ObjectMeta, *, own_pod: bool) -> None:
         """A claim was unprepared, or was never prepared and is not wanted any more.
 
         One that was made for its pod (``own_pod``) goes with it; another may stay allocated.
         """
-        with self._lock:
-            if own_pod:
-                self._claims.pop(claim.uid, None)
-                return
-            now = self._clock()
-            self._claims[claim.uid] = _Claim(claim, None, None, now + LEFT_SECONDS, now)
-        self.worker.wake()  # so that it knows when that is due
+        if own_pod:
+            self._writer.forget(claim.uid)
+        else:
+            self._want(claim, None, self._clock() + LEFT_SECONDS)
 
     def catch_up(self, plans: Sequence[Plan]) -> None:
         """These are the claims that are prepared: those of which nothing is known are looked at."""
         now, uids = self._clock(), {plan.uid for plan in plans}
-        with self._lock:
-            for uid, claim in list(self._claims.items()):
-                outdated = isinstance(claim.wanted, Refusal) and now - claim.since > FORGET_SECONDS
-                if uid not in uids and (outdated or isinstance(claim.wanted, Plan)):
-                    del self._claims[uid]
-            unknown = [plan for plan in plans if plan.uid not in self._claims or self._claims[plan.uid].wanted is None]
-            for plan in unknown:
-                self._claims[plan.uid] = _Claim(_meta(plan), plan, None, now, now)
-            former_gone = now >= self._former_until
-            if former_gone:
-                self._former_until = math.inf
-                self._claims |= {
-                    uid: replace(claim, known=None, due=now)
-                    for uid, claim in self._claims.items()
-                    if claim.wanted is not None
-                }
-        if unknown or former_gone:
-            self.worker.wake()
+        known = {uid: wanted for uid, wanted, _ in self._writer.objects()}
+        for uid, wanted in known.items():
+            outdated = isinstance(wanted.of, Refusal) and now - wanted.since > FORGET_SECONDS
+            if uid not in uids and (outdated or isinstance(wanted.of, Plan)):
+                self._writer.forget(uid, wanted)
+        for plan in plans:
+            if plan.uid not in known or known[plan.uid].of is None:
+                self._want(_meta(plan), plan, now)
+        if now >= self._former_until:
+            self._former_until = math.inf
+            for uid, wanted in known.items():
+                if wanted.of is not None:
+                    self._writer.doubt(uid, now)
 
     def health_changed(self) -> None:
         """The chips are better or worse than before."""
         self._health_changed = True
         self.worker.wake()
 
-    def _want(self, meta: ObjectMeta, wanted: Plan | Refusal, seen: ReportedClaim | None) -> None:
-        now = self._clock()
-        with self._lock:
-            before = self._claims.get(meta.uid)
-            known = None if seen is None else own_entries(seen)
-            if before is not None and known is not None and (before.known is None or differs(before.known, known)):
-                known = None  # it may have been read before the last write
-            claim = self._claims[meta.uid] = _Claim(meta, wanted, known, now, now)
-            if before is not None:
-                claim.refused_at = before.refused_at
-            if isinstance(wanted, Refusal):
-                claim.due = max(now, claim.refused_at + REFUSAL_SECONDS)
-        self.worker.wake()
+    def _want(self, meta: ObjectMeta, of: Plan | Refusal | None, at: float, seen: ReportedClaim | None = None) -> None:
+        stored = None if seen is None else own_entries(seen)
+        wanted = _Wanted(meta, of, self._clock())
+        self._writer.want(meta.uid, wanted, namespace=meta.namespace, stored=stored, at=at)
+
+    def same(self, one: Entries, other: Entries) -> bool:
+        """See ``Target``."""
+        return not differs(one, other)
 
     # Worker thread
 
-    def _round(self) -> float:
+    def _follow(self) -> float:
+        """Have those claims written whose devices are better or worse now; the seconds until that is allowed."""
         changed, self._health_changed = self._health_changed, False
         health = self._health()
-        if health is None:
-            return 1.0
-        wait = self._follow(health) if changed else math.inf
-        while not self.worker.stopping:
-            now = self._clock()
-            with self._lock:
-                claims = [(self._turn(claim, now), claim) for claim in self._claims.values()]
-            if not claims:
-                return wait
-            (due, _, _), claim = min(claims, key=lambda item: item[0])
-            if due > now:
-                return min(wait, due - now)
-            self.worker.beat()
-            self._settle(claim, health)
-        return math.inf
-
-    def _turn(self, claim: _Claim, now: float) -> tuple[float, bool, float]:
-        """What is least comes first: when it can be written, now if that has come; is it slow there; since when."""
-        slow = self._slow.get(claim.meta.namespace)
-        due = max(claim.due, self._not_before, slow.not_before if slow is not None else -math.inf)
-        return max(due, now), slow is not None, claim.due
-
-    def _follow(self, health: NodeHealth) -> float:
-        """Have those claims written whose devices are better or worse now; the seconds until that is allowed."""
-        now, inventory = self._clock(), self._inventory()
-        with self._lock:
-            claims = list(self._claims.values())
-        changed, worse = [], False
-        for claim in claims:
-            if claim.wanted is None or claim.known is None:
-                continue
-            wanted = entries(claim.wanted, health, inventory, claim.known, 0)
-            if differs(claim.known, wanted):
-                changed.append(claim)
-                worse = worse or is_worse(claim.known, wanted)
         if not changed:
+            return math.inf
+        if health is None:
+            self._health_changed = True
+            return 1.0
+        now, inventory = self._clock(), self._inventory()
+        uids, worse = [], False
+        for uid, claim, stored in self._writer.objects():
+            if claim.of is None or stored is None:
+                continue
+            wanted = entries(claim.of, health, inventory, stored, 0)
+            if differs(stored, wanted):
+                uids.append(uid)
+                worse = worse or is_worse(stored, wanted)
+        if not uids:
             return math.inf
         wait = self._budget.wait(now, worse=worse)
         if wait > 0:
             self._health_changed = True
             return wait
         self._budget.note(now)
-        for claim in changed:
-            claim.due = min(claim.due, now)
+        for uid in uids:
+            self._writer.look(uid, now)
         return math.inf
 
-    def _settle(self, claim: _Claim, health: NodeHealth) -> None:
-        """Make one claim have what it is to have, or see to it that it is tried again."""
-        wanted, asked = claim.wanted, claim.known is None
-        began = self._clock()
+    def settle(self, key: str, value: _Wanted, stored: Entries | None) -> Outcome[Entries]:
+        """See ``Target``."""
+        health = self._health()
+        if health is None:
+            return Outcome(stored, again=1.0)
+        asked = stored is None
         try:
-            known = self._asked(claim) if claim.known is None else claim.known
-            made = (
-                entries(wanted, health, self._inventory(), known or (), runtime.now())
-                if known is not None and wanted is not None
-                else ()
-            )
-            if known is not None and differs(known, made):
-                self._api.apply_claim_devices(claim.meta, made, MANAGER)
-                claim.known = made  # before anybody can find the old one here, and take it for what is there
-                self._told = False
-                if isinstance(wanted, Refusal):
-                    claim.refused_at = self._clock()
+            known = self._asked(value.meta) if stored is None else stored
+            if known is None or (value.of is None and not known):
+                return self._over(value)
+            wanted = entries(value.of, health, self._inventory(), known, runtime.now()) if value.of is not None else ()
+            wrote = differs(known, wanted)
+            if wrote:
+                self._api.apply_claim_devices(value.meta, wanted, MANAGER)
         except ApiError as error:
-            self._failed(claim, error, asked=asked, slow=self._is_slow(claim, began))
-            return
-        finally:
-            with self._lock:
-                newer = self._claims.get(claim.meta.uid)
-                if newer is not None and newer is not claim:
-                    newer.known = None  # it may have been read before this write
-        self._backoff.reset()
-        self._is_slow(claim, began)
-        if known is None or wanted is None:
-            self._done(claim)
-            return
-        claim.known, claim.due = made, math.inf
-        claim.backoff.reset()
+            # Another UID (409), or allocated anew: what is there now decides.
+            replaced = error.status == 409 or _NOT_ALLOCATED in error.message
+            if error.object_missing or (asked and replaced):
+                return self._over(value)
+            if replaced:
+                return Outcome(None, again=0.0)
+            raise
+        if wrote:
+            self._warned = False
+            if isinstance(value.of, Refusal):
+                self._note_refusal(key)
+        return Outcome(wanted, wrote=wrote) if value.of is not None else self._over(value)
 
-    def _asked(self, claim: _Claim) -> Entries | None:
+    def _asked(self, meta: ObjectMeta) -> Entries | None:
         """What the API server has; None: no such claim is allocated here any more."""
-        stored = self._api.get_claim(claim.meta.namespace, claim.meta.name)
-        here = stored.metadata.uid == claim.meta.uid and allocated(stored, self._node_name)
+        stored = self._api.get_claim(meta.namespace, meta.name)
+        here = stored.metadata.uid == meta.uid and allocated(stored, self._node_name)
         return own_entries(stored) if here else None
 
-    def _is_slow(self, claim: _Claim, began: float) -> bool:
-        """Whether what began then took long; its namespace is remembered for that."""
-        slow = self._clock() - began > SLOW_SECONDS
-        if slow:
-            self._slow.setdefault(claim.meta.namespace, _SlowNamespace())
-        else:
-            self._slow.pop(claim.meta.namespace, None)
-        return slow
-
-    def _failed(self, claim: _Claim, error: ApiError, *, asked: bool, slow: bool) -> None:
-        # Another UID (409), or allocated anew: what is there now decides.
-        replaced = error.status == 409 or _NOT_ALLOCATED in error.message
-        if error.object_missing or (asked and replaced):
-            self._done(claim)
-        elif replaced:
-            claim.known = None
-        # 500 is also the answer where a webhook fails, or a claim would get too long: that is the claim's own trouble.
-        elif not error.of_a_webhook and (isinstance(error, Unreachable) or error.status == 429 or error.status > 500):
-            if slow:
-                namespace = self._slow[claim.meta.namespace]
-                namespace.not_before = self._clock() + namespace.backoff.next()
-            else:
-                self._not_before = self._clock() + self._backoff.next(error.retry_after)
-            claim.due = self._clock()  # after all others that are due: it may be this claim's own trouble
-        else:
-            claim.due = self._clock() + claim.backoff.next()
-            if not self._told:
-                log.warning("claims do not report their devices, because status.devices cannot be written: %s", error)
-            self._told = True
-
-    def _done(self, claim: _Claim) -> None:
+    def _over(self, wanted: _Wanted) -> Outcome[Entries]:
         """Nothing is to be written any more; one that is prepared is remembered, for else the next pass would ask."""
-        claim.due = math.inf
-        with self._lock:
-            if not isinstance(claim.wanted, Plan) and self._claims.get(claim.meta.uid) is claim:
-                del self._claims[claim.meta.uid]
+        return Outcome(over=not isinstance(wanted.of, Plan))
+
+    def _note_refusal(self, uid: str) -> None:
+        now = self._clock()
+        self._refused = {other: at for other, at in self._refused.items() if now - at < REFUSAL_SECONDS} | {uid: now}
+
+    def failed(self, key: str, error: DriverError, wait: float) -> None:  # noqa: ARG002 # one warning is for all
+        """See ``Target``."""
+        if self.concerns_object(error):
+            if not self._warned:
+                log.warning("claims do not report their devices, because status.devices cannot be written: %s", error)
+            self._warned = True
 
 
 def _meta(plan: Plan) -> ObjectMeta:

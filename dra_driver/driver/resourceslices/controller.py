@@ -50,6 +50,7 @@ from dra_driver.driver.resourceslices.reconcile import (
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS, Publication, TaintPolicy, bare, is_worse
 from dra_driver.driver.write_budget import WriteBudget
 from dra_driver.kube.api.codec import ServerVersion
+from dra_driver.kube.api.desired import DesiredWriter, Outcome, Target, Waits
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi, WatchEvent
 from dra_driver.kube.api.watch import WATCH_SECONDS, Reflector
@@ -294,8 +295,8 @@ class _Stopped(Exception):  # noqa: N818 # no error: ends the work in progress
     pass
 
 
-class SliceController:
-    """Publishes one node's pool.
+class SliceController(Target[str, None, None]):
+    """Publishes one node's pool: all its slices are one object to the ``DesiredWriter``.
 
     Args:
         api: the API server.
@@ -324,12 +325,17 @@ class SliceController:
         self._source = source = source or DeviceSource()
         self._policy = policy = policy or SlicePolicy()
         self._priority = InstancePriority(instance, policy.yield_seconds)
-        self._backoff = policy.backoff()
-        self._refusal_backoff = Backoff(cap=300.0)
-        self._news_backoff = Backoff(first=1.0, free=3)
-        self._last_news = 0.0
-
-        self._worker = Worker("publishing slices", self._round)
+        waits = Waits(
+            own=partial(Backoff, cap=300.0),
+            server=policy.backoff,
+            contest=partial(Backoff, first=1.0, free=3),
+            calm=CALM_SECONDS,
+        )
+        self._turns: DesiredWriter[str, None, None] = DesiredWriter(
+            "publishing slices", self, waits, before_turn=self._take_messages
+        )
+        self._turns.want(node, None, at=math.inf)
+        self._worker = self._turns.worker
         self._messages: deque[Message] = deque()
         """Put by any thread, taken by the worker."""
         self._published = runtime.event()
@@ -357,8 +363,10 @@ class SliceController:
         self._known: dict[str, str] | None = None
         """Resource versions of the slices by name."""
         self._writer = Writer(api, self._annotation, instance.stamp, self._before_write, self._count)
-        self._due = math.inf
         self._not_before = 0.0
+        """As the API server has asked for."""
+        self._conflicts = 0
+        """In a row."""
         self._repairing = False
         self.status = SliceStatus()
         """Replaced as a whole by the worker: read it once, use that."""
@@ -402,29 +410,33 @@ class SliceController:
 
     # Worker thread
 
-    def _round(self) -> float:
+    def settle(self, key: str, value: None, stored: None) -> Outcome[None]:  # noqa: ARG002 # listed anew at each look
+        """See ``Target``."""
+        if self._desired is None:
+            return Outcome()  # what is desired is looked at when it comes
+        try:
+            again = self._reconcile(self._desired)
+        except _Stopped:
+            return Outcome()
+        self._follow()
+        return Outcome(again=again)
+
+    def concerns_object(self, error: DriverError) -> bool:
+        """See ``Target``."""
+        return isinstance(error, ApiError) and error.status in REFUSALS
+
+    def _take_messages(self) -> float:
         while self._messages:
             self._take(self._messages.popleft())
-        if self._desired is not None and runtime.monotonic() >= self._due:
-            try:
-                self._reconcile(self._desired)
-            except _Stopped:
-                return math.inf
-            except DriverError as error:
-                self._failed(error)
-            else:
-                self._follow()
-        if self._desired is None:
-            return math.inf  # what is desired wakes it; a trigger that comes before is due then
-        return max(0.0, min(self._due, self._end_of_desired()) - runtime.monotonic())
+        return self._until_other_devices()
 
-    def _end_of_desired(self) -> float:
-        """When other devices should be desired; says so, once, when that has come."""
+    def _until_other_devices(self) -> float:
+        """Seconds until other devices should be desired; says so, once, when that has come."""
         desired = self._desired
         if desired is None or desired.until is None:
             return math.inf
-        if runtime.monotonic() < desired.until:
-            return desired.until
+        if (left := desired.until - runtime.monotonic()) > 0:
+            return left
         self._source.renew()
         self._desired = replace(desired, until=None)
         return math.inf
@@ -435,30 +447,29 @@ class SliceController:
             case Desired() if message != self._desired:
                 before, self._desired = self._desired, message
                 if before is None or not message.differs_by_taints_only(before):
-                    self._due = max(now, self._not_before)
+                    self._look(now)
                 elif replace(message, until=before.until) != before and not self.status.last_error:
                     # After errors the next try, which is due anyway, takes it along.
                     wait = self._budget.wait(now, worse=is_worse(self._chosen or (), message.devices))
-                    self._due = min(self._due, now + max(wait, HEALTH_SETTLE_SECONDS))
+                    self._turns.look(self._node, now + max(wait, HEALTH_SETTLE_SECONDS))
             case Trigger(reason):
                 log.info("reconciling the slices: %s", reason)
-                self._due = min(self._due, max(now, self._not_before))
+                self._look(now)
             case Reconnected() if self._desired is not None and self._desired.depends_on_gates:
-                self._look_soon(now)
+                self._look_soon()
             case Observed() if self._known is not None and message.differs(self._known) and not self.status.last_error:
                 self._repairing = True
                 self.status = replace(self.status, published=False)
-                self._look_soon(now)
+                self._look_soon()
 
-    def _look_soon(self, now: float) -> None:
+    def _look(self, now: float) -> None:
+        self._turns.look(self._node, max(now, self._not_before), insist=True)
+
+    def _look_soon(self) -> None:
         """Look after a moment, and ever later while there is news again and again."""
-        if now - self._last_news > CALM_SECONDS:
-            self._news_backoff.reset()
         # Slices are wiped, or replaced by another instance, one by one: let that end. The jitter lets one of two equal
         # instances find that the other has repaired already.
-        pause = random.uniform(*SETTLE_SECONDS)  # noqa: S311 # no secret
-        self._due = min(self._due, now + self._news_backoff.next(pause))
-        self._last_news = now
+        self._turns.contested(self._node, random.uniform(*SETTLE_SECONDS))  # noqa: S311 # no secret
 
     def _follow(self) -> None:
         """Have the watch say when others change slices: from the first comparison on, before which all is news."""
@@ -466,18 +477,17 @@ class SliceController:
             self._following = True
             self._reflector.start()
 
-    def _reconcile(self, wanted: Desired) -> None:
-        """Compare with the server, write what is needed, and say when to look again."""
+    def _reconcile(self, wanted: Desired) -> float:
+        """Compare with the server, and write what is needed; seconds until the next look."""
         existing = self._existing()
         if not existing and self._source.too_early():
-            self._due = math.inf
-            return
+            return math.inf
         try:
-            self._compare_with_taints(*self._reviewed(existing, wanted, self._counter_policy.choose), existing)
+            return self._compare_with_taints(*self._reviewed(existing, wanted, self._counter_policy.choose), existing)
         except CountersDropped:
             # What there was before the first write is what claims may hold.
             chosen = self._reviewed(existing, wanted, self._counter_policy.counters_dropped)
-            self._compare_with_taints(*chosen, self._existing())
+            return self._compare_with_taints(*chosen, self._existing())
 
     def _existing(self) -> list[ResourceSlice]:
         return self._api.list_slices(self._driver, self._node)[0]
@@ -497,13 +507,13 @@ class SliceController:
 
     def _compare_with_taints(
         self, wanted: Desired, chosen: tuple[Device, ...], existing: Sequence[ResourceSlice]
-    ) -> None:
+    ) -> float:
         publication = self._taint_policy.choose(chosen)
         try:
-            self._compare(wanted, chosen, publication, existing)
+            return self._compare(wanted, chosen, publication, existing)
         except TaintsDropped:
             publication = self._taint_policy.weaker(chosen)
-            self._compare(wanted, chosen, publication, self._existing(), at_once=True)
+            return self._compare(wanted, chosen, publication, self._existing(), at_once=True)
 
     def _compare(
         self,
@@ -513,8 +523,11 @@ class SliceController:
         existing: Sequence[ResourceSlice],
         *,
         at_once: bool = False,
-    ) -> None:
-        """Have the server's slices be those of the publication, which the server gets of the ``chosen`` devices."""
+    ) -> float:
+        """Have the server's slices be those of the publication, which the server gets of the ``chosen`` devices.
+
+        Returns seconds until the next look.
+        """
         devices, withdrawn = publication.devices, publication.withdrawn
         node = self._get_node()
         counters = wanted.counters if any(device.consumes_counters for device in devices) else ()
@@ -525,8 +538,7 @@ class SliceController:
         now = runtime.monotonic()
         if not changes.empty and self._priority.defers(stamps, now, as_before=found == self._known):
             self._known = found
-            self._succeeded(changes, superseded=True)
-            return
+            return self._succeeded(changes, superseded=True)
         by_health = (
             not changes.empty
             and found == self._known
@@ -537,8 +549,7 @@ class SliceController:
         if by_health:
             worse = is_worse(self._chosen or (), chosen) or not withdrawn <= self._withdrawn
             if (wait := self._budget.wait(now, worse=worse)) > 0:
-                self._succeeded(changes, superseded=False, postponed=wait)
-                return
+                return self._succeeded(changes, superseded=False, postponed=wait)
         stored = self._writer.apply(changes)
         if by_health:
             self._budget.note(now)
@@ -546,7 +557,7 @@ class SliceController:
             self.status = replace(self.status, repairs=self.status.repairs + 1)
         self._known = versions([*changes.keep, *stored])
         self._chosen, self._withdrawn = chosen, withdrawn
-        self._succeeded(changes, superseded=False, look_again=bool(publication.held))
+        return self._succeeded(changes, superseded=False, look_again=bool(publication.held))
 
     def _get_node(self) -> Node:
         try:
@@ -568,8 +579,8 @@ class SliceController:
 
     def _succeeded(
         self, changes: Changes, *, superseded: bool, postponed: float = 0.0, look_again: bool = False
-    ) -> None:
-        """A look has ended well.
+    ) -> float:
+        """A look has ended well; returns seconds until the next one.
 
         Args:
             changes: what it found.
@@ -588,22 +599,19 @@ class SliceController:
                 len(changes.update),
                 len(changes.create),
             )
-        self._backoff.reset()
-        self._refusal_backoff.reset()
-        self._not_before = 0.0
+        self._not_before, self._conflicts = 0.0, 0
         self._repairing = False
-        self._due = now + self._policy.resync_seconds * random.uniform(6 / 7, 8 / 7)  # noqa: S311 # jitter is no secret
+        again = self._policy.resync_seconds * random.uniform(6 / 7, 8 / 7)  # noqa: S311 # jitter is no secret
         if superseded:
-            self._due = min(self._due, self._priority.until)
+            again = min(again, self._priority.until - now)
             if not self.status.superseded:
                 log.info("a newer instance of the driver publishes for this node; this instance stops publishing")
         if postponed:
-            self._due = min(self._due, now + postponed)
+            again = min(again, postponed)
             if not self.status.postponed:
                 log.info("changes of health are published in %.0f s, because there were many recently", postponed)
         if look_again:
-            self._due = min(self._due, now + self._policy.held_seconds)
-        self._due = min(self._due, self._review_due)
+            again = min(again, self._policy.held_seconds)
         self.status = replace(
             self.status,
             published=True,
@@ -620,15 +628,16 @@ class SliceController:
             postponed=bool(postponed),
         )
         self._published.set()
+        return max(0.0, min(again, self._review_due - now))
 
-    def _failed(self, error: DriverError) -> None:
-        status = error.status if isinstance(error, ApiError) else 0
-        retry_after = error.retry_after if isinstance(error, ApiError) else None
-        wait = (self._refusal_backoff if status in REFUSALS else self._backoff).next(retry_after)
+    def failed(self, key: str, error: DriverError, wait: float) -> None:  # noqa: ARG002 # there is one
+        """See ``Target``."""
         now = runtime.monotonic()
-        self._due = now + wait
-        self._not_before = now + (retry_after or 0.0)
-        if status == 409 and self._backoff.tries <= TOLERATED_CONFLICTS:
+        if isinstance(error, ApiError):
+            self._not_before = now + (error.retry_after or 0.0)
+        conflict = isinstance(error, ApiError) and error.status == 409
+        self._conflicts = self._conflicts + 1 if conflict else TOLERATED_CONFLICTS
+        if self._conflicts <= TOLERATED_CONFLICTS and conflict:
             log.info("another program changed the slices at the same time; looking again")
             return
         log.warning("slices are not up to date: %s (next try in %.1f s)", error, wait)
@@ -637,7 +646,7 @@ class SliceController:
             published=False,
             errors=self.status.errors + 1,
             last_error=str(error),
-            failing_since=self.status.failing_since or runtime.monotonic(),
+            failing_since=self.status.failing_since or now,
         )
 
     def _count(self, what: Counted) -> None:

@@ -13,22 +13,20 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from dra_driver.kube.api.desired import DesiredWriter, Outcome, Target, Waits
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.meta import Condition, timestamp
 from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
-from dra_driver.util.worker import Backoff, Worker, bounded
+from dra_driver.util.worker import Backoff, bounded
 
 if TYPE_CHECKING:  # the simulator needs the labels alone
     from dra_driver.kube.api.resources import ResourceApi
 
 T = TypeVar("T")
-
-CALM_SECONDS: Final = 600.0
-"""After so long without a write, the next ones are made at once again."""
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +155,7 @@ class PartStatus:
     """Why it is not current; "" when the last try succeeded."""
 
 
-class OwnNodeWriter:
+class OwnNodeWriter(Target[NodePart[Any], Any, Node]):
     """Keeps the parts of one Node as they are wanted, in one thread. A part that cannot be written delays no other.
 
     Args:
@@ -166,7 +164,7 @@ class OwnNodeWriter:
         parts: what is kept.
         chore: called in each round after the parts, with the Node as last seen; returns seconds until it has to be
             called again (``math.inf``: not before something changes).
-        backoff: makes a part's waits after errors.
+        backoff: makes the waits after errors: of each part, and of all while the API server is in trouble.
         contest: makes a part's waits before it is written again with the same value, because somebody had changed it.
         pace: makes a part's waits between any two writes: what is wanted may change all the time.
     """
@@ -187,9 +185,13 @@ class OwnNodeWriter:
         self._lock = runtime.lock()
         self._seen: Node | None = None
         self._wanted: dict[NodePart[Any], Any] = {}
-        self._kept = {part: _Kept(part, backoff(), contest(), pace()) for part in parts}
+        self._statuses = dict.fromkeys(parts, PartStatus())
         self._chore = chore
-        self.worker = Worker("writing to its node", self._round)
+        waits = Waits(own=backoff, server=backoff, contest=contest, pace=pace)
+        self._writer: DesiredWriter[NodePart[Any], Any, Node] = DesiredWriter(
+            "writing to its node", self, waits, before_turn=self._compare, at_rest=self._do_chore
+        )
+        self.worker = self._writer.worker
 
     def start(self) -> None:
         """Begin to write as soon as what is wanted and the Node are known."""
@@ -227,108 +229,55 @@ class OwnNodeWriter:
 
     def status(self, part: NodePart[Any]) -> PartStatus:
         """How a part stands."""
-        return self._kept[part].status
+        return self._statuses[part]
 
     # Worker thread
 
-    def _round(self) -> float:
-        waits = [math.inf]
-        for part, kept in self._kept.items():
-            with self._lock:
-                wanted, seen = self._wanted.get(part), self._seen
-            if wanted is None or seen is None:
+    def _compare(self) -> float:
+        """Let the parts have their turns that differ from what was last seen."""
+        with self._lock:
+            seen, wanted = self._seen, dict(self._wanted)
+        if seen is None:
+            return math.inf
+        for part, value in wanted.items():
+            if value is not None and part.differs(seen, value):
+                self._writer.want(part, value, insist=True)
                 continue
-            if kept.is_due(seen, wanted):
-                self._attempt(kept, seen, wanted)
-                self.worker.beat()
-            waits.append(kept.wait())
+            self._writer.rest(part)
+            if value is not None and not self._statuses[part].current:
+                self._update(part, current=True, last_error="")
+        return math.inf
+
+    def _do_chore(self) -> float:
         with self._lock:
             seen = self._seen
-        if seen is not None and not self.worker.stopping:
-            waits.append(self._chore(seen))
-        return min(waits)
+        return math.inf if seen is None or self.worker.stopping else self._chore(seen)
 
-    def _attempt(self, kept: _Kept, seen: Node, wanted: Any) -> None:
-        part = kept.part
-        try:
-            node = self._api.get_node(self._node)
-            if part.differs(node, wanted) and self._still_wants(part, wanted):
-                node = part.apply(self._api, node, wanted)
-                kept.took(wanted)
-        except DriverError as error:
-            kept.failed(error)
-            return
+    def settle(self, key: NodePart[Any], value: Any, stored: Node | None) -> Outcome[Node]:  # noqa: ARG002 # read anew
+        """See ``Target``."""
         with self._lock:
-            if self._seen is seen:  # else the watch was quicker, and the next round looks at what it brought
+            seen = self._seen
+        node = self._api.get_node(self._node)
+        wrote = key.differs(node, value) and self._still_wants(key, value)
+        if wrote:
+            node = key.apply(self._api, node, value)
+            log.info("%s: %s", key.name, key.text(value))
+            self._update(key, writes=self._statuses[key].writes + 1)
+        with self._lock:
+            if self._seen is seen:  # else the watch was quicker: what it brought is looked at next
                 self._seen = node
-            else:
-                self.worker.wake()
-        kept.succeeded(current=not part.differs(node, wanted))
+        self._update(key, current=not key.differs(node, value), last_error="")
+        return Outcome(wrote=wrote)
+
+    def failed(self, key: NodePart[Any], error: DriverError, wait: float) -> None:
+        """See ``Target``."""
+        log.warning("the %s are not up to date: %s (next try in %.1f s)", key.name, error, wait)
+        self._update(key, current=False, errors=self._statuses[key].errors + 1, last_error=str(error))
 
     def _still_wants(self, part: NodePart[Any], wanted: Any) -> bool:
         """Whether nothing else has come up while the Node was read, such as the beginning of an election."""
         with self._lock:
             return not self.worker.stopping and bool(self._wanted[part] == wanted)
 
-
-class _Kept:
-    """When a part has to be written; of the worker only, but for ``status``."""
-
-    def __init__(self, part: NodePart[Any], backoff: Backoff, contest: Backoff, pace: Backoff) -> None:
-        self.part = part
-        self._backoff = backoff
-        self._contest = contest
-        self._pace = pace
-        self._pending: Any = None
-        """What is to be written when it is ``_due``."""
-        self._due = math.inf
-        self._written: Any = None
-        self._last_write = self._next_write = -math.inf
-        self.status = PartStatus()
-        """Replaced as a whole: read it once, use that."""
-
-    def is_due(self, seen: Node, wanted: Any) -> bool:
-        """Whether the part has to be written now."""
-        if not self.part.differs(seen, wanted):
-            self._pending, self._due = None, math.inf
-            if not self.status.current:
-                self._update(current=True, last_error="")
-            return False
-        now = runtime.monotonic()
-        if self._pending is None or wanted != self._pending:
-            self._pending = wanted
-            if now - self._last_write > CALM_SECONDS:
-                self._contest.reset()
-                self._pace.reset()
-            # What was written already is written again only because somebody else has changed it.
-            self._due = max(now + (self._contest.next() if wanted == self._written else 0.0), self._next_write)
-        return now >= self._due
-
-    def wait(self) -> float:
-        """Seconds until it has to be looked at again."""
-        return max(0.0, self._due - runtime.monotonic())
-
-    def took(self, wanted: Any) -> None:
-        """It was written."""
-        if wanted != self._written:
-            self._contest.reset()
-        self._written, self._last_write = wanted, runtime.monotonic()
-        self._next_write = self._last_write + self._pace.next()
-        log.info("%s: %s", self.part.name, self.part.text(wanted))
-        self._update(writes=self.status.writes + 1)
-
-    def succeeded(self, *, current: bool) -> None:
-        """The Node was read, and written if it had to be."""
-        self._pending, self._due = None, math.inf
-        self._backoff.reset()
-        self._update(current=current, last_error="")
-
-    def failed(self, error: DriverError) -> None:
-        """It could not be written: try again later."""
-        wait = self._backoff.next(error.retry_after if isinstance(error, ApiError) else None)
-        self._due = runtime.monotonic() + wait
-        log.warning("the %s are not up to date: %s (next try in %.1f s)", self.part.name, error, wait)
-        self._update(current=False, errors=self.status.errors + 1, last_error=str(error))
-
-    def _update(self, **changes: object) -> None:
-        self.status = replace(self.status, **changes)  # type: ignore[arg-type] # names and types are those of the class
+    def _update(self, part: NodePart[Any], **changes: object) -> None:
+        self._statuses[part] = replace(self._statuses[part], **changes)  # type: ignore[arg-type] # those of the class

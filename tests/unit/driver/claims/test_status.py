@@ -245,7 +245,7 @@ class Rounds(ClaimStatusWriter):
 
     def round(self, after: float = 0.0) -> float:
         self.now += after
-        return self._round()
+        return self._writer.round()
 
 
 def refused(reason: str) -> DriverError:
@@ -367,7 +367,7 @@ def test_nothing_is_written_before_the_health_is_known() -> None:
     assert writer.round() == 1.0
     assert not api.applied
     writer.health = well()
-    writer.round()
+    writer.round(1)
     assert len(api.applied) == 1
 
 
@@ -530,4 +530,4 @@ def test_claims_that_are_no_longer_prepared_or_asked_for_are_forgotten() -> None
     writer.catch_up([])
     writer.now += FORGET_SECONDS + 1
     writer.catch_up([])
-    assert not writer._claims
+    assert not writer._writer.objects()
