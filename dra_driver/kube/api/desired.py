@@ -298,7 +298,7 @@ class DesiredWriter(Generic[K, V, S]):
             self._target.failed(key, error, wait)
             return
         with self._lock:
-            self._after_success(item, value, outcome, revision, began)
+            self._after_success(item, value, outcome, began)
             self._outdate(key, item, revision)
             if outcome.over and item.revision == revision and self._objects.get(key) is item:
                 del self._objects[key]
@@ -309,7 +309,7 @@ class DesiredWriter(Generic[K, V, S]):
         if newer is not None and (newer is not item or newer.revision != revision):
             newer.stored = None
 
-    def _after_success(self, item: _Object[V, S], value: V, outcome: Outcome[S], revision: int, began: float) -> None:
+    def _after_success(self, item: _Object[V, S], value: V, outcome: Outcome[S], began: float) -> None:
         now = self._clock()
         item.own.reset()
         self._pause.backoff.reset()
@@ -319,10 +319,9 @@ class DesiredWriter(Generic[K, V, S]):
                 item.contest.reset()
             item.written, item.last_write = value, now
             item.not_before = now + item.pace.next()
-        if item.revision == revision:
-            item.stored, item.due = outcome.stored, min(item.due, now + outcome.again)
-        elif item.due < math.inf:
-            item.due = max(item.due, item.not_before)
+        item.stored = outcome.stored
+        # What was said meanwhile has its turn as soon as the pace allows.
+        item.due = min(max(item.due, item.not_before), now + outcome.again)
 
     def _after_error(self, item: _Object[V, S], error: DriverError, revision: int, began: float) -> float:
         """Seconds until the next try, at the earliest."""

@@ -70,12 +70,14 @@ def goes_on(node: Node, thread: str) -> None:
 
 
 def test_a_driver_that_kubelet_registers_before_it_knows_its_node_waits(node: Node) -> None:
-    """It would take turns without end: it is the seed's scheduler that raises then."""
     node.server.mood.away = True
     node.kubelet.start()
     node.start()
     node.pass_time(30.0)
     assert node.kubelet.health, "it is registered"
+    before = node.scheduler.steps
+    node.pass_time(10.0)
+    assert node.scheduler.steps - before < 150, "nobody waits without a wait"
     node.server.mood.away = False
     node.pass_time(30.0)
     assert len(node.offered()) == 4

@@ -134,6 +134,15 @@ def test_a_namespace_where_writes_hang_comes_last_and_waits_alone() -> None:
     assert len(server.texts) == 5
 
 
+def test_a_namespace_where_writes_take_long_comes_after_all_others() -> None:
+    server = Texts()
+    server.slow["a"] = 2.0
+    for name in ("a1", "a2", "a3", "b1"):
+        server.want(name, "x")
+    server.pass_time(10.0)
+    assert [name for _, name, _ in server.writes] == ["a1", "b1", "a2", "a3"]
+
+
 def test_a_namespace_is_not_remembered_for_ever() -> None:
     server = Texts()
     for letter in "abcdef":
