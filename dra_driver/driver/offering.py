@@ -12,22 +12,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dra_driver.driver.claims.prepare import NodeFacts
+from dra_driver.driver.node.decide import Memory, NodeSnapshot, decide
 from dra_driver.driver.resourceslices.controller import Desired, DeviceSource
 from dra_driver.driver.resourceslices.devices import (
     KeptDevice,
     Offer,
-    completed,
-    offer,
-    shapes,
-    with_faults,
 )
 from dra_driver.driver.resourceslices.kept import Keeper
 from dra_driver.driver.resourceslices.pool import incomplete
 from dra_driver.driver.settings import PARTITIONS_LABEL, DriverSettings
 from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.kube.objects.resource import Device, ResourceSlice
-from dra_driver.neuron.exclusion import HeldBack, held_back
-from dra_driver.neuron.health.faults import ActiveFault, NodeHealth
+from dra_driver.neuron.exclusion import HeldBack
+from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.topology.partitions import Partitions
 from dra_driver.util import runtime
@@ -90,14 +87,7 @@ class Offering(DeviceSource):
         """The same, or what it did until a moment ago."""
         self._inventory: NodeInventory | None = None
         """What is published follows from it; None: nothing may be published yet."""
-        self._completed: NodeInventory | None = None
-        """The same with the chips that were lost in this run."""
-        self._lost: Mapping[int, ActiveFault] = {}
-        """What is wrong with those, by host index.
-
-        The slices say so by themselves. The health says it later, after two readings, and not at all of device numbers
-        that cannot be read; without a kernel driver it says no more than unknown, which keeps no claim away.
-        """
+        self._memory = Memory()
         self._kept: Mapping[str, KeptDevice] = {}
         """Devices that are on offer only because claims hold them, or may hold them."""
         self._core_size: int | None = None
@@ -115,7 +105,7 @@ class Offering(DeviceSource):
     @property
     def whole(self) -> NodeInventory | None:
         """The host as it is offered, with the chips that were lost in this run; None: nothing is offered yet."""
-        return self._completed
+        return self._memory.whole
 
     # What the slice controller asks
 
@@ -146,8 +136,9 @@ class Offering(DeviceSource):
             return _desired(self._make(kept=kept_now), runtime.uptime()), self._keeper.due
         with self._lock:
             offered = self.now.offer
-            if self._completed is not None and chosen in (offered.devices, offered.fallback):
-                self._core_size = self._completed.core_size
+            whole = self._memory.whole
+            if whole is not None and chosen in (offered.devices, offered.fallback):
+                self._core_size = whole.core_size
                 self.facts = replace(self.facts, core_sizes=offered.core_sizes)
         return None, self._keeper.due if kept or self._keeper.in_doubt else math.inf
 
@@ -245,46 +236,33 @@ class Offering(DeviceSource):
             publish: hand the offer over.
             kept: what claims hold, if that is news.
         """
-        policy = self._settings.health_policy
         with self._lock:
             inventory = scanned or self._inventory
             if inventory is None:
                 raise RuntimeError("the host has not been read yet")
-            uptime = runtime.uptime()
-            whole, lost = completed(inventory, self._completed)
-            known = self._lost
-            self._lost = {
-                index: known[index]
-                if index in known and known[index].code == code
-                else ActiveFault(code, int(runtime.now()), uptime=uptime)
-                for index, code in lost.items()
-            }
-            health = with_faults(self._health, self._lost)
-            had_cores = any(core_size for _, core_size in shapes(self.now.offer.devices))
-            kept = self._kept if kept is None else kept
-            back = held_back(self._device_plugin, self._plugin_pods(), whole)
-            # Nothing with a kubelet that might not start the pods; what claims hold stays.
-            wanted = Partitions() if self._kubelet_problem else self._wanted
-            offered = offer(whole, wanted, health, policy, uptime, kept, back.chips)
-            # Until the server has been looked at, what is allocated there is of the former size.
-            former = self._core_size if self._core_size is not None and had_cores else whole.core_size
-            sizes = {} if former == whole.core_size else dict.fromkeys(whole.chip_indexes, former)
-            sick = [chip for chip in health.chips if chip.faults]
-            told = self._settings.device_metadata == "on"
-            self.facts = NodeFacts(
-                unhealthy=policy.blocking(sick, whole.instance_type, uptime) if sick else {},
-                held_back=back,
-                core_sizes=sizes | dict(offered.core_sizes),
-                attributes={item.name: item.attributes for item in (*offered.fallback, *offered.devices)}
-                if told
-                else None,
+            snapshot = NodeSnapshot(
+                inventory,
+                self._health,
+                int(runtime.now()),
+                runtime.uptime(),
+                self._wanted,
+                self._kubelet_problem,
+                self._device_plugin,
+                self._plugin_pods(),
+                self._kept if kept is None else kept,
+                self._core_size,
             )
+            wanted, memory = decide(snapshot, self._memory, self._settings)
+            offered, back = wanted.offer, wanted.held_back
+            self.facts = wanted.facts
             held = back if publish else self.now.held_back
             self.now = OfferState(offered, held, self._label_problem, self._kubelet_problem)
+            # What was not published is remembered only as far as it is wrong with chips.
+            self._memory = memory if publish else replace(memory, whole=self._memory.whole)
             if publish:
-                self._inventory, self._completed = inventory, whole
-                self._kept = {name: one for name, one in kept.items() if name in offered.retired}
-                self._publish(_desired(offered, uptime), back)
+                self._inventory = inventory
+                self._kept = {name: one for name, one in snapshot.kept.items() if name in offered.retired}
+                self._publish(_desired(offered, snapshot.uptime), back)
             return offered
 
 

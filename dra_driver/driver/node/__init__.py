@@ -1,0 +1,1 @@
+"""What is known of the node, and what follows from it."""
