@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import FrameType
 
 import pytest
 
@@ -224,5 +228,58 @@ def test_a_namespace_that_was_slow_is_not_when_a_call_of_it_ends_promptly(monkey
         await come_true(lambda: len(crowd.begun) == turns.THREADS // 2)
         crowd.end("a")
         await asyncio.gather(*tasks)
+
+    with_crowd(monkeypatch, story)
+
+
+async def make_slow(monkeypatch: pytest.MonkeyPatch, them: Turns, names: list[str]) -> None:
+    """Have one call of each of these namespaces last, and end."""
+    monkeypatch.setattr(turns, "SLOW_SECONDS", 0.001)
+    for first in range(0, len(names), turns.THREADS // 2):
+        some = names[first : first + turns.THREADS // 2]
+        await asyncio.gather(*(them.run(name, partial(time.sleep, 0.02)) for name in some))
+    monkeypatch.setattr(turns, "SLOW_SECONDS", FOR_EVER)
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MEMORY_SECONDS", 0.05), ("MAX_SLOW", 4)])
+def test_slow_namespaces_without_calls_are_forgotten_after_a_time_and_above_a_number(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: float
+) -> None:
+    slow = [f"slow-{number}" for number in range(12)]
+
+    async def story(them: Turns, crowd: Crowd) -> None:
+        monkeypatch.setattr(turns, limit, value)
+        await make_slow(monkeypatch, them, slow)
+        await asyncio.sleep(0.1)
+        tasks = [task for name in slow for task in crowd.begin(name)]
+        await come_true(lambda: sorted(crowd.begun) == sorted(slow))
+        crowd.end_all()
+        await asyncio.gather(*tasks)
+
+    with_crowd(monkeypatch, story)
+
+
+def test_a_binding_costs_the_same_however_many_namespaces_were_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(them: Turns, _: Crowd) -> None:
+        await make_slow(monkeypatch, them, [f"slow-{number}" for number in range(8)])
+        few = await steps(them)
+        await make_slow(monkeypatch, them, [f"slow-{number}" for number in range(120)])
+        assert await steps(them) <= few + 8
+
+    async def steps(them: Turns) -> int:
+        """Functions of ours that are called in the event loop's thread for a burst of bindings."""
+        counted = 0
+
+        def count(frame: FrameType, event: str, _: object) -> None:
+            nonlocal counted
+            counted += event == "call" and frame.f_code.co_filename == turns.__file__
+
+        former = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            await asyncio.gather(*prompt(them, "other", 20))
+        finally:
+            sys.setprofile(former)
+        return counted
 
     with_crowd(monkeypatch, story)
