@@ -3,7 +3,8 @@
 kubelet repeats all devices of a claim, with the CDI names of each, for every container that uses the claim. So whoever
 shares a claim among thousands of containers makes the list tens of megabytes long. A client that has the reply whole
 before it reads it, as gRPC's has, needs several times that (a list of 16 MiB took 240 MB). Here it is read while it
-arrives (HTTP/2 by ``h2``), one part of a container at a time, and what nobody asked for is not kept.
+arrives (HTTP/2 by ``h2``), and what nobody asked for is not kept: containers that are whole in what has arrived at
+once, which is some KiB, are decoded together, and any other one part at a time.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ MAX_NAMES: Final = 10_000
 """Of containers that use claims, in a whole list."""
 MAX_PART_BYTES: Final = 4 << 20
 """Of what one container has of one claim, or of one resource: a claim has 32 devices at most."""
+MAX_SECONDS: Final = 30.0
+"""For a whole list, our own work included."""
 
 _LIST: Final = f"/{api.DESCRIPTOR.services_by_name['PodResourcesLister'].full_name}/List"
 _WINDOW_BYTES: Final = 1 << 20
@@ -110,10 +113,11 @@ def list_pods(kubelet_directory: Path, *, resources: str, driver: str, seconds: 
         kubelet_directory: where kubelet's socket is.
         resources: begin of the names of the extended resources whose devices are of interest.
         driver: the DRA driver whose claims are.
-        seconds: how long kubelet may take for its whole answer.
+        seconds: how long kubelet may let us wait for its answer, all in all. Our own work does not count.
 
     Raises:
-        CallError: kubelet cannot be reached, refused, did not answer in time, or answered with something else.
+        CallError: kubelet cannot be reached, refused, did not answer in time, or answered with something else; or its
+            answer took longer than ``MAX_SECONDS`` to read.
     """
     path = kubelet_directory / SOCKET
     message = _Message(_reply(path, seconds))
@@ -158,20 +162,41 @@ class _Message:
         """Number and size of each field with a length in the next ``size`` bytes; what is not read of it is skipped."""
         end = self.position + size
         while self.position < end:
-            number, kind = divmod(self._varint(), 8)
-            length = {0: 0, 1: 8, 2: -1, 5: 4}.get(kind)
-            if length is None:
-                raise DecodeError
-            if kind == 0:
-                self._varint()
-            if kind == 2:  # with a length (protobuf.dev, "Encoding")
-                length = self._varint()
-            stop = self.position + length
-            if stop > end:
-                raise DecodeError
-            if kind == 2:  # as above
-                yield number, length
-            self.skip(stop - self.position)
+            yield from self.field(end)
+
+    def field(self, end: int) -> Iterator[tuple[int, int]]:
+        """The same of the next field alone, which ends at the position ``end`` at the latest."""
+        number, kind = divmod(self._varint(), 8)
+        length = {0: 0, 1: 8, 2: -1, 5: 4}.get(kind)
+        if length is None:
+            raise DecodeError
+        if kind == 0:
+            self._varint()
+        if kind == 2:  # with a length (protobuf.dev, "Encoding")
+            length = self._varint()
+        stop = self.position + length
+        if stop > end:
+            raise DecodeError
+        if kind == 2:  # as above
+            yield number, length
+        self.skip(stop - self.position)
+
+    def whole_fields(self, end: int) -> bytes:
+        """The next fields before the position ``end`` that have arrived whole, if they are short and have a length."""
+        data, start = self._data, self._at
+        stop = min(len(data), start + end - self.position)
+        at = start
+        while at + 3 <= stop and data[at] & 0x87 == 2:  # the key is of one byte, and that of a field with a length
+            after = at + 2 + data[at + 1]
+            if data[at + 1] >= 128:  # the length is of two bytes
+                if data[at + 2] >= 128:  # or of more
+                    break
+                after += 1 - 128 + (data[at + 2] << 7)
+            if after > stop:
+                break
+            at = after
+        self._at = at
+        return data[start:at]
 
     def take(self, size: int) -> bytes:
         """The next bytes."""
@@ -241,17 +266,31 @@ class _Reader:
         name = namespace = ""
         containers: dict[str, Mapping[str, frozenset[str]]] = {}
         uses: dict[PodClaim, _Uses] = {}
-        for number, length in self._message.fields(size):
-            if number == _POD["name"]:
-                name = self._text(length)
-            elif number == _POD["namespace"]:
-                namespace = self._text(length)
-            elif number == _POD["containers"]:
-                container, devices, claims = self._container(length)
-                if devices or len(containers) < MAX_CONTAINERS:
-                    containers[container] = devices
-                for claim in claims:
-                    self._note(uses.setdefault(claim, _Uses()), container)
+
+        def take(container: str, devices: Mapping[str, frozenset[str]], claims: set[PodClaim]) -> None:
+            if devices or len(containers) < MAX_CONTAINERS:
+                containers[container] = devices
+            for claim in claims:
+                self._note(uses.setdefault(claim, _Uses()), container)
+
+        message = self._message
+        end = message.position + size
+        while message.position < end:
+            # Some fields of a message are a message, too.
+            part = api.PodResources.FromString(message.whole_fields(end))
+            name, namespace = part.name or name, part.namespace or namespace
+            for item in part.containers:
+                if item.devices or item.dynamic_resources:
+                    take(*self._decoded(item))
+                elif len(containers) < MAX_CONTAINERS:
+                    containers[item.name] = _EMPTY
+            for number, length in message.field(end) if message.position < end else ():
+                if number == _POD["name"]:
+                    name = self._text(length)
+                elif number == _POD["namespace"]:
+                    namespace = self._text(length)
+                elif number == _POD["containers"]:
+                    take(*self._container(length))
         return PodDevices(
             namespace,
             name,
@@ -273,16 +312,25 @@ class _Reader:
         for number, length in self._message.fields(size):
             if number == _CONTAINER["name"]:
                 name = self._text(length)
-            elif number == _CONTAINER["devices"]:  # one for each NUMA node
-                entry = api.ContainerDevices.FromString(self._part(length))
-                if entry.resource_name.startswith(self._resources):
-                    ids = devices.get(entry.resource_name, frozenset())
-                    devices[entry.resource_name] = ids | frozenset(entry.device_ids)
+            elif number == _CONTAINER["devices"]:
+                self._add_devices(devices, api.ContainerDevices.FromString(self._part(length)))
             elif number == _CONTAINER["dynamic_resources"]:
-                claim = self._claim(self._part(length))
-                if claim.devices:
-                    claims.add(claim)
-        return name, devices or _EMPTY, claims
+                claims.add(self._claim(self._part(length)))
+        return name, devices or _EMPTY, {claim for claim in claims if claim.devices}
+
+    def _decoded(self, item: api.ContainerResources) -> tuple[str, Mapping[str, frozenset[str]], set[PodClaim]]:
+        """The same of a container that is there."""
+        devices: dict[str, frozenset[str]] = {}
+        for entry in item.devices:
+            self._add_devices(devices, entry)
+        claims = {self._claim(entry.SerializeToString()) for entry in item.dynamic_resources}
+        return item.name, devices or _EMPTY, {claim for claim in claims if claim.devices}
+
+    def _add_devices(self, devices: dict[str, frozenset[str]], entry: api.ContainerDevices) -> None:
+        """Add those of one entry, of which there is one for each NUMA node."""
+        if entry.resource_name.startswith(self._resources):
+            ids = devices.get(entry.resource_name, frozenset())
+            devices[entry.resource_name] = ids | frozenset(entry.device_ids)
 
     def _claim(self, data: bytes) -> PodClaim:
         claim = self._claims.get(data)
@@ -309,12 +357,11 @@ class _Reader:
 
 def _reply(path: Path, seconds: float) -> Iterator[bytes]:
     """What kubelet answers, over a connection of its own, as it arrives. Raises CallError, at the end at the latest."""
-    deadline = runtime.monotonic() + seconds
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(seconds)
             connection.connect(str(path))
-            yield from _exchange(connection, path, deadline)
+            yield from _exchange(connection, path, seconds)
     except TimeoutError:
         raise _failure(path, "DEADLINE_EXCEEDED", f"no whole answer within {seconds:g} s") from None
     except OSError as error:
@@ -323,7 +370,7 @@ def _reply(path: Path, seconds: float) -> Iterator[bytes]:
         raise _failure(path, "INTERNAL", f"this is not HTTP/2: {error}") from error
 
 
-def _exchange(connection: socket.socket, path: Path, deadline: float) -> Iterator[bytes]:
+def _exchange(connection: socket.socket, path: Path, seconds: float) -> Iterator[bytes]:
     http = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
     http.initiate_connection()
     http.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: _WINDOW_BYTES, SettingCodes.ENABLE_PUSH: 0})
@@ -340,12 +387,18 @@ def _exchange(connection: socket.socket, path: Path, deadline: float) -> Iterato
     http.send_data(stream, _PREFIX.pack(0, 0), end_stream=True)
     status: dict[str, str] = {}
     ended = False
+    left = seconds
+    deadline = runtime.monotonic() + MAX_SECONDS
     while not ended:
-        connection.sendall(http.data_to_send())
-        if (left := deadline - runtime.monotonic()) <= 0:
+        began = runtime.monotonic()
+        if began > deadline:
+            raise _failure(path, "DEADLINE_EXCEEDED", f"the answer could not be read within {MAX_SECONDS:g} s")
+        if left <= 0:
             raise TimeoutError
         connection.settimeout(left)
+        connection.sendall(http.data_to_send())
         data = connection.recv(_READ_BYTES)
+        left -= runtime.monotonic() - began
         if not data:
             raise _failure(path, "UNAVAILABLE", "the connection was closed before the answer had ended")
         for event in http.receive_data(data):

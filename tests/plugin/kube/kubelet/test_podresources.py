@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,18 +15,24 @@ from typing import Any
 
 import grpc
 import pytest
+from h2.connection import H2Connection
+from h2.events import Event
 
+from dra_driver.kube.kubelet import podresources
 from dra_driver.kube.kubelet.api import podresources_v1_pb2 as api
 from dra_driver.kube.kubelet.client import CallError
 from dra_driver.kube.kubelet.podresources import (
     MAX_CONTAINERS,
     MAX_NAMES,
+    MAX_SECONDS,
     SOCKET,
     ClaimUse,
     PodClaim,
     PodDevices,
     list_pods,
 )
+from dra_driver.util import runtime
+from tests.calls import calls_in
 from tests.doubles.device_manager import Container, DeviceManager, KnownPod
 from tests.doubles.pod_resources import answering, shared_claim
 from tests.doubles.sample_driver import node_directory
@@ -242,3 +249,55 @@ def test_who_is_silent_or_speaks_something_else_is_given_up(root: Path, data: by
         pods(root, seconds=0.3)
     assert error.value.code == code
     golden(str(error.value))
+
+
+def containers_without_devices(pods: int, containers: int) -> bytes:
+    using = [api.ContainerResources(name=f"c{number}") for number in range(containers)]
+    return (
+        api.ListPodResourcesResponse(
+            pod_resources=[api.PodResources(name="pod", namespace="tenant", containers=using)]
+        ).SerializeToString()
+        * pods
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "containers", "calls_each"),
+    [
+        (containers_without_devices(4, 15_000), 60_000, 0.1),
+        (shared_claim(DRIVER, pods=4, containers=5_000, devices=1), 20_000, 10),
+    ],
+    ids=["without devices", "that share a device"],
+)
+def test_a_short_container_costs_next_to_nothing(root: Path, data: bytes, containers: int, calls_each: float) -> None:
+    """A node may have a million of them, and a list that is not read in time has the driver give out no devices."""
+    with answering(root, lambda: data), calls_in(podresources) as calls:
+        assert len(pods(root)) == 4
+    assert calls.number < calls_each * containers
+
+
+@contextmanager
+def busy_once(seconds: float, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Our own work on what has arrived first takes so long."""
+    passed = 0.0
+    receive = H2Connection.receive_data
+
+    def work(http: H2Connection, data: bytes) -> list[Event]:
+        nonlocal passed
+        passed = seconds
+        return receive(http, data)
+
+    monkeypatch.setattr(H2Connection, "receive_data", work)
+    with runtime.use(runtime.Runtime(monotonic=lambda: time.monotonic() + passed)):
+        yield
+
+
+def test_kubelet_has_its_time_for_itself_and_our_own_work_has_its_bound(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = containers_without_devices(8, 15_000)  # more than is read at once
+    with answering(root, lambda: data):
+        with busy_once(MAX_SECONDS - 1, monkeypatch):
+            assert len(pods(root, seconds=20)) == 8
+        with busy_once(MAX_SECONDS + 1, monkeypatch), golden_error(CallError):
+            pods(root, seconds=20)

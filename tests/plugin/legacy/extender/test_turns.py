@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import FrameType
 
 import pytest
 
 from dra_driver.legacy.extender import binding, turns
 from dra_driver.legacy.extender.turns import Turns
 from tests.builders.extender import Extender, add_node, extender, known, pod_document
+from tests.calls import calls_in
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 from tests.eventually import PATIENCE, eventually
@@ -267,19 +266,8 @@ def test_a_binding_costs_the_same_however_many_namespaces_were_slow(monkeypatch:
         assert await steps(them) <= few + 8
 
     async def steps(them: Turns) -> int:
-        """Functions of ours that are called in the event loop's thread for a burst of bindings."""
-        counted = 0
-
-        def count(frame: FrameType, event: str, _: object) -> None:
-            nonlocal counted
-            counted += event == "call" and frame.f_code.co_filename == turns.__file__
-
-        former = sys.getprofile()
-        sys.setprofile(count)
-        try:
+        with calls_in(turns) as calls:
             await asyncio.gather(*prompt(them, "other", 20))
-        finally:
-            sys.setprofile(former)
-        return counted
+        return calls.number
 
     with_crowd(monkeypatch, story)
