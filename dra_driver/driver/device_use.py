@@ -47,27 +47,27 @@ SETTLE_LOOKS: Final = 5
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """A device in use. ``pod``, ``pod_uid`` and ``container`` are "" where that is not known."""
+    """Devices of one claim that one container uses. ``pod``, ``pod_uid`` and ``container`` are "" where not known."""
 
-    device: str
-    """Its name in the ResourceSlice."""
+    devices: tuple[PlannedDevice, ...]
+    """At least one."""
     namespace: str
     claim: str
     pod: str
     pod_uid: str
     container: str
-    chips: tuple[int, ...]
-    """Host indexes of the chips that it is made of, or a part of."""
     unnamed: int = 0
-    """It stands for so many containers whose names are not known, as they are too many; 0: for one."""
+    """It stands for so many containers, too many to name each; 0: for one."""
 
 
 def allocations(
     plans: Iterable[Plan], listed: Iterable[PodDevices], consumers: Callable[[Plan], Sequence[tuple[str, str]]]
 ) -> Iterator[DeviceUse]:
     """Who uses what, without repetition, by claim, then user. Devices with admin access are looked at, not used.
+
+    Each container makes a series at least, so of those above ``MOST_SERIES`` there are numbers only.
 
     Args:
         plans: of the prepared claims.
@@ -78,41 +78,42 @@ def allocations(
     for listing in listed:
         for use in listing.claims:
             users.setdefault((listing.namespace, use.claim.name), []).append((listing.name, use))
+    room = MOST_SERIES
     for plan in sorted(plans, key=lambda plan: (plan.namespace, plan.name, plan.uid)):
         devices = {(device.pool, device.device): device for device in plan.devices if not device.admin}
         uids = dict(consumers(plan))
         listed_devices: set[tuple[str, str]] = set()
         for pod, use in sorted(users.get((plan.namespace, plan.name), ()), key=lambda item: item[0]):
-            shared = devices.keys() & use.claim.devices
-            listed_devices |= shared
-            for container in sorted(use.containers):
-                yield from _uses(plan, [devices[key] for key in sorted(shared)], (pod, uids.get(pod, ""), container))
-            if use.unnamed:
-                yield from _uses(plan, [devices[key] for key in shared], (pod, uids.get(pod, ""), ""), use.unnamed)
-        others = [devices[key] for key in sorted(devices.keys() - listed_devices)]
-        for pod in list(uids) or [""]:
-            yield from _uses(plan, others, (pod, uids.get(pod, ""), ""))
+            keys = devices.keys() & use.claim.devices
+            if not keys:
+                continue
+            listed_devices |= keys
+            shared = tuple(devices[key] for key in sorted(keys))
+            names = sorted(use.containers)[:room]
+            room -= len(names)
+            for container in names:
+                yield DeviceUse(shared, plan.namespace, plan.name, pod, uids.get(pod, ""), container)
+            if unnamed := use.unnamed + len(use.containers) - len(names):
+                yield DeviceUse(shared, plan.namespace, plan.name, pod, uids.get(pod, ""), "", unnamed)
+        if others := tuple(devices[key] for key in sorted(devices.keys() - listed_devices)):
+            pods = list(uids) or [""]
+            for pod in pods[:room]:
+                yield DeviceUse(others, plan.namespace, plan.name, pod, uids.get(pod, ""), "")
+            if unnamed := len(pods[room:]):
+                yield DeviceUse(others, plan.namespace, plan.name, "", "", "", unnamed)
+            room -= len(pods[:room])
 
 
-def _uses(
-    plan: Plan, devices: Iterable[PlannedDevice], user: tuple[str, str, str], unnamed: int = 0
-) -> Iterator[DeviceUse]:
-    """``user``: a pod, its UID, and its container."""
-    for device in devices:
-        chips = tuple(sorted({node.chip for node in device.nodes}))
-        yield DeviceUse(device.device, plan.namespace, plan.name, *user, chips, unnamed)
-
-
-def allocation_samples(found: Iterable[DeviceUse]) -> Iterator[Sample]:
+def allocation_samples(uses: Iterable[DeviceUse]) -> Iterator[Sample]:
     """One series for each device and container, one for each chip and container, and how many did not fit."""
     device_rows: list[tuple[tuple[str, str], ...]] = []
     chip_rows: list[tuple[tuple[str, str], ...]] = []
     omitted = 0
-    for (user, unnamed), group in groupby(found, key=lambda item: (_labels(item), item.unnamed)):
-        uses = list(group)
-        chips = sorted({chip for use in uses for chip in use.chips})
+    for (user, unnamed), group in groupby(uses, key=lambda use: (_labels(use), use.unnamed)):
+        devices = [device for use in group for device in use.devices]
+        chips = sorted({node.chip for device in devices for node in device.nodes})
         for rows, firsts in (
-            (device_rows, [(("device", use.device),) for use in uses]),
+            (device_rows, [(("device", device.device),) for device in devices]),
             (chip_rows, [(("device", f"neuron{chip}"), ("neuron_device_index", str(chip))) for chip in chips]),
         ):
             room = 0 if unnamed else max(0, MOST_SERIES - len(rows))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dra_driver.driver import device_use
 from dra_driver.driver.claims.model import ChipNode, Plan, PlannedDevice
 from dra_driver.driver.device_use import MOST_SERIES, DeviceUse, allocation_samples, allocations
 from dra_driver.kube.kubelet.podresources import ClaimUse, PodClaim, PodDevices
 from tests.builders.claims import uid
+from tests.calls import calls_in
 
 
 def device(name: str, *chips: int, admin: bool = False) -> PlannedDevice:
@@ -36,8 +38,8 @@ CHIP = device("neuron-device-3", 3)
 def test_kubelet_says_which_containers_share_a_device() -> None:
     shared = listed("train", ("main", CHIP.device), ("side", CHIP.device))
     assert found([plan(CHIP, consumers=("train",))], shared) == [
-        DeviceUse("neuron-device-3", "team", "claim", "train", "train-1", "main", (3,)),
-        DeviceUse("neuron-device-3", "team", "claim", "train", "train-1", "side", (3,)),
+        DeviceUse((CHIP,), "team", "claim", "train", "train-1", "main"),
+        DeviceUse((CHIP,), "team", "claim", "train", "train-1", "side"),
     ]
 
 
@@ -52,7 +54,7 @@ def test_the_plan_of_an_older_driver_has_no_uids() -> None:
 
 
 def test_a_device_is_in_use_also_when_nobody_is_known() -> None:
-    assert found([plan(CHIP)]) == [DeviceUse("neuron-device-3", "team", "claim", "", "", "", (3,))]
+    assert found([plan(CHIP)]) == [DeviceUse((CHIP,), "team", "claim", "", "", "")]
 
 
 def test_kubelet_knows_pods_that_came_and_went_since_the_claim_was_read() -> None:
@@ -101,3 +103,32 @@ def test_containers_whose_names_are_not_kept_are_counted_and_make_no_series() ->
     samples = list(allocation_samples(found([four], PodDevices("team", "train", {}, (ClaimUse(claim, ("a",), 30),)))))
     assert {dict(sample.labels)["container"] for sample in samples[:-1]} == {"a"}
     assert (len(samples) - 1, samples[-1].value) == (1 + 4, 30 * (1 + 4))
+
+
+def test_a_page_costs_the_same_however_many_containers_share_how_many_devices() -> None:
+    def shared(*, pods: int) -> tuple[list[Plan], list[PodDevices]]:
+        devices = [device(f"neuron-device-{number}", number % 16) for number in range(32)]
+        claim = PodClaim("claim", frozenset(("node-1", item.device) for item in devices))
+        use = ClaimUse(claim, tuple(f"c{number}" for number in range(250)), 7)
+        return [plan(*devices)], [PodDevices("team", f"p{number}", {}, (use,)) for number in range(pods)]
+
+    costs = []
+    for pods in (4, 40):
+        plans, listed_pods = shared(pods=pods)
+        uses = found(plans, *listed_pods)
+        with calls_in(device_use) as calls:
+            samples = list(allocation_samples(uses))
+        costs.append((len(uses) - pods, calls.number))
+        assert len(samples) == 2 * MOST_SERIES + 1
+        assert samples[-1].value == pods * 257 * (32 + 16) - 2 * MOST_SERIES
+    assert costs[1][0] <= MOST_SERIES
+    assert costs[1][1] < 2 * costs[0][1]
+
+
+def test_pods_that_are_reserved_for_claims_are_named_up_to_a_number_and_counted() -> None:
+    plans = [
+        plan(device(f"neuron-device-{n}", n), name=f"c{n}", consumers=tuple(map(str, range(250)))) for n in range(8)
+    ]
+    uses = found(plans)
+    assert sum(not use.unnamed for use in uses) == MOST_SERIES
+    assert list(allocation_samples(uses))[-1].value == 2 * (8 * 250 - MOST_SERIES)
