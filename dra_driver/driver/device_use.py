@@ -74,10 +74,7 @@ def allocations(
         listed: the node's pods as kubelet tells, () when that is not known.
         consumers: names and UIDs of the pods that a claim is reserved for.
     """
-    users: dict[tuple[str, str], list[tuple[str, ClaimUse]]] = {}
-    for listing in listed:
-        for use in listing.claims:
-            users.setdefault((listing.namespace, use.claim.name), []).append((listing.name, use))
+    users = _users(listed)
     room = MOST_SERIES
     for plan in sorted(plans, key=lambda plan: (plan.namespace, plan.name, plan.uid)):
         devices = {(device.pool, device.device): device for device in plan.devices if not device.admin}
@@ -102,6 +99,15 @@ def allocations(
             if unnamed := len(pods[room:]):
                 yield DeviceUse(others, plan.namespace, plan.name, "", "", "", unnamed)
             room -= len(pods[:room])
+
+
+def _users(listed: Iterable[PodDevices]) -> dict[tuple[str, str], list[tuple[str, ClaimUse]]]:
+    """Names of pods, with their uses of a claim, by its namespace and name."""
+    users: dict[tuple[str, str], list[tuple[str, ClaimUse]]] = {}
+    for listing in listed:
+        for use in listing.claims:
+            users.setdefault((listing.namespace, use.claim.name), []).append((listing.name, use))
+    return users
 
 
 def allocation_samples(uses: Iterable[DeviceUse]) -> Iterator[Sample]:

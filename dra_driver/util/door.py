@@ -47,9 +47,9 @@ LINGER_SECONDS: Final = 1.0
 AGE_SECONDS: Final = 600.0
 """From then on a connection is closed after its next answer, and after twice that without one."""
 SHARE: Final = 0.1
-"""Of the time: what the calls of one ``Turns`` may take."""
+"""Of the time: what the calls of one ``Turns`` may take, where the longest pause is long enough for it."""
 LONGEST_PAUSE_SECONDS: Final = 0.25
-"""Between two calls of one ``Turns``."""
+"""Between two calls of one ``Turns``, where kubelet waits for them."""
 
 _BACKLOG: Final = 1024
 _READ_BYTES: Final = 4 * 1024
@@ -402,39 +402,38 @@ class _Question(Generic[_Result]):
 
     def __init__(self, function: Callable[[], _Result]) -> None:
         self.function = function
-        self.recipients: list[tuple[Connection | None, Callable[[_Result], None]]] = []
+        self.recipients: list[tuple[int, Connection | None, Callable[[_Result], None]]] = []
+        """First, a number that is greater the later somebody has asked."""
 
     @property
-    def wanted(self) -> bool:
-        """Whether somebody still waits."""
-        return any(connection is None or not connection.closed for connection, _ in self.recipients)
-
-    @property
-    def address(self) -> str:
-        """Of the first who waits; "" for the program itself."""
-        return next((item.address for item, _ in self.recipients if item is not None and not item.closed), "")
+    def since(self) -> float:
+        """The number of the first who still waits; infinite if nobody does."""
+        waiting = (number for number, connection, _ in self.recipients if connection is None or not connection.closed)
+        return next(waiting, math.inf)
 
 
 class Turns(Generic[_Result]):
     """Calls functions that may take long, or hang, in another thread: one after the other.
 
     Who asks for what is being called, or is about to be, gets the result of that call. After each call there is a
-    pause, so that no number of requests takes the processor from the program; the next call is for the address that had
-    none for longest. Who has gone is forgotten. Used by the door's thread only.
+    pause, so that no number of requests takes the processor from the program; the next call is for whoever has waited
+    longest, so that nobody waits for more calls than there are kinds of them, whoever asks how often, from wherever.
+    Who has gone is forgotten. Used by the door's thread only.
 
     Args:
         door: whose thread it is.
         name: of the thread in which functions are called.
+        longest_pause: in seconds.
     """
 
-    def __init__(self, door: Door, name: str) -> None:
+    def __init__(self, door: Door, name: str, longest_pause: float = LONGEST_PAUSE_SECONDS) -> None:
         self._door = door
         self._name = name
+        self._longest_pause = longest_pause
+        self._order = itertools.count()
         self._asked: dict[Hashable, _Question[_Result]] = {}
         self._called: Hashable = None
         """The key of what is being called."""
-        self._served: dict[str, float] = {}
-        """When a call for an address began last (monotonic clock)."""
         self._busy = False
         """Whether a function is being called, or the pause after it lasts."""
 
@@ -454,15 +453,15 @@ class Turns(Generic[_Result]):
             connection: for which it is, and with which it is forgotten; None: it stays.
         """
         question = self._asked.setdefault(key, _Question(function))
-        question.recipients.append((connection, give))
+        question.recipients.append((next(self._order), connection, give))
         if len(question.recipients) > OWN_PLACES + OTHER_PLACES:
-            question.recipients = [item for item in question.recipients if item[0] is None or not item[0].closed]
+            question.recipients = [item for item in question.recipients if item[1] is None or not item[1].closed]
         if len(self._asked) > OWN_PLACES + OTHER_PLACES:
             self._forget()
         self._begin()
 
     def _forget(self) -> None:
-        self._asked = {key: item for key, item in self._asked.items() if key == self._called or item.wanted}
+        self._asked = {key: item for key, item in self._asked.items() if key == self._called or item.since < math.inf}
 
     def _begin(self) -> None:
         if self._busy:
@@ -471,10 +470,7 @@ class Turns(Generic[_Result]):
         if not self._asked:
             return
         self._busy = True
-        self._called = min(self._asked, key=lambda key: self._served.get(self._asked[key].address, 0.0))
-        if len(self._served) > OWN_PLACES + OTHER_PLACES:
-            self._served.clear()
-        self._served[self._asked[self._called].address] = time.monotonic()
+        self._called = min(self._asked, key=lambda key: self._asked[key].since)
         arguments = (self._called, self._asked[self._called].function)
         try:
             threading.Thread(target=self._call, args=arguments, name=self._name, daemon=True).start()
@@ -491,8 +487,8 @@ class Turns(Generic[_Result]):
     def _give(self, key: Hashable, result: _Result, seconds: float) -> None:
         question = self._asked.pop(key)
         self._called = None
-        self._door.later(min(seconds * (1 / SHARE - 1), LONGEST_PAUSE_SECONDS), self._rested)
-        for connection, give in question.recipients:
+        self._door.later(min(seconds * (1 / SHARE - 1), self._longest_pause), self._rested)
+        for _, connection, give in question.recipients:
             if connection is None:
                 give(result)
             else:

@@ -23,6 +23,8 @@ MAX_HEADER_BYTES: Final = 8 * 1024
 _FORMS: Final = {b"accept": "application/openmetrics-text", b"accept-encoding": "gzip"}
 """Headers on which the form of a page depends, and what may be asked for with each."""
 _METHODS: Final = ("GET", "OPTIONS")
+_LONGEST_PAUSE_SECONDS: Final = 0.5
+"""Between two pages. The largest takes a tenth of a second, and a scrape, which has 10 s, waits for five of them."""
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ def listen(door: Door, address: str, port: int, application: WSGIApplication) ->
     It is called in a thread, for one request at a time; requests that are alike and wait at the same time get the same
     answer.
     """
-    turns: Turns[Response] = Turns(door, "web")
+    turns: Turns[Response] = Turns(door, "web", _LONGEST_PAUSE_SECONDS)
     return door.listen(address, port, lambda connection: _HttpConversation(connection, application, turns))
 
 
@@ -115,7 +117,7 @@ def _environment(request: h11.Request) -> dict[str, str]:
     """
     method = request.method.decode("ascii")
     environment = {"REQUEST_METHOD": method if method in _METHODS else "POST", "PATH_INFO": "/metrics"}
-    for name, value in request.headers:
+    for name, value in request.headers if method == "GET" else ():
         form = _FORMS.get(name)
         if form in {part.partition(";")[0].strip().lower() for part in value.decode("latin-1").split(",")}:
             environment[f"HTTP_{name.decode('ascii').upper().replace('-', '_')}"] = form

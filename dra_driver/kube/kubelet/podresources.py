@@ -250,6 +250,16 @@ class _Uses:
     unnamed: int = 0
 
 
+@dataclass(slots=True)
+class _Pod:
+    """What was read of one."""
+
+    name: str = ""
+    namespace: str = ""
+    containers: dict[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
+    uses: dict[PodClaim, _Uses] = field(default_factory=dict)
+
+
 class _Reader:
     """Makes pods of a list: what is of interest of them."""
 
@@ -263,49 +273,40 @@ class _Reader:
 
     def pod(self, size: int) -> PodDevices:
         """The pod of the next ``size`` bytes."""
-        name = namespace = ""
-        containers: dict[str, Mapping[str, frozenset[str]]] = {}
-        uses: dict[PodClaim, _Uses] = {}
+        pod = _Pod()
+        end = self._message.position + size
+        while self._message.position < end:
+            if fields := self._message.whole_fields(end):
+                self._add_fields(pod, api.PodResources.FromString(fields))  # some fields of a message are one, too
+            else:
+                self._add_field(pod, end)
+        uses = tuple(ClaimUse(claim, tuple(use.names), use.unnamed) for claim, use in pod.uses.items())
+        return PodDevices(pod.namespace, pod.name, pod.containers, uses)
 
-        def take(container: str, devices: Mapping[str, frozenset[str]], claims: set[PodClaim]) -> None:
-            if devices or len(containers) < MAX_CONTAINERS:
-                containers[container] = devices
-            for claim in claims:
-                self._note(uses.setdefault(claim, _Uses()), container)
+    def _add_fields(self, pod: _Pod, fields: api.PodResources) -> None:
+        pod.name = fields.name or pod.name
+        pod.namespace = fields.namespace or pod.namespace
+        for container in fields.containers:
+            if container.devices or container.dynamic_resources:
+                devices: dict[str, frozenset[str]] = {}
+                for entry in container.devices:
+                    self._add_devices(devices, entry)
+                claims = {self._claim(entry.SerializeToString()) for entry in container.dynamic_resources}
+                self._add_container(pod, container.name, devices, claims)
+            elif len(pod.containers) < MAX_CONTAINERS:
+                pod.containers[container.name] = _EMPTY
 
-        message = self._message
-        end = message.position + size
-        while message.position < end:
-            # Some fields of a message are a message, too.
-            part = api.PodResources.FromString(message.whole_fields(end))
-            name, namespace = part.name or name, part.namespace or namespace
-            for item in part.containers:
-                if item.devices or item.dynamic_resources:
-                    take(*self._decoded(item))
-                elif len(containers) < MAX_CONTAINERS:
-                    containers[item.name] = _EMPTY
-            for number, length in message.field(end) if message.position < end else ():
-                if number == _POD["name"]:
-                    name = self._text(length)
-                elif number == _POD["namespace"]:
-                    namespace = self._text(length)
-                elif number == _POD["containers"]:
-                    take(*self._container(length))
-        return PodDevices(
-            namespace,
-            name,
-            containers,
-            tuple(ClaimUse(claim, tuple(use.names), use.unnamed) for claim, use in uses.items()),
-        )
+    def _add_field(self, pod: _Pod, end: int) -> None:
+        """The same of one field that ends at the position ``end`` at the latest, part by part."""
+        for number, length in self._message.field(end):
+            if number == _POD["name"]:
+                pod.name = self._text(length)
+            elif number == _POD["namespace"]:
+                pod.namespace = self._text(length)
+            elif number == _POD["containers"]:
+                self._read_container(pod, length)
 
-    def _note(self, use: _Uses, container: str) -> None:
-        if len(use.names) < MAX_CONTAINERS and self._names < MAX_NAMES:
-            use.names.append(container)
-            self._names += 1
-        else:
-            use.unnamed += 1
-
-    def _container(self, size: int) -> tuple[str, Mapping[str, frozenset[str]], set[PodClaim]]:
+    def _read_container(self, pod: _Pod, size: int) -> None:
         name = ""
         devices: dict[str, frozenset[str]] = {}
         claims: set[PodClaim] = set()
@@ -316,21 +317,29 @@ class _Reader:
                 self._add_devices(devices, api.ContainerDevices.FromString(self._part(length)))
             elif number == _CONTAINER["dynamic_resources"]:
                 claims.add(self._claim(self._part(length)))
-        return name, devices or _EMPTY, {claim for claim in claims if claim.devices}
-
-    def _decoded(self, item: api.ContainerResources) -> tuple[str, Mapping[str, frozenset[str]], set[PodClaim]]:
-        """The same of a container that is there."""
-        devices: dict[str, frozenset[str]] = {}
-        for entry in item.devices:
-            self._add_devices(devices, entry)
-        claims = {self._claim(entry.SerializeToString()) for entry in item.dynamic_resources}
-        return item.name, devices or _EMPTY, {claim for claim in claims if claim.devices}
+        self._add_container(pod, name, devices, claims)
 
     def _add_devices(self, devices: dict[str, frozenset[str]], entry: api.ContainerDevices) -> None:
-        """Add those of one entry, of which there is one for each NUMA node."""
+        """Those of one entry, of which there is one for each NUMA node."""
         if entry.resource_name.startswith(self._resources):
             ids = devices.get(entry.resource_name, frozenset())
             devices[entry.resource_name] = ids | frozenset(entry.device_ids)
+
+    def _add_container(
+        self, pod: _Pod, name: str, devices: Mapping[str, frozenset[str]], claims: set[PodClaim]
+    ) -> None:
+        if devices or len(pod.containers) < MAX_CONTAINERS:
+            pod.containers[name] = devices or _EMPTY
+        for claim in claims:
+            if claim.devices:
+                self._note(pod.uses.setdefault(claim, _Uses()), name)
+
+    def _note(self, use: _Uses, container: str) -> None:
+        if len(use.names) < MAX_CONTAINERS and self._names < MAX_NAMES:
+            use.names.append(container)
+            self._names += 1
+        else:
+            use.unnamed += 1
 
     def _claim(self, data: bytes) -> PodClaim:
         claim = self._claims.get(data)
@@ -361,7 +370,7 @@ def _reply(path: Path, seconds: float) -> Iterator[bytes]:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(seconds)
             connection.connect(str(path))
-            yield from _exchange(connection, path, seconds)
+            yield from _exchange(_Peer(connection, path, seconds), path)
     except TimeoutError:
         raise _failure(path, "DEADLINE_EXCEEDED", f"no whole answer within {seconds:g} s") from None
     except OSError as error:
@@ -370,7 +379,32 @@ def _reply(path: Path, seconds: float) -> Iterator[bytes]:
         raise _failure(path, "INTERNAL", f"this is not HTTP/2: {error}") from error
 
 
-def _exchange(connection: socket.socket, path: Path, seconds: float) -> Iterator[bytes]:
+class _Peer:
+    """kubelet, which may let us wait for some seconds in all."""
+
+    def __init__(self, connection: socket.socket, path: Path, seconds: float) -> None:
+        self._connection = connection
+        self._path = path
+        self._left = seconds
+        self._deadline = runtime.monotonic() + MAX_SECONDS
+
+    def hear(self, data: bytes) -> bytes:
+        """Say this, and wait for what it says."""
+        began = runtime.monotonic()
+        if began > self._deadline:
+            raise _failure(self._path, "DEADLINE_EXCEEDED", f"the answer could not be read within {MAX_SECONDS:g} s")
+        if self._left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(self._left)
+        self._connection.sendall(data)
+        answer = self._connection.recv(_READ_BYTES)
+        if not answer:
+            raise _failure(self._path, "UNAVAILABLE", "the connection was closed before the answer had ended")
+        self._left -= runtime.monotonic() - began
+        return answer
+
+
+def _exchange(peer: _Peer, path: Path) -> Iterator[bytes]:
     http = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
     http.initiate_connection()
     http.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: _WINDOW_BYTES, SettingCodes.ENABLE_PUSH: 0})
@@ -387,21 +421,8 @@ def _exchange(connection: socket.socket, path: Path, seconds: float) -> Iterator
     http.send_data(stream, _PREFIX.pack(0, 0), end_stream=True)
     status: dict[str, str] = {}
     ended = False
-    left = seconds
-    deadline = runtime.monotonic() + MAX_SECONDS
     while not ended:
-        began = runtime.monotonic()
-        if began > deadline:
-            raise _failure(path, "DEADLINE_EXCEEDED", f"the answer could not be read within {MAX_SECONDS:g} s")
-        if left <= 0:
-            raise TimeoutError
-        connection.settimeout(left)
-        connection.sendall(http.data_to_send())
-        data = connection.recv(_READ_BYTES)
-        left -= runtime.monotonic() - began
-        if not data:
-            raise _failure(path, "UNAVAILABLE", "the connection was closed before the answer had ended")
-        for event in http.receive_data(data):
+        for event in http.receive_data(peer.hear(http.data_to_send())):
             if isinstance(event, DataReceived):
                 yield event.data
                 http.acknowledge_received_data(event.flow_controlled_length, stream)

@@ -2,9 +2,9 @@
 
 A webhook on the bindings of one namespace may keep the API server from answering, and with it the thread that asks. So
 a namespace begins with one thread, and may have one more for each call that is answered promptly, but no more than it
-leaves free. With a call that lasts, it is slow until the next of its calls is answered promptly, or until it has had none
-for minutes: it has one thread, and all slow ones together have half of them. What waits begins in order, one call of
-each namespace in turn.
+leaves free. With a call that lasts, it is slow until the next of its calls is answered promptly, or it has had none for
+minutes: it has one thread, and all slow ones together have half of them. What waits begins in order, one call of each
+namespace in turn.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import re
 import resource
 import socket
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -478,6 +479,84 @@ def test_strangers_who_each_ask_for_something_else_wait_for_the_same_few_pages()
             go.set()
             assert scraper.recv(65536).endswith(b"page")
         assert len(calls) <= 4
+
+
+FORMS = {
+    "plain": b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n",
+    "gzip": b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n",
+    "OpenMetrics": b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: application/openmetrics-text\r\n\r\n",
+    "POST": b"POST /metrics HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n",
+}
+"""Pages that may take long, but for the last."""
+
+
+def form(environment: Mapping[str, str]) -> str:
+    headers = {"HTTP_ACCEPT": "OpenMetrics", "HTTP_ACCEPT_ENCODING": "gzip"}
+    method = environment["REQUEST_METHOD"]
+    return " ".join([method] * (method != "GET") + [text for name, text in headers.items() if name in environment])
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        # Who asks for what somebody else has asked for before.
+        (
+            [("a", "plain"), ("a", "gzip"), ("scraper", "gzip"), ("b", "OpenMetrics"), ("c", "plain")],
+            ["gzip", "OpenMetrics"],
+        ),
+        # Whoever has gone counts no more.
+        ([("a", "plain"), ("gone", "gzip"), ("scraper", "OpenMetrics"), ("b", "gzip")], ["OpenMetrics", "gzip"]),
+        # All that is no GET is one page.
+        ([("a", "plain"), ("b", "POST"), ("scraper", "gzip")], ["POST", "gzip"]),
+    ],
+    ids=["shared", "gone", "no GET"],
+)
+def test_the_next_page_is_for_whoever_has_waited_longest(asked: list[tuple[str, str]], answered: list[str]) -> None:
+    go = threading.Event()
+    calls: list[str] = []
+
+    def application(environment: Mapping[str, str], start: Callable[..., object]) -> list[bytes]:
+        calls.append(form(environment))
+        assert go.wait(SECONDS)
+        start("200 OK", [])
+        return [b"page"]
+
+    with open_door() as door, ExitStack() as ended:
+        port = listen(door, "127.0.0.1", 0, application)
+        addresses = {name: f"127.0.78.{number}" for number, (name, _) in enumerate(asked, start=1)}
+        for name, what in asked:
+            connection = ended.enter_context(connect(port, addresses[name], FORMS[what]))
+            eventually(lambda: any(not item.silent for item in door._connections[False][-1:]), SECONDS)
+            if name == "gone":
+                connection.close()
+                eventually(lambda: len(door._connections[False]) == 1, SECONDS)
+        go.set()
+        eventually(lambda: len(calls) > len(answered), SECONDS)
+    assert calls[1 : 1 + len(answered)] == answered
+
+
+def test_after_a_page_that_takes_long_comes_a_longer_pause_than_after_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    later = Door.later
+
+    def application(_: object, start: Callable[..., object]) -> list[bytes]:
+        time.sleep(0.1)
+        start("200 OK", [])
+        return []
+
+    def note(door: Door, seconds: float, function: Callable[[], None]) -> None:
+        pauses.append(seconds)
+        later(door, seconds, function)
+
+    monkeypatch.setattr(Door, "later", note)
+    with open_door() as door:
+        turns: Turns[None] = Turns(door, "turns")
+        port = listen(door, "127.0.0.1", 0, application)
+        with connect(port, SCRAPER, FORMS["plain"]) as connection:
+            assert connection.recv(65536)
+        in_door(door, lambda: turns.ask("a", lambda: time.sleep(0.1), lambda _: None))
+        eventually(lambda: len(pauses) == 2, SECONDS)
+    assert pauses == [0.5, limits.LONGEST_PAUSE_SECONDS]
 
 
 REQUESTS = {
