@@ -24,6 +24,7 @@ from dra_driver.driver.claims.status_writer import (
     LEFT_SECONDS,
     MANAGER,
     REFUSAL_SECONDS,
+    SLOW_MEMORY_SECONDS,
     ClaimStatusWriter,
 )
 from dra_driver.kube.api.errors import ApiError, Unreachable
@@ -428,6 +429,32 @@ def test_webhooks_that_hang_hold_up_others_for_the_one_write_that_is_under_way(e
     assert tries.index("other") == 40
     assert times[0] == times[1]
     assert {"evil-0", "evil-1", "evil-2"} <= set(tries[20:40]), "nobody is forgotten"
+
+
+@pytest.mark.parametrize(("after", "order"), [(60, ["fresh", "evil"]), (SLOW_MEMORY_SECONDS, ["evil", "fresh"])])
+def test_a_namespace_that_was_slow_once_is_not_known_for_it_for_ever(after: float, order: list[str]) -> None:
+    spaces = ["evil", "worse", "evil", "fresh"]
+    items = [claim(number, [number], namespace=space) for number, space in enumerate(spaces, start=1)]
+    hanging = ["evil", "worse"]
+    written: list[str] = []
+
+    class HangingApi(Api):
+        def apply_claim_devices(self, claim: ObjectMeta, *_: Any) -> None:
+            written.append(claim.namespace)
+            writer.now += 15 if claim.namespace in hanging else 0
+
+    writer = Rounds(HangingApi(*items))
+    for item in items[:2]:
+        writer.prepared(made(item, host()), item)
+        writer.round(after)
+        writer.unprepared(item.metadata, own_pod=True)
+    hanging.clear()
+    written.clear()
+    for item in items[2:]:
+        writer.prepared(made(item, host()), item)
+        writer.now += 1
+    writer.round()
+    assert written == order
 
 
 @pytest.mark.parametrize("status", [403, 422])
