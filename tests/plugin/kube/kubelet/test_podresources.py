@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -209,8 +209,8 @@ def test_a_kubelet_without_pod_resources_is_an_explained_error(root: Path) -> No
 
 
 @contextmanager
-def saying(root: Path, data: bytes, *, hang: bool) -> Iterator[None]:
-    """Kubelet's socket, behind which somebody says this, and closes the connection or keeps it."""
+def saying(root: Path, data: bytes, then: str) -> Iterator[None]:
+    """Kubelet's socket, behind which somebody says this, and closes the connection, keeps it, or says it on and on."""
     (root / SOCKET).parent.mkdir(exist_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(root / SOCKET))
@@ -221,8 +221,11 @@ def saying(root: Path, data: bytes, *, hang: bool) -> Iterator[None]:
         with listener.accept()[0] as accepted:
             accepted.recv(4096)
             accepted.sendall(data)
-            if hang:
+            if then == "hangs":
                 release.wait(60)
+            with suppress(OSError):
+                while then == "drips" and not release.wait(0.02):
+                    accepted.sendall(data)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -235,17 +238,18 @@ def saying(root: Path, data: bytes, *, hang: bool) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("data", "hang", "code"),
+    ("data", "then", "code"),
     [
-        (b"", True, "DEADLINE_EXCEEDED"),
-        (b"", False, "UNAVAILABLE"),
-        (bytes([0, 0, 1, 1, 4, 0, 0, 0, 0, 0x88]), True, "INTERNAL"),
-        (bytes([0, 0, 8, 7, 0, 0, 0, 0, 0]) + bytes(8), True, "UNAVAILABLE"),
+        (b"", "hangs", "DEADLINE_EXCEEDED"),
+        (b"", "closes", "UNAVAILABLE"),
+        (bytes([0, 0, 1, 1, 4, 0, 0, 0, 0, 0x88]), "hangs", "INTERNAL"),
+        (bytes([0, 0, 8, 7, 0, 0, 0, 0, 0]) + bytes(8), "hangs", "UNAVAILABLE"),
+        (bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]), "drips", "DEADLINE_EXCEEDED"),  # SETTINGS
     ],
-    ids=["silent", "closed", "an answer to nothing", "goes away"],
+    ids=["silent", "closed", "an answer to nothing", "goes away", "drips"],
 )
-def test_who_is_silent_or_speaks_something_else_is_given_up(root: Path, data: bytes, hang: bool, code: str) -> None:
-    with saying(root, data, hang=hang), pytest.raises(CallError) as error:
+def test_who_is_silent_or_speaks_something_else_is_given_up(root: Path, data: bytes, then: str, code: str) -> None:
+    with saying(root, data, then), pytest.raises(CallError) as error:
         pods(root, seconds=0.3)
     assert error.value.code == code
     golden(str(error.value))
