@@ -244,7 +244,7 @@ def saying(root: Path, data: bytes, then: str) -> Iterator[None]:
         (b"", "closes", "UNAVAILABLE"),
         (bytes([0, 0, 1, 1, 4, 0, 0, 0, 0, 0x88]), "hangs", "INTERNAL"),
         (bytes([0, 0, 8, 7, 0, 0, 0, 0, 0]) + bytes(8), "hangs", "UNAVAILABLE"),
-        (bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]), "drips", "DEADLINE_EXCEEDED"),  # SETTINGS
+        (bytes([0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0, 1]), "drips", "DEADLINE_EXCEEDED"),  # WINDOW_UPDATE, not answered
     ],
     ids=["silent", "closed", "an answer to nothing", "goes away", "drips"],
 )
