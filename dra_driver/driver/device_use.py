@@ -31,7 +31,7 @@ from dra_driver.util.metrics import Sample
 from dra_driver.util.worker import Worker
 
 MOST_SERIES: Final = 1000
-"""Of each metric. A claim may be shared by 256 pods of some containers each, and have many devices."""
+"""Of each metric. A claim may be common by 256 pods of some containers each, and have many devices."""
 
 LOOK_SECONDS: Final = 1.0
 """Between two looks at the own index of prepared claims, which cost nothing."""
@@ -85,13 +85,13 @@ def allocations(
             if not keys:
                 continue
             listed_devices |= keys
-            shared = tuple(devices[key] for key in sorted(keys))
+            common = tuple(devices[key] for key in sorted(keys))
             names = sorted(use.containers)[:room]
             room -= len(names)
             for container in names:
-                yield DeviceUse(shared, plan.namespace, plan.name, pod, uids.get(pod, ""), container)
+                yield DeviceUse(common, plan.namespace, plan.name, pod, uids.get(pod, ""), container)
             if unnamed := use.unnamed + len(use.containers) - len(names):
-                yield DeviceUse(shared, plan.namespace, plan.name, pod, uids.get(pod, ""), "", unnamed)
+                yield DeviceUse(common, plan.namespace, plan.name, pod, uids.get(pod, ""), "", unnamed)
         if others := tuple(devices[key] for key in sorted(devices.keys() - listed_devices)):
             pods = list(uids) or [""]
             for pod in pods[:room]:

@@ -204,15 +204,15 @@ class Turns:
         if namespace.slow:
             self._slow[namespace.name] = now
         while self._slow:
-            name, ended = next(iter(self._slow.items()))
-            if len(self._slow) <= MAX_SLOW and now - ended < MEMORY_SECONDS:
+            name, since = next(iter(self._slow.items()))
+            if len(self._slow) <= MAX_SLOW and now - since < MEMORY_SECONDS:
                 break
             del self._slow[name]
 
     def _recall(self, name: str) -> bool:
         """Whether a namespace that had no calls is a slow one."""
-        ended = self._slow.pop(name, -math.inf)
-        return asyncio.get_running_loop().time() - ended < MEMORY_SECONDS
+        since = self._slow.pop(name, -math.inf)
+        return asyncio.get_running_loop().time() - since < MEMORY_SECONDS
 
 
 def _refusal(namespace: _Namespace) -> DriverError:

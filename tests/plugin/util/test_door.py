@@ -497,7 +497,7 @@ def form(environment: Mapping[str, str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("asked", "answered"),
+    ("questions", "pages"),
     [
         # Who asks for what somebody else has asked for before.
         (
@@ -511,7 +511,7 @@ def form(environment: Mapping[str, str]) -> str:
     ],
     ids=["shared", "gone", "no GET"],
 )
-def test_the_next_page_is_for_whoever_has_waited_longest(asked: list[tuple[str, str]], answered: list[str]) -> None:
+def test_the_next_page_is_for_whoever_has_waited_longest(questions: list[tuple[str, str]], pages: list[str]) -> None:
     go = threading.Event()
     calls: list[str] = []
 
@@ -523,16 +523,16 @@ def test_the_next_page_is_for_whoever_has_waited_longest(asked: list[tuple[str, 
 
     with open_door() as door, ExitStack() as ended:
         port = listen(door, "127.0.0.1", 0, application)
-        addresses = {name: f"127.0.78.{number}" for number, (name, _) in enumerate(asked, start=1)}
-        for name, what in asked:
+        addresses = {name: f"127.0.78.{number}" for number, (name, _) in enumerate(questions, start=1)}
+        for name, what in questions:
             connection = ended.enter_context(connect(port, addresses[name], FORMS[what]))
             eventually(lambda: any(not item.silent for item in door._connections[False][-1:]), SECONDS)
             if name == "gone":
                 connection.close()
                 eventually(lambda: len(door._connections[False]) == 1, SECONDS)
         go.set()
-        eventually(lambda: len(calls) > len(answered), SECONDS)
-    assert calls[1 : 1 + len(answered)] == answered
+        eventually(lambda: len(calls) > len(pages), SECONDS)
+    assert calls[1 : 1 + len(pages)] == pages
 
 
 def test_after_a_page_that_takes_long_comes_a_longer_pause_than_after_a_check(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def test_containers_whose_names_are_not_kept_are_counted_and_make_no_series() ->
 
 
 def test_a_page_costs_the_same_however_many_containers_share_how_many_devices() -> None:
-    def shared(*, pods: int) -> tuple[list[Plan], list[PodDevices]]:
+    def crowd(*, pods: int) -> tuple[list[Plan], list[PodDevices]]:
         devices = [device(f"neuron-device-{number}", number % 16) for number in range(32)]
         claim = PodClaim("claim", frozenset(("node-1", item.device) for item in devices))
         use = ClaimUse(claim, tuple(f"c{number}" for number in range(250)), 7)
@@ -114,8 +114,8 @@ def test_a_page_costs_the_same_however_many_containers_share_how_many_devices() 
 
     costs = []
     for pods in (4, 40):
-        plans, listed_pods = shared(pods=pods)
-        uses = found(plans, *listed_pods)
+        plans, pods_list = crowd(pods=pods)
+        uses = found(plans, *pods_list)
         with calls_in(device_use) as calls:
             samples = list(allocation_samples(uses))
         costs.append((len(uses) - pods, calls.number))

@@ -436,11 +436,11 @@ def test_a_namespace_that_was_slow_once_is_not_known_for_it_for_ever(after: floa
     spaces = ["evil", "worse", "evil", "fresh"]
     items = [claim(number, [number], namespace=space) for number, space in enumerate(spaces, start=1)]
     hanging = ["evil", "worse"]
-    written: list[str] = []
+    writes: list[str] = []
 
     class HangingApi(Api):
         def apply_claim_devices(self, claim: ObjectMeta, *_: Any) -> None:
-            written.append(claim.namespace)
+            writes.append(claim.namespace)
             writer.now += 15 if claim.namespace in hanging else 0
 
     writer = Rounds(HangingApi(*items))
@@ -449,12 +449,12 @@ def test_a_namespace_that_was_slow_once_is_not_known_for_it_for_ever(after: floa
         writer.round(after)
         writer.unprepared(item.metadata, own_pod=True)
     hanging.clear()
-    written.clear()
+    writes.clear()
     for item in items[2:]:
         writer.prepared(made(item, host()), item)
         writer.now += 1
     writer.round()
-    assert written == order
+    assert writes == order
 
 
 @pytest.mark.parametrize("status", [403, 422])
