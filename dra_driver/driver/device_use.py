@@ -41,6 +41,8 @@ PLUGIN_SECONDS: Final = 5.0
 """The same while pods have devices from a device plugin: their chips come back when they have ended."""
 LINGER_SECONDS: Final = 10.0
 """A kubelet that has just started knows neither its plugins nor its pods: so long, both are believed to be there."""
+REST: Final = 4
+"""Times as long as a list took to read, up to ``AGAIN_SECONDS``, nobody asks for another: tenants make it long."""
 SETTLE_LOOKS: Final = 5
 """Looks after a change at which kubelet is asked again, while it does not name a container of each claim."""
 
@@ -178,6 +180,8 @@ class ContainerWatch:
         """Since the last change of the claims."""
         self._since = 0.0
         """Seconds since the last question."""
+        self._rest = 0.0
+        """Seconds that have to pass between the last question and the next."""
         self.problem = ""
         """Why kubelet's list is not known, or ""."""
         self.plugin_pods: tuple[PodDevices, ...] | None = None
@@ -196,6 +200,9 @@ class ContainerWatch:
         self._due = runtime.monotonic() + LINGER_SECONDS
 
     def _round(self) -> float:
+        if self._since + LOOK_SECONDS < self._rest:
+            self._since += LOOK_SECONDS
+            return LOOK_SECONDS
         plans = self._plans()
         uids = frozenset(plan.uid for plan in plans)
         self._since += LOOK_SECONDS
@@ -214,17 +221,19 @@ class ContainerWatch:
         return any((plan.namespace, plan.name) not in told for plan in plans)
 
     def _ask(self) -> None:
-        self._since = 0.0
+        self._since = self._rest = 0.0
         pods: Sequence[PodDevices] = ()
         problem = ""
         if not (self._directory / SOCKET).exists():
             problem = f"{self._directory / SOCKET} is not there"
         else:
+            began = runtime.monotonic()
             try:
                 pods = node_pods(self._directory)
             except CallError as error:
                 self._tell(error.what)  # what was told before still holds for containers that go on
                 return
+            self._rest = min(REST * (runtime.monotonic() - began), AGAIN_SECONDS)
         self.listed = tuple(pod for pod in pods if pod.claims)
         self._tell(problem)
         self._saw(pods_of_plugins(pods))

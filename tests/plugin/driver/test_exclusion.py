@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,12 +18,16 @@ import pytest
 from dra_driver.driver import agent as agent_module
 from dra_driver.driver import device_use
 from dra_driver.driver.agent import NodeAgent
+from dra_driver.driver.device_use import REST, ContainerWatch
+from dra_driver.kube.kubelet.api import podresources_v1_pb2 as api
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.partitions import device_name
+from dra_driver.util import runtime
 from tests.builders.agent import NODE, START_SECONDS, World, agent_here
 from tests.doubles.device_manager import Allocation, Container, DeviceManager, KnownPod
 from tests.doubles.kubelet import KubeletError
+from tests.doubles.pod_resources import answering
 from tests.eventually import eventually
 from tests.golden import golden, golden_error, logged
 
@@ -304,3 +310,26 @@ def test_slices_that_are_there_are_kept_up_before_kubelet_has_registered_the_dri
     finally:
         agent.stop()
         world.kubelet.start()
+
+
+def test_a_list_that_takes_long_is_asked_for_more_rarely(tmp_path: Path) -> None:
+    """Else every five seconds, while pods have devices from a device plugin; and tenants choose how long it is."""
+    times: list[float] = []
+    clock = [0.0]
+    pod = api.PodResources(name="p", namespace="team")
+    pod.containers.add(name="c").devices.add(resource_name="aws.amazon.com/neuron", device_ids=["0"])
+    message = api.ListPodResourcesResponse(pod_resources=[pod]).SerializeToString()
+
+    def answer() -> bytes:
+        times.append(clock[0])
+        clock[0] += 2.0
+        return message
+
+    watch = ContainerWatch(tmp_path, list, lambda: None)
+    with answering(tmp_path, answer), runtime.use(runtime.Runtime(monotonic=lambda: clock[0])):
+        for _ in range(20):
+            pause = watch._round()
+            clock[0] += pause
+    assert watch.plugin_pods is not None
+    assert len(times) > 1
+    assert all(later - before >= 2.0 * (1 + REST) for before, later in pairwise(times))
