@@ -205,9 +205,11 @@ def test_slow_namespaces_have_one_thread_each_and_half_of_them_together(monkeypa
         await asyncio.gather(*prompt(them, "other", 5))
         assert crowd.begun == slow[: turns.THREADS // 2], "one of each"
         # They take turns: as one ends, the next namespace begins, also where the one that has ended has more.
+        monkeypatch.setattr(turns, "SLOW_SECONDS", 0.01)
         for former, following in zip([0, *range(turns.THREADS // 2, 11)], range(turns.THREADS // 2, 12), strict=True):
             crowd.end(f"first of {slow[former]}")
             await come_true(lambda number=following: slow[number] in crowd.begun)  # type: ignore[misc] # bound at once
+            await asyncio.sleep(0.05)  # so that it stays a slow one
         crowd.end_all()
         await asyncio.gather(*tasks)
 
