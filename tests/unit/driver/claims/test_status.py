@@ -24,9 +24,9 @@ from dra_driver.driver.claims.status_writer import (
     LEFT_SECONDS,
     MANAGER,
     REFUSAL_SECONDS,
-    SLOW_MEMORY_SECONDS,
     ClaimStatusWriter,
 )
+from dra_driver.kube.api.desired import SLOW_MEMORY_SECONDS
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.objects.meta import ObjectMeta

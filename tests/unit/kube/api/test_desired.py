@@ -9,7 +9,7 @@ from functools import partial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.kube.api.desired import SLOW_MEMORY_SECONDS, DesiredWriter, Outcome, Target, Waits
+from dra_driver.kube.api.desired import DesiredWriter, Outcome, Target, Waits
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Backoff
@@ -141,15 +141,6 @@ def test_a_namespace_where_writes_take_long_comes_after_all_others() -> None:
         server.want(name, "x")
     server.pass_time(10.0)
     assert [name for _, name, _ in server.writes] == ["a1", "b1", "a2", "a3"]
-
-
-def test_a_namespace_is_not_remembered_for_ever() -> None:
-    server = Texts()
-    for letter in "abcdef":
-        server.slow[letter] = 2.0
-        server.want(f"{letter}1", "x")
-        server.pass_time(SLOW_MEMORY_SECONDS)
-    assert len(server.writer._pause.slow) <= 2
 
 
 def test_what_is_said_while_an_object_is_written_is_written_after_it() -> None:
