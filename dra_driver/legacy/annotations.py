@@ -18,16 +18,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
 from dra_driver.kube.objects.meta import ApiObject, seconds
 from dra_driver.legacy.resource_requests import MAX_CONTAINERS
-from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, RETIRED_DEVICE, NeuronResource, NodeHardware
+from dra_driver.legacy.rules import (
+    MAX_CORES_PER_DEVICE,
+    MAX_DEVICES,
+    RETIRED_DEVICE,
+    NeuronResource,
+    NodeHardware,
+    bits,
+)
 from dra_driver.util.errors import DriverError
-from dra_driver.util.text import quoted, ranges
+from dra_driver.util.text import quoted, ranges, shorten
 
 IDS: Final = "AWS_NEURON_IDS"
 ALLOCATED: Final = "NEURON_ALLOCATED"
@@ -55,6 +62,8 @@ UNUSABLE: Final = "neuron.aws.com/unusable-devices"
 
 MAX_LENGTH: Final = 16384
 """Characters of an annotation; longer ones are rejected."""
+_SHORT: Final = 64
+"""Characters that are shown of a text that cannot be read, and longer than any other one but ids."""
 _MAX_IDS: Final = MAX_DEVICES * MAX_CORES_PER_DEVICE
 _NANOSECONDS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _PART: Final = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
@@ -81,14 +90,28 @@ class NodeAnnotations(ApiObject, frozen=True):
     unusable: str | None = msgspec.field(name=UNUSABLE, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class ContainerShare:
-    """The ids of one container. ``container`` is "" if the annotations do not name it."""
+    """The ids of one container. ``container`` is "" if the annotations do not name it.
+
+    They are kept as a mask, bit ``i`` for id ``i``: a hundred bytes at most, whatever somebody writes.
+    """
 
     container: str
     resource: NeuronResource
-    ids: tuple[int, ...]
-    """Ascending, each once."""
+    mask: int
+
+    def __init__(self, container: str, resource: NeuronResource, ids: Iterable[int] = (), mask: int = 0) -> None:
+        for number in ids:
+            mask |= 1 << number
+        object.__setattr__(self, "container", container)
+        object.__setattr__(self, "resource", resource)
+        object.__setattr__(self, "mask", mask)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Ascending, each once."""
+        return tuple(bits(self.mask))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +129,14 @@ class RecordedAllocation:
     def of(self, container: str) -> ContainerShare | None:
         """The share of one container, or None."""
         return next((share for share in self.shares if share.container == container), None)
+
+    @property
+    def whole(self) -> RecordedAllocation:
+        """The same of the pod as a whole, for those who need not know which container has which ids."""
+        masks: dict[NeuronResource, int] = {}
+        for share in self.shares:
+            masks[share.resource] = masks.get(share.resource, 0) | share.mask
+        return replace(self, shares=tuple(ContainerShare("", resource, mask=mask) for resource, mask in masks.items()))
 
 
 class _WireShare(msgspec.Struct, forbid_unknown_fields=True):
@@ -166,6 +197,40 @@ def from_mapping(annotations: Mapping[str, str]) -> PodAnnotations:
     return msgspec.convert({key: annotations[key] for key in POD_KEYS if key in annotations}, PodAnnotations)
 
 
+def in_short(found: PodAnnotations, asked: Iterable[NeuronResource] = ()) -> PodAnnotations:
+    """Annotations from which everything follows that follows from these, without what makes them long.
+
+    A text that cannot be read is cut, and still cannot be read; ids become ranges.
+    """
+    asked, kept = tuple(asked), {}
+    for field, part in (
+        ("allocation", PodAnnotations(allocation=found.allocation)),
+        ("ids", PodAnnotations(ids=found.ids, resource_type=found.resource_type)),
+        ("cores", PodAnnotations(cores=found.cores)),
+        ("devices", PodAnnotations(devices=found.devices)),
+    ):
+        text = getattr(found, field)
+        try:
+            allocation = read(part, asked)
+        except DriverError:
+            kept[field] = shorten(text, _SHORT)
+        else:
+            kept[field] = text if field == "allocation" or allocation is None else ranges(allocation.shares[0].ids)
+    handed_out = (found.allocated or "").strip().lower() == "true"
+    return msgspec.structs.replace(
+        found,
+        **kept,
+        allocated="true" if handed_out else _cut(found.allocated),
+        alloc_time=_cut(found.alloc_time),
+        resource_type=_cut(found.resource_type),
+        of=_cut(found.of, 2 * _SHORT),
+    )
+
+
+def _cut(text: str | None, length: int = _SHORT) -> str | None:
+    return text if text is None else shorten(text, length)
+
+
 def present(found: PodAnnotations) -> tuple[str, ...]:
     """The keys in use that are present."""
     return tuple(msgspec.to_builtins(found))
@@ -202,7 +267,7 @@ def read(found: PodAnnotations, asked: Iterable[NeuronResource] = ()) -> Recorde
     if found.allocation:
         return _read_own(found.allocation, handed_out, chosen_at)
     shares = tuple(
-        ContainerShare("", resource, parse_ids(key, text))
+        ContainerShare("", resource, mask=ids_mask(key, text))
         for key, text, resource in (
             (IDS, found.ids, _kind(found, asked) if found.ids else NeuronResource.CORE),
             (CORES, found.cores, NeuronResource.CORE),
@@ -237,9 +302,10 @@ def said(found: PodAnnotations, asked: Iterable[NeuronResource] = ()) -> tuple[t
 def _read_own(text: str, handed_out: bool, chosen_at: int) -> RecordedAllocation:
     key = ALLOCATION
     try:
-        wire = _DECODER.decode(text if len(text) <= MAX_LENGTH else "")
+        # Names of containers are ASCII.
+        wire = _DECODER.decode(text if len(text) <= MAX_LENGTH and text.isascii() else "")
         shares = tuple(
-            ContainerShare(share.name, NeuronResource(share.resource), parse_ids(key, share.ids))
+            ContainerShare(share.name, NeuronResource(share.resource), mask=ids_mask(key, share.ids))
             for share in wire.containers
         )
     except (msgspec.MsgspecError, ValueError) as error:
@@ -263,15 +329,22 @@ def _kind(found: PodAnnotations, asked: Iterable[NeuronResource]) -> NeuronResou
 
 def parse_ids(key: str, text: str) -> tuple[int, ...]:
     """Ids such as ``0,1,2`` or ``0-8,12``, ascending. Raises DriverError naming ``key`` for anything else."""
-    found: set[int] = set()
+    return tuple(bits(ids_mask(key, text)))
+
+
+def ids_mask(key: str, text: str) -> int:
+    """The same as a mask, bit ``i`` for id ``i``."""
+    mask = 0
     for part in text.split(",") if len(text) <= MAX_LENGTH else ("",):
         match = _PART.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
-        ids = range(first, last + 1)
-        if not ids or last >= _MAX_IDS or found.intersection(ids):
+        if not first <= last < _MAX_IDS:
             raise _unreadable(key, text)
-        found.update(ids)
-    return tuple(sorted(found))
+        ids = ((1 << last - first + 1) - 1) << first
+        if mask & ids:
+            raise _unreadable(key, text)
+        mask |= ids
+    return mask
 
 
 def usage_map(hardware: NodeHardware, taken: int, resource: NeuronResource) -> str:
@@ -292,4 +365,4 @@ def _csv(ids: Iterable[int]) -> str:
 
 
 def _unreadable(key: str, text: str) -> DriverError:
-    return DriverError(f"annotation {key} is {quoted(text)}, which cannot be read")
+    return DriverError(f"annotation {key} is {quoted(text, _SHORT)}, which cannot be read")

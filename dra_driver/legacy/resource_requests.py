@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -106,6 +107,24 @@ def pod_request(init: tuple[LimitsContainer, ...] | None, main: tuple[LimitsCont
             remedy=f"at most {MAX_CONTAINERS} can",
         )
     return tuple(found)
+
+
+_FEW: Final = 4
+_LABEL_LENGTH: Final = 63
+
+
+def shared(requests: PodRequest) -> PodRequest:
+    """The same; for equal ones of a few containers, one that they share: pods of one template are many.
+
+    What is kept for that is bounded, whatever pods ask for.
+    """
+    is_small = len(requests) <= _FEW and all(len(request.container) <= _LABEL_LENGTH for request in requests)
+    return _first(requests) if is_small else requests
+
+
+@lru_cache(maxsize=4096)
+def _first(requests: PodRequest) -> PodRequest:
+    return requests
 
 
 def at_once(requests: Iterable[ContainerRequest]) -> int:

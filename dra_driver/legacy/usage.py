@@ -9,20 +9,20 @@ is no record: a pod may be created with any annotations, and must not withhold w
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
 import msgspec
 
-from dra_driver.legacy.annotations import UNUSABLE, PodAnnotations, RecordedAllocation, parse_ids, said
+from dra_driver.legacy.annotations import UNUSABLE, PodAnnotations, RecordedAllocation, ids_mask, said
 from dra_driver.legacy.placement import union
 from dra_driver.legacy.resource_requests import PodRequest, at_once
-from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, NeuronResource, NodeHardware, free_candidates
+from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, NeuronResource, NodeHardware, bits, free_candidates
 from dra_driver.util.errors import DriverError
 
-_USUAL: Final = 2048
-"""Characters of annotations that are cached; larger ones must not fill the memory."""
+_DOUBTFUL: Final = 32
+"""Pods of a node whose devices are not known; with more of them, all its devices may be in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,7 @@ def holding(
     # None of these affects what is held.
     bare = msgspec.structs.replace(annotations, allocated=None, alloc_time=None, of=None)
     asked = frozenset(request.resource for request in requests or ())
-    size = sum(len(text) for text in msgspec.structs.astuple(bare) if text)
-    found, unreadable = _said(bare, asked) if size <= _USUAL else said(bare, asked)
+    found, unreadable = said(bare, asked)
     more = ""
     if requests is not None and any(exceeds(allocation, requests) for allocation in found):
         found = tuple(allocation for allocation in found if not exceeds(allocation, requests))
@@ -100,35 +99,45 @@ def exceeds(allocation: RecordedAllocation, requests: PodRequest) -> bool:
             limits["", NeuronResource.CORE] = request.count * MAX_CORES_PER_DEVICE
         for key, count in limits.items():
             most[key] = most.get(key, 0) + count
-    ids: dict[tuple[str, NeuronResource], set[int]] = {}
+    masks: dict[tuple[str, NeuronResource], int] = {}
     for share in allocation.shares:
-        ids.setdefault((share.container, share.resource), set()).update(share.ids)
-    return any(len(numbers) > most.get(key, 0) for key, numbers in ids.items())
+        masks[share.container, share.resource] = masks.get((share.container, share.resource), 0) | share.mask
+    return any(mask.bit_count() > most.get(key, 0) for key, mask in masks.items())
+
+
+def in_short(item: Holding) -> Holding:
+    """The same for ``usage``, without which container has what: some hundred bytes, however long the annotations."""
+    return replace(item, allocations=tuple(_shared(allocation.whole) for allocation in item.allocations))
 
 
 @lru_cache(maxsize=4096)
-def _said(annotations: PodAnnotations, asked: frozenset[NeuronResource]) -> tuple[tuple[RecordedAllocation, ...], str]:
-    """Cached, since thousands of pods share few different allocations."""
-    return said(annotations, asked)
+def _shared(whole: RecordedAllocation) -> RecordedAllocation:
+    """The first of equal ones: thousands of pods have few different allocations."""
+    return whole
 
 
 def usage(hardware: NodeHardware, holdings: Iterable[Holding], unusable: str | None = None) -> NodeUsage:
     """What is taken on a node: by the pods bound to it, and devices that no pod may get (``annotations.UNUSABLE``)."""
-    failed, taken, doubtful, trouble = 0, 0, [], ""
+    failed, taken, possible, doubtful, trouble = 0, 0, 0, 0, ""
+    asked: set[tuple[NeuronResource, int]] = set()
     if unusable:
         try:
-            failed = _mask(hardware, NeuronResource.DEVICE, parse_ids(UNUSABLE, unusable))
+            failed = _mask(hardware, NeuronResource.DEVICE, ids_mask(UNUSABLE, unusable))
         except DriverError as error:
             return NodeUsage(_everything(hardware), str(error))
     for item in holdings:
         mask, text = held_by(hardware, item)
-        if text:
-            doubtful.append((mask, item.requests))
-            trouble = trouble or f"Devices that it may have are reserved for pod {item.pod}: {text}"
-        else:
+        if not text:
             taken |= mask
+            continue
+        doubtful += 1
+        trouble = trouble or f"Devices that it may have are reserved for pod {item.pod}: {text}"
+        if not item.requests or doubtful > _DOUBTFUL:
+            return NodeUsage(_everything(hardware), trouble)
+        possible |= mask
+        asked.update((request.resource, request.count) for request in item.requests)
     # Devices that failed under a pod still belong to it; the annotations of a doubtful pod prove nothing about others.
-    possible = union(mask | _may_have(hardware, taken, requests) for mask, requests in doubtful)
+    possible |= _may_have(hardware, taken, asked)
     return NodeUsage(failed | taken | possible, trouble)
 
 
@@ -143,15 +152,15 @@ def held_by(hardware: NodeHardware, holding: Holding) -> tuple[int, str]:
     return mask, trouble
 
 
-def _may_have(hardware: NodeHardware, taken: int, requests: PodRequest | None) -> int:
-    """Everything that a pod may have been given, except what others hold (``taken``)."""
+def _may_have(hardware: NodeHardware, taken: int, asked: Iterable[tuple[NeuronResource, int]]) -> int:
+    """Everything that may have been given for these amounts, except what others hold (``taken``)."""
     found = 0
-    for request in requests or ():
-        masks = free_candidates(hardware, taken, request.resource, request.count)
+    for resource, count in sorted(asked, key=lambda amount: amount[1]):
+        masks = free_candidates(hardware, taken, resource, count)
         if not masks:
             return _everything(hardware)  # some recorded fact is wrong
         found |= union(masks)
-    return found if requests else _everything(hardware)
+    return found
 
 
 def _everything(hardware: NodeHardware) -> int:
@@ -162,10 +171,10 @@ def held(hardware: NodeHardware, allocation: RecordedAllocation) -> int:
     """The cores of an allocation. Raises DriverError if the node has no such ids."""
     found = 0
     for share in allocation.shares:
-        resource, ids, width = share.resource, share.ids, allocation.cores_per_device
+        resource, ids, width = share.resource, share.mask, allocation.cores_per_device
         if resource is NeuronResource.CORE and width not in (0, hardware.cores_per_device):
             # The node's logical core size has changed: the same core ids are now on other devices.
-            resource, ids = NeuronResource.DEVICE, tuple(sorted({number // width for number in ids}))
+            resource, ids = NeuronResource.DEVICE, union(1 << number // width for number in share.ids)
         found |= _mask(hardware, resource, ids)
     return found
 
@@ -178,13 +187,15 @@ def held_if_there(hardware: NodeHardware, allocation: RecordedAllocation) -> int
         return 0
 
 
-def _mask(hardware: NodeHardware, resource: NeuronResource, ids: tuple[int, ...]) -> int:
-    if ids[-1] >= hardware.units(resource):
+def _mask(hardware: NodeHardware, resource: NeuronResource, ids: int) -> int:
+    """The cores of some ids, given as a mask of these."""
+    last = ids.bit_length() - 1
+    if last >= hardware.units(resource):
         raise DriverError(
-            f"{resource.noun} {ids[-1]} is recorded as in use, but the node has {hardware.units(resource)} of them"
+            f"{resource.noun} {last} is recorded as in use, but the node has {hardware.units(resource)} of them"
         )
-    return hardware.mask(resource, ids)
+    return ids if resource is NeuronResource.CORE else hardware.mask(resource, bits(ids))
 
 
 def _ids(allocation: RecordedAllocation) -> int:
-    return len({(share.resource, number) for share in allocation.shares for number in share.ids})
+    return sum(share.mask.bit_count() for share in allocation.whole.shares)

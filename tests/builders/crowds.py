@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from dra_driver.legacy.annotations import ContainerShare, write
+from dra_driver.legacy.annotations import ALLOCATION, ContainerShare, write
 from dra_driver.legacy.rules import NeuronResource, NodeHardware
 from dra_driver.neuron.names import DRIVER_NAME, SERVER_4
 from dra_driver.neuron.topology.instance_types import resolve_emulation
@@ -124,6 +124,38 @@ def pods_with_limits(kind: str, count: int, size: int) -> list[Crowd]:
         spec = {"nodeName": NODE, "containers": [{"name": "main", "resources": limits(1)}]}
         crowds.append(_filled(_pods(count // CHIPS, name, meta, spec), size))
     return crowds
+
+
+def pods_with_containers(node: str, count: int, containers: int) -> list[Crowd]:
+    """Pods that their owner has bound to a node, with so many containers, the last of which asks for two cores."""
+    idle = [{"name": f"{number:x}"} for number in range(containers - 1)]
+    spec = {"nodeName": node, "containers": [*idle, _cores(f"c-{NUMBER}", 2)]}
+    return [_pods(count, f"many-{NUMBER}", {}, spec, "Pending")]
+
+
+def pods_with_records(node: str, count: int) -> list[Crowd]:
+    """Pods that their owner has bound to a node and created with records of devices.
+
+    Half of them list more than they ask for. The others ask for more than any node has, in as many containers as may
+    ask, and list all of it.
+    """
+    more = [(f"{NUMBER}-{number}", f"{number}-511") for number in range(64)]
+    everything = [(f"c-{number}", "0-511") for number in range(64)]
+    crowds = []
+    for kind, asked, shares in (
+        ("more", [_cores("main", 2)], more),
+        ("all", [_cores(name, 512) for name, _ in everything], everything),
+    ):
+        named = [{"name": name, "resource": NeuronResource.CORE.value, "ids": ids} for name, ids in shares]
+        record = json.dumps({"coresPerDevice": 8, "containers": named})
+        meta = {"annotations": {ALLOCATION: record}}
+        spec = {"nodeName": node, "containers": asked}
+        crowds.append(_pods(count // 2, f"{kind}-{NUMBER}", meta, spec, "Pending"))
+    return crowds
+
+
+def _cores(name: str, count: int) -> Object:
+    return {"name": name, "resources": {"limits": {NeuronResource.CORE.value: str(count)}}}
 
 
 def _pods(count: int, name: str, meta: Object, spec: Object, phase: str = "Running") -> Crowd:

@@ -50,6 +50,8 @@ ALONE, FEW = "connections alone", "400 claims of 250 kB"
 BIG, SMALL = "20,000 claims of 250 kB", "200,000 claims of 2 kB"
 SMALL_PODS, BIG_PODS = "20,000 pods of 2 kB", "2,000 pods of 250 kB"
 SLICES = "1,000 slices of 250 kB"
+CONTAINERS = "500 pods of 15,000 containers"
+RECORDS, RECORDS_OF_NODE = "2,000 pods with long records", "300 pods with long records"
 GATED = "20,000 gated pods of 6 kB"
 NODES = "5,000 nodes of 20 kB and 100 of 1 MB"
 Load = Callable[[], list[Crowd]]
@@ -119,7 +121,11 @@ PROGRAMS = {
             "device-plugin",
         ),
         benches.device_plugin,
-        OF_NODE,
+        OF_NODE
+        | {
+            CONTAINERS: lambda: crowds.pods_with_containers(NODE, 500, 15_000),
+            RECORDS_OF_NODE: lambda: crowds.pods_with_records(NODE, 300),
+        },
         BOTH,
     ),
     "neuron-scheduler": Program(
@@ -128,7 +134,11 @@ PROGRAMS = {
             "extender",
         ),
         benches.extender,
-        OF_CLUSTER,
+        OF_CLUSTER
+        | {
+            CONTAINERS: lambda: crowds.pods_with_containers(crowds.NODE, 500, 15_000),
+            RECORDS: lambda: crowds.pods_with_records(crowds.NODE, 2_000),
+        },
         METRICS,
     ),
     "neuron-node-problem-detector": Program(

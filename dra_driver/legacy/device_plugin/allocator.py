@@ -28,7 +28,7 @@ from dra_driver.legacy.device_plugin.choosing import (
 )
 from dra_driver.legacy.device_plugin.devices import AnswerSettings, PluginOffer, answer
 from dra_driver.legacy.device_plugin.recording import Record, record_of
-from dra_driver.legacy.device_plugin.snapshot import Listed, NodeSnapshot, PluginPod, bound_pod, numbers, waits
+from dra_driver.legacy.device_plugin.snapshot import Listed, NodeSnapshot, PluginPod, numbers, waits
 from dra_driver.legacy.resource_requests import ENDED
 from dra_driver.legacy.rules import NeuronResource
 from dra_driver.util.errors import DriverError
@@ -239,7 +239,7 @@ class Allocator:
             # Without an answer, the watch has to do; if the pod is gone, the search starts again.
             return not error.object_missing
         self._read.add(stored)
-        return bound_pod(stored) == match.pod and self._is_told(stored)
+        return stored.bound == match.pod and self._is_told(stored)
 
     def _is_told(self, stored: PluginPod) -> bool:
         """Whether the watch has delivered this version of a pod; waits a moment for it."""
@@ -278,11 +278,11 @@ class Allocator:
         offer = self._sources.offer()
         if offer is None:
             return None, known
-        bound = [found for pod in told.values() if (found := bound_pod(pod)) is not None]
+        bound = [pod.bound for pod in told.values() if pod.bound is not None]
         handed = {uid: dict(shares) for uid, shares in self._handed.items()}
         unknown_pods = tuple(found for key, found in (listed or {}).items() if key not in known)
         # kubelet may list a pod for a while after it has ended; its devices are free.
-        over = {(pod.metadata.namespace, pod.metadata.name) for pod in told.values() if pod.status.phase in ENDED}
+        over = {(pod.metadata.namespace, pod.metadata.name) for pod in told.values() if pod.phase in ENDED}
         ended = over - {pod.key for pod in bound}
         living = None if listed is None else {key: found for key, found in listed.items() if key not in ended}
         return NodeSnapshot(offer, bound, living, handed, unknown_pods, frozenset(self._placed)), known

@@ -12,20 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from msgspec.structs import replace
-
 from dra_driver.kube.api.codec import Resource as ApiResource
 from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.kube.objects.meta import ApiObject, ObjectMeta
 from dra_driver.legacy.annotations import (
-    MAX_LENGTH,
     OF,
-    POD_KEYS,
     ContainerShare,
     PodAnnotations,
     RecordedAllocation,
     copied,
     from_mapping,
+    in_short,
     read,
 )
 from dra_driver.legacy.device_plugin.devices import PluginOffer
@@ -40,30 +37,12 @@ CHOSEN_BY: Final = "neuron.aws.com/chosen-by"
 DEVICE_PLUGIN: Final = "device-plugin"
 
 
-class PluginPod(ApiObject, frozen=True):
+class StoredPod(ApiObject, frozen=True):
     """A pod as the API server sends it."""
 
     metadata: ObjectMeta
     spec: LimitsPodSpec = LimitsPodSpec()
     status: LimitsPodStatus = LimitsPodStatus()
-
-
-def _in_short(pod: PluginPod, _: str) -> PluginPod:
-    """The pod with what is in use; of one that has no devices, that it is there, and whether it has ended.
-
-    kubelet keeps thousands of pods that have failed, and their users write what they like into them.
-    """
-    meta = pod.metadata
-    identity = ObjectMeta(meta.name, "", meta.namespace, meta.uid, meta.resource_version)
-    if bound_pod(pod) is None:
-        return PluginPod(identity, LimitsPodSpec(pod.spec.node_name), pod.status)
-    kept = {key: meta.annotations[key][: MAX_LENGTH + 1] for key in (*POD_KEYS, CHOSEN_BY) if key in meta.annotations}
-    return PluginPod(
-        replace(identity, annotations=kept, creation_timestamp=meta.creation_timestamp), pod.spec, pod.status
-    )
-
-
-PODS: Final = ApiResource(PluginPod, "Pod", "pods", ("v1",), _in_short, None, PluginPod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +80,34 @@ class BoundPod:
         return f"{self.namespace}/{self.name}"
 
 
-def bound_pod(pod: PluginPod) -> BoundPod | None:
-    """The pod; None if it has ended or requests no Neuron resources."""
+@dataclass(frozen=True, slots=True)
+class PluginPod:
+    """What is kept of a pod of this node.
+
+    kubelet keeps thousands of pods that have failed, and their users write what they like into all of them: no
+    container stays that asks for nothing, and no annotation that is longer than it must be.
+
+    Attributes:
+        metadata: its names, and which version this is.
+        phase: of its status.
+        bound: the pod; None if it has ended or requests no Neuron resources.
+    """
+
+    metadata: ObjectMeta
+    phase: str
+    bound: BoundPod | None
+
+
+def _kept(pod: StoredPod, _: str) -> PluginPod:
+    meta = pod.metadata
+    identity = ObjectMeta(meta.name, "", meta.namespace, meta.uid, meta.resource_version)
+    return PluginPod(identity, pod.status.phase, _bound(pod))
+
+
+PODS: Final = ApiResource(PluginPod, "Pod", "pods", ("v1",), _kept, None, StoredPod)
+
+
+def _bound(pod: StoredPod) -> BoundPod | None:
     if pod.status.phase in ENDED:
         return None
     requests: PodRequest | None
@@ -121,7 +126,7 @@ def bound_pod(pod: PluginPod) -> BoundPod | None:
         pod.status.phase == "Running",
         requests,
         trouble,
-        from_mapping(meta.annotations or {}),
+        in_short(from_mapping(meta.annotations or {}), {request.resource for request in requests or ()}),
         _by_plugin(meta.annotations or {}, meta.uid),
     )
 

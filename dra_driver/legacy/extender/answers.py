@@ -11,11 +11,11 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from dra_driver.legacy.extender.binding import Binder, BindRequest
-from dra_driver.legacy.extender.budget import TimeBudget
+from dra_driver.legacy.extender.budget import Spell, TimeBudget
 from dra_driver.legacy.extender.cluster import Cluster
 from dra_driver.legacy.extender.preemption import victims
 from dra_driver.legacy.extender.wire import (
@@ -53,7 +53,8 @@ JUDGE_SECONDS: Final = 0.1
 """For the nodes of one call that are not cached: the scheduler waits for the answer, and bindings and watch events wait
 for the lock. Thousands of nodes are evaluated in that time."""
 
-_fits: Final = lru_cache(maxsize=16384)(Packing.fits)
+MASKS: Final = 512
+"""Of cores that are taken, for which results of one request are cached: nodes of equal usage are judged once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +76,36 @@ class Filtered:
     overdrawn: bool = False
 
 
+class _Judge:
+    """Whether and how well a pod request fits on a kind of node, by what is taken there.
+
+    All that was computed goes with it: a packing of 64 containers has 100 KB, and whoever creates pods chooses how many
+    different ones there are.
+    """
+
+    def __init__(self, packing: Packing) -> None:
+        self.fits: Callable[[int], DoesNotFit | None] = lru_cache(maxsize=MASKS)(packing.fits)
+        self.score: Callable[[int], int] = lru_cache(maxsize=MASKS)(partial(_score, packing))
+
+
 class _CachedFits:
     """Cached results of one pod request, by kind of node and by node."""
 
-    __slots__ = ("_packings", "_shape", "namespaces", "refusals", "scores")
+    __slots__ = ("_judges", "_shape", "namespaces", "refusals", "scores")
 
     def __init__(self, shape: PodRequest) -> None:
         self._shape = shape
         self.namespaces: set[str] = set()
         """Whose pods have asked for it."""
-        self._packings: dict[NodeHardware, Packing] = {}
+        self._judges: dict[NodeHardware, _Judge] = {}
         self.refusals: dict[str, DoesNotFit | None] = {}
         self.scores: dict[str, int] = {}
 
-    def packing(self, hardware: NodeHardware) -> Packing:
-        """The packing of the request on this kind of node."""
-        found = self._packings.get(hardware)
+    def judge(self, hardware: NodeHardware) -> _Judge:
+        """The judge of the request on this kind of node."""
+        found = self._judges.get(hardware)
         if found is None:
-            found = self._packings[hardware] = Packing(hardware, self._shape)
+            found = self._judges[hardware] = _Judge(Packing(hardware, self._shape))
         return found
 
 
@@ -133,7 +146,7 @@ class FitCache:
                     if not spell.has_time():
                         found.unjudged.append(name)
                         continue
-                    refusal = self._fit(name, cached)
+                    refusal = self._fit(name, cached, spell)
                 if refusal is None:
                     found.fitting.append(name)
                 elif refusal.lasting:
@@ -150,7 +163,7 @@ class FitCache:
             for name in names:
                 score_ = cached.scores.get(name)
                 if score_ is None:
-                    score_ = self._judge(name, cached) if spell.has_time() else 0
+                    score_ = self._judge(name, cached, spell) if spell.has_time() else 0
                 found.append((name, score_))
         return found
 
@@ -168,7 +181,8 @@ class FitCache:
         found: dict[str, list[str]] = {}
         with self._preempting.spell(namespace, PREEMPTION_SECONDS) as spell:
             for name, uids in proposed.items():
-                tenancy = self._cluster.tenancy(name)
+                with spell.for_all():
+                    tenancy = self._cluster.tenancy(name)
                 if not spell.has_time():
                     break
                 chosen = tenancy and victims(tenancy, requests, priority, uids, spell.has_time)
@@ -197,9 +211,15 @@ class FitCache:
         if not cached.namespaces:
             del self._cached[shape]
 
-    def _fit(self, name: str, cached: _CachedFits) -> DoesNotFit | None:
-        seen = self._cluster.look(name)
-        refusal = seen if isinstance(seen, DoesNotFit) else _fits(cached.packing(seen[0]), seen[1])
+    def _look(self, name: str, spell: Spell) -> tuple[NodeHardware, int] | DoesNotFit:
+        if self._cluster.has_counted(name):
+            return self._cluster.look(name)
+        with spell.for_all():
+            return self._cluster.look(name)
+
+    def _fit(self, name: str, cached: _CachedFits, spell: Spell) -> DoesNotFit | None:
+        seen = self._look(name, spell)
+        refusal = seen if isinstance(seen, DoesNotFit) else cached.judge(seen[0]).fits(seen[1])
         if refusal is not None:
             refusal = self._cluster.explained(name, refusal)
         # Names come from outside: unknown ones must not fill the cache.
@@ -207,9 +227,9 @@ class FitCache:
             cached.refusals[name] = refusal
         return refusal
 
-    def _judge(self, name: str, cached: _CachedFits) -> int:
-        seen = self._cluster.look(name)
-        found = 0 if isinstance(seen, DoesNotFit) else _score(cached.packing(seen[0]), seen[1])
+    def _judge(self, name: str, cached: _CachedFits, spell: Spell) -> int:
+        seen = self._look(name, spell)
+        found = 0 if isinstance(seen, DoesNotFit) else cached.judge(seen[0]).score(seen[1])
         if self._cluster.knows(name):
             cached.scores[name] = found
         return found
@@ -220,7 +240,6 @@ class FitCache:
             cached.scores.pop(name, None)
 
 
-@lru_cache(maxsize=16384)
 def _score(packing: Packing, taken: int) -> int:
     found = packing.place(taken)
     return 0 if isinstance(found, DoesNotFit) else score(packing.hardware, taken, taken | union(found))

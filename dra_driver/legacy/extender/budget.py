@@ -26,16 +26,14 @@ class Spell:
     """The computing time of one call."""
 
     def __init__(self, seconds: float, left: float, clock: Callable[[], float]) -> None:
-        self._seconds = min(seconds, left)
+        self._seconds = seconds
+        self._left = left
         self._clock = clock
         self._began: float | None = None
-        self._is_over = self._seconds <= 0
-        self._is_short = left < seconds
-
-    @property
-    def overdrawn(self) -> bool:
+        self._for_all = 0.0
+        self._is_over = min(seconds, left) <= 0
+        self.overdrawn = left <= 0
         """Whether time has run out because the namespace has used up its own."""
-        return self._is_over and self._is_short
 
     def has_time(self) -> bool:
         """Whether there is time left; it runs from the first time that this is asked."""
@@ -43,13 +41,28 @@ class Spell:
             now = self._clock()
             if self._began is None:
                 self._began = now
-            self._is_over = now - self._began > self._seconds
+            seconds = now - self._began
+            self.overdrawn = self._left < self._seconds and seconds - self._for_all > self._left
+            self._is_over = self.overdrawn or seconds > self._seconds
         return not self._is_over
+
+    @contextmanager
+    def for_all(self) -> Iterator[None]:
+        """What is done meanwhile serves every namespace, and others may have caused it: this one need not pay for it.
+
+        The call must end in time nevertheless.
+        """
+        if self._began is None:  # its time does not run yet
+            yield
+            return
+        began = self._clock()
+        yield
+        self._for_all += self._clock() - began
 
     @property
     def used(self) -> float:
-        """Seconds until now."""
-        return 0.0 if self._began is None else self._clock() - self._began
+        """Seconds until now that the namespace pays for."""
+        return 0.0 if self._began is None else self._clock() - self._began - self._for_all
 
 
 class TimeBudget:

@@ -219,6 +219,10 @@ class Cluster:
             return DoesNotFit(_sentence(node.trouble), lasting=False)
         return node.hardware, used.taken
 
+    def has_counted(self, name: str) -> bool:
+        """Whether it is known what is taken on a node, or need not be: ``look`` then takes no time."""
+        return name in self._usage or name not in self._nodes
+
     def explained(self, name: str, refusal: DoesNotFit) -> DoesNotFit:
         """Extend a refusal by the reason why the node reserves devices, if it does."""
         with self.lock:
@@ -255,7 +259,7 @@ class Cluster:
                 ContainerShare(request.container, request.resource, hardware.ids(request.resource, mask))
                 for request, mask in zip(requests, found, strict=True)
             )
-            self._choose(uid, Chosen(key, node, RecordedAllocation(shares, hardware.cores_per_device)))
+            self._choose(uid, Chosen(key, node, RecordedAllocation(shares, hardware.cores_per_device).whole))
             return Choice(hardware, shares, taken, taken | union(found))
 
     def has_choice(self, uid: str) -> bool:
@@ -328,15 +332,18 @@ class Cluster:
     def counts(self) -> dict[str, int]:
         """Values for the metrics."""
         with self.lock:
-            ready = [name for name, node in self._nodes.items() if node.hardware is not None]
-            used = [(self._nodes[name].hardware, self._used(name)) for name in ready]
+            ready = [(name, node.hardware) for name, node in self._nodes.items() if node.hardware is not None]
+        used: list[tuple[NodeHardware, NodeUsage | None]] = []
+        for name, hardware in ready:
+            with self.lock:  # one node at a time: whoever binds or filters need not wait for all
+                used.append((hardware, self._used(name)))
         return {
             "nodes": len(ready),
             "uncertain_nodes": sum(1 for _, item in used if item is not None and item.trouble),
             "pods": len(self._pods),
             "bound_pods": sum(map(len, self._bound.values())),
             "pending_choices": sum(1 for _, chosen in self._choices.all() if chosen.written is None),
-            "cores": sum(hardware.cores for hardware, _ in used if hardware),
+            "cores": sum(hardware.cores for hardware, _ in used),
             "taken_cores": sum(item.taken.bit_count() for _, item in used if item is not None),
         }
 

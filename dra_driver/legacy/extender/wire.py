@@ -7,26 +7,25 @@ Its requests come from whoever reaches the port, so they are decoded strictly.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from dra_driver.kube.api.codec import Resource as ApiResource
 from dra_driver.kube.objects.meta import ApiObject
-from dra_driver.legacy.annotations import NodeAnnotations, PodAnnotations, copied, present
+from dra_driver.legacy.annotations import MAX_LENGTH, NodeAnnotations, PodAnnotations, copied, present
 from dra_driver.legacy.resource_requests import (
     ENDED,
     Limits,
-    LimitsContainer,
     LimitsPodSpec,
     LimitsPodStatus,
     PodRequest,
     pod_request,
     quantity,
+    shared,
 )
 from dra_driver.legacy.rules import NeuronResource, NodeHardware, hardware
-from dra_driver.legacy.usage import Holding, holding
+from dra_driver.legacy.usage import Holding, holding, in_short
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.util.errors import DriverError
 
@@ -142,20 +141,21 @@ def pod_of(item: LimitsPod) -> ExtenderPod:
     """The parts of a pod that matter here."""
     requests: PodRequest | None
     try:
-        requests = requests_of(item)
+        requests = shared(requests_of(item))
     except DriverError:
         requests = None
     meta = item.metadata
     key = f"{meta.namespace}/{meta.name}"
     annotations = meta.annotations or _NO_ANNOTATIONS
     bound = item.spec.node_name
+    held = holding(key, annotations, requests, of_another=copied(annotations, meta.uid)) if bound else None
     return ExtenderPod(
         key=key,
         uid=meta.uid,
         version=meta.resource_version,
         node=bound,
         requests=requests,
-        holding=holding(key, annotations, requests, of_another=copied(annotations, meta.uid)) if bound else None,
+        holding=None if held is None else in_short(held),
         priority=item.spec.priority or 0,
         stale=() if bound else present(annotations),
         ended=item.status.phase in ENDED,
@@ -164,13 +164,7 @@ def pod_of(item: LimitsPod) -> ExtenderPod:
 
 def requests_of(item: LimitsPod) -> PodRequest:
     """What a pod requests. Raises DriverError if it cannot be parsed."""
-    return _pod_request(item.spec.init_containers or (), item.spec.containers or ())
-
-
-@lru_cache(maxsize=4096)
-def _pod_request(init: tuple[LimitsContainer, ...], main: tuple[LimitsContainer, ...]) -> PodRequest:
-    """Cached, since pods of one template have equal requests."""
-    return pod_request(init, main)
+    return pod_request(item.spec.init_containers, item.spec.containers)
 
 
 def node_of(item: CapacityNode) -> ExtenderNode:
@@ -189,9 +183,14 @@ def node_of(item: CapacityNode) -> ExtenderNode:
         uid=meta.uid,
         hardware=found,
         trouble=trouble,
-        unusable=annotations.unusable,
-        usage_maps=(annotations.device_usage, annotations.core_usage),
+        unusable=_cut(annotations.unusable),
+        usage_maps=(_cut(annotations.device_usage), _cut(annotations.core_usage)),
     )
+
+
+def _cut(text: str | None) -> str | None:
+    """Of a text that is too long to be read, so much that it still is."""
+    return text if text is None else text[: MAX_LENGTH + 1]
 
 
 def _capacity(value: str | float | None) -> int:

@@ -28,7 +28,7 @@ from dra_driver.kube.objects.resource import (
     PartialResourceClaimStatus,
     ResourcePool,
 )
-from dra_driver.legacy.annotations import from_mapping
+from dra_driver.legacy.annotations import copied, from_mapping
 from dra_driver.legacy.resource_requests import (
     ENDED,
     Limits,
@@ -317,7 +317,9 @@ def _pod(item: core.ReportedPod, _: str) -> Pod:
     requests = _requests(_asking(spec.init_containers), _asking(spec.containers))
     held = None
     if spec.node_name and extended is None:
-        held = holding(f"{meta.namespace}/{meta.name}", from_mapping(meta.annotations), requests)
+        annotations = from_mapping(meta.annotations)
+        of_another = copied(annotations, meta.uid)
+        held = holding(f"{meta.namespace}/{meta.name}", annotations, requests, of_another=of_another)
     daemon = daemon_of(item)
     # Of most pods of a cluster nobody asks how they are.
     concerned = spec.resource_claims or extended is not None or requests or daemon is not None

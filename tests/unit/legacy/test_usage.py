@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,14 +19,19 @@ from dra_driver.legacy.annotations import (
     RecordedAllocation,
     copied,
     from_mapping,
+    in_short,
     parse_ids,
+    present,
     read,
+    said,
     usage_map,
     write,
 )
+from dra_driver.legacy.placement import union
 from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
-from dra_driver.legacy.rules import NeuronResource, hardware
+from dra_driver.legacy.rules import NeuronResource, NodeHardware, candidates, hardware
 from dra_driver.legacy.usage import Holding, held, holding, usage
+from dra_driver.legacy.usage import in_short as whole_in_short
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import ranges
 from tests.golden import golden, golden_error
@@ -308,6 +314,81 @@ def unknown(requests: PodRequest | None) -> Holding:
     found = holding("a/unknown", from_mapping(dict.fromkeys(POD_KEYS, "nonsense")), requests)
     assert found is not None
     return found
+
+
+def may_have(requests: PodRequest, others: int) -> int:
+    """What a pod of which nothing is known may have, as the rules say."""
+    found = 0
+    for request in requests:
+        masks = [mask for mask in candidates(TRN1, request.resource, request.count) if not mask & others]
+        found |= union(masks) if masks else (1 << TRN1.cores) - 1
+    return found
+
+
+amounts = st.lists(st.tuples(st.sampled_from(NeuronResource), st.integers(1, 32)), min_size=1, max_size=4)
+
+
+@given(st.sets(st.integers(0, 15), max_size=5), st.lists(amounts, max_size=6))
+def test_pods_of_which_nothing_is_known_together_keep_what_each_of_them_may_have(
+    devices: set[int], doubtful: list[list[tuple[NeuronResource, int]]]
+) -> None:
+    certain = [known(str(device)) for device in devices]
+    requests = [tuple(ContainerRequest("c", Role.MAIN, *amount) for amount in pod) for pod in doubtful]
+    others = TRN1.mask(DEVICE, devices)
+    expected = others | union(may_have(asked, others) for asked in requests)
+    assert usage(TRN1, [*map(unknown, requests), *certain]).taken == expected
+
+
+def test_a_crowd_of_pods_of_which_nothing_is_known_keeps_everything() -> None:
+    few = usage(TRN1, [known("0"), *[unknown(asks(8))] * 32])
+    many = usage(TRN1, [known("0"), *[unknown(asks(8))] * 33])
+    assert TRN1.ids(DEVICE, few.taken) == (0, *range(8, 16))
+    assert TRN1.ids(DEVICE, many.taken) == tuple(range(16))
+    assert few.trouble == many.trouble != ""
+
+
+LATER = ",".join(map(str, range(100, 300))) + ",x"
+"""What cannot be read stands at the end."""
+texts = st.one_of(
+    st.sampled_from(
+        ["", "0", "1,2", " 3 , 5-7 ", "0-15", "9" * 200, "0," * 300, "x" * 400, LATER, "nonsense", "true", " True "]
+    ),
+    st.sampled_from(["aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "uid 1", "other 1", "1", "5", "0-600"]),
+    st.sampled_from([text for ids in ("0-1", "4", "4-3") for text in own(2, ("c0", DEVICE, ids)).values()]),
+    st.text(max_size=80),
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(POD_KEYS), texts, max_size=8),
+    st.one_of(st.none(), amounts),
+    st.sampled_from([TRN1, INF1, hardware("", 16, 16)]),
+)
+def test_what_is_kept_of_annotations_says_the_same(
+    annotations: dict[str, str], amounts: list[tuple[NeuronResource, int]] | None, machine: NodeHardware
+) -> None:
+    requests = (
+        None if amounts is None else tuple(ContainerRequest(f"c{n}", Role.MAIN, *a) for n, a in enumerate(amounts))
+    )
+    asked = {request.resource for request in requests or ()}
+    found = from_mapping(annotations)
+    short = in_short(found, asked)
+
+    def reading(item: PodAnnotations) -> RecordedAllocation | str | None:
+        try:
+            return read(item, asked)
+        except DriverError as error:
+            return str(error)
+
+    assert reading(short) == reading(found)
+    assert said(short, asked) == said(found, asked)
+    assert present(short) == present(found)
+    assert copied(short, "uid", NOON) == copied(found, "uid", NOON)
+    assert sum(map(len, msgspec.to_builtins(short).values())) < 2_000
+    whole = holding("a/p", found, requests)
+    assert holding("a/p", short, requests) == whole
+    if whole is not None:
+        assert usage(machine, [whole_in_short(whole)]).taken == usage(machine, [whole]).taken
 
 
 def known(devices: str) -> Holding:

@@ -44,10 +44,10 @@ from dra_driver.legacy.device_plugin.recording import FAILED, records, unusable_
 from dra_driver.legacy.device_plugin.snapshot import (
     CHOSEN_BY,
     DEVICE_PLUGIN,
+    PODS,
     BoundPod,
     NodeSnapshot,
-    PluginPod,
-    bound_pod,
+    StoredPod,
     share_of,
     taken_by,
     waits,
@@ -410,7 +410,8 @@ def test_who_chose_is_not_copied_with_a_pods_annotations() -> None:
         limits = {"limits": {DEVICE.value: "1"}}
         meta = {"namespace": "a", "name": uid, "uid": uid, "annotations": dict(annotations)}
         spec = {"containers": [{"name": "main", "resources": limits}]}
-        found = bound_pod(msgspec.convert({"metadata": meta, "spec": spec}, PluginPod))
+        assert PODS.from_version is not None
+        found = PODS.from_version(msgspec.convert({"metadata": meta, "spec": spec}, StoredPod), "v1").bound
         assert found is not None
         return found.by_plugin
 

@@ -287,6 +287,8 @@ def test_a_namespace_whose_pods_take_long_to_judge_keeps_others_waiting_no_longe
     cluster: Cluster,
 ) -> None:
     cluster.nodes_listed([node(name) for name in NODES])
+    for name in NODES:
+        cluster.look(name)
     clock = Clock()
     fit_cache = FitCache(cluster, clock=clock)
     clock.step = 1 / 64
@@ -303,6 +305,36 @@ def test_a_namespace_whose_pods_take_long_to_judge_keeps_others_waiting_no_longe
     clock.step = 0.0
     clock.now += BURST_SECONDS / SHARE
     assert len(fit_cache.filter(NODES, REQUESTS, "greedy").fitting) == len(NODES), "it has time again"
+
+
+class Crowded(Cluster):
+    """Counting what is taken on a node takes a while."""
+
+    clock: Clock
+
+    def look(self, name: str) -> Any:
+        self.clock.now += 0.05
+        return super().look(name)
+
+
+def test_a_namespace_does_not_pay_for_counting_what_others_have(cluster: Cluster) -> None:
+    crowded = Crowded()
+    clock = crowded.clock = Clock()
+    crowded.nodes_listed([node()])
+    fit_cache = FitCache(crowded, clock=clock)
+    for version in range(1, 200):
+        crowded.pod_changed(pod("evil", version, "n", row=version % 2))
+        answer = fit_cache.filter(["n"], REQUESTS, "honest")
+        assert not answer.overdrawn
+        assert answer.fitting == ["n"]
+
+
+def test_a_call_ends_in_time_whoever_pays_for_it(cluster: Cluster) -> None:
+    crowded = Crowded()
+    clock = crowded.clock = Clock()
+    crowded.nodes_listed([node(name) for name in NODES])
+    found = FitCache(crowded, clock=clock).filter(NODES, REQUESTS, "honest")
+    assert (len(found.fitting), len(found.unjudged), found.overdrawn) == (3, 97, False)
 
 
 def test_calls_that_judge_little_use_up_nothing(cluster: Cluster) -> None:

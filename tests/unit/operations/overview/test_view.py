@@ -258,6 +258,28 @@ def test_a_node_with_a_device_plugin_is_read_from_capacity_annotations_and_condi
     assert found.chips[3].blocked
 
 
+def test_annotations_that_came_with_a_copied_manifest_do_not_tell_what_a_pod_has() -> None:
+    node: Object = {
+        "metadata": {"name": "old", "labels": {TYPE_LABEL: "inf2.48xlarge"}},
+        "status": {"capacity": PLUGIN, "allocatable": PLUGIN, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+    def unsure(owner: str) -> bool:
+        annotations = {"NEURON_DEVS": "3", "NEURON_ALLOC_TIME": "7", "neuron.aws.com/allocation-of": f"{owner} 7"}
+        limits = {"limits": {"aws.amazon.com/neuron": "1"}}
+        pod: Object = {
+            "metadata": {"name": "p", "namespace": "ml", "uid": "own", "annotations": annotations},
+            "spec": {"nodeName": "old", "containers": [{"name": "c", "resources": limits}]},
+            "status": {"phase": "Running"},
+        }
+        return "copied from another pod" in str(
+            holders_of(view(ClusterView([kept(NODES, node)], pods=[kept(PODS, pod)])))
+        )
+
+    assert unsure("another")
+    assert not unsure("own")
+
+
 # Whether anybody serves a node
 
 NEURON_NODE: Object = {
