@@ -18,6 +18,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from typing import Final, Generic, TypeVar
 
 from dra_driver.kube.api.errors import ApiError, Unreachable
@@ -31,6 +32,8 @@ S = TypeVar("S")
 
 SLOW_SECONDS: Final = 1.0
 """Of a turn, from which on its namespace comes last; and trouble after that says nothing of others."""
+_TURNS: Final = 64
+"""So many have their turns before it is looked anew whose turn it is: a tenant may have thousands of objects."""
 SLOW_MEMORY_SECONDS: Final = 3600.0
 """That a namespace is known for it, where nothing else has its turn: longer than any object of it waits."""
 
@@ -276,16 +279,21 @@ class DesiredWriter(Generic[K, V, S]):
             now = self._clock()
             with self._lock:
                 turns = [(self._turn(item, now), key, item) for key, item in self._objects.items()]
-            first = min(turns, key=lambda turn: turn[0], default=None)
-            if first is None or first[0][0] > now:
-                until_turn = math.inf if first is None else first[0][0] - now
+            turns = nsmallest(_TURNS, turns, key=lambda turn: turn[0])
+            if not turns or turns[0][0][0] > now:
+                until_turn = turns[0][0][0] - now if turns else math.inf
                 return min(wait, until_turn, self._at_rest())
-            self.worker.beat()
-            self._settle(*first[1:])
+            for (due, _, _), key, item in turns:
+                self.worker.beat()
+                if due > now or not self._settle(key, item, now):
+                    break
         return math.inf
 
-    def _settle(self, key: K, item: _Object[V, S]) -> None:
+    def _settle(self, key: K, item: _Object[V, S], now: float) -> bool:
+        """Whether it went so well that the order of the others is as it was."""
         with self._lock:
+            if self._objects.get(key) is not item or item.due > now or self.worker.stopping:
+                return False  # what was said meanwhile counts
             value, stored, revision = item.value, item.stored, item.revision
             item.due, item.insists = math.inf, False
         began = self._clock()
@@ -296,12 +304,13 @@ class DesiredWriter(Generic[K, V, S]):
                 wait = self._after_error(item, error, revision, began)
                 self._outdate(key, item, revision)
             self._target.failed(key, error, wait)
-            return
+            return False
         with self._lock:
-            self._after_success(item, value, outcome, began)
+            slow = self._after_success(item, value, outcome, began)
             self._outdate(key, item, revision)
             if outcome.over and item.revision == revision and self._objects.get(key) is item:
                 del self._objects[key]
+        return not slow
 
     def _outdate(self, key: K, item: _Object[V, S], revision: int) -> None:
         """What was said of an object during its turn may have been read before the write."""
@@ -309,11 +318,12 @@ class DesiredWriter(Generic[K, V, S]):
         if newer is not None and (newer is not item or newer.revision != revision):
             newer.stored = None
 
-    def _after_success(self, item: _Object[V, S], value: V, outcome: Outcome[S], began: float) -> None:
+    def _after_success(self, item: _Object[V, S], value: V, outcome: Outcome[S], began: float) -> bool:
+        """Whether it took long."""
         now = self._clock()
         item.own.reset()
         self._pause.backoff.reset()
-        self._is_slow(item.namespace, began, now)
+        slow = self._is_slow(item.namespace, began, now)
         if outcome.wrote:
             if value != item.written:
                 item.contest.reset()
@@ -322,6 +332,7 @@ class DesiredWriter(Generic[K, V, S]):
         item.stored = outcome.stored
         # What was said meanwhile has its turn as soon as the pace allows.
         item.due = min(max(item.due, item.not_before), now + outcome.again)
+        return slow
 
     def _after_error(self, item: _Object[V, S], error: DriverError, revision: int, began: float) -> float:
         """Seconds until the next try, at the earliest."""
