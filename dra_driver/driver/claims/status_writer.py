@@ -62,7 +62,7 @@ class _Wanted:
 
 
 class ClaimStatusWriter(Target[str, _Wanted, Entries]):
-    """The entries of one node's claims. All methods return at once; any thread may call them.
+    """The entries of one node's claims. All methods but those of ``Target`` return at once; any thread may call them.
 
     Args:
         api: the API server.

@@ -365,7 +365,7 @@ class SliceController(Target[str, None, None]):
         self._writer = Writer(api, self._annotation, instance.stamp, self._before_write, self._count)
         self._not_before = 0.0
         """As the API server has asked for."""
-        self._conflicts = 0
+        self._failures = 0
         """In a row."""
         self._repairing = False
         self.status = SliceStatus()
@@ -599,7 +599,7 @@ class SliceController(Target[str, None, None]):
                 len(changes.update),
                 len(changes.create),
             )
-        self._not_before, self._conflicts = 0.0, 0
+        self._not_before, self._failures = 0.0, 0
         self._repairing = False
         again = self._policy.resync_seconds * random.uniform(6 / 7, 8 / 7)  # noqa: S311 # jitter is no secret
         if superseded:
@@ -635,9 +635,8 @@ class SliceController(Target[str, None, None]):
         now = runtime.monotonic()
         if isinstance(error, ApiError):
             self._not_before = now + (error.retry_after or 0.0)
-        conflict = isinstance(error, ApiError) and error.status == 409
-        self._conflicts = self._conflicts + 1 if conflict else TOLERATED_CONFLICTS
-        if self._conflicts <= TOLERATED_CONFLICTS and conflict:
+        self._failures += 1
+        if isinstance(error, ApiError) and error.status == 409 and self._failures <= TOLERATED_CONFLICTS:
             log.info("another program changed the slices at the same time; looking again")
             return
         log.warning("slices are not up to date: %s (next try in %.1f s)", error, wait)
