@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from dra_driver.driver.claims.checkpoint import Checkpoint
@@ -20,15 +21,17 @@ from dra_driver.driver.claims.status_writer import ClaimStatusWriter
 from dra_driver.driver.device_health import device_health
 from dra_driver.driver.device_use import ContainerWatch, allocation_samples, allocations, claims_in_use
 from dra_driver.driver.metrics import checkpoint_samples, offer_samples, samples
-from dra_driver.driver.node_labels import LABELS, labels
-from dra_driver.driver.offering import Offering
-from dra_driver.driver.resourceslices.controller import Desired, SliceController, SlicePolicy
-from dra_driver.driver.resourceslices.devices import is_ultraserver
+from dra_driver.driver.node.decide import Wanted
+from dra_driver.driver.node.holding import HeldDevices, desired, kept_devices, with_prepared
+from dra_driver.driver.node.loop import NodeLoop
+from dra_driver.driver.node_labels import LABELS
+from dra_driver.driver.resourceslices.controller import SliceController, SlicePolicy
+from dra_driver.driver.resourceslices.devices import Offer, is_ultraserver
 from dra_driver.driver.resourceslices.holders import Holders
 from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper, core_sizes, held_devices, prepared_devices
 from dra_driver.driver.resourceslices.reconcile import DriverInstance
 from dra_driver.driver.resourceslices.taints import HELD_SECONDS
-from dra_driver.driver.settings import PARTITIONS_LABEL, DriverSettings
+from dra_driver.driver.settings import DriverSettings
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.reachability import Reachability
@@ -40,10 +43,10 @@ from dra_driver.kube.kubelet.health import HealthServer
 from dra_driver.kube.kubelet.server import KubeletPlugin
 from dra_driver.kube.kubelet.versions import kubelet_problem
 from dra_driver.kube.objects.core import Node
-from dra_driver.neuron.exclusion import HeldBack, plugin_offers
+from dra_driver.neuron.exclusion import plugin_offers
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KUBELET
 from dra_driver.neuron.health.faults import NodeHealth
-from dra_driver.neuron.health.node_status import NodeStatusWriter, chips_present
+from dra_driver.neuron.health.node_status import NodeStatusWriter
 from dra_driver.neuron.health.watch import HealthWatch
 from dra_driver.neuron.host.discover import boot_id
 from dra_driver.neuron.host.inventory import NodeInventory
@@ -67,8 +70,6 @@ THREAD_GRACE: Final = 1.0
 """Seconds that a thread gets which may be waiting for the API server or the host: it writes nothing any more."""
 LAST_WORD_GRACE: Final = 2.0
 """Seconds for the last write to the Node, when all that kubelet waits for is done."""
-HEALTH_PATIENCE: Final = 3.0
-"""Seconds that the first publication waits for what is wrong with the chips."""
 DEVICE_HEALTH_SECONDS: Final = 4.0
 """Between two lists of the devices' health for kubelet. When an instance of the driver ends, kubelet forgets what the
 next one has said already, until that one says it again."""
@@ -97,20 +98,16 @@ class NodeAgent:
         self._settings = settings
         self._on_fatal = on_fatal
         self.fatal = False
-        self._labels: Mapping[str, str] | None = None
-        self._kubelet_problem: str | None = None
-        """Why kubelet's version keeps from the offer what no claim holds, or ""; None: the Node is not known yet."""
-        self._scans_to_publish = False
-        """Of the scanning thread: labels, and pods of a device plugin, may become known while it reads the host."""
-        self._plugin_problem = ""
-        """Why chips are held back because of one, as told last."""
+        self._last = Wanted()
+        """What was carried out last."""
+        self._scan_labels: Mapping[str, str] | None = None
+        """Of the scanning thread: with which it reads the host."""
         self._operations = Operations()
         self._api_server = Reachability(transport, settings.node_name, CUT_OFF)
         api = ResourceApi(transport)
 
         self._node = _get_node(api, settings.node_name)
-        if self._node is not None:
-            self._labels = self._node.metadata.labels
+        self._loop = NodeLoop(settings, self._carry_out)
         self._host = HostWatch(settings.host_root, self._known_labels, self._on_inventory, settings.rescan_seconds)
         self._health_watch = HealthWatch(
             settings.host_root,
@@ -130,17 +127,15 @@ class NodeAgent:
         boot = boot_id(settings.host_root)
         cdi = SpecDirectory(settings.cdi_root, CDI_KIND, boot)
         self._checkpoint = Checkpoint(settings.state_dir, boot_id=boot, cdi=cdi)
-        self._offering = Offering(
-            settings,
-            self._health_watch.current,
-            lambda: self._containers.plugin_pods,
+        self._held = HeldDevices(
+            self._loop,
+            settings.node_name,
             Keeper(
                 prepared=lambda: prepared_devices(self._checkpoint),
                 held=lambda: held_devices(api, self._checkpoint, settings.node_name),
                 settle_seconds=SETTLE_SECONDS,
                 held_seconds=HELD_SECONDS,
             ),
-            self._publish,
             lambda: self._plugin.registration.problem() is None,
             Holders(api, self._checkpoint, settings.node_name).of,
         )
@@ -149,7 +144,7 @@ class NodeAgent:
             DRIVER_NAME,
             settings.node_name,
             instance=DriverInstance.here(boot),
-            source=self._offering,
+            source=self._held,
             policy=SlicePolicy(shared_counters=settings.shared_counters),
         )
 
@@ -167,7 +162,7 @@ class NodeAgent:
                 api,
                 settings.node_name,
                 lambda: self._health_watch.current if self._health_watch.decided.is_set() else None,
-                lambda: self._offering.whole or self._host.current,
+                lambda: self._loop.decided()[2].whole or self._host.current,
             )
         self._preparer = Preparer(
             api,
@@ -177,7 +172,7 @@ class NodeAgent:
             plan_settings,
             metadata=metadata,
             operations=self._operations,
-            facts=lambda: self._offering.facts,
+            facts=lambda: self._loop.wanted.facts,
             status=self._claim_status,
             rights_changed=lambda: self._slices.trigger("the API server's answer about a claim shows other rights"),
         )
@@ -225,14 +220,15 @@ class NodeAgent:
         """
         settings = self._settings
         log.info("neuron-dra-driver %s on node %s", VERSION, settings.node_name)
-        self._offering.label((self._labels or {}).get(PARTITIONS_LABEL))
         # What an instance before this one has prepared is on offer from the first publication on, whatever is set now.
-        self._offering.keep(prepared_devices(self._checkpoint) or {})
+        kept = kept_devices(prepared_devices(self._checkpoint) or {})
+        self._loop.post(kept=kept, health=self._health_watch.current)
         self._api_server.worker.start()
         self._slices.start()
         self._node_status.worker.start()
         if self._node is not None:
             self._saw(self._node)
+        self._loop.worker.start()
         self._containers.start()
         self._host.start()
         self._health_watch.start()
@@ -249,7 +245,7 @@ class NodeAgent:
         if settings.metrics_port >= 0:
             collector = Collector(self._operations, self.samples)
             serve(self._door, collector, settings.metrics_address, settings.metrics_port)
-        self._device_health.set(self._devices_now())
+        self._device_health.refresh()
         self._plugin.start()
         self._reconciler.worker.start()
         if self._claim_status is not None:
@@ -260,6 +256,7 @@ class NodeAgent:
         """Stop writing, finish what kubelet asked for, remove the own sockets; slices and prepared claims stay."""
         log.info("stopping; slices and prepared claims stay")
         stop_in_turn(
+            (self._loop.worker.stop, THREAD_GRACE),
             (self._slices.stop, THREAD_GRACE),
             (self._node_status.worker.stop, THREAD_GRACE),
             (self._plugin.stop, CALL_GRACE),
@@ -279,83 +276,19 @@ class NodeAgent:
         if not self.fatal and not self._plugin.succeeded():
             self._node_status.last_word(seconds)
 
-    # Calls between the parts
-
-    def _on_prepared(self, plans: Sequence[Plan]) -> None:
-        self._offering.prepared(core_sizes(plans))
-        if self._claim_status is not None:
-            self._claim_status.catch_up(plans)
+    # What the sources say
 
     def _known_labels(self) -> Mapping[str, str]:
-        self._scans_to_publish = self._may_publish()  # first: labels that come meanwhile are none of this scan's then
-        labels = self._labels
-        if labels is None:
+        self._scan_labels = self._loop.sources.labels
+        if self._scan_labels is None:
             raise DriverError("the Node object has not been read yet", consequence="label attributes are not known")
-        return labels
-
-    def _may_publish(self) -> bool:
-        return self._labels is not None and (self._offering.begun or self._containers.plugin_pods is not None)
+        return self._scan_labels
 
     def _on_inventory(self, inventory: NodeInventory) -> None:
-        # If turned off, the labels are removed: an outdated id would lead pods to the wrong server.
-        labelled = self._settings.ultraserver_labels == "on"
-        self._node_status.label(LABELS, labels(inventory.ultraserver) if labelled else {})
-        self._node_status.want(NodeHealth(), chips_present(inventory))
-        # An instance before this one may have told of faults: what is published first must not take that back.
-        self._health_watch.decided.wait(HEALTH_PATIENCE)
-        # Without the labels some attributes would be missing now and appear later: two writes, and claims that select
-        # on them would fail in between. Without the API server nothing can be published anyway. Nor is anything before
-        # kubelet has told which pods have chips already.
-        offered = self._offering.scanned(inventory, publish=self._scans_to_publish)
-        if not self._scans_to_publish:
-            if self._may_publish():  # what has become known meanwhile is for the next scan
-                self._host.rescan(hand_over=True)
-            return
-        log.info(
-            "%s, kernel driver %s: %d chips are offered as %s (%d devices)",
-            inventory.instance_type or "unknown instance type",
-            inventory.driver_version or "not loaded",
-            len(inventory.devices),
-            offered.partitions,
-            len(offered.devices),
-        )
-        if offered.problem:
-            log.warning(
-                "the whole node is not offered: %s; it is offered again when all chips are usable. --partitions chip "
-                "offers the other chips in the meantime",
-                offered.problem,
-            )
-        for word in offered.absent:
-            log.info("%s hosts do not have %s, so it is not offered", inventory.instance_type or "these", word)
+        self._loop.post(inventory=inventory, scan_labels=self._scan_labels)
 
     def _on_health(self, chips: NodeHealth) -> None:
-        self._node_status.want(chips, None)  # whether there are chips, the inventory alone tells
-        self._device_health.set(self._devices_now())
-        self._offering.health(chips)
-        if self._claim_status is not None:
-            self._claim_status.health_changed()
-
-    def _devices_now(self) -> tuple[DeviceHealth, ...]:
-        inventory, offered = self._host.current, self._offering.now.offer
-        return device_health(
-            self._health_watch.current,
-            inventory.chip_indexes,
-            # A pod can hold the whole node also while it is not offered.
-            [NODE_DEVICE] * is_ultraserver(inventory)
-            + [device.name for device in (*offered.devices, *offered.fallback)],
-            self._settings.node_name,
-        )
-
-    def _publish(self, wanted: Desired, held: HeldBack) -> None:
-        self._slices.set_desired(wanted)
-        before, self._plugin_problem = self._plugin_problem, held.problem
-        if held.problem == before:
-            return
-        if held.problem:
-            log.warning("%s", held.problem)
-        else:
-            log.info("no device plugin has chips of this node anymore: all are offered again")
-        self._node_status.problem(DEVICE_PLUGIN, held.problem)
+        self._loop.post(health=chips, health_decided=True)
 
     def _on_nodes(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -367,17 +300,39 @@ class NodeAgent:
 
     def _saw(self, node: Node) -> None:
         self._node_status.saw(node)
-        self._look_at_kubelet(node)
-        self._look_at_plugin(node)
-        first = self._labels is None
-        if node.metadata.labels == self._labels:
-            return
-        before, now = self._labels or {}, node.metadata.labels
-        self._offering.label(now.get(PARTITIONS_LABEL))  # before a scan may publish, which the labels allow
-        self._labels = now
-        # What was read while the labels were unknown was not published, and what is offered may follow from them alone.
-        offers_else = before.get(PARTITIONS_LABEL) != now.get(PARTITIONS_LABEL)
-        self._host.rescan(hand_over=first or offers_else)
+        labels, offers = node.metadata.labels, plugin_offers(node)
+        version = node.status.node_info.kubelet_version
+        problem = kubelet_problem(version)
+        before = self._loop.update(
+            lambda sources: replace(
+                sources,
+                labels=labels,
+                kubelet_problem=problem,
+                plugin_offers=offers,
+                device_plugin=sources.device_plugin
+                if offers == sources.plugin_offers
+                else offers or sources.device_plugin,
+            )
+        )
+        if problem and problem != before.kubelet_problem:
+            log.warning("%s", problem)
+        elif before.kubelet_problem and not problem:
+            log.info("kubelet is %s now: all devices are offered again", version)
+        if before.plugin_offers != offers:
+            self._containers.ask_later()
+        if before.labels != labels:
+            # What was read while the labels were unknown was not published.
+            self._host.rescan(hand_over=before.labels is None)
+
+    def _on_plugin_pods(self) -> None:
+        pods = self._containers.plugin_pods
+        self._loop.update(lambda sources: replace(sources, plugin_pods=pods, device_plugin=sources.plugin_offers))
+
+    def _on_prepared(self, plans: Sequence[Plan]) -> None:
+        offered = {device.name for device in self._loop.wanted.offer.devices}
+        self._loop.update(lambda sources: with_prepared(sources, offered, core_sizes(plans)))
+        if self._claim_status is not None:
+            self._claim_status.catch_up(plans)
 
     def _on_registered(self, registered: bool, _error: str) -> None:
         # kubelet deletes the node's slices when it starts, just before it registers drivers again.
@@ -389,27 +344,36 @@ class NodeAgent:
         self.fatal = True
         self._on_fatal()
 
-    def _look_at_kubelet(self, node: Node) -> None:
-        version = node.status.node_info.kubelet_version
-        before, problem = self._kubelet_problem, kubelet_problem(version)
-        if problem == before:
-            return
-        if problem:
-            log.warning("%s", problem)
-        elif before:
-            log.info("kubelet is %s now: all devices are offered again", version)
-        self._kubelet_problem = problem
-        self._node_status.problem(KUBELET, problem)
-        self._offering.kubelet(problem)
+    # What follows
 
-    def _look_at_plugin(self, node: Node) -> None:
-        if self._offering.plugin(plugin_offers(node)):
-            self._containers.ask_later()
+    def _carry_out(self, wanted: Wanted) -> None:
+        """Hand on what was decided; each writer compares it with what it was told last."""
+        before = self._last
+        if wanted.published:
+            self._slices.set_desired(desired(wanted))
+        if wanted.inventory is not None:
+            self._node_status.label(LABELS, wanted.labels)
+        self._node_status.want(wanted.health, wanted.present)
+        if wanted.kubelet_problem is not None:
+            self._node_status.problem(KUBELET, wanted.kubelet_problem)
+        if wanted.published and (wanted.held_back.problem or before.held_back.problem):
+            self._node_status.problem(DEVICE_PLUGIN, wanted.held_back.problem)
+        self._device_health.refresh()
+        if wanted.health != before.health and self._claim_status is not None:
+            self._claim_status.health_changed()
+        _log_changes(before, wanted)
+        self._last = wanted if wanted.published else replace(wanted, held_back=before.held_back)
 
-    def _on_plugin_pods(self) -> None:
-        if not self._offering.begun:
-            self._host.rescan(hand_over=True)
-        self._offering.plugin_pods_known()
+    def _devices_now(self) -> tuple[DeviceHealth, ...]:
+        inventory, offered = self._host.current, self._loop.wanted.offer
+        return device_health(
+            self._health_watch.current,
+            inventory.chip_indexes,
+            # A pod can hold the whole node also while it is not offered.
+            [NODE_DEVICE] * is_ultraserver(inventory)
+            + [device.name for device in (*offered.devices, *offered.fallback)],
+            self._settings.node_name,
+        )
 
     # Health and metrics
 
@@ -430,7 +394,7 @@ class NodeAgent:
         problems = [*self._plugin.problems(), *filter(None, [self._checkpoint.unusable, self._checkpoint.unwritable])]
         problems += [text for worker in self._workers if (text := worker.problem())]
         problems += filter(None, [self._api_server.problem()])
-        held = self._offering.now.held_back
+        held = self._last.held_back
         if held.chips.issuperset(self._host.current.chip_indexes):
             # Chips of single pods are no reason: the others are offered, and an update need not wait for those pods.
             problems += filter(None, [held.problem])
@@ -442,7 +406,15 @@ class NodeAgent:
 
     @property
     def _workers(self) -> tuple[Worker, ...]:
-        others = (self._host, self._health_watch, self._node_watch, self._node_status, self._reconciler, self._plugin)
+        others = (
+            self._loop,
+            self._host,
+            self._health_watch,
+            self._node_watch,
+            self._node_status,
+            self._reconciler,
+            self._plugin,
+        )
         return (
             *self._slices.workers,
             *(part.worker for part in (*others, self._containers, self._api_server, self._door)),
@@ -453,13 +425,47 @@ class NodeAgent:
         """The numbers of now, for Prometheus."""
         host = self._host.current
         yield from samples(host, self._slices.status, self._plugin.registration)
-        yield from offer_samples(self._offering.now)
+        yield from offer_samples(self._loop.wanted)
         yield from self._node_status.samples()
         yield from self._health_watch.samples()
         yield from checkpoint_samples(self._checkpoint.counts, self._reconciler.counts)
         if self._checkpoint.counts is not None:
             listed = self._containers.listed
             yield from allocation_samples(allocations(self._checkpoint.plans, listed, self._reconciler.consumers))
+
+
+def _log_changes(before: Wanted, wanted: Wanted) -> None:
+    """Say what is decided otherwise than before."""
+    if wanted.label_problem and wanted.label_problem != before.label_problem:
+        log.warning("%s", wanted.label_problem)
+    if not wanted.published or wanted.inventory is None:
+        return
+    if wanted.held_back.problem and wanted.held_back.problem != before.held_back.problem:
+        log.warning("%s", wanted.held_back.problem)
+    elif before.held_back.problem and not wanted.held_back.problem:
+        log.info("no device plugin has chips of this node anymore: all are offered again")
+    former = (before.published, before.inventory, before.offer.partitions)
+    if former != (True, wanted.inventory, wanted.offer.partitions):
+        _log_offer(wanted.offer, wanted.inventory)
+
+
+def _log_offer(offered: Offer, inventory: NodeInventory) -> None:
+    log.info(
+        "%s, kernel driver %s: %d chips are offered as %s (%d devices)",
+        inventory.instance_type or "unknown instance type",
+        inventory.driver_version or "not loaded",
+        len(inventory.devices),
+        offered.partitions,
+        len(offered.devices),
+    )
+    if offered.problem:
+        log.warning(
+            "the whole node is not offered: %s; it is offered again when all chips are usable. --partitions chip "
+            "offers the other chips in the meantime",
+            offered.problem,
+        )
+    for word in offered.absent:
+        log.info("%s hosts do not have %s, so it is not offered", inventory.instance_type or "these", word)
 
 
 def _get_node(api: ResourceApi, name: str) -> Node | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from dra_driver.driver.offering import OfferState
+from dra_driver.driver.node.decide import Wanted
 from dra_driver.driver.resourceslices.controller import SliceStatus
 from dra_driver.kube.kubelet.registration import Registration
 from dra_driver.neuron.host.inventory import NodeInventory
@@ -45,7 +45,7 @@ def samples(inventory: NodeInventory, status: SliceStatus, registration: Registr
     yield Sample("slice_repairs", "Times that others had changed slices.", status.repairs, kind="counter")
 
 
-def offer_samples(now: OfferState) -> Iterator[Sample]:
+def offer_samples(now: Wanted) -> Iterator[Sample]:
     """What the node offers, and what of the setting it cannot."""
     offer = now.offer
     kinds = Counter(device.attributes["resourceType"].string or "" for device in offer.devices)
@@ -63,7 +63,7 @@ def offer_samples(now: OfferState) -> Iterator[Sample]:
     yield Sample(
         "kubelet_unsupported",
         "1 while kubelet's version keeps devices that no claim holds from being offered.",
-        float(now.kubelet_problem != ""),
+        float(bool(now.kubelet_problem)),
     )
     yield Sample(
         "held_back_chips", "Chips not offered to new claims because of a device plugin.", len(now.held_back.chips)

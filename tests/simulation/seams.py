@@ -22,7 +22,6 @@ from dra_driver.driver.agent import NodeAgent
 from dra_driver.driver.claims import checkpoint
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
 from dra_driver.driver.device_use import ContainerWatch
-from dra_driver.driver.offering import Offering
 from dra_driver.neuron.health import watch
 from dra_driver.neuron.host import signals
 from dra_driver.neuron.host.sysfs import HostFiles, Reading
@@ -32,12 +31,9 @@ from tests.simulation.scheduler import Killed, Life, Scheduler
 _EFFECTS = ("open", "write", "fsync", "replace", "unlink", "ftruncate")
 """Of ``os``: something may happen before each."""
 _SHARED: Final = {
-    NodeAgent: frozenset({"_labels", "_scans_to_publish"}),
+    NodeAgent: frozenset({"_scan_labels", "_last"}),
     ContainerWatch: frozenset({"plugin_pods"}),
     ClaimStatusWriter: frozenset({"_health_changed"}),
-    Offering: frozenset(
-        {"_wanted", "_health", "_inventory", "_device_plugin", "_latest_plugin", "_kubelet_problem", "_kept"}
-    ),
 }
 """Fields that one thread writes and another reads without a lock of both: something may happen after each access."""
 _QUIET_READS = 0.02

@@ -7,49 +7,69 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from dra_driver.driver.claims.prepare import NodeFacts
+from dra_driver.driver.node_labels import labels as ultraserver_labels
 from dra_driver.driver.resourceslices.devices import KeptDevice, Offer, completed, offer, shapes, with_faults
-from dra_driver.driver.settings import DriverSettings
+from dra_driver.driver.settings import PARTITIONS_LABEL, DriverSettings
 from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.neuron.exclusion import HeldBack, held_back
 from dra_driver.neuron.health.faults import ActiveFault, NodeHealth
+from dra_driver.neuron.health.node_status import chips_present
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.topology.partitions import Partitions
+from dra_driver.util.errors import DriverError
+
+HEALTH_PATIENCE: Final = 3.0
+"""Seconds that the first publication waits, after the first scan, for what is wrong with the chips."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """What is known of a node at one moment."""
+    """What is known of a node at one moment. Each field is the last word of one source."""
 
-    inventory: NodeInventory
-    """What the host shows."""
-    health: NodeHealth
+    inventory: NodeInventory | None = None
+    """What the host shows; None: it has not been read yet."""
+    scan_labels: Mapping[str, str] | None = None
+    """The Node's labels with which the host was read; None: they were not known then."""
+    health: NodeHealth = field(default=NodeHealth())
     """How well its chips are, as far as the host says it."""
-    now: int
-    """Unix time in seconds."""
-    uptime: float
-    """Seconds since the boot."""
-    partitions: Partitions | None = None
-    """What is to be offered, by the label of the Node, else by the setting for all; None: nothing in particular."""
-    kubelet_problem: str = ""
-    """Why kubelet's version keeps from the offer what no claim holds, or ""."""
+    health_decided: bool = False
+    """Whether the chips have been read as often as it takes."""
+    labels: Mapping[str, str] | None = None
+    """Those of the Node; None: it is not known yet."""
+    kubelet_problem: str | None = None
+    """Why kubelet's version keeps from the offer what no claim holds, or ""; None: the Node is not known yet."""
+    plugin_offers: str = ""
+    """What a device plugin offers of the node, as the Node says."""
     device_plugin: str = ""
-    """What a device plugin offers of the node, or did until a moment ago."""
+    """The same, or what it did until a moment ago: its pods keep their chips, and after a restart of kubelet it may be
+    back at once."""
     plugin_pods: Sequence[PodDevices] | None = None
-    """The pods that have chips from it; None: not known."""
+    """The pods that have chips from it; None: kubelet has not said yet."""
     kept: Mapping[str, KeptDevice] = field(default_factory=dict)
     """Devices that claims hold, or may hold, and that stay whatever is to be offered."""
     allocated_core_size: int | None = None
-    """Physical cores in a logical one, of what is allocated at the API server; None: as the host has it."""
+    """Physical cores in a logical one, of what is allocated at the API server; None: nothing has been compared yet."""
+    moment: float = 0.0
+    """Now, in seconds of a clock that never goes back."""
+    now: int = 0
+    """Now, as Unix time in seconds."""
+    uptime: float = 0.0
+    """Now, in seconds since the boot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """What one decision leaves for the next."""
 
+    published: bool = False
+    """Whether anything is to be published already."""
+    first_scan: float | None = None
+    """When the host was read first, by the clock that never goes back."""
     whole: NodeInventory | None = None
-    """The host with the chips that were lost in this run; None: nothing was offered yet."""
+    """The host as it was published, with the chips that were lost in this run."""
     lost: Mapping[int, ActiveFault] = field(default_factory=dict)
     """What is wrong with those, by host index.
 
@@ -64,21 +84,54 @@ class Memory:
 class Wanted:
     """What follows."""
 
-    offer: Offer
-    held_back: HeldBack
+    revision: int = 0
+    """A later decision has a larger one."""
+    published: bool = False
+    """Whether the offer is to be published: not before all is known that it depends on."""
+    inventory: NodeInventory | None = None
+    """What it follows from."""
+    health: NodeHealth = field(default=NodeHealth())
+    """For the Node's condition; without chips as long as nothing is known."""
+    present: bool | None = None
+    """Whether the node has chips, for its label; None: not known."""
+    labels: Mapping[str, str] | None = None
+    """Of the UltraServer; None: leave them as they are."""
+    offer: Offer = field(default=Offer(()))
+    held_back: HeldBack = field(default=HeldBack())
     """Because of a device plugin."""
-    facts: NodeFacts
+    label_problem: str = ""
+    """Why the Node's label that sets what is offered is ignored, or ""."""
+    kubelet_problem: str | None = None
+    """Why nothing is offered that no claim holds, or ""; None: not known."""
+    facts: NodeFacts = field(default=NodeFacts())
     """For preparations."""
+    until: float | None = None
+    """When to decide again if nothing changes, in seconds of the clock that never goes back; None: need not be."""
 
 
 def decide(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> tuple[Wanted, Memory]:
     """What is wanted now, and what has to be known at the next decision."""
-    whole, missing = completed(snapshot.inventory, memory.whole)
+    partitions, label_problem = _partitions(snapshot, settings)
+    wanted = Wanted(
+        health=snapshot.health if snapshot.health_decided else NodeHealth(),
+        label_problem=label_problem,
+        kubelet_problem=snapshot.kubelet_problem,
+    )
+    inventory = snapshot.inventory
+    if inventory is None:
+        return wanted, memory
+    first_scan = snapshot.moment if memory.first_scan is None else memory.first_scan
+    # An instance before this one may have told of faults: what is published first must not take that back.
+    patience = first_scan + HEALTH_PATIENCE
+    # Without the labels some attributes would be missing now and appear later: two writes, and claims that select on
+    # them would fail in between. Nor is anything published before kubelet has told which pods have chips already.
+    complete = snapshot.scan_labels is not None and snapshot.plugin_pods is not None
+    published = memory.published or (complete and (snapshot.health_decided or snapshot.moment >= patience))
+
+    whole, missing = completed(inventory, memory.whole)
     lost = {index: _fault(code, memory.lost.get(index), snapshot) for index, code in missing.items()}
     health = with_faults(snapshot.health, lost)
     back = held_back(snapshot.device_plugin, snapshot.plugin_pods, whole)
-    # Nothing with a kubelet that might not start the pods; what claims hold stays.
-    partitions = Partitions() if snapshot.kubelet_problem else snapshot.partitions
     policy = settings.health_policy
     offered = offer(whole, partitions, health, policy, snapshot.uptime, snapshot.kept, back.chips)
     sick = [chip for chip in health.chips if chip.faults]
@@ -90,8 +143,36 @@ def decide(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> 
         if settings.device_metadata == "on"
         else None,
     )
+    ends = None if offered.until is None else snapshot.moment + offered.until - snapshot.uptime
+    wanted = Wanted(
+        published=published,
+        inventory=inventory,
+        health=wanted.health,
+        present=chips_present(inventory),
+        # If turned off, the labels are removed: an outdated id would lead pods to the wrong server.
+        labels=ultraserver_labels(inventory.ultraserver) if settings.ultraserver_labels == "on" else {},
+        offer=offered,
+        held_back=back,
+        label_problem=label_problem,
+        kubelet_problem=snapshot.kubelet_problem,
+        facts=facts,
+        until=ends if published or not complete else patience,
+    )
     had_cores = any(core_size for _, core_size in shapes(offered.devices))
-    return Wanted(offered, back, facts), Memory(whole, lost, had_cores)
+    return wanted, Memory(published, first_scan, whole if published else memory.whole, lost, had_cores)
+
+
+def _partitions(snapshot: NodeSnapshot, settings: DriverSettings) -> tuple[Partitions | None, str]:
+    """What is to be offered, by the Node's label, else by the setting for all; why the label is ignored, or ""."""
+    if snapshot.kubelet_problem:  # nothing with a kubelet that might not start the pods; what claims hold stays
+        return Partitions(), ""
+    text = (snapshot.labels or {}).get(PARTITIONS_LABEL)
+    if text is None:
+        return settings.partitions, ""
+    try:
+        return Partitions.parse(text), ""
+    except DriverError as error:
+        return settings.partitions, f"the label {PARTITIONS_LABEL} of the Node is ignored: {error}"
 
 
 def _fault(code: str, before: ActiveFault | None, snapshot: NodeSnapshot) -> ActiveFault:

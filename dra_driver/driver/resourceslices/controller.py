@@ -112,8 +112,8 @@ class Desired:
     """Published instead where ``devices`` consume counters and the server cannot be trusted with them."""
     counters: tuple[CounterSet, ...] = ()
     """What ``devices`` consume from."""
-    until: float | None = None
-    """``runtime.monotonic()`` from which on others should be desired: the source is to ``renew`` them; or None."""
+    revision: int = field(default=0, compare=False)
+    """What is desired later has a larger one."""
 
     @property
     def depends_on_gates(self) -> bool:
@@ -138,9 +138,6 @@ class DeviceSource:
         Asked only where the server keeps no taints, of unhealthy devices.
         """
         return None
-
-    def renew(self) -> None:
-        """``Desired.until`` has come: desire other devices."""
 
     def review(
         self,
@@ -428,27 +425,18 @@ class SliceController(Target[str, None, None]):
     def _take_messages(self) -> float:
         while self._messages:
             self._take(self._messages.popleft())
-        return self._until_other_devices()
-
-    def _until_other_devices(self) -> float:
-        """Seconds until other devices should be desired; says so, once, when that has come."""
-        desired = self._desired
-        if desired is None or desired.until is None:
-            return math.inf
-        if (left := desired.until - runtime.monotonic()) > 0:
-            return left
-        self._source.renew()
-        self._desired = replace(desired, until=None)
         return math.inf
 
     def _take(self, message: Message) -> None:
         now = runtime.monotonic()
         match message:
+            case Desired() if self._desired is not None and message.revision < self._desired.revision:
+                pass  # a look has asked for what is desired meanwhile
             case Desired() if message != self._desired:
                 before, self._desired = self._desired, message
                 if before is None or not message.differs_by_taints_only(before):
                     self._look(now)
-                elif replace(message, until=before.until) != before and not self.status.last_error:
+                elif not self.status.last_error:
                     # After errors the next try, which is due anyway, takes it along.
                     wait = self._budget.wait(now, worse=is_worse(self._chosen or (), message.devices))
                     self._turns.look(self._node, now + max(wait, HEALTH_SETTLE_SECONDS))

@@ -181,19 +181,23 @@ class HealthStream:
             if reader.gone:
                 return
             if not changed:
-                self._refresh()
+                self.refresh()
             with self._news:
                 reader.sent, devices, determined_at = self._version, self._devices, self._determined_at
             yield devices, determined_at
             now = runtime.monotonic()
             repeat_at, settled_at = now + self._period, now + SETTLE_SECONDS
 
-    def _refresh(self) -> None:
-        if self._look is None:
-            return
+    def refresh(self) -> None:
+        """Have ``look`` tell the list, and send it if it differs. Any thread may call it: the last look counts."""
+        while self._look is not None and not self._looked_at(self._look):
+            pass
+
+    def _looked_at(self, look: Look) -> bool:
+        """Whether nobody has set another list while this one was looked up."""
         before = self._version
         try:
-            devices = fitted(self._look())
+            devices = fitted(look())
         except Exception as error:
             if not self._look_fails:
                 log.exception("the health of the devices cannot be determined; they are reported as unknown")
@@ -202,18 +206,19 @@ class HealthStream:
             devices = fitted([replace(device, health="unknown", message=message) for device in self._devices])
         else:
             self._look_fails = False
-        self._keep(devices, unless_later_than=before)
+        return self._keep(devices, unless_later_than=before)
 
-    def _keep(self, devices: tuple[DeviceHealth, ...], *, unless_later_than: int | None = None) -> None:
-        """Keep a list; one that was looked up, unless another one has come since that version."""
+    def _keep(self, devices: tuple[DeviceHealth, ...], *, unless_later_than: int | None = None) -> bool:
+        """Keep a list; one that was looked up, unless another one has come since that version. Whether it was kept."""
         with self._news:
             if unless_later_than is not None and self._version != unless_later_than:
-                return
+                return False
             self._determined_at = int(runtime.now())
             if devices != self._devices or self._version == 0:
                 self._devices = devices
                 self._version += 1
                 self._news.notify_all()
+            return True
 
 
 class _Reader:

@@ -166,10 +166,10 @@ def test_a_core_is_never_other_hardware_while_a_claim_holds_it(world: World) -> 
         core_size(world, 1)
         others = [name for name in SMALL_CORES if not name.startswith("neuron-core-3-")]
         offers(world, [*others, core_name(3, 1)], [core_name(3, 1)])
-        assert one._offering.facts.core_sizes == {3: 2}
+        assert one._loop.wanted.facts.core_sizes == {3: 2}
         world.server.delete_claim("default", "holder")
         offers(world, SMALL_CORES)
-        assert one._offering.facts.core_sizes == {}
+        assert one._loop.wanted.facts.core_sizes == {}
 
 
 def test_a_core_size_that_changed_while_the_driver_was_down_is_noticed(world: World) -> None:
@@ -187,7 +187,7 @@ def test_a_core_size_that_changed_while_the_driver_was_down_is_noticed(world: Wo
         assert world.offered()[-1] == core_name(5, 0), "it is still prepared"
         world.kubelet.unprepare("pod")
         offers(world, SMALL_CORES)
-        assert one._offering.facts.core_sizes == {}
+        assert one._loop.wanted.facts.core_sizes == {}
 
 
 def test_a_prepared_device_is_on_offer_from_the_first_slice_on_that_follows_a_wipe(world: World) -> None:

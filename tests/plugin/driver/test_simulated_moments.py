@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -296,22 +297,23 @@ def test_news_while_another_label_changes_publishes_nothing_that_the_label_does_
         assert not list(remains(node, plugin=False))
 
 
-def test_a_device_plugin_that_comes_while_its_pods_are_read_is_known_at_once(node: Node) -> None:
+@pytest.mark.parametrize("seam", range(12))
+def test_a_device_plugin_that_comes_while_its_pods_are_read_is_known_at_once(node: Node, seam: int) -> None:
     begin(node)
 
-    def hold(thread: str, field: str) -> None:
-        if (thread, field) == (PODS, "_latest_plugin"):
-            node.scheduler.held.setdefault(PODS, 0)
+    class Listed(dict[str, tuple[int, ...]]):
+        def items(self) -> Any:
+            node.scheduler.held[PODS] = seam
+            return super().items()
 
-    node.disk.on_access = hold
-    node.kubelet.plugin_pods["legacy"] = (3,)
+    node.kubelet.plugin_pods = Listed({"legacy": (3,)})
     node.pass_time(70.0)
-    node.disk.on_access = lambda _, __: None
+    node.kubelet.plugin_pods = {"legacy": (3,)}
     assert node.scheduler.held
     node.change_node(lambda item: item["status"].update(allocatable={"aws.amazon.com/neuron": "4"}))
     node.pass_time(5.0)
     goes_on(node, PODS)
-    node.pass_time(3.0)
+    node.pass_time(10.0)
     assert not node.free_devices()
 
 

@@ -331,6 +331,18 @@ def test_a_lasting_refusal_is_said_and_asked_ever_more_slowly(
     assert "too odd" in caplog.text
 
 
+def test_what_was_decided_before_is_not_desired_any_more(server: ApiServer) -> None:
+    with publishing(server) as publisher:
+        publisher.set_desired(Desired(chips(4), revision=2))
+        publisher.set_desired(Desired(chips(5), revision=1))
+        publisher.set_desired(Desired(chips(3), revision=3))
+        publisher.set_desired(Desired(chips(6), revision=2))
+        eventually(lambda: len(published(server)) == 3, what="the last decision")
+        publisher.trigger("a look")
+        eventually(lambda: len([r for r in server.requests if r.method == "GET" and "slices" in r.path]) > 2)
+        assert len(published(server)) == 3
+
+
 def test_a_throttling_server_is_left_alone_as_long_as_it_asks(server: ApiServer) -> None:
     server.fail(429, times=1, method="POST", retry_after=1)
     with publishing(server) as publisher:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
-from dra_driver.driver.resourceslices.controller import Desired, DeviceSource
+from dra_driver.driver.resourceslices.controller import Desired
 from dra_driver.driver.write_budget import WriteBudget
 from dra_driver.kube.objects.resource import Device, DeviceTaint
 from tests.builders.publisher import NODE, Held, chips, notes, open_watches, published, publishing
@@ -130,21 +130,6 @@ def test_a_change_back_to_what_is_published_needs_no_write(server: ApiServer) ->
         publisher.trigger("a reason to look")
         eventually(lambda: not publisher.status.postponed)
         assert len(writes(server)) == 2
-
-
-def test_devices_that_are_outdated_are_asked_for_when_their_time_has_come(server: ApiServer) -> None:
-    asked: list[float] = []
-
-    class Source(DeviceSource):
-        def renew(self) -> None:
-            asked.append(time.monotonic())
-
-    with publishing(server, sick([3]), source=Source()) as publisher:
-        until = time.monotonic() + 0.5
-        publisher.set_desired(Desired(sick([3]), until=until))
-        eventually(lambda: asked, what="the question")
-        assert asked[0] >= until
-        assert len(writes(server)) == 1, "the same devices are no reason to write"
 
 
 def test_a_failed_write_costs_nothing_of_the_budget(server: ApiServer) -> None:

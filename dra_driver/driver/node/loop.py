@@ -1,0 +1,95 @@
+"""The loop in which a node decides: sources store what they see, and one thread hands on what follows.
+
+A source stores its last word with ``post``, in its own thread, and goes on. What follows from all of them is decided
+under one lock by whoever needs it first, the loop or a preparation, and only once for the same words. So what is
+decided has all news in it that came before, and whoever asks never waits for the loop, nor for those who write.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from dra_driver.driver.node.decide import Memory, NodeSnapshot, Wanted, decide
+from dra_driver.driver.settings import DriverSettings
+from dra_driver.util import runtime
+from dra_driver.util.worker import Worker
+
+
+class NodeLoop:
+    """Decides what a node offers and says.
+
+    Args:
+        settings: what an administrator sets.
+        carry_out: called with each decision, in the loop's thread; what it raises has it called again.
+    """
+
+    def __init__(self, settings: DriverSettings, carry_out: Callable[[Wanted], None]) -> None:
+        self._settings = settings
+        self._carry_out = carry_out
+        self._lock = runtime.lock()
+        self._sources = NodeSnapshot()
+        self._memory = Memory()
+        self._wanted = Wanted()
+        self._changed = True
+        """Since the last decision."""
+        self._error: Exception | None = None
+        """Why it could not be decided anew: the last decision counts then."""
+        self.worker = Worker("deciding what the node offers", self._round)
+
+    def post(self, **words: Any) -> NodeSnapshot:
+        """Store the last words of sources, by the names of ``NodeSnapshot``; returns what was known before."""
+        return self.update(lambda sources: replace(sources, **words))
+
+    def update(self, change: Callable[[NodeSnapshot], NodeSnapshot]) -> NodeSnapshot:
+        """The same where a word depends on what is known; ``change`` must not wait for anything."""
+        with self._lock:
+            before, self._sources = self._sources, change(self._sources)
+            if self._sources == before:
+                return before
+            self._changed = True
+        self.worker.wake()
+        return before
+
+    @property
+    def sources(self) -> NodeSnapshot:
+        """What is known, without the times."""
+        with self._lock:
+            return self._sources
+
+    @property
+    def wanted(self) -> Wanted:
+        """What follows from all that is known at this moment. Any thread may ask."""
+        return self.decided()[0]
+
+    def decided(self) -> tuple[Wanted, NodeSnapshot, Memory]:
+        """The same, with what it follows from, and what is remembered of it."""
+        with self._lock:
+            moment = runtime.monotonic()
+            if self._changed or (self._wanted.until is not None and moment >= self._wanted.until):
+                try:
+                    self._decide(moment)
+                    self._error = None
+                except Exception as error:  # noqa: BLE001 # raised by the loop, which reports it
+                    self._error = error
+            return self._wanted, self._sources, self._memory
+
+    def _decide(self, moment: float) -> None:
+        snapshot = replace(self._sources, moment=moment, now=int(runtime.now()), uptime=runtime.uptime())
+        wanted, self._memory = decide(snapshot, self._memory, self._settings)
+        if wanted.until is not None and wanted.until <= moment:
+            wanted = replace(wanted, until=None)
+        self._wanted = replace(wanted, revision=self._wanted.revision + 1)
+        if wanted.published:
+            kept = {name: one for name, one in self._sources.kept.items() if name in wanted.offer.retired}
+            self._sources = replace(self._sources, kept=kept)
+        self._changed = False
+
+    def _round(self) -> float:
+        wanted = self.wanted
+        self._carry_out(wanted)
+        if self._error is not None:
+            raise self._error
+        return math.inf if wanted.until is None else max(0.0, wanted.until - runtime.monotonic())
