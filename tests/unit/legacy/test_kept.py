@@ -182,3 +182,27 @@ def test_a_record_of_sequential_containers_that_each_have_the_whole_node_is_beli
     cluster.pod_changed(msgspec.convert(document, LimitsPod))
     assert cluster.counts()["uncertain_nodes"] == 0
     assert cluster.counts()["taken_cores"] == 128
+
+
+def test_all_devices_of_a_pod_with_several_containers_are_taken() -> None:
+    cluster = Cluster()
+    cluster.nodes_listed([NODE])
+    document = json.loads(pod(1, [asks("one"), asks("two", 2)], record(("one", "3"), ("two", "8-9"))))
+    cluster.pod_changed(msgspec.convert(document, LimitsPod))
+    assert cluster.counts()["taken_cores"] == 3
+    requests = tuple(ContainerRequest(f"c{index}", Role.MAIN, NeuronResource.CORE, 4) for index in range(2))
+    cluster.choose("u", "a/p", "n", requests)
+    seen = cluster.look("n")
+    assert isinstance(seen, tuple)
+    assert seen[1].bit_count() == 3 + 8
+
+
+def test_what_a_node_writes_into_itself_is_kept_in_short() -> None:
+    cluster = Cluster()
+
+    def add(number: int) -> None:
+        annotations = dict.fromkeys((CORE_USAGE, DEVICE_USAGE, UNUSABLE), str(number) + "0" * 300_000)
+        meta = {"name": f"n{number}", "uid": f"n{number}", "labels": KIND, "annotations": annotations}
+        cluster.node_changed(msgspec.convert({"metadata": meta, "status": {"capacity": CAPACITY}}, CapacityNode))
+
+    assert growth(add, range(10)) < 10 * 80_000
