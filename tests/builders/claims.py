@@ -214,7 +214,7 @@ class ApiServer(ResourceApi):
     def delete(self, item: ResourceClaim) -> None:
         self.claims.pop((item.metadata.namespace, item.metadata.name), None)
 
-    def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0) -> ResourceClaim:
+    def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0, most: int = 0) -> ResourceClaim:
         self.gets.append(f"{namespace}/{name}")
         self._fail()
         found = self.claims.get((namespace, name))
@@ -222,7 +222,7 @@ class ApiServer(ResourceApi):
             raise missing()
         return found
 
-    def get_pod(self, namespace: str, name: str, *, timeout: float = 10.0) -> Pod:
+    def get_pod(self, namespace: str, name: str, *, timeout: float = 10.0, most: int = 0) -> Pod:
         self.gets.append(f"pod {namespace}/{name}")
         self._fail()
         if self.pods_forbidden:

@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from dra_driver.driver.claims.checkpoint import Checkpoint, Staged
 from dra_driver.driver.claims.container_edits import cdi_spec
@@ -38,7 +39,8 @@ from dra_driver.driver.claims.model import (
 )
 from dra_driver.driver.claims.planner import after_reboot, own_results, plan, refreshed, users
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
-from dra_driver.kube.api.errors import ApiError, Unreachable
+from dra_driver.kube.api.client import MAX_OBJECT_BYTES
+from dra_driver.kube.api.errors import ApiError, TooLarge, Unreachable
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.kube.kubelet.dra import ClaimRef, PreparedDevice
@@ -62,12 +64,18 @@ _ENOUGH = 5.0
 _ROUNDS = 5
 """How often other claims' pods are asked for, while other calls keep preparing claims."""
 
+_SMALL_BYTES: Final = 256 << 10
+"""Of a claim or pod as JSON, far more than usual: larger ones are read one at a time."""
+_MOST_CONTAINERS: Final = 4096
+"""Of all pods that a claim's plan asks for, with different uses of claims, and with their claims."""
 _FORBIDDEN = 403
 """Status for what the driver's role does not allow: clusters without cores need no right to read pods."""
 _MAY_READ_PODS = (
     "allow the driver to get pods (docs/operate/what-nodes-offer.md, Permission to read pods), "
     "or use one claim with one request"
 )
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +146,8 @@ class Preparer:
         self._allowed = True
         self._status = status
         self._sleep = sleep
+        self._large = runtime.lock()
+        """Of who reads a large object."""
 
     def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices visible to its containers. DriverError says why not."""
@@ -199,6 +209,13 @@ class Preparer:
             known.consumers[other.uid] = self._users_now(other, deadline)
         for pod in needs.pods:
             known.pods[pod.uid] = self._pod(namespace, pod, deadline, optional=needs.optional)
+            if sum(map(_size, known.pods.values())) > _MOST_CONTAINERS:
+                raise PrepareError(
+                    f"its pods have more than {_MOST_CONTAINERS:,} containers that use different claims or requests",
+                    consequence="it is not known what each of its containers uses, so the claim is not prepared",
+                    remedy="share the claim between fewer pods, or name fewer requests in their containers",
+                    reason="PodNotRead",
+                )
 
     def _recorded(
         self,
@@ -319,7 +336,25 @@ class Preparer:
         left = deadline - runtime.monotonic()
         if left <= 0:
             raise Unreachable("kubelet's call timed out before the API server was queried")
-        return self._source.get_claim(namespace, name, timeout=min(_GET_SECONDS, left / 2))
+        seconds = min(_GET_SECONDS, left / 2)
+        return self._read(lambda most: self._source.get_claim(namespace, name, timeout=seconds, most=most), deadline)
+
+    def _read(self, get: Callable[[int], T], deadline: float) -> T:
+        """An object of the API server; of large ones only one is read at a time. ``get`` is told how large it may be.
+
+        kubelet has up to sixteen claims prepared at once, and each, and each of their pods, may be as large as objects
+        can be.
+        """
+        try:
+            return get(_SMALL_BYTES)
+        except TooLarge:
+            pass
+        if not self._large.acquire(timeout=max(deadline - runtime.monotonic(), 0.0)):
+            raise Unreachable("kubelet's call timed out while other large claims and pods were read")
+        try:
+            return get(MAX_OBJECT_BYTES)
+        finally:
+            self._large.release()
 
     def _users_now(self, other: Plan, deadline: float) -> frozenset[str] | None:
         """Pods that another prepared claim is reserved for now; None when that cannot be found out."""
@@ -334,10 +369,12 @@ class Preparer:
 
         PrepareError when it cannot be read: containers would be told the wrong cores.
         """
-        left = max(deadline - runtime.monotonic(), 0.1)
+        seconds = min(_GET_SECONDS, max(deadline - runtime.monotonic(), 0.1) / 2)
         gone = Pod(ObjectMeta(name=of.name, namespace=namespace))
         try:
-            pod = self._source.get_pod(namespace, of.name, timeout=min(_GET_SECONDS, left / 2))
+            pod = self._read(
+                lambda most: self._source.get_pod(namespace, of.name, timeout=seconds, most=most), deadline
+            )
         except ApiError as error:
             if error.object_missing or (optional and error.status == _FORBIDDEN):
                 return gone
@@ -348,6 +385,11 @@ class Preparer:
                 reason="PodNotRead",
             ) from error
         return pod if pod.metadata.uid == of.uid else gone
+
+
+def _size(pod: Pod) -> int:
+    """What is kept of a pod."""
+    return len(pod.spec.containers) + len(pod.spec.init_containers) + len(pod.spec.resource_claims)
 
 
 def _chips_needed(claim: PartialResourceClaim) -> frozenset[int] | None:

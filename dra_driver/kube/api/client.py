@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 import urllib3
 
-from dra_driver.kube.api.errors import TooLarge, Unreachable, refusal
+from dra_driver.kube.api.errors import MAX_REFUSAL_BYTES, ApiError, TooLarge, Unreachable, refusal
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted
 
@@ -51,6 +51,10 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_SECONDS: Final = 60.0
 """Seconds after which a token is read again; kubelet renews it at 80 % of its lifetime."""
 
+http.client._MAXHEADERS = 8192  # type: ignore[attr-defined] # noqa: SLF001 # there is no other way
+"""Headers of a response. The API server sends a header ``Warning`` for each warning of a webhook, of which there may be
+as many as characters, 4,096 in all (kubernetes ``apiserver/pkg/endpoints/filters/warning.go``); above the 100 that are
+usual in Python, a response that came would count as none."""
 _CHUNK: Final = 1 << 16
 """Bytes that are read, and unpacked, at once."""
 _NO_RETRIES: Final = urllib3.Retry(total=False, redirect=False)
@@ -443,10 +447,9 @@ class Transport:
         """
         limit = self._endpoint.config.timeout if timeout is None else timeout
         endpoint, answer = self._open(method, path, query, body, content_type, limit)
-        data = _read(endpoint, method, path, answer, most)
         if not 200 <= answer.status < 300:
-            raise refusal(method, path, answer.status, data, answer.headers.get("Retry-After"))
-        return Response(answer.status, data)
+            raise _refusal(endpoint, method, path, answer)
+        return Response(answer.status, _read(endpoint, method, path, answer, most))
 
     @contextmanager
     def stream(self, path: str, *, query: Query = (), timeout: float) -> Iterator[Stream]:
@@ -464,8 +467,7 @@ class Transport:
         endpoint, answer = self._open("GET", path, query, None, JSON, self._endpoint.config.timeout)
         try:
             if not 200 <= answer.status < 300:
-                data = _read(endpoint, "GET", path, answer, MAX_OBJECT_BYTES)
-                raise refusal("GET", path, answer.status, data, answer.headers.get("Retry-After"))
+                raise _refusal(endpoint, "GET", path, answer)
             connection = answer.connection
             if isinstance(connection, urllib3.connection.HTTPConnection) and connection.sock is not None:
                 connection.sock.settimeout(timeout)
@@ -568,6 +570,19 @@ def _read(
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise _unreachable(endpoint, method, path, error) from error
     return body
+
+
+def _refusal(endpoint: _Endpoint, method: str, path: str, answer: urllib3.BaseHTTPResponse) -> ApiError:
+    """Of a response that is no success."""
+    body = bytearray()
+    try:
+        while len(body) < MAX_REFUSAL_BYTES and (chunk := answer.read(MAX_REFUSAL_BYTES - len(body))):
+            body += chunk
+        if len(body) == MAX_REFUSAL_BYTES:
+            answer.close()  # what is left of it is not waited for
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise _unreachable(endpoint, method, path, error) from error
+    return refusal(method, path, answer.status, body, answer.headers.get("Retry-After"))
 
 
 def _too_large(what: str, most: int) -> TooLarge:

@@ -13,7 +13,7 @@ import msgspec
 
 from dra_driver.kube.api.errors import DecodeError
 from dra_driver.kube.objects.apps import DaemonSet
-from dra_driver.kube.objects.core import ConfigMap, Event, Lease, Node, PartialNode, Pod, in_short
+from dra_driver.kube.objects.core import ClaimingPod, ConfigMap, Event, Lease, Node, PartialNode, Pod, in_short
 from dra_driver.kube.objects.meta import ApiObject, JsonObject
 from dra_driver.kube.objects.resource import (
     GROUP,
@@ -202,6 +202,8 @@ DEVICE_TAINT_RULES: Final = Resource(
     tuple(f"{GROUP}/{version}" for version in TAINT_RULE_VERSIONS),
 )
 PODS: Final = Resource(Pod, "Pod", "pods", ("v1",))
+CLAIMING_PODS: Final = Resource(Pod, "Pod", "pods", ("v1",), lambda pod, _: pod.in_short, None, ClaimingPod)
+"""Pods with what tells which of their containers use which claims: a pod may be as large as an object can be."""
 DAEMON_SETS: Final = Resource(DaemonSet, "DaemonSet", "daemonsets", ("apps/v1",))
 LEASES: Final = Resource(Lease, "Lease", "leases", ("coordination.k8s.io/v1",))
 EVENTS: Final = Resource(Event, "Event", "events", ("v1",))

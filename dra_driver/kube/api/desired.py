@@ -5,8 +5,8 @@ Who wants something says so at any time and from any thread; the last word count
 
 * An object's own trouble, such as a webhook that answers 500, makes that object alone wait, ever longer.
 * An API server that is away, or asks for a pause, is left alone by all objects together.
-* But a namespace where such a request took long waits alone, and comes after all others: a tenant's webhook may let
-  each write there hang.
+* But a namespace where such a request took long waits alone, and so does one where alone there is such trouble, and
+  both come after all others: a tenant's webhook may let each write there hang, or spoil the answer.
 * What was written already is written again only because somebody else has changed it: ever later, while that goes on.
 * Between two writes of one object is a pause, which grows while what is wanted changes all the time.
 * What was read before a write ended may be older than the write: it counts as not known.
@@ -91,7 +91,7 @@ class Waits:
     pace: Callable[[], Backoff] = lambda: Backoff(first=0.0)
     """Between two writes of one object."""
     namespace: Callable[[], Backoff] = lambda: Backoff(first=30.0, cap=600.0)
-    """After errors that took long, of one namespace."""
+    """After errors that took long, of one namespace; after others, it waits as for the server."""
     calm: float = 600.0
     """Seconds without a write, or a change by somebody else, after which contest and pace begin anew."""
 
@@ -117,10 +117,13 @@ class _Object(Generic[V, S]):
 
 
 @dataclass(slots=True)
-class _SlowNamespace:
-    backoff: Backoff
+class _Namespace:
+    """Where a turn took long, or met with trouble that is about no object."""
+
+    hanging: Backoff
+    troubled: Backoff
     since: float
-    """When something took long last."""
+    """When that was last."""
     not_before: float = -math.inf
 
 
@@ -128,7 +131,9 @@ class _SlowNamespace:
 class _Pause:
     backoff: Backoff
     until: float = -math.inf
-    slow: dict[str, _SlowNamespace] = field(default_factory=dict)
+    namespaces: dict[str, _Namespace] = field(default_factory=dict)
+    in_trouble: set[str] = field(default_factory=set)
+    """Namespaces of turns with such trouble, since the last turn without."""
 
 
 class DesiredWriter(Generic[K, V, S]):
@@ -264,11 +269,11 @@ class DesiredWriter(Generic[K, V, S]):
         return item.contest.next(at_least)
 
     def _turn(self, item: _Object[V, S], now: float) -> tuple[float, bool, float]:
-        """What is least comes first: when it can be its turn, now if that has come; is it slow there; since when."""
-        slow = self._pause.slow.get(item.namespace)
+        """What is least comes first: when it can be its turn, now if that has come; is it bad there; since when."""
+        bad = self._pause.namespaces.get(item.namespace)
         pause = -math.inf if item.insists else self._pause.until
-        due = max(item.due, pause, slow.not_before if slow is not None else -math.inf)
-        return max(due, now), slow is not None, item.due
+        due = max(item.due, pause, bad.not_before if bad is not None else -math.inf)
+        return max(due, now), bad is not None, item.due
 
     # Worker thread
 
@@ -323,7 +328,9 @@ class DesiredWriter(Generic[K, V, S]):
         now = self._clock()
         item.own.reset()
         self._pause.backoff.reset()
-        slow = self._is_slow(item.namespace, began, now)
+        self._pause.in_trouble.clear()
+        slow = now - began > SLOW_SECONDS
+        self._note_namespace(item.namespace, now, bad=slow)
         if outcome.wrote:
             if value != item.written:
                 item.contest.reset()
@@ -337,16 +344,19 @@ class DesiredWriter(Generic[K, V, S]):
     def _after_error(self, item: _Object[V, S], error: DriverError, revision: int, began: float) -> float:
         """Seconds until the next try, at the earliest."""
         now = self._clock()
-        slow = self._is_slow(item.namespace, began, now)
+        slow = now - began > SLOW_SECONDS
         retry_after = (error.retry_after if isinstance(error, ApiError) else None) or 0.0
         if self._target.concerns_object(error):
+            self._note_namespace(item.namespace, now, bad=slow)
             wait = item.own.next(retry_after)
             if item.revision == revision:
                 item.due = min(item.due, now + wait)
             return wait
-        if slow:
-            namespace = self._pause.slow[item.namespace]
-            wait = namespace.backoff.next()
+        namespace = self._note_namespace(item.namespace, now, bad=True)
+        if not slow:
+            self._pause.in_trouble.add(item.namespace)
+        if namespace is not None and (slow or len(self._pause.in_trouble) == 1):
+            wait = (namespace.hanging if slow else namespace.troubled).next(retry_after)
             namespace.not_before = now + wait
         else:
             wait = self._pause.backoff.next(retry_after)
@@ -356,13 +366,14 @@ class DesiredWriter(Generic[K, V, S]):
             item.due = min(item.due, now + retry_after)
         return wait
 
-    def _is_slow(self, namespace: str, began: float, now: float) -> bool:
-        """Whether what began then took long; its namespace is remembered for that. Of objects without one: never."""
-        slow = bool(namespace) and now - began > SLOW_SECONDS
-        former = self._pause.slow.pop(namespace, None)
-        if slow:
-            others = self._pause.slow
-            self._pause.slow = {name: of for name, of in others.items() if now - of.since < SLOW_MEMORY_SECONDS}
-            self._pause.slow[namespace] = former or _SlowNamespace(self._waits.namespace(), now)
-            self._pause.slow[namespace].since = now
-        return slow
+    def _note_namespace(self, namespace: str, now: float, *, bad: bool) -> _Namespace | None:
+        """Remember whether it went badly there; None for objects without a namespace."""
+        former = self._pause.namespaces.pop(namespace, None)
+        if not namespace or not bad:
+            return None
+        others = self._pause.namespaces
+        self._pause.namespaces = {name: of for name, of in others.items() if now - of.since < SLOW_MEMORY_SECONDS}
+        noted = former or _Namespace(self._waits.namespace(), self._waits.server(), now)
+        noted.since = now
+        self._pause.namespaces[namespace] = noted
+        return noted

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import shorten
 
 
 class ApiError(DriverError):
@@ -79,6 +80,10 @@ class TooLarge(DecodeError):  # noqa: N818 # reads as what it says: `except TooL
 _UNDECIDED: Final = frozenset({0, 401, 429})
 """HTTP statuses below 500 that do not say whether a change was made."""
 _WEBHOOK_DENIED: Final = re.compile(r'admission webhook "[^"]*" denied the request')
+_BEGUN_STATUS: Final = re.compile(rb'\s*\{\s*"kind"\s*:\s*"Status".{0,256}?"message"\s*:\s*"', re.DOTALL)
+"""Up to the message's first character."""
+_BEGUN_TEXT: Final = re.compile(r'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4})*')
+"""The part of a JSON text that can be decoded by itself."""
 _NEVER_STORED: Final = ("failed calling webhook", "request is too large", "message larger than max")
 
 _REMEDIES = {
@@ -91,6 +96,10 @@ _REMEDIES = {
 _DENIED = "RBAC allows it: change the policy that the message names, or install program and policy in the same version"
 """For a 403 by a ValidatingAdmissionPolicy, which is asked after RBAC has said yes."""
 _SERVER_TROUBLE = "the API server has trouble; the request is retried later"
+MAX_REFUSAL_BYTES: Final = 64 << 10
+"""Of a response that is not a success, that are read: its text may be whatever a tenant's webhook has said."""
+_MAX_MESSAGE: Final = 4096
+"""Characters of the server's text that are kept, logged and told."""
 _MAX_RETRY_AFTER = 300.0
 """Upper bound: longer waits that a server asks for are cut to this many seconds."""
 
@@ -123,6 +132,17 @@ def decode_status(body: bytes | bytearray) -> Status:
     return status if status.kind == "Status" else Status()
 
 
+def _begun_status(body: bytes | bytearray) -> Status:
+    """The message of a Status of which only the beginning was read; in the API server's order it comes early."""
+    start = _BEGUN_STATUS.match(body)
+    if start is None:
+        return Status()
+    text = body[start.end() :][: 4 * _MAX_MESSAGE].decode(errors="ignore")
+    # Up to an escape that may be cut off, or the end of the text.
+    found = _BEGUN_TEXT.match(text)
+    return Status(message=msgspec.json.decode(f'"{found[0]}"', type=str)) if found else Status()
+
+
 def refusal(
     method: str, path: str, http_status: int, body: bytes | bytearray, retry_after: str | None = None
 ) -> ApiError:
@@ -132,11 +152,13 @@ def refusal(
         method: HTTP method of the request.
         path: path of the request, without query.
         http_status: HTTP status of the response.
-        body: body of the response: a Status, or any text.
+        body: body of the response: a Status, or any text; ``MAX_REFUSAL_BYTES`` of it are enough.
         retry_after: the ``Retry-After`` header.
     """
     status = decode_status(body)
-    message = status.message or body[:200].decode(errors="replace").strip()
+    if not status.kind:
+        status = _begun_status(body)
+    message = shorten(status.message, _MAX_MESSAGE) or body[:200].decode(errors="replace").strip()
     what = f"the API server answered {method} {path} with {http_status}"
     if status.reason:
         what += f" {status.reason}"

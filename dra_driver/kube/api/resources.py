@@ -14,10 +14,10 @@ import msgspec
 from dra_driver.kube.api.client import JSON, MAX_OBJECT_BYTES, Query, Response, Stream, Transport
 from dra_driver.kube.api.codec import (
     ALLOCATED_CLAIMS,
+    CLAIMING_PODS,
     EVENTS,
     NODES,
     PARTIAL_RESOURCE_CLAIMS,
-    PODS,
     REPORTED_CLAIMS,
     RESOURCE_SLICES,
     ListMeta,
@@ -212,9 +212,12 @@ class Collection(Generic[T]):
         with self._transport.stream(path, query=query, timeout=seconds + WATCH_GRACE) as stream:
             yield Watch(stream, path, lambda item: self._decode(item, version))
 
-    def get(self, namespace: str, name: str, *, timeout: float | None = None) -> T:
-        """Get one object as stored now; connecting and the response may take ``timeout`` seconds each."""
-        return self._read(self._request("GET", namespace, name, timeout=timeout))
+    def get(self, namespace: str, name: str, *, timeout: float | None = None, most: int = MAX_OBJECT_BYTES) -> T:
+        """Get one object as stored now; connecting and the response may take ``timeout`` seconds each.
+
+        TooLarge: it has more than ``most`` bytes as JSON.
+        """
+        return self._read(self._request("GET", namespace, name, timeout=timeout, most=most))
 
     def create(self, namespace: str, document: T, *, dry_run: bool = False) -> T:
         """Create an object (409 if one of that name exists); ``dry_run``: answer as if, and store nothing."""
@@ -335,6 +338,7 @@ class Collection(Generic[T]):
         query: Query = (),
         timeout: float | None = None,
         subresource: str = "",
+        most: int = MAX_OBJECT_BYTES,
     ) -> tuple[str, Response]:
         """Send a request in the served version; returns it and the response. ``body`` makes the body for a version."""
 
@@ -346,6 +350,7 @@ class Collection(Generic[T]):
                 body=body(version) if body else None,
                 content_type=content_type,
                 timeout=timeout or self._timeout,
+                most=most,
             )
 
         return self._served.call(send)
@@ -390,7 +395,7 @@ class ResourceApi:
         self._claim = Collection(transport, REPORTED_CLAIMS, served=self._served)
         self._slices = Collection(transport, RESOURCE_SLICES, served=self._served)
         self._nodes = Collection(transport, NODES)
-        self._pods = Collection(transport, PODS)
+        self._pods = Collection(transport, CLAIMING_PODS)
         self._events = Collection(transport, EVENTS, timeout=EVENT_SECONDS)
 
     @property
@@ -415,9 +420,14 @@ class ResourceApi:
 
     # Claims
 
-    def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0) -> ReportedClaim:
-        """Get one claim as stored now. Connecting and the response may take ``timeout`` seconds each."""
-        return self._claim.get(namespace, name, timeout=timeout)
+    def get_claim(
+        self, namespace: str, name: str, *, timeout: float = 10.0, most: int = MAX_OBJECT_BYTES
+    ) -> ReportedClaim:
+        """Get one claim as stored now. Connecting and the response may take ``timeout`` seconds each.
+
+        TooLarge: it has more than ``most`` bytes as JSON.
+        """
+        return self._claim.get(namespace, name, timeout=timeout, most=most)
 
     def list_claims(self, driver: str, pool: str) -> list[AllocatedClaim]:
         """The claims that have devices of the driver's pool, looked for in a list of all claims of the cluster."""
@@ -437,9 +447,12 @@ class ResourceApi:
         fields = {"metadata": metadata, "status": {"devices": entries}}
         self._claims.apply(claim.namespace, claim.name, fields, manager, subresource="status")
 
-    def get_pod(self, namespace: str, name: str, *, timeout: float = 10.0) -> Pod:
-        """Get one pod as stored now, with what tells which container uses which claims; timeout as of ``get_claim``."""
-        return self._pods.get(namespace, name, timeout=timeout)
+    def get_pod(self, namespace: str, name: str, *, timeout: float = 10.0, most: int = MAX_OBJECT_BYTES) -> Pod:
+        """Get one pod as stored now, with no more than what tells which container uses which claims; as ``get_claim``.
+
+        Of several containers that use the same, the first is there for all.
+        """
+        return self._pods.get(namespace, name, timeout=timeout, most=most)
 
     # Slices
 

@@ -180,8 +180,8 @@ class HealthStream:
                     self._news.wait_for(lambda: reader.gone, pause)
             if reader.gone:
                 return
-            if not changed:
-                self.refresh()
+            if not changed and self._look is not None:
+                self._looked_at(self._look)
             with self._news:
                 reader.sent, devices, determined_at = self._version, self._devices, self._determined_at
             yield devices, determined_at

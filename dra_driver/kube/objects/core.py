@@ -351,6 +351,62 @@ class Pod(ApiObject, frozen=True):
     status: PodStatus = PodStatus()
 
 
+class ClaimingContainer(ApiObject, frozen=True):
+    """A container, what tells which claims it uses."""
+
+    name: str
+    resources: ResourceRequirements = ResourceRequirements()
+
+
+class ClaimingPodSpec(ApiObject, frozen=True):
+    """``spec``, likewise."""
+
+    containers: tuple[ClaimingContainer, ...] = ()
+    init_containers: tuple[ClaimingContainer, ...] = ()
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+
+
+class ClaimingPodStatus(ApiObject, frozen=True):
+    """``status``, likewise."""
+
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
+    extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
+
+
+class ClaimingPod(ApiObject, frozen=True):
+    """A pod, what tells which of its containers use which claims."""
+
+    metadata: ObjectMeta
+    spec: ClaimingPodSpec = ClaimingPodSpec()
+    status: ClaimingPodStatus = ClaimingPodStatus()
+
+    @property
+    def in_short(self) -> Pod:
+        """The pod with the first of all containers, and of all init containers, that use the same claims."""
+        extended = self.status.extended_resource_claim_status
+        mapped = {item.container_name for item in extended.request_mappings} if extended is not None else set()
+
+        def first(containers: tuple[ClaimingContainer, ...]) -> tuple[Container, ...]:
+            seen: set[object] = set()
+            kept = []
+            for container in containers:
+                uses = container.name if container.name in mapped else container.resources.claims
+                if uses not in seen:
+                    seen.add(uses)
+                    resources = ResourceRequirements(container.resources.claims)
+                    kept.append(Container(container.name, resources=resources))
+            return tuple(kept)
+
+        meta = self.metadata
+        return Pod(
+            ObjectMeta(meta.name, "", meta.namespace, meta.uid, meta.resource_version),
+            PodSpec(first(self.spec.containers), first(self.spec.init_containers), self.spec.resource_claims),
+            PodStatus(
+                resource_claim_statuses=self.status.resource_claim_statuses, extended_resource_claim_status=extended
+            ),
+        )
+
+
 class ContainerStateWaiting(ApiObject, frozen=True):
     """``state.waiting``."""
 

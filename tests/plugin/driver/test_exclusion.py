@@ -312,7 +312,7 @@ def test_slices_that_are_there_are_kept_up_before_kubelet_has_registered_the_dri
         world.kubelet.start()
 
 
-def test_a_list_that_takes_long_is_asked_for_more_rarely(tmp_path: Path) -> None:
+def test_long_lists_are_rare(tmp_path: Path) -> None:
     """Else every five seconds, while pods have devices from a device plugin; and tenants choose how long it is."""
     times: list[float] = []
     clock = [0.0]

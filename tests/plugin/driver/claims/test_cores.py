@@ -10,12 +10,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace as replace_struct
 
+from dra_driver.driver.claims.cores import claims_of_containers
 from dra_driver.driver.claims.numbering import EXTENDED_RESOURCE_CLAIM
 from dra_driver.driver.claims.prepare import NodeFacts
 from dra_driver.kube.api.errors import Unreachable
-from dra_driver.kube.objects.core import Pod
+from dra_driver.kube.objects.core import ClaimingPod, Pod
 from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
@@ -67,7 +70,7 @@ def test_two_pods_share_a_chip_each_with_its_own_cores(node: Node, api: ApiServe
 
 def test_a_container_gets_the_device_numbers_that_there_are_when_the_pod_has_been_asked_for(tmp_path: Path) -> None:
     class Slow(ApiServer):
-        def get_pod(self, namespace: str, name: str, *, timeout: float = 10.0) -> Pod:
+        def get_pod(self, namespace: str, name: str, *, timeout: float = 10.0, most: int = 0) -> Pod:
             here.inventory = host(major=241)
             return super().get_pod(namespace, name, timeout=timeout)
 
@@ -385,3 +388,62 @@ def test_an_init_container_with_several_requests_sees_all_their_chips(kubelet_of
     }
     of_main = environment(world, [device for device in prepared if device.requests == (main,)])
     assert of_main["/dev/neuron0"] == "/dev/neuron4"
+
+
+USES = st.lists(st.sampled_from([("c", ""), ("c", "r"), ("c", "s"), ("d", "")]), max_size=3, unique=True)
+
+
+@given(st.lists(USES, max_size=6), st.lists(USES, max_size=4), st.lists(st.integers(0, 9), max_size=2))
+def test_a_pod_in_short_tells_the_same_of_claims(main: list[Any], init: list[Any], mapped: list[int]) -> None:
+    def containers(uses: list[Any], first: int) -> list[Any]:
+        return [
+            {
+                "name": f"c{first + at}",
+                "resources": {"claims": [{"name": n, "request": r} for n, r in items]},
+                "image": "x",
+            }
+            for at, items in enumerate(uses)
+        ]
+
+    document = {
+        "metadata": {"name": "p", "namespace": "n", "uid": "u", "annotations": {"a": "x" * 9}},
+        "spec": {
+            "containers": containers(main, 0),
+            "initContainers": containers(init, 6),
+            "resourceClaims": [
+                {"name": "c", "resourceClaimName": "one"},
+                {"name": "d", "resourceClaimTemplateName": "t"},
+            ],
+            "volumes": [{"name": "v"}],
+        },
+        "status": {
+            "resourceClaimStatuses": [{"name": "d", "resourceClaimName": "two"}],
+            "extendedResourceClaimStatus": {
+                "resourceClaimName": "three",
+                "requestMappings": [
+                    {"containerName": f"c{at}", "requestName": "r", "resourceName": "x"} for at in mapped
+                ],
+            },
+        },
+    }
+    whole, short = msgspec.convert(document, Pod), msgspec.convert(document, ClaimingPod).in_short
+
+    def uses(of: Pod) -> set[frozenset[tuple[str, str]]]:
+        return {frozenset(pairs) for _, pairs in claims_of_containers(of)}
+
+    assert uses(short) == uses(whole)
+    assert bool(short.spec.containers) == bool(whole.spec.containers)
+    assert (short.metadata.uid, short.metadata.namespace) == ("u", "n")
+    assert len(list(claims_of_containers(short))) <= 2 * (len(uses(whole)) + len(set(mapped)))
+
+
+def test_of_pods_with_too_many_different_containers_the_claim_is_refused(node: Node, api: ApiServer) -> None:
+    item = api.put(claim(1, [result("neuron-core-5-0"), result("neuron-core-6-0", request="other")], pods=["a"]))
+    many = [{"name": f"c{at}", "resources": {"claims": [{"name": "c", "request": str(at)}]}} for at in range(5000)]
+    named = [{"name": "c", "resourceClaimName": item.metadata.name}]
+    meta = {"name": "a", "namespace": "default", "uid": "a"}
+    api.pods["a"] = msgspec.convert(
+        {"metadata": meta, "spec": {"containers": many, "resourceClaims": named}}, ClaimingPod
+    ).in_short
+    with golden_error(DriverError):
+        node.prepare(item)

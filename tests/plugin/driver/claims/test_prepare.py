@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from dra_driver.kube.api.errors import ApiError, Unreachable
+from dra_driver.kube.api.errors import ApiError, TooLarge, Unreachable
 from dra_driver.kube.kubelet.dra import PreparedDevice
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (
@@ -565,7 +566,7 @@ def test_whose_pods_use_other_claims_is_asked_until_the_deadline_and_then_the_cl
     item = api.put(claim(9, [9], pods=["new"]))
     get = api.get_claim
 
-    def get_claim(namespace: str, name: str, *, timeout: float = 10.0) -> Any:
+    def get_claim(namespace: str, name: str, *, timeout: float = 10.0, most: int = 0) -> Any:
         if name != "claim-9":
             time.sleep(2 * timeout)  # it connects, and then nothing comes
             raise Unreachable("no answer in time")
@@ -577,6 +578,37 @@ def test_whose_pods_use_other_claims_is_asked_until_the_deadline_and_then_the_cl
         node.preparer.prepare(ref(item), began + 2.0)
     assert time.monotonic() - began < 20
     assert uid(9) not in node.checkpointed()
+
+
+def test_of_large_claims_one_is_read_at_a_time_and_small_ones_do_not_wait(node: Node, api: ApiServer) -> None:
+    """Each may have megabytes, and kubelet has sixteen prepared at once."""
+    get, reading, most_at_once = api.get_claim, [0], [0]
+    begun, go_on = threading.Event(), threading.Event()
+
+    def get_claim(namespace: str, name: str, *, timeout: float = 10.0, most: int = 0) -> Any:
+        if name == "claim-9":
+            return get(namespace, name)
+        if most < 1 << 20:
+            raise TooLarge("large")
+        reading[0] += 1
+        most_at_once[0] = max(most_at_once[0], reading[0])
+        begun.set()
+        assert go_on.wait(60)
+        reading[0] -= 1
+        return get(namespace, name)
+
+    api.get_claim = get_claim  # type: ignore[method-assign] # claims of two sizes
+    large = [api.put(claim(number, [number], pods=[f"pod-{number}"])) for number in range(1, 5)]
+    small = api.put(claim(9, [9], pods=["new"]))
+    with ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(node.prepare, item) for item in large]
+        assert begun.wait(60)
+        assert node.prepare(small)
+        with pytest.raises(DriverError, match="other large claims"):
+            node.preparer.prepare(ref(api.put(claim(5, [5], pods=["late"]))), time.monotonic() + 0.2)
+        go_on.set()
+        assert all(call.result(60) for call in calls)
+    assert most_at_once == [1]
 
 
 def test_many_held_claims_cost_no_question_about_them(node: Node, api: ApiServer) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -511,3 +512,42 @@ def test_a_watch_that_breaks_is_unreachable(server: ApiServer, api: ResourceApi)
         server.cut()
         with pytest.raises(Unreachable):
             list(watch)
+
+
+def test_of_a_refusal_no_more_is_read_than_is_told(server: ApiServer) -> None:
+    api = ResourceApi(server.transport())
+    server.fail(403, method="GET", message='admission webhook "a.b" denied the request: ' + "\U0001f980" * 3_000_000)
+    with pytest.raises(ApiError) as caught:
+        api.get_node("node-a")
+    assert caught.value.of_a_webhook
+    assert len(str(caught.value)) < 5000
+    assert api.get_node("node-a").metadata.name == "node-a", "the next request has a connection of its own"
+
+
+def test_an_answer_with_as_many_warnings_as_webhooks_may_give_is_one() -> None:
+    """A header for each; 4,096 characters of text in all."""
+
+    class Warned(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            body = b'{"gitVersion": "v1.37.1"}'
+            self.send_response(200)
+            for _ in range(4096):
+                self.send_header("Warning", '299 - "w"')
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Warned) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            transport = Transport(RestConfig(server=f"http://127.0.0.1:{server.server_address[1]}"))
+            assert b"v1.37.1" in transport.request("GET", "/version").body
+        finally:
+            server.shutdown()
+            thread.join()

@@ -207,7 +207,7 @@ class Api(ResourceApi):
         self.meanwhile: Callable[[], None] = lambda: None
         """What happens while entries are applied."""
 
-    def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0) -> ReportedClaim:
+    def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0, most: int = 0) -> ReportedClaim:
         self.asked += 1
         self._fail()
         if name not in self.claims:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
@@ -86,3 +88,23 @@ def test_bodies_that_are_no_status_are_quoted_in_part() -> None:
     error = refusal("GET", "/", 502, b"<html>" + b"x" * 5000 + b"\xff")
     assert len(str(error)) < 500
     assert error.status == 502
+
+
+@pytest.mark.parametrize("character", ["x", "\U0001f980", "\x07", '"', "\\", "\ud83e"])
+@pytest.mark.parametrize("spare", range(13))
+def test_of_a_webhooks_text_the_beginning_is_kept_and_is_still_a_webhooks(character: str, spare: int) -> None:
+    """Of its response only the beginning is read, up to whatever byte."""
+    message = 'admission webhook "a.example.com" denied the request: ' + character * 100_000
+    document = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message}
+    body = json.dumps(document, separators=(",", ":"), ensure_ascii=spare % 2 == 0).encode(errors="replace")
+    error = refusal("PATCH", "/x", 503, body[: 3000 - spare])
+    assert error.of_a_webhook
+    assert error.message.startswith('admission webhook "a.example.com" denied the request: ')
+    whole = refusal("PATCH", "/x", 503, body)
+    assert whole.of_a_webhook
+    assert max(len(str(error)), len(str(whole))) < 5000
+
+
+def test_what_is_no_status_is_told_by_its_beginning() -> None:
+    assert "<html>" in str(refusal("GET", "/x", 502, b"<html>" + b"x" * 9000))
+    assert len(str(refusal("GET", "/x", 502, b"<html>" + b"x" * 9000))) < 500
