@@ -149,6 +149,7 @@ async def _serve(make: Callable[[], ExtenderService], metrics_port: int, metrics
     text = "Time to answer one request of the scheduler."
     collector = Collector(service.operations, service.samples, "extender_request_seconds", text)
     door = Door()
+    daemon.return_freed_memory()
     watchdog = Watchdog(service.stuck)
     watchdog.start()
     try:

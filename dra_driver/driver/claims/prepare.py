@@ -54,6 +54,7 @@ from dra_driver.neuron.topology.partitions import chips_of
 from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations
+from dra_driver.util.worker import bounded
 
 _GET_SECONDS = 10.0
 """For one answer of the API server: connecting and the answer may take as long each."""
@@ -349,10 +350,13 @@ class Preparer:
             return get(_SMALL_BYTES)
         except TooLarge:
             pass
+        late = Unreachable("kubelet's call timed out while large claims and pods were read")
         if not self._large.acquire(timeout=max(deadline - runtime.monotonic(), 0.0)):
-            raise Unreachable("kubelet's call timed out while other large claims and pods were read")
+            raise late
         try:
-            return get(MAX_OBJECT_BYTES)
+            # In a thread of its own, of which there is one at a time: the C library keeps memory by thread, and sixteen
+            # threads of gRPC would each keep what one object takes.
+            return bounded(lambda: get(MAX_OBJECT_BYTES), deadline - runtime.monotonic(), lambda: late)
         finally:
             self._large.release()
 

@@ -115,3 +115,42 @@ def test_what_signals_did_before_is_put_back_and_nothing_is_left_open() -> None:
     stop.set()  # a thread that reports its death late
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
     assert open_files() == files
+
+
+MEMORY = """
+import re, threading
+from pathlib import Path
+from dra_driver.cli import daemon
+
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+class Readers:
+    def start(self):
+        together = threading.Barrier(9)
+        def read():
+            body = bytearray()
+            for _ in range(128):
+                body += bytes(1 << 16)
+            together.wait()
+            together.wait()
+        before = resident()
+        for _ in range(3):
+            threads = [threading.Thread(target=read) for _ in range(8)]
+            [thread.start() for thread in threads]
+            together.wait()
+            together.wait()
+            [thread.join() for thread in threads]
+        print(resident() - before, flush=True)
+    def stop(self): pass
+
+with daemon.stopped_by_signals() as stop:
+    stop.set()
+    daemon.run_until(stop, Readers())
+"""
+
+
+def test_what_large_answers_took_is_given_back() -> None:
+    """Eight threads have 8 MiB each, three times."""
+    process = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, timeout=120, check=True)
+    assert int(process.stdout) < 8 << 10, "KiB"

@@ -28,6 +28,7 @@ from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.topology.partitions import Partitions, core_name
 from tests.builders.claims import NODE, changed, host, without
 from tests.eventually import eventually
+from tests.golden import golden
 
 PLUGIN = "aws.amazon.com/neuron: 16"
 WELL = NodeHealth()
@@ -185,6 +186,7 @@ def test_a_decision_that_fails_leaves_the_former_one_and_is_a_problem(monkeypatc
         loop.worker.start()
         try:
             eventually(lambda: "on purpose" in loop.worker.problem(), what="the problem")
+            golden(loop.worker.problem())
             patch.undo()
             loop.post(health=SICK, health_decided=True)
             eventually(lambda: carried[-1].facts.unhealthy, what="the decision")

@@ -604,7 +604,7 @@ def test_of_large_claims_one_is_read_at_a_time_and_small_ones_do_not_wait(node: 
         calls = [pool.submit(node.prepare, item) for item in large]
         assert begun.wait(60)
         assert node.prepare(small)
-        with pytest.raises(DriverError, match="other large claims"):
+        with golden_error(DriverError):
             node.preparer.prepare(ref(api.put(claim(5, [5], pods=["late"]))), time.monotonic() + 0.2)
         go_on.set()
         assert all(call.result(60) for call in calls)
