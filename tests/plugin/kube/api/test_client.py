@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -524,6 +524,49 @@ def test_of_a_refusal_no_more_is_read_than_is_told(server: ApiServer) -> None:
     assert api.get_node("node-a").metadata.name == "node-a", "the next request has a connection of its own"
 
 
+@contextmanager
+def answering(handler: type[BaseHTTPRequestHandler]) -> Iterator[Transport]:
+    """A client of a server that answers so."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield Transport(RestConfig(server=f"http://127.0.0.1:{server.server_address[1]}"))
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Refuses with 64 MiB of text."""
+
+    protocol_version = "HTTP/1.1"
+    blocks = 0
+    """So many of 64 KiB were taken."""
+
+    def do_GET(self) -> None:
+        begin = b'{"kind":"Status","status":"Failure","message":"admission webhook \\"a.b\\" denied the request: '
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(begin) + (64 << 20)))
+        self.end_headers()
+        with suppress(OSError):
+            self.wfile.write(begin)
+            for _ in range(1024):
+                self.wfile.write(b"x" * (1 << 16))
+                type(self).blocks += 1
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_what_is_left_of_a_long_refusal_is_not_read() -> None:
+    with answering(Refusing) as transport, pytest.raises(ApiError) as caught:
+        transport.request("GET", "/version")
+    assert caught.value.of_a_webhook
+    assert Refusing.blocks < 512, "what connections hold on their way counts"
+
+
 def test_an_answer_with_as_many_warnings_as_webhooks_may_give_is_one() -> None:
     """A header for each; 4,096 characters of text in all."""
 
@@ -542,12 +585,5 @@ def test_an_answer_with_as_many_warnings_as_webhooks_may_give_is_one() -> None:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Warned) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            transport = Transport(RestConfig(server=f"http://127.0.0.1:{server.server_address[1]}"))
-            assert b"v1.37.1" in transport.request("GET", "/version").body
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(Warned) as transport:
+        assert b"v1.37.1" in transport.request("GET", "/version").body
