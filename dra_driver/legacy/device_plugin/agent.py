@@ -2,7 +2,8 @@
 
 Threads: the host watch rescans sysfs, the health watch looks for faults, an informer watches the node's pods, the node
 watch the Node, on which the status writer says what is wrong, each resource maintains its socket, and the keeper tells
-kubelet what is available, records what was handed out, and watches for the DRA driver.
+kubelet what is available, lists the unusable chips on the Node, and watches for the DRA driver. What was handed out is
+recorded by a thread that may wait for the webhooks of tenants, so that the keeper does not.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +38,7 @@ from dra_driver.legacy.device_plugin.devices import (
     plugin_devices,
     unhealthy,
 )
+from dra_driver.legacy.device_plugin.record_writer import RecordWriter
 from dra_driver.legacy.device_plugin.recording import Record, records, unusable_annotations
 from dra_driver.legacy.device_plugin.snapshot import PODS, NodeSnapshot, PluginPod, withheld
 from dra_driver.legacy.rules import NeuronResource
@@ -234,6 +235,7 @@ class DevicePluginAgent:
         self._cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
         self._sources = NodeSources(settings, transport, lambda: self._offer, self._keeper.wake)
         self._allocator = Allocator(self._sources, settings.answer, self._keeper.wake)
+        self._records = RecordWriter(self._sources.record, self._sources.pods)
         self._operations = Operations(OPERATIONS)
         self._plugins = {
             resource: DevicePlugin(
@@ -274,7 +276,8 @@ class DevicePluginAgent:
         """The unusable chips last written to the Node's annotations."""
         self._unusable_at = -math.inf
         """When that was (monotonic clock)."""
-        self._trouble: dict[str, str] = {}
+        self._unusable_error = ""
+        """Why the Node's annotations could not be written last, or ""."""
         checks = {"": self.readiness, "liveness": self.liveness, "readiness": self.readiness}
         self._door = Door(own_addresses(settings.node_address))
         self._health = HealthServer(settings.health_port, settings.health_address, checks, door=self._door)
@@ -298,15 +301,18 @@ class DevicePluginAgent:
             serve(self._door, collector, self._settings.metrics_address, self._settings.metrics_port)
         for plugin in self._plugins.values():
             plugin.start()
+        self._records.worker.start()
         self._keeper.start()
 
     def stop(self) -> None:
         """Finish kubelet's calls and remove the plugin's sockets; containers keep their devices."""
         log.info("stopping; running containers keep their devices")
         self._keeper.stop(0)
+        self._records.worker.stop(0)
         stop_in_turn(
             *((plugin.stop, CALL_GRACE) for plugin in self._plugins.values()),
             (self._keeper.stop, CALL_GRACE),
+            (self._records.worker.stop, THREAD_GRACE),
             (self._sources.stop, THREAD_GRACE),
             (self._node_watch.stop, THREAD_GRACE),
             (self._node_status.worker.stop, THREAD_GRACE),
@@ -341,7 +347,7 @@ class DevicePluginAgent:
     def _workers(self) -> tuple[Worker, ...]:
         plugins = (plugin.worker for plugin in self._plugins.values())
         others = (self._host, self._chips, self._sources, self._node_watch, self._node_status, self._door)
-        return (self._keeper, *(part.worker for part in others), *plugins)
+        return (self._keeper, self._records.worker, *(part.worker for part in others), *plugins)
 
     def _samples(self) -> Iterator[Sample]:
         """The metrics beside the durations."""
@@ -451,17 +457,23 @@ class DevicePluginAgent:
         self._record(world)
 
     def _record(self, world: NodeSnapshot) -> None:
-        for record in records(world, time.time_ns()):
-            self._attempt(f"annotations of pod {record.pod}", partial(self._sources.record, record))
+        self._records.want(records(world, time.time_ns()))
         unusable = world.offer.unusable
         calm = time.monotonic() - self._unusable_at >= self._settings.guard_seconds
         if unusable != self._unusable or (calm and self._is_edited(unusable)):
+            self._list_unusable(unusable)
 
-            def write() -> None:
-                self._sources.write_unusable(unusable)
-                self._unusable, self._unusable_at = unusable, time.monotonic()
-
-            self._attempt("annotations of the node", write)
+    def _list_unusable(self, unusable: tuple[int, ...]) -> None:
+        """A failure is logged once for as long as it stays the same, and retried in the next round."""
+        try:
+            self._sources.write_unusable(unusable)
+        except DriverError as error:
+            if str(error) != self._unusable_error:
+                log.warning("annotations of the node cannot be written: %s", error)
+            self._unusable_error = str(error)
+        else:
+            self._unusable, self._unusable_at = unusable, time.monotonic()
+            self._unusable_error = ""
 
     def _guard_if_due(self) -> None:
         at = self._guarded_at
@@ -488,14 +500,3 @@ class DevicePluginAgent:
         log.critical("%s", text)
         self.fatal = text
         self._on_fatal()
-
-    def _attempt(self, what: str, action: Callable[[], None]) -> None:
-        """Run ``action``; a failure is logged once for as long as it stays the same, and retried in the next round."""
-        try:
-            action()
-        except DriverError as error:
-            if self._trouble.get(what) != str(error):
-                log.warning("%s cannot be written: %s", what, error)
-            self._trouble[what] = str(error)
-        else:
-            self._trouble.pop(what, None)

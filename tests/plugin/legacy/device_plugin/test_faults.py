@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 
 import grpc
 import pytest
 
-from dra_driver.legacy.annotations import ALLOCATED, IDS, ContainerShare, write
+from dra_driver.legacy.annotations import ALLOCATED, IDS, UNUSABLE, ContainerShare, write
+from dra_driver.legacy.device_plugin import agent as device_plugin
 from dra_driver.legacy.rules import NeuronResource
 from dra_driver.neuron.exclusion import Excluded
 from dra_driver.neuron.host import sysfs, watch
@@ -17,7 +19,7 @@ from dra_driver.util.worker import STOP_SECONDS
 from tests.builders.device_plugin import CORE, NEURON, NODE, MakeNode, PluginNode, admit, chips
 from tests.doubles.device_manager import Container, KnownPod, sockets
 from tests.doubles.kubelet_connection import KubeletError
-from tests.eventually import eventually
+from tests.eventually import PATIENCE, eventually
 from tests.golden import golden, golden_error
 
 pytestmark = pytest.mark.slow
@@ -171,6 +173,21 @@ def test_a_record_that_is_refused_is_tried_again_and_said_once(
         eventually(lambda: {node.annotations(n)[ALLOCATED] for n in told} == {"true"}, what="the records")
 
 
+def test_a_list_of_unusable_chips_that_is_refused_is_tried_again_and_said_once(
+    make: MakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = make()
+    with node.plugin():
+        fault = node.server.fail(403, times=1000, method="PATCH", path="/nodes/", message="not allowed to patch nodes")
+        with caplog.at_level(logging.WARNING, device_plugin.__name__):
+            node.emulate(missing=frozenset({3}))
+            eventually(lambda: fault.times < 1000 - 4, what="more tries")
+        texts = [text for text in caplog.messages if text.startswith("annotations of the node")]
+        golden(texts)
+        fault.times = 0
+        eventually(lambda: node.node_annotations().get(UNUSABLE) == "3", what="the list")
+
+
 def test_a_pod_that_is_gone_before_the_record_is_no_trouble(make: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
     node = make()
     with node.plugin():
@@ -181,6 +198,22 @@ def test_a_pod_that_is_gone_before_the_record_is_no_trouble(make: MakeNode, capl
         time.sleep(0.6)
         assert "cannot be written" not in caplog.text
         assert chips(admit(node, node.chosen("q", NEURON, range(4)))) == [0, 1, 2, 3]
+
+
+def test_a_chip_that_fails_is_told_while_a_webhook_lets_the_record_of_a_pod_hang(
+    make: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_plugin, "REQUEST_SECONDS", 2 * PATIENCE)
+    node = make()
+    with node.plugin():
+        node.manager.wait_for(NEURON, 16)
+        with node.server.hold(method="PATCH", path="/namespaces/default/pods/") as is_under_way:
+            (chip,) = chips(admit(node, node.plain("p", NEURON, 1)))
+            eventually(is_under_way, what="the record's request")
+            node.emulate(missing=frozenset({15 - chip}))
+            node.manager.wait_for(NEURON, 15)
+            assert IDS not in node.annotations("p")
+        eventually(lambda: node.annotations("p").get(IDS) == str(chip), what="the record")
 
 
 # -- kubelet

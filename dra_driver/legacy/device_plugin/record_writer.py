@@ -1,0 +1,87 @@
+"""Writes to the pods of a node what they were given, in a thread of its own: each pod with its own waits.
+
+A webhook of a tenant may let each write to the pods of a namespace hang. Neither kubelet's count of the devices nor
+the records of other namespaces wait for that (see ``kube.api.desired``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from dra_driver.kube.api.desired import DesiredWriter, Outcome, Target, Waits
+from dra_driver.legacy.device_plugin.recording import Record
+from dra_driver.legacy.device_plugin.snapshot import PluginPod
+from dra_driver.util import runtime
+from dra_driver.util.errors import DriverError
+from dra_driver.util.worker import Backoff
+
+WAITS: Final = Waits(
+    own=lambda: Backoff(first=1.0, cap=30.0),
+    server=lambda: Backoff(first=1.0, cap=10.0),
+    # All that a pod may have is reserved until it has its record, so that these waits, too, are short.
+    namespace=lambda: Backoff(first=10.0, cap=60.0),
+)
+
+log = logging.getLogger(__name__)
+
+
+class RecordWriter(Target[str, None, None]):
+    """Writes the records of pods, by UID.
+
+    Args:
+        write: writes one; raises DriverError.
+        pods: those of the node, from the watch.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Record], None],
+        pods: Callable[[], Iterable[PluginPod]],
+        clock: Callable[[], float] = runtime.monotonic,
+    ) -> None:
+        self._write = write
+        self._pods = pods
+        self._records: Mapping[str, Record] = {}
+        self._trouble: dict[str, str] = {}
+        """Why the record of a pod was not written; of those in ``_records``."""
+        self._writer: DesiredWriter[str, None, None] = DesiredWriter(
+            "recording what pods have", self, WAITS, clock=clock
+        )
+        self.worker = self._writer.worker
+
+    def want(self, records: Iterable[Record]) -> None:
+        """These records are missing now, and no others. Returns at once; one thread may call it."""
+        former = self._records
+        self._records = {record.pod.uid: record for record in records}
+        for uid in {*former, *list(self._trouble)} - self._records.keys():
+            self._writer.forget(uid)
+            self._trouble.pop(uid, None)
+        for uid, record in self._records.items():
+            self._writer.want(uid, None, namespace=record.pod.namespace)
+
+    # Worker thread
+
+    def settle(self, key: str, value: None, stored: None) -> Outcome[None]:
+        """See ``Target``."""
+        del value, stored
+        record = self._records.get(key)
+        if record is not None and not self._is_outdated(record):
+            self._write(record)
+        self._trouble.pop(key, None)
+        return Outcome(over=True)
+
+    def failed(self, key: str, error: DriverError, wait: float) -> None:
+        """A failure is logged once for as long as it stays the same."""
+        del wait
+        record = self._records.get(key)
+        if record is not None and self._trouble.get(key) != str(error):
+            log.warning("annotations of pod %s cannot be written: %s", record.pod, error)
+            self._trouble[key] = str(error)
+
+    def _is_outdated(self, record: Record) -> bool:
+        """Whether the pod has changed since; what it lacks is then found out anew, when the watch has told of that."""
+        pod = next((pod for pod in self._pods() if pod.metadata.uid == record.pod.uid), None)
+        return pod is not None and pod.bound != record.pod
