@@ -4,7 +4,8 @@ Every request is answered by the leader: a standby forwards it to the replica wh
 are limited: one that is merely held open makes room for others, first of the address that has the most, and some places
 are kept for the node's own addresses, from which kubelet probes. Handshakes, which take the event loop's time, have
 a pace by address. The time of a connection without a request is bounded, too: by ``Listener`` until the handshake is
-over, then by aiohttp, which closes it after ``keepalive_timeout``.
+over, then by aiohttp, which closes it after ``keepalive_timeout``. Who has to show a certificate and has none gets
+one answer a connection, so that its requests have the pace of handshakes.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ log = logging.getLogger(__name__)
 class _Connection:
     """An accepted connection: first its handshake is under way, then it has a transport."""
 
-    def __init__(self, opening: asyncio.Task[None], address: str, own: bool) -> None:
+    def __init__(self, accepted: socket.socket, opening: asyncio.Task[None], address: str, own: bool) -> None:
+        self._accepted = accepted
         self.opening = opening
         self.address = address
         self.own = own
@@ -68,7 +70,8 @@ class _Connection:
     @property
     def over(self) -> bool:
         """Whether it no longer counts."""
-        return self.transport.is_closing() if self.transport else self.opening.done()
+        # A transport that is closing waits for its peer, with all its buffers.
+        return self._accepted.fileno() < 0 or (self.transport is None and self.opening.done())
 
     def drop(self) -> None:
         """Close it immediately."""
@@ -167,7 +170,7 @@ class Listener:
                 continue
             opening = asyncio.create_task(self._open(accepted, 0.0 if own else self._turn(address)))
             opening.add_done_callback(partial(_close_given_up, accepted))
-            self._connections.append(_Connection(opening, address, own))
+            self._connections.append(_Connection(accepted, opening, address, own))
 
     def _turn(self, address: str) -> float:
         """Seconds until the next handshake with an address may begin."""
@@ -352,7 +355,7 @@ class ExtenderServer:
         self._preemption = ThreadPoolExecutor(1, "preempt")
         self._large = asyncio.Lock()
         self._client: aiohttp.ClientSession | None = None
-        app = web.Application(client_max_size=MAX_BYTES)
+        app = web.Application(client_max_size=MAX_BYTES, middlewares=[self._close_to_strangers])
         app.add_routes(
             [
                 web.post("/filter", self._asked("filter", self._filter)),
@@ -408,7 +411,10 @@ class ExtenderServer:
             started = time.perf_counter()
             done = False
             try:
-                self._require_certificate(request)
+                if self._is_stranger(request):
+                    raise web.HTTPUnauthorized(
+                        text="a client certificate is needed, signed by the CA of --tls-client-ca\n"
+                    )
                 body = await self._read(request)
                 with self._listener.answering(request.transport):
                     state = self._state()
@@ -424,9 +430,24 @@ class ExtenderServer:
 
         return handle
 
-    def _require_certificate(self, request: web.Request) -> None:
-        if self._tls is not None and self._tls.client_ca is not None and not request.get_extra_info("peercert"):
-            raise web.HTTPUnauthorized(text="a client certificate is needed, signed by the CA of --tls-client-ca\n")
+    def _is_stranger(self, request: web.Request) -> bool:
+        """Whether a certificate is needed, and the client has shown none."""
+        needed = self._tls is not None and self._tls.client_ca is not None
+        return needed and not request.get_extra_info("peercert")
+
+    @web.middleware
+    async def _close_to_strangers(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        try:
+            response = await handler(request)
+        except web.HTTPException as refusal:
+            if self._is_stranger(request):
+                refusal.force_close()
+            raise
+        if self._is_stranger(request):
+            response.force_close()  # kubelet dials anew for each probe
+        return response
 
     async def _read(self, request: web.Request) -> bytes:
         length = request.content_length

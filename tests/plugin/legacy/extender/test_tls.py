@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import http.client
+import select
+import socket
 import ssl
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from lab import pki
 
+from dra_driver.legacy.extender import server as server_module
 from dra_driver.legacy.extender.server import Tls
 from tests.builders.extender import Extender, extender, sample
 from tests.doubles.apiserver.server import ApiServer
-from tests.eventually import eventually
+from tests.eventually import PATIENCE, eventually
 from tests.golden import golden
 
 QUESTION = b'{"Pod":{"metadata":{}},"NodeNames":[]}'
@@ -87,3 +91,53 @@ def test_only_clients_with_a_certificate_may_ask(server: ApiServer, certificates
         with extender(server, "two", elect=True, tls=settings) as second:
             eventually(lambda: ask(second.port, certificates, "scheduler") == 200, what="the leader's answer")
             assert ask(second.port, certificates) == 401
+
+
+def connect(port: int, directory: Path, client: str = "") -> ssl.SSLSocket:
+    context = ssl.create_default_context(cafile=str(directory / "servers.crt"))
+    if client:
+        context.load_cert_chain(directory / f"{client}.crt", directory / f"{client}.key")
+    plain = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+    return context.wrap_socket(plain, server_hostname="localhost")
+
+
+def answers(connection: ssl.SSLSocket, most: int) -> int:
+    """How many come until the connection ends, or until there are so many."""
+    text = b""
+    while text.count(b"HTTP/1.1 ") < most and (more := connection.recv(65536)):
+        text += more
+    return text.count(b"HTTP/1.1 ")
+
+
+@pytest.mark.parametrize("line", ["POST /filter", "POST /bind", "PUT /filter", "GET /livez", "GET /readyz", "GET /"])
+def test_who_shows_no_certificate_gets_one_answer_a_connection(
+    server: ApiServer, certificates: Path, line: str
+) -> None:
+    question = f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}".encode()
+    with extender(server, "one", tls=tls(certificates, "extender", certificates / "clients.crt")) as one:
+        with connect(one.port, certificates) as stranger:
+            stranger.sendall(question * 3)
+            assert answers(stranger, 2) == 1
+        with connect(one.port, certificates, "scheduler") as scheduler:
+            scheduler.sendall(question * 3)
+            assert answers(scheduler, 3) == 3
+
+
+def test_connections_of_strangers_that_do_not_let_themselves_be_closed_count(
+    server: ApiServer, certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 20)
+    with (
+        extender(server, "one", tls=tls(certificates, "extender", certificates / "clients.crt")) as one,
+        ExitStack() as stack,
+    ):
+        strangers = []
+        for _ in range(40):
+            stranger = stack.enter_context(connect(one.port, certificates))
+            stranger.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert stranger.recv(1) == b"H"  # and nobody reads that it is to end
+            strangers.append(stranger)
+        poll = select.poll()
+        for stranger in strangers:
+            poll.register(stranger, select.POLLRDHUP)
+        eventually(lambda: len(poll.poll(0)) >= 20, 10.0, "an end of those that were too many")
