@@ -207,7 +207,9 @@ class Placer(Term):
             self._nodes.objects(), self._offers.objects(), self._claims.objects(), self._candidates(now), record
         )
         seen = replace(seen, in_trouble=self._trouble.namespaces(now))
+        self._well(MAX_ROUND_SECONDS)  # a tenant may have made the decision long
         actions = decide(seen, now, self._rules)
+        self._well(MAX_ROUND_SECONDS)
         assigned = {action.pod.uid: action.place for action in actions if isinstance(action, Assign)}
         members = memberships(seen)
         if (assigned or members != seen.members) and self._may_act():

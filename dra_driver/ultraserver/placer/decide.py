@@ -51,6 +51,9 @@ SKEW_SECONDS = 60.0
 """A time on a pod that is further in the future was not written by a placer with a correct clock."""
 MAX_SERVED: Final = 100
 """Waiting groups of one namespace, the oldest, for which a server is looked for in one decision."""
+MAX_LOOKS: Final = 1_000_000
+"""Nodes that are looked at in one decision, each as often as it is for a group, which takes some seconds at most. Where
+that is not enough for all, each namespace has as many of its groups served as any other, and at least one."""
 
 
 def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[Action]:
@@ -75,9 +78,11 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
         (group for group in groups if group.gated and not group.placed),
         key=lambda group: (group.namespace in snapshot.in_trouble, group.arrival),
     )
-    queue = _Queue(servers, ledger, snapshot.released, now, rules)
-    for group in waiting:
-        actions += queue.serve(group)
+    shapes = [_shape_or_news(group) for group in waiting]
+    ready = Counter(group.namespace for group, shape in zip(waiting, shapes, strict=True) if isinstance(shape, Shape))
+    queue = _Queue(servers, ledger, snapshot.released, now, rules, _turns(ready, servers))
+    for group, shape in zip(waiting, shapes, strict=True):
+        actions += queue.serve(group, shape) if isinstance(shape, Shape) else [shape]
     actions += [
         EmitEvent(pod, f"it has the gate {GATE}, but no group: add the label {GROUP_LABEL}", wrong=True)
         for pod in snapshot.pods
@@ -168,6 +173,29 @@ def _clashing(groups: Iterable[PodGroup], servers: Mapping[str, Sequence[Server]
     return found
 
 
+def _shape_or_news(group: PodGroup) -> Shape | EmitEvent:
+    """The shape of a waiting group that may be assigned now, or what it is told."""
+    shape = shape_of(group)
+    if not isinstance(shape, Shape):
+        return EmitEvent(group.gated[0], shape, wrong=True)
+    if reason := _not_yet(group, shape):
+        return EmitEvent(group.gated[0], reason)
+    return next((news for pod in group.gated[: shape.size] if (news := _too_demanding(pod))), shape)
+
+
+def _turns(ready: Counter[str], servers: Mapping[str, Sequence[Server]]) -> int:
+    """How many groups of each namespace are served in this decision.
+
+    Args:
+        ready: by namespace, the groups that could be.
+        servers: each of whose nodes may be looked at for each group, those of whole servers twice.
+    """
+    looks = sum(len(server.nodes) + len(server.rivals) for label in (*servers, SERVER_4) for server in servers[label])
+    groups = MAX_LOOKS // max(1, looks)
+    fair = (turns for turns in range(MAX_SERVED, 1, -1) if sum(min(turns, count) for count in ready.values()) <= groups)
+    return next(fair, 1)
+
+
 @dataclass(slots=True)
 class _Queue:
     """The queue: waiting groups are served one after the other."""
@@ -177,6 +205,8 @@ class _Queue:
     released: tuple[Released, ...]
     now: float
     rules: Rules
+    turns: int
+    """Groups of each namespace that are served."""
     someone_keeps: bool = False
     served: Counter[str] = field(default_factory=Counter)
     """Groups by namespace."""
@@ -186,21 +216,14 @@ class _Queue:
     def __post_init__(self) -> None:
         self.open = self._open_servers()
 
-    def serve(self, group: PodGroup) -> Iterator[Action]:
+    def serve(self, group: PodGroup, shape: Shape) -> Iterator[Action]:
         """Assign a server to the group, or explain why there is none."""
-        shape = shape_of(group)
-        if not isinstance(shape, Shape):
-            yield EmitEvent(group.gated[0], shape, wrong=True)
-            return
-        if reason := _not_yet(group, shape):
-            yield EmitEvent(group.gated[0], reason)
-            return
-        if news := next((news for pod in group.gated[: shape.size] if (news := _too_demanding(pod))), None):
-            yield news
-            return
         self.served[group.namespace] += 1
-        if self.served[group.namespace] > MAX_SERVED:
-            yield EmitEvent(group.gated[0], f"it waits for {MAX_SERVED} groups of its namespace that are older")
+        if self.served[group.namespace] > self.turns:
+            # Not the number of turns: each change of the text is another Event.
+            many = f"{MAX_SERVED} groups of its namespace that are older"
+            few = "older groups of its namespace, of which few have their turn while many groups wait in the cluster"
+            yield EmitEvent(group.gated[0], f"it waits for {many if self.turns == MAX_SERVED else few}")
             return
         avoided = self._avoided(group)
         server = choose(group, shape, self.open, self.ledger, avoided)

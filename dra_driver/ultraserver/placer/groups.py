@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Final
 
 from dra_driver.kube.matching import tolerates
+from dra_driver.kube.objects.core import Taint, Toleration
 from dra_driver.neuron.names import NODES_OF, SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.values import GROUP_LABEL, LWS_TOPOLOGY, NODES_ANNOTATION, GroupPod, ServerNode
 
@@ -32,6 +33,55 @@ class Shape:
         return NODES_OF[self.label]
 
 
+class Admission:
+    """Which nodes the node selectors and tolerations of all of these pods admit.
+
+    A decision asks that of each node for each waiting group, so a taint that many nodes have is judged once, and only
+    if the labels of one of them are right.
+    """
+
+    def __init__(self, pods: Iterable[GroupPod]) -> None:
+        self._pods = tuple(pods)
+        self._tolerated: dict[tuple[str, str, str], bool] = {}
+
+    def admits(self, node: ServerNode) -> bool:
+        """Whether each of the pods may run on the node."""
+        labels, selector = node.labels, self._selector
+        if selector is None or any(labels.get(key) != value for key, value in selector.items()):
+            return False
+        return all(map(self._tolerates, node.taints))
+
+    @cached_property
+    def _selector(self) -> dict[str, str] | None:
+        """The labels that a node must have; None if two pods demand different values of one."""
+        selector: dict[str, str] = {}
+        for pod in self._pods:
+            for key, value in pod.demands.selector.items():
+                if selector.setdefault(key, value) != value:
+                    return None
+        return selector
+
+    @cached_property
+    def _tolerations(self) -> list[dict[str, list[Toleration]]]:
+        """Of each pod, by key."""
+        by_pod = []
+        for pod in self._pods:
+            by_key: dict[str, list[Toleration]] = {}
+            for toleration in pod.demands.tolerations:
+                by_key.setdefault(toleration.key, []).append(toleration)
+            by_pod.append(by_key)
+        return by_pod
+
+    def _tolerates(self, taint: Taint) -> bool:
+        what = taint.key, taint.value, taint.effect
+        if what not in self._tolerated:
+            self._tolerated[what] = all(
+                any(tolerates(toleration, taint) for key in (taint.key, "") for toleration in by_key.get(key, ()))
+                for by_key in self._tolerations
+            )
+        return self._tolerated[what]
+
+
 @dataclass(frozen=True)
 class PodGroup:
     """Pods of one namespace with one group key, the leader first. Never empty."""
@@ -49,6 +99,11 @@ class PodGroup:
     def gated(self) -> tuple[GroupPod, ...]:
         """Pods that are waiting for a server."""
         return tuple(pod for pod in self.pods if pod.gated and not pod.ending and not pod.finished)
+
+    @cached_property
+    def admission(self) -> Admission:
+        """Which nodes its waiting pods may have."""
+        return Admission(self.gated)
 
     @cached_property
     def placed(self) -> tuple[GroupPod, ...]:
@@ -146,11 +201,3 @@ def shape_of(group: PodGroup) -> Shape | str:
 
 def _where(pod: GroupPod) -> str:
     return "" if pod.of_lws else f"; give it the label {GROUP_LABEL} and the annotation {NODES_ANNOTATION}: '4' or '2'"
-
-
-def admits(node: ServerNode, pod: GroupPod) -> bool:
-    """Whether the pod's node selector and tolerations admit it to the node."""
-    demands = pod.demands
-    if any(node.labels.get(key) != value for key, value in demands.selector.items()):
-        return False
-    return all(any(tolerates(toleration, taint) for toleration in demands.tolerations) for taint in node.taints)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.neuron.names import NODES_OF, PLACE_OF, SERVER_4
-from dra_driver.ultraserver.placer.groups import PodGroup, Shape, admits
+from dra_driver.ultraserver.placer.groups import PodGroup, Shape
 from dra_driver.ultraserver.placer.values import ServerNode, Snapshot
 
 MAX_LISTED = 4
@@ -124,7 +124,7 @@ def unfit(node: ServerNode, group: PodGroup) -> str:
     """Why the group could not have the node even if nobody used it, or ""."""
     if node.trouble:
         return node.trouble
-    if not all(admits(node, pod) for pod in group.gated):
+    if not group.admission.admits(node):
         return "is excluded by the pod's node selector or by a taint that it does not tolerate"
     return ""
 
@@ -253,21 +253,22 @@ def choose(
         ledger: the nodes in use.
         avoided: ids of servers that it is not to get.
     """
-    views = {label: [ledger.view(server, group) for server in of_label] for label, of_label in servers.items()}
     free = [
         server
-        for server in views[shape.label]
+        for server in (ledger.view(server, group) for server in servers[shape.label])
         if server.complete
         and server.id not in avoided
         and not any(ledger.obstacle(node, group) for node in server.nodes)
     ]
+    if not free:
+        return None
     whole = {
         name
-        for server in views[SERVER_4]
+        for server in (ledger.view(server, group) for server in servers[SERVER_4])
         if server.in_order and not server.names & ledger.uses.keys()
         for name in server.names
     }
-    return min(free, key=lambda server: (bool(server.names & whole), server.id), default=None)
+    return min(free, key=lambda server: (bool(server.names & whole), server.id))
 
 
 def possible(group: PodGroup, servers: Sequence[Server], ledger: Ledger, avoided: frozenset[str]) -> list[Server]:

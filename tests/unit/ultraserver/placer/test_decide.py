@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from dra_driver.kube.objects.core import Taint, Toleration
 from dra_driver.neuron.names import SERVER_2, SERVER_4
+from dra_driver.ultraserver.placer import decide
 from dra_driver.ultraserver.placer.decide import MAX_SERVED
 from dra_driver.ultraserver.placer.groups import MAX_GATED
 from dra_driver.ultraserver.placer.values import (
@@ -530,6 +532,68 @@ def test_what_a_decision_costs_others_is_bounded_for_a_namespace_in_which_thousa
     assert told[f"crowd-{MAX_SERVED:05}"] == told["behind"]
     assert told[f"crowd-{MAX_SERVED - 1:05}"] != told["behind"]
     golden(told["behind"])
+
+
+class CountedLabels(dict[str, str]):
+    """Labels of a node, which count how often that of a zone is asked for."""
+
+    asked = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        CountedLabels.asked += key == "zone"
+        return super().get(key, default)
+
+
+def test_what_a_decision_costs_is_bounded_for_namespaces_in_which_thousands_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decide, "MAX_LOOKS", 2000)
+    monkeypatch.setattr(CountedLabels, "asked", 0)
+    nodes = [replace(node, labels=CountedLabels(node.labels)) for node in ultraservers()]
+    world = World(nodes)
+    for number in range(500):
+        pod = world.arrive(f"crowd-{number:05}", 4, f"crowd-{number % 10}")
+        world.pods[pod.uid] = replace(pod, written_demands=demands(selector={"zone": f"moon-{number}"}))
+        world.now += 1
+    for other in ("other", "another"):
+        world.arrive(other, 4, other)
+    actions = world.decide()
+    assert places(actions) == {"another": "s0", "other": "s1"}
+    assert 0 < CountedLabels.asked <= 2000
+    told = texts(actions)
+    assert "free nodes" in told["crowd-00019"]
+    golden(told["crowd-00499"])
+    for pod in [pod for pod in world.pods.values() if pod.namespace != "crowd-0"]:
+        del world.pods[pod.uid]
+    assert all("free nodes" in text for text in texts(world.decide()).values())
+
+
+class CountedTaint:
+    """A taint that counts how often its key is read."""
+
+    value, effect = "", "NoSchedule"
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    @property
+    def key(self) -> str:
+        self.read += 1
+        return "theirs"
+
+
+@pytest.mark.parametrize("selector", [{}, {"zone": "moon"}])
+def test_what_a_group_that_fits_nowhere_costs_does_not_grow_with_its_tolerations(selector: dict[str, str]) -> None:
+    taint = CountedTaint()
+    world = World([replace(node, taints=(taint,)) for node in ultraservers(25)])  # type: ignore[arg-type] # counted
+    many = tuple(Toleration(f"k{number}", "Exists") for number in range(100))
+    fit = (*many, Toleration("theirs", "Exists"))
+    for number in range(8):
+        asked = demands(tolerations=fit) if number < 7 else demands(tolerations=many, selector=selector)
+        pod = plain(f"pod-{number}", uid=f"u{number}", size="4", written_demands=asked)
+        world.pods[pod.uid] = pod
+    assert "node selector or by a taint" in texts(world.decide())["job"]
+    assert taint.read <= 20 * len(world.nodes)
 
 
 def test_groups_that_cannot_be_served_yet_take_no_turn_of_their_namespace() -> None:
