@@ -32,6 +32,7 @@ class Left:
 
     name: str
     """``namespace/name``"""
+    uid: str
     why: str
     """What it waits for: a disruption budget, its own end."""
 
@@ -68,20 +69,24 @@ class Evictor:
         self._may_act = may_act
         self._well = well
 
-    def evict(self, node: str) -> list[Left]:
+    def pods(self, node: str) -> list[Pod]:
+        """The pods that must leave the node. Raises ApiError if they cannot be listed."""
+        selector = (("fieldSelector", f"spec.nodeName={node}"),)
+        pods, _ = Collection(self._transport, PODS, selector, timeout=REQUEST_SECONDS).select(_in_short)
+        return to_leave(pods)
+
+    def evict(self, pods: Iterable[Pod]) -> list[Left]:
         """Ask once for the eviction of each pod that must leave; returns those that are still there.
 
         After trouble with one pod, such as a webhook that hangs, no other of its namespace is asked for.
 
         Raises:
-            ApiError: the pods cannot be listed, or the server has trouble with all of them.
+            ApiError: the server has trouble with all of them.
         """
-        selector = (("fieldSelector", f"spec.nodeName={node}"),)
-        pods, _ = Collection(self._transport, PODS, selector, timeout=REQUEST_SECONDS).select(_in_short)
         left = []
         trouble: dict[str, ApiError] = {}
         answered = False
-        for pod in to_leave(pods):
+        for pod in pods:
             namespace, why = pod.metadata.namespace, "it is ending"
             if pod.metadata.deletion_timestamp is None and namespace not in trouble:
                 self._well(MAX_ROUND_SECONDS)
@@ -92,7 +97,7 @@ class Evictor:
                     trouble[namespace] = error
             if namespace in trouble:
                 why = one_line(str(trouble[namespace]), 300)
-            left.append(Left(f"{namespace}/{pod.metadata.name}", why))
+            left.append(Left(f"{namespace}/{pod.metadata.name}", pod.metadata.uid, why))
         if trouble and not answered:
             raise next(iter(trouble.values()))
         return left

@@ -28,7 +28,7 @@ from dra_driver.kube.api.watch import Informer
 from dra_driver.kube.objects.core import ObjectReference, PartialNode
 from dra_driver.neuron.health.faults import FAULTS
 from dra_driver.operations.recovery.aws import Aws
-from dra_driver.operations.recovery.decide import ON_MACHINES, Action, Kind, after_hook, decide, disputes
+from dra_driver.operations.recovery.decide import ON_MACHINES, Action, Kind, after_hook, decide, disputes, drain_is_long
 from dra_driver.operations.recovery.hook import Hook
 from dra_driver.operations.recovery.instances import Hostnames, contradiction, doubts, instance_of, names_instance
 from dra_driver.operations.recovery.nodes import NeuronNode, Sightings, clearing, marking, view
@@ -72,6 +72,15 @@ class RecoverySettings:
     hook: Hook | None = None
     cloudwatch: bool = False
     """Whether each node that is begun is counted in CloudWatch."""
+
+
+@dataclass(slots=True)
+class Drain:
+    """The drain of a node, as far as this leader has come with it."""
+
+    since: float
+    pods: frozenset[str] = frozenset()
+    """UIDs of the pods that it waits for."""
 
 
 @dataclass(slots=True)
@@ -127,6 +136,8 @@ class Recovery(Term):
         """Answers 500 to it."""
         self._refused: dict[str, tuple[float, str]] = {}
         """UID of a node that the API server does not let us change, to when it is left alone until, and why."""
+        self._drains: dict[str, Drain] = {}
+        """By UID of a node."""
         self._contradictions: dict[str, Hostnames] = {}
         """UID of a node to what EC2 says against it, which is not asked again in this term."""
         self._last = self._clock()
@@ -155,7 +166,12 @@ class Recovery(Term):
         views = [found for node in self._seen.values() if (found := view(node, self._sightings, now)) is not None]
         self._refused = {uid: item for uid, item in self._refused.items() if item[0] > now}
         views = [
-            replace(found, refused=self._refused.get(found.uid, (0.0, ""))[1]) for found in self._with_doubts(views)
+            replace(
+                found,
+                refused=self._refused.get(found.uid, (0.0, ""))[1],
+                drains_since=drain.since if (drain := self._drains.get(found.uid)) else None,
+            )
+            for found in self._with_doubts(views)
         ]
         known = {found.uid for found in views}
         self._sightings.looked(known)
@@ -167,6 +183,9 @@ class Recovery(Term):
             self._last = now  # replaced; a kubelet may not delete its Node
         self._under_way &= marked
         decision = decide(views, self._last, self._settings.policy, now, hook=self._settings.hook is not None)
+        # One that was interrupted begins anew: pods may have come in a way that nobody keeps them from.
+        draining = {action.node.uid for action in decision.actions if action.kind == "drain"}
+        self._drains = {uid: drain for uid, drain in self._drains.items() if uid in draining}
         self._numbers.waits = Counter(wait.reason for wait in decision.waits)
         self._numbers.nodes = Counter([*(found.verdict for found in views), *["acted-on"] * len(marked)])
         self._numbers.disputes = disputes(views)
@@ -275,13 +294,31 @@ class Recovery(Term):
         return True
 
     def _drain(self, action: Action, node: PartialNode) -> bool:
-        left = self._evictor.evict(action.node.name)
+        """Evict its pods; done when those that were there in its first ``drain_seconds`` are gone.
+
+        As for ``kubectl drain``, pods that are made later do not count: their owner may do that without end, by
+        ``spec.nodeName`` or a toleration of the cordon. They are known by their UIDs, since the time of a pod and of
+        the mark are of two clocks: if one were wrong, pods would be ended that a disruption budget protects.
+        """
+        on_node = self._evictor.pods(action.node.name)
+        present = frozenset(pod.metadata.uid for pod in on_node)
+        drain = self._drains.setdefault(action.node.uid, Drain(self._clock()))
+        drain.pods = (
+            drain.pods & present if drain_is_long(action.node, self._settings.policy, self._clock()) else present
+        )
+        try:
+            left = [pod for pod in self._evictor.evict(on_node) if pod.uid in drain.pods]
+        except ApiError as error:
+            if drain.pods:
+                raise
+            log.warning("node %s: pods that came while it was drained are not evicted: %s", action.node.name, error)
+            left = []
         if left:
             self._surprised = True
             pods = first_of([f"{pod.name} ({pod.why})" for pod in left], SAID_PODS)
             self._say(action.node, EVENTS["drain"][0], f"{len(left)} pods are still there: {pods}")
             return False
-        return self._write(action, node, marking(node, action.mark))
+        return self._may_act() and self._write(action, node, marking(node, action.mark))
 
     def _call_hook(self, action: Action, node: PartialNode) -> bool:
         hook = self._settings.hook

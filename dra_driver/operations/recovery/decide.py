@@ -28,7 +28,7 @@ from dra_driver.util.text import first_of
 Kind = Literal["begin", "drain", "request", "hook", "replace", "undo"]
 Reason = Literal[
     "persist", "unknown", "budget", "pause", "not-ready", "deleting", "cordoned", "others", "aws", "mark",
-    "handed-back", "server", "instance", "remedy", "refused",
+    "handed-back", "server", "instance", "remedy", "refused", "drain",
 ]  # fmt: skip
 """Why a node waits; also a label of the metric."""
 
@@ -101,7 +101,11 @@ def decide(nodes: Sequence[NeuronNode], last: float, policy: Policy, now: float,
     candidates: list[tuple[tuple[NeuronNode, ...], Lead]] = []
     for unit in units(nodes, policy):
         if any(node.mark for node in unit):
-            found += _go_on(unit, room, policy, now, hook)
+            due = list(_go_on(unit, room, policy, now, hook))
+            found += due
+            if late := [Wait(node, "drain", _long(policy)) for node in unit if _drains_long(node, due, policy, now)]:
+                found += late
+                room.leave(unit)
         elif lead := lead_of(unit, policy, now):
             candidates.append((unit, lead))
         else:
@@ -216,6 +220,11 @@ class Room:
     def take(self, unit: Iterable[NeuronNode]) -> None:
         """Count these as out of use."""
         self._busy |= {node.name: node.group for node in unit}
+
+    def leave(self, unit: Iterable[NeuronNode]) -> None:
+        """Count these no longer."""
+        for node in unit:
+            self._busy.pop(node.name, None)
 
     def lacks(self, unit: Sequence[NeuronNode]) -> str:
         """Why not all of these may be out of use now, or ""."""
@@ -404,6 +413,23 @@ def _next_steps(unit: Sequence[NeuronNode], lead: Lead, now: float, hook: bool) 
         due = [(node, structs.replace(mark, replaced=int(now))) for node, mark in marked if not mark.replaced]
         return [Action("replace", node, mark, f"the instance is replaced {why}") for node, mark in due]
     return ()
+
+
+def _drains_long(node: NeuronNode, due: Iterable[Action | Wait], policy: Policy, now: float) -> bool:
+    """Whether the node's pods are evicted, and have been for so long that no other node waits for this one."""
+    drains = any(isinstance(one, Action) and one.kind == "drain" and one.node.name == node.name for one in due)
+    return drains and drain_is_long(node, policy, now)
+
+
+def drain_is_long(node: NeuronNode, policy: Policy, now: float) -> bool:
+    """Whether this leader has evicted the node's pods for longer than the policy says."""
+    return node.drains_since is not None and now - node.drains_since >= policy.drain_seconds
+
+
+def _long(policy: Policy) -> str:
+    why = "a disruption budget, a finalizer, a webhook"
+    what = f"its drain is not over after {policy.drain_seconds} s (drainSeconds)"
+    return f"{what}. It goes on, but keeps no other node waiting. Find out why its pods do not leave: {why}"
 
 
 def _catch_up(node: NeuronNode, unit: Sequence[NeuronNode], lead: Lead, now: float) -> Action | None:

@@ -112,6 +112,8 @@ class NeuronNode:
     others: str = ""
     """Who else is removing it, or ""."""
     mark: Mark | None = None
+    drains_since: float | None = None
+    """Time since which this leader has evicted its pods; None if it does not."""
     illegible: bool = False
     """Whether it has a mark that cannot be read."""
     provider_id: str = ""

@@ -46,6 +46,10 @@ class Policy:
     """How long a node must have been seen without faults before what was done is undone."""
     pause_seconds: int = field(default=600, metadata={"key": "pauseSeconds", "range": (0, 86400)})
     """Between the beginning or end of one node, or of a leader's term, and the beginning of the next node."""
+    drain_seconds: int = field(default=3600, metadata={"key": "drainSeconds", "range": (600, 604800)})
+    """How long the leader evicts a node's pods before it no longer waits for those that come anew, nor the other nodes
+    for this one. Pods may come for ten minutes after a cordon: the scheduler has chosen their node before, and waits
+    for their volumes (``bindTimeoutSeconds``)."""
     max_at_once: int = field(default=1, metadata={"key": "maxAtOnce", "range": (1, 1000)})
     """Nodes that may be out of use at once in the cluster, each node of an UltraServer counted."""
     max_percent_of_group: int = field(default=20, metadata={"key": "maxPercentOfGroup", "range": (1, 100)})

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,94 @@ def test_a_disruption_budget_is_waited_for_and_named(server: ApiServer) -> None:
             server.store.update("poddisruptionbudgets", "work/training", budget)
         eventually(lambda: requested(server, "a"))
     assert pods(server) == set()
+
+
+SOON = Policy(persist_seconds=0, healthy_seconds=0, pause_seconds=0, drain_seconds=1)
+
+
+def test_a_pod_that_is_made_again_without_end_keeps_no_node_from_its_remedy(server: ApiServer) -> None:
+    """Its owner names the node, or tolerates the cordon."""
+    add_node(server, "a")
+    add_node(server, "b")
+    sicken(server, "a")
+    made = 0
+
+    def remade() -> bool:
+        nonlocal made
+        if not pods(server):
+            made += 1
+            add_pod(server, f"made-again-{made}", "a", spec={"tolerations": [{"operator": "Exists"}]})
+        return bool(requested(server, "a"))
+
+    with recovering(server, SOON):
+        eventually(remade)
+        sicken(server, "b")
+        cure(server, "a")
+        eventually(lambda: requested(server, "b"))
+
+
+@pytest.mark.parametrize("status", [0, 429, 503])
+def test_pods_that_come_late_and_cannot_be_evicted_keep_no_node_from_its_remedy(server: ApiServer, status: int) -> None:
+    add_node(server, "a")
+    add_pod(server, "first", "a")
+    add_budget(server, "first", 0)
+    sicken(server, "a")
+    if status:
+        server.fail(status, 10**6, message="failed calling webhook", path="/namespaces/evil/.*/eviction")
+    else:
+        server.drop(10**6, path="/namespaces/evil/.*/eviction")
+    with recovering(server, SOON):
+        eventually(lambda: any("drainSeconds" in text for text in said(server, "a", "Waits")))
+        add_pod(server, "late", "a", namespace="evil")
+        eventually(lambda: server.count("POST", "/namespaces/evil/pods/late/eviction"))
+        assert not requested(server, "a")
+        server.store.delete("pods", "work/first")
+        eventually(lambda: requested(server, "a"))
+    assert pods(server) == {"late"}
+
+
+def test_pods_that_do_not_leave_keep_other_nodes_waiting_for_a_time_and_their_own_for_ever(server: ApiServer) -> None:
+    for name in "ab":
+        add_node(server, name)
+    add_pod(server, "training", "a")
+    add_budget(server, "training", 0)
+    sicken(server, "a")
+    with recovering(server, SOON) as service:
+        eventually(lambda: cordoned(server, "a"))
+        sicken(server, "b")
+        eventually(lambda: requested(server, "b"))
+        golden(next(text for text in said(server, "a", "Waits") if "drainSeconds" in text))
+        waits = {dict(s.labels)["reason"]: s.value for s in service.samples() if s.name == "recovery_waiting_nodes"}
+        assert waits["drain"] == 1.0
+        assert service.problems() == []
+        assert not requested(server, "a")
+    assert pods(server) == {"training"}
+
+
+def test_pods_that_came_while_the_node_was_open_to_all_count_when_its_drain_goes_on(server: ApiServer) -> None:
+    add_node(server, "a")
+    add_pod(server, "training", "a")
+    add_budget(server, "training", 0)
+    sicken(server, "a")
+
+    def cordon(state: bool) -> None:
+        with server.store.changed:
+            found = node(server, "a")
+            found["spec"]["unschedulable"] = state
+            server.store.update("nodes", "a", found)
+
+    with recovering(server, replace(SOON, drain_seconds=3)):
+        eventually(lambda: any("drainSeconds" in text for text in said(server, "a", "Waits")))
+        cordon(False)
+        eventually(lambda: any("uncordoned" in text for text in said(server, "a", "Waits")))
+        add_pod(server, "later", "a", spec={"terminationGracePeriodSeconds": 300})
+        cordon(True)
+        eventually(lambda: any("later (it is ending)" in text for text in said(server, "a", "Drains")))
+        server.store.delete("pods", "work/training")
+        eventually(lambda: any("1 pods are still there: work/later" in text for text in said(server, "a", "Drains")))
+        assert not requested(server, "a")
+        server.store.delete("pods", "work/later")
+        eventually(lambda: requested(server, "a"))
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503])

@@ -246,6 +246,31 @@ def test_of_two_nodes_that_are_due_one_is_begun_and_the_other_waits_for_the_paus
     assert kinds(nodes, replace(policy, pause_seconds=0)) == [("begin", "a"), ("begin", "b")]
 
 
+@pytest.mark.parametrize("policy", [AT_ONCE, replace(AT_ONCE, max_at_once=10, max_percent_of_group=1)])
+def test_a_drain_that_lasts_too_long_goes_on_and_keeps_no_other_node_waiting(policy: Policy) -> None:
+    soon, late = (marked("a", faults=SICK, drains_since=NOW - seconds) for seconds in (3599, 3600))
+    nodes = [view("b", faults=SICK), *(view(f"n{i}") for i in range(9))]
+    assert kinds([soon, *nodes], policy) == [("drain", "a")]
+    assert reasons([soon, *nodes], policy) == [("b", "budget")]
+    assert kinds([late, *nodes], policy) == [("drain", "a"), ("begin", "b")]
+    assert reasons([late, *nodes], policy) == [("a", "drain")]
+
+
+@pytest.mark.parametrize("changes", [{"cordoned": False}, {"ready": False}, {"verdict": "unknown", "faults": {}}])
+def test_a_node_whose_drain_does_not_go_on_counts_again(changes: dict[str, Any]) -> None:
+    node = marked("a", **{"faults": SICK, "drains_since": 0.0} | changes)
+    handed_back = not changes.get("cordoned", True)
+    assert kinds([node, view("b", faults=SICK)]) == ([("begin", "b")] if handed_back else [])
+
+
+def test_of_an_ultraserver_no_node_counts_any_more_if_one_of_them_is_drained_for_too_long() -> None:
+    mark = Mark("heartbeat-stalled", "s-0", 1, ("cordon",), unit=S4, drained=2)
+    nodes = [marked(f"s-{i}", mark, unit=S4, linked=True, faults=SICK if i == 0 else {}) for i in range(4)]
+    nodes[2] = replace(nodes[2], mark=structs.replace(mark, drained=0), drains_since=NOW - 3600)
+    others = server(f"{SERVER_4}=t")
+    assert kinds([*nodes, *others], FOUR) == [("drain", "s-2"), *(("begin", f"t-{i}") for i in range(4))]
+
+
 # Any history
 
 FAULT_CODES = ("heartbeat-stalled", "hbm-repairable", "hbm-uncorrectable", "log-sram", "hbm-corrected-rising")

@@ -55,6 +55,7 @@ def test_an_empty_file_is_the_default(text: str) -> None:
         "pauseSeconds: true",
         "pauseSeconds: null",
         "maxAtOnce: 0",
+        "drainSeconds: 599",
         f"maxAtOnce: {'9' * 60}",
         "leaveToAWS: 'no'",
         "- a",
