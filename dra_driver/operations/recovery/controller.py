@@ -311,7 +311,7 @@ class Recovery(Term):
         except ApiError as error:
             if drain.pods:
                 raise
-            log.warning("node %s: pods that came while it was drained are not evicted: %s", action.node.name, error)
+            log.warning("node %s: %s", action.node.name, error)  # about pods that came later
             left = []
         if left:
             self._surprised = True

@@ -258,7 +258,7 @@ def test_a_drain_that_lasts_too_long_goes_on_and_keeps_no_other_node_waiting(pol
 
 @pytest.mark.parametrize("changes", [{"cordoned": False}, {"ready": False}, {"verdict": "unknown", "faults": {}}])
 def test_a_node_whose_drain_does_not_go_on_counts_again(changes: dict[str, Any]) -> None:
-    node = marked("a", **{"faults": SICK, "drains_since": 0.0} | changes)
+    node = replace(marked("a", faults=SICK, drains_since=0.0), **changes)
     handed_back = not changes.get("cordoned", True)
     assert kinds([node, view("b", faults=SICK)]) == ([("begin", "b")] if handed_back else [])
 
