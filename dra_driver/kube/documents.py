@@ -7,8 +7,12 @@ subject to the same limit as in kubectl's YAML library, because a few lines of t
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -25,6 +29,9 @@ MAX_DEPTH = 1_000
 """Levels of nesting that are read; PyYAML calls itself for each, and some ten thousand of them end the process."""
 MAX_SEARCHED_LENGTH = 8 << 20
 """Maximum length of a file in which lines are located; in longer, generated files, errors name object and path only."""
+
+
+_SPACE = re.compile(r"\s*")
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # which base depends on libyaml
@@ -78,27 +85,53 @@ class Origin:
         """Line number from 1 of the deepest existing part of the path; 0 if it cannot be determined."""
         if len(self.text) > MAX_SEARCHED_LENGTH:
             return 0
-        try:
-            nodes = yaml.compose_all(self.text, Loader=_Loader)
-            node = next((node for place, node in enumerate(nodes) if place == self.document), None)
-        except (yaml.YAMLError, RecursionError):
-            return 0
+        marks = _marks(self.text)
+        node = marks.document(self.document)
         line = 0 if node is None else node.start_mark.line + 1
         for step in path:
-            key, node = _child(node, step)
+            key, node = marks.child(node, step)
             if node is None:
                 break
             line = (key or node).start_mark.line + 1
         return line
 
 
-def _child(node: Any, step: str | int) -> tuple[Any, Any]:
-    """Key and value nodes; the key is None in a list."""
-    if isinstance(node, yaml.MappingNode):
-        return next(((key, value) for key, value in node.value if key.value == str(step)), (None, None))
-    if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-        return None, node.value[step]
-    return None, None
+class _Marks:
+    """Where the values of a file begin: its documents as far as they are YAML, with lines.
+
+    A file may have as many messages as lines, so it is parsed once for all of them, and the keys of a mapping are
+    looked up.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._documents: list[Any] = []
+        self._keys: dict[int, dict[str, tuple[Any, Any]]] = {}
+        # JSON values one after the other are no YAML, for example: documents before an error are kept.
+        with suppress(yaml.YAMLError, RecursionError):
+            self._documents.extend(yaml.compose_all(text, Loader=_Loader))
+
+    def document(self, place: int) -> Any:
+        """The node of a document; None for none."""
+        return self._documents[place] if place < len(self._documents) else None
+
+    def child(self, node: Any, step: str | int) -> tuple[Any, Any]:
+        """Key and value nodes; the key is None in a list."""
+        if isinstance(node, yaml.MappingNode):
+            keys = self._keys.get(id(node))
+            if keys is None:
+                # The first of equal ones, such as 1 and "1".
+                pairs = reversed([pair for pair in node.value if isinstance(pair[0].value, str)])
+                keys = self._keys[id(node)] = {key.value: (key, value) for key, value in pairs}
+            return keys.get(str(step), (None, None))
+        if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            return None, node.value[step]
+        return None, None
+
+
+@lru_cache(maxsize=1)
+def _marks(text: str) -> _Marks:
+    """Those of one file: messages come file by file."""
+    return _Marks(text)
 
 
 def written(path: Path) -> str:
@@ -194,9 +227,15 @@ def _values(text: str) -> list[Any]:
 def _json_values(text: str) -> Iterator[Any]:
     """JSON values one after the other, as jq prints them and kubectl takes them."""
     decoder, place = json.JSONDecoder(object_pairs_hook=_unique), 0
-    while (place := len(text) - len(text[place:].lstrip())) < len(text):
+    while (place := _space_end(text, place)) < len(text):
         value, place = decoder.raw_decode(text, place)
         yield value
+
+
+def _space_end(text: str, place: int) -> int:
+    """Where the whitespace at this place ends, without a copy of what follows it."""
+    space = _SPACE.match(text, place)
+    return space.end() if space else place
 
 
 def _check_depth(text: str) -> None:
@@ -263,8 +302,8 @@ def _check_keys(node: yaml.MappingNode) -> None:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        times = Counter([key for key, _ in pairs])
+        twice = next(key for key, count in times.items() if count > 1)
         raise ValueError(f"duplicate key {twice!r}")
     return made
 
