@@ -44,6 +44,8 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?", r
 _PARTS: Final = re.compile(r"[A-Za-z0-9]+|[.-]+")
 _OURS: Final = re.compile(r"(?:[a-z]+\.)?neuron\.aws\.com|neuron-(?:device|core|group[0-9]+|window[0-9]+|node)[0-9-]*")
 """Names of the driver and its devices stay, whatever a namespace or a pod is called."""
+_OUR_LENGTHS: Final = (7, 5, 3, 1)
+"""How many words and separators these have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,14 @@ class Names:
         for kind in sorted(names):
             ordered = sorted({*names[kind]} - {*KEPT_NAMES, *kept} - self._new.keys())
             self._new |= {name: f"{kind}-x{place}" for place, name in enumerate(ordered, 1)}
-        # The names of the driver's devices have up to seven words and separators.
-        self._most = max([7, *(len(_PARTS.findall(name)) | 1 for name in self._new)])
+        lengths: dict[str, set[int]] = {}
+        for name in self._new:
+            if _TOKEN.fullmatch(name):
+                first, *rest = _PARTS.findall(name)
+                lengths.setdefault(first, set()).add(1 + len(rest))
+        # Whoever names a pod must not decide how long it takes to look for names in the texts of others.
+        self._lengths = {first: sorted({*own, *_OUR_LENGTHS}, reverse=True) for first, own in lengths.items()}
+        """Numbers of words and separators of names, the highest first, by their first word."""
 
     def redacted(self, text: str) -> str:
         """The text with the names replaced, also inside of longer ones (``pod-x7k2p``, ``00000-driver-node-x1b2``)."""
@@ -101,23 +109,29 @@ class Names:
 
     def _replaced(self, match: re.Match[str]) -> str:
         token, found = match[0], []
-        parts = _PARTS.findall(token)
-        place = 0
-        while place < len(parts):
+        ends = [part.end() for part in _PARTS.finditer(token)]
+        place = start = 0
+        while place < len(ends):
             # The longest name that begins here; names and separators alternate.
-            most = min(len(parts) - (len(parts) - place - 1) % 2, place + self._most)
-            for end in range(most, place, -2):
-                name = "".join(parts[place:end])
-                ours = _OURS.fullmatch(name)
-                if ours or name in self._new:
-                    found.append(name if ours else self._new[name])
-                    place = end
-                    break
+            first = token[start : ends[place]]
+            for length in self._lengths.get(first, _OUR_LENGTHS):
+                if place + length > len(ends):
+                    continue
+                name = token[start : ends[place + length - 1]]
+                if length <= _OUR_LENGTHS[0] and _OURS.fullmatch(name):
+                    found.append(name)
+                elif name in self._new:
+                    found.append(self._new[name])
+                else:
+                    continue
+                place += length
+                break
             else:
-                found.append(parts[place])
+                found.append(first)
                 place += 1
-            found += parts[place : place + 1]
-            place += 1
+            following = ends[place] if place < len(ends) else len(token)
+            found.append(token[ends[place - 1] : following])
+            place, start = place + 1, following
         return "".join(found)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from dra_driver.kube.api.client import Query, Transport
@@ -261,7 +262,10 @@ class ClusterReader:
         self._add(f"cluster/policies/{name}.json", "what faults of chips mean", policy)
 
     def _logs(self, pods: Sequence[JsonObject]) -> None:
-        """Add logs of the driver's programs: first of those that are not well, then by name."""
+        """Add logs of the driver's programs: first of those that are not well, then by name.
+
+        Namespaces take turns, log by log, since anybody may give pods the labels of our programs.
+        """
         left, files, end = LOGS_BYTES, 0, time.monotonic() + LOGS_SECONDS
         waiting = {_at(pod, "spec", "nodeName") for pod in pods if _at(pod, "status", "phase") == "Pending"}
 
@@ -270,28 +274,37 @@ class ClusterReader:
             well = all(entry.get("ready") and not entry.get("restartCount") for entry in statuses)
             return well, _at(pod, "spec", "nodeName") not in waiting, _key(pod)
 
-        unread = []
+        turns: Counter[str] = Counter()
+        logs = []
         for pod in sorted(self._programs, key=turn):
-            where = "/".join(_key(pod))
+            namespace, name = _key(pod)
+            for container, previous in self._containers(pod):
+                turns[namespace] += 1
+                logs.append((turns[namespace], namespace, name, container, previous))
+        unread: dict[str, None] = {}
+        for _, namespace, name, container, previous in sorted(logs, key=lambda log: log[0]):
+            where = f"{namespace}/{name}"
             if left <= 0 or files >= MAX_LOGS or time.monotonic() >= end:
-                unread.append(where)
+                unread[where] = None
                 continue
-            for status in _at(pod, "status", "containerStatuses") or ():
-                # Its kubelet writes the status as it likes, and the name becomes a path.
-                if problem := label(str(status.get("name", ""))):
-                    self._found.missing.append((f"a log of {where}", problem))
-                    continue
-                for previous in (False, True)[: 2 if status.get("restartCount") else 1]:
-                    name = str(status.get("name", ""))
-                    body = self._log(*_key(pod), name, previous=previous)
-                    if body is not None:
-                        path = f"logs/{where}/{name}{'.previous' * previous}.log"
-                        self._add(path, "newest lines of the log of one of the driver's programs", body)
-                        left, files = left - len(body), files + 1
+            body = self._log(namespace, name, container, previous=previous)
+            if body is not None:
+                path = f"logs/{where}/{container}{'.previous' * previous}.log"
+                self._add(path, "newest lines of the log of one of the driver's programs", body)
+                left, files = left - len(body), files + 1
         if unread:
-            self._found.missing.append(
-                (f"logs of {first_of(unread, 8)}", "too many, too long or too slow logs; name nodes with --node-name")
-            )
+            why = "too many, too long or too slow logs; name nodes with --node-name"
+            self._found.missing.append((f"logs of {first_of([*unread], 8)}", why))
+
+    def _containers(self, pod: JsonObject) -> Iterator[tuple[str, bool]]:
+        """The logs of a pod: name of a container, and whether it is that of its previous run."""
+        for status in _at(pod, "status", "containerStatuses") or ():
+            name = str(status.get("name", ""))
+            # Its kubelet writes the status as it likes, and the name becomes a path.
+            if problem := label(name):
+                self._found.missing.append((f"a log of {'/'.join(_key(pod))}", problem))
+                continue
+            yield from ((name, previous) for previous in (False, True)[: 2 if status.get("restartCount") else 1])
 
     def _log(self, namespace: str, pod: str, container: str, *, previous: bool) -> str | None:
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"

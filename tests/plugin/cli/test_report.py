@@ -340,6 +340,32 @@ def test_a_huge_log_keeps_its_newest_lines(server: ApiServer, tmp_path: Path) ->
     assert (len(second), last.split()[0]) == (995, "3999")
 
 
+@pytest.mark.parametrize("containers", [1, 8])
+def test_pods_that_pose_as_the_driver_leave_its_logs_in_the_report(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, containers: int
+) -> None:
+    monkeypatch.setattr("dra_driver.operations.report.cluster.MAX_LOGS", 4)
+    names = [f"c{place}" for place in range(containers)]
+    for place in range(8):
+        name = f"tenant-{place}"
+        labels = {"app": "neuron-scheduler"}
+        statuses = [{"name": name, "ready": False, "restartCount": 1} for name in names]
+        server.store.create(
+            "pods",
+            {
+                "metadata": {"namespace": "a", "name": name, "labels": labels, "ownerReferences": [OWNER]},
+                "spec": {"nodeName": "node-1"},
+                "status": {"phase": "Running", "containerStatuses": statuses},
+            },
+        )
+        logs = {f"{container}{run}": "nonsense\n" for container in names for run in ("", ".previous")}
+        server.store.create("logs", {"metadata": {"namespace": "a", "name": name}, "data": logs})
+    files = report(server, tmp_path)
+    logs_of = [name.split("/")[1] for name in files if name.startswith("logs/")]
+    assert sorted(logs_of) == ["a", "a", OWN, OWN]
+    assert "logs of a/tenant-" in files["MANIFEST.txt"]
+
+
 def test_named_nodes_narrow_it(server: ApiServer, tmp_path: Path) -> None:
     add_neuron_node(server, "node-2")
     add_holder(server, "ml", "elsewhere", "node-2", ["neuron-device-4"])

@@ -13,6 +13,7 @@ from dra_driver.neuron.health.hints import file_name
 from dra_driver.operations.report.archive import Collected, File, Names, archive, scrubbed
 from dra_driver.operations.report.cluster import newest
 from tests.golden import golden
+from tests.operations import operations
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,24 @@ def test_names_inside_of_longer_ones_are_replaced_but_not_those_of_devices() -> 
     assert names.redacted("00000-neuron.aws.com-node-1-nl56p neuron-device-3 neuron/web") == (
         "00000-neuron.aws.com-node-x1-nl56p neuron-device-3 namespace-x2/web"
     )
+
+
+@pytest.mark.parametrize("word", ["a", "b"])
+def test_a_name_of_many_words_makes_other_texts_no_dearer(word: str) -> None:
+    others = [f"p{place}" for place in range(100)]
+    plain, hostile = Names({"pod": others}), Names({"pod": [*others, "-".join(["a"] * 127)]})
+    text = "-".join([word] * 126)
+    assert hostile.redacted(text) == text
+    assert operations(lambda: hostile.redacted(text)) <= 2 * operations(lambda: plain.redacted(text))
+
+
+def test_the_longest_name_is_replaced_wherever_it_begins() -> None:
+    names = Names({"pod": ["a", "a-b", "a-b-c-d", "x.y", "q/r"], "node": ["b-c"]})
+    assert names.redacted("a-b-c a-b-c-d z-a-b-q b-c-a x.y.a q/r") == (
+        f"{names.redacted('a-b')}-c {names.redacted('a-b-c-d')} z-{names.redacted('a-b')}-q "
+        f"{names.redacted('b-c')}-{names.redacted('a')} {names.redacted('x.y')}.{names.redacted('a')} q/r"
+    )
+    assert len({names.redacted(name) for name in ("a", "a-b", "a-b-c-d", "x.y", "b-c")}) == 5
 
 
 def test_equal_input_gives_equal_bytes() -> None:
