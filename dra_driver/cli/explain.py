@@ -60,6 +60,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the explanations; returns 0 if everything fits."""
+    from dra_driver.cli.searchtime import deadline
     from dra_driver.simulator.explain import Explanation, explanations
     from dra_driver.simulator.manifests import ManifestError, Manifests
 
@@ -74,7 +75,14 @@ def run(args: argparse.Namespace) -> int:
         given = read_input(args, files, named=target is not None)
         with Progress("explaining", "pods") as progress:
             found = list(
-                explanations(given.manifests, given.kubernetes, target=target, server=given.server, progress=progress)
+                explanations(
+                    given.manifests,
+                    given.kubernetes,
+                    target=target,
+                    server=given.server,
+                    progress=progress,
+                    deadline=deadline,
+                )
             )
     except ManifestError as error:
         raise UsageError(str(error)) from error

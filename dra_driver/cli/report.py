@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from dra_driver.kube.api.client import Transport
     from dra_driver.operations.report.allowed import Rule
     from dra_driver.operations.report.archive import Collected
+    from dra_driver.simulator.explain import Explanation
 
 STDOUT: Final = "-"
 MAX_EXPLAINED: Final = 50
 """Pods and claims of which it is explained why they wait."""
 EXPLAINED: Final = frozenset({"Node", "Pod", "ResourceSlice", "DeviceClass", "ResourceClaim", "ResourceClaimTemplate"})
 """Kinds that explanations rest on."""
+EXPLAINED_SECONDS: Final = 60.0
+"""For all of these together."""
 MAX_REASON_BYTES: Final = 300
 OWN_NAMESPACES: Final = ("neuron-dra-driver", "neuron-healthcheck-system")
 """Their names are the same everywhere, and stay with --redact-names."""
@@ -156,6 +159,7 @@ def _show(found: Collected, args: argparse.Namespace, transport: Transport) -> N
 
 def _explain(found: Collected) -> None:
     """Say why pods wait by what is in the report: what is left out of it cannot be told."""
+    from dra_driver.cli.searchtime import deadline
     from dra_driver.kube.api.codec import ServerVersion
     from dra_driver.operations.report.archive import File
     from dra_driver.operations.report.cluster import KINDS
@@ -170,12 +174,23 @@ def _explain(found: Collected) -> None:
         if kind in EXPLAINED and (path := f"cluster/{plural}.json") in content
     ]
     release = ".".join(map(str, ServerVersion(content["cluster/version.json"]["gitVersion"]).release or ()))
-    waiting = iter(explanations(of_known_classes(read_stored(lists)), nearest(release), server=release))
-    text = texts([item for item in islice(waiting, MAX_EXPLAINED) if not item.fits])
-    why = "why pods are pending, according to these files"
-    found.files.append(File("cluster/explain.txt", why, text or "nothing waits for devices"))
-    if next(waiting, None) is not None:
-        found.missing.append(("why more pods wait", f"the first {MAX_EXPLAINED} are explained"))
+    has_time = deadline(EXPLAINED_SECONDS)
+    given = of_known_classes(read_stored(lists))
+    waiting = explanations(given, nearest(release), server=release, deadline=lambda: has_time)
+    explained: list[Explanation] = []
+    for item in islice(waiting, MAX_EXPLAINED):
+        if not has_time():
+            limit = f"{len(explained)} are explained: all would take longer than {EXPLAINED_SECONDS:.0f} seconds"
+            found.missing.append(("why more pods wait", limit))
+            break
+        explained.append(item)
+    else:
+        if next(waiting, None) is not None:
+            found.missing.append(("why more pods wait", f"the first {MAX_EXPLAINED} are explained"))
+    text = texts([item for item in explained if not item.fits])
+    if text or has_time():
+        why = "why pods are pending, according to these files"
+        found.files.append(File("cluster/explain.txt", why, text or "nothing waits for devices"))
 
 
 def _workload() -> Rule:

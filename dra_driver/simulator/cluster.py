@@ -16,7 +16,7 @@ from dra_driver.kube.objects.core import Node, NodeMeta, NodeSelector
 from dra_driver.kube.objects.resource import ResourceClaim, ResourceSlice
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KERNEL_DRIVER, told
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
-from dra_driver.simulator.allocator import NodeView, Selectors, Usage, World
+from dra_driver.simulator.allocator import MayGoOn, NodeView, Selectors, Usage, World
 from dra_driver.simulator.cel import CelDevice, compile_for
 from dra_driver.simulator.hardware import text_of
 from dra_driver.simulator.manifests.model import Manifests, PodWithClaims
@@ -56,7 +56,9 @@ def _joined(first: Iterable[T], second: Iterable[T], key: Callable[[T], Any] = _
     return tuple({key(item): item for item in (*first, *second)}.values())
 
 
-def cluster_of(manifests: Manifests, kubernetes: str) -> tuple[World, tuple[NodeView, ...]]:
+def cluster_of(
+    manifests: Manifests, kubernetes: str, deadline: Callable[[], MayGoOn] = lambda: lambda: True
+) -> tuple[World, tuple[NodeView, ...]]:
     """The cluster with the devices of allocated claims in use, and its nodes by name.
 
     Raises:
@@ -69,7 +71,13 @@ def cluster_of(manifests: Manifests, kubernetes: str) -> tuple[World, tuple[Node
         )
     usage = Usage(manifests.claims)
     world = World(
-        manifests.slices, manifests.classes, selectors(kubernetes), usage, kubernetes, taint_rules=manifests.taint_rules
+        manifests.slices,
+        manifests.classes,
+        selectors(kubernetes),
+        usage,
+        kubernetes,
+        taint_rules=manifests.taint_rules,
+        deadline=deadline,
     )
     views = (
         NodeView(

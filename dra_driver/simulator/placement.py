@@ -16,7 +16,7 @@ import msgspec
 
 from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.resource import AllocationResult, DeviceClass, ResourceClaim, ResourceClaimStatus
-from dra_driver.simulator.allocator import Allocation, Choice, NodeView, Refusal, Scheduler, World
+from dra_driver.simulator.allocator import Allocation, Choice, MayGoOn, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.allocator.candidates import Candidate
 from dra_driver.simulator.allocator.partial_allocation import PartialAllocation
 from dra_driver.simulator.cluster import allocated_elsewhere, cluster_of, obstacle, rules_of
@@ -60,7 +60,10 @@ class Simulation:
 
 
 def simulate(
-    manifests: Manifests, kubernetes: str, progress: Callable[[int, int], None] = lambda _done, _total: None
+    manifests: Manifests,
+    kubernetes: str,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    deadline: Callable[[], MayGoOn] = lambda: lambda: True,
 ) -> Simulation:
     """Place everything that is pending.
 
@@ -68,11 +71,12 @@ def simulate(
         manifests: the cluster together with the objects that are applied to it.
         kubernetes: the release whose behaviour is simulated, 1.36 or 1.37.
         progress: called after each pod or claim with the number done and the total.
+        deadline: begins the time for a pod on one node.
 
     Raises:
         ManifestError: a referenced object is missing. DriverError: CEL's parser is not installed.
     """
-    world, nodes = cluster_of(manifests, kubernetes)
+    world, nodes = cluster_of(manifests, kubernetes, deadline)
     waiting = attempts(manifests)
     placer = _Placer(world, manifests, nodes)
     outcomes = []

@@ -171,6 +171,7 @@ def world(
     used: Sequence[Json] = (),
     kubernetes: str = "1.37",
     chosen: Selectors | None = None,
+    deadline: Callable[[], Callable[[], bool]] = lambda: lambda: True,
 ) -> World:
     """A cluster of these objects."""
     return World(
@@ -179,6 +180,7 @@ def world(
         chosen or selectors(),
         Usage(msgspec.convert(used, tuple[ResourceClaim, ...])),
         kubernetes,
+        deadline=deadline,
     )
 
 

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from dra_driver.simulator.allocator.capacity import Usage
 from dra_driver.simulator.allocator.nodes import NodeView
-from dra_driver.simulator.allocator.pool_devices import Selector, Selectors
+from dra_driver.simulator.allocator.pool_devices import MayGoOn, Selector, Selectors, TimeOver
 from dra_driver.simulator.allocator.scheduler import Scheduler, nodes_with_room
-from dra_driver.simulator.allocator.world import Allocation, Choice, Refusal, World
+from dra_driver.simulator.allocator.world import TIME_OVER, Allocation, Choice, Refusal, World
 
 __all__ = [
+    "TIME_OVER",
     "Allocation",
     "Choice",
+    "MayGoOn",
     "NodeView",
     "Refusal",
     "Scheduler",
     "Selector",
     "Selectors",
+    "TimeOver",
     "Usage",
     "World",
     "nodes_with_room",

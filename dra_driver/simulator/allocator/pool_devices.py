@@ -27,6 +27,28 @@ class Selector(Protocol):
         """Whether the device is selected; raises DriverError if the expression fails on it."""
 
 
+MayGoOn = Callable[[], bool]
+"""Whether there is time left; the clock is the caller's."""
+
+
+class TimeOver(Exception):  # noqa: N818 - control flow; no DriverError, which would count as one of the expression
+    """There is no time left to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedSelector:
+    """A selector that is evaluated only while there is time."""
+
+    selector: Selector
+    may_go_on: MayGoOn
+
+    def matches(self, device: Any) -> bool:
+        """As the selector; raises TimeOver."""
+        if not self.may_go_on():
+            raise TimeOver
+        return self.selector.matches(device)
+
+
 class BrokenSelector:
     """Stands for an expression that cannot be compiled: Kubernetes, too, reports it only at the first device."""
 

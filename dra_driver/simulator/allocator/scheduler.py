@@ -13,8 +13,9 @@ import msgspec
 
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.simulator.allocator.nodes import NodeView
+from dra_driver.simulator.allocator.pool_devices import TimeOver
 from dra_driver.simulator.allocator.requests import PreparedClaim
-from dra_driver.simulator.allocator.world import NO_SOLUTION, Allocation, Refusal, World
+from dra_driver.simulator.allocator.world import NO_SOLUTION, TIME_OVER, Allocation, Refusal, World
 
 MAX_CHOSEN_FROM = 100
 """Number of feasible nodes after which kube-scheduler stops in small clusters; it evaluates more in large ones."""
@@ -79,7 +80,10 @@ class Scheduler:
         found = self._found(key, prepared, waiting, most)
         if isinstance(found, Refusal):
             return found
-        error = self._error_elsewhere(prepared, waiting[-2::-1])
+        try:
+            error = self._error_elsewhere(prepared, waiting[-2::-1])
+        except TimeOver:
+            return TIME_OVER
         if error is not None:
             return error
         chosen = found[0]

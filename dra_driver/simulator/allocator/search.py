@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from dra_driver.simulator.allocator.candidates import Candidate, SearchContext, candidates, everything
 from dra_driver.simulator.allocator.constraints import Constraint, DistinctByRequest, Match, Value, alternatives, value
 from dra_driver.simulator.allocator.partial_allocation import PartialAllocation, Pick
-from dra_driver.simulator.allocator.pool_devices import DeviceId
+from dra_driver.simulator.allocator.pool_devices import DeviceId, MayGoOn, TimeOver
 from dra_driver.simulator.allocator.requests import MAX_RESULTS, AllocationError, PreparedClaim, RequestAlternative
 
 Lists = Mapping[RequestAlternative, Sequence[Candidate]]
@@ -118,6 +118,8 @@ class Pruning:
 
 MAX_STEPS = 2_000_000
 """Number of steps after which the search is given up; Kubernetes gives up after 10 seconds."""
+STEPS_AT_ONCE = 32
+"""Number of steps after which the search asks whether there is time left: one takes up to a millisecond."""
 
 
 @dataclass(slots=True)
@@ -136,7 +138,12 @@ class TooManyResults(Exception):  # noqa: N818 - control flow of the search, not
 
 
 def search(
-    claims: Sequence[PreparedClaim], around: SearchContext, *, prune: bool = True, steps: Steps | None = None
+    claims: Sequence[PreparedClaim],
+    around: SearchContext,
+    *,
+    prune: bool = True,
+    steps: Steps | None = None,
+    may_go_on: MayGoOn = lambda: True,
 ) -> list[list[Pick]] | None:
     """The picks for each claim, or None if there is no solution on this node.
 
@@ -145,11 +152,12 @@ def search(
         around: the node.
         prune: False tries all combinations as Kubernetes does, for comparison.
         steps: how long to search; ``MAX_STEPS`` if not given.
+        may_go_on: asked now and then.
 
     Raises:
-        AllocationError: scheduling of the pod ends.
+        AllocationError: scheduling of the pod ends. TimeOver: it may not go on.
     """
-    attempt = _Search(claims, around, prune=prune, steps=steps or Steps(MAX_STEPS))
+    attempt = _Search(claims, around, prune=prune, steps=steps or Steps(MAX_STEPS), may_go_on=may_go_on)
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, 1000 + 8 * attempt.least_devices))  # the search recurses once per device to pick
     try:
@@ -165,7 +173,15 @@ def search(
 
 
 class _Search:
-    def __init__(self, claims: Sequence[PreparedClaim], around: SearchContext, *, prune: bool, steps: Steps) -> None:
+    def __init__(
+        self,
+        claims: Sequence[PreparedClaim],
+        around: SearchContext,
+        *,
+        prune: bool,
+        steps: Steps,
+        may_go_on: MayGoOn,
+    ) -> None:
         self._claims = claims
         self._around = around
         self.progress = PartialAllocation(claims, around)
@@ -173,6 +189,7 @@ class _Search:
         self._all: dict[RequestAlternative, list[Candidate]] = {}
         self._attributes: dict[RequestAlternative, list[str]] = {}
         self._steps = steps
+        self._may_go_on = may_go_on
         self._setbacks = 0
         self._prepass()
         self._prune = prune and not self._remembers_failures()
@@ -260,6 +277,8 @@ class _Search:
                 f"the search was given up after {MAX_STEPS} steps; kube-scheduler gives up after 10 seconds",
                 remedy="ask for fewer devices in one request, or for larger devices",
             )
+        if self._steps.left % STEPS_AT_ONCE == 0 and not self._may_go_on():
+            raise TimeOver
 
     def _every(self, claim: int, number: int, option: RequestAlternative, held: list[Constraint], place: int) -> bool:
         """Device ``place`` of a request for all devices, and everything after it."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal
 
 from dra_driver.kube.objects.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
@@ -23,7 +23,14 @@ from dra_driver.simulator.allocator.candidates import SearchContext, tainted
 from dra_driver.simulator.allocator.capacity import Usage
 from dra_driver.simulator.allocator.nodes import NodeView
 from dra_driver.simulator.allocator.partial_allocation import Pick
-from dra_driver.simulator.allocator.pool_devices import SelectorFailure, Selectors, verdict
+from dra_driver.simulator.allocator.pool_devices import (
+    MayGoOn,
+    SelectorFailure,
+    Selectors,
+    TimedSelector,
+    TimeOver,
+    verdict,
+)
 from dra_driver.simulator.allocator.pools import PoolIndex
 from dra_driver.simulator.allocator.release import Release, release
 from dra_driver.simulator.allocator.requests import AllocationError, PreparedClaim, RequestAlternative, prepare
@@ -140,6 +147,8 @@ class Refusal:
     reason: str
     fatal: bool = False
     """Whether it ends the scheduling of the pod, as opposed to rejecting one node."""
+    time_over: bool = False
+    """Whether the search was given up for lack of time: nothing more should be asked of these claims."""
 
 
 Choice = Literal["only", "score", "alternative", "name"]
@@ -162,7 +171,8 @@ Errors = Literal["nothing", "node", "usage"]
 class World:
     """Slices, classes and usage. Slices and classes must not change; ``usage`` may.
 
-    ``kubernetes`` is 1.36 or 1.37. Raises DriverError for another release.
+    ``kubernetes`` is 1.36 or 1.37. ``deadline`` is called when a question about one node begins, and gives what says
+    whether there is time left for it. Raises DriverError for another release.
     """
 
     def __init__(
@@ -174,15 +184,28 @@ class World:
         kubernetes: str = NEWEST,
         *,
         taint_rules: Iterable[DeviceTaintRule] = (),
+        deadline: Callable[[], MayGoOn] = lambda: lambda: True,
     ) -> None:
         self.release = release(kubernetes)
         self.pools = PoolIndex(
             slices if self.release.follows_no_taint_rules else tainted(slices, taint_rules), self.release
         )
         self.classes = {item.metadata.name: item for item in classes}
-        self.selectors = Selectors(lru_cache(maxsize=4096)(selectors.compile), selectors.view)
+        self._deadline = deadline
+        self._has_time: MayGoOn = lambda: True
+        self.selectors = Selectors(lru_cache(maxsize=4096)(partial(self._compiled, selectors)), selectors.view)
         self._harmless: dict[tuple[str, ...], bool] = {}
         self.usage = usage if usage is not None else Usage()
+
+    def _compiled(self, selectors: Selectors, expression: str) -> TimedSelector:
+        return TimedSelector(selectors.compile(expression), self._may_go_on)
+
+    def _may_go_on(self) -> bool:
+        return self._has_time()
+
+    def begin(self) -> None:
+        """Begin the time for a question about one node. Selectors raise TimeOver once it is over."""
+        self._has_time = self._deadline()
 
     def prepare(self, claims: Sequence[ResourceClaim]) -> tuple[PreparedClaim, ...] | Refusal:
         """Prepare the claims of one pod, to be tried on several nodes."""
@@ -192,7 +215,11 @@ class World:
             return Refusal(str(error), fatal=True)
 
     def errors(self, claims: Sequence[PreparedClaim]) -> Errors:
-        """On what an error that ends the scheduling of these claims can depend, as far as that is cheap to find out."""
+        """On what an error that ends the scheduling of these claims can depend, as far as that is cheap to find out.
+
+        Raises TimeOver.
+        """
+        self.begin()
         options = [option for item in claims for request in item.requests for option in request.options]
         if self.pools.peculiar or any(option.capacity for option in options):
             return "usage"
@@ -227,11 +254,12 @@ class World:
         With ``prune=False`` all combinations are tried as in Kubernetes, which may take long. ``steps`` limits the
         search, as Kubernetes does by time if not given.
         """
+        self.begin()
         if not claims:
             return Allocation(node.name, ())
         try:
             around = self.around(node)
-            picks = search(claims, around, prune=prune, steps=steps)
+            picks = search(claims, around, prune=prune, steps=steps, may_go_on=self._has_time)
             if picks is None:
                 broken = [pool for pool in around.pools if pool.invalid]
                 return Refusal(_invalid(broken[0].key, broken[0].invalid) if broken else NO_SOLUTION)
@@ -239,9 +267,17 @@ class World:
             return Allocation(node.name, tuple(allocation(item, made, node.name, self.release) for item, made in pairs))
         except DriverError as error:
             return Refusal(str(error), fatal=True)
+        except TimeOver:
+            return TIME_OVER
 
 
 NO_SOLUTION = "cannot allocate all claims"
+TIME_OVER = Refusal(
+    "the search was given up, since it took longer than the 10 seconds of kube-scheduler or than all searches together "
+    "may take; ask for fewer devices in one request, for larger devices, or with selectors that cost less",
+    fatal=True,
+    time_over=True,
+)
 
 
 def _invalid(key: tuple[str, str], reason: str) -> str:

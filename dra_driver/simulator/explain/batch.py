@@ -12,7 +12,7 @@ from msgspec import structs
 from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
-from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
+from dra_driver.simulator.allocator import Allocation, MayGoOn, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.cluster import cluster_of, missing_labels, obstacle, rules_of
 from dra_driver.simulator.emulated_nodes import ec2_nodes
 from dra_driver.simulator.explain.explanation import Question, decide, exclusions, explain, placed_on
@@ -55,6 +55,7 @@ def explanations(
     target: Target | None = None,
     server: str = "",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
+    deadline: Callable[[], MayGoOn] = lambda: lambda: True,
 ) -> Iterator[Explanation]:
     """One explanation for each pod, and each claim that no pod uses, in the order in which they are placed.
 
@@ -66,11 +67,12 @@ def explanations(
         target: explain only this one, on the cluster as it is: other pending pods take nothing; None for all.
         server: release of the live cluster, "" if there is none.
         progress: called after each pod or claim with the number done and the total.
+        deadline: begins the time for a pod on one node; a pod for which it is too short is not explained.
 
     Raises:
         ManifestError: something is missing; DriverError for input that Kubernetes could not read either.
     """
-    world, nodes = cluster_of(manifests, kubernetes)
+    world, nodes = cluster_of(manifests, kubernetes, deadline)
     try:
         asked = attempts(manifests if target is None else _reduced(manifests, target))
     except MissingObjectError as error:
@@ -80,7 +82,7 @@ def explanations(
         yield Explanation(subject, error.what, fits=False, remedies=(error.remedy,))
         return
     asked = tuple(item for item in asked if _waits(item)) or asked
-    batch = _Batch(manifests, world, nodes, kubernetes, server)
+    batch = _Batch(manifests, world, nodes, kubernetes, server, deadline)
     for done, attempt in enumerate(asked, 1):
         yield batch.next(attempt, alone=len(asked) == 1)
         progress(done, len(asked))
@@ -124,13 +126,20 @@ class _Batch:
     """What has been placed so far is in use, and known by the name of its claim."""
 
     def __init__(
-        self, manifests: Manifests, world: World, nodes: Sequence[NodeView], kubernetes: str, server: str
+        self,
+        manifests: Manifests,
+        world: World,
+        nodes: Sequence[NodeView],
+        kubernetes: str,
+        server: str,
+        deadline: Callable[[], MayGoOn],
     ) -> None:
         self._manifests = manifests
         self._world = world
         self._nodes = nodes
         self._kubernetes = kubernetes
         self._server = server
+        self._deadline = deadline
         self._scheduler = Scheduler(world, nodes)
         self._so_far = SoFar(manifests, nodes)
         self._drivers = NodeDrivers(manifests)
@@ -203,7 +212,7 @@ class _Batch:
     @cached_property
     def _ec2(self) -> tuple[World, tuple[NodeView, ...]]:
         """An empty node of each type."""
-        return cluster_of(replace(ec2_nodes(), classes=self._manifests.classes), self._kubernetes)
+        return cluster_of(replace(ec2_nodes(), classes=self._manifests.classes), self._kubernetes, self._deadline)
 
     def _questions(self, attempt: Attempt) -> list[Question]:
         """Usually one; several if nodes differ in which extended resources they offer without devices of a class."""

@@ -10,7 +10,7 @@ import msgspec
 
 from dra_driver.kube.objects.resource import ResourceClaim, ResourceClaimStatus
 from dra_driver.neuron.device_status import said, spelled
-from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Scheduler, World
+from dra_driver.simulator.allocator import TIME_OVER, Allocation, NodeView, Refusal, Scheduler, TimeOver, World
 from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.nodes import matches
 from dra_driver.simulator.allocator.pool_devices import Pool, PoolDevice
@@ -75,6 +75,8 @@ class Survey:
             self.found[node.name] = Diagnosis("pod", self._excluded[node.name])
             return
         answer = self._case.world.ask(self._case.prepared, node)
+        if answer == TIME_OVER:
+            raise TimeOver
         seen = self.look_at(node, searched=isinstance(answer, Allocation) or not answer.fatal)
         if isinstance(answer, Allocation):
             self.took(answer)
@@ -87,6 +89,7 @@ class Survey:
     def look_at(self, node: NodeView, *, searched: bool = True) -> list[TrapInput]:
         """Each request on the node; empty if the slices cannot be read, an error that the allocator will report."""
         self.asked.append(node)
+        self._case.world.begin()
         try:
             seen = trap_inputs(self._case, self._wishes, node, searched=searched)
         except DriverError:
@@ -189,20 +192,34 @@ def explain(question: Question, decision: Allocation | Refusal | None = None) ->
         return _allocated(question)
     prepared = question.world.prepare(waiting)
     if isinstance(prepared, Refusal):
-        return Explanation(
-            question.subject,
-            f"{question.subject} fits on no node: {prepared.reason}",
-            fits=False,
-            claims=question.names,
-            placed=question.had,
-            error=prepared.reason,
-        )
-    case = Case(waiting, prepared, question.world, Trials(question.world), question.server)
-    survey = Survey(question, case, exclusions(question))
+        return _ended(question, f"fits on no node: {prepared.reason}", prepared)
     decision = decide(question) if decision is None else decision
-    for node in sorted(question.nodes, key=lambda node: node.name):
-        survey.ask(node)
-    return _explanation(question, case, survey, decision)
+    if decision == TIME_OVER:
+        return _given_up(question)
+    case = Case(waiting, prepared, question.world, Trials(question.world), question.server)
+    try:
+        survey = Survey(question, case, exclusions(question))
+        for node in sorted(question.nodes, key=lambda node: node.name):
+            survey.ask(node)
+        return _explanation(question, case, survey, decision)
+    except TimeOver:
+        return _given_up(question)
+
+
+def _given_up(question: Question) -> Explanation:
+    return _ended(question, f"is not explained: {TIME_OVER.reason}", TIME_OVER)
+
+
+def _ended(question: Question, verdict: str, refusal: Refusal) -> Explanation:
+    """The explanation of an error that does not depend on nodes."""
+    return Explanation(
+        question.subject,
+        f"{question.subject} {verdict}",
+        fits=False,
+        claims=question.names,
+        placed=question.had,
+        error=refusal.reason,
+    )
 
 
 def decide(question: Question) -> Allocation | Refusal:
@@ -227,8 +244,11 @@ def placed_on(question: Question, answer: Allocation) -> Explanation:
     survey.took(answer)
     node = next(node for node in question.nodes if node.name == answer.node)
     with question.world.usage.without([item for result in answer.results for item in result.devices.results]):
-        survey.look_at(node)
-        return _explanation(question, case, survey, answer)
+        try:
+            survey.look_at(node)
+            return _explanation(question, case, survey, answer)
+        except TimeOver:
+            return _given_up(question)
 
 
 def exclusions(question: Question) -> Mapping[str, str]:

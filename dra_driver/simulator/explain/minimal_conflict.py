@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dra_driver.kube.objects.resource import DeviceClaim, DeviceConstraint, ExactDeviceRequest, ResourceClaim
-from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, World
+from dra_driver.simulator.allocator import TIME_OVER, Allocation, NodeView, Refusal, World
 from dra_driver.simulator.allocator.search import Steps
 
 MAX_PARTS = 64
@@ -60,7 +60,7 @@ class Trials:
         steps = Steps(granted)
         answer = self._world.ask(prepared, node, steps=steps)
         self._left -= granted - max(steps.left, 0)
-        self.incomplete |= steps.left < 0
+        self.incomplete |= steps.left < 0 or answer == TIME_OVER
         return answer
 
 

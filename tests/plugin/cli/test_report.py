@@ -389,6 +389,20 @@ def test_of_many_waiting_pods_the_first_fifty_are_explained_and_the_manifest_say
     assert "why more pods wait" not in report(server, tmp_path)["MANIFEST.txt"]
 
 
+@pytest.mark.parametrize("times", [0, 8])
+def test_explanations_end_when_their_time_is_over(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    for place in range(10):
+        add_waiting(server, "ml", f"more-{place}", "0/1 nodes are available: 1 cannot allocate all claims.")
+    left = iter(range(times))
+    monkeypatch.setattr("dra_driver.cli.searchtime.deadline", lambda *_: lambda: next(left, None) is not None)
+    files = report(server, tmp_path)
+    assert ("cluster/explain.txt" in files) == (times > 0)
+    (line,) = (line for line in files["MANIFEST.txt"].splitlines() if "why more pods wait" in line)
+    golden(line)
+
+
 def test_objects_of_older_servers_have_the_shape_of_the_newest_version(tmp_path: Path) -> None:
     with ApiServer(versions=("v1beta1",)) as made:
         add_neuron_node(made, "node-1", taints={"neuron-device-3": [taint("hbm-uncorrectable")]})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.simulator.allocator import Allocation, Refusal, World
+from dra_driver.simulator.allocator import TIME_OVER, Allocation, NodeView, Refusal, Scheduler, World
 from tests.builders.allocator import (
     NODE,
     allocate,
@@ -27,6 +27,7 @@ from tests.builders.allocator import (
     refusal,
     request,
     same,
+    selectors,
     subrequest,
     world,
 )
@@ -233,6 +234,64 @@ def test_a_search_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch)
     assert answer.fatal
     golden(answer.reason)
     assert not refusal(cluster_, claim(request("x", 4), request("y", 4), request("z", 5))).fatal
+
+
+class Clock:
+    """How often it is asked whether there is time, and from which time on there is none."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.asked = 0
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        return self.asked <= self.times
+
+
+def test_a_search_is_given_up_when_its_time_is_over_and_another_one_has_its_own() -> None:
+    clocks: list[Clock] = []
+
+    def begin() -> Clock:
+        clocks.append(Clock(100))
+        return clocks[-1]
+
+    cluster_ = world(offered(*chips(12)), deadline=begin)
+    too_much = cluster_.prepare(claims_of(claim(request("x", 4), request("y", 4), request("z", 5))))
+    little = claims_of(claim(request("x", 4)))
+    assert not isinstance(too_much, Refusal)
+    answer = cluster_.ask(too_much, NODE, prune=False)
+    assert answer == TIME_OVER
+    assert [clock.asked for clock in clocks] == [101]
+    golden(TIME_OVER.reason)
+    assert allocate(little, NODE, cluster_) == allocate(little, NODE, world(offered(*chips(12))))
+
+
+def test_selectors_are_evaluated_while_there_is_time_and_what_is_left_is_not_remembered() -> None:
+    seen: list[str] = []
+    clocks = iter([Clock(5), Clock(100)])
+    different_ = [device(f"chip-{place}", attributes={"index": place}) for place in range(20)]
+    cluster_ = world(offered(*different_), chosen=selectors(seen.append), deadline=lambda: next(clocks))
+    asked = claims_of(claim(request(selector="index=19")))
+    assert allocate(asked, NODE, cluster_) == TIME_OVER
+    assert len(seen) <= 6
+    answer = allocate(asked, NODE, cluster_)
+    assert isinstance(answer, Allocation)
+    assert answer.results[0].devices.results[0].device == "chip-19"
+
+
+def test_no_other_node_is_asked_once_time_is_over() -> None:
+    clocks: list[Clock] = []
+
+    def begin() -> Clock:
+        clocks.append(Clock(0))
+        return clocks[-1]
+
+    nodes = [NodeView(f"node-{place}", {}) for place in range(50)]
+    slices = [offered(device("chip", attributes={"index": 1}), nodeName=node.name, pool=node.name) for node in nodes]
+    cluster_ = world(*slices, deadline=begin)
+    asked = claims_of(claim(request(selector="index=1")))
+    assert Scheduler(cluster_, nodes).place(asked) == TIME_OVER
+    assert len(clocks) == 1
 
 
 def test_the_connected_sets_of_a_node_are_given_one_after_the_other() -> None:
