@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -67,7 +68,7 @@ def messages(text: str) -> list[str]:
 
 @pytest.mark.parametrize("text", [wide_list, wide_mapping, many_documents])
 def test_as_many_messages_as_lines_cost_in_proportion(text: Callable[[int], str]) -> None:
-    few, many = (operations(lambda parts=parts: messages(text(parts))) for parts in (100, 400))
+    few, many = (operations(partial(messages, text(parts))) for parts in (100, 400))
     assert many < 5 * few
     lines = [int(message.split(":")[1]) for message in messages(text(100))]
     assert lines == [2 * place + 1 if text is many_documents else place + 2 for place in range(100)]
