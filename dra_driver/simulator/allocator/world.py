@@ -147,8 +147,6 @@ class Refusal:
     reason: str
     fatal: bool = False
     """Whether it ends the scheduling of the pod, as opposed to rejecting one node."""
-    time_over: bool = False
-    """Whether the search was given up for lack of time: nothing more should be asked of these claims."""
 
 
 Choice = Literal["only", "score", "alternative", "name"]
@@ -276,8 +274,8 @@ TIME_OVER = Refusal(
     "the search was given up, since it took longer than the 10 seconds of kube-scheduler or than all searches together "
     "may take; ask for fewer devices in one request, for larger devices, or with selectors that cost less",
     fatal=True,
-    time_over=True,
 )
+"""Nothing more should be asked of claims for which this is the answer."""
 
 
 def _invalid(key: tuple[str, str], reason: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -396,8 +396,15 @@ def test_explanations_end_when_their_time_is_over(
     for place in range(10):
         add_waiting(server, "ml", f"more-{place}", "0/1 nodes are available: 1 cannot allocate all claims.")
     left = iter(range(times))
-    monkeypatch.setattr("dra_driver.cli.searchtime.deadline", lambda *_: lambda: next(left, None) is not None)
+    begun: list[float] = []
+
+    def deadline(seconds: float = 10.0) -> Callable[[], bool]:
+        begun.append(seconds)
+        return lambda: next(left, None) is not None
+
+    monkeypatch.setattr("dra_driver.cli.searchtime.deadline", deadline)
     files = report(server, tmp_path)
+    assert begun == [60.0], "one for all of them"
     assert ("cluster/explain.txt" in files) == (times > 0)
     (line,) = (line for line in files["MANIFEST.txt"].splitlines() if "why more pods wait" in line)
     golden(line)

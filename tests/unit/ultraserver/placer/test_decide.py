@@ -582,11 +582,14 @@ class CountedTaint:
         return "theirs"
 
 
+@pytest.mark.parametrize("key", ["other", "theirs"])
 @pytest.mark.parametrize("selector", [{}, {"zone": "moon"}])
-def test_what_a_group_that_fits_nowhere_costs_does_not_grow_with_its_tolerations(selector: dict[str, str]) -> None:
+def test_what_a_group_that_fits_nowhere_costs_does_not_grow_with_its_tolerations(
+    selector: dict[str, str], key: str
+) -> None:
     taint = CountedTaint()
     world = World([replace(node, taints=(taint,)) for node in ultraservers(25)])  # type: ignore[arg-type] # counted
-    many = tuple(Toleration(f"k{number}", "Exists") for number in range(100))
+    many = tuple(Toleration(key, "Equal", f"v{number}") for number in range(100))
     fit = (*many, Toleration("theirs", "Exists"))
     for number in range(8):
         asked = demands(tolerations=fit) if number < 7 else demands(tolerations=many, selector=selector)
@@ -594,6 +597,16 @@ def test_what_a_group_that_fits_nowhere_costs_does_not_grow_with_its_tolerations
         world.pods[pod.uid] = pod
     assert "node selector or by a taint" in texts(world.decide())["job"]
     assert taint.read <= 20 * len(world.nodes)
+
+
+def test_pods_that_demand_different_nodes_get_none() -> None:
+    world = World(ultraservers(1))
+    for zone in ("moon", "sun"):
+        asked = demands(selector={"zone": zone})
+        world.pods[zone] = plain(f"pod-{zone}", uid=zone, written_demands=asked)
+        for name in ("s0-n0", "s0-n2") if zone == "moon" else ("s0-n1", "s0-n3"):
+            change(world, name, labels={**next(n for n in world.nodes if n.name == name).labels, "zone": zone})
+    assert not places(world.decide())
 
 
 def test_groups_that_cannot_be_served_yet_take_no_turn_of_their_namespace() -> None:
