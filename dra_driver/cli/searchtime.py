@@ -12,5 +12,5 @@ NODE_SECONDS: Final = 10.0
 
 def deadline(seconds: float = NODE_SECONDS) -> Callable[[], bool]:
     """Whether these seconds from now on are not over yet."""
-    end = time.monotonic() + seconds
-    return lambda: time.monotonic() < end
+    end = time.perf_counter() + seconds
+    return lambda: time.perf_counter() < end

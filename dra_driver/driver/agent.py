@@ -1,8 +1,8 @@
 """The DRA driver of one node: wires its parts together, and is the only module that knows them all.
 
-The parts meet only in the values that are passed here: the host watch reads sysfs, the node watch follows the own Node
-object's labels, the offering says what follows, the slice controller publishes that, gRPC's workers prepare claims, and
-the reconciler compares. Every loop is a ``Worker``, and the health checks look at all of them.
+Sources (host, health, own Node, kubelet's pods, prepared claims) post what they see to the ``NodeLoop``, which decides
+what follows; ``_carry_out`` hands that to those who write. gRPC's workers prepare claims, and the reconciler compares.
+Every loop is a ``Worker``, and the health checks look at all of them.
 """
 
 from __future__ import annotations
@@ -309,9 +309,8 @@ class NodeAgent:
                 labels=labels,
                 kubelet_problem=problem,
                 plugin_offers=offers,
-                device_plugin=sources.device_plugin
-                if offers == sources.plugin_offers
-                else offers or sources.device_plugin,
+                # What it offered until a moment ago counts until its pods are known: it may be back at once.
+                device_plugin=offers or sources.device_plugin,
             )
         )
         if problem and problem != before.kubelet_problem:
@@ -321,8 +320,7 @@ class NodeAgent:
         if before.plugin_offers != offers:
             self._containers.ask_later()
         if before.labels != labels:
-            # What was read while the labels were unknown was not published.
-            self._host.rescan(hand_over=before.labels is None)
+            self._host.rescan()
 
     def _on_plugin_pods(self) -> None:
         pods = self._containers.plugin_pods

@@ -37,9 +37,10 @@ def publishable(inventory: NodeInventory) -> NodeInventory:
 class HostWatch:
     """Scans the host at start, every ``interval`` seconds, and every ``busy_interval`` while a value is settling.
 
-    ``on_change`` gets the first inventory and each one whose ``publishable`` part differs from the last that it took;
-    if it raises, it is called again after the next scan. It is called in the thread that scans. Findings are logged
-    when they appear and when they go. A scan that fails or hangs leaves ``current`` as it was; ``worker`` reports it.
+    ``on_change`` gets the first inventory, the first that was made with known labels, and each one whose
+    ``publishable`` part differs from the last that it took; if it raises, it is called again after the next scan. It is
+    called in the thread that scans. Findings are logged when they appear and when they go. A scan that fails or hangs
+    leaves ``current`` as it was; ``worker`` reports it.
 
     Args:
         root: of the host's file system, as for ``discover``.
@@ -71,8 +72,10 @@ class HostWatch:
         """Of the last scan."""
         self._last_labels: Mapping[str, str] = {}
         self._labels_unknown = ""
-        self._taken: NodeInventory | None = None
-        self._take_again = False
+        self._has_labels = False
+        """Whether they were known in this scan or an earlier one."""
+        self._taken: tuple[NodeInventory, bool] | None = None
+        """What was handed over last, and whether with labels."""
         self.worker = Worker(READING, self._round, longest=MAX_ROUND_SECONDS)
 
     @property
@@ -110,12 +113,8 @@ class HostWatch:
         """Begin no further scan, and wait up to ``timeout`` seconds for one under way. May be called twice."""
         self.worker.stop(timeout)
 
-    def rescan(self, *, hand_over: bool = False) -> None:
-        """Have the thread scan now, for instance because the node's labels changed.
-
-        ``hand_over``: call ``on_change`` even if it took the same inventory before.
-        """
-        self._take_again = self._take_again or hand_over
+    def rescan(self) -> None:
+        """Have the thread scan now, for instance because the node's labels changed."""
         self.worker.wake()
 
     def scan(self) -> NodeInventory:
@@ -131,11 +130,11 @@ class HostWatch:
         self._scanned.set()
         _log_findings(before.findings, self._current.findings)
         inventory = self._current
-        if (publishable(inventory) != self._taken or self._take_again) and not self.worker.stopping:
-            # Before the call: what comes while it runs is for the next one.
-            self._take_again, self._taken = False, None
+        shown = (publishable(inventory), self._has_labels)
+        if shown != self._taken and not self.worker.stopping:
+            self._taken = None
             self._on_change(inventory)
-            self._taken = publishable(inventory)
+            self._taken = shown
         return inventory
 
     def _round(self) -> float:
@@ -143,7 +142,7 @@ class HostWatch:
 
     def _read_labels(self) -> None:
         try:
-            self._last_labels, unknown = self._labels(), ""
+            self._last_labels, self._has_labels, unknown = self._labels(), True, ""
         except DriverError as error:
             unknown = str(error)
         if unknown != self._labels_unknown:

@@ -256,8 +256,8 @@ def node_without_server(kind: str, partitions: str) -> Iterator[Node]:
         assert not list(remains(node, plugin=False))
 
 
-@pytest.mark.parametrize("then", range(1, 40))
-@pytest.mark.parametrize("seam", range(2))
+@pytest.mark.parametrize("then", range(1, 40, 2))
+@pytest.mark.parametrize("seam", range(6))
 def test_a_scan_that_began_before_the_labels_were_known_is_not_published(seam: int, then: int) -> None:
     with node_without_server(CHIPS, "chip") as node:
         node.scheduler.held[HOST] = seam
@@ -267,6 +267,26 @@ def test_a_scan_that_began_before_the_labels_were_known_is_not_published(seam: i
         node.pass_time(25.0)
         node.scheduler.held[HOST] = then
         node.pass_time(5.0)
+        goes_on(node, HOST)
+
+
+def test_labels_that_come_while_the_host_is_read_are_those_of_the_next_scan() -> None:
+    """Which shows nothing else."""
+    with node_without_server(CHIPS, "chip") as node:
+        node.label(**{LAYER_LABEL: None})
+        node.start()
+        node.pass_time(14.0)
+
+        def hold(thread: str, path: str) -> None:
+            if thread == HOST and path.endswith("neuron3/dev"):
+                node.scheduler.held.setdefault(HOST, 0)
+
+        node.disk.on_read = hold
+        node.pass_time(12.0)
+        node.disk.on_read = lambda _, __: None
+        assert HOST in node.scheduler.held
+        node.server.mood.away = False
+        node.pass_time(25.0)
         goes_on(node, HOST)
 
 
