@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace as replace_struct
 
@@ -394,6 +394,7 @@ USES = st.lists(st.sampled_from([("c", ""), ("c", "r"), ("c", "s"), ("d", "")]),
 
 
 @given(st.lists(USES, max_size=6), st.lists(USES, max_size=4), st.lists(st.integers(0, 9), max_size=2))
+@example([[("c", "")]] * 6, [], [])
 def test_a_pod_in_short_tells_the_same_of_claims(main: list[Any], init: list[Any], mapped: list[int]) -> None:
     def containers(uses: list[Any], first: int) -> list[Any]:
         return [
