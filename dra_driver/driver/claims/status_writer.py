@@ -182,7 +182,7 @@ class ClaimStatusWriter(Target[str, _Wanted, Entries]):
             self._writer.look(uid, now)
         return math.inf
 
-    def settle(self, key: str, value: _Wanted, stored: Entries | None) -> Outcome[Entries]:
+    def reconcile(self, key: str, value: _Wanted, stored: Entries | None) -> Outcome[Entries]:
         """See ``Target``."""
         health = self._health()
         if health is None:
@@ -224,7 +224,7 @@ class ClaimStatusWriter(Target[str, _Wanted, Entries]):
         now = self._clock()
         self._refused = {other: at for other, at in self._refused.items() if now - at < REFUSAL_SECONDS} | {uid: now}
 
-    def failed(self, key: str, error: DriverError, wait: float) -> None:  # noqa: ARG002 # one warning is for all
+    def report_failure(self, key: str, error: DriverError, wait: float) -> None:  # noqa: ARG002 # one warning is for all
         """See ``Target``."""
         if self.concerns_object(error):
             if not self._warned:

@@ -407,12 +407,12 @@ class SliceController(Target[str, None, None]):
 
     # Worker thread
 
-    def settle(self, key: str, value: None, stored: None) -> Outcome[None]:  # noqa: ARG002 # listed anew at each look
+    def reconcile(self, key: str, value: None, stored: None) -> Outcome[None]:  # noqa: ARG002 # listed anew at each look
         """See ``Target``."""
         if self._desired is None:
             return Outcome()  # what is desired is looked at when it comes
         try:
-            again = self._reconcile(self._desired)
+            again = self._compare_with_server(self._desired)
         except _Stopped:
             return Outcome()
         self._follow()
@@ -457,7 +457,7 @@ class SliceController(Target[str, None, None]):
         """Look after a moment, and ever later while there is news again and again."""
         # Slices are wiped, or replaced by another instance, one by one: let that end. The jitter lets one of two equal
         # instances find that the other has repaired already.
-        self._turns.contested(self._node, random.uniform(*SETTLE_SECONDS))  # noqa: S311 # no secret
+        self._turns.contest(self._node, random.uniform(*SETTLE_SECONDS))  # noqa: S311 # no secret
 
     def _follow(self) -> None:
         """Have the watch say when others change slices: from the first comparison on, before which all is news."""
@@ -465,7 +465,7 @@ class SliceController(Target[str, None, None]):
             self._following = True
             self._reflector.start()
 
-    def _reconcile(self, wanted: Desired) -> float:
+    def _compare_with_server(self, wanted: Desired) -> float:
         """Compare with the server, and write what is needed; seconds until the next look."""
         existing = self._existing()
         if not existing and self._source.too_early():
@@ -618,7 +618,7 @@ class SliceController(Target[str, None, None]):
         self._published.set()
         return max(0.0, min(again, self._review_due - now))
 
-    def failed(self, key: str, error: DriverError, wait: float) -> None:  # noqa: ARG002 # there is one
+    def report_failure(self, key: str, error: DriverError, wait: float) -> None:  # noqa: ARG002 # there is one
         """See ``Target``."""
         now = runtime.monotonic()
         if isinstance(error, ApiError):

@@ -55,7 +55,7 @@ class Target(ABC, Generic[K, V, S]):
     """What is kept, and how: an object by its key, a value that is wanted of it, and what the API server has stored."""
 
     @abstractmethod
-    def settle(self, key: K, value: V, stored: S | None) -> Outcome[S]:
+    def reconcile(self, key: K, value: V, stored: S | None) -> Outcome[S]:
         """Have the object be as wanted. DriverError: it is not; its next turn is decided by the error.
 
         ``stored``: what the API server was last seen to have; None: not known.
@@ -74,7 +74,7 @@ class Target(ABC, Generic[K, V, S]):
             return True
         return not (isinstance(error, Unreachable) or error.status == 429 or error.status > 500)
 
-    def failed(self, key: K, error: DriverError, wait: float) -> None:
+    def report_failure(self, key: K, error: DriverError, wait: float) -> None:
         """An object is not as wanted; ``wait``: seconds until it is tried again, at the earliest."""
 
 
@@ -219,7 +219,7 @@ class DesiredWriter(Generic[K, V, S]):
             item.due = min(item.due, max(at, item.not_before))
         self.worker.wake()
 
-    def contested(self, key: K, pause: float) -> None:
+    def contest(self, key: K, pause: float) -> None:
         """Somebody else has changed an object: its turn comes after a pause, of so many seconds at least."""
         now = self._clock()
         with self._lock:
@@ -290,26 +290,30 @@ class DesiredWriter(Generic[K, V, S]):
                 return min(wait, until_turn, self._at_rest())
             for (due, _, _), key, item in turns:
                 self.worker.beat()
-                if due > now or not self._settle(key, item, now):
+                if due > now or not self._give_turn(key, item, now):
                     break
         return math.inf
 
-    def _settle(self, key: K, item: _Object[V, S], now: float) -> bool:
+    def _give_turn(self, key: K, item: _Object[V, S], now: float) -> bool:
         """Whether it went so well that the order of the others is as it was."""
         with self._lock:
             if self._objects.get(key) is not item or item.due > now or self.worker.stopping:
                 return False  # what was said meanwhile counts
-            value, stored, revision = item.value, item.stored, item.revision
+            value, stored, revision, due = item.value, item.stored, item.revision, item.due
             item.due, item.insists = math.inf, False
         began = self._clock()
         try:
-            outcome = self._target.settle(key, value, stored)
+            outcome = self._target.reconcile(key, value, stored)
         except DriverError as error:
             with self._lock:
                 wait = self._after_error(item, error, revision, began)
                 self._outdate(key, item, revision)
-            self._target.failed(key, error, wait)
+            self._target.report_failure(key, error, wait)
             return False
+        except Exception:  # a defect, which the worker reports: its turn comes again after the worker's pause
+            with self._lock:
+                item.due = min(item.due, due)
+            raise
         with self._lock:
             slow = self._after_success(item, value, outcome, began)
             self._outdate(key, item, revision)

@@ -80,9 +80,9 @@ class TooLarge(DecodeError):  # noqa: N818 # reads as what it says: `except TooL
 _UNDECIDED: Final = frozenset({0, 401, 429})
 """HTTP statuses below 500 that do not say whether a change was made."""
 _WEBHOOK_DENIED: Final = re.compile(r'admission webhook "[^"]*" denied the request')
-_BEGUN_STATUS: Final = re.compile(rb'\s*\{\s*"kind"\s*:\s*"Status".{0,256}?"message"\s*:\s*"', re.DOTALL)
+_STATUS_UP_TO_MESSAGE: Final = re.compile(rb'\s*\{\s*"kind"\s*:\s*"Status".{0,256}?"message"\s*:\s*"', re.DOTALL)
 """Up to the message's first character."""
-_BEGUN_TEXT: Final = re.compile(r'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4})*')
+_WHOLE_CHARACTERS: Final = re.compile(r'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4})*')
 """The part of a JSON text that can be decoded by itself."""
 _NEVER_STORED: Final = ("failed calling webhook", "request is too large", "message larger than max")
 
@@ -132,14 +132,14 @@ def decode_status(body: bytes | bytearray) -> Status:
     return status if status.kind == "Status" else Status()
 
 
-def _begun_status(body: bytes | bytearray) -> Status:
+def _status_by_its_beginning(body: bytes | bytearray) -> Status:
     """The message of a Status of which only the beginning was read; in the API server's order it comes early."""
-    start = _BEGUN_STATUS.match(body)
+    start = _STATUS_UP_TO_MESSAGE.match(body)
     if start is None:
         return Status()
     text = body[start.end() :][: 4 * _MAX_MESSAGE].decode(errors="ignore")
     # Up to an escape that may be cut off, or the end of the text.
-    found = _BEGUN_TEXT.match(text)
+    found = _WHOLE_CHARACTERS.match(text)
     return Status(message=msgspec.json.decode(f'"{found[0]}"', type=str)) if found else Status()
 
 
@@ -157,7 +157,7 @@ def refusal(
     """
     status = decode_status(body)
     if not status.kind:
-        status = _begun_status(body)
+        status = _status_by_its_beginning(body)
     message = shorten(status.message, _MAX_MESSAGE) or body[:200].decode(errors="replace").strip()
     what = f"the API server answered {method} {path} with {http_status}"
     if status.reason:

@@ -253,7 +253,7 @@ class OwnNodeWriter(Target[NodePart[Any], Any, Node]):
             seen = self._seen
         return math.inf if seen is None or self.worker.stopping else self._chore(seen)
 
-    def settle(self, key: NodePart[Any], value: Any, stored: Node | None) -> Outcome[Node]:  # noqa: ARG002 # read anew
+    def reconcile(self, key: NodePart[Any], value: Any, stored: Node | None) -> Outcome[Node]:  # noqa: ARG002 # read anew
         """See ``Target``."""
         with self._lock:
             seen = self._seen
@@ -269,7 +269,7 @@ class OwnNodeWriter(Target[NodePart[Any], Any, Node]):
         self._update(key, current=not key.differs(node, value), last_error="")
         return Outcome(wrote=wrote)
 
-    def failed(self, key: NodePart[Any], error: DriverError, wait: float) -> None:
+    def report_failure(self, key: NodePart[Any], error: DriverError, wait: float) -> None:
         """See ``Target``."""
         log.warning("the %s are not up to date: %s (next try in %.1f s)", key.name, error, wait)
         self._update(key, current=False, errors=self._statuses[key].errors + 1, last_error=str(error))

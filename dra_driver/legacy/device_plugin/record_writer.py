@@ -64,7 +64,7 @@ class RecordWriter(Target[str, None, None]):
 
     # Worker thread
 
-    def settle(self, key: str, value: None, stored: None) -> Outcome[None]:
+    def reconcile(self, key: str, value: None, stored: None) -> Outcome[None]:
         """See ``Target``."""
         del value, stored
         record = self._records.get(key)
@@ -73,7 +73,7 @@ class RecordWriter(Target[str, None, None]):
         self._trouble.pop(key, None)
         return Outcome(over=True)
 
-    def failed(self, key: str, error: DriverError, wait: float) -> None:
+    def report_failure(self, key: str, error: DriverError, wait: float) -> None:
         """A failure is logged once for as long as it stays the same."""
         del wait
         record = self._records.get(key)

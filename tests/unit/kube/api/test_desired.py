@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,7 +48,7 @@ class Texts(Target[str, str, str]):
     def want(self, name: str, text: str) -> None:
         self.writer.want(name, text, namespace=name[0])
 
-    def settle(self, key: str, value: str, stored: str | None) -> Outcome[str]:
+    def reconcile(self, key: str, value: str, stored: str | None) -> Outcome[str]:
         self.turns.append((self.now, key))
         stored = self.texts.get(key, "") if stored is None else stored
         if stored == value:
@@ -61,7 +62,7 @@ class Texts(Target[str, str, str]):
         self.writes.append((self.now, key, value))
         return Outcome(value, wrote=True)
 
-    def failed(self, key: str, error: DriverError, wait: float) -> None:
+    def report_failure(self, key: str, error: DriverError, wait: float) -> None:
         assert self.errors
         assert wait >= 0
 
@@ -204,6 +205,21 @@ def test_what_changes_all_the_time_is_written_ever_more_seldom_and_in_the_end_as
     assert len(server.writes) <= 6
     server.pass_time(20.0)
     assert server.texts["a1"] == "299"
+
+
+def test_an_object_whose_turn_ends_with_a_defect_has_another_one() -> None:
+    server = Texts()
+    defects = [RuntimeError("on purpose")]
+
+    def fail() -> None:
+        raise defects.pop()
+
+    server.meanwhile = fail
+    server.want("a1", "x")
+    with pytest.raises(RuntimeError):
+        server.writer.round()
+    server.writer.round()
+    assert server.texts == {"a1": "x"}
 
 
 NAMES = st.sampled_from(["a1", "a2", "b1"])
