@@ -22,8 +22,8 @@ from dra_driver.driver.device_health import device_health
 from dra_driver.driver.device_use import ContainerWatch, allocation_samples, allocations, claims_in_use
 from dra_driver.driver.metrics import checkpoint_samples, offer_samples, samples
 from dra_driver.driver.node.decide import Wanted
-from dra_driver.driver.node.holding import HeldDevices, desired, kept_devices, with_prepared
 from dra_driver.driver.node.loop import NodeLoop
+from dra_driver.driver.node.review import SliceReview, desired, kept_devices, with_prepared
 from dra_driver.driver.node_labels import LABELS
 from dra_driver.driver.resourceslices.controller import SliceController, SlicePolicy
 from dra_driver.driver.resourceslices.devices import Offer, is_ultraserver
@@ -127,7 +127,7 @@ class NodeAgent:
         boot = boot_id(settings.host_root)
         cdi = SpecDirectory(settings.cdi_root, CDI_KIND, boot)
         self._checkpoint = Checkpoint(settings.state_dir, boot_id=boot, cdi=cdi)
-        self._held = HeldDevices(
+        self._review = SliceReview(
             self._loop,
             settings.node_name,
             Keeper(
@@ -144,7 +144,7 @@ class NodeAgent:
             DRIVER_NAME,
             settings.node_name,
             instance=DriverInstance.here(boot),
-            source=self._held,
+            source=self._review,
             policy=SlicePolicy(shared_counters=settings.shared_counters),
         )
 
@@ -162,7 +162,7 @@ class NodeAgent:
                 api,
                 settings.node_name,
                 lambda: self._health_watch.current if self._health_watch.decided.is_set() else None,
-                lambda: self._loop.decided()[2].whole or self._host.current,
+                lambda: self._loop.decision()[2].whole or self._host.current,
             )
         self._preparer = Preparer(
             api,

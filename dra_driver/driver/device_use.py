@@ -31,7 +31,7 @@ from dra_driver.util.metrics import Sample
 from dra_driver.util.worker import Worker
 
 MOST_SERIES: Final = 1000
-"""Of each metric. A claim may be common by 256 pods of some containers each, and have many devices."""
+"""Of each metric. A claim may be shared by 256 pods of some containers each, and have many devices."""
 
 LOOK_SECONDS: Final = 1.0
 """Between two looks at the own index of prepared claims, which cost nothing."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dra_driver.driver.claims.prepare import NodeFacts
@@ -27,7 +27,7 @@ HEALTH_PATIENCE: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """What is known of a node at one moment. Each field is the last word of one source."""
+    """What is known of a node at one moment: the latest value of each source."""
 
     inventory: NodeInventory | None = None
     """What the host shows; None: it has not been read yet."""
@@ -144,17 +144,15 @@ def decide(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> 
         else None,
     )
     ends = None if offered.until is None else snapshot.moment + offered.until - snapshot.uptime
-    wanted = Wanted(
+    wanted = replace(
+        wanted,
         published=published,
         inventory=inventory,
-        health=wanted.health,
         present=chips_present(inventory),
         # If turned off, the labels are removed: an outdated id would lead pods to the wrong server.
         labels=ultraserver_labels(inventory.ultraserver) if settings.ultraserver_labels == "on" else {},
         offer=offered,
         held_back=back,
-        label_problem=label_problem,
-        kubelet_problem=snapshot.kubelet_problem,
         facts=facts,
         until=ends if published or not complete else patience,
     )

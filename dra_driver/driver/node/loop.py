@@ -1,8 +1,8 @@
 """The loop in which a node decides: sources store what they see, and one thread hands on what follows.
 
-A source stores its last word with ``post``, in its own thread, and goes on. What follows from all of them is decided
-under one lock by whoever needs it first, the loop or a preparation, and only once for the same words. So what is
-decided has all news in it that came before, and whoever asks never waits for the loop, nor for those who write.
+A source stores its latest value with ``post``, in its own thread, and goes on. What follows from all of them is decided
+under one lock by whoever needs it first, the loop or a preparation, and only once for the same values. So a decision
+has all news in it that came before, and whoever asks never waits for the loop, nor for those who write.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class NodeLoop:
         """Why it could not be decided anew: the last decision counts then."""
         self.worker = Worker("deciding what the node offers", self._round)
 
-    def post(self, **words: Any) -> NodeSnapshot:
-        """Store the last words of sources, by the names of ``NodeSnapshot``; returns what was known before."""
-        return self.update(lambda sources: replace(sources, **words))
+    def post(self, **values: Any) -> NodeSnapshot:
+        """Store values of sources, by the names of ``NodeSnapshot``; returns what was known before."""
+        return self.update(lambda sources: replace(sources, **values))
 
     def update(self, change: Callable[[NodeSnapshot], NodeSnapshot]) -> NodeSnapshot:
-        """The same where a word depends on what is known; ``change`` must not wait for anything."""
+        """The same where a value depends on what is known; ``change`` must not wait for anything."""
         with self._lock:
             before, self._sources = self._sources, change(self._sources)
             if self._sources == before:
@@ -62,9 +62,9 @@ class NodeLoop:
     @property
     def wanted(self) -> Wanted:
         """What follows from all that is known at this moment. Any thread may ask."""
-        return self.decided()[0]
+        return self.decision()[0]
 
-    def decided(self) -> tuple[Wanted, NodeSnapshot, Memory]:
+    def decision(self) -> tuple[Wanted, NodeSnapshot, Memory]:
         """The same, with what it follows from, and what is remembered of it."""
         with self._lock:
             moment = runtime.monotonic()

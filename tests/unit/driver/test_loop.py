@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from dra_driver.cli import kubelet_plugin
 from dra_driver.driver.node import loop as loops
 from dra_driver.driver.node.decide import HEALTH_PATIENCE, Memory, NodeSnapshot, Wanted, decide
-from dra_driver.driver.node.holding import HeldDevices, kept_devices, with_prepared
 from dra_driver.driver.node.loop import NodeLoop
+from dra_driver.driver.node.review import SliceReview, kept_devices, with_prepared
 from dra_driver.driver.resourceslices.devices import completed, effective_partitions, offer, with_faults
 from dra_driver.driver.resourceslices.kept import Keeper
 from dra_driver.driver.settings import PARTITIONS_LABEL, DriverSettings
@@ -153,7 +153,7 @@ def test_what_the_host_shows_while_it_is_asked_who_holds_what_is_not_lost() -> N
         loop.post(inventory=without(host(), 15))
         return set()
 
-    reviewed, _ = HeldDevices(loop, NODE, Keeper(dict, held, settle_seconds=0.0)).review([], loop.wanted.offer.devices)
+    reviewed, _ = SliceReview(loop, NODE, Keeper(dict, held, settle_seconds=0.0)).review([], loop.wanted.offer.devices)
     assert reviewed is not None
     lost = {device.name for device in reviewed.devices if any("device-lost" in t.key for t in device.taints)}
     assert lost == {"neuron-device-15"}
@@ -167,7 +167,7 @@ def test_what_is_said_while_it_is_asked_who_holds_what_is_kept() -> None:
         loop.update(lambda sources: with_prepared(sources, (), {core_name(4, 1): 2}))
         return set()
 
-    HeldDevices(loop, NODE, Keeper(dict, held, settle_seconds=0.0)).review([], loop.wanted.offer.devices)
+    SliceReview(loop, NODE, Keeper(dict, held, settle_seconds=0.0)).review([], loop.wanted.offer.devices)
     assert core_name(4, 1) in loop.wanted.offer.retired
 
 

@@ -22,7 +22,7 @@ def desired(wanted: Wanted) -> Desired:
     return Desired(offer.devices, offer.fallback, offer.counters, wanted.revision)
 
 
-class HeldDevices(DeviceSource):
+class SliceReview(DeviceSource):
     """What the slice controller asks before it writes.
 
     Args:
@@ -61,7 +61,7 @@ class HeldDevices(DeviceSource):
         """See ``DeviceSource``."""
         own = [item for item in existing if item.spec.pool.name == self._node_name]
         published = [device for item in own for device in item.spec.devices]
-        wanted, sources, _ = self._loop.decided()
+        wanted, sources, _ = self._loop.decision()
         kept = sources.kept
         # A kubelet that has another version than before has just started, and so deleted the slices.
         wiped = (wanted.kubelet_problem or wanted.held_back.chips) and not own
@@ -79,7 +79,7 @@ class HeldDevices(DeviceSource):
 
     def _note_core_size(self, chosen: Sequence[Device]) -> None:
         """What the server has now, or will have in a moment, is of the host's core size."""
-        wanted, _, memory = self._loop.decided()
+        wanted, _, memory = self._loop.decision()
         if memory.whole is not None and chosen in (wanted.offer.devices, wanted.offer.fallback):
             self._loop.post(allocated_core_size=memory.whole.core_size)
 
