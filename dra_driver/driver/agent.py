@@ -18,15 +18,14 @@ from dra_driver.driver.claims.model import Plan, PlanSettings
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
-from dra_driver.driver.device_health import device_health
 from dra_driver.driver.device_use import ContainerWatch, allocation_samples, allocations, claims_in_use
 from dra_driver.driver.metrics import checkpoint_samples, offer_samples, samples
-from dra_driver.driver.node.decide import Wanted
+from dra_driver.driver.node.decide import DEVICE_HEALTH, Wanted
 from dra_driver.driver.node.loop import NodeLoop
 from dra_driver.driver.node.review import SliceReview, desired, kept_devices, with_prepared
 from dra_driver.driver.node_labels import LABELS
 from dra_driver.driver.resourceslices.controller import SliceController, SlicePolicy
-from dra_driver.driver.resourceslices.devices import Offer, is_ultraserver
+from dra_driver.driver.resourceslices.devices import Offer
 from dra_driver.driver.resourceslices.holders import Holders
 from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper, core_sizes, held_devices, prepared_devices
 from dra_driver.driver.resourceslices.reconcile import DriverInstance
@@ -52,7 +51,6 @@ from dra_driver.neuron.host.discover import boot_id
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.host.watch import HostWatch
 from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
-from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.util import runtime
 from dra_driver.util.door import Door, own_addresses
 from dra_driver.util.errors import DriverError
@@ -363,15 +361,11 @@ class NodeAgent:
         self._last = wanted if wanted.published else replace(wanted, held_back=before.held_back)
 
     def _devices_now(self) -> tuple[DeviceHealth, ...]:
-        inventory, offered = self._host.current, self._loop.wanted.offer
-        return device_health(
-            self._health_watch.current,
-            inventory.chip_indexes,
-            # A pod can hold the whole node also while it is not offered.
-            [NODE_DEVICE] * is_ultraserver(inventory)
-            + [device.name for device in (*offered.devices, *offered.fallback)],
-            self._settings.node_name,
-        )
+        """For kubelet; raises what keeps from knowing it: all devices are unknown then."""
+        wanted = self._loop.wanted
+        if error := wanted.failures.get(DEVICE_HEALTH):
+            raise error
+        return wanted.device_health
 
     # Health and metrics
 

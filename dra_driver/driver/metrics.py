@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from dra_driver.driver.node.decide import Wanted
+from dra_driver.driver.node.decide import PARTS, Wanted
 from dra_driver.driver.resourceslices.controller import SliceStatus
 from dra_driver.kube.kubelet.registration import Registration
 from dra_driver.neuron.host.inventory import NodeInventory
@@ -68,6 +68,13 @@ def offer_samples(now: Wanted) -> Iterator[Sample]:
     yield Sample(
         "held_back_chips", "Chips not offered to new claims because of a device plugin.", len(now.held_back.chips)
     )
+    for part in PARTS:
+        yield Sample(
+            "undecided_parts",
+            "1 while a part of what the node offers and says keeps its last value, because of an internal error.",
+            float(part in now.failures),
+            (("part", part),),
+        )
     taints = Counter((taint.key, taint.effect) for device in offer.devices for taint in device.taints)
     for (key, effect), count in sorted(taints.items()):
         yield Sample("tainted_devices", "Devices by taint.", count, (("key", key), ("effect", effect)))

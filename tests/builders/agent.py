@@ -128,13 +128,13 @@ class World:
 class Agent:
     """A running agent."""
 
-    def __init__(self, world: World, command: list[str]) -> None:
+    def __init__(self, world: World, command: list[str], search_path: Path = ROOT) -> None:
         self.world = world
         self._log = world.root / f"agent-{os.urandom(3).hex()}.log"
         # Nothing is inherited from this process's environment: a KUBECONFIG there would be used.
-        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(search_path)}
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=search_path)
 
     @property
     def log(self) -> str:
@@ -177,9 +177,9 @@ def third_of_four() -> Iterator[World]:
         yield made
 
 
-def agent_on_host(world: World, *options: str) -> AbstractContextManager[Agent]:
+def agent_on_host(world: World, *options: str, search_path: Path = ROOT) -> AbstractContextManager[Agent]:
     """Like ``agent``, but the agent uses the host as it is, and does not write one."""
-    return agent(world, "--emulate", "", "--host-root", str(world.host), *options)
+    return agent(world, "--emulate", "", "--host-root", str(world.host), *options, search_path=search_path)
 
 
 def agent_here(
@@ -213,9 +213,12 @@ def agent_here(
 
 
 @contextmanager
-def agent(world: World, *options: str, **command: Any) -> Iterator[Agent]:
-    """A started agent, killed at the end if it is still running; ``command`` as for ``World.command``."""
-    running = Agent(world, world.command(*options, **command))
+def agent(world: World, *options: str, search_path: Path = ROOT, **command: Any) -> Iterator[Agent]:
+    """A started agent, killed at the end if it is still running.
+
+    ``search_path``: where its package is; ``command`` as for ``World.command``.
+    """
+    running = Agent(world, world.command(*options, **command), search_path)
     try:
         yield running
     except BaseException:

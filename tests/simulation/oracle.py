@@ -226,8 +226,8 @@ def _offer(node: Node, *, plugin: bool) -> Iterator[str]:
         if free := open_to_all - held:
             yield f"a device plugin offers the chips, and so is {sorted(free)}"
         return
-    if offered.keys() == {NODE_DEVICE} and not open_to_all:
-        return  # some types offer nothing smaller, and one of the chips is ill
+    if offered.keys() <= {NODE_DEVICE} and not open_to_all and (offered or node.kind.ultraserver):
+        return  # UltraServers offer nothing smaller, unless it is set, and one of the chips is ill or gone
     for chip in node.present:
         if not node.ails(chip) and not any(part[0] == chip for part in on_offer):
             yield f"chip {chip} is well, and no device of it is on offer: {sorted(offered)}"

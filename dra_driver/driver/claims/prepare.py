@@ -19,24 +19,16 @@ No lock is held while the API server is asked. Calls for one claim UID come one 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from dra_driver.driver.claims.checkpoint import Checkpoint, Staged
 from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.environment import parameters
 from dra_driver.driver.claims.metadata import MetadataDirectory, described
-from dra_driver.driver.claims.model import (
-    Attributes,
-    Needs,
-    Plan,
-    PlanSettings,
-    PreparedClaims,
-    PrepareError,
-    Unhealthy,
-)
+from dra_driver.driver.claims.model import Needs, NodeFacts, Plan, PlanSettings, PreparedClaims, PrepareError
 from dra_driver.driver.claims.planner import after_reboot, own_results, plan, refreshed, users
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
 from dra_driver.kube.api.client import MAX_OBJECT_BYTES
@@ -79,19 +71,6 @@ _MAY_READ_PODS = (
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """What is known of the node's chips now beside what the host shows, as far as it matters to a preparation."""
-
-    unhealthy: Unhealthy = field(default_factory=dict)
-    held_back: HeldBack = field(default=HeldBack())
-    """Chips that no claim gets that has none yet."""
-    core_sizes: Mapping[int, int] = field(default_factory=dict)
-    """Physical cores in a logical one by chip, where they are offered at another size than the node's."""
-    attributes: Attributes | None = None
-    """What containers are to be told of devices, by name; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

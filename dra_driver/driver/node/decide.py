@@ -1,28 +1,42 @@
 """What follows from what is known of a node: what it offers, what is held back, and what preparations need to know.
 
 ``decide`` asks nobody and remembers nothing: what it has to know of before is in its ``Memory``, which it gives back.
+It is a sum of parts, so that an error in one of them leaves the others right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
-from dra_driver.driver.claims.prepare import NodeFacts
+from dra_driver.driver.claims.model import NodeFacts
+from dra_driver.driver.device_health import device_health
 from dra_driver.driver.node_labels import labels as ultraserver_labels
-from dra_driver.driver.resourceslices.devices import KeptDevice, Offer, completed, offer, shapes, with_faults
+from dra_driver.driver.resourceslices.devices import (
+    KeptDevice,
+    Offer,
+    completed,
+    is_ultraserver,
+    offer,
+    shapes,
+    with_faults,
+)
 from dra_driver.driver.settings import PARTITIONS_LABEL, DriverSettings
+from dra_driver.kube.kubelet.devicehealth import DeviceHealth
 from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.neuron.exclusion import HeldBack, held_back
 from dra_driver.neuron.health.faults import ActiveFault, NodeHealth
 from dra_driver.neuron.health.node_status import chips_present
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.topology.partitions import Partitions
+from dra_driver.neuron.topology.partitions import NODE_DEVICE, Partitions
 from dra_driver.util.errors import DriverError
 
 HEALTH_PATIENCE: Final = 3.0
 """Seconds that the first publication waits, after the first scan, for what is wrong with the chips."""
+DEVICE_HEALTH: Final = "device health"
+"""The part of a decision that kubelet is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +75,6 @@ class NodeSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """What one decision leaves for the next."""
-
-    published: bool = False
-    """Whether anything is to be published already."""
-    first_scan: float | None = None
-    """When the host was read first, by the clock that never goes back."""
-    whole: NodeInventory | None = None
-    """The host as it was published, with the chips that were lost in this run."""
-    lost: Mapping[int, ActiveFault] = field(default_factory=dict)
-    """What is wrong with those, by host index.
-
-    The slices say so by themselves. The health says it later, after two readings, and not at all of device numbers that
-    cannot be read; without a kernel driver it says no more than unknown, which keeps no claim away.
-    """
-    had_cores: bool = False
-    """Whether logical cores were offered."""
-
-
-@dataclass(frozen=True, slots=True)
 class Wanted:
     """What follows."""
 
@@ -105,28 +99,72 @@ class Wanted:
     """Why nothing is offered that no claim holds, or ""; None: not known."""
     facts: NodeFacts = field(default=NodeFacts())
     """For preparations."""
+    device_health: tuple[DeviceHealth, ...] = ()
+    """For kubelet: of all devices that pods can have."""
     until: float | None = None
     """When to decide again if nothing changes, in seconds of the clock that never goes back; None: need not be."""
+    failures: Mapping[str, Exception] = field(default_factory=dict)
+    """Parts that could not be decided, and why: their values are those of before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What one decision leaves for the next."""
+
+    wanted: Wanted = field(default=Wanted())
+    """What followed."""
+    first_scan: float | None = None
+    """When the host was read first, by the clock that never goes back."""
+    whole: NodeInventory | None = None
+    """The host as it was published, with the chips that were lost in this run."""
+    lost: Mapping[int, ActiveFault] = field(default_factory=dict)
+    """What is wrong with those, by host index.
+
+    The slices say so by themselves. The health says it later, after two readings, and not at all of device numbers that
+    cannot be read; without a kernel driver it says no more than unknown, which keeps no claim away.
+    """
+    had_cores: bool = False
+    """Whether logical cores were offered."""
 
 
 def decide(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> tuple[Wanted, Memory]:
-    """What is wanted now, and what has to be known at the next decision."""
+    """What is wanted now, and what has to be known at the next decision. A part that raises keeps its last values."""
+    failures: dict[str, Exception] = {}
+    for name, part in PARTS.items():
+        try:
+            memory = part(snapshot, memory, settings)
+        except Exception as error:  # noqa: BLE001 # raised by the loop, which reports it
+            failures[name] = error
+    wanted = replace(memory.wanted, failures=failures)
+    return wanted, replace(memory, wanted=wanted)
+
+
+def _conditions(snapshot: NodeSnapshot, memory: Memory, _: DriverSettings) -> Memory:
+    health = snapshot.health if snapshot.health_decided else NodeHealth()
+    return _with(memory, health=health, kubelet_problem=snapshot.kubelet_problem)
+
+
+def _labels(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> Memory:
+    if snapshot.inventory is None:
+        return memory
+    # If turned off, the labels are removed: an outdated id would lead pods to the wrong server.
+    labels = ultraserver_labels(snapshot.inventory.ultraserver) if settings.ultraserver_labels == "on" else {}
+    return _with(memory, labels=labels, present=chips_present(snapshot.inventory))
+
+
+def _offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> Memory:
     partitions, label_problem = _partitions(snapshot, settings)
-    wanted = Wanted(
-        health=snapshot.health if snapshot.health_decided else NodeHealth(),
-        label_problem=label_problem,
-        kubelet_problem=snapshot.kubelet_problem,
-    )
+    memory = _with(memory, label_problem=label_problem)
     inventory = snapshot.inventory
     if inventory is None:
-        return wanted, memory
+        return memory
     first_scan = snapshot.moment if memory.first_scan is None else memory.first_scan
     # An instance before this one may have told of faults: what is published first must not take that back.
     patience = first_scan + HEALTH_PATIENCE
     # Without the labels some attributes would be missing now and appear later: two writes, and claims that select on
     # them would fail in between. Nor is anything published before kubelet has told which pods have chips already.
     complete = snapshot.scan_labels is not None and snapshot.plugin_pods is not None
-    published = memory.published or (complete and (snapshot.health_decided or snapshot.moment >= patience))
+    published = memory.wanted.published or (complete and (snapshot.health_decided or snapshot.moment >= patience))
 
     whole, missing = completed(inventory, memory.whole)
     lost = {index: _fault(code, memory.lost.get(index), snapshot) for index, code in missing.items()}
@@ -145,19 +183,38 @@ def decide(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> 
     )
     ends = None if offered.until is None else snapshot.moment + offered.until - snapshot.uptime
     wanted = replace(
-        wanted,
+        memory.wanted,
         published=published,
         inventory=inventory,
-        present=chips_present(inventory),
-        # If turned off, the labels are removed: an outdated id would lead pods to the wrong server.
-        labels=ultraserver_labels(inventory.ultraserver) if settings.ultraserver_labels == "on" else {},
         offer=offered,
         held_back=back,
         facts=facts,
         until=ends if published or not complete else patience,
     )
     had_cores = any(core_size for _, core_size in shapes(offered.devices))
-    return wanted, Memory(published, first_scan, whole if published else memory.whole, lost, had_cores)
+    return Memory(wanted, first_scan, whole if published else memory.whole, lost, had_cores)
+
+
+def _device_health(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> Memory:
+    inventory, offered = snapshot.inventory, memory.wanted.offer
+    if inventory is None:
+        return memory
+    # A pod can hold the whole node also while it is not offered.
+    others = [NODE_DEVICE] * is_ultraserver(inventory)
+    others += [device.name for device in (*offered.devices, *offered.fallback)]
+    told = device_health(snapshot.health, inventory.chip_indexes, others, settings.node_name)
+    return _with(memory, device_health=told)
+
+
+PARTS: Final[Mapping[str, Callable[[NodeSnapshot, Memory, DriverSettings], Memory]]] = MappingProxyType(
+    {"conditions": _conditions, "labels": _labels, "offer": _offer, DEVICE_HEALTH: _device_health}
+)
+"""In this order: each has the values of those before it."""
+
+
+def _with(memory: Memory, **values: Any) -> Memory:
+    """What is remembered, with these values of what is wanted."""
+    return replace(memory, wanted=replace(memory.wanted, **values))
 
 
 def _partitions(snapshot: NodeSnapshot, settings: DriverSettings) -> tuple[Partitions | None, str]:

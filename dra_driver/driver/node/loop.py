@@ -35,8 +35,6 @@ class NodeLoop:
         self._wanted = Wanted()
         self._changed = True
         """Since the last decision."""
-        self._error: Exception | None = None
-        """Why it could not be decided anew: the last decision counts then."""
         self.worker = Worker("deciding what the node offers", self._round)
 
     def post(self, **values: Any) -> NodeSnapshot:
@@ -69,11 +67,7 @@ class NodeLoop:
         with self._lock:
             moment = runtime.monotonic()
             if self._changed or (self._wanted.until is not None and moment >= self._wanted.until):
-                try:
-                    self._decide(moment)
-                    self._error = None
-                except Exception as error:  # noqa: BLE001 # raised by the loop, which reports it
-                    self._error = error
+                self._decide(moment)
             return self._wanted, self._sources, self._memory
 
     def _decide(self, moment: float) -> None:
@@ -85,11 +79,12 @@ class NodeLoop:
         if wanted.published:
             kept = {name: one for name, one in self._sources.kept.items() if name in wanted.offer.retired}
             self._sources = replace(self._sources, kept=kept)
-        self._changed = False
+        # What could not be decided is tried again by whoever asks next.
+        self._changed = bool(wanted.failures)
 
     def _round(self) -> float:
         wanted = self.wanted
         self._carry_out(wanted)
-        if self._error is not None:
-            raise self._error
+        for part, error in wanted.failures.items():
+            raise RuntimeError(f"{part}: {type(error).__name__}: {error}") from error
         return math.inf if wanted.until is None else max(0.0, wanted.until - runtime.monotonic())

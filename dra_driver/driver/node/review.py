@@ -75,7 +75,15 @@ class SliceReview(DeviceSource):
             self._loop.update(lambda now: replace(now, kept=kept_now) if now.kept == kept else now)
             return desired(self._loop.wanted), self._keeper.due
         self._note_core_size(chosen)
-        return None, self._keeper.due if kept or self._keeper.in_doubt else math.inf
+        return None, self._due()
+
+    def see(self, published: Sequence[Device]) -> float:
+        """See ``DeviceSource``."""
+        self._keeper.see(published)
+        return self._due()
+
+    def _due(self) -> float:
+        return self._keeper.due if self._loop.sources.kept or self._keeper.in_doubt else math.inf
 
     def _note_core_size(self, chosen: Sequence[Device]) -> None:
         """What the server has now, or will have in a moment, is of the host's core size."""

@@ -153,6 +153,10 @@ class DeviceSource:
         """
         return None, math.inf
 
+    def see(self, published: Sequence[Device]) -> float:  # noqa: ARG002
+        """After a write: the server has these devices. When to be asked again, as for ``review``."""
+        return math.inf
+
     def too_early(self) -> bool:
         """Whether there is to be no first slice yet; ``SliceController.trigger`` says when that is over."""
         return False
@@ -545,6 +549,8 @@ class SliceController(Target[str, None, None]):
             self.status = replace(self.status, repairs=self.status.repairs + 1)
         self._known = versions([*changes.keep, *stored])
         self._chosen, self._withdrawn = chosen, withdrawn
+        if not changes.empty:
+            self._review_due = self._source.see(devices)
         return self._succeeded(changes, superseded=False, look_again=bool(publication.held))
 
     def _get_node(self) -> Node:

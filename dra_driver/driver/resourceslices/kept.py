@@ -74,6 +74,8 @@ class Keeper:
     _ask_due: float = 0.0
     _here: frozenset[str] | None = frozenset()
     """What was prepared here, of what is kept, at the last question."""
+    _tainted: frozenset[str] = frozenset()
+    """What has its taint at the server, as far as it was seen."""
 
     def review(
         self,
@@ -119,13 +121,21 @@ class Keeper:
             # What is published next looks whole: it does not wait for its turn, but an answer counts for a moment.
             self.due = min(self.due, self._answered_at + self.settle_seconds)
             self.in_doubt = True
-        retired = {device.name for device in chosen for taint in device.taints if taint.key == RETIRED}
-        if keeps_taints and (retired & {device.name for device in published}) - since.keys():
-            # Their taint has still to be written, so they may be allocated until then: no answer of before that counts.
-            self.due = max(self.due, self.clock() + self.settle_seconds)
+        if keeps_taints:
+            self.see(published)
+            if (_tainted(chosen) & {device.name for device in published}) - self._tainted:
+                # It has still to be written, so they may be allocated until then: no answer of before that counts.
+                self.due = max(self.due, self.clock() + self.settle_seconds)
         if (now or self.in_doubt) and self.clock() >= self.due:
             return self._still_held(now, {device.name for device in chosen})
         return now
+
+    def see(self, published: Collection[Device]) -> None:
+        """The server has these devices: from the moment on at which it has their taints, schedulers see them."""
+        tainted = _tainted(published)
+        if tainted - self._tainted:
+            self.due = max(self.due, self.clock() + self.settle_seconds)
+        self._tainted = tainted
 
     def _still_held(self, kept: Mapping[str, KeptDevice], chosen: set[str]) -> dict[str, KeptDevice]:
         prepared = self.prepared()
@@ -153,6 +163,11 @@ class Keeper:
         self._interval = self.held_seconds if changed else min(2 * self._interval, MAX_HELD_SECONDS)
         self._here, self._ask_due = here, clock + self._interval
         return stays
+
+
+def _tainted(devices: Collection[Device]) -> frozenset[str]:
+    """Names of those that are no longer wanted."""
+    return frozenset(device.name for device in devices for taint in device.taints if taint.key == RETIRED)
 
 
 def _sane(name: str, core_size: int | None) -> bool:

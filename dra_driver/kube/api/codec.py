@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from dra_driver.kube.api.errors import DecodeError
+from dra_driver.kube.api.tolerance import readable
 from dra_driver.kube.objects.apps import DaemonSet
 from dra_driver.kube.objects.core import ClaimingPod, ConfigMap, Event, Lease, Node, PartialNode, Pod, in_short
 from dra_driver.kube.objects.meta import ApiObject, JsonObject
@@ -104,6 +105,7 @@ class RawEvent(msgspec.Struct):
 
 
 _BUILDING: Final = threading.Lock()
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 @cache
@@ -116,9 +118,14 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 def decode(body: bytes | bytearray | msgspec.Raw, kind: Any, what: str) -> Any:
     """Decode JSON to ``kind``; ``what`` names the object in a DecodeError."""
+    decoder = _decoder(kind)
     try:
-        return _decoder(kind).decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return decoder.decode(body)
+    except _UNREADABLE:
+        pass
+    try:
+        return decoder.decode(readable(memoryview(body)))
+    except _UNREADABLE as error:
         raise DecodeError(f"the API server sent {what} that cannot be read: {error}") from error
 
 

@@ -131,7 +131,7 @@ class HealthWatch:
         Chips with a graver fault keep what they have.
         """
         known = self._known
-        if runtime.monotonic() - known.moment <= OLD_SECONDS:
+        if not self._is_old(known):
             return known.health
         since = int(known.health.read_at or self._began)
         return aged(known.health, since, self._reader.at, self._inventory().chip_indexes)
@@ -163,7 +163,19 @@ class HealthWatch:
             "health_record_writable", "1 while faults can be remembered on disk.", float(not self._file.problem)
         )
 
+    def _is_old(self, known: _Known) -> bool:
+        return runtime.monotonic() - known.moment > OLD_SECONDS
+
     def _round(self) -> float:
+        try:
+            return self._follow()
+        except Exception:
+            # Whoever hears only of changes has to hear, too, that what is known has grown old.
+            if self.decided.is_set() and self._is_old(self._known):
+                self._tell(self.current)
+            raise
+
+    def _follow(self) -> float:
         inventory = self._inventory()
         if inventory is NOTHING_READ:
             return AGAIN_SECONDS

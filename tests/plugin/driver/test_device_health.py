@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.driver.node import decide
 from dra_driver.neuron.emulation.tree import DEVICES
 from dra_driver.neuron.emulation.writer import write_host
 from dra_driver.neuron.names import DRIVER_NAME
-from tests.builders.agent import NODE, THIRD, TRN2U, World, agent, agent_on_host, node
+from tests.builders.agent import NODE, THIRD, TRN2U, World, agent, agent_here, agent_on_host, node
 from tests.eventually import eventually
 from tests.golden import golden
 
@@ -69,3 +70,24 @@ def test_the_whole_node_is_told_of_under_its_own_name_and_is_as_sick_as_its_sick
         set_errors(world, 7, 1)
         eventually(lambda: told(world, "neuron-node")[0] == "Unhealthy")
         assert told(world, "neuron-node")[1].startswith("neuron7: uncorrectable errors")
+
+
+def test_what_cannot_be_decided_is_unknown_to_kubelet_and_the_driver_is_not_ready(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("on purpose")
+
+    running = agent_here(world, "inf2.xlarge", faster=5.0)
+    running.start()
+    try:
+        eventually(lambda: told(world, "neuron-device-0") == ("Healthy", ""))
+        with monkeypatch.context() as patch:
+            patch.setattr(decide, "device_health", fail)
+            set_errors(world, 0, 1)
+            eventually(lambda: told(world, "neuron-device-0")[0] == "Unknown")
+            golden(told(world, "neuron-device-0")[1])
+            assert any("on purpose" in problem for problem in running.readiness())
+        eventually(lambda: told(world, "neuron-device-0")[0] == "Unhealthy")
+    finally:
+        running.stop()

@@ -156,6 +156,52 @@ def test_what_is_prepared_while_claims_are_listed_stays_on_offer() -> None:
         assert device in node.offered()
 
 
+def test_an_instance_that_serves_again_knows_what_the_next_one_prepared_before_its_end(node: Node) -> None:
+    begin(node)
+    following = node.start()
+    node.pass_time(12.0)
+    pod = node.allocate("neuron-device-0")
+    node.pass_time(3.0)
+    assert pod.running
+    # Deleted by force: the scheduler gives the chip to another claim.
+    node.server.store.delete("pods", f"default/{pod.name}")
+    node.server.store.delete("resourceclaims", f"default/{pod.claims[0].name}")
+    node.kill(following)
+    other = node.allocate("neuron-device-0")
+    node.pass_time(5.0)
+    assert (pod.running, other.running) == (True, False)
+    pod.ending = True
+    node.pass_time(60.0)
+    assert other.running
+
+
+def test_schedulers_have_time_to_see_a_taint_however_long_its_write_takes() -> None:
+    with node_of(CORES, "chip") as node:
+        begin(node)
+        (device,) = node.free_devices()
+        stops_at_request(node, SLICES, "PUT", "/resourceslices", answered=False)
+        node.label(**{PARTITIONS_LABEL: "core"})
+        node.pass_time(8.0)
+        assert SLICES in node.scheduler.held
+        goes_on(node, SLICES)
+        node.pass_time(1.0)
+        assert device in node.offered()
+        node.allocate(device)  # by a scheduler that has not seen it yet
+        node.pass_time(12.0)
+        assert device in node.offered()
+
+
+def test_a_device_that_no_claim_holds_goes_as_soon_as_schedulers_have_seen_its_taint() -> None:
+    with node_of(CORES, "chip") as node:
+        begin(node)
+        (device,) = node.free_devices()
+        node.label(**{PARTITIONS_LABEL: "core"})
+        node.pass_time(4.0)
+        assert device in node.offered()
+        node.pass_time(4.0)
+        assert device not in node.offered()
+
+
 @pytest.mark.parametrize("seam", range(8))
 def test_a_chip_that_falls_ill_while_its_health_is_repeated_is_called_ill_at_once(node: Node, seam: int) -> None:
     begin(node)

@@ -13,6 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dra_driver.cli import kubelet_plugin
+from dra_driver.driver.metrics import offer_samples
+from dra_driver.driver.node import decide as decisions
 from dra_driver.driver.node import loop as loops
 from dra_driver.driver.node.decide import HEALTH_PATIENCE, Memory, NodeSnapshot, Wanted, decide
 from dra_driver.driver.node.loop import NodeLoop
@@ -24,8 +26,9 @@ from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.exclusion import held_back
 from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth
-from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.neuron.topology.partitions import Partitions, core_name
+from dra_driver.neuron.topology.ultraserver import Mode
 from tests.builders.claims import NODE, changed, host, without
 from tests.eventually import eventually
 from tests.golden import golden
@@ -171,28 +174,47 @@ def test_what_is_said_while_it_is_asked_who_holds_what_is_kept() -> None:
     assert core_name(4, 1) in loop.wanted.offer.retired
 
 
-def test_a_decision_that_fails_leaves_the_former_one_and_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("part", "broken"),
+    [("offer", "offer"), ("labels", "ultraserver_labels"), ("device health", "device_health")],
+)
+def test_a_part_that_fails_keeps_its_last_values_and_the_others_go_on(
+    part: str, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     carried: list[Wanted] = []
     loop = loop_of(carry_out=carried.append)
     before = loop.wanted
+    server = replace(host(), ultraserver=Membership((Mode.X4,), (ServerSet("a" * 16, 4, 2),), elected=True))
+    parts = {
+        "offer": lambda wanted: (wanted.offer, wanted.facts),
+        "labels": lambda wanted: (wanted.labels, wanted.present),
+        "device health": lambda wanted: wanted.device_health,
+        "conditions": lambda wanted: (wanted.health, wanted.kubelet_problem),
+    }
 
     def fail(*_: Any) -> Any:
-        raise RuntimeError("on purpose")
+        raise ValueError("on purpose")
 
     with monkeypatch.context() as patch:
-        patch.setattr(loops, "decide", fail)
-        loop.post(health=SICK)
-        assert loop.wanted is before
+        patch.setattr(decisions, broken, fail)
+        loop.post(health=SICK, inventory=server)
+        during = loop.wanted
+        assert during.failures.keys() == {part}
+        assert {name for name, values in parts.items() if values(during) == values(before)} == {part}
         loop.worker.start()
         try:
             eventually(lambda: "on purpose" in loop.worker.problem(), what="the problem")
             golden(loop.worker.problem())
+            undecided = {one.labels: one.value for one in offer_samples(during) if one.name == "undecided_parts"}
+            assert {labels for labels, value in undecided.items() if value} == {(("part", part),)}
             patch.undo()
-            loop.post(health=SICK, health_decided=True)
-            eventually(lambda: carried[-1].facts.unhealthy, what="the decision")
+            loop.worker.wake()
             eventually(lambda: not loop.worker.problem(), what="the end of the problem")
         finally:
             loop.worker.stop()
+    after = carried[-1]
+    assert not after.failures
+    assert {name for name, values in parts.items() if values(after) == values(before)} == set()
 
 
 def test_words_of_many_threads_are_all_in_the_last_decision() -> None:

@@ -98,9 +98,12 @@ class Reader(SignalReader):
         self.count = 0
         self.hangs = threading.Event()
         self.released = threading.Event()
+        self.fails = False
 
     def read(self, inventory: NodeInventory, cores_of: Collection[int] | None = None) -> HostReading:
         self.count += 1
+        if self.fails:
+            raise RuntimeError("on purpose")
         if self.hangs.is_set():
             self.at = "sys/hanging"
             self.released.wait()
@@ -240,6 +243,19 @@ def test_a_reading_that_hangs_makes_chips_unknown_but_those_with_a_graver_fault(
         eventually(lambda: told.states(1)[-1:] == ["healthy"], PATIENCE, "the end of it")
         eventually(lambda: logged(caplog, "read again"), PATIENCE, "the log")
         golden(logged(caplog, "read again"), "afterwards")
+
+
+def test_a_reading_that_fails_makes_chips_unknown(root: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_watch, "OLD_SECONDS", 0.5)
+    told = Told()
+    reader = Reader(root)
+    with running(made(root, state, told, reader=reader)) as watch:
+        assert told.states() == ["healthy"]
+        reader.fails = True
+        eventually(lambda: told.states() == ["healthy", "unknown"], PATIENCE, "that it is not known")
+        assert "on purpose" in watch.worker.problem()
+        reader.fails = False
+        eventually(lambda: told.states()[-1] == "healthy", PATIENCE, "the end of it")
 
 
 def test_a_watch_whose_reading_hangs_is_stopped_in_time(root: Path, state: Path) -> None:
