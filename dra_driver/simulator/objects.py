@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.driver.claims.numbering import EXTENDED_RESOURCE_CLAIM
-from dra_driver.kube.objects.resource import DeviceRequest, ResourceClaim
+from dra_driver.kube.objects.resource import EXTENDED_RESOURCE_CLAIM, DeviceRequest, ResourceClaim
 from dra_driver.simulator.manifests import PodWithClaims, with_uid
 from dra_driver.simulator.manifests.attempts import requested
 from dra_driver.simulator.manifests.model import of_container

@@ -21,14 +21,12 @@ import msgspec
 from msgspec.structs import replace
 
 from dra_driver.driver.claims.model import Attributes, Plan
-from dra_driver.kube.objects.resource import PartialResourceClaim
+from dra_driver.kube.objects.resource import POD_CLAIM, PartialResourceClaim
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import is_uuid, readable_content, remove_file, replace_file
 
 API_VERSION: Final = "metadata.resource.k8s.io/v1beta1"
-POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
-"""Annotation of a claim made from a template: what the pod calls it (k8s.io/api, ``resource/v1/types.go``)."""
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 

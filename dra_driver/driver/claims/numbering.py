@@ -43,11 +43,12 @@ from dra_driver.driver.claims.model import (
     Shown,
     clashing,
 )
-from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
+from dra_driver.kube.objects.resource import (
+    EXTENDED_RESOURCE_CLAIM,
+    DeviceRequestAllocationResult,
+    PartialResourceClaim,
+)
 
-EXTENDED_RESOURCE_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
-"""Annotation of a claim that the scheduler made for the extended resources in a pod's limits (Kubernetes,
-``staging/src/k8s.io/api/resource/v1/types.go``)."""
 _CONTAINER_REQUEST: Final = re.compile(r"container-([0-9]{1,5})-request-[0-9]{1,5}")
 
 

@@ -31,6 +31,7 @@ from dra_driver.driver.claims.metadata import MetadataDirectory, described
 from dra_driver.driver.claims.model import Needs, NodeFacts, Plan, PlanSettings, PreparedClaims, PrepareError
 from dra_driver.driver.claims.planner import after_reboot, own_results, plan, refreshed, users
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
+from dra_driver.driver.claims.turns import NamespaceTurns
 from dra_driver.kube.api.client import MAX_OBJECT_BYTES
 from dra_driver.kube.api.errors import ApiError, TooLarge, Unreachable
 from dra_driver.kube.api.resources import ResourceApi
@@ -59,8 +60,8 @@ _ROUNDS = 5
 
 _SMALL_BYTES: Final = 256 << 10
 """Of a claim or pod as JSON, far more than usual: larger ones are read one at a time."""
-_MOST_CONTAINERS: Final = 4096
-"""Of all pods that a claim's plan asks for, with different uses of claims, and with their claims."""
+_MOST_USES: Final = 4096
+"""Of claims by containers, in all pods that a claim's plan asks for, with those containers and the pods' claims."""
 _FORBIDDEN = 403
 """Status for what the driver's role does not allow: clusters without cores need no right to read pods."""
 _MAY_READ_PODS = (
@@ -126,12 +127,13 @@ class Preparer:
         self._allowed = True
         self._status = status
         self._sleep = sleep
+        self._turns = NamespaceTurns()
         self._large = runtime.lock()
         """Of who reads a large object."""
 
     def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices visible to its containers. DriverError says why not."""
-        with self._operations.measured("prepare"):
+        with self._operations.measured("prepare"), self._turns.turn(claim.namespace):
             prepared = self._prepared(claim, deadline)
         log.info("prepared claim %s: %s", claim, ", ".join(device.device for device in prepared.devices))
         return [
@@ -189,9 +191,9 @@ class Preparer:
             known.consumers[other.uid] = self._users_now(other, deadline)
         for pod in needs.pods:
             known.pods[pod.uid] = self._pod(namespace, pod, deadline, optional=needs.optional)
-            if sum(map(_size, known.pods.values())) > _MOST_CONTAINERS:
+            if sum(map(_size, known.pods.values())) > _MOST_USES:
                 raise PrepareError(
-                    f"its pods have more than {_MOST_CONTAINERS:,} containers that use different claims or requests",
+                    f"its pods' containers use different claims or requests more than {_MOST_USES:,} times",
                     consequence="it is not known what each of its containers uses, so the claim is not prepared",
                     remedy="share the claim between fewer pods, or name fewer requests in their containers",
                     reason="PodNotRead",
@@ -372,7 +374,8 @@ class Preparer:
 
 def _size(pod: Pod) -> int:
     """What is kept of a pod."""
-    return len(pod.spec.containers) + len(pod.spec.init_containers) + len(pod.spec.resource_claims)
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    return len(pod.spec.resource_claims) + sum(1 + len(container.resources.claims) for container in containers)
 
 
 def _chips_needed(claim: PartialResourceClaim) -> frozenset[int] | None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dra_driver.driver.claims.environment import MODE, NODE_ID, SERVER_ID
 from dra_driver.driver.claims.model import DEVICE_PATH, Plan, PlannedDevice
 from dra_driver.driver.device_health import device_health
-from dra_driver.kube.objects.meta import Condition, ObjectMeta, timestamp
+from dra_driver.kube.objects.meta import Condition, timestamp
 from dra_driver.kube.objects.resource import AllocatedDeviceStatus, ReportedClaim
 from dra_driver.neuron.device_status import (
     HEALTHY,
@@ -38,7 +38,6 @@ Entries = tuple[AllocatedDeviceStatus, ...]
 class Refusal:
     """Why a claim is not prepared."""
 
-    claim: ObjectMeta
     devices: tuple[tuple[str, str], ...]
     """Pool and name of those that are allocated to it here."""
     reason: str
@@ -47,7 +46,7 @@ class Refusal:
     @classmethod
     def of(cls, claim: ReportedClaim, node_name: str, error: DriverError) -> Refusal:
         """The refusal of a claim as the API server has it, for the devices in this node's pool."""
-        return cls(claim.metadata, allocated(claim, node_name), error.reason or "NotPrepared", one_line(str(error)))
+        return cls(allocated(claim, node_name), error.reason or "NotPrepared", one_line(str(error)))
 
 
 def allocated(claim: ReportedClaim, node_name: str) -> tuple[tuple[str, str], ...]:

@@ -107,8 +107,11 @@ class ClaimStatusWriter(Target[str, _Wanted, Entries]):
         """A claim was not prepared."""
         refusal = Refusal.of(claim, self._node_name, error)
         if refusal.devices:
+            # Nothing else of its metadata: there may be many that are refused, and each may be as large as objects are.
+            meta = claim.metadata
+            identity = ObjectMeta(name=meta.name, namespace=meta.namespace, uid=meta.uid)
             before = self._refused.get(claim.metadata.uid, -math.inf)
-            self._want(claim.metadata, refusal, max(self._clock(), before + REFUSAL_SECONDS), claim)
+            self._want(identity, refusal, max(self._clock(), before + REFUSAL_SECONDS), claim)
 
     def unprepared(self, claim: ObjectMeta, *, own_pod: bool) -> None:
         """A claim was unprepared, or was never prepared and is not wanted any more.

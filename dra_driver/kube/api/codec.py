@@ -201,7 +201,15 @@ RESOURCE_SLICES: Final = Resource(
 )
 PARTIAL_RESOURCE_CLAIMS: Final = Resource(PartialResourceClaim, "ResourceClaim", "resourceclaims", _GROUP_VERSIONS)
 ALLOCATED_CLAIMS: Final = Resource(AllocatedClaim, "ResourceClaim", "resourceclaims", _GROUP_VERSIONS)
-REPORTED_CLAIMS: Final = Resource(ReportedClaim, "ResourceClaim", "resourceclaims", _GROUP_VERSIONS)
+REPORTED_CLAIMS: Final = Resource(
+    ReportedClaim,
+    "ResourceClaim",
+    "resourceclaims",
+    _GROUP_VERSIONS,
+    lambda claim, _: claim.in_short,
+    None,
+    ReportedClaim,
+)
 DEVICE_TAINT_RULES: Final = Resource(
     DeviceTaintRule,
     "DeviceTaintRule",

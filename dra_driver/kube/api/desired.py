@@ -299,7 +299,7 @@ class DesiredWriter(Generic[K, V, S]):
         with self._lock:
             if self._objects.get(key) is not item or item.due > now or self.worker.stopping:
                 return False  # what was said meanwhile counts
-            value, stored, revision, due = item.value, item.stored, item.revision, item.due
+            value, stored, revision = item.value, item.stored, item.revision
             item.due, item.insists = math.inf, False
         began = self._clock()
         try:
@@ -310,9 +310,9 @@ class DesiredWriter(Generic[K, V, S]):
                 self._outdate(key, item, revision)
             self._target.report_failure(key, error, wait)
             return False
-        except Exception:  # a defect, which the worker reports: its turn comes again after the worker's pause
+        except Exception:  # a defect, which the worker reports: others have their turns before its own comes again
             with self._lock:
-                item.due = min(item.due, due)
+                item.due = min(item.due, self._clock() + item.own.next())
             raise
         with self._lock:
             slow = self._after_success(item, value, outcome, began)

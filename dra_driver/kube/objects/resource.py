@@ -428,10 +428,27 @@ class PartialResourceClaim(ApiObject, frozen=True):
     status: PartialResourceClaimStatus = PartialResourceClaimStatus()
 
 
+POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
+"""Annotation of a claim made from a template: what the pod calls it (k8s.io/api, ``resource/v1/types.go``)."""
+EXTENDED_RESOURCE_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
+"""Annotation of a claim that the scheduler made for the extended resources in a pod's limits (Kubernetes,
+``staging/src/k8s.io/api/resource/v1/types.go``)."""
+
+
 class ReportedClaim(PartialResourceClaim, frozen=True):
     """The same with what drivers say of its devices, up to 10 KiB each: for one claim at a time."""
 
     status: ResourceClaimStatus = ResourceClaimStatus()
+
+    @property
+    def in_short(self) -> ReportedClaim:
+        """The claim without what tenants write as they like into its metadata: it is kept while it is prepared."""
+        meta = self.metadata
+        read = (POD_CLAIM, EXTENDED_RESOURCE_CLAIM)
+        annotations = {key: value for key, value in meta.annotations.items() if key in read}
+        owners = tuple(owner for owner in meta.owner_references if owner.controller)
+        short = ObjectMeta(meta.name, "", meta.namespace, meta.uid, meta.resource_version, {}, annotations, owners)
+        return ReportedClaim(short, self.status)
 
 
 class ResourceClaim(ReportedClaim, frozen=True):

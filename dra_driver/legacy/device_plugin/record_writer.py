@@ -22,12 +22,13 @@ WAITS: Final = Waits(
     server=lambda: Backoff(first=1.0, cap=10.0),
     # All that a pod may have is reserved until it has its record, so that these waits, too, are short.
     namespace=lambda: Backoff(first=10.0, cap=60.0),
+    pace=lambda: Backoff(first=1.0, cap=60.0, free=5),
 )
 
 log = logging.getLogger(__name__)
 
 
-class RecordWriter(Target[str, None, None]):
+class RecordWriter(Target[str, Record, None]):
     """Writes the records of pods, by UID.
 
     Args:
@@ -47,31 +48,38 @@ class RecordWriter(Target[str, None, None]):
         self._records: Mapping[str, Record] = {}
         self._trouble: dict[str, str] = {}
         """Why the record of a pod was not written; of those in ``_records``."""
-        self._writer: DesiredWriter[str, None, None] = DesiredWriter(
+        self._writer: DesiredWriter[str, Record, None] = DesiredWriter(
             "recording what pods have", self, WAITS, clock=clock
         )
         self.worker = self._writer.worker
 
     def want(self, records: Iterable[Record]) -> None:
         """These records are missing now, and no others. Returns at once; one thread may call it."""
-        former = self._records
         self._records = {record.pod.uid: record for record in records}
-        for uid in {*former, *list(self._trouble)} - self._records.keys():
-            self._writer.forget(uid)
+        living = {pod.metadata.uid for pod in self._pods()}
+        for uid, _, _ in self._writer.objects():
+            if uid in self._records:
+                continue
             self._trouble.pop(uid, None)
+            # How often a pod's record was written is remembered for as long as it lives: somebody may take it out again
+            # and again.
+            if uid in living:
+                self._writer.rest(uid)
+            else:
+                self._writer.forget(uid)
         for uid, record in self._records.items():
-            self._writer.want(uid, None, namespace=record.pod.namespace)
+            self._writer.want(uid, record, namespace=record.pod.namespace)
 
     # Worker thread
 
-    def reconcile(self, key: str, value: None, stored: None) -> Outcome[None]:
+    def reconcile(self, key: str, value: Record, stored: None) -> Outcome[None]:
         """See ``Target``."""
-        del value, stored
-        record = self._records.get(key)
-        if record is not None and not self._is_outdated(record):
-            self._write(record)
+        del stored
+        wrote = key in self._records and not self._is_outdated(value)
+        if wrote:
+            self._write(value)
         self._trouble.pop(key, None)
-        return Outcome(over=True)
+        return Outcome(wrote=wrote)
 
     def report_failure(self, key: str, error: DriverError, wait: float) -> None:
         """A failure is logged once for as long as it stays the same."""

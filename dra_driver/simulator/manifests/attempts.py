@@ -8,11 +8,11 @@ from difflib import get_close_matches
 
 import msgspec
 
-from dra_driver.driver.claims.numbering import EXTENDED_RESOURCE_CLAIM
 from dra_driver.kube.documents import ManifestError, Origin
 from dra_driver.kube.objects.core import Container
 from dra_driver.kube.objects.meta import ObjectMeta, OwnerReference
 from dra_driver.kube.objects.resource import (
+    EXTENDED_RESOURCE_CLAIM,
     DeviceClaim,
     DeviceClass,
     DeviceRequest,

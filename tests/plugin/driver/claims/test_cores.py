@@ -16,10 +16,9 @@ from msgspec.structs import replace as replace_struct
 
 from dra_driver.driver.claims.cores import claims_of_containers
 from dra_driver.driver.claims.model import NodeFacts
-from dra_driver.driver.claims.numbering import EXTENDED_RESOURCE_CLAIM
 from dra_driver.kube.api.errors import Unreachable
 from dra_driver.kube.objects.core import ClaimingPod, Pod
-from dra_driver.kube.objects.resource import ResourceClaim
+from dra_driver.kube.objects.resource import EXTENDED_RESOURCE_CLAIM, ResourceClaim
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 from tests.builders.agent import NODE, World, agent
@@ -438,9 +437,15 @@ def test_a_pod_in_short_tells_the_same_of_claims(main: list[Any], init: list[Any
     assert len(list(claims_of_containers(short))) <= 2 * (len(uses(whole)) + len(set(mapped)))
 
 
-def test_of_pods_with_too_many_different_containers_the_claim_is_refused(node: Node, api: ApiServer) -> None:
+@pytest.mark.parametrize(("containers", "uses"), [(5000, 1), (2, 2500)])
+def test_of_pods_that_use_too_many_different_claims_the_claim_is_refused(
+    node: Node, api: ApiServer, containers: int, uses: int
+) -> None:
     item = api.put(claim(1, [result("neuron-core-5-0"), result("neuron-core-6-0", request="other")], pods=["a"]))
-    many = [{"name": f"c{at}", "resources": {"claims": [{"name": "c", "request": str(at)}]}} for at in range(5000)]
+    many = [
+        {"name": f"c{at}", "resources": {"claims": [{"name": "c", "request": f"{at}-{use}"} for use in range(uses)]}}
+        for at in range(containers)
+    ]
     named = [{"name": "c", "resourceClaimName": item.metadata.name}]
     meta = {"name": "a", "namespace": "default", "uid": "a"}
     api.pods["a"] = msgspec.convert(

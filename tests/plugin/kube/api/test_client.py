@@ -24,7 +24,7 @@ from dra_driver.kube.api.codec import PARTIAL_RESOURCE_CLAIMS
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.kube.api.resources import Collection, ResourceApi
 from dra_driver.kube.objects.meta import ObjectMeta
-from dra_driver.kube.objects.resource import Device, DeviceAttribute, ResourceSlice
+from dra_driver.kube.objects.resource import EXTENDED_RESOURCE_CLAIM, POD_CLAIM, Device, DeviceAttribute, ResourceSlice
 from dra_driver.util.errors import DriverError
 from tests.doubles.apiserver.server import ApiServer
 from tests.golden import golden, golden_error
@@ -47,6 +47,18 @@ def api(server: ApiServer) -> ResourceApi:
 
 def one_slice(count: int = 1) -> ResourceSlice:
     return pool([Device(f"neuron-device-{i}") for i in range(count)], "node-a", "node-uid")[0]
+
+
+def test_of_a_claims_metadata_only_what_is_read_is_kept(server: ApiServer, api: ResourceApi) -> None:
+    owners = [{"apiVersion": "v1", "kind": "Pod", "name": f"p{number}", "uid": f"u{number}"} for number in range(3)]
+    owners[1]["controller"] = True  # type: ignore[assignment]
+    annotations = {"a": "b", POD_CLAIM: "c", EXTENDED_RESOURCE_CLAIM: "true"}
+    stored = server.store.get("resourceclaims", "ns/claim")
+    stored["metadata"] |= {"labels": {"a": "b"}, "annotations": annotations, "ownerReferences": owners}
+    server.store.update("resourceclaims", "ns/claim", stored)
+    meta = api.get_claim("ns", "claim").metadata
+    assert (meta.labels, meta.annotations) == ({}, {POD_CLAIM: "c", EXTENDED_RESOURCE_CLAIM: "true"})
+    assert [owner.uid for owner in meta.owner_references] == ["u1"]
 
 
 def test_reads_a_claim_and_a_node(api: ResourceApi) -> None:

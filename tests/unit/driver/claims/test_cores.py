@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from dra_driver.driver.claims.checkpoint import decoded, encoded
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document, shown_in
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
-from dra_driver.driver.claims.numbering import EXTENDED_RESOURCE_CLAIM
 from dra_driver.driver.claims.planner import refreshed
 from dra_driver.kube.objects.core import Pod
-from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, ResourceClaim
+from dra_driver.kube.objects.resource import EXTENDED_RESOURCE_CLAIM, DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.legacy.annotations import ContainerShare
 from dra_driver.legacy.device_plugin.devices import AnswerSettings, answer, offer
 from dra_driver.legacy.rules import NeuronResource

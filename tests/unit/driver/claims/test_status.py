@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -280,6 +281,21 @@ def test_a_refusal_is_written_when_its_word_changes_and_at_most_once_a_minute() 
     writer.prepared(PLAN, api.claims["claim-1"])
     writer.round()
     assert api.words[-1] == "Prepared"
+
+
+def test_of_a_refused_claim_nothing_is_kept_that_its_tenant_wrote() -> None:
+    api = Api(ITEM)
+    writer = Rounds(api)
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            labels = {f"{number}-{label}": "" for label in range(5_000)}
+            item = claim(number, [4])
+            writer.refused(changed(item, metadata=changed(item.metadata, labels=labels)), refused("DeviceInUse"))
+        del item, labels
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_comes_while_the_state_before_is_written_is_written_too() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from functools import partial
@@ -218,8 +219,25 @@ def test_an_object_whose_turn_ends_with_a_defect_has_another_one() -> None:
     server.want("a1", "x")
     with pytest.raises(RuntimeError):
         server.writer.round()
+    server.now += 60.0
     server.writer.round()
     assert server.texts == {"a1": "x"}
+
+
+def test_a_defect_in_the_turn_of_one_object_keeps_no_other_from_its_turn() -> None:
+    class Defective(Texts):
+        def reconcile(self, key: str, value: str, stored: str | None) -> Outcome[str]:
+            if key == "a1":
+                raise RuntimeError("on purpose")
+            return super().reconcile(key, value, stored)
+
+    server = Defective()
+    for name in ("a1", "a2", "b1"):
+        server.want(name, "x")
+    for _ in range(3):
+        with contextlib.suppress(RuntimeError):
+            server.writer.round()
+    assert server.texts == {"a2": "x", "b1": "x"}
 
 
 NAMES = st.sampled_from(["a1", "a2", "b1"])

@@ -101,6 +101,22 @@ def test_a_record_of_a_pod_that_has_changed_since_is_not_written() -> None:
     assert bench.round(3600) == []
 
 
+def test_a_record_that_somebody_takes_out_again_and_again_is_written_ever_more_rarely() -> None:
+    bench = Bench()
+    item = record("default", "p")
+    writes = 0
+    for number in range(2000):
+        annotations = dict(item.annotations) | {"of-theirs": str(number % 3)}
+        bench.pods = [watched(item.pod)]
+        bench.writer.want([replace(item, annotations=annotations)])
+        writes += len(bench.round())
+        bench.writer.want([])
+        bench.round(0.05)
+    assert writes < 15, "in 100 s"
+    bench.writer.want([item])
+    assert bench.round(60.0) == ["default/p"]
+
+
 def test_trouble_is_said_once_and_kept_only_of_pods_that_still_wait(caplog: pytest.LogCaptureFixture) -> None:
     def refuse(item: Record) -> None:
         raise DriverError("not allowed to patch pods " + str(item.pod) * size)
