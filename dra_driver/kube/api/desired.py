@@ -308,6 +308,8 @@ class DesiredWriter(Generic[K, V, S]):
             with self._lock:
                 wait = self._after_error(item, error, revision, began)
                 self._outdate(key, item, revision)
+                if not (isinstance(error, ApiError) and 400 <= error.status < 500):
+                    item.stored = None  # the write may have taken effect all the same
             self._target.report_failure(key, error, wait)
             return False
         except Exception:  # a defect, which the worker reports: others have their turns before its own comes again

@@ -207,6 +207,8 @@ class Api(ResourceApi):
         self.applied: list[tuple[str, Sequence[AllocatedDeviceStatus]]] = []
         self.meanwhile: Callable[[], None] = lambda: None
         """What happens while entries are applied."""
+        self.lost: list[DriverError] = []
+        """What the next writes are answered with that take effect."""
 
     def get_claim(self, namespace: str, name: str, *, timeout: float = 10.0, most: int = 0) -> ReportedClaim:
         self.asked += 1
@@ -226,6 +228,8 @@ class Api(ResourceApi):
         self.applied.append((claim.name, devices))
         others = tuple(entry for entry in stored.status.devices if entry.driver != "neuron.aws.com")
         self.claims[claim.name] = changed(stored, status=changed(stored.status, devices=(*others, *devices)))
+        if self.lost:
+            raise self.lost.pop()
 
     def _fail(self) -> None:
         if self.trouble:
@@ -403,6 +407,24 @@ def test_health_is_written_as_rarely_as_slices() -> None:
     assert api.applied[-1][1][0].conditions[1].status == "True"
 
 
+@pytest.mark.parametrize("error", [Unreachable("no answer"), ApiError("no", status=500), DriverError("not understood")])
+def test_a_write_that_takes_effect_and_fails_is_not_taken_for_one_that_did_not(error: DriverError) -> None:
+    api = Api(ITEM)
+    writer = Rounds(api)
+    writer.prepared(PLAN, ITEM)
+    writer.round()
+    writer.health = well(chip4="hbm-repairable")
+    writer.health_changed()
+    api.lost = [error]
+    writer.round(15)
+    assert len(api.applied) == 2
+    writer.health = well()  # before it is tried again
+    writer.health_changed()
+    for _ in range(4):
+        writer.round(600)
+    assert api.claims["claim-1"].status.devices[0].conditions[1].message == ""
+
+
 def test_an_api_server_in_trouble_is_asked_ever_more_rarely_and_nothing_is_lost() -> None:
     api = Api(ITEM, claim(2, [5]))
     writer = Rounds(api)
@@ -413,7 +435,7 @@ def test_an_api_server_in_trouble_is_asked_ever_more_rarely_and_nothing_is_lost(
     while len(api.applied) < 2:
         waits.append(writer.round())
         writer.now += waits[-1] if len(api.applied) < 2 else 0
-    assert api.asked == 3 + 2
+    assert api.asked == 3 + 2 + 1, "once it is read again, since an answer was missing"
     assert waits[2] >= 89
 
 

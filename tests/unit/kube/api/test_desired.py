@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.kube.api.desired import DesiredWriter, Outcome, Target, Waits
@@ -40,6 +40,8 @@ class Texts(Target[str, str, str]):
         self.writes: list[tuple[float, str, str]] = []
         self.errors: dict[str, ApiError] = {}
         """By name, or by namespace with a slash."""
+        self.lost: dict[str, DriverError] = {}
+        """What is answered to a write that takes effect, by name."""
         self.slow: dict[str, float] = {}
         """Seconds that a write takes, by namespace."""
         self.meanwhile: Callable[[], None] = lambda: None
@@ -61,10 +63,12 @@ class Texts(Target[str, str, str]):
             raise error
         self.texts[key] = value
         self.writes.append((self.now, key, value))
+        if error := self.lost.get(key):
+            raise error
         return Outcome(value, wrote=True)
 
     def report_failure(self, key: str, error: DriverError, wait: float) -> None:
-        assert self.errors
+        assert self.errors or self.lost
         assert wait >= 0
 
     def follow(self, name: str) -> None:
@@ -245,6 +249,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("want"), NAMES, st.sampled_from("xyz")),
     st.tuples(st.just("theirs"), NAMES, st.sampled_from("xyz")),
     st.tuples(st.just("error"), NAMES, st.sampled_from([FULL, DENIED, AWAY])),
+    st.tuples(st.just("lost"), NAMES, st.sampled_from([FULL, AWAY, DriverError("not understood")])),
     st.tuples(st.just("slow"), NAMES, st.sampled_from([0.5, 5.0])),
     st.tuples(st.just("well"), NAMES, st.none()),
     st.tuples(st.just("said meanwhile"), NAMES, st.sampled_from("xyz")),
@@ -254,6 +259,10 @@ EVENTS = st.one_of(
 
 
 @given(st.lists(EVENTS, max_size=25))
+@example(
+    [("want", "a1", "x"), ("time", "a1", 3.0), ("lost", "a1", AWAY), ("want", "a1", "y"), ("time", "a1", 3.0)]
+    + [("want", "a1", "x")]
+)
 @settings(max_examples=examples(400))
 def test_in_the_end_everything_is_as_it_was_wanted_last_and_nothing_is_written_again(
     events: list[tuple[str, str, object]],
@@ -273,11 +282,15 @@ def test_in_the_end_everything_is_as_it_was_wanted_last_and_nothing_is_written_a
         elif what == "error":
             assert isinstance(value, ApiError)
             server.errors[name] = value
+        elif what == "lost":
+            assert isinstance(value, DriverError)
+            server.lost[name] = value
         elif what == "slow":
             assert isinstance(value, float)
             server.slow[name[0]] = value
         elif what == "well":
             server.errors.clear()
+            server.lost.clear()
             server.slow.clear()
         elif what == "said meanwhile":
             server.meanwhile = partial(want, name, str(value))
@@ -288,6 +301,7 @@ def test_in_the_end_everything_is_as_it_was_wanted_last_and_nothing_is_written_a
             assert isinstance(value, float)
             server.pass_time(value)
     server.errors.clear()
+    server.lost.clear()
     server.slow.clear()
     server.pass_time(200.0)
     assert {name: server.texts[name] for name in wanted} == wanted
