@@ -300,7 +300,7 @@ def _results(allocation: Report, *, wide: bool) -> Iterator[str]:
     from dra_driver.simulator.explain.findings import named
 
     found: dict[tuple[str, str, str, bool], list[str]] = {}
-    for result in allocation["devices"]["results"]:
+    for result in allocation["devices"].get("results", ()):
         key = (result["request"], result["driver"], result["pool"], result.get("adminAccess", False))
         found.setdefault(key, []).append(result["device"])
     for (request, driver, pool, admin), devices in found.items():

@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import escaped
 
 Path = Sequence[str | int]
 """Keys and list indexes, from the top of an object."""
@@ -79,7 +80,7 @@ class Origin:
         line = self._line((*self.path, *path))
         where = f"{self.file}:{line}" if line else self.file
         parts = [part for part in (self.subject, written((*self.path, *path))) if part]
-        return f"{where}: {': '.join([*parts, what])}"
+        return f"{where}: {': '.join([*map(escaped, parts), what])}"
 
     def _line(self, path: Path) -> int:
         """Line number from 1 of the deepest existing part of the path; 0 if it cannot be determined."""

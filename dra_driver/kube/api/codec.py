@@ -195,7 +195,15 @@ def _empty(value: object) -> bool:
 _GROUP_VERSIONS: Final = tuple(f"{GROUP}/{version}" for version in VERSIONS)
 
 NODES: Final = Resource(Node, "Node", "nodes", ("v1",))
-PARTIAL_NODES: Final = Resource(PartialNode, "Node", "nodes", ("v1",), in_short, None, PartialNode)
+
+
+def partial_nodes(*annotations: str) -> Resource[PartialNode]:
+    """Nodes as far as any kubelet makes them, with these annotations where they have them."""
+    return Resource(
+        PartialNode, "Node", "nodes", ("v1",), lambda node, _: in_short(node, annotations), None, PartialNode
+    )
+
+
 RESOURCE_SLICES: Final = Resource(
     ResourceSlice, "ResourceSlice", "resourceslices", _GROUP_VERSIONS, decode_slice, encode_slice
 )

@@ -7,22 +7,26 @@ each with its own grace period.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
-
-from msgspec.structs import replace
 
 from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
 from dra_driver.kube.api.codec import PODS
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.objects.core import Pod
+from dra_driver.kube.objects.meta import ObjectMeta
+from dra_driver.util import runtime
 from dra_driver.util.text import one_line
 from dra_driver.util.worker import MAX_ROUND_SECONDS
 
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of the pods that stand for kubelet's static pods."""
+EVICT_SECONDS: Final = 10.0
+"""For the evictions of a node at once: other nodes wait meanwhile."""
+TROUBLE_SECONDS: Final = 60.0
+"""For so long, no other pod of a namespace is asked for after trouble there."""
 _ENDED: Final = ("Succeeded", "Failed")
 
 
@@ -46,7 +50,8 @@ def to_leave(pods: Iterable[Pod]) -> list[Pod]:
 def _in_short(pod: Pod) -> Pod | None:
     """A pod that must leave: which one it is. What else it says, its users have written."""
     meta = pod.metadata
-    return None if _stays(pod) else Pod(replace(meta, labels={}, annotations={}, finalizers=()))
+    short = ObjectMeta(meta.name, namespace=meta.namespace, uid=meta.uid, deletion_timestamp=meta.deletion_timestamp)
+    return None if _stays(pod) else Pod(short)
 
 
 def _stays(pod: Pod) -> bool:
@@ -68,6 +73,8 @@ class Evictor:
         self._transport = transport
         self._may_act = may_act
         self._well = well
+        self._trouble: dict[str, tuple[float, ApiError]] = {}
+        """By namespace: until when no pod there is asked for, and why."""
 
     def pods(self, node: str) -> list[Pod]:
         """The pods that must leave the node. Raises ApiError if they cannot be listed."""
@@ -75,32 +82,40 @@ class Evictor:
         pods, _ = Collection(self._transport, PODS, selector, timeout=REQUEST_SECONDS).select(_in_short)
         return to_leave(pods)
 
-    def evict(self, pods: Iterable[Pod]) -> list[Left]:
-        """Ask once for the eviction of each pod that must leave; returns those that are still there.
+    def evict(self, pods: Sequence[Pod]) -> list[Left]:
+        """Ask for the eviction of each pod that must leave, while there is time; returns those that are still there.
 
-        After trouble with one pod, such as a webhook that hangs, no other of its namespace is asked for.
+        After trouble with one pod, such as a webhook that hangs, no other of its namespace is asked for until later.
 
         Raises:
             ApiError: the server has trouble with all of them.
         """
         left = []
-        trouble: dict[str, ApiError] = {}
+        began = runtime.monotonic()
+        self._trouble = {namespace: item for namespace, item in self._trouble.items() if item[0] > began}
         answered = False
         for pod in pods:
             namespace, why = pod.metadata.namespace, "it is ending"
-            if pod.metadata.deletion_timestamp is None and namespace not in trouble:
-                self._well(MAX_ROUND_SECONDS)
-                try:
-                    why = self._evict(pod) if self._may_act() else "this replica no longer leads"
-                    answered = True
-                except ApiError as error:
-                    trouble[namespace] = error
-            if namespace in trouble:
-                why = one_line(str(trouble[namespace]), 300)
+            if pod.metadata.deletion_timestamp is None and namespace not in self._trouble:
+                late = runtime.monotonic() - began > EVICT_SECONDS
+                why = "it has not been asked to leave yet" if late else self._ask(pod)
+                answered = answered or namespace not in self._trouble
+            if namespace in self._trouble:
+                why = one_line(str(self._trouble[namespace][1]), 300)
             left.append(Left(f"{namespace}/{pod.metadata.name}", pod.metadata.uid, why))
-        if trouble and not answered:
-            raise next(iter(trouble.values()))
+        troubles = [self._trouble[pod.metadata.namespace][1] for pod in pods if pod.metadata.namespace in self._trouble]
+        if troubles and not answered:
+            raise troubles[0]
         return left
+
+    def _ask(self, pod: Pod) -> str:
+        """Why the pod is still there, after it was asked to leave."""
+        self._well(MAX_ROUND_SECONDS)
+        try:
+            return self._evict(pod) if self._may_act() else "this replica no longer leads"
+        except ApiError as error:
+            self._trouble[pod.metadata.namespace] = runtime.monotonic() + TROUBLE_SECONDS, error
+            return ""
 
     def _evict(self, pod: Pod) -> str:
         """Ask for one eviction; why the pod is still there."""

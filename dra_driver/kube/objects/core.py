@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -126,29 +127,39 @@ class PartialNode(ApiObject, frozen=True):
 MAX_NODE_LABELS: Final = 1000
 MAX_NODE_CONDITIONS: Final = 100
 MAX_CONDITION_CHARACTERS: Final = 4096
-"""Of a message."""
+"""Of a message, and of an annotation."""
+MAX_WORD_CHARACTERS: Final = 1024
+"""Of a condition's type and reason, and of the provider id."""
 
 
-def in_short(node: PartialNode, _: str) -> PartialNode:
+def in_short(node: PartialNode, annotations: Sequence[str] = ()) -> PartialNode:
     """The Node as far as any kubelet makes it: one that somebody has taken over writes a megabyte into its own.
 
-    Taints are all there: who changes some writes all of them.
+    Taints are all there: who changes some writes all of them. ``annotations``: those that are read, by name.
     """
-    labels, conditions = node.metadata.labels, node.status.conditions
-    return msgspec.structs.replace(
-        node,
-        metadata=msgspec.structs.replace(
-            node.metadata,
+    meta, labels = node.metadata, node.metadata.labels
+    return PartialNode(
+        msgspec.structs.replace(
+            meta,
             labels=dict(islice(labels.items(), MAX_NODE_LABELS)) if len(labels) > MAX_NODE_LABELS else labels,
+            annotations={
+                key: value[:MAX_CONDITION_CHARACTERS] for key, value in meta.annotations.items() if key in annotations
+            },
             owner_references=(),
             finalizers=(),
         ),
-        status=PartialNodeStatus(
-            tuple(
-                msgspec.structs.replace(condition, message=condition.message[:MAX_CONDITION_CHARACTERS])
-                for condition in conditions[:MAX_NODE_CONDITIONS]
-            )
-        ),
+        msgspec.structs.replace(node.spec, provider_id=node.spec.provider_id[:MAX_WORD_CHARACTERS]),
+        PartialNodeStatus(tuple(map(_condition_in_short, node.status.conditions[:MAX_NODE_CONDITIONS]))),
+    )
+
+
+def _condition_in_short(condition: Condition) -> Condition:
+    return msgspec.structs.replace(
+        condition,
+        type=condition.type[:MAX_WORD_CHARACTERS],
+        reason=condition.reason[:MAX_WORD_CHARACTERS],
+        message=condition.message[:MAX_CONDITION_CHARACTERS],
+        last_transition_time=(condition.last_transition_time or "")[:MAX_WORD_CHARACTERS] or None,
     )
 
 

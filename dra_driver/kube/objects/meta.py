@@ -64,10 +64,13 @@ class Condition(ApiObject, frozen=True):
 
 
 def seconds(text: str | None) -> float | None:
-    """An RFC 3339 timestamp as seconds since the epoch; None for anything else."""
+    """An RFC 3339 timestamp as seconds since the epoch; None for anything else, and what ``timestamp`` cannot write.
+
+    In UTC, the year 9999 may be 10000, and 1 be 0.
+    """
     try:
         moment = datetime.fromisoformat(text or "")
-        return moment.timestamp() if moment.tzinfo else None
+        return moment.astimezone(UTC).timestamp() if moment.tzinfo else None
     except (ValueError, OverflowError):
         return None
 

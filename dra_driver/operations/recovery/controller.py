@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
-from dra_driver.kube.api.codec import PARTIAL_NODES
+from dra_driver.kube.api.codec import partial_nodes
 from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.events import EventRecorder
@@ -31,7 +31,7 @@ from dra_driver.operations.recovery.aws import Aws
 from dra_driver.operations.recovery.decide import ON_MACHINES, Action, Kind, after_hook, decide, disputes, drain_is_long
 from dra_driver.operations.recovery.hook import Hook
 from dra_driver.operations.recovery.instances import Hostnames, contradiction, doubts, instance_of, names_instance
-from dra_driver.operations.recovery.nodes import NeuronNode, Sightings, clearing, marking, view
+from dra_driver.operations.recovery.nodes import MARK, NeuronNode, Sightings, clearing, marking, view
 from dra_driver.operations.recovery.policy import Policy
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations, Sample
@@ -123,8 +123,8 @@ class Recovery(Term):
         self._settings = settings
         self._numbers = numbers
         self._aws = aws
-        self._informer = Informer("nodes", Collection(transport, PARTIAL_NODES), self._wake.set)
-        self._nodes = Collection(transport, PARTIAL_NODES, timeout=REQUEST_SECONDS)
+        self._informer = Informer("nodes", Collection(transport, partial_nodes(MARK)), self._wake.set)
+        self._nodes = Collection(transport, partial_nodes(MARK), timeout=REQUEST_SECONDS)
         self._evictor = Evictor(transport, may_act, well)
         self._recorder = EventRecorder(transport, NAME)
         self._sightings = Sightings()
@@ -206,8 +206,9 @@ class Recovery(Term):
     def _carry_out(self, actions: Iterable[Action]) -> None:
         """What fails for one node does not keep the others waiting."""
         failure: DriverError | None = None
-        # The hook may take a minute for each node, and all else rests on what was seen of several nodes.
-        for action in sorted(actions, key=lambda action: action.kind == "hook"):
+        # The hook may take a minute for each node, and all else rests on what was seen of several nodes. Evictions take
+        # their time, too.
+        for action in sorted(actions, key=lambda action: {"drain": 1, "hook": 2}.get(action.kind, 0)):
             if not self._may_act():
                 return
             if action.node.uid in self._refused:
@@ -307,7 +308,9 @@ class Recovery(Term):
             drain.pods & present if drain_is_long(action.node, self._settings.policy, self._clock()) else present
         )
         try:
-            left = [pod for pod in self._evictor.evict(on_node) if pod.uid in drain.pods]
+            # First those that are waited for: there may be no time for the others.
+            in_turn = sorted(on_node, key=lambda pod: pod.metadata.uid not in drain.pods)
+            left = [pod for pod in self._evictor.evict(in_turn) if pod.uid in drain.pods]
         except ApiError as error:
             if drain.pods:
                 raise

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -66,7 +66,7 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     """What was requested."""
     hook_done: int = 0
     """When the hook for this request succeeded."""
-    hook_tries: int = 0
+    hook_tries: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)] = 0
     hook_next: int = 0
     """Not again before this."""
     replaced: int = 0

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
-from dra_driver.kube.api.codec import ALLOCATED_CLAIMS, PARTIAL_NODES
+from dra_driver.kube.api.codec import ALLOCATED_CLAIMS, partial_nodes
 from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.events import EventRecorder
@@ -162,7 +162,7 @@ class Placer(Term):
     ) -> None:
         super().__init__(may_act, well, min(LOOK_SECONDS, rules.timeout / 5), clock)
         self._rules = rules
-        self._nodes = Informer("nodes", Collection(transport, PARTIAL_NODES), self._wake.set, of_a_server)
+        self._nodes = Informer("nodes", Collection(transport, partial_nodes()), self._wake.set, of_a_server)
         drivers = (("fieldSelector", f"spec.driver={DRIVER_NAME}"),)
         self._offers = Informer("slices", Collection(transport, OFFERS, drivers), self._wake.set, of_its_node)
         self._claims = Informer("claims", Collection(transport, ALLOCATED_CLAIMS), self._wake.set, has_our_devices)

@@ -83,3 +83,8 @@ def test_documents_before_one_that_is_no_yaml_have_lines() -> None:
     origin = Origin("a", "x: 1\ny: 2\n---\n{")
     assert origin.told(("y",), "no") == "a:2: y: no"
     assert Origin("a", origin.text, document=1).told(("y",), "no") == "a: y: no"
+
+
+def test_a_name_of_several_lines_makes_no_line_of_its_own() -> None:
+    origin = Origin("f.yaml", "kind: Pod", 0).at((), "Pod a\nerror: b")
+    assert "\n" not in origin.told((), "it is wrong")

@@ -14,7 +14,7 @@ import pytest
 
 from dra_driver.kube.api import resources
 from dra_driver.kube.api.client import MAX_OBJECT_BYTES
-from dra_driver.kube.api.codec import ALLOCATED_CLAIMS, PARTIAL_NODES
+from dra_driver.kube.api.codec import ALLOCATED_CLAIMS, partial_nodes
 from dra_driver.kube.api.errors import ApiError, TooLarge
 from dra_driver.kube.api.resources import PAGE, Collection
 from dra_driver.kube.api.watch import Informer
@@ -257,7 +257,7 @@ def test_an_informer_is_alive_while_it_lists_page_after_page(server: ApiServer) 
             go_on.wait(0.05)
 
     server.before_page = before
-    nodes = Collection(server.transport(), PARTIAL_NODES)
+    nodes = Collection(server.transport(), partial_nodes())
     informer = Informer("nodes", nodes, lambda: None, lambda node: node.metadata.labels["wanted"] == "1")
     informer.start()
     try:

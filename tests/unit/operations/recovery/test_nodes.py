@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dra_driver.kube.objects.core import PartialNode
 from dra_driver.kube.objects.meta import timestamp
 from dra_driver.neuron.names import SERVER_2, SERVER_4, SERVER_MODE
+from dra_driver.operations.recovery.decide import after_hook
 from dra_driver.operations.recovery.instances import Instance, instance_of
 from dra_driver.operations.recovery.nodes import (
     MARK,
@@ -136,6 +137,12 @@ MARKS = st.builds(
 @given(MARKS)
 def test_a_mark_is_read_as_it_was_written(mark: Mark) -> None:
     assert decode_mark(encode_mark(mark)) == mark
+
+
+def test_no_number_of_tries_is_too_large_to_wait_for() -> None:
+    for tries in ("-1" + "0" * 400, "1" + "0" * 400, str(1 << 53)):
+        mark = decode_mark(f'{{"fault":"heartbeat-stalled","node":"a","began":1,"hookTries":{tries}}}')
+        assert mark is None or after_hook(mark, succeeded=False, now=NOW)
 
 
 @given(st.text() | st.binary().map(lambda found: found.decode("latin-1")))

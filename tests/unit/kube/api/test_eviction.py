@@ -1,0 +1,75 @@
+"""Pods of a node are asked to leave while there is time: other nodes wait meanwhile."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dra_driver.kube.api import eviction
+from dra_driver.kube.api.errors import ApiError, Unreachable
+from dra_driver.kube.api.eviction import EVICT_SECONDS, TROUBLE_SECONDS, Evictor
+from dra_driver.kube.objects.core import Pod
+from dra_driver.kube.objects.meta import ObjectMeta
+from tests.golden import golden
+
+HANG_SECONDS = 3.0
+
+
+class Api:
+    """Webhooks of all namespaces but one hang."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.asked: list[str] = []
+
+    def request(self, _method: str, path: str, **_: Any) -> None:
+        namespace = path.split("/")[4]
+        self.asked.append(namespace)
+        if namespace != "good":
+            self.now += HANG_SECONDS
+            raise Unreachable("no answer in time")
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Api:
+    server = Api()
+    monkeypatch.setattr(eviction, "runtime", SimpleNamespace(monotonic=lambda: server.now))
+    return server
+
+
+def evictor(api: Api) -> Evictor:
+    return Evictor(api, lambda: True, lambda _: None)  # type: ignore[arg-type]
+
+
+def pod(namespace: str, name: str = "p") -> Pod:
+    return Pod(ObjectMeta(name, namespace=namespace, uid=f"{namespace}/{name}"))
+
+
+def test_namespaces_where_evictions_hang_take_a_bounded_time_and_keep_no_other_from_its_turn(api: Api) -> None:
+    some = evictor(api)
+    pods = [*(pod(f"bad-{number:02}") for number in range(15)), pod("good")]
+    turns = 0
+    while "good" not in api.asked:
+        began = api.now
+        left = some.evict(pods)
+        assert api.now - began <= EVICT_SECONDS + HANG_SECONDS
+        assert len(left) == len(pods)
+        turns += 1
+        if turns == 1:
+            golden(left[-1].why)
+    assert turns < 6
+    assert len(api.asked) == 16, "none was asked twice"
+    before = api.now
+    some.evict(pods)
+    assert api.now == before, "nor is soon after"
+    api.now += TROUBLE_SECONDS + 1
+    some.evict([pod("bad-00"), pod("good")])
+    assert api.asked[-2:] == ["bad-00", "good"]
+
+
+def test_an_api_server_that_does_not_answer_is_an_error(api: Api) -> None:
+    with pytest.raises(ApiError):
+        evictor(api).evict([pod("bad-00"), pod("bad-00", "q")])
+    assert api.asked == ["bad-00"]
