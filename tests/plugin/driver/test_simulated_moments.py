@@ -175,6 +175,33 @@ def test_an_instance_that_serves_again_knows_what_the_next_one_prepared_before_i
     assert other.running
 
 
+def test_a_chip_is_given_to_no_claim_while_another_has_a_core_of_it() -> None:
+    with node_of(CORES, "core") as node:
+        begin(node)
+        pod = node.allocate("neuron-core-0-0")
+        node.pass_time(3.0)
+        other = node.allocate("neuron-device-0")  # as a scheduler does that has not seen the setting yet
+        node.pass_time(10.0)
+        assert (pod.running, other.running) == (True, False)
+        pod.ending = True
+        node.pass_time(60.0)
+        assert other.running
+
+
+def test_a_claim_whose_files_are_removed_keeps_its_chips(node: Node) -> None:
+    begin(node)
+    pod = node.allocate("neuron-device-0")
+    node.pass_time(3.0)
+    for file in (*node.checkpoint_files(), *node.cdi.glob("*.json")):
+        file.unlink()
+    stops_at_request(node, REPAIR, "GET", "/resourceclaims", answered=False)
+    node.pass_time(65.0)
+    assert REPAIR in node.scheduler.held, "it asks whether there is still such a claim"
+    other = node.allocate("neuron-device-0")
+    node.pass_time(10.0)
+    assert (pod.running, other.running) == (True, False)
+
+
 def test_schedulers_have_time_to_see_a_taint_however_long_its_write_takes() -> None:
     with node_of(CORES, "chip") as node:
         begin(node)
