@@ -6,9 +6,9 @@ It is a sum of parts, so that an error in one of them leaves the others right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Final
 
 from dra_driver.driver.claims.model import NodeFacts
@@ -35,8 +35,8 @@ from dra_driver.util.errors import DriverError
 
 HEALTH_PATIENCE: Final = 3.0
 """Seconds that the first publication waits, after the first scan, for what is wrong with the chips."""
-DEVICE_HEALTH: Final = "device health"
-"""The part of a decision that kubelet is told."""
+CONDITIONS, LABELS, OFFER, DEVICE_HEALTH = PARTS = ("conditions", "labels", "offer", "device health")
+"""Parts of a decision, for people. The last one is told to kubelet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +130,24 @@ class Memory:
 def decide(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> tuple[Wanted, Memory]:
     """What is wanted now, and what has to be known at the next decision. A part that raises keeps its last values."""
     failures: dict[str, Exception] = {}
-    for name, part in PARTS.items():
-        try:
-            memory = part(snapshot, memory, settings)
-        except Exception as error:  # noqa: BLE001 # raised by the loop, which reports it
-            failures[name] = error
+    with _part(CONDITIONS, failures):
+        memory = _with_conditions(snapshot, memory)
+    with _part(LABELS, failures):
+        memory = _with_labels(snapshot, memory, settings)
+    with _part(OFFER, failures):
+        memory = _with_offer(snapshot, memory, settings)
+    with _part(DEVICE_HEALTH, failures):  # of what is offered, too
+        memory = _with_device_health(snapshot, memory, settings)
     wanted = replace(memory.wanted, failures=failures)
     return wanted, replace(memory, wanted=wanted)
 
 
-def _conditions(snapshot: NodeSnapshot, memory: Memory, _: DriverSettings) -> Memory:
+def _with_conditions(snapshot: NodeSnapshot, memory: Memory) -> Memory:
     health = snapshot.health if snapshot.health_decided else NodeHealth()
     return _with(memory, health=health, kubelet_problem=snapshot.kubelet_problem)
 
 
-def _labels(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> Memory:
+def _with_labels(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> Memory:
     if snapshot.inventory is None:
         return memory
     # If turned off, the labels are removed: an outdated id would lead pods to the wrong server.
@@ -152,7 +155,7 @@ def _labels(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) ->
     return _with(memory, labels=labels, present=chips_present(snapshot.inventory))
 
 
-def _offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> Memory:
+def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> Memory:
     partitions, label_problem = _partitions(snapshot, settings)
     memory = _with(memory, label_problem=label_problem)
     inventory = snapshot.inventory
@@ -195,7 +198,7 @@ def _offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> 
     return Memory(wanted, first_scan, whole if published else memory.whole, lost, had_cores)
 
 
-def _device_health(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> Memory:
+def _with_device_health(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> Memory:
     inventory, offered = snapshot.inventory, memory.wanted.offer
     if inventory is None:
         return memory
@@ -206,10 +209,13 @@ def _device_health(snapshot: NodeSnapshot, memory: Memory, settings: DriverSetti
     return _with(memory, device_health=told)
 
 
-PARTS: Final[Mapping[str, Callable[[NodeSnapshot, Memory, DriverSettings], Memory]]] = MappingProxyType(
-    {"conditions": _conditions, "labels": _labels, "offer": _offer, DEVICE_HEALTH: _device_health}
-)
-"""In this order: each has the values of those before it."""
+@contextmanager
+def _part(name: str, failures: dict[str, Exception]) -> Iterator[None]:
+    """Note why the body fails, if it does."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 # raised by the loop, which reports it
+        failures[name] = error
 
 
 def _with(memory: Memory, **values: Any) -> Memory:
