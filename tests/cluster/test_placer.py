@@ -358,6 +358,8 @@ def test_nobody_but_the_placer_writes_its_annotations(placer: Installation, name
 
     assert "Only the placer may" in answer("annotate", "pod", "other", f"{PLACED_ANNOTATION}=s0")
     assert "annotated" in answer("annotate", "pod", "other", "a=b")
+    patch = json.dumps({"metadata": {"annotations": {SINCE_ANNOTATION: "2026-01-01T00:00:00Z"}}})
+    assert "Only the placer may" in answer("patch", "pod", "other", "--subresource=status", f"--patch={patch}")
     made = ("run", "made", "--image=localhost/none:1", "--restart=Never")
     assert "Leave such annotations out of the pod" in answer(*made, f"--annotations={PLACED_ANNOTATION}=s0")
     assert "created" in answer(*made, "--annotations=a=b")

@@ -105,6 +105,8 @@ def test_the_policy_limits_the_placer_to_pods_with_its_gate() -> None:
     assert set(re.findall(r"== '([a-z-]+)'", texts)) == {LEASE_NAME}
     assert "in ['Pod', 'Node']" in texts
     assert others["matchConditions"][0]["expression"] == f'request.userInfo.username != "{account}"'
+    (rule,) = others["matchConstraints"]["resourceRules"]
+    assert rule["resources"] == ["pods", "pods/status"], "a kubelet can change annotations together with the status"
     (changed,) = (item["expression"] for item in others["variables"] if item["name"] == "changed")
     assert all(f"'{name}'" in changed for name in (PLACED_ANNOTATION, SINCE_ANNOTATION, STUCK_ANNOTATION))
     (ours,) = (item["expression"] for item in spec["variables"] if item["name"] == "ours")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -63,16 +63,23 @@ class Condition(ApiObject, frozen=True):
     last_transition_time: str | None = None
 
 
-def seconds(text: str | None) -> float | None:
-    """An RFC 3339 timestamp as seconds since the epoch; None for anything else, and what ``timestamp`` cannot write.
+MIN_SECONDS: Final = -62_135_596_800
+"""Since the epoch: the first second of the year 1, in UTC."""
+MAX_SECONDS: Final = 253_402_300_799
+"""The last one of the year 9999."""
 
-    In UTC, the year 9999 may be 10000, and 1 be 0.
+
+def seconds(text: str | None) -> float | None:
+    """An RFC 3339 timestamp as seconds since the epoch; None for all else, and for what ``timestamp`` cannot write.
+
+    With an offset, a text may name a moment outside the years 1 to 9999 of UTC.
     """
     try:
         moment = datetime.fromisoformat(text or "")
-        return moment.astimezone(UTC).timestamp() if moment.tzinfo else None
+        found = moment.timestamp() if moment.tzinfo else None
     except (ValueError, OverflowError):
         return None
+    return found if found is not None and MIN_SECONDS <= found < MAX_SECONDS + 1 else None
 
 
 def timestamp(moment: float, *, micro: bool = False) -> str:

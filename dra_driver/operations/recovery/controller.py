@@ -221,7 +221,7 @@ class Recovery(Term):
             self._well(MAX_ROUND_SECONDS)  # each hook of an UltraServer's nodes takes its time
             started = time.perf_counter()
             try:
-                done = self._do(action)
+                done = self._attempt(action)
             except DriverError as error:
                 self._numbers.done[action.kind, "error"] += 1
                 self._numbers.operations.observe(action.kind, time.perf_counter() - started, ok=False)
@@ -235,6 +235,16 @@ class Recovery(Term):
                 self._numbers.operations.observe(action.kind, time.perf_counter() - started, ok=True)
         if failure is not None:
             raise failure
+
+    def _attempt(self, action: Action) -> bool:
+        """``_do``, where a defect is an error like any other: what one Node says is no other one's trouble."""
+        try:
+            return self._do(action)
+        except DriverError:
+            raise
+        except Exception as error:
+            log.exception("node %s: internal error", action.node.name)
+            raise DriverError(f"internal error: {type(error).__name__}: {error}") from error
 
     def _do(self, action: Action) -> bool:
         """One action; returns whether it is done."""

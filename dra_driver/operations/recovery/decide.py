@@ -21,7 +21,7 @@ from msgspec import structs
 from dra_driver.kube.objects.meta import timestamp
 from dra_driver.neuron.health.faults import FAULTS, REMEDIES
 from dra_driver.neuron.names import NODES_OF
-from dra_driver.operations.recovery.nodes import MARK, Mark, NeuronNode
+from dra_driver.operations.recovery.nodes import MARK, MAX_HOOK_TRIES, Mark, NeuronNode
 from dra_driver.operations.recovery.policy import HARMLESS, STEPS, Policy, Step
 from dra_driver.util.text import first_of
 
@@ -455,4 +455,4 @@ def after_hook(mark: Mark, *, succeeded: bool, now: float) -> Mark:
     if succeeded:
         return structs.replace(mark, hook_done=int(now))
     pause = min(HOOK_PAUSE * 2 ** min(mark.hook_tries, 10), HOOK_PAUSE_MOST)
-    return structs.replace(mark, hook_tries=min(mark.hook_tries + 1, 1000), hook_next=int(now) + pause)
+    return structs.replace(mark, hook_tries=min(mark.hook_tries + 1, MAX_HOOK_TRIES), hook_next=int(now) + pause)

@@ -21,7 +21,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from dra_driver.kube.objects.core import PartialNode, Taint
-from dra_driver.kube.objects.meta import Condition, timestamp
+from dra_driver.kube.objects.meta import MAX_SECONDS, Condition, timestamp
 from dra_driver.neuron.health.condition import TYPE, parse
 from dra_driver.neuron.health.faults import Remedy
 from dra_driver.neuron.names import NODES_OF, PRESENT, SERVER_MODE
@@ -31,6 +31,8 @@ MARK: Final = "recovery.neuron.aws.com/mark"
 """Annotation: what was done to the Node and how far it is, as JSON (``Mark``)."""
 REQUEST: Final = "recovery.neuron.aws.com/requested"
 """Annotation for the administrator's tools: ``{"action", "fault", "node", "at"}`` as JSON."""
+MAX_HOOK_TRIES: Final = 1000
+"""After which no more are counted."""
 TAINT: Final = "recovery.neuron.aws.com/unhealthy"
 """Taint with the fault as value and the effect NoSchedule."""
 
@@ -50,6 +52,9 @@ OTHERS_TAINTS: Final[Mapping[str, str]] = {
 Verdict = Literal["sick", "well", "unknown"]
 
 
+Seconds = Annotated[int, msgspec.Meta(ge=0, le=MAX_SECONDS)]
+
+
 class Mark(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename="camel"):
     """Our own note on a Node. Times are whole seconds of Unix time; 0: not yet."""
 
@@ -57,21 +62,21 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     """Code for which it was begun."""
     node: str
     """Name of the node that has the fault: another one of the same UltraServer, or itself."""
-    began: int
+    began: Seconds
     did: tuple[Harmless, ...] = ()
     """What of these was us."""
-    drained: int = 0
-    requested: int = 0
+    drained: Seconds = 0
+    requested: Seconds = 0
     action: Remedy | None = None
     """What was requested."""
-    hook_done: int = 0
+    hook_done: Seconds = 0
     """When the hook for this request succeeded."""
-    hook_tries: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)] = 0
-    hook_next: int = 0
+    hook_tries: Annotated[int, msgspec.Meta(ge=0, le=MAX_HOOK_TRIES)] = 0
+    hook_next: Seconds = 0
     """Not again before this."""
-    replaced: int = 0
+    replaced: Seconds = 0
     """When Auto Scaling was told."""
-    since: int = 0
+    since: Seconds = 0
     """Since when the fault had been seen."""
     unit: str = ""
     """The UltraServer whose nodes were begun together; "" for a node alone."""
@@ -168,7 +173,7 @@ def view(node: PartialNode, sightings: Sightings, now: float) -> NeuronNode | No
     server, place = f"server {unit}", f"{unit} {linked}"
     told = {server: 0.0, place: 0.0}
     if mark is not None and mark.node == meta.name:
-        told[mark.fault] = max(0.0, min(mark.since, now))
+        told[mark.fault] = min(mark.since, now)
     times = sightings.since(meta.uid, (*chips, verdict, server, place), told, now)
     return NeuronNode(
         name=meta.name,

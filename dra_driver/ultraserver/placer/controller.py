@@ -277,6 +277,10 @@ class Placer(Term):
                 done = False
                 unclear[namespace] = error
                 slow += self._clock() - started
+            except Exception:
+                # A defect: what one tenant has made is nobody else's trouble.
+                log.exception("namespace %s: internal error", namespace)
+                done = False
             if done:
                 self._trouble.note_success(item)
             else:

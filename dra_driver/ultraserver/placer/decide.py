@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dra_driver.neuron.names import NODES_OF, SERVER_4
@@ -48,7 +48,8 @@ from dra_driver.ultraserver.placer.values import (
 )
 
 SKEW_SECONDS = 60.0
-"""A time on a pod that is further in the future was not written by a placer with a correct clock."""
+"""A time on a pod that is further in the future, or before its creation, was not written by a placer with a correct
+clock."""
 MAX_SERVED: Final = 100
 """Waiting groups of one namespace, the oldest, for which a server is looked for in one decision."""
 MAX_LOOKS: Final = 1_000_000
@@ -65,7 +66,7 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
         rules: settings.
     """
     rules = rules or Rules()
-    groups = groups_of(snapshot.pods)
+    groups = groups_of(_believed(pod, now) for pod in snapshot.pods)
     servers = servers_of(snapshot.nodes, snapshot.members)
     ledger = ledger_of(snapshot, groups, servers)
     actions: list[Action] = [WarnNode(node, text) for node, text in label_problems(servers).values()]
@@ -91,6 +92,15 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
     return actions
 
 
+def _believed(pod: GroupPod, now: float) -> GroupPod:
+    """The pod without times that no placer wrote on it: a kubelet may write what it likes on the pods of its node."""
+    since, stuck = (
+        moment if moment is not None and pod.created - SKEW_SECONDS <= moment <= now + SKEW_SECONDS else None
+        for moment in (pod.since, pod.stuck)
+    )
+    return pod if (since, stuck) == (pod.since, pod.stuck) else replace(pod, since=since, stuck=stuck)
+
+
 def _watch_over(
     group: PodGroup, servers: Mapping[str, Sequence[Server]], ledger: Ledger, now: float, rules: Rules, clash: str
 ) -> Iterator[Action]:
@@ -106,7 +116,7 @@ def _watch_over(
     refused = group.unschedulable if server.in_order else None
     if group.scheduled >= size:
         yield from (Annotate(pod, None) for pod in placed if pod.since is not None)
-    elif group.since is None or group.since > now + SKEW_SECONDS:
+    elif group.since is None:
         yield Annotate(placed[0], now)
     elif why := clash or _given_up(group, size, server_id, refused, now, rules):
         released = Released(group.namespace, group.key, server_id, now + rules.avoid)

@@ -561,6 +561,21 @@ def test_a_node_that_cannot_be_changed_does_not_begin_the_pause(
         eventually(lambda: requested(server, "b"), within=60)
 
 
+def test_a_defect_at_one_node_keeps_no_other_from_its_remedy(server: ApiServer) -> None:
+    class Defective(Hook):
+        def call(self, node: NeuronNode, mark: Mark) -> None:
+            del mark
+            if node.name == "a":
+                raise OverflowError
+
+    for name in "ab":
+        add_node(server, name)
+        sicken(server, name)
+    with recovering(server, replace(AT_ONCE, max_at_once=2, max_percent_of_group=100), hook=Defective("", 1.0)):
+        eventually(lambda: '"hookDone"' in notes(server, "b").get(MARK, ""))
+        eventually(lambda: any("internal error: OverflowError" in text for text in said(server, "a", "Failed")))
+
+
 def test_a_node_is_begun_before_the_hook_takes_its_time_for_another_one(server: ApiServer) -> None:
     class Slow(Hook):
         """While it runs, anything may happen to the nodes that the budgets were counted of."""

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain, repeat
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
@@ -23,6 +25,7 @@ from dra_driver.ultraserver.placer.values import (
     NODES_ANNOTATION,
     PLACED_ANNOTATION,
     SINCE_ANNOTATION,
+    STUCK_ANNOTATION,
     Rules,
 )
 from dra_driver.util.worker import STOP_SECONDS
@@ -171,6 +174,35 @@ def test_a_crowd_that_waits_keeps_nobody_from_a_server_and_few_from_being_told(s
     assert kinds == ["pod"] * 2 + ["event"] * (2 + MAX_EVENTS), "two get a server, and are told so beside the others"
     assert len(promises) >= len(kinds), "each write may take its time"
     assert messages(server, "confused")
+
+
+@pytest.mark.parametrize("since", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:00"])
+def test_a_year_that_there_is_not_keeps_nobody_from_a_server(server: ApiServer, since: str) -> None:
+    """A kubelet writes what it likes on the pods of its node, and a time with an offset may be in no year of UTC."""
+    add_leader(server, "evil-0", namespace="a")
+    with placing(server) as service:
+        eventually(lambda: server_of(server, "evil-0"))
+        with server.store.changed:
+            evil = pod(server, "evil-0")
+            evil["metadata"]["annotations"] |= {SINCE_ANNOTATION: since, STUCK_ANNOTATION: "2026-01-01T00:00:00Z"}
+            server.store.update("pods", "a/evil-0", evil)
+        add_leader(server, "other", namespace="b")
+        eventually(lambda: server_of(server, "other", "b"))
+        eventually(lambda: pod(server, "evil-0")["metadata"]["annotations"][SINCE_ANNOTATION] != since)
+        assert service.problems() == []
+
+
+def test_a_defect_in_one_action_keeps_no_other_from_a_server(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = Mock(side_effect=chain([ValueError("year 10000")], repeat(DEFAULT)), wraps=controller.timestamp)
+    monkeypatch.setattr(controller, "timestamp", written)
+    add_leader(server, "first", namespace="a")
+    add_leader(server, "second", namespace="b")
+    with term_of(server, 2) as term:
+        term.look()
+        assert (server_of(server, "first", "a"), server_of(server, "second", "b")) == ("", "s1")
+    assert "namespace a: internal error" in caplog.text
 
 
 def test_a_leader_gets_node_selector_and_loses_its_gate_in_one_write(server: ApiServer) -> None:

@@ -331,6 +331,19 @@ def test_a_group_that_loses_a_node_gets_the_whole_time_again() -> None:
     assert isinstance(release, Evict)
 
 
+@pytest.mark.parametrize("years", [-30, 8000])
+def test_times_that_no_placer_wrote_count_as_absent(years: int) -> None:
+    """A kubelet writes what it likes on the pods of its node."""
+    world = World(rules=Rules(timeout=60))
+    pod = world.arrive("four", 4)
+    world.place()
+    moment = world.now + years * 31_557_600
+    world.pods[pod.uid] = replace(world.pods[pod.uid], since=moment, stuck=moment)
+    (note,) = world.decide()
+    assert isinstance(note, Annotate)
+    assert (note.since, note.stuck) == (world.now, None)
+
+
 def test_a_time_that_lies_in_the_future_does_not_keep_a_group_for_ever() -> None:
     world = World()
     pod = world.arrive("four", 4)
