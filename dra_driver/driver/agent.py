@@ -159,7 +159,7 @@ class NodeAgent:
             self._claim_status = ClaimStatusWriter(
                 api,
                 settings.node_name,
-                lambda: self._health_watch.current if self._health_watch.decided.is_set() else None,
+                self._known_health,
                 lambda: self._loop.decision()[2].whole or self._host.current,
             )
         self._preparer = Preparer(
@@ -284,6 +284,11 @@ class NodeAgent:
 
     def _on_inventory(self, inventory: NodeInventory) -> None:
         self._loop.post(inventory=inventory, scan_labels=self._scan_labels)
+
+    def _known_health(self) -> NodeHealth | None:
+        """As it was told: what the watch knows may grow old for a moment, and nobody is told when that is over."""
+        sources = self._loop.sources
+        return sources.health if sources.health_decided else None
 
     def _on_health(self, chips: NodeHealth) -> None:
         self._loop.post(health=chips, health_decided=True)

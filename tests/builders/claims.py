@@ -12,8 +12,9 @@ import msgspec
 
 from dra_driver.driver.claims import planner
 from dra_driver.driver.claims.checkpoint import Checkpoint
+from dra_driver.driver.claims.facts import NodeFacts
 from dra_driver.driver.claims.metadata import MetadataDirectory
-from dra_driver.driver.claims.model import Needs, NodeFacts, Plan, PlanSettings
+from dra_driver.driver.claims.model import Needs, Plan, PlanSettings
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.kube.api.codec import decode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import zip_longest
 from types import MappingProxyType
 from typing import Final, Literal
@@ -14,7 +14,6 @@ import msgspec
 
 from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.resource import DeviceAttribute, ResourceClaimConsumerReference
-from dra_driver.neuron.exclusion import HeldBack
 from dra_driver.neuron.health.policy import Blocking
 from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES
 from dra_driver.neuron.topology.partitions import HardwarePart
@@ -90,19 +89,6 @@ class PlanSettings:
     """What to do with a claim whose chips (host ids) or cores (as the runtime counts them) are no contiguous run."""
     unhealthy: Literal["warn", "refuse"] = "warn"
     """What to do with a claim that has an unhealthy chip and does not tolerate its taint."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """What is known of the node's chips now beside what the host shows, as far as it matters to a preparation."""
-
-    unhealthy: Unhealthy = field(default_factory=dict)
-    held_back: HeldBack = field(default=HeldBack())
-    """Chips that no claim gets that has none yet."""
-    core_sizes: Mapping[int, int] = field(default_factory=dict)
-    """Physical cores in a logical one by chip, where they are offered at another size than the node's."""
-    attributes: Attributes | None = None
-    """What containers are to be told of devices, by name; None: nothing."""
 
 
 def base_request(request: str) -> str:

@@ -27,8 +27,9 @@ from typing import Final, TypeVar
 from dra_driver.driver.claims.checkpoint import Checkpoint, Staged
 from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.environment import parameters
+from dra_driver.driver.claims.facts import NodeFacts
 from dra_driver.driver.claims.metadata import MetadataDirectory, described
-from dra_driver.driver.claims.model import Needs, NodeFacts, Plan, PlanSettings, PreparedClaims, PrepareError
+from dra_driver.driver.claims.model import Needs, Plan, PlanSettings, PreparedClaims, PrepareError
 from dra_driver.driver.claims.planner import after_reboot, own_results, plan, refreshed, users
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
 from dra_driver.driver.claims.turns import NamespaceTurns

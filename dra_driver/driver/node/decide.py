@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from dra_driver.driver.claims.model import NodeFacts
+from dra_driver.driver.claims.facts import NodeFacts
 from dra_driver.driver.device_health import device_health
 from dra_driver.driver.node_labels import labels as ultraserver_labels
 from dra_driver.driver.resourceslices.devices import (

@@ -25,6 +25,7 @@ CORES = "trn2.3xlarge"
 """Of one chip, whose cores can be had one by one."""
 PREPARE, SLICES, CLAIMS = "NodePrepareResources", "publishing slices", "writing to its claims"
 REPAIR, HEALTH, HOST, LABELS = "repairing what claims left", "health stream", "reading the host", "watching own node"
+READING = "reading the chips' health"
 PODS = "asking kubelet which containers have devices"
 """Names of threads."""
 
@@ -239,6 +240,22 @@ def test_a_chip_that_falls_ill_while_its_health_is_repeated_is_called_ill_at_onc
     goes_on(node, HEALTH)
     node.pass_time(2.0)
     assert node.kubelet.health["neuron-device-0"] == "UNHEALTHY"
+
+
+@pytest.mark.parametrize("seconds", [30.0, 36.0, 38.0, 39.0, 42.0])
+def test_a_claim_that_is_prepared_while_the_chips_take_long_to_read_says_in_the_end_how_they_are(
+    node: Node, seconds: float
+) -> None:
+    begin(node)
+    node.scheduler.held[READING] = 0
+    node.pass_time(seconds)
+    node.allocate("neuron-device-0")
+    node.pass_time(0.6)
+    goes_on(node, READING)
+    node.pass_time(30.0)
+    (claim,) = node.claims()
+    healthy = claim["status"]["devices"][0]["conditions"][1]
+    assert (healthy["type"], healthy["status"]) == ("Healthy", "True")
 
 
 def test_an_unprepared_claim_that_stays_allocated_loses_its_entries(node: Node) -> None:
