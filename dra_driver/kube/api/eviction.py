@@ -24,7 +24,7 @@ from dra_driver.util.worker import MAX_ROUND_SECONDS
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of the pods that stand for kubelet's static pods."""
 EVICT_SECONDS: Final = 10.0
-"""For the evictions of a node at once: other nodes wait meanwhile."""
+"""For all evictions of a look: other nodes wait meanwhile."""
 TROUBLE_SECONDS: Final = 60.0
 """For so long, no other pod of a namespace is asked for after trouble there."""
 _ENDED: Final = ("Succeeded", "Failed")
@@ -75,6 +75,17 @@ class Evictor:
         self._well = well
         self._trouble: dict[str, tuple[float, ApiError]] = {}
         """By namespace: until when no pod there is asked for, and why."""
+        self._spent = 0.0
+        """Seconds of this look."""
+
+    def begin(self) -> None:
+        """A look begins, for whose evictions there are ``EVICT_SECONDS``, however many nodes they are of."""
+        self._spent = 0.0
+
+    @property
+    def has_time(self) -> bool:
+        """Whether a pod may still be asked to leave in this look."""
+        return self._spent <= EVICT_SECONDS
 
     def pods(self, node: str) -> list[Pod]:
         """The pods that must leave the node. Raises ApiError if they cannot be listed."""
@@ -91,14 +102,13 @@ class Evictor:
             ApiError: the server has trouble with all of them.
         """
         left = []
-        began = runtime.monotonic()
-        self._trouble = {namespace: item for namespace, item in self._trouble.items() if item[0] > began}
+        now = runtime.monotonic()
+        self._trouble = {namespace: item for namespace, item in self._trouble.items() if item[0] > now}
         answered = False
         for pod in pods:
             namespace, why = pod.metadata.namespace, "it is ending"
             if pod.metadata.deletion_timestamp is None and namespace not in self._trouble:
-                late = runtime.monotonic() - began > EVICT_SECONDS
-                why = "it has not been asked to leave yet" if late else self._ask(pod)
+                why = self._ask(pod) if self.has_time else "it has not been asked to leave yet"
                 answered = answered or namespace not in self._trouble
             if namespace in self._trouble:
                 why = one_line(str(self._trouble[namespace][1]), 300)
@@ -111,11 +121,14 @@ class Evictor:
     def _ask(self, pod: Pod) -> str:
         """Why the pod is still there, after it was asked to leave."""
         self._well(MAX_ROUND_SECONDS)
+        began = runtime.monotonic()
         try:
             return self._evict(pod) if self._may_act() else "this replica no longer leads"
         except ApiError as error:
             self._trouble[pod.metadata.namespace] = runtime.monotonic() + TROUBLE_SECONDS, error
             return ""
+        finally:
+            self._spent += runtime.monotonic() - began
 
     def _evict(self, pod: Pod) -> str:
         """Ask for one eviction; why the pod is still there."""

@@ -81,6 +81,8 @@ class Drain:
     since: float
     pods: frozenset[str] = frozenset()
     """UIDs of the pods that it waits for."""
+    turn: float = 0.0
+    """When its pods were last asked to leave."""
 
 
 @dataclass(slots=True)
@@ -206,9 +208,8 @@ class Recovery(Term):
     def _carry_out(self, actions: Iterable[Action]) -> None:
         """What fails for one node does not keep the others waiting."""
         failure: DriverError | None = None
-        # The hook may take a minute for each node, and all else rests on what was seen of several nodes. Evictions take
-        # their time, too.
-        for action in sorted(actions, key=lambda action: {"drain": 1, "hook": 2}.get(action.kind, 0)):
+        self._evictor.begin()
+        for action in sorted(actions, key=self._turn):
             if not self._may_act():
                 return
             if action.node.uid in self._refused:
@@ -235,6 +236,15 @@ class Recovery(Term):
                 self._numbers.operations.observe(action.kind, time.perf_counter() - started, ok=True)
         if failure is not None:
             raise failure
+
+    def _turn(self, action: Action) -> tuple[int, float]:
+        """Its place among the actions of a look.
+
+        The hook may take a minute for each node, and all else rests on what was seen of several nodes. Evictions take
+        their time, too, which may be enough for one node alone: it is the last one the next time.
+        """
+        drain = self._drains.get(action.node.uid)
+        return {"drain": 1, "hook": 2}.get(action.kind, 0), drain.turn if drain else 0.0
 
     def _attempt(self, action: Action) -> bool:
         """``_do``, where a defect is an error like any other: what one Node says is no other one's trouble."""
@@ -314,6 +324,8 @@ class Recovery(Term):
         on_node = self._evictor.pods(action.node.name)
         present = frozenset(pod.metadata.uid for pod in on_node)
         drain = self._drains.setdefault(action.node.uid, Drain(self._clock()))
+        if self._evictor.has_time:
+            drain.turn = self._clock()
         drain.pods = (
             drain.pods & present if drain_is_long(action.node, self._settings.policy, self._clock()) else present
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.kube.api import eviction
 from dra_driver.kube.api.election import Times
 from dra_driver.operations.recovery import controller
 from dra_driver.operations.recovery.aws import Aws
@@ -243,6 +244,20 @@ def test_pods_that_come_late_and_cannot_be_evicted_keep_no_node_from_its_remedy(
         server.store.delete("pods", "work/first")
         eventually(lambda: requested(server, "a"))
     assert pods(server) == {"late"}
+
+
+def test_no_node_takes_all_the_time_for_evictions(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer takes longer than there is time for in a look, and no pod may leave."""
+    monkeypatch.setattr(eviction, "EVICT_SECONDS", 0.1)
+    for name in "ab":
+        add_node(server, name)
+        sicken(server, name)
+        add_pod(server, f"of-{name}", name)
+    server.fail(403, 10**6, message="not now", delay=0.2, path="/eviction")
+    with recovering(server, replace(AT_ONCE, max_at_once=2, max_percent_of_group=100)):
+        for name in "abab":
+            asked = server.count("POST", f"/of-{name}/eviction")
+            eventually(lambda name=name, asked=asked: server.count("POST", f"/of-{name}/eviction") > asked)  # type: ignore[misc] # bound at once
 
 
 def test_pods_that_do_not_leave_keep_other_nodes_waiting_for_a_time_and_their_own_for_ever(server: ApiServer) -> None:

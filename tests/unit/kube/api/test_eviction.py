@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,6 +54,7 @@ def test_namespaces_where_evictions_hang_take_a_bounded_time_and_keep_no_other_f
     turns = 0
     while "good" not in api.asked:
         began = api.now
+        some.begin()
         left = some.evict(pods)
         assert api.now - began <= EVICT_SECONDS + HANG_SECONDS
         assert len(left) == len(pods)
@@ -62,11 +64,24 @@ def test_namespaces_where_evictions_hang_take_a_bounded_time_and_keep_no_other_f
     assert turns < 6
     assert len(api.asked) == 16, "none was asked twice"
     before = api.now
+    some.begin()
     some.evict(pods)
     assert api.now == before, "nor is soon after"
     api.now += TROUBLE_SECONDS + 1
+    some.begin()
     some.evict([pod("bad-00"), pod("good")])
     assert api.asked[-2:] == ["bad-00", "good"]
+
+
+def test_the_nodes_of_a_look_share_its_time(api: Api) -> None:
+    some = evictor(api)
+    for _ in range(2):
+        began = api.now
+        some.begin()
+        for node in range(4):
+            with suppress(ApiError):
+                some.evict([pod(f"bad-{node}-{number:02}") for number in range(15)])
+        assert EVICT_SECONDS < api.now - began <= EVICT_SECONDS + HANG_SECONDS
 
 
 def test_an_api_server_that_does_not_answer_is_an_error(api: Api) -> None:
