@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Final
 
 from dra_driver.neuron.topology.fabric import Fabric, IndexSet, Unknown
@@ -170,7 +170,7 @@ def _candidates(hardware: NodeHardware, resource: NeuronResource, count: int) ->
     return tuple(found)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _device_sets(hardware: NodeHardware, count: int) -> tuple[IndexSet, ...]:
     everything = (tuple(range(hardware.devices)),) if count == hardware.devices else ()
     return hardware.fabric.usable_sets(count) or everything
@@ -214,7 +214,7 @@ def _free_sets(hardware: NodeHardware, busy: int) -> tuple[int, ...]:
     return tuple(sum(not mask & busy for mask in masks) for _, masks in _set_masks(hardware))
 
 
-@cache
+@lru_cache(maxsize=256)
 def _set_masks(hardware: NodeHardware) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """Size and masks of all sets of devices, largest size first."""
     sizes = range(hardware.devices, 0, -1)

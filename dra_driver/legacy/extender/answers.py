@@ -53,6 +53,8 @@ JUDGE_SECONDS: Final = 0.1
 """For the nodes of one call that are not cached: the scheduler waits for the answer, and bindings and watch events wait
 for the lock. Thousands of nodes are evaluated in that time."""
 
+KINDS: Final = 32
+"""Of nodes, for which results of one request are cached."""
 MASKS: Final = 512
 """Of cores that are taken, for which results of one request are cached: nodes of equal usage are judged once."""
 
@@ -105,6 +107,9 @@ class _CachedFits:
         """The judge of the request on this kind of node."""
         found = self._judges.get(hardware)
         if found is None:
+            # A node says itself of what kind it is, and may say something else each time.
+            while len(self._judges) >= KINDS:
+                del self._judges[next(iter(self._judges))]
             found = self._judges[hardware] = _Judge(Packing(hardware, self._shape))
         return found
 

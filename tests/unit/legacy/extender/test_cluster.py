@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -222,6 +223,30 @@ def test_verdicts_follow_every_change_and_remember_a_bounded_number_of_requests(
         fit_cache.filter(["n"], (ContainerRequest("main", Role.MAIN, NeuronResource.CORE, count),), "a")
     assert fit_cache.filter(["n"], REQUESTS, "a").fitting == ["n"]
     assert len(fit_cache.remembered) == SHAPES
+
+
+def test_a_node_that_is_of_another_kind_each_time_fills_no_memory(cluster: Cluster) -> None:
+    def change(kind: str) -> None:
+        capacity = {"aws.amazon.com/neuron": "16", "aws.amazon.com/neuroncore": "128"}
+        document = {
+            "metadata": {"name": "n", "uid": "u", "labels": {"node.kubernetes.io/instance-type": kind}},
+            "status": {"capacity": capacity, "allocatable": capacity},
+        }
+        cluster.node_changed(msgspec.convert(document, CapacityNode))
+        assert fit_cache.filter(["n"], request, "a").fitting == ["n"]
+        fit_cache.scores(["n"], request, "a")
+
+    request = (ContainerRequest("main", Role.MAIN, NeuronResource.DEVICE, 16),)
+    fit_cache = FitCache(cluster, seconds=60.0)
+    tracemalloc.start()
+    try:
+        for number in range(600):
+            if number == 300:
+                before = tracemalloc.get_traced_memory()[0]
+            change(f"kind-{number}")
+        assert tracemalloc.get_traced_memory()[0] - before < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def asked(*nodes: str) -> bytes:
