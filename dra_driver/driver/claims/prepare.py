@@ -32,7 +32,6 @@ from dra_driver.driver.claims.metadata import MetadataDirectory, described
 from dra_driver.driver.claims.model import Needs, Plan, PlanSettings, PreparedClaims, PrepareError
 from dra_driver.driver.claims.planner import after_reboot, own_results, plan, refreshed, users
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
-from dra_driver.driver.claims.turns import NamespaceTurns
 from dra_driver.kube.api.client import MAX_OBJECT_BYTES
 from dra_driver.kube.api.errors import ApiError, TooLarge, Unreachable
 from dra_driver.kube.api.resources import ResourceApi
@@ -128,13 +127,12 @@ class Preparer:
         self._allowed = True
         self._status = status
         self._sleep = sleep
-        self._turns = NamespaceTurns()
         self._large = runtime.lock()
         """Of who reads a large object."""
 
     def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices visible to its containers. DriverError says why not."""
-        with self._operations.measured("prepare"), self._turns.turn(claim.namespace):
+        with self._operations.measured("prepare"):
             prepared = self._prepared(claim, deadline)
         log.info("prepared claim %s: %s", claim, ", ".join(device.device for device in prepared.devices))
         return [

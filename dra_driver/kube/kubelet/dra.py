@@ -2,13 +2,14 @@
 
 Claims of one call are independent: each gets a reply entry of its own, with an error or a result, whatever happens to
 the others. Only a request that is not a message of its type fails as a whole. Calls for one claim UID come one after
-the other.
+the other, and those for one namespace are so few at a time that they leave room for others, whatever they wait for.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -154,8 +155,36 @@ class KeyedLock:
         return len(self._locks)
 
 
+class NamespaceTurns:
+    """So many turns at a time for each namespace."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._changed = runtime.condition()
+        self._running: Counter[str] = Counter()
+
+    @contextmanager
+    def turn(self, namespace: str, timeout: float) -> Iterator[bool]:
+        """Have a turn during the body, or none after ``timeout`` seconds: gives whether there is one."""
+        with self._changed:
+            has_turn = self._changed.wait_for(lambda: self._running[namespace] < self.most, max(timeout, 0.0))
+            self._running[namespace] += has_turn
+        try:
+            yield has_turn
+        finally:
+            with self._changed:
+                self._running[namespace] -= has_turn
+                self._running += Counter()  # without those that have none
+                self._changed.notify_all()
+
+
 log = logging.getLogger(__name__)
 
+PREPARE_TURNS, UNPREPARE_TURNS = 8, 4
+"""Claims of one namespace at a time: three quarters of the calls that are answered at once. Pods have to end also where
+preparations of others of their namespace take long."""
+TURN_SECONDS = 1.0
+"""For a turn: who waits for it has a place that others could have."""
 CALL_SECONDS = 45.0
 """kubelet gives up on a call after this time, and asks again later."""
 
@@ -211,6 +240,7 @@ class DRAService:
         self._plugin = plugin
         self._on_exit = on_exit
         self._locks = KeyedLock()
+        self._turns = {"prepare": NamespaceTurns(PREPARE_TURNS), "unprepare": NamespaceTurns(UNPREPARE_TURNS)}
 
     def methods(self, versions: Iterable[str]) -> list[Method]:
         """The methods of the named versions (keys of VERSIONS)."""
@@ -259,18 +289,24 @@ class DRAService:
 
     def _one(self, verb: str, claim: ClaimRef, act: Act, deadline: float) -> Outcome:
         started = runtime.monotonic()
-        with self._locks.held(claim.uid, deadline - started) as alone:
-            if not alone:
-                text = (
-                    f"{verb} of claim {claim}: an earlier call for this claim still runs after "
-                    f"{runtime.monotonic() - started:.0f} s; kubelet will retry"
-                )
-                log.warning("%s", text)
-                return Failure(text)
-            outcome = self._guarded(verb, claim, act, deadline)
+        turns = self._turns[verb]
+        # In this order: calls for one claim that wait for each other have turns, too.
+        with turns.turn(claim.namespace, min(TURN_SECONDS, deadline - started)) as has_turn:
+            if not has_turn:
+                return self._too_early(verb, claim, f"{turns.most} others of its namespace take long")
+            with self._locks.held(claim.uid, deadline - runtime.monotonic()) as alone:
+                if not alone:
+                    waited = f"{runtime.monotonic() - started:.0f} s"
+                    return self._too_early(verb, claim, f"an earlier call for this claim still runs after {waited}")
+                outcome = self._guarded(verb, claim, act, deadline)
         if not isinstance(outcome, Failure):
             log.info("%s of claim %s done in %.1f ms", verb, claim, (runtime.monotonic() - started) * 1000)
         return outcome
+
+    def _too_early(self, verb: str, claim: ClaimRef, why: str) -> Failure:
+        text = f"{verb} of claim {claim}: {why}; kubelet will retry"
+        log.warning("%s", text)
+        return Failure(text)
 
     def _guarded(self, verb: str, claim: ClaimRef, act: Act, deadline: float) -> Outcome:
         try:

@@ -1,0 +1,76 @@
+"""A tenant whose claims take long leaves room for those of others, whatever its calls wait for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dra_driver.kube.kubelet.dra import PREPARE_TURNS, UNPREPARE_TURNS, NamespaceTurns
+from tests.doubles.kubelet import Claim, Kubelet
+from tests.doubles.sample_driver import DRIVER, SampleDriver, node_directory, served
+from tests.eventually import eventually
+from tests.golden import golden
+
+CALLS = 16
+"""That are answered at once."""
+
+
+def claim(number: int, namespace: str = "tenant") -> Claim:
+    return Claim(namespace, "c", f"{number:08x}-1111-4222-8333-444444444444", (DRIVER,))
+
+
+@pytest.mark.parametrize("of", [claim, lambda _: claim(0)], ids=["many", "one"])
+@pytest.mark.parametrize(("verb", "turns"), [("Prepare", PREPARE_TURNS), ("Unprepare", UNPREPARE_TURNS)])
+def test_one_namespace_never_has_all_turns(verb: str, turns: int, of: Callable[[int], Claim]) -> None:
+    """Also where its calls are all for one claim, which its pods share, and wait for each other."""
+    driver, go = SampleDriver(), threading.Event()
+
+    def hang(claim: object) -> None:
+        if getattr(claim, "namespace", "") == "tenant":
+            go.wait(60.0)
+
+    driver.on_prepare = driver.on_unprepare = hang
+    with node_directory() as root, Kubelet(root) as kubelet, served(kubelet, driver):
+        kubelet.wait_registered(DRIVER)
+        call = kubelet.instance(DRIVER).call
+
+        def error(number: int) -> str:
+            text: str = call(f"Node{verb}Resources", [of(number)], 45.0).claims[of(number).uid].error
+            return text
+
+        with ThreadPoolExecutor(CALLS) as calls:
+            answers = [calls.submit(error, number) for number in range(CALLS)]
+            try:
+                eventually(lambda: sum(answer.done() for answer in answers) == CALLS - turns, what="the refusals")
+                others = claim(99, "other")
+                for both in ("Prepare", "Unprepare"):
+                    assert call(f"Node{both}Resources", [others], 10.0).claims[others.uid].error == ""
+            finally:
+                go.set()
+            texts = {answer.result().rpartition("): ")[2] for answer in answers} - {""}
+        golden(*texts)
+
+
+def test_who_waits_has_the_turn_of_the_first_that_ends() -> None:
+    turns, go, began = NamespaceTurns(2), threading.Event(), threading.Semaphore(0)
+
+    def call(work: Callable[[], object]) -> bool:
+        with turns.turn("tenant", 60.0) as has_turn:
+            began.release()
+            work()
+            return has_turn
+
+    with ThreadPoolExecutor(CALLS) as calls:
+        try:
+            first = [calls.submit(call, lambda: go.wait(60.0)) for _ in range(2)]
+            for _ in first:
+                assert began.acquire(timeout=60.0)
+            with turns.turn("tenant", 0.0) as has_turn:
+                assert not has_turn
+            waiting = calls.submit(call, lambda: None)
+        finally:
+            go.set()
+        assert all(answer.result() for answer in (*first, waiting))
