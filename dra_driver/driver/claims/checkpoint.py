@@ -60,6 +60,7 @@ from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import (
+    MAX_FILE_BYTES,
     is_regular,
     is_uuid,
     open_regular,
@@ -355,12 +356,18 @@ class Checkpoint:
 
     def keep(self, entry: CheckpointEntry, staged: Staged | None = None) -> bool:
         """Keep an entry, and end the quarantine of its claim. False when exactly this is kept already."""
-        uid = entry.plan.uid
+        uid, data = entry.plan.uid, encoded(entry)
+        if len(data) > MAX_FILE_BYTES:
+            raise DriverError(
+                f"what claim {entry.plan.reference} is to have takes {len(data):,} bytes, more than {MAX_FILE_BYTES:,}",
+                consequence="it could not be read after a restart, so the claim is not prepared",
+                remedy="use fewer devices, requests and containers for the claim",
+            )
         with self._changing("keep", uid):
             if self._held.entries.get(uid) == entry and uid not in self._held.missing and self._stored(uid) == entry:
                 return False
             self._known_at = self._lock.announce()
-            self._store(entry, staged)
+            self._store(uid, data, staged)
             self._held.add(entry)
             if uid in self._held.quarantined:
                 self._drop_quarantined(uid)
@@ -434,8 +441,7 @@ class Checkpoint:
         self._in_doubt = in_doubt
         self.unwritable = None
 
-    def _store(self, entry: CheckpointEntry, staged: Staged | None = None) -> None:
-        uid, data = entry.plan.uid, encoded(entry)
+    def _store(self, uid: str, data: bytes, staged: Staged | None = None) -> None:
         if staged is not None and staged.data == data:
             with suppress(FileNotFoundError):  # somebody who read the directory meanwhile took it for a killed writer's
                 os.replace(staged.path, self.path(uid))  # noqa: PTH105
@@ -539,7 +545,7 @@ class Checkpoint:
         """From memory, which has it all the same when that fails: then the next look tries again."""
         try:
             with self._changing("keep", entry.plan.uid):
-                self._store(entry)
+                self._store(entry.plan.uid, encoded(entry))
         except DriverError as error:
             log.error("%s", error.what)  # noqa: TRY400 - no defect
 

@@ -188,17 +188,18 @@ def _views(
     These are init containers with what the scheduler allocated for others, which are told their own.
     """
     unit_of = {at: place for place, unit in enumerate(units) for at in unit}
-    seen, notes = [], []
+    seen: list[View] = []
+    less: list[str] = []
     for pod in pods:
         for container, uses in claims_of_containers(pod):
             view, name = _used(plan, uses), f"{pod.metadata.name}/{container}"
             for other in companions if view else ():
                 _check_apart(name, (plan, view), (other, _used(other, uses)))
             if len({unit_of[at] for at in view}) > 1:
-                notes += [_told_less(name, plan)] if plan.has_cores else []
+                less.append(name)
             elif view:
                 seen.append((name, view))
-    return seen, notes
+    return seen, [_told_less(less, plan)] if less and plan.has_cores else []
 
 
 def _used(plan: Plan, uses: Collection[tuple[str, str]]) -> tuple[int, ...]:
@@ -246,10 +247,12 @@ def _unread(plan: Plan, companions: Sequence[Plan]) -> str:
     )
 
 
-def _told_less(container: str, plan: Plan) -> str:
+def _told_less(containers: Sequence[str], plan: Plan) -> str:
+    several = len(containers) > 1
+    have, each = ("s {} have", "each") if several else (" {} has", "it")
     return (
-        f"container {container} has devices of several requests of claim {plan.reference}; "
-        "it sees all their chips, but can use the cores of only one request; "
+        f"container{have.format(first_of(containers, 2))} devices of several requests of claim {plan.reference}; "
+        f"{each} sees all their chips, but can use the cores of only one request; "
         "request at most as many cores in an init container as in one of the containers after it"
     )
 

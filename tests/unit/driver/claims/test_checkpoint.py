@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dra_driver.driver.claims import checkpoint as checkpoint_module
 from dra_driver.driver.claims.checkpoint import Checkpoint, StateLock
@@ -24,6 +25,7 @@ from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.neuron.names import CDI_KIND
 from dra_driver.neuron.topology.partitions import HardwarePart
 from dra_driver.util.errors import DriverError
+from dra_driver.util.files import MAX_FILE_BYTES
 from tests.builders.claims import uid
 from tests.eventually import eventually
 from tests.golden import golden, golden_error
@@ -86,6 +88,15 @@ def test_a_plan_is_kept_as_it_is(checkpoint: Checkpoint, directory: Path) -> Non
         assert found.holder(HardwarePart(6)) is None
     assert remove(checkpoint, 1)
     assert held(Checkpoint(directory)) == {}
+
+
+def test_a_plan_that_could_not_be_read_again_is_refused(checkpoint: Checkpoint, directory: Path) -> None:
+    with golden_error(DriverError):
+        put(checkpoint, replace(made(1, 4), warnings=("x" * MAX_FILE_BYTES,)))
+    put(checkpoint, made(2, 5))
+    for reader in (checkpoint, Checkpoint(directory)):
+        with reader.locked() as found:
+            assert (found.entries.keys(), found.quarantined.keys()) == ({uid(2)}, set())
 
 
 def test_what_is_kept_already_is_not_written_again(checkpoint: Checkpoint) -> None:

@@ -447,6 +447,15 @@ def test_each_container_of_an_extended_resource_claim_counts_from_0() -> None:
     golden([text.partition(" are")[0] for text in got.warnings])
 
 
+def test_containers_that_cannot_use_all_their_cores_are_told_of_together() -> None:
+    item = extended(1, [core(5, 0, FIRST), core(6, 0, SECOND)])
+    uses = {f"init-{number}": f"{FIRST} {SECOND}" for number in range(500)}
+    got = together(item, pods=[with_extended_resources(pod("pod-1"), "claim-1", **uses, main=FIRST)])
+    several = [text for text in got.warnings if "init-" in text]
+    golden(several)
+    assert len(several) == 1
+
+
 def test_chips_of_an_extended_resource_claim_are_numbered_for_each_container() -> None:
     got = together(extended(1, [result(4, FIRST), result(9, SECOND)]), pods=[TWO])
     assert got.shown == {(0, 4), (0, 9)}
