@@ -205,8 +205,8 @@ def _with_device_health(snapshot: NodeSnapshot, memory: Memory, settings: Driver
     # A pod can hold the whole node also while it is not offered.
     others = [NODE_DEVICE] * is_ultraserver(inventory)
     others += [device.name for device in (*offered.devices, *offered.fallback)]
-    told = device_health(snapshot.health, inventory.chip_indexes, others, settings.node_name)
-    return _with(memory, device_health=told)
+    health = device_health(snapshot.health, inventory.chip_indexes, others, settings.node_name)
+    return _with(memory, device_health=health)
 
 
 @contextmanager

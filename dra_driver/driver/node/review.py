@@ -77,9 +77,9 @@ class SliceReview(DeviceSource):
         self._note_core_size(chosen)
         return None, self._due()
 
-    def see(self, published: Sequence[Device]) -> float:
+    def note_published(self, published: Sequence[Device]) -> float:
         """See ``DeviceSource``."""
-        self._keeper.see(published)
+        self._keeper.note_published(published)
         return self._due()
 
     def _due(self) -> float:

@@ -153,7 +153,7 @@ class DeviceSource:
         """
         return None, math.inf
 
-    def see(self, published: Sequence[Device]) -> float:  # noqa: ARG002
+    def note_published(self, published: Sequence[Device]) -> float:  # noqa: ARG002
         """After a write: the server has these devices. When to be asked again, as for ``review``."""
         return math.inf
 
@@ -550,7 +550,7 @@ class SliceController(Target[str, None, None]):
         self._known = versions([*changes.keep, *stored])
         self._chosen, self._withdrawn = chosen, withdrawn
         if not changes.empty:
-            self._review_due = self._source.see(devices)
+            self._review_due = self._source.note_published(devices)
         return self._succeeded(changes, superseded=False, look_again=bool(publication.held))
 
     def _get_node(self) -> Node:

@@ -122,17 +122,17 @@ class Keeper:
             self.due = min(self.due, self._answered_at + self.settle_seconds)
             self.in_doubt = True
         if keeps_taints:
-            self.see(published)
-            if (_tainted(chosen) & {device.name for device in published}) - self._tainted:
+            self.note_published(published)
+            if (_with_taint(chosen) & {device.name for device in published}) - self._tainted:
                 # It has still to be written, so they may be allocated until then: no answer of before that counts.
                 self.due = max(self.due, self.clock() + self.settle_seconds)
         if (now or self.in_doubt) and self.clock() >= self.due:
             return self._still_held(now, {device.name for device in chosen})
         return now
 
-    def see(self, published: Collection[Device]) -> None:
+    def note_published(self, published: Collection[Device]) -> None:
         """The server has these devices: from the moment on at which it has their taints, schedulers see them."""
-        tainted = _tainted(published)
+        tainted = _with_taint(published)
         if tainted - self._tainted:
             self.due = max(self.due, self.clock() + self.settle_seconds)
         self._tainted = tainted
@@ -165,7 +165,7 @@ class Keeper:
         return stays
 
 
-def _tainted(devices: Collection[Device]) -> frozenset[str]:
+def _with_taint(devices: Collection[Device]) -> frozenset[str]:
     """Names of those that are no longer wanted."""
     return frozenset(device.name for device in devices for taint in device.taints if taint.key == RETIRED)
 

@@ -76,10 +76,10 @@ def seconds(text: str | None) -> float | None:
     """
     try:
         moment = datetime.fromisoformat(text or "")
-        found = moment.timestamp() if moment.tzinfo else None
+        since_epoch = moment.timestamp() if moment.tzinfo else None
     except (ValueError, OverflowError):
         return None
-    return found if found is not None and MIN_SECONDS <= found < MAX_SECONDS + 1 else None
+    return since_epoch if since_epoch is not None and MIN_SECONDS <= since_epoch < MAX_SECONDS + 1 else None
 
 
 def timestamp(moment: float, *, micro: bool = False) -> str:

@@ -66,7 +66,7 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
         rules: settings.
     """
     rules = rules or Rules()
-    groups = groups_of(_believed(pod, now) for pod in snapshot.pods)
+    groups = groups_of(_with_credible_times(pod, now) for pod in snapshot.pods)
     servers = servers_of(snapshot.nodes, snapshot.members)
     ledger = ledger_of(snapshot, groups, servers)
     actions: list[Action] = [WarnNode(node, text) for node, text in label_problems(servers).values()]
@@ -92,7 +92,7 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
     return actions
 
 
-def _believed(pod: GroupPod, now: float) -> GroupPod:
+def _with_credible_times(pod: GroupPod, now: float) -> GroupPod:
     """The pod without times that no placer wrote on it: a kubelet may write what it likes on the pods of its node."""
     since, stuck = (
         moment if moment is not None and pod.created - SKEW_SECONDS <= moment <= now + SKEW_SECONDS else None

@@ -70,7 +70,7 @@ class Node:
             self.kept = found
         if publish:
             self.published = chosen if self.keeps_taints else [structs.replace(one, taints=()) for one in chosen]
-            self.keeper.see(self.published)
+            self.keeper.note_published(self.published)
         return set(self.kept)
 
     def looks(self, seconds: float) -> None:
