@@ -6,10 +6,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dra_driver.driver.claims.metadata import POD_CLAIM, described, files
+from dra_driver.driver.claims.metadata import described, files
 from dra_driver.driver.claims.model import Attributes, Plan, PreparedClaims
 from dra_driver.driver.resourceslices.devices import offer
-from dra_driver.kube.objects.resource import ResourceClaim
+from dra_driver.kube.objects.resource import POD_CLAIM, ResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.topology.partitions import Partitions
 from tests.builders.claims import SETTINGS, claim, host, plan, result

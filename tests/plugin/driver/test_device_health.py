@@ -87,7 +87,7 @@ def test_what_cannot_be_decided_is_unknown_to_kubelet_and_the_driver_is_not_read
             set_errors(world, 0, 1)
             eventually(lambda: told(world, "neuron-device-0")[0] == "Unknown")
             golden(told(world, "neuron-device-0")[1])
-            assert any("on purpose" in problem for problem in running.readiness())
+            eventually(lambda: any("on purpose" in problem for problem in running.readiness()))
         eventually(lambda: told(world, "neuron-device-0")[0] == "Unhealthy")
     finally:
         running.stop()

@@ -16,6 +16,7 @@ import pytest
 from dra_driver.kube.api.election import Times
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.leading import RESIGN_SECONDS
+from dra_driver.kube.objects.meta import timestamp
 from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer import controller
 from dra_driver.ultraserver.placer.controller import LEASE_NAME, MAX_EVENTS, Placer, PlacerService
@@ -195,7 +196,7 @@ def test_a_year_that_there_is_not_keeps_nobody_from_a_server(server: ApiServer, 
 def test_a_defect_in_one_action_keeps_no_other_from_a_server(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    written = Mock(side_effect=chain([ValueError("year 10000")], repeat(DEFAULT)), wraps=controller.timestamp)
+    written = Mock(side_effect=chain([ValueError("year 10000")], repeat(DEFAULT)), wraps=timestamp)
     monkeypatch.setattr(controller, "timestamp", written)
     add_leader(server, "first", namespace="a")
     add_leader(server, "second", namespace="b")
