@@ -8,13 +8,13 @@ Every loop is a ``Worker``, and the health checks look at all of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.metadata import MetadataDirectory
-from dra_driver.driver.claims.model import Plan, PlanSettings
+from dra_driver.driver.claims.model import PlanSettings, PreparedClaims
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
@@ -22,14 +22,13 @@ from dra_driver.driver.device_use import ContainerWatch, allocation_samples, all
 from dra_driver.driver.metrics import checkpoint_samples, offer_samples, samples
 from dra_driver.driver.node.decide import DEVICE_HEALTH, Wanted
 from dra_driver.driver.node.loop import NodeLoop
-from dra_driver.driver.node.review import SliceReview, desired, kept_devices, with_prepared
+from dra_driver.driver.node.review import SliceReview, desired, post_prepared, read_prepared
 from dra_driver.driver.node_labels import LABELS
 from dra_driver.driver.resourceslices.controller import SliceController, SlicePolicy
 from dra_driver.driver.resourceslices.devices import Offer
-from dra_driver.driver.resourceslices.holders import Holders
-from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper, core_sizes, held_devices, prepared_devices
+from dra_driver.driver.resourceslices.holders import Holders, allocated_devices
+from dra_driver.driver.resourceslices.kept import changes
 from dra_driver.driver.resourceslices.reconcile import DriverInstance
-from dra_driver.driver.resourceslices.taints import HELD_SECONDS
 from dra_driver.driver.settings import DriverSettings
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError
@@ -128,14 +127,10 @@ class NodeAgent:
         self._review = SliceReview(
             self._loop,
             settings.node_name,
-            Keeper(
-                prepared=lambda: prepared_devices(self._checkpoint),
-                held=lambda: held_devices(api, self._checkpoint, settings.node_name),
-                settle_seconds=SETTLE_SECONDS,
-                held_seconds=HELD_SECONDS,
-            ),
-            lambda: self._plugin.registration.problem() is None,
-            Holders(api, self._checkpoint, settings.node_name).of,
+            read_prepared=lambda: read_prepared(self._checkpoint, self._loop),
+            allocated=lambda: allocated_devices(api, settings.node_name),
+            registered=lambda: self._plugin.registration.problem() is None,
+            holders=Holders(api, self._checkpoint, settings.node_name).of,
         )
         self._slices = SliceController(
             api,
@@ -219,8 +214,8 @@ class NodeAgent:
         settings = self._settings
         log.info("neuron-dra-driver %s on node %s", VERSION, settings.node_name)
         # What an instance before this one has prepared is on offer from the first publication on, whatever is set now.
-        kept = kept_devices(prepared_devices(self._checkpoint) or {})
-        self._loop.post(kept=kept, health=self._health_watch.current)
+        read_prepared(self._checkpoint, self._loop)
+        self._loop.post(health=self._health_watch.current)
         self._api_server.worker.start()
         self._slices.start()
         self._node_status.worker.start()
@@ -329,11 +324,11 @@ class NodeAgent:
         pods = self._containers.plugin_pods
         self._loop.update(lambda sources: replace(sources, plugin_pods=pods, device_plugin=sources.plugin_offers))
 
-    def _on_prepared(self, plans: Sequence[Plan]) -> None:
-        offered = {device.name for device in self._loop.wanted.offer.devices}
-        self._loop.update(lambda sources: with_prepared(sources, offered, core_sizes(plans)))
+    def _on_prepared(self, claims: PreparedClaims) -> None:
+        post_prepared(claims, self._loop)
         if self._claim_status is not None:
-            self._claim_status.catch_up(plans)
+            boot = self._checkpoint.boot_id
+            self._claim_status.catch_up([one.plan for one in claims.entries.values() if not one.outlived(boot)])
 
     def _on_registered(self, registered: bool, _error: str) -> None:
         # kubelet deletes the node's slices when it starts, just before it registers drivers again.
@@ -441,6 +436,8 @@ def _log_changes(before: Wanted, wanted: Wanted) -> None:
         log.warning("%s", wanted.held_back.problem)
     elif before.held_back.problem and not wanted.held_back.problem:
         log.info("no device plugin has chips of this node anymore: all are offered again")
+    for text in changes(before.keeping, wanted.keeping):
+        log.info("%s", text)
     former = (before.published, before.inventory, before.offer.partitions)
     if former != (True, wanted.inventory, wanted.offer.partitions):
         _log_offer(wanted.offer, wanted.inventory)

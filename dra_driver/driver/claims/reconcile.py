@@ -26,7 +26,7 @@ import logging
 import math
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -354,7 +354,7 @@ class Reconciler:
         node_name: name of this node, which is also its pool's.
         listed: UIDs of the claims whose devices kubelet lists for containers. DriverError: it cannot be asked now.
         metadata: where containers' files about their devices are.
-        prepared: is told at each pass which claims are prepared, without those of an earlier boot; under the lock.
+        prepared: is told at each pass which claims are prepared; under the lock.
         clock: monotonic seconds.
     """
 
@@ -368,7 +368,7 @@ class Reconciler:
         *,
         listed: Callable[[], Collection[str]] = frozenset,
         metadata: MetadataDirectory,
-        prepared: Callable[[Sequence[Plan]], None] = lambda _: None,
+        prepared: Callable[[PreparedClaims], None] = lambda _: None,
         clock: Callable[[], float] = runtime.monotonic,
     ) -> None:
         self._listed = listed
@@ -412,9 +412,8 @@ class Reconciler:
             self.counts["remove-temporary"] += self._cdi.remove_temporary()
             self._cdi.note_boots()  # also those that a former version of the driver has written
             findings = self._look(held, inventory)
-            boot = self._checkpoint.boot_id
             # Under the lock: a call that prepares or unprepares meanwhile would report its claim first, and be undone.
-            self._prepared([entry.plan for entry in held.entries.values() if not entry.outlived(boot)])
+            self._prepared(held)
         for text in findings:
             if text not in self.findings:
                 log.warning("%s", text)

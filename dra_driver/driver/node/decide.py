@@ -6,16 +6,16 @@ It is a sum of parts, so that an error in one of them leaves the others right.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from dra_driver.driver.claims.facts import NodeFacts
 from dra_driver.driver.device_health import device_health
 from dra_driver.driver.node_labels import labels as ultraserver_labels
 from dra_driver.driver.resourceslices.devices import (
-    KeptDevice,
     Offer,
     completed,
     is_ultraserver,
@@ -23,6 +23,7 @@ from dra_driver.driver.resourceslices.devices import (
     shapes,
     with_faults,
 )
+from dra_driver.driver.resourceslices.kept import Answer, Keeping, PreparedDevices, PublishedPool
 from dra_driver.driver.settings import PARTITIONS_LABEL, DriverSettings
 from dra_driver.kube.kubelet.devicehealth import DeviceHealth
 from dra_driver.kube.kubelet.podresources import PodDevices
@@ -62,10 +63,12 @@ class NodeSnapshot:
     back at once."""
     plugin_pods: Sequence[PodDevices] | None = None
     """The pods that have chips from it; None: kubelet has not said yet."""
-    kept: Mapping[str, KeptDevice] = field(default_factory=dict)
-    """Devices that claims hold, or may hold, and that stay whatever is to be offered."""
-    allocated_core_size: int | None = None
-    """Physical cores in a logical one, of what is allocated at the API server; None: nothing has been compared yet."""
+    prepared: PreparedDevices | None = None
+    """What is prepared here; None: not known."""
+    pool: PublishedPool | None = None
+    """What the API server has of the node; None: nothing has been compared yet."""
+    answer: Answer | None = None
+    """Who holds what; None: that was not asked yet."""
     moment: float = 0.0
     """Now, in seconds of a clock that never goes back."""
     now: int = 0
@@ -101,6 +104,8 @@ class Wanted:
     """For preparations."""
     device_health: tuple[DeviceHealth, ...] = ()
     """For kubelet: of all devices that pods can have."""
+    keeping: Keeping = field(default=Keeping())
+    """What stays because claims hold it, or may, and what has to be asked about that."""
     until: float | None = None
     """When to decide again if nothing changes, in seconds of the clock that never goes back; None: need not be."""
     failures: Mapping[str, Exception] = field(default_factory=dict)
@@ -125,6 +130,8 @@ class Memory:
     """
     had_cores: bool = False
     """Whether logical cores were offered."""
+    allocated_core_size: int | None = None
+    """Physical cores in a logical one, of what is allocated at the API server; None: nothing has been compared yet."""
 
 
 def decide(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> tuple[Wanted, Memory]:
@@ -174,12 +181,20 @@ def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings
     health = with_faults(snapshot.health, lost)
     back = held_back(snapshot.device_plugin, snapshot.plugin_pods, whole)
     policy = settings.health_policy
-    offered = offer(whole, partitions, health, policy, snapshot.uptime, snapshot.kept, back.chips)
+    offered, keeping = _kept_offer(
+        snapshot,
+        memory,
+        partial(offer, whole, partitions, health, policy, snapshot.uptime, held_back=back.chips),
+        # A kubelet that has another version than before has just started, and so deleted the slices.
+        wiped=bool(snapshot.kubelet_problem or back.chips),
+    )
+    compared = keeping.look != memory.wanted.keeping.look
+    allocated_core_size = whole.core_size if compared else memory.allocated_core_size
     sick = [chip for chip in health.chips if chip.faults]
     facts = NodeFacts(
         unhealthy=policy.blocking(sick, whole.instance_type, snapshot.uptime) if sick else {},
         held_back=back,
-        core_sizes=_core_sizes(snapshot, memory, whole) | dict(offered.core_sizes),
+        core_sizes=_core_sizes(allocated_core_size, memory, whole) | dict(offered.core_sizes),
         attributes={device.name: device.attributes for device in (*offered.fallback, *offered.devices)}
         if settings.device_metadata == "on"
         else None,
@@ -192,10 +207,44 @@ def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings
         offer=offered,
         held_back=back,
         facts=facts,
+        keeping=keeping,
         until=ends if published or not complete else patience,
     )
     had_cores = any(core_size for _, core_size in shapes(offered.devices))
-    return Memory(wanted, first_scan, whole if published else memory.whole, lost, had_cores)
+    former = whole if published else memory.whole
+    return Memory(wanted, first_scan, former, lost, had_cores, allocated_core_size)
+
+
+def _kept_offer(
+    snapshot: NodeSnapshot, memory: Memory, offer_with: Callable[..., Offer], *, wiped: bool
+) -> tuple[Offer, Keeping]:
+    """The offer with which nothing vanishes that claims hold, or may hold.
+
+    Args:
+        snapshot: what is known.
+        memory: of the decision before.
+        offer_with: makes the offer with the devices ``kept``.
+        wiped: whether a server without slices had some a moment ago.
+    """
+    pool, before, answer = snapshot.pool, memory.wanted.keeping, snapshot.answer
+    keeping, allocated = before, frozenset[str]()
+    if before.question is not None and answer is not None and answer.question == before.question:
+        keeping, allocated = before.answered(answer, snapshot.prepared, snapshot.moment), answer.allocated or allocated
+    published = () if pool is None else pool.devices
+    while True:
+        offered = offer_with(kept=keeping.devices)
+        chosen = offered.devices if pool is None or pool.counters or not offered.counters else offered.fallback
+        missing = keeping.missing(chosen, published, snapshot.prepared, allocated, snapshot.now)
+        if not missing:
+            break
+        keeping = replace(keeping, devices={**keeping.devices, **missing})
+    # Without what is wanted again, or cannot be offered.
+    devices = {name: one for name, one in keeping.devices.items() if name in offered.retired}
+    keeping = replace(keeping, devices=devices)
+    if pool is None:
+        return offered, keeping
+    doubtful = (pool.empty and wiped) or (pool.incomplete and memory.allocated_core_size is None)
+    return offered, keeping.reviewed(before, chosen, pool, snapshot.prepared, snapshot.moment, doubtful=doubtful)
 
 
 def _with_device_health(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> Memory:
@@ -243,9 +292,8 @@ def _fault(code: str, before: ActiveFault | None, snapshot: NodeSnapshot) -> Act
     return ActiveFault(code, snapshot.now, uptime=snapshot.uptime)
 
 
-def _core_sizes(snapshot: NodeSnapshot, memory: Memory, whole: NodeInventory) -> dict[int, int]:
+def _core_sizes(size: int | None, memory: Memory, whole: NodeInventory) -> dict[int, int]:
     """By chip, where what is allocated is of another size than the host's."""
-    size = snapshot.allocated_core_size
     if size is None or size == whole.core_size or not memory.had_cores:
         return {}
     return dict.fromkeys(whole.chip_indexes, size)

@@ -76,9 +76,6 @@ class NodeLoop:
         if wanted.until is not None and wanted.until <= moment:
             wanted = replace(wanted, until=None)
         self._wanted = replace(wanted, revision=self._wanted.revision + 1)
-        if wanted.published:
-            kept = {name: one for name, one in self._sources.kept.items() if name in wanted.offer.retired}
-            self._sources = replace(self._sources, kept=kept)
         # What could not be decided is tried again by whoever asks next.
         self._changed = bool(wanted.failures)
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from dra_driver.driver.resourceslices.kept import HELD_SECONDS
 from dra_driver.driver.resourceslices.pool import (
     SharedCounters,
     counters_problem,
@@ -47,7 +48,7 @@ from dra_driver.driver.resourceslices.reconcile import (
     decide,
     trial,
 )
-from dra_driver.driver.resourceslices.taints import HELD_SECONDS, Publication, TaintPolicy, bare, is_worse
+from dra_driver.driver.resourceslices.taints import Publication, TaintPolicy, bare, is_worse
 from dra_driver.driver.write_budget import WriteBudget
 from dra_driver.kube.api.codec import ServerVersion
 from dra_driver.kube.api.desired import DesiredWriter, Outcome, Target, Waits
@@ -142,18 +143,24 @@ class DeviceSource:
     def review(
         self,
         existing: Sequence[ResourceSlice],  # noqa: ARG002 # for those that have something to say
-        chosen: Sequence[Device],  # noqa: ARG002
+        wanted: Desired,
         *,
-        keeps_taints: bool = True,  # noqa: ARG002
-    ) -> tuple[Desired | None, float]:
-        """Before the server's slices are compared with the devices chosen: what to desire instead, if anything.
+        counters: bool,  # noqa: ARG002
+        taints: bool,  # noqa: ARG002
+    ) -> tuple[Desired, float]:
+        """What to publish, before the server's slices are compared with what is wanted.
 
-        That is where claims hold some that would vanish. And when to be asked again (``runtime.monotonic()``).
-        ``keeps_taints``: whether the server stores taints, as far as is known.
+        With it, nothing vanishes that claims hold. And when to be asked again (``runtime.monotonic()``).
+
+        Args:
+            existing: the server's slices.
+            wanted: what was desired last.
+            counters: whether the server is trusted with counters.
+            taints: whether it stores taints, as far as is known.
         """
-        return None, math.inf
+        return wanted, math.inf
 
-    def note_published(self, published: Sequence[Device]) -> float:  # noqa: ARG002
+    def note_published(self, published: Sequence[Device], *, counters: bool, taints: bool) -> float:  # noqa: ARG002
         """After a write: the server has these devices. When to be asked again, as for ``review``."""
         return math.inf
 
@@ -490,12 +497,16 @@ class SliceController(Target[str, None, None]):
         """What is desired and the devices chosen of it, with which nothing vanishes that claims hold."""
         chosen = choose(wanted)
         for _ in range(_REVIEWS):
-            other, self._review_due = self._source.review(existing, chosen, keeps_taints=not self._taint_policy.problem)
-            if other is None:
+            other, self._review_due = self._source.review(existing, wanted, **self._trust())
+            is_same, self._desired, wanted = other == wanted, other, other
+            if is_same:
                 break
-            self._desired = wanted = other
             chosen = choose(wanted)
         return wanted, chosen
+
+    def _trust(self) -> dict[str, bool]:
+        """What the server is trusted with."""
+        return {"counters": not self._counter_policy.problem, "taints": not self._taint_policy.problem}
 
     def _compare_with_taints(
         self, wanted: Desired, chosen: tuple[Device, ...], existing: Sequence[ResourceSlice]
@@ -550,7 +561,7 @@ class SliceController(Target[str, None, None]):
         self._known = versions([*changes.keep, *stored])
         self._chosen, self._withdrawn = chosen, withdrawn
         if not changes.empty:
-            self._review_due = self._source.note_published(devices)
+            self._review_due = self._source.note_published(devices, **self._trust())
         return self._succeeded(changes, superseded=False, look_again=bool(publication.held))
 
     def _get_node(self) -> Node:

@@ -1,28 +1,58 @@
-"""Which of a node's sick devices claims hold, where the API server keeps no taints and what is free is withdrawn.
+"""Which of a node's devices claims have: all of them (``allocated_devices``), or those that are sick (``Holders``).
 
-That is asked at each look at the slices, and while a claim holds a sick device there is a look every 30 seconds. So
-what costs least is asked first: the checkpoint, which has what is prepared here; then, by its name, the claim that had
-a device when claims were last listed. All claims of the cluster are listed only for the rest: at once for a device for
-which they were not listed yet, and from then on ever more seldom.
+The latter is asked at each look at the slices where the API server keeps no taints and what is free is withdrawn, and
+while a claim holds a sick device there is a look every 30 seconds. So what costs least is asked first: the checkpoint,
+which has what is prepared here; then, by its name, the claim that had a device when claims were last listed. All claims
+of the cluster are listed only for the rest: at once for a device for which they were not listed yet, and from then on
+ever more seldom.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from dra_driver.driver.claims.checkpoint import Checkpoint
-from dra_driver.driver.resourceslices.kept import MAX_HELD_SECONDS, allocated, prepared_names
-from dra_driver.driver.resourceslices.taints import HELD_SECONDS
+from dra_driver.driver.resourceslices.kept import HELD_SECONDS, MAX_HELD_SECONDS
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi
-from dra_driver.kube.objects.resource import ObjectIdentity
+from dra_driver.kube.objects.resource import AllocatedClaim, ObjectIdentity, PartialResourceClaim
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 
+HELD_PATIENCE: Final = 5.0
+"""Seconds that the question which devices are prepared waits for calls that are under way."""
+
 log = logging.getLogger(__name__)
+
+
+def allocated_devices(api: ResourceApi, node_name: str) -> frozenset[str] | None:
+    """Names of the node's devices that are allocated to a claim; None when that cannot be found out."""
+    try:
+        return allocated(api.list_claims(DRIVER_NAME, node_name), DRIVER_NAME, node_name)
+    except DriverError as error:
+        log.warning("it is not known which devices claims hold, so all devices stay published: %s", error)
+        return None
+
+
+def prepared_names(checkpoint: Checkpoint) -> frozenset[str] | None:
+    """Names of the prepared devices; None while an unreadable file may have any. Raises DriverError."""
+    with checkpoint.locked(runtime.monotonic() + HELD_PATIENCE) as held:
+        names = frozenset(device.device for entry in held.entries.values() for device in entry.plan.devices)
+        return None if held.quarantined else names
+
+
+def allocated(claims: Iterable[AllocatedClaim | PartialResourceClaim], driver: str, pool: str) -> frozenset[str]:
+    """Names of the pool's devices that are allocated to one of the claims."""
+    return frozenset(
+        result.device
+        for claim in claims
+        for result in claim.status.results
+        if (result.driver, result.pool) == (driver, pool)
+    )
 
 
 @dataclass(slots=True)

@@ -8,161 +8,258 @@ the setting or the core size changes, or a server ceases to be trusted with coun
 2. When schedulers have seen that, it is asked who holds what. Only that stays; the rest of it goes.
 3. It is asked again from time to time, until nothing is held.
 
-Devices that are prepared here are held, which the checkpoint tells. Only for others all claims of the cluster are
-listed: ever more seldom as long as nothing changes here. While it cannot be found out, everything stays.
+Devices that are prepared here are held. Only for others all claims of the cluster are listed: ever more seldom as long
+as nothing changes here. While it cannot be found out, everything stays.
+
+All of this is a part of the decision about the node (``node.decide``): values in, values out.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.model import Plan
 from dra_driver.driver.resourceslices.devices import RETIRED, KeptDevice, shapes
-from dra_driver.driver.resourceslices.taints import HELD_SECONDS
-from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.objects.meta import seconds
-from dra_driver.kube.objects.resource import AllocatedClaim, Device, PartialResourceClaim
-from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.topology.partitions import device_of
-from dra_driver.util import runtime
-from dra_driver.util.errors import DriverError
 from dra_driver.util.text import first_of
 
 SETTLE_SECONDS: Final = 5.0
 """Between the taint and the question: schedulers see the one, and what they had allocated before gets written."""
+HELD_SECONDS: Final = 30.0
+"""Between two looks at the claims that hold what is to go once they are free."""
 MAX_HELD_SECONDS: Final = 600.0
 """Between two lists of all claims, at most."""
-HELD_PATIENCE: Final = 5.0
-"""Seconds that the question which devices are prepared waits for calls that are under way."""
 MAX_CORE_SIZE: Final = 64
 
-log = logging.getLogger(__name__)
+
+@dataclass(frozen=True, slots=True)
+class PublishedPool:
+    """What the API server has of the node, as it was last seen or written."""
+
+    look: int
+    """Number of the look at which it was seen."""
+    devices: tuple[Device, ...] = ()
+    empty: bool = False
+    """There is no slice of it."""
+    incomplete: bool = False
+    """A part of it is missing, or was never written."""
+    counters: bool = True
+    """Whether the server is trusted with counters."""
+    taints: bool = True
+    """Whether the server stores taints, as far as is known; where it does not, none is waited for."""
 
 
-@dataclass(slots=True)
-class Keeper:
-    """For one thread.
+@dataclass(frozen=True, slots=True)
+class PreparedDevices:
+    """What is prepared here, by this instance of the driver or by another."""
 
-    Args:
-        prepared: core sizes of the devices that are prepared here, by name (None for what is no core); None: not known.
-        held: names of the devices that are prepared here, or allocated to a claim; None: not known.
-        settle_seconds: between the taint and the first question.
-        held_seconds: between two looks, and between two lists of all claims at least.
-        clock: never goes back.
-    """
+    core_sizes: Mapping[str, int | None] = field(default_factory=dict)
+    """By name of each device the size of the logical cores it was prepared with (None: no core)."""
+    complete: bool = True
+    """Whether these are all: not while a file that cannot be read may have more."""
 
-    prepared: Callable[[], Mapping[str, int | None] | None]
-    held: Callable[[], Collection[str] | None]
-    settle_seconds: float = SETTLE_SECONDS
-    held_seconds: float = HELD_SECONDS
-    clock: Callable[[], float] = runtime.monotonic
-    due: float = 0.0
-    """When to look again, by the clock, as long as anything is kept or in doubt."""
-    in_doubt: bool = False
-    """Whether claims may hold what is neither kept nor published: it has yet to be found out."""
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What claims have, as far as it could be found out. What is prepared has to be read after that."""
+
+    question: int
+    """Number of the question."""
+    allocated: frozenset[str] | None = None
+    """Names of the devices that are allocated to a claim; None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What a node keeps on offer, and what is remembered of that from one decision to the next."""
+
+    devices: Mapping[str, KeptDevice] = field(default_factory=dict)
+    """By name."""
+    held: frozenset[str] = frozenset()
+    """Of those, what claims are known to hold."""
     released: frozenset[str] = frozenset()
     """What no claim holds, and the server still has."""
-    _answered_at: float = -math.inf
-    """When it was last known what claims hold."""
-    _interval: float = 0.0
-    """Between the last list of all claims and the next one."""
-    _ask_due: float = 0.0
-    _here: frozenset[str] | None = frozenset()
-    """What was prepared here, of what is kept, at the last question."""
-    _tainted: frozenset[str] = frozenset()
+    question: int | None = None
+    """Number of the question who holds what, to be answered before slices are written; None: there is none."""
+    due: float = 0.0
+    """When to ask, by the clock that never goes back, as long as anything is kept or in doubt."""
+    in_doubt: bool = False
+    """Whether claims may hold what is neither kept nor published: it has yet to be found out."""
+    look: int = 0
+    """Of what was last seen at the server."""
+    asked: frozenset[str] = frozenset()
+    """What was kept when the question came up."""
+    tainted_there: frozenset[str] = frozenset()
     """What has its taint at the server, as far as it was seen."""
+    here: frozenset[str] | None = frozenset()
+    """What was prepared here, of what is kept, at the last question."""
+    answered_at: float = -math.inf
+    """When it was last known what claims hold."""
+    interval: float = 0.0
+    """Between the last list of all claims and the next one."""
+    list_due: float = 0.0
 
-    def review(
-        self,
-        kept: Mapping[str, KeptDevice],
-        published: Collection[Device],
-        chosen: Collection[Device],
-        *,
-        doubtful: bool,
-        keeps_taints: bool = True,
-    ) -> dict[str, KeptDevice]:
-        """What is to be kept from now on, by name.
+    @property
+    def next_look(self) -> float:
+        """When slices have to be looked at for this, by the clock that never goes back."""
+        return self.due if self.devices or self.in_doubt else math.inf
+
+    def answered(self, answer: Answer, prepared: PreparedDevices | None, moment: float) -> Keeping:
+        """Without what no claim holds.
 
         Args:
-            kept: what is.
-            published: the devices that the server has.
-            chosen: those that it is to have, with what is kept.
-            doubtful: the server does not have all that was published, so what is held may be missing there.
-            keeps_taints: whether the server stores taints; where it does not, none is waited for.
+            answer: to the question.
+            prepared: what is prepared here, read after the answer had come; None: not known.
+            moment: by the clock that never goes back.
         """
-        since = {
-            device.name: moment
-            for device in published
-            for taint in device.taints
-            if taint.key == RETIRED and (moment := seconds(taint.time_added)) is not None
+        stays, held, here = dict(self.devices), None, self._prepared_here(prepared)
+        if answer.allocated is not None and prepared is not None and prepared.complete:
+            held = answer.allocated | prepared.core_sizes.keys()
+            # Of what was kept after the question had come up, it says nothing.
+            stays = {name: one for name, one in stays.items() if name in held or name not in self.asked}
+        changed = here != self.here or stays.keys() != self.devices.keys()
+        interval = HELD_SECONDS if changed else min(2 * self.interval, MAX_HELD_SECONDS)
+        return replace(
+            self,
+            devices=stays,
+            held=self.held if held is None else frozenset(stays.keys() & held),
+            released=self.released | (self.devices.keys() - stays.keys()),
+            question=None,
+            in_doubt=self.in_doubt and held is None,
+            here=here,
+            answered_at=self.answered_at if held is None else moment,
+            interval=interval,
+            list_due=moment + interval,
+        )
+
+    def missing(
+        self,
+        chosen: Collection[Device],
+        published: Collection[Device],
+        prepared: PreparedDevices | None,
+        allocated: Collection[str],
+        now: int,
+    ) -> dict[str, KeptDevice]:
+        """What would vanish with these devices chosen, and must be kept as well, by name.
+
+        What is prepared here or allocated is among it even if it is not published: its claim may have been allocated
+        before kubelet deleted the slices, and others published since, by another setting.
+
+        Args:
+            chosen: the devices that the server is to have.
+            published: those that it has.
+            prepared: as for ``answered``.
+            allocated: names of those that claims have, if that was just found out.
+            now: Unix time.
+        """
+        wanted = shapes(chosen)
+        since = _taint_times(published)
+        lost = shapes(published) - wanted
+        gone = {name: size for name, size in lost if name not in self.released}
+        if prepared is not None:
+            gone |= {name: size for name, size in prepared.core_sizes.items() if (name, size) not in wanted}
+        gone |= dict.fromkeys(set(allocated) - gone.keys() - {name for name, _ in wanted})
+        return {
+            name: KeptDevice(since.get(name, now), size)
+            for name, size in gone.items()
+            if name not in self.devices and _sane(name, size)
         }
-        now = {name: replace(one, since=since.get(name, one.since)) for name, one in kept.items()}
-        lost = {name: size for name, size in shapes(published) - shapes(chosen) if name not in now}
-        self.released &= lost.keys()
-        found = {
-            name: KeptDevice(since.get(name, int(runtime.now())), size)
-            for name, size in lost.items()
-            if name not in self.released and _sane(name, size)
-        }
-        if found:
-            log.info(
-                "no longer wanted, but published until it is known which claims hold them: %s",
-                first_of(sorted(found), 8),
-            )
-            self.due = self._ask_due = self.clock() + self.settle_seconds
-            self._interval = self.held_seconds
-            return now | found
-        if doubtful:
+
+    def reviewed(
+        self,
+        before: Keeping,
+        chosen: Collection[Device],
+        pool: PublishedPool,
+        prepared: PreparedDevices | None,
+        moment: float,
+        *,
+        doubtful: bool,
+    ) -> Keeping:
+        """With what follows from the devices that are kept now: when to ask who holds them, and whether it is time.
+
+        Args:
+            before: at the last decision.
+            chosen: the devices that the server is to have, with what is kept.
+            pool: what it has.
+            prepared: as for ``answered``.
+            moment: by the clock that never goes back.
+            doubtful: the server does not have all that was published, so what is held may be missing there.
+        """
+        since = _taint_times(pool.devices)
+        devices = {name: replace(one, since=since.get(name, one.since)) for name, one in self.devices.items()}
+        lost = {name for name, _ in shapes(pool.devices) - shapes(chosen)}
+        published = {device.name for device in pool.devices}
+        keeping = replace(
+            self, devices=devices, held=self.held & devices.keys(), released=self.released & lost, look=pool.look
+        )
+        if more := devices.keys() - before.devices.keys():
+            keeping = replace(keeping, interval=HELD_SECONDS, list_due=min(self.list_due, moment + HELD_SECONDS))
+            if more & published:
+                keeping = replace(keeping, due=moment + SETTLE_SECONDS, list_due=moment + SETTLE_SECONDS)
+        if doubtful and pool.look != before.look:
             # What is published next looks whole: it does not wait for its turn, but an answer counts for a moment.
-            self.due = min(self.due, self._answered_at + self.settle_seconds)
-            self.in_doubt = True
-        if keeps_taints:
-            self.note_published(published)
-            if (_with_taint(chosen) & {device.name for device in published}) - self._tainted:
-                # It has still to be written, so they may be allocated until then: no answer of before that counts.
-                self.due = max(self.due, self.clock() + self.settle_seconds)
-        if (now or self.in_doubt) and self.clock() >= self.due:
-            return self._still_held(now, {device.name for device in chosen})
-        return now
+            keeping = replace(keeping, in_doubt=True, due=min(keeping.due, self.answered_at + SETTLE_SECONDS))
+        if pool.taints:
+            tainted = _with_taint(pool.devices)
+            if tainted - self.tainted_there or (_with_taint(chosen) & published) - tainted:
+                # From the moment on at which the server has them, schedulers see the taints. Until then they allocate
+                # the devices: no question of before that counts.
+                due = keeping.due if keeping.question is None else 0.0
+                keeping = replace(keeping, due=max(due, moment + SETTLE_SECONDS), question=None)
+            keeping = replace(keeping, tainted_there=tainted)
+        is_due = (devices or keeping.in_doubt) and moment >= keeping.due
+        # Only at a look, of which the answer is a part: slices are written after it.
+        return keeping.with_question(prepared, moment) if is_due and pool.look != before.look else keeping
 
-    def note_published(self, published: Collection[Device]) -> None:
-        """The server has these devices: from the moment on at which it has their taints, schedulers see them."""
-        tainted = _with_taint(published)
-        if tainted - self._tainted:
-            self.due = max(self.due, self.clock() + self.settle_seconds)
-        self._tainted = tainted
+    def with_question(self, prepared: PreparedDevices | None, moment: float) -> Keeping:
+        """With the question, if a list of claims is what it takes to answer it."""
+        here, asked = self._prepared_here(prepared), frozenset(self.devices)
+        keeping = replace(self, due=moment + HELD_SECONDS)
+        if here is None or prepared is None or not prepared.complete:
+            return keeping
+        early = here == self.here and moment < self.list_due
+        if asked and not self.in_doubt and (here == asked or early):
+            return replace(keeping, here=here, held=self.held | here)
+        return replace(keeping, question=self.look, asked=asked)
 
-    def _still_held(self, kept: Mapping[str, KeptDevice], chosen: set[str]) -> dict[str, KeptDevice]:
-        prepared = self.prepared()
-        here = None if prepared is None else frozenset(kept.keys() & prepared.keys())
-        clock = self.clock()
-        self.due = clock + self.held_seconds
-        early = here == self._here and clock < self._ask_due
-        if here is not None and kept and not self.in_doubt and (here == kept.keys() or early):
-            self._here = here
-            return dict(kept)
-        held = self.held()
-        stays = dict(kept)
-        if held is not None:
-            self.in_doubt, self._answered_at = False, clock
-            stays = {name: one for name, one in kept.items() if name in held}
-            # Also what they hold that would not be offered at all.
-            sizes = {name: (prepared or {}).get(name) for name in set(held) - kept.keys() - chosen}
-            stays |= {name: KeptDevice(int(runtime.now()), size) for name, size in sizes.items() if _sane(name, size)}
-        if gone := kept.keys() - stays.keys():
-            self.released |= gone
-            log.info("no claim holds them, so they are no longer offered: %s", first_of(sorted(gone), 8))
-        if held is not None and stays and (stays.keys() != kept.keys() or self._interval <= self.held_seconds):
-            log.info("offered only while claims hold them: %s", first_of(sorted(stays), 8))
-        changed = here != self._here or stays.keys() != kept.keys()
-        self._interval = self.held_seconds if changed else min(2 * self._interval, MAX_HELD_SECONDS)
-        self._here, self._ask_due = here, clock + self._interval
-        return stays
+    def _prepared_here(self, prepared: PreparedDevices | None) -> frozenset[str] | None:
+        return None if prepared is None else frozenset(self.devices.keys() & prepared.core_sizes.keys())
+
+
+def changes(before: Keeping, keeping: Keeping) -> Iterator[str]:
+    """What became of devices that are no longer wanted, for people."""
+    if unknown := keeping.devices.keys() - before.devices.keys() - keeping.held:
+        yield (
+            f"no longer wanted, but published until it is known which claims hold them: {first_of(sorted(unknown), 8)}"
+        )
+    if released := keeping.released - before.released:
+        yield f"no claim holds them, so they are no longer offered: {first_of(sorted(released), 8)}"
+    if keeping.held and keeping.held != before.held:
+        yield f"offered only while claims hold them: {first_of(sorted(keeping.held), 8)}"
+
+
+def core_sizes(plans: Iterable[Plan]) -> dict[str, int | None]:
+    """By name of each device of these claims the size of the logical cores it was prepared with (None: no core)."""
+    return {
+        device.device: max((len(node.cores) for node in device.nodes), default=0) or None
+        for plan in plans
+        for device in plan.devices
+    }
+
+
+def _taint_times(devices: Collection[Device]) -> dict[str, float]:
+    """Since when devices are kept, as the server has it: for people, from one run of the driver to the next."""
+    return {
+        device.name: moment
+        for device in devices
+        for taint in device.taints
+        if taint.key == RETIRED and (moment := seconds(taint.time_added)) is not None
+    }
 
 
 def _with_taint(devices: Collection[Device]) -> frozenset[str]:
@@ -173,57 +270,3 @@ def _with_taint(devices: Collection[Device]) -> frozenset[str]:
 def _sane(name: str, core_size: int | None) -> bool:
     """Whether there is such a device. What another version has published under other names cannot be offered."""
     return device_of(name, (0,), lambda _: 1) is not None and (core_size is None or 1 <= core_size <= MAX_CORE_SIZE)
-
-
-def prepared_devices(checkpoint: Checkpoint) -> dict[str, int | None] | None:
-    """By name of each prepared device the core size that a logical core was prepared with (None for other devices).
-
-    None when it cannot be found out.
-    """
-    try:
-        with checkpoint.locked(runtime.monotonic() + HELD_PATIENCE) as held:
-            plans = [entry.plan for entry in held.entries.values()]
-    except DriverError as error:
-        log.warning("it is not known which devices are prepared: %s", error)
-        return None
-    return core_sizes(plans)
-
-
-def core_sizes(plans: Iterable[Plan]) -> dict[str, int | None]:
-    """By name of each device of these claims, as ``prepared_devices``."""
-    return {
-        device.device: max((len(node.cores) for node in device.nodes), default=0) or None
-        for plan in plans
-        for device in plan.devices
-    }
-
-
-def held_devices(api: ResourceApi, checkpoint: Checkpoint, node_name: str) -> frozenset[str] | None:
-    """Names of the node's devices that are prepared, or allocated to a claim; None when that cannot be found out."""
-    try:
-        if prepared_names(checkpoint) is None:
-            return None
-        # First: a claim is allocated before it is prepared, and what is prepared stays so without its claim.
-        listed = allocated(api.list_claims(DRIVER_NAME, node_name), DRIVER_NAME, node_name)
-        prepared = prepared_names(checkpoint)
-        return None if prepared is None else listed | prepared
-    except DriverError as error:
-        log.warning("it is not known which devices claims hold, so all devices stay published: %s", error)
-        return None
-
-
-def prepared_names(checkpoint: Checkpoint) -> frozenset[str] | None:
-    """Names of the prepared devices; None while an unreadable file may have any. Raises DriverError."""
-    with checkpoint.locked(runtime.monotonic() + HELD_PATIENCE) as held:
-        names = frozenset(device.device for entry in held.entries.values() for device in entry.plan.devices)
-        return None if held.quarantined else names
-
-
-def allocated(claims: Iterable[AllocatedClaim | PartialResourceClaim], driver: str, pool: str) -> frozenset[str]:
-    """Names of the pool's devices that are allocated to one of the claims."""
-    return frozenset(
-        result.device
-        for claim in claims
-        for result in claim.status.results
-        if (result.driver, result.pool) == (driver, pool)
-    )

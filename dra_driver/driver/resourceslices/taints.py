@@ -27,9 +27,6 @@ _OLD: Final = (1, 35)
 """Before this release, with the feature gate on: at most four taints, and the effect None is invalid."""
 _OLD_TAINTS: Final = 4
 
-HELD_SECONDS: Final = 30.0
-"""Between two looks at the claims that hold unhealthy devices, where those are withdrawn once they are free."""
-
 log = logging.getLogger(__name__)
 
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from dra_driver.cli import kubelet_plugin
-from dra_driver.driver import agent as agent_module
 from dra_driver.driver.agent import NodeAgent
+from dra_driver.driver.resourceslices import kept
 from dra_driver.driver.settings import PARTITIONS_LABEL
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
 from dra_driver.neuron.names import DRIVER_NAME
@@ -35,8 +35,8 @@ SECONDS = 30.0
 
 @pytest.fixture
 def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(agent_module, "SETTLE_SECONDS", 0.3)
-    monkeypatch.setattr(agent_module, "HELD_SECONDS", 0.3)
+    monkeypatch.setattr(kept, "SETTLE_SECONDS", 0.3)
+    monkeypatch.setattr(kept, "HELD_SECONDS", 0.3)
     write_host(world.host, resolve_emulation("trn2.48xlarge"), EmulationOptions())
     return world
 

@@ -15,10 +15,10 @@ from typing import Any
 import grpc
 import pytest
 
-from dra_driver.driver import agent as agent_module
 from dra_driver.driver import device_use
 from dra_driver.driver.agent import NodeAgent
 from dra_driver.driver.device_use import REST, ContainerWatch
+from dra_driver.driver.resourceslices import kept
 from dra_driver.kube.kubelet.api import podresources_v1_pb2 as api
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN
 from dra_driver.neuron.names import DRIVER_NAME
@@ -40,8 +40,8 @@ SECONDS = START_SECONDS
 
 @pytest.fixture
 def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(agent_module, "SETTLE_SECONDS", 0.3)
-    monkeypatch.setattr(agent_module, "HELD_SECONDS", 0.3)
+    monkeypatch.setattr(kept, "SETTLE_SECONDS", 0.3)
+    monkeypatch.setattr(kept, "HELD_SECONDS", 0.3)
     monkeypatch.setattr(device_use, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(device_use, "PLUGIN_SECONDS", 0.1)
     monkeypatch.setattr(device_use, "LINGER_SECONDS", 0.3)
@@ -127,7 +127,7 @@ def test_a_plugin_that_comes_while_the_driver_runs_gets_the_free_chips_and_gives
 def test_the_free_chips_get_a_taint_at_once_and_go_when_schedulers_have_seen_it(
     world: World, kubelet: DeviceManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_module, "SETTLE_SECONDS", 3600.0)
+    monkeypatch.setattr(kept, "SETTLE_SECONDS", 3600.0)
     with running(world):
         offers(world, *range(16))
         plugin_offers(world, 16)

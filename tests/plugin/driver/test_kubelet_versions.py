@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dra_driver.driver import agent as agent_module
 from dra_driver.driver.agent import NodeAgent
+from dra_driver.driver.resourceslices import kept
 from dra_driver.neuron.health.condition import KUBELET
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.partitions import device_name
@@ -25,8 +25,8 @@ SECONDS = START_SECONDS
 
 @pytest.fixture
 def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(agent_module, "SETTLE_SECONDS", 0.3)
-    monkeypatch.setattr(agent_module, "HELD_SECONDS", 0.3)
+    monkeypatch.setattr(kept, "SETTLE_SECONDS", 0.3)
+    monkeypatch.setattr(kept, "HELD_SECONDS", 0.3)
     return world
 
 

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.cli import kubelet_plugin
 from dra_driver.driver import agent as agent_module
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.model import PreparedClaims
 from dra_driver.driver.device_health import device_health
 from dra_driver.driver.device_use import ContainerWatch
-from dra_driver.driver.resourceslices.kept import held_devices, prepared_devices
+from dra_driver.driver.node.loop import NodeLoop
+from dra_driver.driver.node.review import read_prepared
+from dra_driver.driver.resourceslices.holders import allocated_devices
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.names import DRIVER_NAME
@@ -75,11 +78,11 @@ def test_what_is_not_published_yet_is_a_reason_not_to_be_ready(world: World) -> 
 
 def test_in_doubt_about_claims_it_says_so(world: World, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     world.server.fail(403, path="resourceclaims")
-    checkpoint = Checkpoint(tmp_path / "state")
-    assert held_devices(ResourceApi(world.server.transport()), checkpoint, NODE) is None
-    checkpoint.close()
+    assert allocated_devices(ResourceApi(world.server.transport()), NODE) is None
     (tmp_path / "file").write_text("")
-    assert prepared_devices(Checkpoint(tmp_path / "file")) is None
+    loop = NodeLoop(kubelet_plugin.settings(kubelet_plugin.effective({"node_name": NODE}, {})), lambda _: None)
+    read_prepared(Checkpoint(tmp_path / "file"), loop)
+    assert loop.sources.prepared is None
     golden(sorted(logged(log, "not known")))
 
 

@@ -141,13 +141,13 @@ def test_what_is_prepared_while_claims_are_listed_stays_on_offer() -> None:
     with node_of(CORES, "chip") as node:
         begin(node)
         stops_at_request(node, SLICES, "GET", "/resourceclaims", answered=False)
+        stops_at_request(node, PREPARE, "GET", "/resourceclaims/", answered=True)
         (device,) = node.free_devices()
-        node.kubelet.kill()
         pod = node.allocate(device)
         node.label(**{PARTITIONS_LABEL: "core"})
         node.pass_time(12.0)
-        assert SLICES in node.scheduler.held
-        node.kubelet.start()
+        assert {SLICES, PREPARE} <= node.scheduler.held.keys()
+        goes_on(node, PREPARE)
         node.pass_time(6.0)
         assert pod.running
         node.server.store.delete("resourceclaims", f"default/{pod.claims[0].name}")

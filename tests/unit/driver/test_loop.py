@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +18,10 @@ from dra_driver.driver.node import decide as decisions
 from dra_driver.driver.node import loop as loops
 from dra_driver.driver.node.decide import HEALTH_PATIENCE, Memory, NodeSnapshot, Wanted, decide
 from dra_driver.driver.node.loop import NodeLoop
-from dra_driver.driver.node.review import SliceReview, kept_devices, with_prepared
+from dra_driver.driver.node.review import SliceReview, desired
+from dra_driver.driver.resourceslices.controller import Desired
 from dra_driver.driver.resourceslices.devices import completed, effective_partitions, offer, with_faults
-from dra_driver.driver.resourceslices.kept import Keeper
+from dra_driver.driver.resourceslices.kept import PreparedDevices
 from dra_driver.driver.settings import PARTITIONS_LABEL, DriverSettings
 from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.kube.objects.resource import Device
@@ -137,41 +138,49 @@ def test_the_first_publication_waits_for_what_is_wrong_with_the_chips_but_not_fo
 
 
 def test_what_an_earlier_instance_has_prepared_stays_on_offer_from_the_first_publication_on() -> None:
-    loop = loop_of(replace(READY, kept=kept_devices({core_name(3, 1): 2})))
+    loop = loop_of(replace(READY, prepared=PreparedDevices({core_name(3, 1): 2})))
     assert core_name(3, 1) in names(loop.wanted)
     assert loop.wanted.offer.retired == {core_name(3, 1)}
 
 
-def test_what_is_prepared_and_not_on_offer_is_kept_and_nothing_else() -> None:
-    offered = set(names(loop_of().wanted))
-    sources = with_prepared(READY, offered, {core_name(3, 1): 2, "neuron-device-4": None})
-    assert sources.kept.keys() == {core_name(3, 1)}
-    assert with_prepared(sources, offered, {core_name(3, 1): 2}) is sources
+class Review:
+    """The slices of a node are looked at while it has a device that it keeps."""
+
+    def __init__(self) -> None:
+        self.prepared: dict[str, int | None] = {core_name(3, 1): 2}
+        self.loop = loop_of()
+        self.read_prepared()
+        self.meanwhile: Callable[[], object] = lambda: None
+        """What happens while claims are listed."""
+        self.source = SliceReview(self.loop, NODE, read_prepared=self.read_prepared, allocated=self.list_claims)
+
+    def read_prepared(self) -> None:
+        self.loop.post(prepared=PreparedDevices(dict(self.prepared)))
+
+    def list_claims(self) -> frozenset[str]:
+        self.meanwhile()
+        return frozenset()
+
+    def look(self) -> Desired:
+        """What is to be written when the claim of the device that is kept has ended."""
+        self.prepared.clear()
+        return self.source.review([], desired(self.loop.wanted), counters=True, taints=True)[0]
 
 
 def test_what_the_host_shows_while_it_is_asked_who_holds_what_is_not_lost() -> None:
-    loop = loop_of(replace(READY, kept=kept_devices({core_name(3, 1): 2})))
-
-    def held() -> set[str]:
-        loop.post(inventory=without(host(), 15))
-        return set()
-
-    reviewed, _ = SliceReview(loop, NODE, Keeper(dict, held, settle_seconds=0.0)).review([], loop.wanted.offer.devices)
-    assert reviewed is not None
-    lost = {device.name for device in reviewed.devices if any("device-lost" in t.key for t in device.taints)}
+    review = Review()
+    review.meanwhile = lambda: review.loop.post(inventory=without(host(), 15))
+    lost = {item.name for item in review.look().devices if any("device-lost" in taint.key for taint in item.taints)}
     assert lost == {"neuron-device-15"}
-    assert not loop.wanted.offer.retired, "and no claim holds what was kept"
+    assert not review.loop.wanted.offer.retired, "and no claim holds what was kept"
 
 
-def test_what_is_said_while_it_is_asked_who_holds_what_is_kept() -> None:
-    loop = loop_of(replace(READY, kept=kept_devices({core_name(3, 1): 2})))
+def test_what_is_prepared_while_it_is_asked_who_holds_what_is_kept() -> None:
+    review = Review()
 
-    def held() -> set[str]:
-        loop.update(lambda sources: with_prepared(sources, (), {core_name(4, 1): 2}))
-        return set()
-
-    SliceReview(loop, NODE, Keeper(dict, held, settle_seconds=0.0)).review([], loop.wanted.offer.devices)
-    assert core_name(4, 1) in loop.wanted.offer.retired
+    review.meanwhile = lambda: review.prepared.update({core_name(4, 1): 2})
+    assert core_name(4, 1) in {device.name for device in review.look().devices}
+    assert review.loop.wanted.offer.retired == {core_name(4, 1)}
 
 
 @pytest.mark.parametrize(
@@ -184,15 +193,15 @@ def test_a_part_that_fails_keeps_its_last_values_and_the_others_go_on(
     carried: list[Wanted] = []
     loop = loop_of(carry_out=carried.append)
     before = loop.wanted
-    server = replace(host(), ultraserver=Membership((Mode.X4,), (ServerSet("a" * 16, 4, 2),), elected=True))
-    parts = {
+    server = replace(host(), ultraserver=Membership((Mode.X4,), (ServerSet(4, "a" * 16, 2),), elected=True))
+    parts: dict[str, Callable[[Wanted], object]] = {
         "offer": lambda wanted: (wanted.offer, wanted.facts),
         "labels": lambda wanted: (wanted.labels, wanted.present),
         "device health": lambda wanted: wanted.device_health,
         "conditions": lambda wanted: (wanted.health, wanted.kubelet_problem),
     }
 
-    def fail(*_: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise ValueError("on purpose")
 
     with monkeypatch.context() as patch:

@@ -149,7 +149,7 @@ def test_a_watch_event_that_is_too_large_is_not_read(server: ApiServer) -> None:
 GROWTH = """
 import sys
 import dra_driver.driver.agent
-from dra_driver.driver.resourceslices.kept import allocated
+from dra_driver.driver.resourceslices.holders import allocated
 from dra_driver.kube.api.client import RestConfig, Transport
 from dra_driver.kube.api.errors import TooLarge
 from dra_driver.kube.api.resources import ResourceApi

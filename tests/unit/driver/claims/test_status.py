@@ -368,10 +368,10 @@ def test_a_claim_that_is_prepared_while_a_pass_tells_what_is_prepared_is_written
     )
     kubelet = threading.Thread(target=lambda: preparer.prepare(ref(ITEM), in_time()))
 
-    def tell(plans: Sequence[Plan]) -> None:
+    def tell(claims: PreparedClaims) -> None:
         kubelet.start()
         kubelet.join(0.5)  # a call that could be through now would be
-        writer.catch_up(plans)
+        writer.catch_up([entry.plan for entry in claims.entries.values()])
 
     Reconciler(node.checkpoint, node.cdi, server, host, NODE, metadata=node.metadata, prepared=tell).repair()
     kubelet.join(30)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.driver.resourceslices.devices import KeptDevice, Offer, offer
-from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Keeper
+from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS
 from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.emulation.options import EmulationOptions
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
-from dra_driver.neuron.topology.partitions import CHIPS, HardwarePart, Partitions, parts_of
+from dra_driver.neuron.topology.partitions import HardwarePart, parts_of
+from tests.builders.publishing_node import PublishingNode
 from tests.generators.effort import examples
 
 HOSTS = {
@@ -24,56 +24,33 @@ HOSTS = {
 }
 
 
-@dataclass
-class Cluster:
+class Cluster(PublishingNode):
     """One node, its slices as the server has them, and a scheduler that goes by these alone."""
 
-    host: NodeInventory
-    partitions: Partitions = CHIPS
-    counters: bool = True
-    now: float = 1000.0
-    kept: dict[str, KeptDevice] = field(default_factory=dict)
-    published: tuple[Device, ...] = ()
-    offered: Offer = field(default_factory=lambda: Offer(()))
-    held: dict[str, tuple[HardwarePart, ...]] = field(default_factory=dict)
-    """Hardware by device, as the device was when it was allocated."""
-    prepared: set[str] = field(default_factory=set)
+    def __init__(self, inventory: NodeInventory) -> None:
+        self.held: dict[str, tuple[HardwarePart, ...]] = {}
+        """Hardware by device, as the device was when it was allocated."""
+        self.users: set[str] = set()
+        """Devices of which the claims are prepared."""
+        super().__init__(inventory)
 
-    def __post_init__(self) -> None:
-        self.start()
-
-    def start(self) -> None:
-        """A new run of the driver, which knows what is prepared."""
-        self.keeper = Keeper(self._sizes, lambda: set(self.held), clock=lambda: self.now)
-        self.kept = {name: KeptDevice(self.now, size) for name, size in self._sizes().items()}
-
-    def _sizes(self) -> dict[str, int | None]:
-        return {name: len(self.held[name][0].cores) or None for name in self.prepared}
-
-    def publish(self) -> None:
-        """One look of the driver's publisher."""
-        for _ in range(4):
-            self.offered = offer(self.host, self.partitions, kept=self.kept)
-            self.kept = {name: one for name, one in self.kept.items() if name in self.offered.retired}
-            trusted = self.counters or not self.offered.counters
-            chosen = self.offered.devices if trusted else self.offered.fallback
-            found = self.keeper.review(self.kept, self.published, chosen, doubtful=False)
-            if found == self.kept:
-                break
-            self.kept = found
-        self.published = chosen
+    def note(self) -> None:
+        """Who asks sees the claims of now."""
+        self.allocated = set(self.held)
+        self.prepared = {name: len(self.held[name][0].cores) or None for name in self.users}
 
     def parts(self, device: Device) -> tuple[HardwarePart, ...]:
         size = device.attributes.get("logicalCoreSize")
-        found = parts_of(device.name, self.host.chip_indexes, lambda _: (size and size.int_) or 1)
+        found = parts_of(device.name, self.inventory.chip_indexes, lambda _: (size and size.int_) or 1)
         assert found is not None
         return found
 
     def allocate(self, wish: int) -> None:
         """Give one of the devices that the scheduler considers free to a claim."""
         by_name = {device.name: device for device in self.published}
-        used = {counter: 0 for found in self.offered.counters for counter in found.counters}
-        free = {counter: int(found.counters[counter].value) for found in self.offered.counters for counter in used}
+        counters = self.wanted.offer.counters
+        used = {counter: 0 for found in counters for counter in found.counters}
+        free = {counter: int(found.counters[counter].value) for found in counters for counter in used}
         for name in self.held:
             for consumption in by_name[name].consumes_counters:
                 for counter, amount in consumption.counters.items():
@@ -97,13 +74,13 @@ class Cluster:
         """End one of the claims."""
         if self.held:
             freed = sorted(self.held)[wish % len(self.held)]
-            self.prepared.discard(freed)
+            self.users.discard(freed)
             del self.held[freed]
 
     def prepare(self, wish: int) -> None:
         """Prepare what is allocated to one of the claims."""
         if self.held:
-            self.prepared.add(sorted(self.held)[wish % len(self.held)])
+            self.users.add(sorted(self.held)[wish % len(self.held)])
 
     def check(self) -> None:
         """Every device that is held is published as it was, and no two are of the same hardware."""
@@ -111,10 +88,10 @@ class Cluster:
         assert {name: there.get(name) for name in self.held} == self.held
         parts = [part for held in self.held.values() for part in held]
         assert not any(one.overlaps(other) for place, one in enumerate(parts) for other in parts[place + 1 :])
-        for name in self.prepared & there.keys():
+        for name in self.users & there.keys():
             if name.startswith("neuron-core-"):
                 (part,) = self.held[name]
-                size = self.offered.core_sizes.get(part.chip, self.host.core_size)
+                size = self.wanted.offer.core_sizes.get(part.chip, self.inventory.core_size)
                 assert len(part.cores) == size, "what preparation takes for the core's size"
 
 
@@ -124,7 +101,7 @@ actions = st.one_of(
     st.tuples(st.just("allocate"), st.integers(0, 200)),
     st.tuples(st.just("prepare"), st.integers(0, 20)),
     st.tuples(st.just("free"), st.integers(0, 20)),
-    st.tuples(st.just("partitions"), st.lists(words, min_size=1, max_size=4).map(".".join).map(Partitions.parse)),
+    st.tuples(st.just("partitions"), st.lists(words, min_size=1, max_size=4).map(".".join)),
     st.tuples(st.just("size"), st.sampled_from([1, 2])),
     st.tuples(st.just("counters"), st.booleans()),
     st.tuples(st.just("wait"), st.sampled_from([1.0, SETTLE_SECONDS, 30.0, 700.0])),
@@ -136,7 +113,7 @@ actions = st.one_of(
 @given(st.sampled_from(sorted(HOSTS)), st.lists(actions, max_size=40))
 def test_what_a_claim_holds_stays_what_it_was_and_nobody_elses(name: str, history: list[tuple[str, Any]]) -> None:
     cluster = Cluster(HOSTS[name])
-    cluster.publish()
+    cluster.look()
     for action, value in history:
         match action:
             case "allocate" | "prepare" | "free":
@@ -144,17 +121,20 @@ def test_what_a_claim_holds_stays_what_it_was_and_nobody_elses(name: str, histor
             case "partitions" | "counters":
                 setattr(cluster, action, value)
             case "size":
-                cluster.host = replace(cluster.host, default_lnc=value)
+                cluster.inventory = replace(cluster.inventory, default_lnc=value)
             case "wait":
                 cluster.now += value
             case "restart":
+                cluster.note()
                 cluster.start()
-        cluster.publish()
+        cluster.note()
+        cluster.look()
         cluster.check()
     cluster.held.clear()
-    cluster.prepared.clear()
+    cluster.users.clear()
+    cluster.note()
     for _ in range(3):
         cluster.now += 700.0
-        cluster.publish()
+        cluster.look()
     assert cluster.kept == {}, "nothing is stuck"
     assert not any(device.taints for device in cluster.published)

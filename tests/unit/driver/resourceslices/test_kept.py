@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from msgspec import structs
 
-from dra_driver.driver.resourceslices.devices import RETIRED, KeptDevice
-from dra_driver.driver.resourceslices.kept import Keeper, held_devices
+from dra_driver.driver.resourceslices.devices import RETIRED
+from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Answer, PreparedDevices, PublishedPool
 from dra_driver.kube.objects.meta import timestamp
-from dra_driver.kube.objects.resource import AllocatedClaim, Device, DeviceAttribute, DeviceTaint
+from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint
 from dra_driver.neuron.topology.partitions import core_name, device_name
-from tests.builders import claims
-from tests.builders.claims import ApiServer, claim
+from tests.builders.claims import host
+from tests.builders.publishing_node import PublishingNode
+from tests.golden import golden
 
 SINCE = 1_767_225_600
+CORES = {core_name(chip, number) for chip in range(16) for number in range(4)}
+CHIPS = {device_name(chip) for chip in range(16)}
+TOO_OLD = "kubelet is too old"
 
 
-def core(chip: int, number: int, size: int, *, retired: bool = False) -> Device:
-    device = Device(core_name(chip, number), {"logicalCoreSize": DeviceAttribute(int_=size)})
-    return with_taint(device, SINCE) if retired else device
+def core(chip: int, number: int, size: int) -> Device:
+    return Device(core_name(chip, number), {"logicalCoreSize": DeviceAttribute(int_=size)})
 
 
 def with_taint(device: Device, since: int) -> Device:
@@ -30,76 +31,29 @@ def with_taint(device: Device, since: int) -> Device:
     return structs.replace(device, taints=(DeviceTaint(RETIRED, "partitions", "NoSchedule", timestamp(since)),))
 
 
-def chip(index: int) -> Device:
-    return Device(device_name(index))
-
-
-@dataclass
-class Node:
-    """A node and its claims: what is published follows from what is wanted and kept."""
-
-    wanted: list[Device] = field(default_factory=list)
-    published: list[Device] = field(default_factory=list)
-    allocated: set[str] | None = field(default_factory=set)
-    prepared: dict[str, int | None] = field(default_factory=dict)
-    kept: dict[str, KeptDevice] = field(default_factory=dict)
-    keeps_taints: bool = True
-    now: float = 1000.0
-    lists: list[float] = field(default_factory=list)
-    """When all claims were listed."""
-
-    def __post_init__(self) -> None:
-        self.keeper = Keeper(lambda: self.prepared, self._held, 5.0, 30.0, lambda: self.now)
-
-    def _held(self) -> set[str] | None:
-        self.lists.append(self.now)
-        return None if self.allocated is None else self.allocated | self.prepared.keys()
-
-    def look(self, *, doubtful: bool = False, publish: bool = True) -> set[str]:
-        """Review until nothing changes, as the controller does, and publish; names of what is kept."""
-        for _ in range(3):
-            former = {device.name: device for device in self.published}
-            chosen = self.wanted + [
-                with_taint(former[name], int(one.since)) for name, one in self.kept.items() if name in former
-            ]
-            found = self.keeper.review(
-                self.kept, self.published, chosen, doubtful=doubtful, keeps_taints=self.keeps_taints
-            )
-            if found == self.kept:
-                break
-            self.kept = found
-        if publish:
-            self.published = chosen if self.keeps_taints else [structs.replace(one, taints=()) for one in chosen]
-            self.keeper.note_published(self.published)
-        return set(self.kept)
-
-    def looks(self, seconds: float) -> None:
-        """Look whenever it is due."""
-        end = self.now + seconds
-        while self.kept and self.keeper.due <= end:
-            self.now = max(self.keeper.due, self.now)
-            self.look()
-        self.now = end
-
-
-def names(devices: Iterable[Device]) -> set[str]:
-    return {device.name for device in devices}
+def published_as(partitions: str, **values: object) -> PublishingNode:
+    """A node that has published its devices."""
+    node = PublishingNode(partitions=partitions, **values)  # type: ignore[arg-type]
+    node.look()
+    return node
 
 
 def test_all_stays_until_it_is_asked_who_holds_it_and_the_rest_goes_then() -> None:
-    node = Node(wanted=[chip(0)], published=[core(3, 0, 2), core(3, 1, 2)], allocated={core_name(3, 1)})
-    assert node.look() == {core_name(3, 0), core_name(3, 1)}
+    node = published_as("core", allocated={core_name(3, 1)})
+    node.partitions = "chip"
+    assert node.look() == CORES
     assert node.kept[core_name(3, 0)].core_size == 2
     node.looks(4.0)
     assert node.lists == []
     node.looks(2.0)
     assert (node.lists, set(node.kept)) == ([1005.0], {core_name(3, 1)})
-    assert names(node.published) == {device_name(0), core_name(3, 1)}
+    assert node.names == CHIPS | {core_name(3, 1)}
 
 
 def test_it_is_asked_who_holds_it_a_while_after_its_taint_was_written() -> None:
     """Until then schedulers allocate it. A write may wait for its turn, or fail."""
-    node = Node(wanted=[chip(0)], published=[chip(1)])
+    node = published_as("core")
+    node.partitions = "chip"
     node.look(publish=False)
     node.now += 5
     node.look(publish=False)
@@ -107,118 +61,171 @@ def test_it_is_asked_who_holds_it_a_while_after_its_taint_was_written() -> None:
     node.look()
     node.looks(4.0)
     assert node.lists == []
-    node.allocated = {device_name(1)}
+    node.allocated = {core_name(3, 1)}
     node.looks(2.0)
-    assert (node.lists, set(node.kept)) == ([1011.0], {device_name(1)})
+    assert (node.lists, set(node.kept)) == ([1011.0], {core_name(3, 1)})
+
+
+def test_a_question_is_dropped_when_a_taint_vanishes_before_its_answer() -> None:
+    node = published_as("core")
+    node.partitions = "chip"
+    node.look()
+    node.now += SETTLE_SECONDS
+    assert node.begin_look() is not None
+    node.publish(structs.replace(device, taints=()) for device in node.published)
+    node.look()
+    node.looks(SETTLE_SECONDS - 0.5)
+    assert node.lists == []
+    node.looks(1.0)
+    assert (len(node.lists), node.kept) == (1, {})
+
+
+def test_an_answer_says_nothing_of_what_is_kept_since_its_question() -> None:
+    node = published_as("core", taints=False)
+    node.partitions = "chip"
+    node.look()
+    node.now += SETTLE_SECONDS
+    question = node.begin_look()
+    assert question is not None
+    node.publish(node.chosen)
+    node.partitions = "node"
+    node.decide(pool=PublishedPool(node.look_number, node.published, taints=False))
+    assert set(node.kept) == CORES | CHIPS
+    node.decide(answer=Answer(question, frozenset()))
+    assert set(node.kept) == CHIPS
 
 
 def test_where_the_server_stores_no_taints_none_is_waited_for() -> None:
-    node = Node(wanted=[chip(0)], published=[chip(1)], keeps_taints=False)
+    node = published_as("core", taints=False)
+    node.partitions = "chip"
     node.look()
     node.looks(6.0)
     assert (node.lists, node.kept) == ([1005.0], {})
 
 
 def test_what_is_free_is_let_go_once_although_the_server_still_has_it() -> None:
-    node = Node(wanted=[chip(0)], published=[chip(1)])
+    node = published_as("core")
+    node.partitions = "chip"
     node.look()
-    node.now += 5
-    node.look()
+    before = node.published
+    node.now += SETTLE_SECONDS
+    assert node.look(publish=False) == set()
     assert node.look() == set()
-    node.published = [chip(1)]
-    assert node.look() == {device_name(1)}, "published anew, so it may have been allocated anew"
+    node.publish(before)
+    assert node.look() == CORES, "published anew, so it may have been allocated anew"
 
 
 def test_a_device_that_is_prepared_here_needs_no_question() -> None:
-    node = Node(wanted=[chip(0)], published=[chip(1)], prepared={device_name(1): None})
+    node = PublishingNode(prepared={core_name(3, 1): 2})
     node.look()
     node.looks(3600.0)
-    assert (node.lists, set(node.kept)) == ([], {device_name(1)})
-    node.prepared.clear()
+    assert (node.lists, set(node.kept)) == ([], {core_name(3, 1)})
+    node.prepared = {}
     node.looks(31.0)
     assert (len(node.lists), node.kept) == (1, {})
 
 
+def test_what_is_prepared_and_not_on_offer_is_kept_and_nothing_else() -> None:
+    node = published_as("chip")
+    node.decide(prepared=PreparedDevices({core_name(3, 1): 2, device_name(4): None}))
+    assert set(node.kept) == {core_name(3, 1)}
+
+
 def test_claims_that_hold_a_device_for_long_are_listed_ever_more_seldom() -> None:
-    node = Node(wanted=[chip(0)], published=[chip(1), chip(2)], allocated={device_name(1)})
-    node.prepared = {device_name(2): None}
+    node = published_as("core", allocated={core_name(3, 1)})
+    node.partitions, node.prepared = "chip", {core_name(4, 1): 2}
     node.look()
     node.looks(7200.0)
     assert len(node.lists) < 18
     asked = len(node.lists)
-    del node.prepared[device_name(2)]
+    node.prepared = {}
     node.looks(31.0)
     assert len(node.lists) == asked + 1, "what was unprepared here is reason to ask"
-    assert set(node.kept) == {device_name(1)}
+    assert set(node.kept) == {core_name(3, 1)}
 
 
 def test_in_doubt_all_stays() -> None:
-    node = Node(wanted=[chip(0)], published=[chip(1)], allocated=None)
+    node = published_as("core", allocated=None)
+    node.partitions = "chip"
     node.look()
     node.looks(3600.0)
-    assert set(node.kept) == {device_name(1)}
+    assert set(node.kept) == CORES
     node.allocated = set()
     node.looks(601.0)
     assert node.kept == {}
 
 
-def test_a_device_kept_by_a_former_run_keeps_the_time_of_its_taint() -> None:
-    node = Node(wanted=[chip(0)], published=[chip(0), core(3, 1, 2, retired=True)])
+def test_while_a_checkpoint_file_cannot_be_read_all_stays_and_no_claims_are_listed() -> None:
+    node = published_as("core", is_readable=False)
+    node.partitions = "chip"
     node.look()
-    assert node.kept == {core_name(3, 1): KeptDevice(SINCE, 2)}
+    node.looks(3600.0)
+    assert (set(node.kept), node.lists) == (CORES, [])
+    node.is_readable = True
+    node.looks(31.0)
+    assert (node.kept, len(node.lists)) == ({}, 1)
+
+
+def test_a_device_kept_by_a_former_run_keeps_the_time_of_its_taint() -> None:
+    node = published_as("chip")
+    node.publish([*node.published, with_taint(core(3, 1, 2), SINCE)])
+    node.start()
+    node.look()
+    kept = node.kept[core_name(3, 1)]
+    assert (kept.since, kept.core_size) == (SINCE, 2)
 
 
 def test_a_name_that_means_other_hardware_now_is_a_device_that_would_vanish() -> None:
-    node = Node(wanted=[core(3, 1, 1)], published=[core(3, 1, 2)])
-    assert node.look() == {core_name(3, 1)}
+    node = published_as("core")
+    node.inventory = replace(host(), default_lnc=1)
+    assert node.look() == CORES
     assert node.kept[core_name(3, 1)].core_size == 2
 
 
 @pytest.mark.parametrize("device", [Device("other-1"), Device("neuron-device-01"), core(3, 1, 0), core(3, 1, 10**9)])
 def test_what_no_version_of_this_driver_has_made_is_not_kept(device: Device) -> None:
-    assert Node(wanted=[chip(0)], published=[device]).look() == set()
+    node = published_as("chip")
+    node.publish([*node.published, device])
+    assert node.look() == set()
 
 
 def test_a_pool_of_which_a_part_is_missing_is_reason_to_ask() -> None:
-    node = Node(wanted=[chip(0)], published=[], allocated={device_name(0), "neuron-group4-1", "other"})
-    assert node.look(doubtful=True) == {"neuron-group4-1"}
+    node = PublishingNode(allocated={device_name(0), "neuron-group4-1", "other"}, is_empty=False)
+    assert node.look(incomplete=True) == {"neuron-group4-1"}
     assert node.lists == [1000.0]
 
 
 def test_what_was_published_and_is_gone_is_asked_for_though_all_that_is_kept_is_prepared() -> None:
     """The slices were deleted by kubelet, and a claim that holds another device has yet to be prepared."""
     one, other = device_name(0), device_name(1)
-    node = Node(prepared={one: None}, allocated={one, other}, kept={one: KeptDevice(1000, None)})
-    assert node.look(doubtful=True) == {one, other}
+    node = PublishingNode(prepared={one: None}, allocated={one, other}, kubelet_problem=TOO_OLD)
+    assert node.look() == {one, other}
 
 
 def test_a_doubt_does_not_wait_for_its_turn() -> None:
     """What is published next would look whole."""
-    node = Node(wanted=[chip(0)], published=[chip(1)], allocated={device_name(0)})
+    node = published_as("chip")
+    node.kubelet_problem = TOO_OLD
     node.look()
     node.looks(12.0)
-    node.wanted, node.published, node.kept = [], [], {}
-    assert node.look(doubtful=True) == {device_name(0)}
-
-
-def test_a_doubt_stays_until_there_is_an_answer() -> None:
-    node = Node(allocated=None)
-    assert node.look(doubtful=True) == set()
+    assert (len(node.lists), node.kept) == (1, {})
+    node.wipe()
     node.allocated = {device_name(0)}
-    node.now = node.keeper.due
     assert node.look() == {device_name(0)}
 
 
-def test_a_device_is_held_whose_claim_is_prepared_and_deleted_while_claims_are_listed(tmp_path: Path) -> None:
-    item = claim(1, [4])
+def test_a_doubt_stays_until_there_is_an_answer() -> None:
+    node = PublishingNode(kubelet_problem=TOO_OLD, allocated=None)
+    assert node.look() == set()
+    node.allocated = {device_name(0)}
+    node.now = node.due
+    assert node.look() == {device_name(0)}
 
-    class Api(ApiServer):
-        def list_claims(self, driver: str, pool: str) -> list[AllocatedClaim]:
-            node.prepare(item)
-            self.delete(item)  # with its pod, by force: the containers may be running
-            return super().list_claims(driver, pool)
 
-    api = Api(item)
-    node = claims.Node(tmp_path, api)
-    assert held_devices(api, node.checkpoint, claims.NODE) == frozenset({device_name(4)})
-    node.checkpoint.close()
+def test_what_becomes_of_devices_that_are_no_longer_wanted_is_told() -> None:
+    node = published_as("chip", allocated={device_name(1)})
+    node.partitions = "node"
+    node.look()
+    node.looks(6.0)
+    assert set(node.kept) == {device_name(1)}
+    golden(node.messages)

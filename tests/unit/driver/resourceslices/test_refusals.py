@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from dra_driver.driver.resourceslices.devices import node_problem
-from dra_driver.driver.resourceslices.kept import Keeper
 from dra_driver.driver.resourceslices.pool import consuming, counters_problem, dropped_problem, pool
 from dra_driver.kube.api.codec import ServerVersion
 from dra_driver.kube.objects.resource import Device
@@ -43,15 +40,3 @@ def test_a_pool_that_a_server_would_refuse_is_not_made() -> None:
         pool((one, one, Device(device_name(2))), "node-1", "uid")
     with golden_error(DriverError, "counters"):
         pool((consuming(one, {1: 8}),), "node-1", "uid")
-
-
-def test_what_becomes_of_devices_that_are_no_longer_wanted_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    now = [0.0]
-    keeper = Keeper(dict, lambda: {device_name(1)}, 5.0, 30.0, lambda: now[0])
-    published = [Device(device_name(index)) for index in range(12)]
-    kept = keeper.review({}, published, published[:1], doubtful=False)
-    now[0] = 6.0
-    kept = keeper.review(kept, published, published, doubtful=False)
-    assert set(kept) == {device_name(1)}
-    golden(caplog.messages)
