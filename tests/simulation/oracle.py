@@ -200,10 +200,12 @@ def _chips(node: Node, devices: Iterable[str]) -> set[int]:
 
 
 def _entries(node: Node, claim: str, status: Object, entries: dict[str, Any]) -> Iterator[str]:
-    for result in status["allocation"]["devices"]["results"]:
-        name = result["device"]
+    names = [result["device"] for result in status["allocation"]["devices"]["results"]]
+    # With one chip missing, the claim is refused as a whole when it is to be prepared again.
+    is_whole = _chips(node, names) <= node.present
+    for name in names:
         statuses = {item["type"]: item["status"] for item in entries.get(name, {}).get("conditions") or ()}
-        if statuses.get("Ready") != "True" and _chips(node, [name]) <= node.present:
+        if statuses.get("Ready") != "True" and is_whole:
             yield f"claim {claim} is prepared, and says of {name}: {statuses}"
         ill = any(node.ails(chip) or chip not in node.present for chip, _ in node.parts(name))
         if ill and statuses.get("Healthy") == "True":
