@@ -66,21 +66,35 @@ def slices_of_a_node(count: int, size: int) -> list[Crowd]:
 
 
 def nodes_of_servers(count: int, size: int, evil: int) -> list[Crowd]:
-    """Nodes of UltraServers, ``size`` bytes each, and some into whose labels and status their kubelets write a MB."""
+    """Nodes of UltraServers, ``size`` bytes each, and some of which their kubelets write a MB.
+
+    Of these, some have it in labels and conditions, others in annotations, the reason of a condition and their id.
+    """
     meta = {"labels": {SERVER_4: f"us-{NUMBER}"} | {f"example.com/label-{number:03}": "x" * 20 for number in range(60)}}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
     conditions = [ready] + [{**ready, "type": f"Pressure{number}", "status": "False"} for number in range(8)]
     labels = {"labels": {SERVER_4: f"evil-{NUMBER}"} | {f"{number:05x}": "" for number in range(40_000)}}
     many = [ready] + [{"type": f"{number:x}", "status": "", "message": "x" * 40} for number in range(6_000)]
+    texts = {"labels": {SERVER_4: f"long-{NUMBER}"}, "annotations": {f"{number:05x}": "" for number in range(20_000)}}
+    long = [{**ready, "status": "False", "reason": "r" * 400_000}]
     return [
         _filled(_crowd("nodes", count, f"us-{NUMBER}", meta, {}, {"conditions": conditions}), size),
         _crowd("nodes", evil, f"evil-{NUMBER}", labels, {}, {"conditions": many}),
+        _crowd("nodes", evil, f"long-{NUMBER}", texts, {"providerID": "p" * 200_000}, {"conditions": long}),
     ]
 
 
 def pods_of_a_node(node: str, count: int, size: int) -> list[Crowd]:
     """Pods that their owner has bound to a node, and that kubelet has refused, ``size`` bytes each."""
     return [_filled(_pods(count, f"bound-{NUMBER}", {}, {"nodeName": node}, "Failed"), size)]
+
+
+def pods_with_owners(node: str, count: int, owners: int) -> list[Object]:
+    """Running pods of a node that say that so many objects own them, to be stored: they can be evicted."""
+    many = [{"apiVersion": "v1", "kind": "A", "name": f"{number:x}", "uid": f"{number:x}"} for number in range(owners)]
+    spec = {"nodeName": node, "terminationGracePeriodSeconds": 0}
+    crowd = _pods(count, f"owned-{NUMBER}", {"ownerReferences": many}, spec)
+    return [json.loads(pod) for pod in crowd.objects(crowd.pattern, 0, count)]
 
 
 def pods_of_groups(count: int, size: int) -> list[Crowd]:

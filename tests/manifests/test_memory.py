@@ -13,7 +13,7 @@ import selectors
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +28,7 @@ from tests.builders.agent import NODE, free_port
 from tests.builders.benches import Bench
 from tests.builders.container import Container, account, container, lacking
 from tests.doubles.apiserver.crowd import Crowd
+from tests.doubles.apiserver.store import Object
 from tests.eventually import eventually
 from tests.manifests.chart import EVERYTHING, VALUES, needs_helm, template
 from tests.manifests.support import pod_spec
@@ -53,8 +54,10 @@ SLICES = "1,000 slices of 250 kB"
 CONTAINERS = "500 pods of 15,000 containers"
 RECORDS, RECORDS_OF_NODE = "2,000 pods with long records", "300 pods with long records"
 GATED = "20,000 gated pods of 6 kB"
-NODES = "5,000 nodes of 20 kB and 100 of 1 MB"
-Load = Callable[[], list[Crowd]]
+NODES = "5,000 nodes of 20 kB and 200 of 1 MB"
+OWNERS = "12 pods with 22,000 owners"
+Load = Callable[[], Sequence[Crowd | Object]]
+"""Crowds, or pods to be stored."""
 CLAIMS: dict[str, Load] = {
     ALONE: list,
     FEW: lambda: crowds.claims_of_a_tenant(400, 250_000),
@@ -150,7 +153,12 @@ PROGRAMS = {
         {ALONE: list},
         BOTH,
     ),
-    "neuron-node-recovery": Program(("dra-driver", "recover", "--act"), benches.recovery, OF_NODE | OF_SERVERS, BOTH),
+    "neuron-node-recovery": Program(
+        ("dra-driver", "recover", "--act"),
+        benches.recovery,
+        OF_NODE | OF_SERVERS | {OWNERS: lambda: crowds.pods_with_owners(NODE, 12, 22_000)},
+        BOTH,
+    ),
 }
 """By the container's name. The container my-scheduler is Kubernetes' own kube-scheduler, and has no limit; first-pod,
 of `helm test`, is a shell that opens files."""
@@ -217,7 +225,11 @@ def test_it_stays_within_its_limit_and_does_its_work(name: str, load: str) -> No
     with tempfile.TemporaryDirectory(prefix="m-") as directory, ExitStack() as stack:
         root = Path(directory)
         bench = stack.enter_context(program.bench(root, account(root)))
-        bench.server.crowds += program.loads[load]()
+        for made in program.loads[load]():
+            if isinstance(made, Crowd):
+                bench.server.crowds.append(made)
+            else:
+                bench.server.store.create("pods", made)
         for kind, first in program.ports.items():
             port = free_port()
             bench.environment |= {f"{kind}_PORT": str(port), f"{kind}_ADDRESS": benches.LOOPBACK}
