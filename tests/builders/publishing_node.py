@@ -29,8 +29,8 @@ class PublishingNode:
     allocated: Collection[str] | None = frozenset()
     """Devices that claims have; None: they cannot be listed."""
     prepared: Mapping[str, int | None] = field(default_factory=dict)
-    is_readable: bool = True
-    """Whether each checkpoint file can be read."""
+    unreadable: frozenset[int] | None = frozenset()
+    """Chips of claims with checkpoint files that cannot be read; None: it may be any."""
     counters: bool = True
     taints: bool = True
     kubelet_problem: str = ""
@@ -70,7 +70,7 @@ class PublishingNode:
         return wanted
 
     def _prepared(self) -> PreparedDevices:
-        return PreparedDevices(dict(self.prepared), complete=self.is_readable)
+        return PreparedDevices(dict(self.prepared), self.unreadable)
 
     @property
     def wanted(self) -> Wanted:

@@ -239,8 +239,18 @@ def _retired(node: Node) -> Iterator[str]:
     """What is no longer wanted is on offer only as long as claims hold it; they are asked for every ten minutes."""
     held = {device for devices in node.allocations().values() for device in devices}
     held |= {name for pod in node.kubelet.pods.values() for names in pod.names.values() for name in names}
+    # Where only their chips are known of claims, each device of these may be theirs.
+    unknown = {
+        chip
+        for pod in node.kubelet.pods.values()
+        for uid, names in pod.names.items()
+        if uid in node.damaged
+        for chip in _chips(node, names)
+    }
     for name, device in node.offered().items():
-        if name not in held and any(taint["key"] == RETIRED for taint in device.get("taints") or ()):
+        if name in held or unknown & _chips(node, [name]):
+            continue
+        if any(taint["key"] == RETIRED for taint in device.get("taints") or ()):
             yield f"{name} is on offer as long as a claim holds it, and none does"
 
 

@@ -115,4 +115,6 @@ def read_prepared(checkpoint: Checkpoint, loop: NodeLoop) -> None:
 def post_prepared(claims: PreparedClaims, loop: NodeLoop) -> None:
     """Tell the loop what is prepared. With the lock held, so that no older word comes after a newer one."""
     sizes = core_sizes(entry.plan for entry in claims.entries.values())
-    loop.post(prepared=PreparedDevices(sizes, complete=not claims.quarantined))
+    chips = [item.chips for item in claims.quarantined.values()]
+    unreadable = None if None in chips else frozenset(chip for some in chips for chip in some or ())
+    loop.post(prepared=PreparedDevices(sizes, unreadable))

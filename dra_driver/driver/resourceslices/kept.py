@@ -25,7 +25,7 @@ from dra_driver.driver.claims.model import Plan
 from dra_driver.driver.resourceslices.devices import RETIRED, KeptDevice, shapes
 from dra_driver.kube.objects.meta import seconds
 from dra_driver.kube.objects.resource import Device
-from dra_driver.neuron.topology.partitions import device_of
+from dra_driver.neuron.topology.partitions import chips_of, device_of
 from dra_driver.util.text import first_of
 
 SETTLE_SECONDS: Final = 5.0
@@ -60,8 +60,13 @@ class PreparedDevices:
 
     core_sizes: Mapping[str, int | None] = field(default_factory=dict)
     """By name of each device the size of the logical cores it was prepared with (None: no core)."""
-    complete: bool = True
-    """Whether these are all: not while a file that cannot be read may have more."""
+    unreadable: frozenset[int] | None = frozenset()
+    """Chips that claims hold of which files cannot be read, by host index; None: they may hold any."""
+
+    def holds(self, name: str) -> bool:
+        """Whether the device is prepared, or may be."""
+        chips = self.unreadable
+        return name in self.core_sizes or chips is None or bool(chips.intersection(chips_of(name, chips) or ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +123,8 @@ class Keeping:
             moment: by the clock that never goes back.
         """
         stays, held, here = dict(self.devices), None, self._prepared_here(prepared)
-        if answer.allocated is not None and prepared is not None and prepared.complete:
-            held = answer.allocated | prepared.core_sizes.keys()
+        if answer.allocated is not None and here is not None:
+            held = answer.allocated | here
             # Of what was kept after the question had come up, it says nothing.
             stays = {name: one for name, one in stays.items() if name in held or name not in self.asked}
         changed = here != self.here or stays.keys() != self.devices.keys()
@@ -220,7 +225,7 @@ class Keeping:
         """With the question, if a list of claims is what it takes to answer it."""
         here, asked = self._prepared_here(prepared), frozenset(self.devices)
         keeping = replace(self, due=moment + HELD_SECONDS)
-        if here is None or prepared is None or not prepared.complete:
+        if here is None:
             return keeping
         early = here == self.here and moment < self.list_due
         if asked and not self.in_doubt and (here == asked or early):
@@ -228,7 +233,10 @@ class Keeping:
         return replace(keeping, question=self.look, asked=asked)
 
     def _prepared_here(self, prepared: PreparedDevices | None) -> frozenset[str] | None:
-        return None if prepared is None else frozenset(self.devices.keys() & prepared.core_sizes.keys())
+        """What is prepared of what is kept; None: not known."""
+        if prepared is None or prepared.unreadable is None:
+            return None
+        return frozenset(name for name in self.devices if prepared.holds(name))
 
 
 def changes(before: Keeping, keeping: Keeping) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dra_driver.driver.resourceslices.devices import RETIRED
 from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Answer, PreparedDevices, PublishedPool
 from dra_driver.kube.objects.meta import timestamp
 from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint
-from dra_driver.neuron.topology.partitions import core_name, device_name
+from dra_driver.neuron.topology.partitions import NODE_DEVICE, core_name, device_name
 from tests.builders.claims import host
 from tests.builders.publishing_node import PublishingNode
 from tests.golden import golden
@@ -156,14 +156,25 @@ def test_in_doubt_all_stays() -> None:
 
 
 def test_while_a_checkpoint_file_cannot_be_read_all_stays_and_no_claims_are_listed() -> None:
-    node = published_as("core", is_readable=False)
+    node = published_as("core", unreadable=None)
     node.partitions = "chip"
     node.look()
     node.looks(3600.0)
     assert (set(node.kept), node.lists) == (CORES, [])
-    node.is_readable = True
+    node.unreadable = frozenset({3})
     node.looks(31.0)
-    assert (node.kept, len(node.lists)) == ({}, 1)
+    assert (set(node.kept), len(node.lists)) == ({core_name(3, number) for number in range(4)}, 1)
+    node.unreadable = frozenset()
+    node.looks(31.0)
+    assert (node.kept, len(node.lists)) == ({}, 2)
+
+
+def test_a_whole_node_stays_while_an_unreadable_file_may_hold_a_chip_of_it() -> None:
+    node = published_as("node", unreadable=frozenset({3}))
+    node.partitions = "chip"
+    node.look()
+    node.looks(31.0)
+    assert (set(node.kept), len(node.lists)) == ({NODE_DEVICE}, 0)
 
 
 def test_a_device_kept_by_a_former_run_keeps_the_time_of_its_taint() -> None:
