@@ -7,7 +7,8 @@ each with its own grace period.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +17,6 @@ from dra_driver.kube.api.codec import PODS
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.objects.core import Pod
-from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.util import runtime
 from dra_driver.util.text import one_line
 from dra_driver.util.worker import MAX_ROUND_SECONDS
@@ -30,28 +30,35 @@ TROUBLE_SECONDS: Final = 60.0
 _ENDED: Final = ("Succeeded", "Failed")
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class LeavingPod:
+    """A pod that must leave its node. A tenant may bind hundreds of thousands: no more is kept of each."""
+
+    namespace: str
+    own_name: str
+    uid: str
+    ends: bool = False
+    """Whether it has been told to."""
+
+    @property
+    def name(self) -> str:
+        """With its namespace, for people."""
+        return f"{self.namespace}/{self.own_name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Left:
     """A pod that is still on the node."""
 
-    name: str
-    """``namespace/name``"""
-    uid: str
+    pod: LeavingPod
     why: str
     """What it waits for: a disruption budget, its own end."""
 
 
-def to_leave(pods: Iterable[Pod]) -> list[Pod]:
-    """The pods that must leave a node, by namespace and name."""
-    found = [pod for pod in pods if not _stays(pod)]
-    return sorted(found, key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
-
-
-def _in_short(pod: Pod) -> Pod | None:
-    """A pod that must leave: which one it is. What else it says, its users have written."""
+def _leaving(pod: Pod) -> LeavingPod | None:
     meta = pod.metadata
-    short = ObjectMeta(meta.name, namespace=meta.namespace, uid=meta.uid, deletion_timestamp=meta.deletion_timestamp)
-    return None if _stays(pod) else Pod(short)
+    ends = meta.deletion_timestamp is not None
+    return None if _stays(pod) else LeavingPod(sys.intern(meta.namespace), meta.name, meta.uid, ends)
 
 
 def _stays(pod: Pod) -> bool:
@@ -87,13 +94,14 @@ class Evictor:
         """Whether a pod may still be asked to leave in this look."""
         return self._spent <= EVICT_SECONDS
 
-    def pods(self, node: str) -> list[Pod]:
-        """The pods that must leave the node. Raises ApiError if they cannot be listed."""
+    def pods(self, node: str) -> list[LeavingPod]:
+        """The pods that must leave the node, in order. Raises ApiError if they cannot be listed."""
         selector = (("fieldSelector", f"spec.nodeName={node}"),)
-        pods, _ = Collection(self._transport, PODS, selector, timeout=REQUEST_SECONDS).select(_in_short)
-        return to_leave(pods)
+        pods, _ = Collection(self._transport, PODS, selector, timeout=REQUEST_SECONDS).select(_leaving)
+        pods.sort()
+        return pods
 
-    def evict(self, pods: Sequence[Pod]) -> list[Left]:
+    def evict(self, pods: Sequence[LeavingPod]) -> list[Left]:
         """Ask for the eviction of each pod that must leave, while there is time; returns those that are still there.
 
         After trouble with one pod, such as a webhook that hangs, no other of its namespace is asked for until later.
@@ -104,42 +112,43 @@ class Evictor:
         left = []
         now = runtime.monotonic()
         self._trouble = {namespace: item for namespace, item in self._trouble.items() if item[0] > now}
+        reasons: dict[str, str] = {}
+        """By namespace: many pods share a text."""
         answered = False
         for pod in pods:
-            namespace, why = pod.metadata.namespace, "it is ending"
-            if pod.metadata.deletion_timestamp is None and namespace not in self._trouble:
+            namespace, why = pod.namespace, "it is ending"
+            if not pod.ends and namespace not in self._trouble:
                 why = self._ask(pod) if self.has_time else "it has not been asked to leave yet"
                 answered = answered or namespace not in self._trouble
             if namespace in self._trouble:
-                why = one_line(str(self._trouble[namespace][1]), 300)
-            left.append(Left(f"{namespace}/{pod.metadata.name}", pod.metadata.uid, why))
-        troubles = [self._trouble[pod.metadata.namespace][1] for pod in pods if pod.metadata.namespace in self._trouble]
-        if troubles and not answered:
-            raise troubles[0]
+                why = reasons.setdefault(namespace, one_line(str(self._trouble[namespace][1]), 300))
+            left.append(Left(pod, why))
+        trouble = next((self._trouble[pod.namespace][1] for pod in pods if pod.namespace in self._trouble), None)
+        if trouble is not None and not answered:
+            raise trouble
         return left
 
-    def _ask(self, pod: Pod) -> str:
+    def _ask(self, pod: LeavingPod) -> str:
         """Why the pod is still there, after it was asked to leave."""
         self._well(MAX_ROUND_SECONDS)
         began = runtime.monotonic()
         try:
             return self._evict(pod) if self._may_act() else "this replica no longer leads"
         except ApiError as error:
-            self._trouble[pod.metadata.namespace] = runtime.monotonic() + TROUBLE_SECONDS, error
+            self._trouble[pod.namespace] = runtime.monotonic() + TROUBLE_SECONDS, error
             return ""
         finally:
             self._spent += runtime.monotonic() - began
 
-    def _evict(self, pod: Pod) -> str:
+    def _evict(self, pod: LeavingPod) -> str:
         """Ask for one eviction; why the pod is still there."""
-        meta = pod.metadata
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
-            "metadata": {"name": meta.name, "namespace": meta.namespace},
-            "deleteOptions": {"preconditions": {"uid": meta.uid}},
+            "metadata": {"name": pod.own_name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
-        path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}/eviction"
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.own_name}/eviction"
         try:
             self._transport.request("POST", path, body=body, timeout=REQUEST_SECONDS)
         except ApiError as error:

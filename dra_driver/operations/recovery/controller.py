@@ -79,8 +79,8 @@ class Drain:
     """The drain of a node, as far as this leader has come with it."""
 
     since: float
-    pods: frozenset[str] = frozenset()
-    """UIDs of the pods that it waits for."""
+    pods: frozenset[str] | None = None
+    """UIDs of the pods that it waits for; None: they could not be listed yet."""
     turn: float = 0.0
     """When its pods were last asked to leave."""
 
@@ -321,26 +321,27 @@ class Recovery(Term):
         ``spec.nodeName`` or a toleration of the cordon. They are known by their UIDs, since the time of a pod and of
         the mark are of two clocks: if one were wrong, pods would be ended that a disruption budget protects.
         """
-        on_node = self._evictor.pods(action.node.name)
-        present = frozenset(pod.metadata.uid for pod in on_node)
+        # Before the list: while it fails, others wait for this node no longer than for any other.
         drain = self._drains.setdefault(action.node.uid, Drain(self._clock()))
         if self._evictor.has_time:
             drain.turn = self._clock()
-        drain.pods = (
-            drain.pods & present if drain_is_long(action.node, self._settings.policy, self._clock()) else present
-        )
+        on_node = self._evictor.pods(action.node.name)
+        awaited = frozenset(pod.uid for pod in on_node)
+        if drain.pods is not None and drain_is_long(action.node, self._settings.policy, self._clock()):
+            awaited &= drain.pods
+        drain.pods = awaited
         try:
             # First those that are waited for: there may be no time for the others.
-            in_turn = sorted(on_node, key=lambda pod: pod.metadata.uid not in drain.pods)
-            left = [pod for pod in self._evictor.evict(in_turn) if pod.uid in drain.pods]
+            in_turn = sorted(on_node, key=lambda pod: pod.uid not in awaited)
+            left = [one for one in self._evictor.evict(in_turn) if one.pod.uid in awaited]
         except ApiError as error:
-            if drain.pods:
+            if awaited:
                 raise
             log.warning("node %s: %s", action.node.name, error)  # about pods that came later
             left = []
         if left:
             self._surprised = True
-            pods = first_of([f"{pod.name} ({pod.why})" for pod in left], SAID_PODS)
+            pods = first_of([f"{one.pod.name} ({one.why})" for one in left], SAID_PODS)
             self._say(action.node, EVENTS["drain"][0], f"{len(left)} pods are still there: {pods}")
             return False
         return self._may_act() and self._write(action, node, marking(node, action.mark))

@@ -112,6 +112,10 @@ class Ledger:
         taken = any(node.name in self.uses or node.name in self.kept for node in server.nodes)
         return bool(server.rivals) or (server.complete and not taken)
 
+    def is_refused(self, node: ServerNode, group: PodGroup) -> bool:
+        """Whether a node that nobody uses repels the group: to keep it for the group would change nothing."""
+        return node.name not in self.uses and self._repelled(node, group)
+
     def _repelled(self, node: ServerNode, group: PodGroup) -> bool:
         """LeaderWorkerSet's anti-affinity: whether a pod there would keep the scheduler from using the node."""
         if not group.pods[0].of_lws:
@@ -276,7 +280,9 @@ def possible(group: PodGroup, servers: Sequence[Server], ledger: Ledger, avoided
     return [
         server
         for server in (ledger.view(server, group) for server in servers)
-        if server.in_order and server.id not in avoided and not any(unfit(node, group) for node in server.nodes)
+        if server.in_order
+        and server.id not in avoided
+        and not any(unfit(node, group) or ledger.is_refused(node, group) for node in server.nodes)
     ]
 
 

@@ -278,6 +278,22 @@ def test_pods_that_do_not_leave_keep_other_nodes_waiting_for_a_time_and_their_ow
     assert pods(server) == {"training"}
 
 
+@pytest.mark.timeout(120)
+def test_a_node_whose_pods_cannot_be_listed_keeps_other_nodes_waiting_for_a_time(server: ApiServer) -> None:
+    for name in "ab":
+        add_node(server, name)
+    add_pod(server, "training", "a", spec={"terminationGracePeriodSeconds": 300})
+    sicken(server, "a")
+    fault = server.fail(504, 10**6, method="GET", path="/pods$")
+    with recovering(server, SOON):
+        eventually(lambda: cordoned(server, "a"))
+        sicken(server, "b")
+        eventually(lambda: cordoned(server, "b"))
+        fault.times = 0
+        eventually(lambda: any("training (it is ending)" in text for text in said(server, "a", "Drains")))
+        assert not requested(server, "a"), "the pods of the first list are waited for, however late it came"
+
+
 def test_pods_that_came_while_the_node_was_open_to_all_count_when_its_drain_goes_on(server: ApiServer) -> None:
     add_node(server, "a")
     add_pod(server, "training", "a")

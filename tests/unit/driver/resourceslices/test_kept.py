@@ -169,6 +169,16 @@ def test_while_a_checkpoint_file_cannot_be_read_all_stays_and_no_claims_are_list
     assert (node.kept, len(node.lists)) == ({}, 2)
 
 
+def test_a_doubt_stays_while_a_file_may_hold_anything() -> None:
+    node = PublishingNode(kubelet_problem=TOO_OLD, unreadable=None, allocated={device_name(0)})
+    node.look()
+    node.looks(3600.0)
+    assert node.lists == []
+    node.unreadable = frozenset()
+    node.looks(31.0)
+    assert (len(node.lists), set(node.kept)) == (1, {device_name(0)})
+
+
 def test_a_whole_node_stays_while_an_unreadable_file_may_hold_a_chip_of_it() -> None:
     node = published_as("node", unreadable=frozenset({3}))
     node.partitions = "chip"

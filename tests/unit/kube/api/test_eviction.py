@@ -10,9 +10,7 @@ import pytest
 
 from dra_driver.kube.api import eviction
 from dra_driver.kube.api.errors import ApiError, Unreachable
-from dra_driver.kube.api.eviction import EVICT_SECONDS, TROUBLE_SECONDS, Evictor
-from dra_driver.kube.objects.core import Pod
-from dra_driver.kube.objects.meta import ObjectMeta
+from dra_driver.kube.api.eviction import EVICT_SECONDS, TROUBLE_SECONDS, Evictor, LeavingPod
 from tests.golden import golden
 
 HANG_SECONDS = 3.0
@@ -44,8 +42,8 @@ def evictor(api: Api) -> Evictor:
     return Evictor(api, lambda: True, lambda _: None)  # type: ignore[arg-type]
 
 
-def pod(namespace: str, name: str = "p") -> Pod:
-    return Pod(ObjectMeta(name, namespace=namespace, uid=f"{namespace}/{name}"))
+def pod(namespace: str, name: str = "p") -> LeavingPod:
+    return LeavingPod(namespace, name, f"{namespace}/{name}")
 
 
 def test_namespaces_where_evictions_hang_take_a_bounded_time_and_keep_no_other_from_its_turn(api: Api) -> None:

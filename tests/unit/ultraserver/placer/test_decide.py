@@ -22,6 +22,7 @@ from dra_driver.ultraserver.placer.values import (
     GroupPod,
     Rules,
     ServerNode,
+    Snapshot,
     WarnNode,
 )
 from tests.builders.placer import World, demands, ultraservers
@@ -520,6 +521,17 @@ def test_twos_are_not_starved_by_a_four_that_no_server_will_ever_have_room_for()
         waited += 10.0
         world.place()
     assert waited <= 600.0
+
+
+def test_a_four_that_pods_of_its_own_namespace_repel_keeps_no_server_from_anybody() -> None:
+    """They have no claims, so the server is free for everybody else."""
+    nodes = tuple(ultraservers(1))
+    four = GroupPod("a", "four-0", uid="1", created=1.0, group="four", size="4", topology=SERVER_4, of_lws=True)
+    four = replace(four, leader=True, gated=True, owner="StatefulSet")
+    other = replace(four, name="other-0", uid="2", group="other", gated=False, node=nodes[0].name, phase="Running")
+    late = replace(four, namespace="b", name="late-0", uid="3", group="late", created=2.0)
+    for moment in (10.0, 1_000.0, 100_000.0):
+        assert places(decide.decide(Snapshot(nodes, (four, other, late)), moment)) == {"late": "s0"}
 
 
 def test_an_impossible_four_keeps_no_server_from_anybody() -> None:
