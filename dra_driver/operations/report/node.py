@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,7 @@ from dra_driver.neuron.health.memory import decoded as decoded_health
 from dra_driver.neuron.host.discover import BOOT_ID, discover
 from dra_driver.operations.report.archive import Collected, File
 from dra_driver.util.errors import DriverError
-from dra_driver.util.files import is_uid, read_file
+from dra_driver.util.files import is_uid, open_regular, read_file
 
 MAX_CLAIMS: Final = 1024
 _INVENTORY: Final = (
@@ -54,7 +55,9 @@ def read(found: Collected, root: Path, state: Path, health: Path) -> None:
 
 def _line(found: Collected, path: Path, name: str, why: str) -> None:
     try:
-        text = path.read_text("ascii", "replace")[:200].strip()
+        # The disk may be one of another machine: a link there means a file of this one.
+        with open(open_regular(path, os.O_RDONLY), "rb") as file:  # noqa: PTH123 # opened without following links
+            text = file.read(200).decode("ascii", "replace").strip()
     except OSError as error:
         found.missing.append((name, error.strerror or "it cannot be read"))
     else:

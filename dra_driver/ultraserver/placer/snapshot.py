@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from dra_driver.ultraserver.placer.values import GroupPod, PlacerRecord, Release
 from dra_driver.ultraserver.placer.watched import Offer
 
 MAX_RELEASED = 200
-"""Released groups that are remembered; the latest stay."""
+"""Released groups that are remembered: the latest of each namespace, by turns."""
 
 
 def snapshot(
@@ -123,7 +124,13 @@ def _released(entries: object) -> tuple[Released, ...]:
 
 def write_kept(kept: PlacerRecord, now: float) -> str:
     """The text for the ConfigMap, without expired entries."""
-    current = sorted((item for item in kept.released if item.until > now), key=lambda item: item.until)
+    latest = sorted((item for item in kept.released if item.until > now), key=lambda item: -item.until)
+    older: Counter[str] = Counter()
+    turns: dict[Released, int] = {}
+    for item in latest:
+        turns[item] = older[item.namespace]
+        older[item.namespace] += 1
+    remembered = sorted(latest, key=lambda item: turns[item])[:MAX_RELEASED]
     released = [
         {
             "namespace": item.namespace,
@@ -131,6 +138,6 @@ def write_kept(kept: PlacerRecord, now: float) -> str:
             "server": item.server,
             "until": timestamp(item.until, micro=True),
         }
-        for item in current[-MAX_RELEASED:]
+        for item in sorted(remembered, key=lambda item: item.until)
     ]
     return json.dumps({"placed": dict(kept.placed), "released": released, "members": dict(kept.members)})

@@ -203,3 +203,10 @@ def test_the_memory_keeps_what_is_not_over_and_is_bounded() -> None:
     kept = read_kept(write_kept(PlacerRecord({"u": f"{SERVER_4}=s"}, many, members), now=1010.0))
     assert kept == PlacerRecord({"u": f"{SERVER_4}=s"}, many[-MAX_RELEASED:], members)
     assert read_kept(write_kept(PlacerRecord(released=many[:20]), now=1010.0)) == PlacerRecord(released=many[11:20])
+
+
+def test_releases_of_one_namespace_push_out_none_of_another() -> None:
+    many = tuple(Released("a", f"g{number}", "s", 2000.0 + number) for number in range(2 * MAX_RELEASED))
+    others = tuple(Released("b", f"g{number}", "s", 1500.0 + number) for number in range(3))
+    released = read_kept(write_kept(PlacerRecord(released=(*others, *many)), now=1010.0)).released
+    assert released == (*others, *many[3 - MAX_RELEASED :])
