@@ -120,7 +120,7 @@ def read_cluster(args: argparse.Namespace) -> tuple[Manifests, str]:
     """The objects of a cluster, and its release such as ``1.37`` ("" if unknown).
 
     Raises:
-        UsageError: see ``asking``. ManifestError: an object of the cluster cannot be decoded.
+        UsageError: see ``asking``. ManifestError: it has too many pods.
     """
     from dra_driver.kube.api.resources import ResourceApi
     from dra_driver.simulator.cluster import merge, nodes_of

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_UP, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final, Literal
@@ -35,6 +36,8 @@ _NANO: Final = -9
 _MAX_DIGITS: Final = 18
 """Maximum number of decimal digits that Kubernetes keeps in an int64 rather than in a big number."""
 _MAX_SIMULATED: Final = 1000
+_WIDE: Final = Context(prec=40, Emax=MAX_EMAX, Emin=MIN_EMIN)
+"""Has all 64-bit values in parts of a billion, and no number that is too large for it."""
 _SHOWN: Final = 40
 
 
@@ -47,7 +50,11 @@ class QuantityError(DriverError):
 
 
 class LongQuantityError(QuantityError):
-    """A text that Kubernetes may accept, but that is too long for this module."""
+    """A text that Kubernetes may accept, but that is too long for this module; ``nearest`` is a quantity for it."""
+
+    def __init__(self, text: str, nearest: Quantity) -> None:
+        super().__init__(text, f"more than {_MAX_SIMULATED} digits are not simulated")
+        self.nearest = nearest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,9 +90,12 @@ class Quantity:
         return value if _SMALLEST <= value <= MAX_INT64 else None
 
     def approximate(self) -> float:
-        """The nearest double."""
+        """The nearest double; infinity for what is larger than any."""
         if self.amount is None:
-            return float(self.nanos) * 1e-9
+            try:
+                return float(self.nanos) * 1e-9
+            except OverflowError:
+                return float(f"{self.nanos}e-9")
         value, scale = self.amount
         return float(value) * float(f"1e{scale}") if scale else float(value)
 
@@ -112,7 +122,8 @@ def parse(text: str) -> Quantity:
     whole = before.lstrip("0") or "0"
     exponent = _BINARY[binary] if binary else _int32(text, power) if power else _DECIMAL[decimal]
     if len(whole + after) > _MAX_SIMULATED or abs(exponent) > _MAX_SIMULATED:
-        raise LongQuantityError(text, f"more than {_MAX_SIMULATED} digits are not simulated")
+        number = Decimal(f"{sign}{whole}.{after}e{0 if binary else exponent}")
+        raise LongQuantityError(text, _nearest(_WIDE.multiply(number, 1 << exponent) if binary else number))
     digits = int(whole + after) * (-1 if sign == "-" else 1)
     amount = _amount(digits, whole, after, exponent, binary=bool(binary))
     if amount is None and not before + after:
@@ -144,14 +155,26 @@ def canonical(nanos: int, format_: Format) -> str:
 
 
 @lru_cache(maxsize=4096)
+def simulated(text: str | float) -> Quantity:
+    """``stored``, but of a text that is too long the nearest 64-bit value: no node and no device has more than that.
+
+    So what somebody else has stored ends no simulation. Raises QuantityError for an invalid text.
+    """
+    try:
+        return stored(text)
+    except LongQuantityError as error:
+        return error.nearest
+
+
+@lru_cache(maxsize=4096)
 def stored(text: str | float) -> Quantity:
     """Parse a quantity as read after the API server has stored it. Raises QuantityError for an invalid text."""
     return parse(parse(str(text).strip(" ")).text)
 
 
 def nanos(text: str | float) -> int:
-    """The value in units of 10^-9, after the API server has stored it. Raises QuantityError for an invalid text."""
-    return stored(text).nanos
+    """The value in units of 10^-9, after the API server has stored it, as ``simulated``."""
+    return simulated(text).nanos
 
 
 def _int32(text: str, power: str) -> int:
@@ -160,6 +183,13 @@ def _int32(text: str, power: str) -> int:
     if not -MAX_INT64 - 1 <= number <= MAX_INT64:
         raise QuantityError(text, _SUFFIX_WRONG)
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def _nearest(number: Decimal) -> Quantity:
+    """Compared first: as an integer, a number of so many digits would take all time or memory."""
+    within = max(Decimal(-MAX_INT64), min(number, Decimal(MAX_INT64)))
+    found = int(within.quantize(Decimal("1e-9"), ROUND_UP, _WIDE) * UNIT)
+    return Quantity(found, None, "DecimalSI", canonical(found, "DecimalSI"))
 
 
 def _nanos(exact: Fraction, *, capped: bool) -> int:

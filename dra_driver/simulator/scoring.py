@@ -283,7 +283,7 @@ def _rounded(resource: str, amount: int) -> int:
 
 def _balance(pairs: Iterable[tuple[int, int]]) -> int:
     """Higher, the more similar the utilisations of CPU and memory are."""
-    one, other = (min(wants / has, 1) for wants, has in pairs)
+    one, other = (1 if wants >= has else wants / has for wants, has in pairs)
     return int((1 - abs(one - other) / 2) * MAX_SCORE)
 
 

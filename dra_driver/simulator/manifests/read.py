@@ -78,18 +78,22 @@ def read_manifests(
 def read_stored(lists: Sequence[tuple[str, str, Sequence[dict[str, Any]]]]) -> Manifests:
     """Convert the objects of a cluster, which the API server has validated.
 
-    Fields of newer releases that the simulator does not know are ignored and named in ``not_considered``.
+    Fields of newer releases that the simulator does not know are ignored and named in ``not_considered``, and so are
+    objects that cannot be converted: anybody may have made them, and they keep nobody from an answer about the others.
 
     Args:
         lists: API version, kind, and the objects of that kind as plain values.
 
     Raises:
-        ManifestError: an object that cannot be converted.
+        ManifestError: there are more than ``MAX_PODS`` pods.
     """
     reader = _Reader("", stored=True, held=True)
     for version, kind, items in lists:
         for item in items:
-            reader.add({"apiVersion": version, "kind": kind, **item}, Origin("the cluster", ""))
+            try:
+                reader.add({"apiVersion": version, "kind": kind, **item}, Origin("the cluster", ""))
+            except ManifestError:
+                reader.leave_out(kind, item)
     return reader.manifests()
 
 
@@ -207,6 +211,11 @@ class _Reader:
             self._add_known(value, kind, origin)
         elif (group, name) in BESIDE or not self._add_custom(value, group, name, origin):
             self._beside[name[:60]] += 1
+
+    def leave_out(self, kind: str, value: dict[str, Any]) -> None:
+        """Name an object that cannot be read."""
+        names = (str(metadata_of(value).get(key) or "") for key in ("namespace", "name"))
+        self._unconsidered.setdefault(f"{kind} that cannot be read", []).append("/".join(filter(None, names)))
 
     def _has_pods(self, value: dict[str, Any], origin: Origin) -> bool:
         """Whether the object as a whole makes pods, or is taken as resumed; a note says that it makes none now."""
@@ -364,7 +373,13 @@ class _Reader:
             self._count += 1
             if self._count > MAX_PODS:
                 raise origin.error((), f"this object and those before it make more than {MAX_PODS} pods")
-            made = with_claims(pod, value)
+            try:
+                made = with_claims(pod, value)
+            except ManifestError:
+                if not self._stored:
+                    raise
+                self.leave_out("Pod", value)
+                continue
             made = made if is_counted or not pod.assumed else replace(made, by_operator=True)
             held = self._held or _has_uid(value)
             notes = unconsidered(pod) if made.waits else ()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.quantity import UNIT, Format, QuantityError, canonical, nanos, parse
+from dra_driver.kube.quantity import MAX_INT64, UNIT, Format, QuantityError, canonical, nanos, parse, stored
 from tests.golden import golden_error
 
 
@@ -49,7 +49,27 @@ def test_a_quantity_is_read_in_parts_of_a_billion(text: str | float, value: int)
 )
 def test_what_is_no_quantity_is_refused(text: str) -> None:
     with golden_error(QuantityError):
-        nanos(text)
+        stored(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e1002", MAX_INT64 * UNIT),
+        ("-1e1002", -MAX_INT64 * UNIT),
+        ("1e2147483647", MAX_INT64 * UNIT),
+        ("1e-2147483648", 1),
+        ("0e2000000000", 0),
+        ("9" * 5000, MAX_INT64 * UNIT),
+        ("9" * 5000 + "Gi", MAX_INT64 * UNIT),
+        ("1." + "0" * 2000, UNIT),
+        ("0." + "0" * 2000 + "1", 1),
+        (f"2.{'0' * 2000}Ki", 2048 * UNIT),
+        (f"0.{'9' * 2_000_000}Ki", 1024 * UNIT),
+    ],
+)
+def test_a_quantity_that_is_too_long_is_simulated_as_the_nearest_of_64_bits(text: str, value: int) -> None:
+    assert nanos(text) == value
 
 
 @pytest.mark.parametrize(
