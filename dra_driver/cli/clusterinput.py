@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,7 +51,7 @@ def _content(filename: str, most: int) -> bytes:
     return data
 
 
-Listed = tuple[str, str, list[dict[str, Any]]]
+Listed = tuple[str, str, Sequence[Mapping[str, Any]]]
 """API version, kind, and the objects of that kind."""
 DRA_VERSIONS: Final = tuple(f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1beta1"))
 CLASSES: Final = ("DeviceClass", "deviceclasses", DRA_VERSIONS)
@@ -222,9 +222,10 @@ def _listed(transport: Transport, kind: str, plural: str, versions: tuple[str, .
     """The newest served version, the kind, and its objects, of one namespace if one is given."""
     from dra_driver.kube.api.codec import Resource
     from dra_driver.kube.api.resources import Collection
+    from dra_driver.simulator.manifests import packed
 
     collection = Collection(transport, Resource(dict, kind, plural, versions), namespace=within)
-    items, _ = collection.list_all()
+    items, _ = collection.select(lambda item: packed(item, kind))
     return collection.version, kind, items
 
 

@@ -55,7 +55,7 @@ def _claim(claim: ResourceClaim, reserved: list[Object]) -> Object:
 
 
 def _pod(pod: PodWithClaims, outcome: Outcome) -> Object:
-    written = without_nulls(pod.written)
+    written = without_nulls(dict(pod.written))
     meta = {**written.get("metadata", {}), "name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
     spec = {**written.get("spec", {}), **({"nodeName": outcome.node} if outcome.node is not None else {})}
     status = {"phase": "Pending", **written.get("status", {})}

@@ -15,8 +15,8 @@ from dra_driver.simulator.manifests.attempts import (
     special_claim,
     with_uid,
 )
-from dra_driver.simulator.manifests.model import ClaimReference, ExclusiveGroup, Manifests, PodWithClaims
-from dra_driver.simulator.manifests.read import NAMESPACE, read_manifests, read_stored
+from dra_driver.simulator.manifests.model import ClaimReference, ExclusiveGroup, Manifests, Packed, PodWithClaims
+from dra_driver.simulator.manifests.read import NAMESPACE, packed, read_manifests, read_stored
 
 __all__ = [
     "NAMESPACE",
@@ -27,12 +27,14 @@ __all__ = [
     "Manifests",
     "MissingObjectError",
     "Origin",
+    "Packed",
     "PodWithClaims",
     "attempts",
     "left_out",
     "of_known_classes",
     "of_templates",
     "offering",
+    "packed",
     "read_manifests",
     "read_stored",
     "special_claim",

@@ -120,6 +120,21 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
 }
 """Struct -> the valid fields of the API that it does not declare."""
 
+
+def unread_left_out(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A pod spec that was not validated yet, without the fields of it and its containers that have no influence."""
+    kept = {name: part for name, part in spec.items() if name not in UNREAD[core.PodSpec]}
+    for name in ("containers", "initContainers"):
+        if isinstance(kept.get(name), list):
+            kept[name] = [
+                {key: part for key, part in item.items() if key not in UNREAD[core.Container]}
+                if isinstance(item, dict)
+                else item
+                for item in kept[name]
+            ]
+    return kept
+
+
 _SERVERS_OWN: Final = (
     *(core.NodeStatus, core.NodeImage, core.PodStatus, resource.ResourceClaimStatus),
     *(NodeSystemInfo, Condition),

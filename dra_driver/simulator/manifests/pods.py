@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from dra_driver.kube.documents import Origin
 from dra_driver.kube.objects.apps import DaemonSet, PodTemplate
-from dra_driver.kube.objects.core import Pod, PodResourceClaim, PodSpec, PodStatus
+from dra_driver.kube.objects.core import Container, Pod, PodResourceClaim, PodSpec, PodStatus
 from dra_driver.simulator.manifests.idle import ONE_BY_ONE, SCALED_TO_ZERO
 from dra_driver.simulator.manifests.model import ClaimReference, ExclusiveGroup, PodWithClaims, is_extended
 from dra_driver.simulator.manifests.names import generated, suffix
@@ -25,7 +27,8 @@ from dra_driver.simulator.manifests.workloads import (
     StatefulSet,
 )
 
-_OVER: Final = ("Succeeded", "Failed")
+OVER: Final = ("Succeeded", "Failed")
+"""Phases of pods that need nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Described:
     @property
     def ended(self) -> bool:
         """Whether it has terminated and needs nothing any more."""
-        return self.status.phase in _OVER or (self.leaving and not self.spec.node_name)
+        return self.status.phase in OVER or (self.leaving and not self.spec.node_name)
 
 
 def with_claims(pod: Described, value: Any) -> PodWithClaims:
@@ -160,6 +163,31 @@ def _resources(spec: PodSpec) -> Iterator[str]:
     yield from (f"overhead: {name}" for name in spec.overhead if not is_extended(name))
 
 
+def _host_ports(container: Container) -> tuple[dict[str, Any], ...]:
+    return tuple(port for port in container.ports if "hostPort" in port)
+
+
+def _bound_volumes(spec: PodSpec) -> tuple[dict[str, Any], ...]:
+    """Volumes that only some nodes can reach."""
+    return tuple(item for item in spec.volumes if {"persistentVolumeClaim", "ephemeral", "csi"} & set(item))
+
+
+def in_short(pod: Pod) -> Pod:
+    """A pod of a cluster with what says something of it: any user may give one ten thousand volumes and ports."""
+    spec = pod.spec
+    containers, before = (
+        tuple(msgspec.structs.replace(item, ports=_host_ports(item)[:1]) if item.ports else item for item in items)
+        for items in (spec.containers, spec.init_containers)
+    )
+    return msgspec.structs.replace(
+        pod,
+        metadata=msgspec.structs.replace(pod.metadata, annotations={}),
+        spec=msgspec.structs.replace(
+            spec, containers=containers, init_containers=before, volumes=_bound_volumes(spec)[:1]
+        ),
+    )
+
+
 _UNCONSIDERED: Final[tuple[tuple[str, Callable[[PodSpec], object]], ...]] = (
     ("affinity: podAffinity", lambda spec: spec.affinity.pod_affinity),
     ("affinity: podAntiAffinity", lambda spec: spec.affinity.pod_anti_affinity),
@@ -169,11 +197,8 @@ _UNCONSIDERED: Final[tuple[tuple[str, Callable[[PodSpec], object]], ...]] = (
     ),
     ("schedulingGates (taken as removed)", lambda spec: spec.scheduling_gates),
     (f"schedulingGroup ({ONE_BY_ONE})", lambda spec: spec.scheduling_group),
-    ("hostPort", lambda spec: any("hostPort" in port for item in spec.containers for port in item.ports)),
-    (
-        "volumes that only some nodes can reach",
-        lambda spec: any({"persistentVolumeClaim", "ephemeral", "csi"} & set(item) for item in spec.volumes),
-    ),
+    ("hostPort", lambda spec: any(map(_host_ports, spec.containers))),
+    ("volumes that only some nodes can reach", _bound_volumes),
     ("runtimeClassName", lambda spec: spec.runtime_class_name),
     ("schedulerName", lambda spec: spec.scheduler_name not in ("", "default-scheduler")),
 )

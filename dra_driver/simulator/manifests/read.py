@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -20,9 +20,9 @@ from dra_driver.simulator.cel import compile_for
 from dra_driver.simulator.manifests import pods as pods_of
 from dra_driver.simulator.manifests import podtemplates, workloads
 from dra_driver.simulator.manifests.corevalidation import check_metadata, check_node, check_pod
-from dra_driver.simulator.manifests.fields import BESIDE, KINDS, Kind, convert
+from dra_driver.simulator.manifests.fields import BESIDE, KINDS, Kind, convert, unread_left_out
 from dra_driver.simulator.manifests.idle import FINISHED, beyond, idle, waits
-from dra_driver.simulator.manifests.model import Key, Manifests, PodWithClaims
+from dra_driver.simulator.manifests.model import Key, Manifests, Packed, PodWithClaims
 from dra_driver.simulator.manifests.names import MAX_NAMES, generated
 from dra_driver.simulator.manifests.pods import MAX_PODS, told, unconsidered, with_claims
 from dra_driver.simulator.manifests.slicevalidation import check_slice, check_taint_rule
@@ -75,14 +75,14 @@ def read_manifests(
     return reader.manifests()
 
 
-def read_stored(lists: Sequence[tuple[str, str, Sequence[dict[str, Any]]]]) -> Manifests:
+def read_stored(lists: Sequence[tuple[str, str, Sequence[Mapping[str, Any]]]]) -> Manifests:
     """Convert the objects of a cluster, which the API server has validated.
 
     Fields of newer releases that the simulator does not know are ignored and named in ``not_considered``, and so are
     objects that cannot be converted: anybody may have made them, and they keep nobody from an answer about the others.
 
     Args:
-        lists: API version, kind, and the objects of that kind as plain values.
+        lists: API version, kind, and the objects of that kind as plain values, or ``packed``.
 
     Raises:
         ManifestError: there are more than ``MAX_PODS`` pods.
@@ -90,11 +90,30 @@ def read_stored(lists: Sequence[tuple[str, str, Sequence[dict[str, Any]]]]) -> M
     reader = _Reader("", stored=True, held=True)
     for version, kind, items in lists:
         for item in items:
+            whole = item if isinstance(item, Packed) else Packed(item)
+            value = {"apiVersion": version, "kind": kind, **whole.plain()}
             try:
-                reader.add({"apiVersion": version, "kind": kind, **item}, Origin("the cluster", ""))
+                reader.add(value, Origin("the cluster", ""), whole)
             except ManifestError:
-                reader.leave_out(kind, item)
+                reader.leave_out(kind, value)
     return reader.manifests()
+
+
+def packed(value: dict[str, Any], kind: str) -> Packed:
+    """An object of a cluster without what ``read_stored`` does not use of it.
+
+    Of a pod that has ended, that is all but its name; of one that neither waits nor has claims, what runs in it.
+    """
+    meta = metadata_of(value)
+    value = {**value, "metadata": {name: part for name, part in meta.items() if name != "managedFields"}}
+    spec, status = value.get("spec"), value.get("status")
+    if kind == "Pod" and isinstance(spec, dict) and isinstance(status, dict):
+        if status.get("phase") in pods_of.OVER:
+            names = {name: meta[name] for name in ("name", "namespace", "uid") if name in meta}
+            return Packed({"metadata": names, "status": {"phase": status["phase"]}})
+        if spec.get("nodeName") and not spec.get("resourceClaims") and not status.get("extendedResourceClaimStatus"):
+            value["spec"] = unread_left_out(spec)
+    return Packed(value)
 
 
 def read_object(
@@ -164,7 +183,7 @@ class _Reader:
         self._origins: dict[Key, Origin] = {}
         self._items: dict[Key, Any] = {}
         self._again: list[str] = []
-        self._makers: list[tuple[Any, Origin, dict[str, Any]]] = []
+        self._makers: list[tuple[Any, Origin, dict[str, Any] | Packed]] = []
         self._has_made: set[str] = set()
         self._made_by_operators: set[str] = set()
         self._count = 0
@@ -172,11 +191,12 @@ class _Reader:
         self._unconsidered: dict[str, list[str]] = {}
 
     def manifests(self) -> Manifests:
-        for owner, origin, value in self._makers:
+        for owner, origin, whole in self._makers:
+            value = whole.plain() if isinstance(whole, Packed) else whole
             if _has_uid(value) and str(value["metadata"]["uid"]) in self._has_made:
                 self._unconsidered.setdefault("the objects that it creates are given, too", []).append(origin.subject)
             elif self._has_pods(value, origin):
-                self._add_pods(owner, origin, value)
+                self._add_pods(owner, origin, value, whole)
         found = self._found
         beside = [f"{kind}: {count}" for kind, count in sorted(self._beside.items())]
         parts = [f"{text}: {first_of(names, MAX_NAMES)}" for text, names in self._unconsidered.items()]
@@ -200,7 +220,8 @@ class _Reader:
         makes = any(reference.template in self._made_by_operators for reference in pod.claims)
         return replace(pod, by_operator=True) if makes else pod
 
-    def add(self, value: dict[str, Any], origin: Origin) -> None:
+    def add(self, value: dict[str, Any], origin: Origin, whole: Packed | None = None) -> None:
+        """Add an object; ``whole``, which a cluster's has, is remembered in its place."""
         version, name = type_of(value, origin)
         group = version.rpartition("/")[0]
         kind = KINDS.get((group, name))
@@ -208,7 +229,7 @@ class _Reader:
         if makes_pods:
             self._note_controllers(value)
         if kind is not None:
-            self._add_known(value, kind, origin)
+            self._add_known(value, kind, origin, whole)
         elif (group, name) in BESIDE or not self._add_custom(value, group, name, origin):
             self._beside[name[:60]] += 1
 
@@ -244,7 +265,7 @@ class _Reader:
             if owner.get("controller") is True and owner.get("kind") != "Pod" and not is_old:
                 self._has_made.add(str(owner.get("uid")))
 
-    def _add_known(self, value: dict[str, Any], kind: Kind, origin: Origin) -> None:
+    def _add_known(self, value: dict[str, Any], kind: Kind, origin: Origin, whole: Packed | None) -> None:
         held = self._held or _has_uid(value)
         lenient = held or kind.struct in _NEVER_APPLIED
         try:
@@ -263,7 +284,7 @@ class _Reader:
             else:
                 raise
             return
-        self._add(item, kind, origin, value)
+        self._add(item, kind, origin, value, whole)
 
     def _add_custom(self, value: dict[str, Any], group: str, name: str, origin: Origin) -> bool:
         """Add an object of a kind that is known by its pod templates alone; returns whether it has any.
@@ -323,7 +344,9 @@ class _Reader:
         self._items[key] = with_name
         return with_name
 
-    def _add(self, item: Any, kind: Kind, origin: Origin, value: dict[str, Any]) -> None:
+    def _add(self, item: Any, kind: Kind, origin: Origin, value: dict[str, Any], whole: Packed | None = None) -> None:
+        if self._stored and isinstance(item, core.Pod):
+            item = pods_of.in_short(item)
         item = self._identified(item, kind, origin)
         if item is None:
             return
@@ -333,7 +356,7 @@ class _Reader:
         if pods_of.makes_pods(kind.struct):
             for text in beyond(value):
                 self._unconsidered.setdefault(text, []).append(f"{kind.name} {item.metadata.name}")
-            self._makers.append((item, origin, value))
+            self._makers.append((item, origin, value if whole is None else whole))
         else:
             self._found[kind.struct].append(item)
 
@@ -359,7 +382,7 @@ class _Reader:
         """Made when it is needed: CEL's parser may not be installed."""
         return compile_for(self._kubernetes)
 
-    def _add_pods(self, owner: Any, origin: Origin, value: dict[str, Any]) -> None:
+    def _add_pods(self, owner: Any, origin: Origin, value: dict[str, Any], whole: Mapping[str, Any]) -> None:
         resume = self._scales_up(value)
         if resume or not _owners(value):
             for part, state in pods_of.without_pods(owner, owner.metadata.namespace, origin):
@@ -381,6 +404,8 @@ class _Reader:
                 self.leave_out("Pod", value)
                 continue
             made = made if is_counted or not pod.assumed else replace(made, by_operator=True)
+            if isinstance(whole, Packed):
+                made = replace(made, written=whole if made.waits else {"metadata": {"uid": made.uid}})
             held = self._held or _has_uid(value)
             notes = unconsidered(pod) if made.waits else ()
             # In a cluster, most pods have no claims, and nobody asks about them.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dra_driver.cli.main import main
+from dra_driver.kube.api.resources import PAGE_BYTES
 from tests.builders.overview import READY, TYPE_LABEL, add_waiting, published
+from tests.doubles.apiserver.crowd import NUMBER, Crowd
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 
@@ -162,6 +166,27 @@ def test_a_pod_with_an_entry_of_no_claim_is_named_and_left_out(
     with server:
         assert main(["explain", "-A", "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]) == 0
     assert "Pod that cannot be read: evil/p" in " ".join(capsys.readouterr().out.split())
+
+
+LARGE: Object = {"name": "a", "env": [{"name": f"VARIABLE_{place}", "value": "x"} for place in range(6000)]}
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Pending"])
+def test_large_pods_cost_no_more_than_their_json(server: ApiServer, phase: str, tmp_path: Path) -> None:
+    meta = {"namespace": "evil", "name": f"p-{NUMBER}", "uid": f"u-{NUMBER}"}
+    item = {"metadata": meta, "spec": {"containers": [LARGE], **CLAIMING}, "status": {"phase": phase}}
+    size = 100 * len(json.dumps(item))
+    server.crowds.append(Crowd("pods", 100, item))
+    with server:
+        access = ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
+        tracemalloc.start()
+        try:
+            assert main([*COMMANDS["explain"], *access]) == 0
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    # Beside the pods there are a page of them and the test API server's copies of it.
+    assert peak < size + 12 * PAGE_BYTES, peak
 
 
 def test_the_author_of_a_file_is_told_where_the_quantity_stands(
