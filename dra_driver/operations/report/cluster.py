@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from dra_driver.kube.api.client import Query, Transport
 from dra_driver.kube.api.codec import DEVICE_TAINT_RULES, PARTIAL_RESOURCE_CLAIMS, Resource
 from dra_driver.kube.api.errors import ApiError
@@ -26,6 +28,10 @@ from dra_driver.util.text import first_of, one_line
 
 MAX_OBJECTS: Final = 20_000
 """Of one kind in the report."""
+OBJECTS_BYTES: Final = 32 << 20
+"""Of what is kept of one kind, as JSON; in memory and in the archive's making it takes many times as much."""
+NAMESPACE_BYTES: Final = 8 << 20
+"""Of these, those that one namespace may have, so that it leaves room for others wherever it stands in the list."""
 LOG_LINES: Final = 5000
 """Lines of a log that are asked for, the newest."""
 LOG_BYTES: Final = 1 << 20
@@ -102,6 +108,7 @@ class ClusterReader:
         self._nodes = frozenset(nodes)
         self._programs: list[JsonObject] = []
         """Pods of the driver's own programs."""
+        self._program_names: set[tuple[str, str]] = set()
 
     def read(self) -> None:
         """Raises ApiError if the API server does not answer at all. What it refuses is noted, and left out."""
@@ -129,6 +136,7 @@ class ClusterReader:
         pods = self._objects(
             "Pod", allowed.POD, self._pod, "who uses claims or Neuron resources, and the driver's own pods"
         )
+        self._programs = [pod for pod in pods if _key(pod) in self._program_names]
         self._remember("pod", pods)
         self._remember("claim", claims)
         self._remember("template", templates)
@@ -161,9 +169,20 @@ class ClusterReader:
         """
         plural, versions = KINDS[kind]
 
+        sizes: Counter[str] = Counter()
+        left_out: Counter[str] = Counter()
+
         def convert(item: JsonObject, version: str) -> JsonObject | None:
             kept: JsonObject = allowed.keep(v1(item, kind, version), rule)
-            return kept if wanted(kept, item) else None
+            if not wanted(kept, item):
+                return None
+            # Nobody but administrators and nodes makes what is in no namespace.
+            namespace, size = _key(kept)[0], len(msgspec.json.encode(kept)) if _key(kept)[0] else 0
+            if sizes[namespace] + size > NAMESPACE_BYTES or sizes.total() + size > OBJECTS_BYTES:
+                left_out[namespace] += 1
+                return None
+            sizes[namespace] += size
+            return kept
 
         resource: Resource[Any] = Resource(dict, kind, plural, versions, convert)
         try:
@@ -173,6 +192,9 @@ class ClusterReader:
             if not (kind == "DeviceTaintRule" and error.status == 404):
                 self._found.missing.append((plural, _refused(error)))
             return []
+        if left_out:
+            whose = first_of([f"{count} of namespace {name}" for name, count in left_out.most_common()], 8)
+            self._found.missing.append((plural, f"{whose}: they are too large together; name nodes"))
         items = sorted(listed, key=_order)
         if len(items) > MAX_OBJECTS:
             self._found.missing.append((plural, f"{len(items) - MAX_OBJECTS} of {len(items)}: too many; name nodes"))
@@ -218,7 +240,7 @@ class ClusterReader:
         if node and not self._near(node):
             return False
         if _program(item):
-            self._programs.append(kept)
+            self._program_names.add(_key(kept))
             return True
         containers = [*spec.get("containers", ()), *spec.get("initContainers", ())]
         limits = any(_at(entry, "resources", "limits") for entry in containers)

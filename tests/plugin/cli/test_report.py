@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dra_driver.cli.main import main
@@ -16,8 +17,10 @@ from dra_driver.driver.claims import checkpoint
 from dra_driver.driver.claims.model import CheckpointEntry, ChipNode, Plan, PlannedDevice
 from dra_driver.neuron.health import memory
 from dra_driver.neuron.health.assess import ChipMemory, HealthMemory, Track
+from dra_driver.operations.report.cluster import NAMESPACE_BYTES
 from tests.builders.claims import uid
 from tests.builders.overview import add_holder, add_neuron_node, add_waiting, taint
+from tests.doubles.apiserver.crowd import NUMBER, Crowd
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 from tests.golden import golden
@@ -502,3 +505,28 @@ def test_redacted_names_are_nowhere_in_a_node_s_report(used_host: Path, tmp_path
     text = "".join([*files, *files.values()])
     assert [name for name in ("node-7", "research", "train-0", "train-chips", "chips-of-ours") if name in text] == []
     assert "neuron-device-3" in text
+
+
+def test_large_objects_of_one_namespace_leave_room_for_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = {"resources": {"limits": {"aws.amazon.com/neuron": "1"}}}
+    spec = {"nodeName": "node-1", "containers": [{"name": f"c{place}", **limits} for place in range(2600)]}
+    with ApiServer() as server:
+        add_neuron_node(server, "node-1")
+        add_waiting(server, "victim", "web-0", "0/1 nodes")
+        server.crowds.append(
+            Crowd("pods", 60, {"metadata": {"namespace": "evil", "name": f"p-{NUMBER}"}, "spec": spec})
+        )
+        archive = tmp_path / "archive.tar.gz"
+        access = str(server.kubeconfig(tmp_path / "kubeconfig"))
+        assert main(["report", "--archive", str(archive), "--kubeconfig", access]) == 0
+    said = capsys.readouterr()
+    with tarfile.open(archive) as opened:
+        (name,) = (name for name in opened.getnames() if name.endswith("cluster/pods.json"))
+        file = opened.extractfile(name)
+        assert file is not None
+        pods = json.load(file)["items"]
+    assert "web-0" in {item["metadata"]["name"] for item in pods}
+    assert len(msgspec.json.encode(pods)) < NAMESPACE_BYTES + (1 << 20)
+    assert "of namespace evil: they are too large together" in said.out + said.err
