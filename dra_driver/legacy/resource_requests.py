@@ -128,10 +128,17 @@ def _first(requests: PodRequest) -> PodRequest:
 
 
 def at_once(requests: Iterable[ContainerRequest]) -> int:
-    """The largest total that is in use at one time."""
-    counts = [(request.count, request.role) for request in requests]
-    later = sum(count for count, role in counts if role is not Role.INIT)
-    return max([later, *(count for count, _ in counts)])
+    """The largest total that is in use at one time, as kubelet counts: beside an init container run earlier sidecars.
+
+    Args:
+        requests: in kubelet's order of allocation.
+    """
+    lasting = most = 0
+    for request in requests:
+        most = max(most, lasting + request.count)
+        if request.role is not Role.INIT:
+            lasting += request.count
+    return most
 
 
 def _requests_of(container: LimitsContainer, role: Role) -> list[ContainerRequest]:

@@ -112,6 +112,26 @@ def test_annotations_of_the_vendors_extender_count(
     assert taken(annotations, requests) == (cores, "")
 
 
+SIDECAR, INIT, MAIN = (ContainerRequest(role.name, role, DEVICE, 1) for role in (Role.SIDECAR, Role.INIT, Role.MAIN))
+
+
+@pytest.mark.parametrize(
+    ("requests", "number"),
+    [
+        ((SIDECAR, INIT), 2),
+        ((SIDECAR, SIDECAR, INIT, MAIN), 3),
+        ((INIT, SIDECAR), 1),
+        ((INIT, INIT, MAIN), 1),
+        ((SIDECAR, INIT, SIDECAR, MAIN), 3),
+    ],
+    ids=lambda value: "-".join(item.container for item in value) if isinstance(value, tuple) else str(value),
+)
+def test_annotations_with_fewer_devices_than_run_at_one_time_do_not_tell_all(requests: PodRequest, number: int) -> None:
+    for listed in range(1, number + 1):
+        cores, trouble = taken({"NEURON_DEVS": ranges(range(listed))}, requests)
+        assert (len(cores) == 2 * listed, not trouble) == (listed == number, listed == number)
+
+
 HOSTILE = ["", ",", "a", "-1", "0,0", "0-", "3-1", "1.5", "0x1", "1e3", "٣", "512", "0-99999999", "9" * 20000, "0-8,8"]
 
 

@@ -97,6 +97,16 @@ def test_at_least_as_many_of_each_resource_are_freed_as_by_count() -> None:
     assert len([uid for uid in found if uid.startswith("d")]) == 4
 
 
+def test_a_sidecar_and_the_init_container_after_it_count_as_two() -> None:
+    shares = (ContainerShare("side", DEVICE, (0,)), ContainerShare("init", DEVICE, (2,)))
+    both = tuple(ContainerRequest(role.name, role, DEVICE, 1) for role in (Role.SIDECAR, Role.INIT))
+    pair = Tenant("pair", Holding("a/pair", (RecordedAllocation(shares),), both), 50)
+    pods = [pair, *(tenant(f"d{n}", (n,)) for n in (1, 3, 4, *range(6, 12)))]
+    found = evicted(node(*pods, machine=INF2), asks(2), ["pair"])
+    assert found is not None
+    assert len(found) == 2
+
+
 def test_a_pod_of_unknown_devices_that_stays_keeps_what_it_may_have() -> None:
     unknown = Tenant("u", Holding("a/u", (), asks(4), "no annotation"), 500)
     row = [tenant(f"d{n}", (n,), 500) for n in range(4)]
