@@ -154,33 +154,40 @@ BEST_SCORE = 10
 def candidates(hardware: NodeHardware, resource: NeuronResource, count: int) -> tuple[int, ...]:
     """Masks of the sets that may serve a request on an empty node, ascending; empty if the rules allow none."""
     # A request for a billion devices must not fill the cache.
-    return _candidates(hardware, resource, count) if 1 <= count <= hardware.units(resource) else ()
+    possible = 1 <= count <= hardware.units(resource)
+    return _candidates(hardware.fabric, hardware.cores_per_device, resource, count) if possible else ()
 
 
 @lru_cache(maxsize=4096)
-def _candidates(hardware: NodeHardware, resource: NeuronResource, count: int) -> tuple[int, ...]:
+def _candidates(fabric: Fabric, width: int, resource: NeuronResource, count: int) -> tuple[int, ...]:
+    """By what the sets depend on: a node gives itself any name of a type, and as many as it likes."""
     if resource is NeuronResource.DEVICE:
-        return tuple(hardware.mask(resource, members) for members in _device_sets(hardware, count))
-    width = hardware.cores_per_device
-    found = []
-    for start in range(hardware.cores - count + 1):
-        beneath = tuple(range(start // width, (start + count - 1) // width + 1))
-        if beneath in _device_sets(hardware, len(beneath)):
-            found.append(((1 << count) - 1) << start)
-    return tuple(found)
+        count *= width
+    offsets = range(width if resource is NeuronResource.CORE else 1)
+    starts = [
+        members[0] * width + offset
+        for offset in offsets
+        for members in _device_sets(fabric, (offset + count - 1) // width + 1)
+    ]
+    return tuple(((1 << count) - 1) << start for start in sorted(starts))
 
 
 @lru_cache(maxsize=1024)
-def _device_sets(hardware: NodeHardware, count: int) -> tuple[IndexSet, ...]:
-    everything = (tuple(range(hardware.devices)),) if count == hardware.devices else ()
-    return hardware.fabric.usable_sets(count) or everything
+def _device_sets(fabric: Fabric, count: int) -> tuple[IndexSet, ...]:
+    everything = (tuple(range(fabric.size)),) if count == fabric.size else ()
+    return fabric.usable_sets(count) or everything
 
 
 @lru_cache(maxsize=1024)
 def counts(hardware: NodeHardware, resource: NeuronResource) -> tuple[int, ...]:
     """Every count that can be requested, ascending."""
-    units = hardware.units(resource)
-    return tuple(count for count in range(1, units + 1) if candidates(hardware, resource, count))
+    sizes = [size for size in range(1, hardware.devices + 1) if _device_sets(hardware.fabric, size)]
+    if resource is NeuronResource.DEVICE:
+        return tuple(sizes)
+    width = hardware.cores_per_device
+    # The fewest cores on some devices in a row are one on the first, one on the last and all between them.
+    runs = (range(max((size - 2) * width + 2, 1), size * width + 1) for size in sizes)
+    return tuple(sorted(set().union(*runs)))
 
 
 def free_candidates(hardware: NodeHardware, taken: int, resource: NeuronResource, count: int) -> list[int]:

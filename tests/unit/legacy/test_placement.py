@@ -24,6 +24,7 @@ from dra_driver.legacy.resource_requests import (
 )
 from dra_driver.legacy.rules import NeuronResource, NodeHardware, candidates, hardware
 from dra_driver.util.errors import DriverError
+from tests.builders.effort import effort
 from tests.golden import golden, golden_error
 
 DEVICE, CORE = NeuronResource.DEVICE, NeuronResource.CORE
@@ -67,6 +68,14 @@ def test_devices_that_are_free_but_not_connected_are_refused_for_now() -> None:
     found = refused(INF2, [2, 5, 8, 11], requests(main(3)))
     assert not found.lasting
     golden(found.text)
+
+
+@pytest.mark.parametrize("count", [9, 600])
+def test_a_node_that_calls_itself_something_new_is_refused_with_little_effort(count: int) -> None:
+    """The namespace of whoever asks pays for it, and everybody waits."""
+    found, calls = effort(lambda: refused(hardware(f"new-{count}", 63, 504), [], requests(main(count, CORE))))
+    golden(found.text)
+    assert calls < 10_000
 
 
 def test_a_full_node_says_so() -> None:

@@ -95,6 +95,17 @@ def test_of_a_type_that_is_not_known_one_and_all_are_given(name: str) -> None:
     assert counts(kind, CORE) == (1, 2, 3, 4, 58, 59, 60, 61, 62, 63, 64)
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.instance_type}/{kind.cores}")
+def test_runs_of_cores_on_devices_that_form_a_set_are_all_that_is_given(kind: NodeHardware) -> None:
+    width, sizes = kind.cores_per_device, counts(kind, DEVICE)
+    of_devices = {members for size in sizes for members in sets(kind, DEVICE, size)}
+    for count in range(1, kind.cores + 1):
+        runs = [range(start, start + count) for start in range(kind.cores - count + 1)]
+        right = [run for run in runs if tuple(range(run[0] // width, run[-1] // width + 1)) in of_devices]
+        assert sets(kind, CORE, count) == [tuple(run) for run in right]
+        assert (count in counts(kind, CORE)) == bool(right)
+
+
 def test_the_sets_of_a_torus_are_rows_and_pairs_of_rows() -> None:
     kind = node("trn1.32xlarge")
     assert sets(kind, DEVICE, 4) == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11), (12, 13, 14, 15)]
