@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Final
 
 from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
@@ -29,6 +30,9 @@ MAX_BEST: Final = 16
 best for 64 takes a third of a second, while everybody waits."""
 MAX_STEPS: Final = 500
 """Ways to pack one pod on one node that are tried before its containers are considered not to fit together."""
+MAX_EFFORT: Final = 4000
+"""For one pod on one node: how many times the sets of one container are gone through, about 20 µs each where there are
+hundreds of them. Everybody waits meanwhile, and who creates pods and nodes chooses how hard they are to match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class Packing:
 
     def fits(self, taken: int) -> DoesNotFit | None:
         """Why ``place`` would fail, or None."""
-        return self._refusal(taken) if self._pack(taken, {}) is None else None
+        return self._refusal(taken) if self._pack(taken, {}, _Effort()) is None else None
 
     def place(self, taken: int) -> tuple[int, ...] | DoesNotFit:
         """A mask of cores for each container, in the same order.
@@ -89,13 +93,16 @@ class Packing:
         Args:
             taken: cores that other pods hold.
         """
-        packed = self._pack(taken, {})
+        effort = _Effort()
+        packed = self._pack(taken, {}, effort)
         if packed is None:
             return self._refusal(taken)
         chosen: dict[int, int] = {}
         for item in self._order[:MAX_BEST]:
+            if effort.left <= 0:
+                break
             for option in self._options(taken, item, chosen):
-                found = packed if option == packed[item] else self._pack(taken, {**chosen, item: option})
+                found = packed if option == packed[item] else self._pack(taken, {**chosen, item: option}, effort)
                 if found is not None:
                     packed = found
                     break
@@ -108,19 +115,23 @@ class Packing:
         free = free_candidates(self.hardware, self._busy(taken, item, chosen), request.resource, request.count)
         return least_breaking_first(self.hardware, taken | own, free, own)
 
-    def _pack(self, taken: int, chosen: Mapping[int, int]) -> Mapping[int, int] | None:
+    def _pack(self, taken: int, chosen: Mapping[int, int], effort: _Effort) -> Mapping[int, int] | None:
         """A set for each container by index, including the chosen ones; None if there is no such packing."""
+        if effort.left <= 0:
+            return None
         groups = self._beside(chosen) if chosen else self._groups
         busy = taken | union(mask for item, mask in chosen.items() if self._requests[item].role is not Role.INIT)
         if sum(group.cores * len(group.items) for group in groups) > self.hardware.cores - busy.bit_count():
             return None
         inits = [item for item in self._inits if item not in chosen]
+        effort.left -= len(inits) + 2 * len(groups)
         if not all(self._room(taken, item, chosen) for item in inits):
             return None
         if not _hopeful(busy, groups):
             return None
-        for packed in _packings(busy, groups, iter(range(MAX_STEPS))):
+        for packed in _packings(busy, groups, islice(effort, MAX_STEPS)):
             found = {**chosen, **packed}
+            effort.left -= len(inits)
             rooms = self._rooms(taken, inits, found)
             if rooms is not None:
                 return found | rooms
@@ -147,30 +158,36 @@ class Packing:
 
     def _busy(self, taken: int, item: int, chosen: Mapping[int, int]) -> int:
         beside = self._together[item]
-        return taken | union(mask for other, mask in chosen.items() if other in beside)
+        return taken | union(mask for other, mask in chosen.items() if beside >> other & 1)
 
     def _grouped(self) -> list[_Group]:
         """The containers that run side by side; interchangeable ones form one group."""
-        found: dict[tuple[NeuronResource, int, frozenset[int]], list[int]] = {}
+        found: dict[tuple[NeuronResource, int, int], list[int]] = {}
+        inits = _mask(self._inits)
         for item in self._order:
             request = self._requests[item]
             if request.role is not Role.INIT:
-                meets = self._together[item].intersection(self._inits)
+                meets = self._together[item] & inits
                 found.setdefault((request.resource, request.count, meets), []).append(item)
+        groups = []
+        for (resource, count, meets), items in found.items():
+            masks = candidates(self.hardware, resource, count)
+            groups.append(_Group(tuple(items), meets, masks, union(mask & -mask for mask in masks), 0))
         return [
-            _Group(tuple(items), meets, candidates(self.hardware, resource, count))
-            for (resource, count, meets), items in found.items()
+            replace(group, inside=union(_mask(other.items) for other in groups if other.holds(group)))
+            for group in groups
         ]
 
     def _beside(self, chosen: Mapping[int, int]) -> list[_Group]:
         """The groups without the containers that have their sets already."""
         found = []
+        rest = ~_mask(chosen)
         for group in self._groups:
             items = tuple(item for item in group.items if item not in chosen)
-            own = union(chosen[item] for item in group.meets if item in chosen)
-            masks = tuple(mask for mask in group.masks if not mask & own) if own else group.masks
+            busy = union(mask for item, mask in chosen.items() if group.meets >> item & 1)
+            masks = tuple(mask for mask in group.masks if not mask & busy) if busy else group.masks
             if items:
-                found.append(replace(group, items=items, masks=masks))
+                found.append(replace(group, items=items, masks=masks, inside=group.inside & rest))
         return found
 
     def _refusal(self, taken: int) -> DoesNotFit:
@@ -186,12 +203,24 @@ class Packing:
 
     @cached_property
     def _never(self) -> bool:
-        return self._pack(0, {}) is None
+        return self._pack(0, {}, _Effort()) is None
 
     @cached_property
     def _not_all(self) -> str:
         asked = " and ".join(dict.fromkeys(_amount(request) for request in self._requests))
         return f"No free Neuron sets for all containers of the pod together, which ask for {asked}."
+
+
+@dataclass(slots=True)
+class _Effort:
+    """What may still be done for one pod on one node; an item for each thing that is done."""
+
+    left: int = MAX_EFFORT
+
+    def __iter__(self) -> Iterator[int]:
+        while self.left > 0:
+            self.left -= 1
+            yield self.left
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,35 +229,38 @@ class _Group:
 
     Attributes:
         items: their indexes in the pod's requests.
-        meets: indexes of the init containers that run beside them.
+        meets: mask of the indexes of the init containers that run beside them.
         masks: the sets that each of them may get, ascending.
+        starts: mask of the first cores of all sets of that many cores.
+        inside: mask of the indexes of all containers whose sets contain one of these, whatever init containers get.
     """
 
     items: tuple[int, ...]
-    meets: frozenset[int]
+    meets: int
     masks: tuple[int, ...]
+    starts: int
+    inside: int
 
     @property
     def cores(self) -> int:
         """Number of cores of one of them."""
         return self.masks[0].bit_count() if self.masks else 0
 
+    def holds(self, other: _Group) -> bool:
+        """Whether each set of this group contains one of the other; all of them are runs of cores."""
+        reach, number, wanted = other.starts, 1, self.cores - other.cores + 1
+        while number < wanted:
+            reach |= reach >> min(number, wanted - number)
+            number *= 2
+        return wanted > 0 and not self.starts & ~reach and not other.meets & ~self.meets
+
 
 def _hopeful(busy: int, groups: Sequence[_Group]) -> bool:
-    """Whether each group would fit if only it existed, with the groups whose sets contain its sets."""
-    for group in groups:
-        number = sum(len(other.items) for other in groups if _holds(other.masks, group.masks))
-        if next(_disjoint(busy, group.masks, number, iter((0,))), None) is None:
-            return False
-    return True
+    """Whether each group would fit if only it existed, with the containers whose sets contain its sets."""
+    return all(next(_disjoint(busy, group.masks, group.inside.bit_count(), (0,)), None) is not None for group in groups)
 
 
-@lru_cache(maxsize=4096)
-def _holds(large: tuple[int, ...], small: tuple[int, ...]) -> bool:
-    return all(any(inner & outer == inner for inner in small) for outer in large)
-
-
-def _packings(busy: int, groups: Sequence[_Group], steps: Iterator[int]) -> Iterator[dict[int, int]]:
+def _packings(busy: int, groups: Sequence[_Group], steps: Iterable[int]) -> Iterator[dict[int, int]]:
     """Disjoint sets for the containers of all groups, by index."""
     if not groups:
         yield {}
@@ -239,7 +271,7 @@ def _packings(busy: int, groups: Sequence[_Group], steps: Iterator[int]) -> Iter
             yield dict(zip(first.items, masks, strict=True)) | others
 
 
-def _disjoint(busy: int, masks: Sequence[int], number: int, steps: Iterator[int]) -> Iterator[list[int]]:
+def _disjoint(busy: int, masks: Sequence[int], number: int, steps: Iterable[int]) -> Iterator[list[int]]:
     """Every way to choose ``number`` disjoint masks, leftmost first.
 
     All masks have the same length, so if the leftmost choice is too small, no other one is large enough.
@@ -278,8 +310,12 @@ def union(masks: Iterable[int]) -> int:
     return found
 
 
-def _together(requests: PodRequest) -> tuple[frozenset[int], ...]:
-    """For each container, the others that may run at the same time."""
+def _mask(items: Iterable[int]) -> int:
+    return union(1 << item for item in items)
+
+
+def _together(requests: PodRequest) -> tuple[int, ...]:
+    """For each container, a mask of the indexes of the others that may run at the same time."""
 
     def meet(first: int, second: int) -> bool:
         roles = requests[first].role, requests[second].role
@@ -289,7 +325,7 @@ def _together(requests: PodRequest) -> tuple[frozenset[int], ...]:
         return requests[other].role is Role.SIDECAR and other < init
 
     items = range(len(requests))
-    return tuple(frozenset(other for other in items if other != item and meet(item, other)) for item in items)
+    return tuple(_mask(other for other in items if other != item and meet(item, other)) for item in items)
 
 
 def cores_of(hardware: NodeHardware, request: ContainerRequest) -> int:

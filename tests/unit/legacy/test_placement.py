@@ -105,6 +105,14 @@ def test_a_sidecar_keeps_its_devices_from_the_init_containers_after_it() -> None
     assert {*last} < {*init}
 
 
+def test_an_init_container_gets_the_best_set_of_those_that_leave_room_for_the_sidecar() -> None:
+    assert placed(INF1, [], requests((Role.SIDECAR, DEVICE, 1), (Role.INIT, DEVICE, 3), main(1))) == [
+        (3,),
+        (0, 1, 2),
+        (0,),
+    ]
+
+
 def test_a_sidecar_may_take_over_from_an_init_container_before_it() -> None:
     init, sidecar = placed(INF2, [], requests((Role.INIT, DEVICE, 3), (Role.SIDECAR, DEVICE, 2)))
     assert {*sidecar} < {*init}
@@ -121,6 +129,19 @@ def test_holes_are_searched_for_a_way_to_fit_all() -> None:
     # Free runs of 6 and 5 devices: only 4+2 and 3+2 fill them.
     found = placed(INF2, [6], requests(main(4), main(3), main(2), main(2)))
     assert sorted(number for ids in found for number in ids) == [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11]
+
+
+def check(kind: NodeHardware, taken: int, asked: PodRequest, found: Sequence[int]) -> None:
+    """Check that sets are free, obey the rules and collide with nothing that runs beside them."""
+    assert not union(found) & taken
+    for request, mask in zip(asked, found, strict=True):
+        assert mask in candidates(kind, request.resource, request.count)
+    lasting = [mask for request, mask in zip(asked, found, strict=True) if request.role is not Role.INIT]
+    assert sum(mask.bit_count() for mask in lasting) == union(lasting).bit_count()
+    for number, request in enumerate(asked):
+        if request.role is Role.INIT:
+            before = [found[item] for item in range(number) if asked[item].role is Role.SIDECAR]
+            assert not found[number] & union(before)
 
 
 roles = st.sampled_from(Role)
@@ -141,20 +162,51 @@ def test_what_is_placed_is_free_obeys_the_rules_and_collides_with_nothing_that_r
     if isinstance(found, DoesNotFit):
         assert "Free: " in found.text
         return
-    assert not union(found) & taken
-    for request, mask in zip(demanded, found, strict=True):
-        assert mask in candidates(kind, request.resource, request.count)
-    lasting = [mask for request, mask in zip(demanded, found, strict=True) if request.role is not Role.INIT]
-    assert sum(mask.bit_count() for mask in lasting) == union(lasting).bit_count()
-    for number, request in enumerate(demanded):
-        if request.role is Role.INIT:
-            before = [found[item] for item in range(number) if demanded[item].role is Role.SIDECAR]
-            assert not found[number] & union(before)
+    check(kind, taken, demanded, found)
 
 
 def test_many_containers_are_refused_in_time() -> None:
     asked = requests(*[main(2)] * 5, *[main(1)] * 3)
     assert isinstance(place(INF2, INF2.mask(DEVICE, [1]), asked), DoesNotFit)
+
+
+CHAIN, STRANGER = hardware("inf1.24xlarge", 16, 64), hardware("stranger", 64, 512)
+LETTERS = {"I": Role.INIT, "S": Role.SIDECAR, "M": Role.MAIN}
+
+
+def cores(text: str) -> PodRequest:
+    """Such as ``I1 S2``: an init container with one core, then a sidecar with two."""
+    return requests(*((LETTERS[item[0]], CORE, int(item[1:])) for item in text.split()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken", "asked", "most"),
+    [
+        (STRANGER, 0, cores(" ".join(f"{'IS'[number % 2]}{1 + number % 7}" for number in range(63)) + " M1"), 10**6),
+        (
+            STRANGER,
+            STRANGER.mask(DEVICE, [*range(27, 41), 45, 46, 47, 49]),
+            cores(" ".join(f"{'IS'[number % 2]}{1 + number % 7}" for number in range(63)) + " S3"),
+            10**6,
+        ),
+        (
+            CHAIN,
+            0x1820183087400A00,
+            cores("S2 I8 M5 S1 M2 I2 S1 I1 S4 M2 I4 S2 M5 M2 M2 S4 M2 M1 I1 I3 M2 M3 M5 M4"),
+            150_000,
+        ),
+    ],
+    ids=["init containers and sidecars by turns", "between gaps", "that fit in few ways"],
+)
+def test_containers_that_are_hard_to_place_are_placed_with_bounded_effort(
+    kind: NodeHardware, taken: int, asked: PodRequest, most: int
+) -> None:
+    """It is done under the lock, and who creates pods and nodes chooses how hard it is."""
+    found, calls = effort(lambda: place(kind, taken, asked))
+    assert not isinstance(found, DoesNotFit)
+    assert fits(kind, taken, asked) is None
+    check(kind, taken, asked, found)
+    assert calls < most
 
 
 def test_whether_many_containers_fit_is_cheap_on_nodes_that_are_all_different() -> None:
