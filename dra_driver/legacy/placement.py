@@ -35,6 +35,10 @@ MAX_EFFORT: Final = 4000
 hundreds of them. Everybody waits meanwhile, and who creates pods and nodes chooses how hard they are to match."""
 
 
+_SHOWN: Final = 8
+"""Different amounts that a refusal names: it is kept for each usage of a node."""
+
+
 @dataclass(frozen=True, slots=True)
 class DoesNotFit:
     """Why a pod does not fit on a node.
@@ -207,7 +211,8 @@ class Packing:
 
     @cached_property
     def _not_all(self) -> str:
-        asked = " and ".join(dict.fromkeys(_amount(request) for request in self._requests))
+        amounts = list(dict.fromkeys(_amount(request) for request in self._requests))
+        asked = " and ".join(amounts[:_SHOWN] + ["others"] * (len(amounts) > _SHOWN))
         return f"No free Neuron sets for all containers of the pod together, which ask for {asked}."
 
 

@@ -53,10 +53,11 @@ JUDGE_SECONDS: Final = 0.1
 """For the nodes of one call that are not cached: the scheduler waits for the answer, and bindings and watch events wait
 for the lock. Thousands of nodes are evaluated in that time."""
 
-KINDS: Final = 32
-"""Of nodes, for which results of one request are cached."""
-MASKS: Final = 512
-"""Of cores that are taken, for which results of one request are cached: nodes of equal usage are judged once."""
+KINDS: Final = 8
+"""Of nodes, for which is kept what helps to judge one request: 15 KB for 64 containers."""
+USAGES: Final = 512
+"""Of nodes of some kind, for which results of one request are cached, for all kinds together: nodes of equal usage are
+judged once, and who creates pods and nodes chooses how many different ones there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,40 +79,28 @@ class Filtered:
     overdrawn: bool = False
 
 
-class _Judge:
-    """Whether and how well a pod request fits on a kind of node, by what is taken there.
-
-    All that was computed goes with it: a packing of 64 containers has 100 KB, and whoever creates pods chooses how many
-    different ones there are.
-    """
-
-    def __init__(self, packing: Packing) -> None:
-        self.fits: Callable[[int], DoesNotFit | None] = lru_cache(maxsize=MASKS)(packing.fits)
-        self.score: Callable[[int], int] = lru_cache(maxsize=MASKS)(partial(_score, packing))
-
-
 class _CachedFits:
-    """Cached results of one pod request, by kind of node and by node."""
+    """Cached results of one pod request, by kind and usage of nodes and by node; all that was computed goes with it."""
 
-    __slots__ = ("_judges", "_shape", "namespaces", "refusals", "scores")
+    __slots__ = ("fits", "namespaces", "refusals", "score", "scores")
 
     def __init__(self, shape: PodRequest) -> None:
-        self._shape = shape
+        packing = lru_cache(maxsize=KINDS)(partial(_packing, shape))
+
+        def fits(hardware: NodeHardware, taken: int) -> DoesNotFit | None:
+            return packing(hardware).fits(taken)
+
+        def score_(hardware: NodeHardware, taken: int) -> int:
+            return _score(packing(hardware), taken)
+
+        self.fits: Callable[[NodeHardware, int], DoesNotFit | None] = lru_cache(maxsize=USAGES)(fits)
+        """Whether it fits on a kind of node with some cores taken."""
+        self.score: Callable[[NodeHardware, int], int] = lru_cache(maxsize=USAGES)(score_)
+        """How well it fits there."""
         self.namespaces: set[str] = set()
         """Whose pods have asked for it."""
-        self._judges: dict[NodeHardware, _Judge] = {}
         self.refusals: dict[str, DoesNotFit | None] = {}
         self.scores: dict[str, int] = {}
-
-    def judge(self, hardware: NodeHardware) -> _Judge:
-        """The judge of the request on this kind of node."""
-        found = self._judges.get(hardware)
-        if found is None:
-            # A node says itself of what kind it is, and may say something else each time.
-            while len(self._judges) >= KINDS:
-                del self._judges[next(iter(self._judges))]
-            found = self._judges[hardware] = _Judge(Packing(hardware, self._shape))
-        return found
 
 
 class FitCache:
@@ -224,7 +213,7 @@ class FitCache:
 
     def _fit(self, name: str, cached: _CachedFits, spell: Spell) -> DoesNotFit | None:
         seen = self._look(name, spell)
-        refusal = seen if isinstance(seen, DoesNotFit) else cached.judge(seen[0]).fits(seen[1])
+        refusal = seen if isinstance(seen, DoesNotFit) else cached.fits(*seen)
         if refusal is not None:
             refusal = self._cluster.explained(name, refusal)
         # Names come from outside: unknown ones must not fill the cache.
@@ -234,7 +223,7 @@ class FitCache:
 
     def _judge(self, name: str, cached: _CachedFits, spell: Spell) -> int:
         seen = self._look(name, spell)
-        found = 0 if isinstance(seen, DoesNotFit) else cached.judge(seen[0]).score(seen[1])
+        found = 0 if isinstance(seen, DoesNotFit) else cached.score(*seen)
         if self._cluster.knows(name):
             cached.scores[name] = found
         return found
@@ -243,6 +232,10 @@ class FitCache:
         for cached in self._cached.values():
             cached.refusals.pop(name, None)
             cached.scores.pop(name, None)
+
+
+def _packing(shape: PodRequest, hardware: NodeHardware) -> Packing:
+    return Packing(hardware, shape)
 
 
 def _score(packing: Packing, taken: int) -> int:

@@ -125,6 +125,11 @@ def test_two_containers_that_fit_one_by_one_only_are_refused_together() -> None:
     assert refused(TRN1, [], requests(main(16), main(1))).lasting
 
 
+def test_a_refusal_names_a_few_amounts_of_many() -> None:
+    found = refused(CHAIN, [], requests(*(main(count, CORE) for count in range(1, 13))))
+    golden(found.text)
+
+
 def test_holes_are_searched_for_a_way_to_fit_all() -> None:
     # Free runs of 6 and 5 devices: only 4+2 and 3+2 fill them.
     found = placed(INF2, [6], requests(main(4), main(3), main(2), main(2)))

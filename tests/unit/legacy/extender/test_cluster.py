@@ -233,10 +233,11 @@ def test_a_node_that_is_of_another_kind_each_time_fills_no_memory(cluster: Clust
             "status": {"capacity": capacity, "allocatable": capacity},
         }
         cluster.node_changed(msgspec.convert(document, CapacityNode))
-        assert fit_cache.filter(["n"], request, "a").fitting == ["n"]
-        fit_cache.scores(["n"], request, "a")
+        assert fit_cache.filter(["n"], request, kind).fitting == ["n"]  # each has time of its own
+        fit_cache.scores(["n"], request, kind)
 
-    request = (ContainerRequest("main", Role.MAIN, NeuronResource.DEVICE, 16),)
+    first = (ContainerRequest("first", Role.INIT, NeuronResource.DEVICE, 1),) * 30
+    request = (*first, ContainerRequest("main", Role.MAIN, NeuronResource.DEVICE, 16))
     fit_cache = FitCache(cluster, seconds=60.0)
     tracemalloc.start()
     try:
@@ -245,6 +246,38 @@ def test_a_node_that_is_of_another_kind_each_time_fills_no_memory(cluster: Clust
                 before = tracemalloc.get_traced_memory()[0]
             change(f"kind-{number}")
         assert tracemalloc.get_traced_memory()[0] - before < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_node_that_says_something_else_of_itself_each_time_fills_little_memory(cluster: Cluster) -> None:
+    """Another instance type, and other devices that are unusable."""
+
+    def change(number: int) -> None:
+        capacity = {"aws.amazon.com/neuron": "12", "aws.amazon.com/neuroncore": "24"}
+        unusable = ",".join(str(device) for device in range(12) if number >> device & 1)
+        document = {
+            "metadata": {
+                "name": "n",
+                "uid": "u",
+                "labels": {"node.kubernetes.io/instance-type": f"kind-{number % 16}"},
+                "annotations": {"neuron.aws.com/unusable-devices": unusable},
+            },
+            "status": {"capacity": capacity, "allocatable": capacity},
+        }
+        cluster.node_changed(msgspec.convert(document, CapacityNode))
+        assert fit_cache.filter(["n"], request, "a").lasting
+        fit_cache.scores(["n"], request, "a")
+
+    request = (ContainerRequest("main", Role.MAIN, NeuronResource.DEVICE, 13),)
+    fit_cache = FitCache(cluster, seconds=60.0)
+    tracemalloc.start()
+    try:
+        for number in range(1, 3000):
+            if number == 1000:
+                before = tracemalloc.get_traced_memory()[0]
+            change(number)
+        assert tracemalloc.get_traced_memory()[0] - before < 500_000
     finally:
         tracemalloc.stop()
 
