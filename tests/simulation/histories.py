@@ -490,6 +490,14 @@ def story_of(seed: int, kinds: Sequence[str] = TYPES) -> Story:
     )
 
 
+def with_neighbours(story: Story, one: str, other: str) -> Story:
+    """The same history, in which two events follow each other somewhere."""
+    choice = random.Random(f"{story.seed} {one} {other}")
+    place = choice.randrange(len(story.steps) + 1)
+    steps = tuple(Step(event, choice.randrange(1000), choice.choice(WAITS)) for event in (one, other))
+    return replace(story, steps=(*story.steps[:place], *steps, *story.steps[place:]))
+
+
 def live(story: Story) -> list[str]:
     """Let a history happen; the events that did. Raises BrokenRuleError."""
     with _node(story) as node:

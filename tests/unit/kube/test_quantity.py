@@ -96,3 +96,10 @@ def test_a_quantity_is_written_in_its_shortest_form(text: str, written: str) -> 
 def test_what_is_written_reads_as_the_same(number: int, format_: Format) -> None:
     assert nanos(canonical(number, format_)) == number
     assert nanos(canonical(number * UNIT, format_)) == number * UNIT
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", ["1" * 300_000 + "!", "1." * 150_000 + "Kix"])
+def test_a_long_text_with_a_wrong_end_is_refused_in_time_in_proportion_to_its_length(text: str) -> None:
+    with pytest.raises(QuantityError):
+        parse(text)

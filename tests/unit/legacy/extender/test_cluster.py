@@ -245,7 +245,7 @@ def test_a_node_that_is_of_another_kind_each_time_fills_no_memory(cluster: Clust
             if number == 300:
                 before = tracemalloc.get_traced_memory()[0]
             change(f"kind-{number}")
-        assert tracemalloc.get_traced_memory()[0] - before < 1_000_000
+        assert tracemalloc.get_traced_memory()[0] - before < 500_000
     finally:
         tracemalloc.stop()
 
