@@ -490,11 +490,23 @@ def story_of(seed: int, kinds: Sequence[str] = TYPES) -> Story:
     )
 
 
+BEFORE: Final = {
+    "chip_is_back": ("chip_is_lost",),
+    "chip_is_well_again": ("chip_falls_ill",),
+    "device_plugin_goes": ("device_plugin_comes",),
+    "disk_has_room": ("disk_is_full",),
+    "server_is_back": ("server_is_away",),
+    "pod_with_former_claim": ("pod_ends_and_leaves_its_claim",),
+}
+"""What has to have happened before an event can, beside a pod, which most of them take."""
+
+
 def with_neighbours(story: Story, one: str, other: str) -> Story:
-    """The same history, in which two events follow each other somewhere."""
+    """The same history, in which two events follow each other somewhere, if they can."""
     choice = random.Random(f"{story.seed} {one} {other}")
     place = choice.randrange(len(story.steps) + 1)
-    steps = tuple(Step(event, choice.randrange(1000), choice.choice(WAITS)) for event in (one, other))
+    events = ("pod", "pod", *BEFORE.get(one, ()), *BEFORE.get(other, ()), one, other)
+    steps = tuple(Step(event, choice.randrange(1000), choice.choice(WAITS)) for event in events)
     return replace(story, steps=(*story.steps[:place], *steps, *story.steps[place:]))
 
 
