@@ -33,8 +33,6 @@ MAX_STEPS: Final = 500
 MAX_EFFORT: Final = 4000
 """For one pod on one node: how many times the sets of one container are gone through, about 20 µs each where there are
 hundreds of them. Everybody waits meanwhile, and who creates pods and nodes chooses how hard they are to match."""
-
-
 _SHOWN: Final = 8
 """Different amounts that a refusal names: it is kept for each usage of a node."""
 

@@ -85,6 +85,8 @@ IMPOSSIBLE: frozenset[tuple[str, str]] = frozenset(
         ("device_plugin_goes", "device_plugin_goes"),
         ("reboot", "chip_is_well_again"),
         ("reboot", "chip_is_back"),
+        ("power_fails", "chip_is_well_again"),
+        ("power_fails", "chip_is_back"),
         ("disk_has_room", "disk_has_room"),
         ("quiet", "disk_has_room"),
         *((event, "server_is_back") for event in EVENTS if event == "quiet" or event.startswith("server_")),
