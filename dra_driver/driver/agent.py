@@ -126,7 +126,6 @@ class NodeAgent:
         self._checkpoint = Checkpoint(settings.state_dir, boot_id=boot, cdi=cdi)
         self._review = SliceReview(
             self._loop,
-            settings.node_name,
             read_prepared=lambda: read_prepared(self._checkpoint, self._loop),
             allocated=lambda: allocated_devices(api, settings.node_name),
             registered=lambda: self._plugin.registration.problem() is None,

@@ -156,7 +156,7 @@ def canonical(nanos: int, format_: Format) -> str:
 
 
 @lru_cache(maxsize=4096)
-def simulated(text: str | float) -> Quantity:
+def nearest(text: str | float) -> Quantity:
     """``stored``, but of a text that is too long the nearest 64-bit value: no node and no device has more than that.
 
     So what somebody else has stored ends no simulation. Raises QuantityError for an invalid text.
@@ -175,7 +175,7 @@ def stored(text: str | float) -> Quantity:
 
 def nanos(text: str | float) -> int:
     """The value in units of 10^-9, after the API server has stored it, as ``simulated``."""
-    return simulated(text).nanos
+    return nearest(text).nanos
 
 
 def _int32(text: str, power: str) -> int:

@@ -229,7 +229,8 @@ def _kept_offer(
     pool, before, answer = snapshot.pool, memory.wanted.keeping, snapshot.answer
     keeping, allocated = before, frozenset[str]()
     if before.question is not None and answer is not None and answer.question == before.question:
-        keeping, allocated = before.answered(answer, snapshot.prepared, snapshot.moment), answer.allocated or allocated
+        keeping = before.with_answer(answer, snapshot.prepared, snapshot.moment)
+        allocated = answer.allocated or allocated
     published = () if pool is None else pool.devices
     while True:
         offered = offer_with(kept=keeping.devices)
@@ -244,7 +245,7 @@ def _kept_offer(
     if pool is None:
         return offered, keeping
     doubtful = (pool.empty and wiped) or (pool.incomplete and memory.allocated_core_size is None)
-    return offered, keeping.reviewed(before, chosen, pool, snapshot.prepared, snapshot.moment, doubtful=doubtful)
+    return offered, keeping.with_look(before, chosen, pool, snapshot.prepared, snapshot.moment, doubtful=doubtful)
 
 
 def _with_device_health(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> Memory:

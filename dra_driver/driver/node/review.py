@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.model import PreparedClaims
@@ -12,8 +12,6 @@ from dra_driver.driver.node.loop import NodeLoop
 from dra_driver.driver.resourceslices.controller import Desired, DeviceSource
 from dra_driver.driver.resourceslices.holders import HELD_PATIENCE
 from dra_driver.driver.resourceslices.kept import HELD_SECONDS, Answer, PreparedDevices, PublishedPool, core_sizes
-from dra_driver.driver.resourceslices.pool import incomplete
-from dra_driver.kube.objects.resource import Device, ResourceSlice
 from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 
@@ -31,7 +29,6 @@ class SliceReview(DeviceSource):
 
     Args:
         loop: of the node.
-        node_name: name of the node, which is its pool's.
         read_prepared: tells the loop what is prepared here.
         allocated: names of the node's devices that are allocated to a claim; None: not known.
         registered: whether kubelet has registered the driver: before that, no first slice.
@@ -41,7 +38,6 @@ class SliceReview(DeviceSource):
     def __init__(
         self,
         loop: NodeLoop,
-        node_name: str,
         *,
         read_prepared: Callable[[], None],
         allocated: Callable[[], frozenset[str] | None],
@@ -49,12 +45,10 @@ class SliceReview(DeviceSource):
         holders: Callable[[Collection[str]], Collection[str] | None] = lambda _: None,
     ) -> None:
         self._loop = loop
-        self._node_name = node_name
         self._read_prepared = read_prepared
         self._allocated = allocated
         self._registered = registered
         self._holders = holders
-        self._looks = 0
 
     def held(self, devices: Collection[str]) -> Collection[str] | None:
         """See ``DeviceSource``."""
@@ -64,26 +58,9 @@ class SliceReview(DeviceSource):
         """See ``DeviceSource``."""
         return not self._registered()
 
-    def review(
-        self,
-        existing: Sequence[ResourceSlice],
-        wanted: Desired,  # noqa: ARG002 # what is wanted now counts
-        *,
-        counters: bool,
-        taints: bool,
-    ) -> tuple[Desired, float]:
+    def review(self, pool: PublishedPool) -> tuple[Desired, float]:
         """See ``DeviceSource``."""
-        own = [item for item in existing if item.spec.pool.name == self._node_name]
-        self._looks += 1
-        pool = PublishedPool(
-            self._looks,
-            tuple(device for item in own for device in item.spec.devices),
-            empty=not own,
-            incomplete=incomplete(own),
-            counters=counters,
-            taints=taints,
-        )
-        if not own or self._loop.wanted.keeping.next_look <= runtime.monotonic():
+        if pool.empty or self._loop.wanted.keeping.next_look <= runtime.monotonic():
             self._read_prepared()
         self._loop.post(pool=pool)
         if (question := self._loop.wanted.keeping.question) is not None:
@@ -96,9 +73,9 @@ class SliceReview(DeviceSource):
         # It is over only where the offer cannot be decided.
         return desired(decision), next_look if next_look > now else now + HELD_SECONDS
 
-    def note_published(self, published: Sequence[Device], *, counters: bool, taints: bool) -> float:
+    def note_published(self, pool: PublishedPool) -> float:
         """See ``DeviceSource``."""
-        self._loop.post(pool=PublishedPool(self._looks, tuple(published), counters=counters, taints=taints))
+        self._loop.post(pool=pool)
         return self._loop.wanted.keeping.next_look
 
 

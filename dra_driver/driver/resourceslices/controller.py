@@ -28,12 +28,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from dra_driver.driver.resourceslices.kept import HELD_SECONDS
+from dra_driver.driver.resourceslices.kept import HELD_SECONDS, PublishedPool
 from dra_driver.driver.resourceslices.pool import (
     SharedCounters,
     counters_problem,
     dropped_counters,
     dropped_problem,
+    incomplete,
     pool,
 )
 from dra_driver.driver.resourceslices.reconcile import (
@@ -133,35 +134,22 @@ class Desired:
 class DeviceSource:
     """Who says what is desired, and is asked meanwhile. As it stands: one whose devices no claim holds for long."""
 
-    def held(self, devices: Collection[str]) -> Collection[str] | None:  # noqa: ARG002 # as below
+    def held(self, devices: Collection[str]) -> Collection[str] | None:  # noqa: ARG002 # for those that have something to say
         """Which of these devices claims hold now, by their names; None when that cannot be found out.
 
         Asked only where the server keeps no taints, of unhealthy devices.
         """
         return None
 
-    def review(
-        self,
-        existing: Sequence[ResourceSlice],  # noqa: ARG002 # for those that have something to say
-        wanted: Desired,
-        *,
-        counters: bool,  # noqa: ARG002
-        taints: bool,  # noqa: ARG002
-    ) -> tuple[Desired, float]:
-        """What to publish, before the server's slices are compared with what is wanted.
+    def review(self, pool: PublishedPool) -> tuple[Desired | None, float]:  # noqa: ARG002
+        """What to publish, before that is compared with what the server has; None: what is desired already.
 
         With it, nothing vanishes that claims hold. And when to be asked again (``runtime.monotonic()``).
-
-        Args:
-            existing: the server's slices.
-            wanted: what was desired last.
-            counters: whether the server is trusted with counters.
-            taints: whether it stores taints, as far as is known.
         """
-        return wanted, math.inf
+        return None, math.inf
 
-    def note_published(self, published: Sequence[Device], *, counters: bool, taints: bool) -> float:  # noqa: ARG002
-        """After a write: the server has these devices. When to be asked again, as for ``review``."""
+    def note_published(self, pool: PublishedPool) -> float:  # noqa: ARG002
+        """After a write: the server has this. When to be asked again, as for ``review``."""
         return math.inf
 
     def too_early(self) -> bool:
@@ -363,6 +351,7 @@ class SliceController(Target[str, None, None]):
         self._counter_policy = CounterPolicy(api, driver, node, policy.shared_counters)
         self._taint_policy = TaintPolicy(api, driver, node, source.held)
         self._budget = policy.budget()
+        self._looks = 0
         self._review_due = math.inf
         self._chosen: tuple[Device, ...] | None = None
         """What the last write, or the look that found none necessary, was made from; None: none of this run yet."""
@@ -497,16 +486,23 @@ class SliceController(Target[str, None, None]):
         """What is desired and the devices chosen of it, with which nothing vanishes that claims hold."""
         chosen = choose(wanted)
         for _ in range(_REVIEWS):
-            other, self._review_due = self._source.review(existing, wanted, **self._trust())
+            self._looks += 1
+            own = [item for item in existing if item.spec.pool.name == self._node]
+            seen = self._pool([device for item in own for device in item.spec.devices])
+            seen = replace(seen, empty=not own, incomplete=incomplete(own))
+            other, self._review_due = self._source.review(seen)
+            if other is None:
+                break
             is_same, self._desired, wanted = other == wanted, other, other
             if is_same:
                 break
             chosen = choose(wanted)
         return wanted, chosen
 
-    def _trust(self) -> dict[str, bool]:
-        """What the server is trusted with."""
-        return {"counters": not self._counter_policy.problem, "taints": not self._taint_policy.problem}
+    def _pool(self, devices: Sequence[Device]) -> PublishedPool:
+        """What the server has, with these devices, and what it is trusted with."""
+        counters, taints = not self._counter_policy.problem, not self._taint_policy.problem
+        return PublishedPool(self._looks, tuple(devices), counters=counters, taints=taints)
 
     def _compare_with_taints(
         self, wanted: Desired, chosen: tuple[Device, ...], existing: Sequence[ResourceSlice]
@@ -561,7 +557,7 @@ class SliceController(Target[str, None, None]):
         self._known = versions([*changes.keep, *stored])
         self._chosen, self._withdrawn = chosen, withdrawn
         if not changes.empty:
-            self._review_due = self._source.note_published(devices, **self._trust())
+            self._review_due = self._source.note_published(self._pool(devices))
         return self._succeeded(changes, superseded=False, look_again=bool(publication.held))
 
     def _get_node(self) -> Node:

@@ -114,7 +114,7 @@ class Keeping:
         """When slices have to be looked at for this, by the clock that never goes back."""
         return self.due if self.devices or self.in_doubt else math.inf
 
-    def answered(self, answer: Answer, prepared: PreparedDevices | None, moment: float) -> Keeping:
+    def with_answer(self, answer: Answer, prepared: PreparedDevices | None, moment: float) -> Keeping:
         """Without what no claim holds.
 
         Args:
@@ -158,7 +158,7 @@ class Keeping:
         Args:
             chosen: the devices that the server is to have.
             published: those that it has.
-            prepared: as for ``answered``.
+            prepared: as for ``with_answer``.
             allocated: names of those that claims have, if that was just found out.
             now: Unix time.
         """
@@ -175,7 +175,7 @@ class Keeping:
             if name not in self.devices and _sane(name, size)
         }
 
-    def reviewed(
+    def with_look(
         self,
         before: Keeping,
         chosen: Collection[Device],
@@ -191,7 +191,7 @@ class Keeping:
             before: at the last decision.
             chosen: the devices that the server is to have, with what is kept.
             pool: what it has.
-            prepared: as for ``answered``.
+            prepared: as for ``with_answer``.
             moment: by the clock that never goes back.
             doubtful: the server does not have all that was published, so what is held may be missing there.
         """

@@ -35,15 +35,15 @@ class LeavingPod:
     """A pod that must leave its node. A tenant may bind hundreds of thousands: no more is kept of each."""
 
     namespace: str
-    own_name: str
+    name: str
     uid: str
-    ends: bool = False
-    """Whether it has been told to."""
+    terminates: bool = False
+    """Whether its deletion has begun."""
 
     @property
-    def name(self) -> str:
-        """With its namespace, for people."""
-        return f"{self.namespace}/{self.own_name}"
+    def reference(self) -> str:
+        """Namespace and name, for people."""
+        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Left:
 
 def _leaving(pod: Pod) -> LeavingPod | None:
     meta = pod.metadata
-    ends = meta.deletion_timestamp is not None
-    return None if _stays(pod) else LeavingPod(sys.intern(meta.namespace), meta.name, meta.uid, ends)
+    terminates = meta.deletion_timestamp is not None
+    return None if _stays(pod) else LeavingPod(sys.intern(meta.namespace), meta.name, meta.uid, terminates)
 
 
 def _stays(pod: Pod) -> bool:
@@ -117,11 +117,13 @@ class Evictor:
         answered = False
         for pod in pods:
             namespace, why = pod.namespace, "it is ending"
-            if not pod.ends and namespace not in self._trouble:
+            if not pod.terminates and namespace not in self._trouble:
                 why = self._ask(pod) if self.has_time else "it has not been asked to leave yet"
                 answered = answered or namespace not in self._trouble
             if namespace in self._trouble:
-                why = reasons.setdefault(namespace, one_line(str(self._trouble[namespace][1]), 300))
+                if namespace not in reasons:
+                    reasons[namespace] = one_line(str(self._trouble[namespace][1]), 300)
+                why = reasons[namespace]
             left.append(Left(pod, why))
         trouble = next((self._trouble[pod.namespace][1] for pod in pods if pod.namespace in self._trouble), None)
         if trouble is not None and not answered:
@@ -145,10 +147,10 @@ class Evictor:
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
-            "metadata": {"name": pod.own_name, "namespace": pod.namespace},
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.own_name}/eviction"
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction"
         try:
             self._transport.request("POST", path, body=body, timeout=REQUEST_SECONDS)
         except ApiError as error:

@@ -341,7 +341,7 @@ class Recovery(Term):
             left = []
         if left:
             self._surprised = True
-            pods = first_of([f"{one.pod.name} ({one.why})" for one in left], SAID_PODS)
+            pods = first_of([f"{one.pod.reference} ({one.why})" for one in left], SAID_PODS)
             self._say(action.node, EVENTS["drain"][0], f"{len(left)} pods are still there: {pods}")
             return False
         return self._may_act() and self._write(action, node, marking(node, action.mark))

@@ -168,7 +168,6 @@ class ClusterReader:
             query: selects some of the objects.
         """
         plural, versions = KINDS[kind]
-
         sizes: Counter[str] = Counter()
         left_out: Counter[str] = Counter()
 
@@ -177,7 +176,8 @@ class ClusterReader:
             if not wanted(kept, item):
                 return None
             # Nobody but administrators and nodes makes what is in no namespace.
-            namespace, size = _key(kept)[0], len(msgspec.json.encode(kept)) if _key(kept)[0] else 0
+            namespace, _ = _key(kept)
+            size = len(msgspec.json.encode(kept)) if namespace else 0
             if sizes[namespace] + size > NAMESPACE_BYTES or sizes.total() + size > OBJECTS_BYTES:
                 left_out[namespace] += 1
                 return None

@@ -18,7 +18,7 @@ from dra_driver.kube.objects.resource import (
     DeviceRequestAllocationResult,
     ResourceClaim,
 )
-from dra_driver.kube.quantity import MAX_INT64, UNIT, canonical, nanos, simulated
+from dra_driver.kube.quantity import MAX_INT64, UNIT, canonical, nanos, nearest
 from dra_driver.simulator.allocator.pool_devices import DeviceId, PoolKey
 from dra_driver.simulator.allocator.release import Release
 from dra_driver.util.errors import DriverError
@@ -83,7 +83,7 @@ def _amount(capacity: DeviceCapacity, requested: Quantity | None, release: Relea
 
 
 def _read(value: Quantity) -> tuple[int, str]:
-    found = simulated(value)
+    found = nearest(value)
     return found.nanos, found.text
 
 
@@ -112,7 +112,7 @@ def _stepped(wanted: int, text: str, span: CapacityRange, release: Release) -> t
     total = start + step * -(-(asked - start) // step) if step > 0 else asked
     if not release.whole_steps and max(total, asked) > MAX_INT64:
         raise CapacityError(f"capacity request {text} cannot be rounded up to the device's next step")
-    return total * unit, canonical(total * unit, "BinarySI" if release.whole_steps else simulated(span.step).format)
+    return total * unit, canonical(total * unit, "BinarySI" if release.whole_steps else nearest(span.step).format)
 
 
 def _in_range(amount: int, span: CapacityRange, release: Release) -> bool:

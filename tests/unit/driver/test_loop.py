@@ -18,10 +18,10 @@ from dra_driver.driver.node import decide as decisions
 from dra_driver.driver.node import loop as loops
 from dra_driver.driver.node.decide import HEALTH_PATIENCE, Memory, NodeSnapshot, Wanted, decide
 from dra_driver.driver.node.loop import NodeLoop
-from dra_driver.driver.node.review import SliceReview, desired
+from dra_driver.driver.node.review import SliceReview
 from dra_driver.driver.resourceslices.controller import Desired
 from dra_driver.driver.resourceslices.devices import completed, effective_partitions, offer, with_faults
-from dra_driver.driver.resourceslices.kept import PreparedDevices
+from dra_driver.driver.resourceslices.kept import PreparedDevices, PublishedPool
 from dra_driver.driver.settings import PARTITIONS_LABEL, DriverSettings
 from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.kube.objects.resource import Device
@@ -150,9 +150,10 @@ class Review:
         self.prepared: dict[str, int | None] = {core_name(3, 1): 2}
         self.loop = loop_of()
         self.read_prepared()
+        assert self.loop.wanted.offer.retired == {core_name(3, 1)}
         self.meanwhile: Callable[[], object] = lambda: None
         """What happens while claims are listed."""
-        self.source = SliceReview(self.loop, NODE, read_prepared=self.read_prepared, allocated=self.list_claims)
+        self.source = SliceReview(self.loop, read_prepared=self.read_prepared, allocated=self.list_claims)
 
     def read_prepared(self) -> None:
         self.loop.post(prepared=PreparedDevices(dict(self.prepared)))
@@ -164,7 +165,7 @@ class Review:
     def look(self) -> Desired:
         """What is to be written when the claim of the device that is kept has ended."""
         self.prepared.clear()
-        return self.source.review([], desired(self.loop.wanted), counters=True, taints=True)[0]
+        return self.source.review(PublishedPool(1, empty=True))[0]
 
 
 def test_what_the_host_shows_while_it_is_asked_who_holds_what_is_not_lost() -> None:
