@@ -237,6 +237,8 @@ def _offer(node: Node, *, plugin: bool) -> Iterator[str]:
 
 def _retired(node: Node) -> Iterator[str]:
     """What is no longer wanted is on offer only as long as claims hold it; they are asked for every ten minutes."""
+    if _prepared(node) & node.kubelet.left:
+        return  # nobody unprepares them, and which devices they have only the driver knows
     held = {device for devices in node.allocations().values() for device in devices}
     held |= {name for pod in node.kubelet.pods.values() for names in pod.names.values() for name in names}
     # Where only their chips are known of claims, each device of these may be theirs.
