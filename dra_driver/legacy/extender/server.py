@@ -93,7 +93,7 @@ class Listener:
         self._make: Callable[[], asyncio.BaseProtocol] = asyncio.Protocol
         self._tls: ssl.SSLContext | None = None
         self._listening: list[socket.socket] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._pauses: list[asyncio.TimerHandle] = []
         self._connections: list[_Connection] = []
         """Oldest first."""
         self._handshakes: dict[str, float] = {}
@@ -127,15 +127,19 @@ class Listener:
             raise
         for listening in self._listening:
             listening.setblocking(False)
-            self._tasks.append(asyncio.create_task(self._accept(listening)))
+            loop.add_reader(listening, self._accept, listening)
 
     async def stop(self) -> None:
         """Accept no more connections; open ones are kept."""
-        opening = [connection.opening for connection in self._connections]
-        for task in (*self._tasks, *opening):
-            task.cancel()
-        await asyncio.gather(*self._tasks, *opening, return_exceptions=True)
+        for pause in self._pauses:
+            pause.cancel()
+        for listening in self._listening:
+            asyncio.get_running_loop().remove_reader(listening)
         self._close()
+        opening = [connection.opening for connection in self._connections]
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
 
     @contextmanager
     def answering(self, transport: asyncio.BaseTransport | None) -> Iterator[None]:
@@ -154,23 +158,29 @@ class Listener:
         for listening in self._listening:
             listening.close()
 
-    async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, peer = await loop.sock_accept(listening)
-            except OSError as error:
-                log.warning("a connection could not be accepted: %s", error)
-                await asyncio.sleep(PAUSE_SECONDS)
-                continue
-            address = plain_address(peer[0])
-            own = address in self._own
-            if not self._has_room(own):
-                accepted.close()
-                continue
-            opening = asyncio.create_task(self._open(accepted, 0.0 if own else self._turn(address)))
-            opening.add_done_callback(partial(_close_given_up, accepted))
-            self._connections.append(_Connection(accepted, opening, address, own))
+    def _accept(self, listening: socket.socket) -> None:
+        # Not with loop.sock_accept: cancelled at the wrong moment it loses the connection, which then stays open.
+        try:
+            accepted, peer = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            log.warning("a connection could not be accepted: %s", error)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listening)
+            resume = partial(loop.add_reader, listening, self._accept, listening)
+            self._pauses = [pause for pause in self._pauses if pause.when() > loop.time()]
+            self._pauses.append(loop.call_later(PAUSE_SECONDS, resume))
+            return
+        accepted.setblocking(False)
+        address = plain_address(peer[0])
+        own = address in self._own
+        if not self._has_room(own):
+            accepted.close()
+            return
+        opening = asyncio.create_task(self._open(accepted, 0.0 if own else self._turn(address)))
+        opening.add_done_callback(partial(_close_given_up, accepted))
+        self._connections.append(_Connection(accepted, opening, address, own))
 
     def _turn(self, address: str) -> float:
         """Seconds until the next handshake with an address may begin."""

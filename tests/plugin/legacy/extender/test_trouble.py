@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
+import os
+import resource
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -17,6 +22,7 @@ from dra_driver.kube.api.resources import Collection
 from dra_driver.legacy.extender import binding
 from dra_driver.legacy.extender.binding import Binder, BindRequest
 from dra_driver.legacy.extender.cluster import Cluster
+from dra_driver.legacy.extender.server import Listener
 from dra_driver.legacy.extender.wire import NODES, PODS, pod_of
 from dra_driver.util.errors import DriverError
 from tests.builders.extender import (
@@ -37,7 +43,7 @@ from tests.builders.extender import (
     sample,
 )
 from tests.doubles.apiserver.server import ApiServer
-from tests.eventually import eventually
+from tests.eventually import PATIENCE, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("torus")]
 
@@ -234,6 +240,61 @@ def test_a_bound_pod_of_which_no_watch_tells_is_looked_for(
 
 
 # Ends
+
+
+class Refuses(asyncio.Protocol):
+    """Ends each connection at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).abort()
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_no_connection_outlives_the_listener_at_whatever_turn_of_the_loop_it_stops(turns: int) -> None:
+    async def last_word() -> bytes:
+        listener = Listener()
+        await listener.start(Refuses, "127.0.0.1", 0, None)
+        await asyncio.sleep(0)
+        with socket.create_connection(("127.0.0.1", listener.port), timeout=PATIENCE) as client:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await listener.stop()
+            try:
+                return await asyncio.to_thread(client.recv, 1)
+            except ConnectionResetError:
+                return b""
+
+    assert asyncio.run(last_word()) == b""
+
+
+def test_a_listener_without_file_descriptors_accepts_when_there_are_some_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def last_word() -> bytes:
+        listener = Listener()
+        await listener.start(Refuses, "127.0.0.1", 0, None)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with socket.create_connection(("127.0.0.1", listener.port), timeout=PATIENCE) as client:
+            files: list[int] = []
+            resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
+            try:
+                with suppress(OSError):
+                    while True:
+                        files.append(os.open(os.devnull, os.O_RDONLY))
+                await asyncio.sleep(0.05)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                for file in files:
+                    os.close(file)
+            try:
+                return await asyncio.to_thread(client.recv, 1)
+            except ConnectionResetError:
+                return b""
+            finally:
+                await listener.stop()
+
+    assert asyncio.run(last_word()) == b""
+    assert "Too many open files" in caplog.text
 
 
 def test_a_new_extender_goes_on_where_the_last_one_was(server: ApiServer) -> None:
