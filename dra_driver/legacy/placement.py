@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Final
 
-from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role
+from dra_driver.legacy.resource_requests import ContainerRequest, PodRequest, Role, beside
 from dra_driver.legacy.rules import (
     NeuronResource,
     NodeHardware,
@@ -79,7 +79,8 @@ class Packing:
         self._requests = requests
         # Largest first: small sets fit into what larger ones leave, and into sets that they may share.
         self._order = sorted(range(len(requests)), key=lambda item: (-cores_of(hardware, requests[item]), item))
-        self._together = _together(requests)
+        self._together = tuple(_mask(beside(requests, item)) for item in range(len(requests)))
+        """For each container, a mask of those that may run at the same time."""
         self._sizes = tuple({(request.resource, request.count): request for request in requests}.values())
         """One request of each size."""
         self._inits = [item for item in self._order if requests[item].role is Role.INIT]
@@ -159,8 +160,8 @@ class Packing:
         return next((mask for mask in masks if not mask & busy), 0)
 
     def _busy(self, taken: int, item: int, chosen: Mapping[int, int]) -> int:
-        beside = self._together[item]
-        return taken | union(mask for other, mask in chosen.items() if beside >> other & 1)
+        others = self._together[item]
+        return taken | union(mask for other, mask in chosen.items() if others >> other & 1)
 
     def _grouped(self) -> list[_Group]:
         """The containers that run side by side; interchangeable ones form one group."""
@@ -315,20 +316,6 @@ def union(masks: Iterable[int]) -> int:
 
 def _mask(items: Iterable[int]) -> int:
     return union(1 << item for item in items)
-
-
-def _together(requests: PodRequest) -> tuple[int, ...]:
-    """For each container, a mask of the indexes of the others that may run at the same time."""
-
-    def meet(first: int, second: int) -> bool:
-        roles = requests[first].role, requests[second].role
-        if Role.INIT not in roles:
-            return True
-        init, other = (first, second) if roles[0] is Role.INIT else (second, first)
-        return requests[other].role is Role.SIDECAR and other < init
-
-    items = range(len(requests))
-    return tuple(_mask(other for other in items if other != item and meet(item, other)) for item in items)
 
 
 def cores_of(hardware: NodeHardware, request: ContainerRequest) -> int:

@@ -7,7 +7,7 @@ port, so nothing is taken for granted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -125,6 +125,23 @@ def shared(requests: PodRequest) -> PodRequest:
 @lru_cache(maxsize=4096)
 def _first(requests: PodRequest) -> PodRequest:
     return requests
+
+
+def beside(requests: Sequence[ContainerRequest], item: int) -> list[int]:
+    """The positions of the containers that may run at the same time as one of them.
+
+    Args:
+        requests: in kubelet's order: beside an init container run the sidecars before it.
+        item: the position of that one.
+    """
+    role = requests[item].role
+
+    def meets(at: int, other: Role) -> bool:
+        if role is Role.INIT:
+            return other is Role.SIDECAR and at < item
+        return at != item and (other is not Role.INIT or (role is Role.SIDECAR and item < at))
+
+    return [at for at, request in enumerate(requests) if meets(at, request.role)]
 
 
 def at_once(requests: Iterable[ContainerRequest]) -> int:

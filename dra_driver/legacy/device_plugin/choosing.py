@@ -29,7 +29,7 @@ from dra_driver.legacy.device_plugin.snapshot import (
     taken_by_others,
 )
 from dra_driver.legacy.placement import union
-from dra_driver.legacy.resource_requests import ContainerRequest, Role
+from dra_driver.legacy.resource_requests import ContainerRequest, beside
 from dra_driver.legacy.rules import NeuronResource, candidates, least_breaking_first
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import ranges
@@ -226,19 +226,19 @@ def _check_free(world: NodeSnapshot, match: WaitingContainer, mask: int, what: s
         # of two pods; otherwise an edit of one pod would fail another.
         if taken.mask & mask and not taken.waits:
             raise AllocateError(f"{what}, but pod {other} has some of them", consequence="none is given", remedy=_AGAIN)
-    if match.request.role is not Role.INIT and _of_siblings(world, match) & mask:
+    if _of_siblings(world, match) & mask:
         raise AllocateError(f"{what}, but another container of the pod has some of them", remedy=_AGAIN)
 
 
 def _of_siblings(world: NodeSnapshot, match: WaitingContainer) -> int:
     """The cores of containers of the same pod that run at the same time."""
-    lasting = {request.container for request in match.pod.requests or () if request.role is not Role.INIT}
+    requests = match.pod.requests or ()
+    own = next(item for item, request in enumerate(requests) if request.container == match.request.container)
+    names = {requests[item].container for item in beside(requests, own)}
     shares = world.handed.get(match.pod.uid, {}).items()
     machine = world.offer.hardware
     return union(
-        counted_mask(machine, share.resource, frozenset(share.ids))
-        for container, share in shares
-        if container in lasting and container != match.request.container
+        counted_mask(machine, share.resource, frozenset(share.ids)) for container, share in shares if container in names
     )
 
 
@@ -262,7 +262,7 @@ def _without_extender(world: NodeSnapshot, match: WaitingContainer, counted: fro
                 remedy=f"delete pod {other}, or let an extender choose",
             )
     busy = union(taken.mask for _, taken in others) | world.offer.mask_of_unusable()
-    own = _of_siblings(world, match) if request.role is not Role.INIT else 0
+    own = _of_siblings(world, match)
     free = [mask for mask in candidates(machine, request.resource, request.count) if not mask & (busy | own)]
     if not free:
         unusable = world.offer.unusable

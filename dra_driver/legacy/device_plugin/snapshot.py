@@ -297,7 +297,7 @@ def share_of(pod: BoundPod, allocation: RecordedAllocation, container: str) -> C
     """The ids that the annotations assign to one container, or None.
 
     Annotations that do not name containers (the vendor's, and HAMi's) assign ids to the pod as a whole: containers that
-    run together get them one after the other, init containers from the beginning.
+    run together get them one after the other, init containers from the beginning or after the sidecars beside them.
     """
     named = allocation.of(container)
     if named is not None:
@@ -307,11 +307,10 @@ def share_of(pod: BoundPod, allocation: RecordedAllocation, container: str) -> C
     if request is None or whole is None or whole.resource is not request.resource:
         return None
     start = 0
-    if request.role is not Role.INIT:
-        for other in pod.requests or ():
-            if other.container == container:
-                break
-            start += other.count if other.role is not Role.INIT and other.resource is request.resource else 0
+    for other in pod.requests or ():
+        if other.container == container:
+            break
+        start += other.count if other.role is not Role.INIT and other.resource is request.resource else 0
     return ContainerShare(container, request.resource, whole.ids[start : start + request.count])
 
 

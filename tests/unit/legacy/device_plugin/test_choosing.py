@@ -380,12 +380,25 @@ def test_what_kubelet_counts_is_taken_unless_it_is_known_what_was_handed_out() -
 
 
 def test_ids_without_names_of_containers_are_dealt_out_in_order() -> None:
-    requests = (one(CORE, 4, "i", Role.INIT), one(CORE, 2, "a"), one(CORE, 3, "b"))
-    item = pod("p", requests, {IDS: "2,3,4,5,6", RESOURCE_TYPE: CORE.value})
+    inits = (one(CORE, 4, "i", Role.INIT), one(CORE, 1, "s", Role.SIDECAR), one(CORE, 3, "j", Role.INIT))
+    requests = (*inits, one(CORE, 2, "a"), one(CORE, 3, "b"))
+    item = pod("p", requests, {IDS: "2,3,4,5,6,7", RESOURCE_TYPE: CORE.value})
     said = read(item.annotations)
     assert said is not None
     dealt = {request.container: share.ids for request in requests if (share := share_of(item, said, request.container))}
-    assert dealt == {"i": (2, 3, 4, 5), "a": (2, 3), "b": (4, 5, 6)}
+    assert dealt == {"i": (2, 3, 4, 5), "s": (2,), "j": (3, 4, 5), "a": (3, 4), "b": (5, 6, 7)}
+
+
+def test_an_init_container_gets_nothing_of_a_sidecar_that_runs_beside_it() -> None:
+    requests = (one(DEVICE, 1, "s", Role.SIDECAR), one(DEVICE, 1, "i", Role.INIT), one(DEVICE, 1))
+    item = pod("p", requests)
+    handed = {"s": ContainerShare("s", DEVICE, (0,))}
+    world = NodeSnapshot(offered(), [item], listed(item), {item.uid: handed})
+    given = choose(world, WaitingContainer(item, requests[1], listed=True), frozenset({0}))
+    assert given.share.ids != (0,)
+    handed["i"] = given.share
+    main = choose(world, WaitingContainer(item, requests[2], listed=True), frozenset(given.share.ids))
+    assert main.share.ids == given.share.ids, "what an init container has is free when it has ended"
 
 
 def test_only_pods_without_an_extender_withhold_the_other_resource() -> None:
@@ -734,11 +747,18 @@ def test_what_a_container_is_refused_with() -> None:
             NOTED,
             {"other": ContainerShare("other", DEVICE, (0, 1, 2, 3))},
         ),
+        (
+            "of a sidecar beside an init container",
+            (one(DEVICE, 4, "other", Role.SIDECAR), one(DEVICE, 4, role=Role.INIT)),
+            NOTED,
+            {"other": ContainerShare("other", DEVICE, (0, 1, 2, 3))},
+        ),
         ("no resource type", (one(DEVICE, 1), one(CORE, 1, "other")), {IDS: "0"}, {}),
     ):
         item = pod("p", asked, notes)
         world = NodeSnapshot(offered(), [item], listed(item), {item.uid: handed})
+        main = next(request for request in asked if request.container == "main")
         with pytest.raises(AllocateError) as caught:
-            choose(world, WaitingContainer(item, asked[0], listed=True), frozenset())
+            choose(world, WaitingContainer(item, main, listed=True), frozenset())
         said[name] = str(caught.value)
     golden(f"{name}: {text}" for name, text in said.items())
