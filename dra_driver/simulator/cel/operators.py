@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dra_driver.kube.quantity import Quantity
+from dra_driver.simulator.cel.allowance import ITEM, take
 from dra_driver.simulator.cel.device import FIELDS, CelDevice
 from dra_driver.simulator.cel.errors import EvaluationError, InternalError
 from dra_driver.simulator.cel.overloads import no_overload
@@ -72,14 +73,22 @@ def _divide_doubles(left: float, right: float) -> float:
     return float("inf") if (left > 0) == (str(right)[0] != "-") else float("-inf")
 
 
+def _joined(weight: int) -> Binary:
+    def join(left: Any, right: Any) -> Any:
+        take(weight * (len(left) + len(right)))
+        return left + right
+
+    return join
+
+
 ARITHMETIC: dict[str, dict[type, Binary]] = {
     "_+_": {
         int: lambda a, b: _int(a + b),
         Uint: lambda a, b: _uint(int(a) + int(b)),
         float: operator.add,
-        str: operator.add,
-        bytes: operator.add,
-        list: operator.add,
+        str: _joined(1),
+        bytes: _joined(1),
+        list: _joined(ITEM),
     },
     "_-_": {int: lambda a, b: _int(a - b), Uint: lambda a, b: _uint(int(a) - int(b)), float: operator.sub},
     "_*_": {int: lambda a, b: _int(a * b), Uint: lambda a, b: _uint(int(a) * int(b)), float: operator.mul},

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from dra_driver.simulator.cel import allowance
 from dra_driver.simulator.cel.checker import check
 from dra_driver.simulator.cel.compiler import Compiler
 from dra_driver.simulator.cel.cost import estimate
@@ -45,6 +46,7 @@ class Program:
 
     def evaluate(self, device: CelDevice) -> object:
         """The value of the expression for the device; raises CelError (runtime) if evaluation fails."""
+        allowance.renew()
         frame = [device, *(None,) * (self._width - 1)] if self._width > 1 else [device]
         try:
             return self._code(frame)
@@ -62,6 +64,7 @@ def compile(expression: str, release: Kubernetes = RELEASES[-1]) -> Program:  # 
     """
     if len(expression.encode(errors="surrogatepass")) > MAX_BYTES:
         raise CelError("compile", f"the expression is longer than {MAX_BYTES} bytes")
+    allowance.renew()
     try:
         node = parse(expression, before_1_37=release == "1.36")
         checked = check(node)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from dra_driver.simulator.cel.allowance import ITEM, take
 from dra_driver.simulator.cel.overloads import Functions, method
 from dra_driver.simulator.cel.types import INT, STRING, list_of
 
@@ -35,20 +36,25 @@ _MAX_REPETITIONS = 2
 """With more repetitions, backtracking could take long."""
 
 
+_SHORT = 64
+"""Characters of a text that Python's engine may search: as long as a device's attribute. Its time may grow with the
+third power of them."""
+
+
 @lru_cache(maxsize=256)
-def searcher(pattern: str) -> Callable[[str], object]:
-    """A function that searches a string for a pattern and returns None if it is not found; ValueError if invalid."""
+def _searcher(pattern: str) -> Callable[[str], object] | None:
+    """Python's search for a pattern that it is quick with; None for others."""
     if _PLAIN.fullmatch(pattern) and len(re.findall(r"[*+]", pattern)) <= _MAX_REPETITIONS and "-" not in pattern[1:-1]:
         return re.compile(
             pattern[:-1] + r"\Z" if pattern.endswith("$") and not pattern.endswith(r"\$") else pattern
         ).search
-    found: Callable[[str], object] = compiled(pattern).search
-    return found
+    return None
 
 
 def matches(text: str, pattern: str) -> bool:
     """``text.matches(pattern)``: whether the pattern is found anywhere."""
-    return searcher(pattern)(text) is not None
+    search = _searcher(pattern) if len(text) <= _SHORT else None
+    return (search or compiled(pattern).search)(text) is not None
 
 
 def find(text: str, pattern: str) -> str:
@@ -61,13 +67,17 @@ def find_all(text: str, pattern: str, most: int = -1) -> list[str]:
     """``text.findAll(pattern)``: all matches, limited to ``most`` unless that is negative."""
     found: list[str] = []
     last_end = -1
-    for match in compiled(pattern).finditer(text):
+    # As bytes: re2 counts the characters before each match of a text, which takes long if there are many.
+    data = text.encode()
+    for match in compiled(pattern).finditer(data):
         if 0 <= most <= len(found):
             break
-        # Go does not report an empty match directly after another match.
-        if match.start() == match.end() == last_end:
+        empty, inside = match.start() == match.end(), data[match.start() : match.start() + 1]
+        # Go does not report an empty match directly after another match; there is none within a character.
+        if empty and (match.start() == last_end or (inside and inside[0] & 0xC0 == 0x80)):
             continue
-        found.append(str(match.group()))
+        take(8 * ITEM)
+        found.append(match.group().decode())
         last_end = match.end()
     return found
 

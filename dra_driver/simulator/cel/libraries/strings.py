@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dra_driver.simulator.cel.allowance import ITEM, take
 from dra_driver.simulator.cel.overloads import Functions, function, method
 from dra_driver.simulator.cel.types import INT, STRING, list_of
 
@@ -33,9 +34,16 @@ def _last_index_before(text: str, part: str, last: int) -> int:
     return -1 if last >= len(text) else text.rfind(part, 0, last + len(part))
 
 
+def _replace(text: str, old: str, new: str, most: int = -1) -> str:
+    places = text.count(old) if old else len(text) + 1
+    take(len(text) + (places if most < 0 else min(places, most)) * max(len(new) - len(old), 0))
+    return text.replace(old, new, most)
+
+
 def _split(text: str, separator: str, most: int = -1) -> list[str]:
     if most == 0:
         return []
+    take(ITEM * len(text))
     if separator:
         return text.split(separator, most - 1 if most > 0 else -1)
     if most < 0 or most >= len(text):
@@ -72,8 +80,8 @@ FUNCTIONS: Functions = {
     "lowerAscii": (method("string_lower_ascii", (STRING,), STRING, lambda text: text.translate(_LOWER)),),
     "upperAscii": (method("string_upper_ascii", (STRING,), STRING, lambda text: text.translate(_UPPER)),),
     "replace": (
-        method("string_replace_string_string", (STRING, STRING, STRING), STRING, str.replace),
-        method("string_replace_string_string_int", (STRING, STRING, STRING, INT), STRING, str.replace),
+        method("string_replace_string_string", (STRING, STRING, STRING), STRING, _replace),
+        method("string_replace_string_string_int", (STRING, STRING, STRING, INT), STRING, _replace),
     ),
     "split": (
         method("string_split_string", (STRING, STRING), list_of(STRING), _split),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -83,6 +85,45 @@ def test_an_expression_that_fails_on_a_device_says_why() -> None:
             )
         )
     )
+
+
+def doubled(start: str, times: int, use: str) -> str:
+    """An expression that uses ``x``, something that was doubled so often."""
+    for number in range(times, 0, -1):
+        before = f"x{number - 1}" if number > 1 else start
+        use = f"cel.bind(x{number}, {before} + {before}, {use.replace('{x}', f'x{number}')})"
+    return use
+
+
+def repeated(part: str, times: int) -> str:
+    return " + ".join([part] * times) + " > 1"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        doubled("'1'", 14, f"{{x}}.replace('1', '{'2' * 2000}').size() > 1"),
+        doubled("'1'", 11, repeated("{x}.replace('1', '" + "2" * 990 + "').size()", 9)),
+        doubled("[1]", 24, "{x}.size() > 1"),
+        doubled("'1'", 16, repeated("{x}.findAll('[0-9]').size()", 60)),
+        doubled("'1'", 18, repeated("{x}.split('').size()", 12)),
+    ],
+)
+def test_what_a_few_hundred_bytes_ask_for_is_made_up_to_a_bound(expression: str) -> None:
+    tracemalloc.start()
+    try:
+        golden(refusal(expression))
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("pattern", [".*.*x", "[a-z0-9]*[0-9]*x"])
+def test_a_pattern_is_searched_for_in_time_in_a_text_of_any_length(pattern: str) -> None:
+    program = compile(doubled("'1'", 13, f"{{x}}.matches('{pattern}')"))
+    start = time.process_time()
+    assert not program.matches(DEVICE)
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("named", [release_of, release])
