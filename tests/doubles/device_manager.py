@@ -8,6 +8,8 @@ each start removes all sockets in its directory. ``release`` is the minor versio
 
 from __future__ import annotations
 
+import base64
+import json
 import random
 import stat
 import threading
@@ -23,6 +25,7 @@ import grpc
 
 from dra_driver.kube.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from dra_driver.kube.kubelet.api import podresources_v1_pb2 as resources_api
+from dra_driver.kube.kubelet.devicecheckpoint import FILE
 from tests.doubles.kubelet_connection import OPTIONS, KubeletError, unary
 from tests.eventually import PATIENCE
 
@@ -273,10 +276,27 @@ class DeviceManager:
         if not answer.container_responses:
             raise KubeletError("no containers return in allocation response")
         self.allocations[key] = Allocation(frozenset(chosen), answer.container_responses[0])
+        self._write_checkpoint()
         if container.init:
             reusable[resource] |= set(chosen)
         else:
             reusable[resource] -= set(chosen)
+
+    def _write_checkpoint(self) -> None:
+        """As Go's JSON; kubelet writes after each allocation, and not when it frees what a pod had."""
+        entries = [
+            {
+                "PodUID": uid,
+                "ContainerName": container,
+                "ResourceName": resource,
+                "DeviceIDs": {"-1": sorted(found.ids)},
+                "AllocResp": base64.b64encode(found.answer.SerializeToString()).decode(),
+            }
+            for (uid, container, resource), found in self.allocations.items()
+        ]
+        data: dict[str, Any] = {"PodDeviceEntries": entries or None, "RegisteredDevices": {}}
+        text = json.dumps({"Data": data, "Checksum": 1})
+        (self.directory / FILE).write_text(text)
 
     def _choose(self, connection: Connection, resource: str, count: int, reusable: set[str]) -> list[str]:
         """devicesToAllocate, without alignment to NUMA nodes; in arbitrary order, as from Go's sets."""

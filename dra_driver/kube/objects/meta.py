@@ -27,7 +27,7 @@ class OwnerReference(ApiObject, frozen=True):
     block_owner_deletion: bool | None = None
 
 
-class ObjectMeta(ApiObject, frozen=True):
+class ObjectMeta(ApiObject, frozen=True, kw_only=True):
     """``metadata``, the fields in use."""
 
     name: str = ""
@@ -41,6 +41,13 @@ class ObjectMeta(ApiObject, frozen=True):
     finalizers: tuple[str, ...] = ()
     deletion_timestamp: str | None = None
     creation_timestamp: str | None = None
+
+    @property
+    def identity(self) -> ObjectMeta:
+        """Which object it is, and which version of it, without what people write as they like."""
+        return ObjectMeta(
+            name=self.name, namespace=self.namespace, uid=self.uid, resource_version=self.resource_version
+        )
 
     @property
     def key(self) -> tuple[str, str]:

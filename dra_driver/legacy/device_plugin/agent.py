@@ -23,7 +23,8 @@ from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection, ResourceApi, WatchEvent
 from dra_driver.kube.api.watch import Informer, Reflector
 from dra_driver.kube.cdi import SpecDirectory
-from dra_driver.kube.kubelet.deviceplugin import DevicePlugin
+from dra_driver.kube.kubelet.devicecheckpoint import AllocatedContainer, allocated
+from dra_driver.kube.kubelet.deviceplugin import DIRECTORY, DevicePlugin
 from dra_driver.kube.kubelet.health import HealthServer
 from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.kube.objects.core import Node
@@ -96,6 +97,7 @@ class NodeSources:
         settings: of the device plugin.
         transport: the API server.
         offered: returns the node's current devices.
+        registrations: returns how often kubelet has accepted the plugin.
         changed: called when a pod changes.
     """
 
@@ -104,10 +106,12 @@ class NodeSources:
         settings: DevicePluginSettings,
         transport: Transport,
         offered: Callable[[], PluginOffer | None],
+        registrations: Callable[[], int],
         changed: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._offered = offered
+        self._registrations = registrations
         query = (("fieldSelector", f"spec.nodeName={settings.node_name}"),)
         self._pods = Collection(transport, PODS, query, REQUEST_SECONDS)
         self._nodes = Collection(transport, NODES, (), REQUEST_SECONDS)
@@ -181,6 +185,15 @@ class NodeSources:
         """The pods and devices that kubelet lists."""
         return node_pods(self._settings.kubelet_directory)
 
+    def remembered(self) -> Sequence[AllocatedContainer]:
+        """What kubelet remembers of the containers that have something of ours; () where it cannot be read."""
+        directory = self._settings.kubelet_directory / DIRECTORY
+        return allocated(directory, (resource.value for resource in NeuronResource)) or ()
+
+    def registrations(self) -> int:
+        """How often kubelet has accepted the plugin."""
+        return self._registrations()
+
     def offer(self) -> PluginOffer | None:
         """The node's devices."""
         return self._offered()
@@ -233,7 +246,7 @@ class DevicePluginAgent:
         """Held while inventory and health are turned into the offer and the CDI file."""
         self._keeper = Worker("keeping kubelet's count", self._keep, settle=SETTLE_SECONDS)
         self._cdi = SpecDirectory(settings.cdi_root, CDI_KIND)
-        self._sources = NodeSources(settings, transport, lambda: self._offer, self._keeper.wake)
+        self._sources = NodeSources(settings, transport, lambda: self._offer, self._registrations, self._keeper.wake)
         self._allocator = Allocator(self._sources, settings.answer, self._keeper.wake)
         self._records = RecordWriter(self._sources.record, self._sources.pods)
         self._operations = Operations(OPERATIONS)
@@ -321,6 +334,9 @@ class DevicePluginAgent:
             (self._host.stop, THREAD_GRACE),
             (self._door.stop, THREAD_GRACE),
         )
+
+    def _registrations(self) -> int:
+        return sum(plugin.registrations for plugin in self._plugins.values())
 
     def _last_word(self, seconds: float) -> None:
         if not self.fatal and not any(plugin.succeeded() for plugin in self._plugins.values()):

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.kubelet.client import CallError
+from dra_driver.kube.kubelet.devicecheckpoint import AllocatedContainer
 from dra_driver.kube.kubelet.deviceplugin import ContainerDevices
 from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.legacy.annotations import ContainerShare
@@ -28,7 +29,7 @@ from dra_driver.legacy.device_plugin.choosing import (
 )
 from dra_driver.legacy.device_plugin.devices import AnswerSettings, PluginOffer, answer
 from dra_driver.legacy.device_plugin.recording import Record, record_of
-from dra_driver.legacy.device_plugin.snapshot import Listed, NodeSnapshot, PluginPod, numbers, waits
+from dra_driver.legacy.device_plugin.snapshot import Listed, NodeSnapshot, PluginPod, learn, numbers, waits
 from dra_driver.legacy.resource_requests import ENDED
 from dra_driver.legacy.rules import NeuronResource
 from dra_driver.util.errors import DriverError
@@ -101,6 +102,14 @@ class Sources(Protocol):
         """The pods and devices that kubelet lists. Raises CallError."""
         ...
 
+    def remembered(self) -> Sequence[AllocatedContainer]:
+        """What kubelet remembers of the containers that have something of ours; () where it cannot be read."""
+        ...
+
+    def registrations(self) -> int:
+        """How often kubelet has accepted the plugin: when it has restarted, it admits pods once more."""
+        ...
+
     def offer(self) -> PluginOffer | None:
         """The node's devices, None while it has none."""
         ...
@@ -136,7 +145,9 @@ class Allocator:
         self._placed: set[str] = set()
         """UIDs of pods that got the devices that an extender had chosen."""
         self._read = ReadPods(clock)
-        self._refused: dict[str, float] = {}
+        self._refused: set[str] = set()
+        """UIDs of pods on which this kubelet has given up."""
+        self._registrations = 0
         self.kubelet_trouble = ""
         """Why kubelet does not list its pods and devices, or ""."""
 
@@ -158,9 +169,15 @@ class Allocator:
             try:
                 choice = self._chosen(world, match, numbers(ids))
             except DriverError:
-                self._refused[match.pod.uid] = self._clock()
+                self._refused.add(match.pod.uid)
                 raise
             share = choice.share
+            # kubelet admits one pod at a time: others that it lists already and that have nothing were rejected.
+            self._refused.update(
+                pod.uid
+                for pod in world.pods
+                if pod.uid != match.pod.uid and pod.key in (world.listed or {}) and waits(world, pod)
+            )
             self._handed.setdefault(match.pod.uid, {})[share.container] = share
             if choice.annotated and not match.pod.by_plugin:
                 self._placed.add(match.pod.uid)
@@ -213,6 +230,8 @@ class Allocator:
             if match is None or not match.rivals:
                 return world, match
             if self._clock() >= end:
+                # One of them is refused by this, and kubelet has given up on the others before.
+                self._refused.update(pod.uid for pod in (match.pod, *match.rivals))
                 raise _several(match, resource, count)
             time.sleep(REJECTION_SECONDS / 10)
 
@@ -268,14 +287,17 @@ class Allocator:
         self, pods: Iterable[PluginPod], listed: Listed | None
     ) -> tuple[NodeSnapshot | None, set[tuple[str, str]]]:
         """The snapshot, and the namespaces and names of all known pods."""
-        now = self._clock()
         told = self._read.joined(pods)
+        offer = self._sources.offer()
         for uid in [uid for uid in self._handed if uid not in told]:
             del self._handed[uid]
+        if offer is not None:
+            learn(self._handed, offer, [entry for entry in self._sources.remembered() if entry.pod in told])
         self._placed &= self._handed.keys()
-        self._refused = {uid: at for uid, at in self._refused.items() if now - at < REMEMBER_SECONDS}
+        registrations = self._sources.registrations()
+        self._refused = self._refused & told.keys() if registrations == self._registrations else set()
+        self._registrations = registrations
         known = {(pod.metadata.namespace, pod.metadata.name) for pod in told.values()}
-        offer = self._sources.offer()
         if offer is None:
             return None, known
         bound = [pod.bound for pod in told.values() if pod.bound is not None]

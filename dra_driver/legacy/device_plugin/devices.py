@@ -21,6 +21,7 @@ from dra_driver.neuron.topology.instance_types import lookup
 BROKEN: Final = frozenset({"device-invalid"})
 """Codes of findings about chips that the kernel driver refuses to open."""
 _CHIP: Final = re.compile(r"\bneuron([0-9]{1,3})\b")
+_NODE: Final = re.compile(r"/neuron([0-9]{1,3})\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ def plugin_devices(
 VISIBLE_DEVICES: Final = "AWS_NEURON_VISIBLE_DEVICES"
 """Read by the vendor's OCI hook, which makes these chips available by itself."""
 CDI_KIND: Final = "k8s.neuron.aws.com/chip"
+_CDI_NAME: Final = re.compile(rf"{re.escape(CDI_KIND)}=neuron([0-9]{{1,3}})(?:-as-([0-9]{{1,3}}))?")
 """CDI devices that do not change while the node runs, one for each chip."""
 CDI_OWNER: Final = "node"
 
@@ -170,6 +172,36 @@ def answer(found: PluginOffer, share: ContainerShare, settings: AnswerSettings) 
         PluginDeviceNode(f"/dev/neuron{as_[chip]}", f"{settings.node_directory}/neuron{chip}") for chip in chips
     )
     return ContainerDevices(env, nodes)
+
+
+def given(found: PluginOffer, resource: NeuronResource, answered: ContainerDevices) -> tuple[int, ...] | None:
+    """The ids in what ``answer`` once told kubelet, under whatever settings; None if that does not say."""
+    numbers: dict[int, int] = {}
+    """Chips by their numbers in the container."""
+    for name in answered.cdi_names:
+        match = _CDI_NAME.fullmatch(name)
+        if match is None:
+            return None
+        numbers[int(match[2] or match[1])] = int(match[1])
+    for node in answered.nodes:
+        ends = _NODE.search(node.container_path), _NODE.search(node.host_path)
+        if ends[0] is None or ends[1] is None:
+            return None
+        numbers[int(ends[0][1])] = int(ends[1][1])
+    chips = sorted(chip for chip in numbers.values() if chip < found.hardware.devices)
+    if not chips or len(chips) < len(numbers):
+        return None
+    if resource is NeuronResource.DEVICE:
+        return tuple(chips)
+    ids = []
+    for text in answered.env.get(VISIBLE_CORES, "").split(","):
+        if not (text.isascii() and text.isdigit() and len(text) <= 4):
+            return None
+        number, within = divmod(int(text), found.hardware.cores_per_device)
+        if number not in numbers:
+            return None
+        ids.append(numbers[number] * found.hardware.cores_per_device + within)
+    return tuple(sorted(ids))
 
 
 def _core(machine: NodeHardware, core: int, as_: Mapping[int, int]) -> int:

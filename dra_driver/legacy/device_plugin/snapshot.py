@@ -8,11 +8,12 @@ requests say how many devices there must be.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from dra_driver.kube.api.codec import Resource as ApiResource
+from dra_driver.kube.kubelet.devicecheckpoint import AllocatedContainer
 from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.kube.objects.meta import ApiObject, ObjectMeta
 from dra_driver.legacy.annotations import (
@@ -25,7 +26,7 @@ from dra_driver.legacy.annotations import (
     in_short,
     read,
 )
-from dra_driver.legacy.device_plugin.devices import PluginOffer
+from dra_driver.legacy.device_plugin.devices import PluginOffer, given
 from dra_driver.legacy.placement import union
 from dra_driver.legacy.resource_requests import ENDED, LimitsPodSpec, LimitsPodStatus, PodRequest, Role, pod_request
 from dra_driver.legacy.rules import NeuronResource, NodeHardware
@@ -100,8 +101,7 @@ class PluginPod:
 
 def _kept(pod: StoredPod, _: str) -> PluginPod:
     meta = pod.metadata
-    identity = ObjectMeta(meta.name, "", meta.namespace, meta.uid, meta.resource_version)
-    return PluginPod(identity, pod.status.phase, _bound(pod))
+    return PluginPod(meta.identity, pod.status.phase, _bound(pod))
 
 
 PODS: Final = ApiResource(PluginPod, "Pod", "pods", ("v1",), _kept, None, StoredPod)
@@ -287,6 +287,33 @@ def withheld(world: NodeSnapshot, resource: NeuronResource) -> frozenset[int]:
             if alone.shares[0].resource is other:
                 mask |= held_if_there(machine, alone)
     return frozenset(machine.ids(resource, mask)) - counted
+
+
+def learn(
+    handed: dict[str, dict[str, ContainerShare]], offer: PluginOffer, remembered: Iterable[AllocatedContainer]
+) -> None:
+    """Complete what this process knows of what it has handed out by what kubelet remembers.
+
+    Another process may have handed it out, and while kubelet lists no pods, this one may have taken one for another.
+
+    Args:
+        handed: see ``NodeSnapshot``; changed.
+        offer: the node's devices.
+        remembered: of pods that have not ended.
+    """
+    entries = {(entry.pod, entry.container): entry for entry in remembered}
+    for (uid, container), entry in entries.items():
+        if container in handed.get(uid, {}):
+            continue
+        resource, answer = NeuronResource(entry.resource), entry.answer
+        ids = given(offer, resource, answer) if answer is not None else None
+        counted = tuple(sorted(number for number in numbers(entry.ids) if number < offer.hardware.units(resource)))
+        share = ContainerShare(container, resource, counted if ids is None else ids)
+        for other, shares in handed.items():
+            for name, its in list(shares.items()):
+                if (other, name) not in entries and (its.resource, its.ids) == (share.resource, share.ids):
+                    del shares[name]
+        handed.setdefault(uid, {})[container] = share
 
 
 def _chosen_by_extender(pod: BoundPod) -> bool:

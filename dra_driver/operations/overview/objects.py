@@ -180,7 +180,7 @@ def _slice(item: _Slice, _: str) -> Slice:
         for name, basic in found
     )
     return Slice(
-        _identity(item.metadata),
+        item.metadata.identity,
         spec.node_name,
         spec.pool.name,
         spec.pool.generation,
@@ -194,10 +194,6 @@ def _slice(item: _Slice, _: str) -> Slice:
 def _once(value: T) -> T:
     """The first of equal values."""
     return value
-
-
-def _identity(meta: ObjectMeta) -> ObjectMeta:
-    return ObjectMeta(meta.name, "", meta.namespace, meta.uid, meta.resource_version)
 
 
 # Claims
@@ -266,7 +262,7 @@ def _claim(item: _Claim, _: str) -> Claim:
         if condition.status != "True"
     )
     kept = PartialResourceClaimStatus(status.allocation, status.reserved_for)
-    return Claim(_identity(item.metadata), kept, item.spec, tuple(complaints))
+    return Claim(item.metadata.identity, kept, item.spec, tuple(complaints))
 
 
 def _asked(request: _Request) -> str:
@@ -324,7 +320,7 @@ def _pod(item: core.ReportedPod, _: str) -> Pod:
     # Of most pods of a cluster nobody asks how they are.
     concerned = spec.resource_claims or extended is not None or requests or daemon is not None
     return Pod(
-        _identity(meta),
+        meta.identity,
         state_of(item) if concerned else PodState(status.phase),
         spec.node_name,
         status.phase,
@@ -355,7 +351,7 @@ class Refusal:
 def _refusal(item: core.Event, _: str) -> Refusal:
     text = item.message.rpartition("dynamic resources: ")[2]  # without kubelet's own words before the driver's
     return Refusal(
-        _identity(item.metadata),
+        item.metadata.identity,
         item.involved_object.uid,
         item.last_timestamp or item.first_timestamp,
         one_line(text, MESSAGE_BYTES),

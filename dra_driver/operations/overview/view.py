@@ -476,7 +476,7 @@ def _row(
     newest = max((item.generation for item in slices), default=0)
     current = [item for item in slices if item.generation == newest]
     devices = tuple(device for item in current for device in item.devices)
-    node = found or Node(ObjectMeta(name))
+    node = found or Node(ObjectMeta(name=name))
     label = node.instance_type.removeprefix(HYPERPOD_PREFIX)
     kind = next((item.instance_type for item in current if item.instance_type), "") or label
     servers = node.servers or next((item.servers for item in current), ())

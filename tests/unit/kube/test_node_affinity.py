@@ -27,7 +27,7 @@ SAME = NodeSelectorRequirement("metadata.name", "In", ("1",))
 def test_where_no_term_matches_the_first_requirement_of_each_that_is_not_met_is_named(
     terms: list[NodeSelectorTerm], labels: dict[str, str]
 ) -> None:
-    node, affinity = Node(NodeMeta("2", labels=labels)), NodeSelector(tuple(terms))
+    node, affinity = Node(NodeMeta(name="2", labels=labels)), NodeSelector(tuple(terms))
     text = unselected(node, {}, affinity)
     assert bool(text) != selects(affinity, "2", labels)
     some = [term for term in terms if term.match_expressions or term.match_fields]

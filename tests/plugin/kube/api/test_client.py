@@ -162,7 +162,7 @@ def test_a_slice_is_applied_in_the_version_that_is_served(served: str) -> None:
     with ApiServer(versions=(served,)) as server:
         slices = ResourceApi(server.transport()).slices_of(DRIVER, "node-a")
         applied = [
-            slices.apply("", "mine", replace(one_slice(count), metadata=ObjectMeta("mine")), "test")
+            slices.apply("", "mine", replace(one_slice(count), metadata=ObjectMeta(name="mine")), "test")
             for count in (1, 2, 2)
         ]
         assert [len(item.spec.devices) for item in applied] == [1, 2, 2]

@@ -9,8 +9,9 @@ import time
 import grpc
 import pytest
 
-from dra_driver.legacy.annotations import ALLOCATED, IDS, UNUSABLE, ContainerShare, write
+from dra_driver.legacy.annotations import ALLOCATED, IDS, RESOURCE_TYPE, UNUSABLE, ContainerShare, write
 from dra_driver.legacy.device_plugin import agent as device_plugin
+from dra_driver.legacy.device_plugin import allocator
 from dra_driver.legacy.rules import NeuronResource
 from dra_driver.neuron.exclusion import Excluded
 from dra_driver.neuron.host import sysfs, watch
@@ -292,6 +293,77 @@ def test_a_pod_whose_init_container_has_devices_is_not_meant_again_after_a_resta
         eventually(lambda: node.annotations("first")[ALLOCATED] == "true", what="the record")
     with node.plugin():
         assert chips(admit(node, node.chosen("second", NEURON, range(4, 8)))) == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("release", [33, 37])
+def test_what_an_init_container_has_is_given_to_nobody_after_a_restart(
+    make: MakeNode, release: int, recorded: bool
+) -> None:
+    """Nor to a pod that says that it has it, nor where a webhook of its namespace refuses what is recorded of it."""
+    node = make(release=release)
+    if not recorded:
+        node.server.fail(403, 1_000_000, method="PATCH", path="pods/first")
+    with node.plugin():
+        share = ContainerShare("i", NeuronResource.DEVICE, (0,))
+        containers = Container("i", {NEURON: 1}, init=True), Container("main")
+        node.manager.admit(node.pod("first", *containers, shares=(share,)))
+        if recorded:
+            eventually(lambda: node.annotations("first")[ALLOCATED] == "true", what="the record")
+    with node.plugin():
+        forged = node.pod("forged", Container("main", {NEURON: 1}), annotations={IDS: "0", RESOURCE_TYPE: NEURON})
+        with pytest.raises(KubeletError, match="default/first has some of them"):
+            admit(node, forged)
+        assert 0 not in chips(admit(node, node.plain("core", CORE, 1)))
+        assert 0 not in chips(admit(node, node.plain("device", NEURON, 1)))
+
+
+def test_what_an_init_container_has_stays_its_own_while_the_watch_is_away(
+    make: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocator, "REMEMBER_SECONDS", 0.3)
+    node = make()
+    with node.plugin() as agent:
+        away = node.server.fail(503, 1_000_000, path="pods$", watch=True)
+        node.server.cut()
+        share = ContainerShare("i", NeuronResource.DEVICE, (0,))
+        containers = Container("i", {NEURON: 1}, init=True), Container("main")
+        node.manager.admit(node.pod("first", *containers, shares=(share,)))
+        time.sleep(0.5)
+        agent._allocator.world()
+        away.times = 0
+        node.wait_for_news(agent, "first")
+        with pytest.raises(KubeletError, match="default/first has some of them"):
+            admit(node, node.chosen("core", CORE, (0,)))
+
+
+def test_pods_that_were_taken_for_each_other_keep_what_they_have(make: MakeNode) -> None:
+    """Without a list of kubelet, pods are found by age, which they may say of themselves."""
+    node = make()
+    with node.plugin() as agent:
+        node.manager.resources_fault = grpc.StatusCode.UNAVAILABLE
+        meant = node.chosen("meant", NEURON, range(4))
+        forged = node.chosen("forged", NEURON, range(4, 8), at=time.time_ns() - 250 * 10**9)
+        node.wait_for_news(agent, "meant", "forged")
+        assert chips(admit(node, meant)) == [4, 5, 6, 7]
+        with pytest.raises(KubeletError, match="default/meant has some of them"):
+            admit(node, forged)
+        node.manager.resources_fault = None
+        node.delete(forged)
+        with pytest.raises(KubeletError, match="default/meant has some of them"):
+            admit(node, node.chosen("third", NEURON, range(4, 8)))
+
+
+def test_a_pod_that_was_rejected_and_says_for_ever_that_it_waits_fails_one_other_at_most(make: MakeNode) -> None:
+    node = make(release=33)
+    with node.plugin():
+        node.manager.reject(node.chosen("rejected", NEURON, range(4), at=1))
+        with pytest.raises(KubeletError, match="kubelet lists them all"):
+            admit(node, node.chosen("unlucky", NEURON, range(4, 8), at=2))
+        for name in ("next", "last"):
+            pod = node.chosen(name, NEURON, range(4, 8))
+            assert chips(admit(node, pod)) == [4, 5, 6, 7]
+            node.end(pod)
 
 
 def test_a_pod_that_waits_keeps_nobody_from_a_device_though_its_annotations_cannot_be_read(make: MakeNode) -> None:

@@ -229,7 +229,7 @@ def test_a_chip_that_is_listed_by_hand_while_the_plugin_writes_stays_listed(make
 
     node = make("trn1.32xlarge")
     transport = Interrupted(RestConfig(server=node.server.url))
-    assert NodeSources(node.settings(), transport, lambda: None, lambda: None).write_unusable((3,))
+    assert NodeSources(node.settings(), transport, lambda: None, lambda: 0, lambda: None).write_unusable((3,))
     assert node.node_annotations()[UNUSABLE] == "3,9"
     transport.close()
 

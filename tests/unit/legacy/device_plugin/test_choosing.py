@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from itertools import product
+from typing import Any, Literal
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_driver.kube.kubelet.deviceplugin import ContainerDevices
 from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.legacy.annotations import (
     ALLOC_TIME,
@@ -40,6 +42,7 @@ from dra_driver.legacy.device_plugin.devices import (
     plugin_devices,
     unhealthy,
 )
+from dra_driver.legacy.device_plugin.devices import given as given_ids
 from dra_driver.legacy.device_plugin.recording import FAILED, records, unusable_annotations
 from dra_driver.legacy.device_plugin.snapshot import (
     CHOSEN_BY,
@@ -641,6 +644,27 @@ def test_annotations_of_any_text_never_break_the_picture(annotations: dict[str, 
 
 
 # -- answers and records
+
+
+WAYS: tuple[Literal["nodes", "cdi"], ...] = ("nodes", "cdi")
+NUMBERINGS: tuple[Literal["host", "renumber"], ...] = ("host", "renumber")
+
+
+@given(st.data(), st.sampled_from(["trn1.32xlarge", "inf2.24xlarge", "trn2.48xlarge"]))
+def test_what_was_answered_says_what_was_handed_out(data: st.DataObject, kind: str) -> None:
+    offer_ = offered(kind)
+    resource = data.draw(st.sampled_from(NeuronResource))
+    units = st.integers(0, offer_.hardware.units(resource) - 1)
+    ids = tuple(sorted(data.draw(st.sets(units, min_size=1))))
+    settings = data.draw(st.sampled_from([AnswerSettings(*both) for both in product(WAYS, NUMBERINGS)]))
+    answered = answer(offer_, ContainerShare("main", resource, ids), settings)
+    assert given_ids(offer_, resource, answered) == ids
+
+
+@given(st.builds(ContainerDevices, st.dictionaries(st.just("NEURON_RT_VISIBLE_CORES"), st.text(max_size=6))))
+def test_an_answer_of_another_plugin_says_nothing(answered: ContainerDevices) -> None:
+    for resource in NeuronResource:
+        assert given_ids(offered(), resource, answered) is None
 
 
 def test_the_spec_has_every_name_that_answers_give() -> None:

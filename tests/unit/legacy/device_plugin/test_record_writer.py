@@ -27,7 +27,9 @@ def record(namespace: str, name: str, uid: str = "") -> Record:
 
 
 def watched(pod: BoundPod) -> PluginPod:
-    return PluginPod(ObjectMeta(pod.name, "", pod.namespace, pod.uid, "1"), "Running", pod)
+    return PluginPod(
+        ObjectMeta(name=pod.name, namespace=pod.namespace, uid=pod.uid, resource_version="1"), "Running", pod
+    )
 
 
 class Bench:
