@@ -18,6 +18,7 @@ from typing import Annotated, Literal, NamedTuple, Protocol, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from dra_driver.kube.objects.resource import json_value
 from dra_driver.neuron.names import API_VERSIONS
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import printable, shorten
@@ -178,7 +179,7 @@ class OpaqueEntry(Protocol):
 
     @property
     def parameters(self) -> object:
-        """The decoded JSON value."""
+        """A JSON value, or its text (``json_value``)."""
         ...
 
 
@@ -226,7 +227,7 @@ def effective(config: Sequence[ConfigEntry], requests: Sequence[str], driver: st
     for index, entry in numbered:
         if entry.opaque is None or entry.opaque.driver != driver:
             continue
-        decoded = decode(entry.opaque.parameters, f"config[{index}].opaque.parameters")
+        decoded = decode(json_value(entry.opaque.parameters), f"config[{index}].opaque.parameters")
         for request, value in values.items():
             if not _reaches(entry.requests, request):
                 continue

@@ -231,12 +231,13 @@ def claims_of_containers(pod: Pod) -> Iterator[tuple[str, set[tuple[str, str]]]]
     made = {item.name: item.resource_claim_name for item in pod.status.resource_claim_statuses}
     name_of = {item.name: item.resource_claim_name or made.get(item.name) or "" for item in pod.spec.resource_claims}
     extended = pod.status.extended_resource_claim_status
+    mapped: dict[str, set[tuple[str, str]]] = {}
+    if extended is not None:
+        for item in extended.request_mappings:
+            mapped.setdefault(item.container_name, set()).add((extended.resource_claim_name, item.request_name))
     for container in (*pod.spec.init_containers, *pod.spec.containers):
         uses = {(name_of.get(item.name, ""), item.request) for item in container.resources.claims}
-        for mapped in extended.request_mappings if extended is not None else ():
-            if extended is not None and mapped.container_name == container.name:
-                uses.add((extended.resource_claim_name, mapped.request_name))
-        yield container.name, uses
+        yield container.name, uses | mapped.get(container.name, set())
 
 
 def _unread(plan: Plan, companions: Sequence[Plan]) -> str:

@@ -15,12 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
+from msgspec.structs import replace
 
 from dra_driver.driver.claims.model import NOT_PREPARED, Plan, PrepareError
 from dra_driver.kube.objects.resource import (
     DeviceAllocationConfiguration,
     DeviceRequestAllocationResult,
     PartialResourceClaim,
+    json_value,
 )
 from dra_driver.neuron.host.inventory import Membership, NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME, LOGICAL_CORE_VARIABLES
@@ -69,7 +71,9 @@ def environment(
 def parameters(claim: PartialResourceClaim) -> str:
     """Digest of the opaque parameters for this driver in the claim's allocation, from claim and class; "" without."""
     own = _own(_config(claim))
-    return hashlib.sha256(msgspec.json.encode(own, order="deterministic")).hexdigest() if own else ""
+    # As a list, but one value at a time: decoded, somebody's parameters may take much memory.
+    encoded = b",".join(msgspec.json.encode(_decoded(entry), order="deterministic") for entry in own)
+    return hashlib.sha256(b"[%b]" % encoded).hexdigest() if own else ""
 
 
 def shared_pod_warnings(variables: Mapping[str, Mapping[str, str]], others: Sequence[Plan]) -> tuple[str, ...]:
@@ -112,6 +116,11 @@ def _config(claim: PartialResourceClaim) -> Sequence[DeviceAllocationConfigurati
 
 def _own(config: Sequence[DeviceAllocationConfiguration]) -> list[DeviceAllocationConfiguration]:
     return [entry for entry in config if entry.opaque is not None and entry.opaque.driver == DRIVER_NAME]
+
+
+def _decoded(entry: DeviceAllocationConfiguration) -> DeviceAllocationConfiguration:
+    opaque = entry.opaque
+    return entry if opaque is None else replace(entry, opaque=replace(opaque, parameters=json_value(opaque.parameters)))
 
 
 def _values(variables: Iterable[Mapping[str, str]], name: str) -> str:

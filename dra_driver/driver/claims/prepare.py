@@ -37,7 +37,7 @@ from dra_driver.kube.api.errors import ApiError, TooLarge, Unreachable
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.kube.kubelet.dra import ClaimRef, PreparedDevice
-from dra_driver.kube.objects.core import Pod
+from dra_driver.kube.objects.core import MAX_CLAIM_USES, Pod
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.kube.objects.resource import PartialResourceClaim, ReportedClaim, ResourceClaimConsumerReference
 from dra_driver.neuron.exclusion import HeldBack
@@ -60,8 +60,6 @@ _ROUNDS = 5
 
 _SMALL_BYTES: Final = 256 << 10
 """Of a claim or pod as JSON, far more than usual: larger ones are read one at a time."""
-_MOST_USES: Final = 4096
-"""Of claims by containers, in all pods that a claim's plan asks for, with those containers and the pods' claims."""
 _FORBIDDEN = 403
 """Status for what the driver's role does not allow: clusters without cores need no right to read pods."""
 _MAY_READ_PODS = (
@@ -190,9 +188,9 @@ class Preparer:
             known.consumers[other.uid] = self._users_now(other, deadline)
         for pod in needs.pods:
             known.pods[pod.uid] = self._pod(namespace, pod, deadline, optional=needs.optional)
-            if sum(map(_size, known.pods.values())) > _MOST_USES:
+            if sum(map(_size, known.pods.values())) > MAX_CLAIM_USES:
                 raise PrepareError(
-                    f"its pods' containers use different claims or requests more than {_MOST_USES:,} times",
+                    f"its pods' containers use different claims or requests more than {MAX_CLAIM_USES:,} times",
                     consequence="it is not known what each of its containers uses, so the claim is not prepared",
                     remedy="share the claim between fewer pods, or name fewer requests in their containers",
                     reason="PodNotRead",
@@ -372,9 +370,14 @@ class Preparer:
 
 
 def _size(pod: Pod) -> int:
-    """What is kept of a pod."""
-    containers = (*pod.spec.containers, *pod.spec.init_containers)
-    return len(pod.spec.resource_claims) + sum(1 + len(container.resources.claims) for container in containers)
+    """What is kept of a pod: its containers, its claims, and the uses of one by the other."""
+    containers, extended = (*pod.spec.containers, *pod.spec.init_containers), pod.status.extended_resource_claim_status
+    return (
+        len(pod.spec.resource_claims)
+        + len(pod.status.resource_claim_statuses)
+        + (len(extended.request_mappings) if extended is not None else 0)
+        + sum(1 + len(container.resources.claims) for container in containers)
+    )
 
 
 def _chips_needed(claim: PartialResourceClaim) -> frozenset[int] | None:

@@ -13,7 +13,7 @@ from dra_driver.driver.claims.environment import MODE, NODE_ID, SERVER_ID
 from dra_driver.driver.claims.model import DEVICE_PATH, Plan, PlannedDevice
 from dra_driver.driver.device_health import device_health
 from dra_driver.kube.objects.meta import Condition, timestamp
-from dra_driver.kube.objects.resource import AllocatedDeviceStatus, ReportedClaim
+from dra_driver.kube.objects.resource import AllocatedDeviceStatus, ReportedClaim, json_value
 from dra_driver.neuron.device_status import (
     HEALTHY,
     READY,
@@ -30,6 +30,9 @@ from dra_driver.util.errors import DriverError
 from dra_driver.util.text import one_line, ranges
 
 _HEALTH: Final = {"healthy": "True", "unhealthy": "False", "unknown": "Unknown"}
+
+_REASON_CHARACTERS: Final = 1024
+"""Of a condition's reason: the API takes no longer one."""
 
 Entries = tuple[AllocatedDeviceStatus, ...]
 
@@ -55,8 +58,19 @@ def allocated(claim: ReportedClaim, node_name: str) -> tuple[tuple[str, str], ..
 
 
 def own_entries(claim: ReportedClaim) -> Entries:
-    """The entries of this driver that the claim has."""
-    return tuple(entry for entry in claim.status.devices if entry.driver == DRIVER_NAME)
+    """The entries of this driver that the claim has, in short: they are kept, and a webhook may have changed them."""
+    return tuple(
+        replace(
+            entry,
+            conditions=tuple(
+                replace(item, message="", reason=item.reason[:_REASON_CHARACTERS])
+                for item in entry.conditions
+                if item.type in (READY, HEALTHY)
+            ),
+        )
+        for entry in claim.status.devices
+        if entry.driver == DRIVER_NAME
+    )
 
 
 def entries(
@@ -123,7 +137,7 @@ def _compared(of: Entries) -> Mapping[tuple[str, str], object]:
     return {
         (entry.pool, entry.device): (
             {item.type: (item.status, item.reason) for item in entry.conditions if item.type in (READY, HEALTHY)},
-            entry.data,
+            json_value(entry.data),
         )
         for entry in of
     }

@@ -23,6 +23,7 @@ from dra_driver.kube.objects.resource import (
     AllocatedClaim,
     DeviceTaintRule,
     PartialResourceClaim,
+    ReceivedClaim,
     ReportedClaim,
     ResourceSlice,
     v1,
@@ -216,7 +217,7 @@ REPORTED_CLAIMS: Final = Resource(
     _GROUP_VERSIONS,
     lambda claim, _: claim.in_short,
     None,
-    ReportedClaim,
+    ReceivedClaim,
 )
 DEVICE_TAINT_RULES: Final = Resource(
     DeviceTaintRule,

@@ -125,6 +125,8 @@ class PartialNode(ApiObject, frozen=True):
 
 
 MAX_NODE_LABELS: Final = 1000
+MAX_NODE_TAINTS: Final = 1000
+"""One more is kept, so that it is seen that these are not all: who changes some writes all of them."""
 MAX_NODE_CONDITIONS: Final = 100
 MAX_CONDITION_CHARACTERS: Final = 4096
 """Of a message, and of an annotation."""
@@ -135,7 +137,7 @@ MAX_WORD_CHARACTERS: Final = 1024
 def in_short(node: PartialNode, annotations: Sequence[str] = ()) -> PartialNode:
     """The Node as far as any kubelet makes it: one that somebody has taken over writes a megabyte into its own.
 
-    Taints are all there: who changes some writes all of them. ``annotations``: those that are read, by name.
+    ``annotations``: those that are read, by name.
     """
     meta, labels = node.metadata, node.metadata.labels
     return PartialNode(
@@ -148,7 +150,11 @@ def in_short(node: PartialNode, annotations: Sequence[str] = ()) -> PartialNode:
             owner_references=(),
             finalizers=(),
         ),
-        msgspec.structs.replace(node.spec, provider_id=node.spec.provider_id[:MAX_WORD_CHARACTERS]),
+        msgspec.structs.replace(
+            node.spec,
+            taints=node.spec.taints[: MAX_NODE_TAINTS + 1],
+            provider_id=node.spec.provider_id[:MAX_WORD_CHARACTERS],
+        ),
         PartialNodeStatus(tuple(map(_condition_in_short, node.status.conditions[:MAX_NODE_CONDITIONS]))),
     )
 
@@ -384,6 +390,10 @@ class ClaimingPodStatus(ApiObject, frozen=True):
     extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
 
 
+MAX_CLAIM_USES: Final = 4096
+"""Of claims by containers that anybody reads: far more than any pod that runs can have."""
+
+
 class ClaimingPod(ApiObject, frozen=True):
     """A pod, what tells which of its containers use which claims."""
 
@@ -393,14 +403,23 @@ class ClaimingPod(ApiObject, frozen=True):
 
     @property
     def in_short(self) -> Pod:
-        """The pod with the first of all containers, and of all init containers, that use the same claims."""
+        """The pod with the first of all containers, and of all init containers, that use the same claims.
+
+        Of everything one more than ``MAX_CLAIM_USES`` at most, so that it is seen that there are too many.
+        """
         extended = self.status.extended_resource_claim_status
+        if extended is not None:
+            extended = PodExtendedResourceClaimStatus(
+                extended.resource_claim_name, extended.request_mappings[: MAX_CLAIM_USES + 1]
+            )
         mapped = {item.container_name for item in extended.request_mappings} if extended is not None else set()
 
         def first(containers: tuple[ClaimingContainer, ...]) -> tuple[Container, ...]:
             seen: set[object] = set()
-            kept = []
+            kept: list[Container] = []
             for container in containers:
+                if len(kept) > MAX_CLAIM_USES:
+                    break
                 uses = container.name if container.name in mapped else container.resources.claims
                 if uses not in seen:
                     seen.add(uses)
@@ -410,10 +429,15 @@ class ClaimingPod(ApiObject, frozen=True):
 
         meta = self.metadata
         return Pod(
-            ObjectMeta(meta.name, "", meta.namespace, meta.uid, meta.resource_version),
-            PodSpec(first(self.spec.containers), first(self.spec.init_containers), self.spec.resource_claims),
+            meta.identity,
+            PodSpec(
+                first(self.spec.containers),
+                first(self.spec.init_containers),
+                self.spec.resource_claims[: MAX_CLAIM_USES + 1],
+            ),
             PodStatus(
-                resource_claim_statuses=self.status.resource_claim_statuses, extended_resource_claim_status=extended
+                resource_claim_statuses=self.status.resource_claim_statuses[: MAX_CLAIM_USES + 1],
+                extended_resource_claim_status=extended,
             ),
         )
 

@@ -224,6 +224,12 @@ class OpaqueDeviceConfiguration(ApiObject, frozen=True):
 
     driver: str
     parameters: Any = None
+    """See ``json_value``."""
+
+
+def json_value(field: object) -> object:
+    """The value of a field of any JSON, which ``ReceivedClaim`` leaves as text: 10 KiB may take 250 as a value."""
+    return msgspec.json.decode(field) if isinstance(field, msgspec.Raw) else field
 
 
 class DeviceClassConfiguration(ApiObject, frozen=True):
@@ -397,7 +403,7 @@ class AllocatedDeviceStatus(PartialAllocatedDeviceStatus, frozen=True):
     """``status.devices[]`` (KEP-4817)."""
 
     data: Any = None
-    """A JSON object of the driver's own, of at most 10 KiB."""
+    """A JSON object of the driver's own, of at most 10 KiB: see ``json_value``."""
 
 
 class PartialResourceClaimStatus(ApiObject, frozen=True):
@@ -440,21 +446,92 @@ class ReportedClaim(PartialResourceClaim, frozen=True):
 
     status: ResourceClaimStatus = ResourceClaimStatus()
 
-    @property
-    def in_short(self) -> ReportedClaim:
-        """The claim without what tenants write as they like into its metadata: it is kept while it is prepared."""
-        meta = self.metadata
-        read = (POD_CLAIM, EXTENDED_RESOURCE_CLAIM)
-        annotations = {key: value for key, value in meta.annotations.items() if key in read}
-        owners = tuple(owner for owner in meta.owner_references if owner.controller)
-        short = ObjectMeta(meta.name, "", meta.namespace, meta.uid, meta.resource_version, {}, annotations, owners)
-        return ReportedClaim(short, self.status)
-
 
 class ResourceClaim(ReportedClaim, frozen=True):
     """A ResourceClaim."""
 
     spec: ResourceClaimSpec = ResourceClaimSpec()
+
+
+class ReceivedConfiguration(ApiObject, frozen=True):
+    """``opaque``, its parameters as text."""
+
+    driver: str
+    parameters: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class ReceivedAllocationConfiguration(ApiObject, frozen=True):
+    """``status.allocation.devices.config[]``, likewise."""
+
+    source: str
+    requests: tuple[str, ...] = ()
+    opaque: ReceivedConfiguration | None = None
+
+
+class ReceivedAllocationResult(ApiObject, frozen=True):
+    """``status.allocation.devices``, likewise."""
+
+    results: tuple[DeviceRequestAllocationResult, ...] = ()
+    config: tuple[ReceivedAllocationConfiguration, ...] = ()
+
+
+class ReceivedAllocation(ApiObject, frozen=True):
+    """``status.allocation``, likewise."""
+
+    devices: ReceivedAllocationResult = ReceivedAllocationResult()
+    node_selector: NodeSelector | None = None
+
+
+class ReceivedDeviceStatus(PartialAllocatedDeviceStatus, frozen=True):
+    """``status.devices[]``, its data as text."""
+
+    data: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class ReceivedClaimStatus(ApiObject, frozen=True):
+    """``status``, likewise."""
+
+    allocation: ReceivedAllocation | None = None
+    reserved_for: tuple[ResourceClaimConsumerReference, ...] = ()
+    devices: tuple[ReceivedDeviceStatus, ...] = ()
+
+
+class ReceivedClaim(ApiObject, frozen=True):
+    """A ``ReportedClaim`` in which the JSON that people write as they like is not decoded."""
+
+    metadata: ObjectMeta
+    status: ReceivedClaimStatus = ReceivedClaimStatus()
+
+    @property
+    def in_short(self) -> ReportedClaim:
+        """The claim without what tenants write as they like into its metadata: it is kept while it is prepared."""
+        meta, status = self.metadata, self.status
+        read = (POD_CLAIM, EXTENDED_RESOURCE_CLAIM)
+        annotations = {key: value for key, value in meta.annotations.items() if key in read}
+        owners = tuple(owner for owner in meta.owner_references if owner.controller)
+        short = msgspec.structs.replace(meta.identity, annotations=annotations, owner_references=owners)
+        devices = tuple(
+            AllocatedDeviceStatus(entry.driver, entry.pool, entry.device, entry.conditions, entry.data.copy())
+            for entry in status.devices
+        )
+        return ReportedClaim(short, ResourceClaimStatus(_allocation(status.allocation), status.reserved_for, devices))
+
+
+def _allocation(received: ReceivedAllocation | None) -> AllocationResult | None:
+    if received is None:
+        return None
+    config = tuple(
+        DeviceAllocationConfiguration(
+            entry.source,
+            entry.requests,
+            # A copy: what is decoded refers to the whole body.
+            None
+            if entry.opaque is None
+            else OpaqueDeviceConfiguration(entry.opaque.driver, entry.opaque.parameters.copy()),
+        )
+        for entry in received.devices.config
+    )
+    return AllocationResult(DeviceAllocationResult(received.devices.results, config), received.node_selector)
 
 
 class AllocatedDevice(ApiObject, frozen=True):

@@ -14,13 +14,13 @@ cluster-autoscaler (taint).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-from dra_driver.kube.objects.core import PartialNode, Taint
+from dra_driver.kube.objects.core import MAX_NODE_TAINTS, PartialNode, Taint
 from dra_driver.kube.objects.meta import MAX_SECONDS, Condition, timestamp
 from dra_driver.neuron.health.condition import TYPE, parse
 from dra_driver.neuron.health.faults import Remedy
@@ -192,11 +192,18 @@ def view(node: PartialNode, sightings: Sightings, now: float) -> NeuronNode | No
         cordoned=node.spec.unschedulable,
         tainted=any(taint.key == TAINT for taint in node.spec.taints),
         agent=agent is not None and agent.status == "False",
-        others=next((OTHERS_TAINTS[taint.key] for taint in node.spec.taints if taint.key in OTHERS_TAINTS), ""),
+        others=_others(node.spec.taints),
         mark=mark,
         illegible=marked is not None and mark is None,
         provider_id=node.spec.provider_id,
     )
+
+
+def _others(taints: Sequence[Taint]) -> str:
+    """Why the node is left to others, or ""."""
+    if len(taints) > MAX_NODE_TAINTS:
+        return f"it has more than {MAX_NODE_TAINTS:,} taints"
+    return next((OTHERS_TAINTS[taint.key] for taint in taints if taint.key in OTHERS_TAINTS), "")
 
 
 def _verdict(health: Condition | None) -> tuple[Verdict, Mapping[int | None, tuple[str, ...]]]:

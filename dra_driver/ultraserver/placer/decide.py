@@ -75,6 +75,7 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
         if group.placed:
             clash = clashing.get((group.namespace, group.key), "")
             actions += _watch_over(group, servers, ledger, now, rules, clash)
+            group.forget_admission()
     waiting = sorted(
         (group for group in groups if group.gated and not group.placed),
         key=lambda group: (group.namespace in snapshot.in_trouble, group.arrival),
@@ -84,6 +85,7 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
     queue = _Queue(servers, ledger, snapshot.released, now, rules, _turns(ready, servers))
     for group, shape in zip(waiting, shapes, strict=True):
         actions += queue.serve(group, shape) if isinstance(shape, Shape) else [shape]
+        group.forget_admission()
     actions += [
         EmitEvent(pod, f"it has the gate {GATE}, but no group: add the label {GROUP_LABEL}", wrong=True)
         for pod in snapshot.pods

@@ -105,6 +105,10 @@ class PodGroup:
         """Which nodes its waiting pods may have."""
         return Admission(self.gated)
 
+    def forget_admission(self) -> None:
+        """Drop what was read of its pods' demands: of thousands of groups at once that takes hundreds of megabytes."""
+        self.__dict__.pop("admission", None)
+
     @cached_property
     def placed(self) -> tuple[GroupPod, ...]:
         """Pods that were assigned to a server and should stay there."""

@@ -13,7 +13,7 @@ from dra_driver.kube.objects.meta import seconds, timestamp
 from dra_driver.kube.objects.resource import AllocatedClaim
 from dra_driver.neuron.names import DRIVER_NAME, NODES_OF, node_of
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
-from dra_driver.ultraserver.placer.values import GroupPod, PlacerRecord, Released, ServerNode, Snapshot
+from dra_driver.ultraserver.placer.values import MAX_TAINTS, GroupPod, PlacerRecord, Released, ServerNode, Snapshot
 from dra_driver.ultraserver.placer.watched import Offer
 
 MAX_RELEASED = 200
@@ -73,10 +73,12 @@ def _holders(claims: Iterable[AllocatedClaim]) -> dict[str, str]:
 
 def _node(node: PartialNode, offers: bool, claim: str) -> ServerNode:
     ready = any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
+    taints = tuple(taint for taint in node.spec.taints if taint.effect in BLOCKING)
     troubles = (
         (node.metadata.deletion_timestamp is not None, "is being deleted"),
         (not ready, "is not Ready"),
         (node.spec.unschedulable, "is cordoned"),
+        (len(taints) > MAX_TAINTS, f"has more than {MAX_TAINTS} taints"),
         (not offers, f"offers no device {NODE_DEVICE}"),
     )
     return ServerNode(
@@ -85,7 +87,7 @@ def _node(node: PartialNode, offers: bool, claim: str) -> ServerNode:
         uid=node.metadata.uid,
         created=seconds(node.metadata.creation_timestamp) or 0.0,
         trouble=next((text for is_so, text in troubles if is_so), ""),
-        taints=tuple(taint for taint in node.spec.taints if taint.effect in BLOCKING),
+        taints=taints[:MAX_TAINTS],
         claim=claim,
     )
 

@@ -36,6 +36,10 @@ LWS_SIZE: Final = "leaderworkerset.sigs.k8s.io/size"
 LWS_TOPOLOGY: Final = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 
 
+MAX_TAINTS: Final = 64
+"""Of a node that groups are placed on: more than any node has that is in order. Each is judged for each group."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerNode:
     """A node that carries the label of an UltraServer."""

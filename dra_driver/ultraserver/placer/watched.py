@@ -51,7 +51,7 @@ def member_of(pod: Pod, _: str = "") -> Member:
         return meta.annotations.get(key, "")[:LONGEST]
 
     return Member(
-        ObjectMeta(meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version),
+        meta.identity,
         GroupPod(
             namespace=meta.namespace,
             name=meta.name,

@@ -437,9 +437,9 @@ def test_a_pod_in_short_tells_the_same_of_claims(main: list[Any], init: list[Any
     assert len(list(claims_of_containers(short))) <= 2 * (len(uses(whole)) + len(set(mapped)))
 
 
-@pytest.mark.parametrize(("containers", "uses"), [(5000, 1), (2, 2500)])
+@pytest.mark.parametrize(("containers", "uses", "mappings"), [(5000, 1, 0), (2, 2500, 0), (1, 1, 50_000)])
 def test_of_pods_that_use_too_many_different_claims_the_claim_is_refused(
-    node: Node, api: ApiServer, containers: int, uses: int
+    node: Node, api: ApiServer, containers: int, uses: int, mappings: int
 ) -> None:
     item = api.put(claim(1, [result("neuron-core-5-0"), result("neuron-core-6-0", request="other")], pods=["a"]))
     many = [
@@ -448,8 +448,10 @@ def test_of_pods_that_use_too_many_different_claims_the_claim_is_refused(
     ]
     named = [{"name": "c", "resourceClaimName": item.metadata.name}]
     meta = {"name": "a", "namespace": "default", "uid": "a"}
-    api.pods["a"] = msgspec.convert(
-        {"metadata": meta, "spec": {"containers": many, "resourceClaims": named}}, ClaimingPod
-    ).in_short
+    mapped = [{"containerName": "c0", "requestName": f"{at}", "resourceName": "r"} for at in range(mappings)]
+    status = {"extendedResourceClaimStatus": {"resourceClaimName": "e", "requestMappings": mapped}}
+    document = {"metadata": meta, "spec": {"containers": many, "resourceClaims": named}, "status": status}
+    api.pods["a"] = msgspec.convert(document, ClaimingPod).in_short
+    assert len(msgspec.json.encode(api.pods["a"])) < 1_000_000, "and no more of it is kept than shows that"
     with golden_error(DriverError):
         node.prepare(item)

@@ -177,6 +177,14 @@ def test_a_crowd_that_waits_keeps_nobody_from_a_server_and_few_from_being_told(s
     assert messages(server, "confused")
 
 
+def test_pods_of_one_name_in_two_namespaces_are_two_groups(server: ApiServer) -> None:
+    for namespace in ("a", "b"):
+        add_leader(server, "train", namespace=namespace)
+    with term_of(server, 2) as term:
+        term.look()
+    assert {server_of(server, "train", namespace) for namespace in ("a", "b")} == {"s0", "s1"}
+
+
 @pytest.mark.parametrize("since", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:00"])
 def test_a_year_that_there_is_not_keeps_nobody_from_a_server(server: ApiServer, since: str) -> None:
     """A kubelet writes what it likes on the pods of its node, and a time with an offset may be in no year of UTC."""

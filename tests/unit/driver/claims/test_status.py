@@ -30,7 +30,7 @@ from dra_driver.driver.claims.status_writer import (
 from dra_driver.kube.api.desired import SLOW_MEMORY_SECONDS
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.kube.api.resources import ResourceApi
-from dra_driver.kube.objects.meta import ObjectMeta
+from dra_driver.kube.objects.meta import Condition, ObjectMeta
 from dra_driver.kube.objects.resource import AllocatedDeviceStatus, ReportedClaim, ResourceClaim
 from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSet
@@ -297,6 +297,27 @@ def test_of_a_refused_claim_nothing_is_kept_that_its_tenant_wrote() -> None:
             item = claim(number, [4])
             writer.refused(changed(item, metadata=changed(item.metadata, labels=labels)), refused("DeviceInUse"))
         del item, labels
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_of_entries_that_a_webhook_changed_little_is_kept_while_the_claim_cannot_be_written() -> None:
+    """The driver compares them with what it wants, and no more."""
+    api = Api(ITEM)
+    writer = Rounds(api)
+    (entry,) = entries(made(claim(1, [4]), host()), well(), host(), (), NOW)
+    theirs = Condition("Theirs", "True", "r", "x" * 30_000)
+    long = tuple(changed(item, message="y" * 30_000) for item in entry.conditions)
+    evil = changed(entry, conditions=(*long, theirs))
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            item = claim(number, [4])
+            conditions = tuple(changed(one, message=f"{number}{one.message}") for one in evil.conditions)
+            status = changed(item.status, devices=(changed(evil, conditions=conditions),))
+            writer.refused(changed(item, status=status), refused("DeviceInUse"))
+        del item, status, conditions
         assert tracemalloc.get_traced_memory()[0] < 1_000_000
     finally:
         tracemalloc.stop()

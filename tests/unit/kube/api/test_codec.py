@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -9,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.api.codec import decode, decode_slice, encode_slice, missing_fields, unrecognised
+from dra_driver.kube.api.codec import (
+    REPORTED_CLAIMS,
+    decode,
+    decode_slice,
+    encode_slice,
+    missing_fields,
+    unrecognised,
+)
 from dra_driver.kube.api.errors import DecodeError
 from dra_driver.kube.objects.meta import ObjectMeta, OwnerReference
 from dra_driver.kube.objects.resource import (
@@ -18,10 +26,12 @@ from dra_driver.kube.objects.resource import (
     DeviceCapacity,
     DeviceTaint,
     DeviceToleration,
+    ReportedClaim,
     ResourceClaim,
     ResourcePool,
     ResourceSlice,
     ResourceSliceSpec,
+    json_value,
 )
 
 SLICE = ResourceSlice(
@@ -200,3 +210,40 @@ def test_two_threads_may_decode_the_same_struct_for_the_first_time_at_once() -> 
     # In a process of its own: msgspec crashes it where it meets a struct that another thread is still looking at.
     done = subprocess.run([sys.executable, "-c", TWO_THREADS], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr[-2000:]
+
+
+def reported(body: bytes) -> ReportedClaim:
+    assert REPORTED_CLAIMS.from_version is not None
+    return REPORTED_CLAIMS.from_version(decode(body, REPORTED_CLAIMS.wire, "it"), "v1")
+
+
+def claim_with(values: list[Any]) -> bytes:
+    """A claim that has each of the values as parameters and as data of a device."""
+    entry = {"driver": "d", "pool": "p", "device": "n"}
+    config = [{"source": "FromClaim", "opaque": {"driver": "d", "parameters": value}} for value in values]
+    devices = {"results": [{"request": "r", **entry}], "config": config}
+    status = {"allocation": {"devices": devices}, "devices": [{**entry, "data": value} for value in values]}
+    return msgspec.json.encode({"metadata": {"name": "c"}, "status": status})
+
+
+@given(st.lists(JSON, max_size=3))
+def test_what_people_write_as_they_like_into_a_claim_is_kept_as_text_and_means_the_same(values: list[Any]) -> None:
+    claim = reported(claim_with(values))
+    assert claim.status.allocation is not None
+    config = claim.status.allocation.devices.config
+    assert [json_value(entry.opaque.parameters) for entry in config if entry.opaque] == values
+    assert [json_value(entry.data) for entry in claim.status.devices] == values
+
+
+@pytest.mark.parametrize("nested", ["[" + ",".join(["[]"] * 3400) + "]", "[" * 100 + "]" * 100])
+def test_text_that_is_short_takes_little_memory_whatever_it_stands_for(nested: str) -> None:
+    value = msgspec.json.decode(f'{{"a": [{",".join([nested] * (10_000 // len(nested) or 1))}]}}')
+    body = claim_with([value] * 32)
+    reported(body)
+    tracemalloc.start()
+    try:
+        claim = reported(body)
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(body)
+        del claim
+    finally:
+        tracemalloc.stop()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.objects.core import PartialNode
+from dra_driver.kube.objects.core import MAX_NODE_TAINTS, PartialNode
 from dra_driver.kube.objects.meta import MAX_SECONDS, timestamp
 from dra_driver.neuron.names import SERVER_2, SERVER_4, SERVER_MODE
 from dra_driver.operations.recovery.instances import Instance, instance_of
@@ -116,6 +116,9 @@ def test_who_else_repairs_the_node_is_seen() -> None:
     assert seen([*conditions(), {"type": "AcceleratedHardwareReady", "status": "False"}]).agent
     assert not seen([*conditions(), {"type": "AcceleratedHardwareReady", "status": "True"}]).agent
     assert seen(spec={"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}).others
+    many = [{"key": str(number), "effect": "NoSchedule"} for number in range(MAX_NODE_TAINTS + 1)]
+    assert not seen(spec={"taints": many[1:]}).others
+    assert seen(spec={"taints": many}).others, "who writes one of its taints writes all of them, and has not all"
     assert seen(deletionTimestamp="2026-01-01T00:00:00Z").deleting
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from dra_driver.ultraserver.placer.decide import MAX_SERVED
 from dra_driver.ultraserver.placer.groups import MAX_GATED
 from dra_driver.ultraserver.placer.values import (
     GROUP_LABEL,
+    MAX_DEMANDS,
     Action,
     Annotate,
     Assign,
@@ -622,6 +624,27 @@ def test_what_a_group_that_fits_nowhere_costs_does_not_grow_with_its_tolerations
         world.pods[pod.uid] = pod
     assert "node selector or by a taint" in texts(world.decide())["job"]
     assert taint.read <= 20 * len(world.nodes)
+
+
+def test_what_waiting_groups_tolerate_and_select_is_not_in_memory_of_all_of_them_at_once() -> None:
+    taint = Taint("neuron", "", "NoSchedule")
+    world = World([replace(node, taints=(taint,), claim="x/y") for node in ultraservers(2)])
+    for number in range(100):
+        many = tuple(Toleration(f"{number}-{key}") for key in range(90))
+        selector = {f"{number}-{key}": "" for key in range(30)}
+        asked = demands(tolerations=many, selector=selector if number % 2 else {})
+        assert len(asked) <= MAX_DEMANDS
+        pod = plain(f"pod-{number}", uid=f"u{number}", group=f"g{number}", size="2", written_demands=asked)
+        world.pods[pod.uid] = pod
+        follower = replace(pod, name=f"{pod.name}-1", uid=f"{pod.uid}-1")
+        world.pods[follower.uid] = follower
+    world.decide()
+    tracemalloc.start()
+    try:
+        world.decide()
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_pods_that_demand_different_nodes_get_none() -> None:

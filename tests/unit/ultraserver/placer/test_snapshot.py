@@ -23,6 +23,7 @@ from dra_driver.ultraserver.placer.snapshot import (
 )
 from dra_driver.ultraserver.placer.values import (
     GATE,
+    MAX_TAINTS,
     PLACED_ANNOTATION,
     SINCE_ANNOTATION,
     GroupPod,
@@ -122,6 +123,14 @@ def test_only_taints_that_keep_pods_off_count() -> None:
     taints = [{"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "PreferNoSchedule"}]
     (found,) = snapshot([node(spec={"taints": taints})], [], [], [], PlacerRecord()).nodes
     assert [taint.key for taint in found.taints] == ["a"]
+
+
+@pytest.mark.parametrize(("count", "trouble"), [(MAX_TAINTS, ""), (MAX_TAINTS + 1, "has more than 64 taints")])
+def test_no_group_is_placed_on_a_node_with_taints_without_number(count: int, trouble: str) -> None:
+    taints = [{"key": str(number), "effect": "NoSchedule"} for number in range(count)]
+    (found,) = snapshot([node(spec={"taints": taints})], [offer(1, "neuron-node")], [], [], PlacerRecord()).nodes
+    assert found.trouble == trouble
+    assert len(found.taints) == MAX_TAINTS
 
 
 @pytest.mark.parametrize(
