@@ -185,6 +185,12 @@ def test_restarts_of_kubelet_and_plugin_leave_pods_alone_and_the_resources_come_
         wait_allocatable(kube, 16, 32)
         namespace.apply(chosen(kind, "between", NeuronResource.DEVICE, range(4, 8)))
         namespace.wait_ready("before", "between")
+        # Only its init container has chips, and runs for long: no list of kubelet tells of these.
+        starts = chosen(kind, "starts", NeuronResource.DEVICE, range(12, 16), init=1)
+        starts["spec"]["initContainers"][0]["command"] = SLEEP
+        del starts["spec"]["containers"][0]["resources"]
+        namespace.apply(starts)
+        eventually("the init container to run", lambda: _init_runs(namespace, "starts"), 60)
     with device_plugin(lab, kube, tmp_path, kind):
         wait_allocatable(kube, 16, 32)
         namespace.apply(chosen(kind, "after", NeuronResource.DEVICE, range(8, 12)))
@@ -194,6 +200,14 @@ def test_restarts_of_kubelet_and_plugin_leave_pods_alone_and_the_resources_come_
         namespace.apply(chosen(kind, "twice", NeuronResource.CORE, range(2)))
         failed = namespace.wait_phase("twice", "Failed")
         assert f"pod {namespace.name}/before" in failed["status"]["message"]
+        namespace.apply(chosen(kind, "thrice", NeuronResource.CORE, range(24, 26)))
+        failed = namespace.wait_phase("thrice", "Failed")
+        assert f"pod {namespace.name}/starts" in failed["status"]["message"]
+
+
+def _init_runs(namespace: Namespace, name: str) -> bool:
+    statuses = (namespace.pod(name) or {}).get("status", {}).get("initContainerStatuses", [])
+    return bool(statuses) and "running" in statuses[0]["state"]
 
 
 def _streams(tmp_path: Path) -> set[int]:

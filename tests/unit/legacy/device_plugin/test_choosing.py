@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -13,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_driver.kube.kubelet.api import deviceplugin_v1beta1_pb2 as api
+from dra_driver.kube.kubelet.devicecheckpoint import AllocatedContainer
 from dra_driver.kube.kubelet.deviceplugin import ContainerDevices
 from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.legacy.annotations import (
@@ -51,6 +54,7 @@ from dra_driver.legacy.device_plugin.snapshot import (
     BoundPod,
     NodeSnapshot,
     StoredPod,
+    learn,
     share_of,
     taken_by,
     waits,
@@ -659,6 +663,32 @@ def test_what_was_answered_says_what_was_handed_out(data: st.DataObject, kind: s
     settings = data.draw(st.sampled_from([AnswerSettings(*both) for both in product(WAYS, NUMBERINGS)]))
     answered = answer(offer_, ContainerShare("main", resource, ids), settings)
     assert given_ids(offer_, resource, answered) == ids
+
+
+def remembered(pod: str, counted: Iterable[int], given_: Iterable[int] | None) -> AllocatedContainer:
+    """What kubelet remembers of ``main`` of a pod; ``given_``: the chips in the plugin's answer."""
+    response = api.ContainerAllocateResponse()
+    for chip in given_ or ():
+        response.devices.add(container_path=f"/dev/neuron{chip}", host_path=f"/dev/neuron{chip}")
+    text = base64.b64encode(response.SerializeToString()).decode() if given_ is not None else "?"
+    return AllocatedContainer(pod, "main", DEVICE.value, frozenset(map(str, counted)), text)
+
+
+@pytest.mark.parametrize(("given_", "ids"), [((0, 1), (0, 1)), (None, (8, 9))])
+def test_what_was_handed_out_counts_before_what_kubelet_counted(
+    given_: tuple[int, ...] | None, ids: tuple[int, ...]
+) -> None:
+    handed: dict[str, dict[str, ContainerShare]] = {}
+    learn(handed, offered(), [remembered("u", (8, 9), given_)])
+    assert handed == {"u": {"main": ContainerShare("main", DEVICE, ids)}}
+    learn(handed, offered(), [remembered("u", (10,), (10,))])
+    assert handed["u"]["main"].ids == ids, "what this process knows stays"
+
+
+def test_a_pod_that_was_taken_for_another_has_nothing() -> None:
+    handed = {"forged": {"main": ContainerShare("main", DEVICE, (4, 5))}}
+    learn(handed, offered(), [remembered("meant", (4, 5), (4, 5))])
+    assert handed == {"forged": {}, "meant": {"main": ContainerShare("main", DEVICE, (4, 5))}}
 
 
 @given(st.builds(ContainerDevices, st.dictionaries(st.just("NEURON_RT_VISIBLE_CORES"), st.text(max_size=6))))
