@@ -32,6 +32,8 @@ OBJECTS_BYTES: Final = 32 << 20
 """Of what is kept of one kind, as JSON; in memory and in the archive's making it takes many times as much."""
 NAMESPACE_BYTES: Final = 8 << 20
 """Of these, those that one namespace may have, so that it leaves room for others wherever it stands in the list."""
+NODE_BYTES: Final = 1 << 20
+"""Of these, those that one node may have of what is in no namespace; the slices of the largest have 50 kB."""
 LOG_LINES: Final = 5000
 """Lines of a log that are asked for, the newest."""
 LOG_BYTES: Final = 1 << 20
@@ -170,18 +172,18 @@ class ClusterReader:
         plural, versions = KINDS[kind]
         sizes: Counter[str] = Counter()
         left_out: Counter[str] = Counter()
+        """Both by whose the objects are."""
 
         def convert(item: JsonObject, version: str) -> JsonObject | None:
             kept: JsonObject = allowed.keep(v1(item, kind, version), rule)
             if not wanted(kept, item):
                 return None
-            # Nobody but administrators and nodes makes what is in no namespace.
-            namespace, _ = _key(kept)
-            size = len(msgspec.json.encode(kept)) if namespace else 0
-            if sizes[namespace] + size > NAMESPACE_BYTES or sizes.total() + size > OBJECTS_BYTES:
-                left_out[namespace] += 1
+            whose, most = _room(kept, kind)
+            size = len(msgspec.json.encode(kept))
+            if sizes[whose] + size > most or sizes.total() + size > OBJECTS_BYTES:
+                left_out[whose] += 1
                 return None
-            sizes[namespace] += size
+            sizes[whose] += size
             return kept
 
         resource: Resource[Any] = Resource(dict, kind, plural, versions, convert)
@@ -193,7 +195,7 @@ class ClusterReader:
                 self._found.missing.append((plural, _refused(error)))
             return []
         if left_out:
-            whose = first_of([f"{count} of namespace {name}" for name, count in left_out.most_common()], 8)
+            whose = first_of([f"{count} of {name}" for name, count in left_out.most_common()], 8)
             self._found.missing.append((plural, f"{whose}: they are too large together; name nodes"))
         items = sorted(listed, key=_order)
         if len(items) > MAX_OBJECTS:
@@ -359,6 +361,21 @@ def _at(value: Any, *path: str) -> Any:
 
 def _key(item: JsonObject) -> tuple[str, str]:
     return str(_at(item, "metadata", "namespace") or ""), str(_at(item, "metadata", "name") or "")
+
+
+def _room(item: JsonObject, kind: str) -> tuple[str, int]:
+    """Whose an object is, and how many bytes all of theirs of the kind may have.
+
+    A node writes slices in its own name alone, under any owner; those of no node are of a controller.
+    """
+    namespace, name = _key(item)
+    if namespace:
+        return f"namespace {namespace}", NAMESPACE_BYTES
+    if node := name if kind == "Node" else _at(item, "spec", "nodeName"):
+        return f"node {node}", NODE_BYTES
+    for owner in _at(item, "metadata", "ownerReferences") or ():
+        return f"{owner.get('kind')} {owner.get('name')}", NODE_BYTES
+    return f"{kind} {name}", NODE_BYTES
 
 
 def _order(item: JsonObject) -> tuple[str, str, str]:

@@ -17,7 +17,7 @@ from dra_driver.driver.claims import checkpoint
 from dra_driver.driver.claims.model import CheckpointEntry, ChipNode, Plan, PlannedDevice
 from dra_driver.neuron.health import memory
 from dra_driver.neuron.health.assess import ChipMemory, HealthMemory, Track
-from dra_driver.operations.report.cluster import NAMESPACE_BYTES
+from dra_driver.operations.report.cluster import NAMESPACE_BYTES, NODE_BYTES
 from tests.builders.claims import uid
 from tests.builders.overview import add_holder, add_neuron_node, add_waiting, taint
 from tests.doubles.apiserver.crowd import NUMBER, Crowd
@@ -518,15 +518,45 @@ def test_large_objects_of_one_namespace_leave_room_for_others(
         server.crowds.append(
             Crowd("pods", 60, {"metadata": {"namespace": "evil", "name": f"p-{NUMBER}"}, "spec": spec})
         )
-        archive = tmp_path / "archive.tar.gz"
-        access = str(server.kubeconfig(tmp_path / "kubeconfig"))
-        assert main(["report", "--archive", str(archive), "--kubeconfig", access]) == 0
-    said = capsys.readouterr()
-    with tarfile.open(archive) as opened:
-        (name,) = (name for name in opened.getnames() if name.endswith("cluster/pods.json"))
-        file = opened.extractfile(name)
-        assert file is not None
-        pods = json.load(file)["items"]
+        files = report(server, tmp_path)
+    pods = items(files, "pods")
     assert "web-0" in {item["metadata"]["name"] for item in pods}
     assert len(msgspec.json.encode(pods)) < NAMESPACE_BYTES + (1 << 20)
-    golden([line for line in (said.out + said.err).splitlines() if "namespace evil" in line])
+    golden([line for line in capsys.readouterr().err.splitlines() if "namespace evil" in line])
+
+
+def slices_of(count: int, node: str | None, name: str = NUMBER, **metadata: object) -> Crowd:
+    """Slices of about 280 kB, of a node or of none."""
+    attributes = {f"resource.aws.com/{'x' * 24}{number:02}": {"string": "y" * 64} for number in range(16)}
+    devices = [{"name": f"neuron-device-{number}", "attributes": attributes} for number in range(128)]
+    pool = {"name": node or name, "generation": 1, "resourceSliceCount": count}
+    spec = {"driver": "neuron.aws.com", **({"nodeName": node} if node else {"allNodes": True})}
+    spec |= {"pool": pool, "devices": devices}
+    return Crowd("resourceslices", count, {"metadata": {"name": f"a-{node}-{name}", **metadata}, "spec": spec})
+
+
+def test_large_slices_of_one_node_leave_room_for_others(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "fabric", "uid": "f", "controller": True}
+    server.crowds += [slices_of(20, "evil"), slices_of(8, None, ownerReferences=[owner]), slices_of(1, "node-2")]
+    files = report(server, tmp_path)
+    slices = items(files, "resourceslices")
+    assert {item["spec"].get("nodeName") for item in slices} == {"node-1", "node-2", "evil", None}
+    assert 2 * NODE_BYTES < len(msgspec.json.encode(slices)) < 2 * NODE_BYTES + (1 << 19)
+    golden([line for line in capsys.readouterr().err.splitlines() if "resourceslices: " in line])
+
+
+def test_nodes_have_a_bound_together(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dra_driver.operations.report.cluster.OBJECTS_BYTES", 1 << 20)
+    conditions = [{"type": f"C{number}", "status": "True", "reason": "r" * 200} for number in range(2000)]
+    status = {"capacity": {"aws.amazon.com/neuron": "16"}, "conditions": conditions}
+    node = {"metadata": {"name": f"evil-{NUMBER}"}, "status": status}
+    server.crowds += [Crowd("nodes", 10, node), *(slices_of(1, f"evil-{number}") for number in range(6))]
+    files = report(server, tmp_path)
+    for kind in ("nodes", "resourceslices"):
+        assert (1 << 19) < len(msgspec.json.encode(items(files, kind))) < (1 << 20)
+    assert "node-1" in {item["metadata"]["name"] for item in items(files, "nodes")}
+    golden([line for line in capsys.readouterr().err.splitlines() if "too large" in line])
