@@ -69,6 +69,11 @@ EXTRAS: Final = {
     "shtab": ("cli", "completion scripts cannot be written"),
 }
 """By package: the extra that brings it, and what cannot be done without it; of boto3 and lark, their rooms say so."""
+NO_MEMORY: Final = DriverError(
+    "there is not enough memory for this",
+    consequence="the answer is not complete",
+    remedy="run it where more memory is free, or give it less to read: fewer files, or nodes with --node-name",
+)
 EXIT_STATUSES: Final = vocabulary.exit_statuses("done", "refused, or not possible; see COMMAND --help")
 EXIT_DONE, EXIT_REFUSED, EXIT_BAD_INPUT = 0, 1, 2
 
@@ -249,6 +254,17 @@ def kubelet_plugin_main() -> int:
 
 def guarded(run: Callable[[], int]) -> int:
     """Run a command; no input causes a traceback, and output that could not be written is a failure."""
+    try:
+        return _exit_status(run)
+    except MemoryError:
+        # To say so takes memory, too: what the command had is freed with the exception, after this block.
+        pass
+    vocabulary.tell(f"error: {NO_MEMORY}")
+    return EXIT_REFUSED
+
+
+def _exit_status(run: Callable[[], int]) -> int:
+    """Run a command, and tell its errors."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A claim may contain characters that the terminal's encoding cannot represent.
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -41,6 +41,21 @@ def test_a_reader_that_goes_away_early_is_no_error(environment: dict[str, str]) 
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_command_without_enough_memory_says_what_to_do() -> None:
+    program = (
+        "import resource; from pathlib import Path; from dra_driver.cli.main import guarded\n"
+        "def run():\n"
+        "    pages = int(Path('/proc/self/statm').read_text().split()[0]) + (64 << 20) // resource.getpagesize()\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(),) * 2)\n"
+        "    held = []\n"
+        "    while True: held.append(bytes(1000))\n"
+        "raise SystemExit(guarded(run))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (1, "")
+    golden(done.stderr)
+
+
 def test_names_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None:
     result = {"request": "n", "driver": "neuron.aws.com", "pool": "node", "device": "neuron-device-0"}
     claim = {
