@@ -34,6 +34,26 @@ def daemonset(release: tuple[str, str] | None = RELEASE, *settings: str, namespa
     return made
 
 
+def rights(*subjects: Object, rule: Object | None = None) -> list[Object]:
+    """The driver's rights in the cluster; ``subjects`` and ``rule`` say otherwise whose, and which."""
+    made = [item for item in template(DRIVER) if item["metadata"]["name"].startswith("neuron-dra-driver-")]
+    role, binding = (
+        next(item for item in made if item["kind"] == kind and item["metadata"]["name"].endswith(end))
+        for kind, end in (("ClusterRole", "-clusterrole"), ("ClusterRoleBinding", "-binding"))
+    )
+    if rule:
+        role = role | {"rules": [rule]}
+    return [role, binding | {"subjects": list(subjects) or binding["subjects"]}]
+
+
+def posing(release: tuple[str, str] | None = None, **env: str) -> Object:
+    """A tenant's DaemonSet that looks like the driver's to the last label."""
+    made = daemonset(release, namespace="tenant")
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    container["env"] = [{"name": "KUBELET_PLUGINS_DIRECTORY_PATH", **env}]
+    return made
+
+
 def claim(
     name: str, node: str = "node-1", *, pods: Sequence[str] = ("web-0",), driver: str = "neuron.aws.com"
 ) -> Object:
@@ -136,7 +156,7 @@ def test_the_driver_may_go_when_no_pod_uses_its_devices(claims: list[Object], tm
 
 @needs_helm
 def test_a_release_without_the_driver_does_not_look_after_the_driver_of_another(tmp_path: Path) -> None:
-    there = [daemonset(("other", "default")), claim("mine")]
+    there = [daemonset(("other", "default")), *rights(), claim("mine")]
     assert upgrade(tmp_path, there).returncode == 0
 
 
@@ -161,13 +181,103 @@ def test_an_upgrade_that_leaves_nodes_is_refused_while_pods_use_devices_there(tm
 
 @pytest.mark.parametrize("program", HELMS)
 def test_a_second_driver_in_the_cluster_is_refused(program: str | None, tmp_path: Path) -> None:
-    there = [daemonset(("neuron-helm-chart", "default"))]
+    there = [daemonset(("neuron-helm-chart", "default")), *rights()]
     golden(refused(upgrade(tmp_path, there, DRIVER, program=program, namespace="team-b")), "of a release")
-    of_script = [daemonset(None)]
+    of_script = [daemonset(None), *rights()]
     golden(refused(upgrade(tmp_path, of_script, DRIVER, program=program, namespace="team-b")), "of the script")
     forced = upgrade(tmp_path, there, DRIVER, "draDriver.force.secondDriver=true", program=program, namespace="team-b")
     assert forced.returncode == 0, forced.stderr
     assert "-parameters" not in forced.stdout, "the other one may know other parameters"
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("release", "env"),
+    [(None, {"value": "/srv/plugins"}), (RELEASE, {"value": "/srv/plugins"}), (RELEASE, {})],
+    ids=["unmarked", "marked", "without a value"],
+)
+def test_who_may_make_a_daemonset_neither_stops_a_release_nor_stands_in_for_its_driver(
+    release: tuple[str, str] | None, env: dict[str, str], tmp_path: Path
+) -> None:
+    impostor = posing(release, **env)
+    new = upgrade(tmp_path, [impostor, node("node-1"), claim("mine")], DRIVER)
+    assert new.returncode == 0, new.stderr
+    assert "neuron-dra-driver-parameters" in new.stdout, "nobody else's parameters are to be let through"
+    assert "another driver" not in new.stdout
+    for there in ([daemonset(), impostor], [impostor, daemonset()]):
+        objects = [*there, *rights(), node("node-1"), claim("mine")]
+        assert upgrade(tmp_path, objects, DRIVER).returncode == 0
+        assert "team/mine" in refused(upgrade(tmp_path, objects))
+    labelled = [daemonset(RELEASE, DRIVER, *LABELLED), impostor, *rights(), node("node-1", neuron="dra"), pod("late")]
+    again = upgrade(tmp_path, labelled, DRIVER, *LABELLED)
+    assert again.returncode == 0, "its nodes do not change: " + again.stderr
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("subject", "rule"),
+    [
+        ({"kind": "User", "name": "system:serviceaccount:tenant:neuron-dra-driver-sa"}, None),
+        ({"kind": "Group", "name": "system:serviceaccounts:tenant"}, None),
+        ({"kind": "Group", "name": "system:serviceaccounts"}, None),
+        ({"kind": "Group", "name": "system:authenticated"}, None),
+        (None, {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}),
+    ],
+)
+def test_a_driver_elsewhere_is_told_by_the_rights_of_its_account_however_they_are_given(
+    subject: Object | None, rule: Object | None, tmp_path: Path
+) -> None:
+    account = {"kind": "ServiceAccount", "namespace": "tenant", "name": "neuron-dra-driver-sa"}
+    there = [posing(None, value="/srv/plugins"), *rights(subject or account, rule=rule)]
+    assert "tenant/neuron-dra-driver-kubelet-plugin" in refused(upgrade(tmp_path, there, DRIVER))
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("subject", "rule"),
+    [
+        ({"kind": "ServiceAccount", "namespace": "tenant", "name": "other"}, None),
+        ({"kind": "Group", "name": "neuron-dra-driver-sa"}, None),
+        (None, {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["get", "list", "watch"]}),
+        (None, {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["create"]}),
+        (None, {"apiGroups": [""], "resources": ["*"], "verbs": ["*"]}),
+        (None, {"nonResourceURLs": ["*"], "verbs": ["*"]}),
+    ],
+)
+def test_an_account_that_may_not_publish_devices_is_no_drivers(
+    subject: Object | None, rule: Object | None, tmp_path: Path
+) -> None:
+    account = {"kind": "ServiceAccount", "namespace": "tenant", "name": "neuron-dra-driver-sa"}
+    there = [posing(None, value="/srv/plugins"), *rights(subject or account, rule=rule)]
+    done = upgrade(tmp_path, there, DRIVER)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_helm
+def test_beside_a_second_driver_the_notes_say_that_parameters_are_not_refused_when_they_are_applied(
+    tmp_path: Path,
+) -> None:
+    there = [daemonset(("other", "default")), *rights()]
+    done = upgrade(tmp_path, there, DRIVER, "draDriver.force.secondDriver=true", namespace="team-b")
+    assert done.returncode == 0, done.stderr
+    (said,) = [part for part in done.stdout.partition("NOTES:\n")[2].split("\n\n") if "another driver" in part]
+    golden(said)
+
+
+@needs_helm
+def test_what_objects_say_is_shown_only_if_it_is_a_name(tmp_path: Path) -> None:
+    hostile = "\x1b]0;owned\x07\x1b[2J\nNothing was changed. Run this"
+    second = [daemonset((hostile, "default")), *rights()]
+    golden(refused(upgrade(tmp_path, second, DRIVER, namespace="team-b")), "release")
+    own = daemonset()
+    env = own["spec"]["template"]["spec"]["containers"][0]["env"]
+    (root,) = [entry for entry in env if entry["name"] == "KUBELET_PLUGINS_DIRECTORY_PATH"]
+    root["value"] = f"/{hostile}/plugins"
+    there = [own, claim("mine", pods=("web-0", hostile)), node("node-1")]
+    golden(refused(upgrade(tmp_path, there, DRIVER)), "root and user")
+    del root["value"]
+    root["valueFrom"] = {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert "from another directory to /var/lib/kubelet" in refused(upgrade(tmp_path, there, DRIVER))
 
 
 @needs_helm
@@ -184,7 +294,7 @@ def test_a_second_driver_in_the_cluster_is_refused(program: str | None, tmp_path
 def test_taking_the_driver_over_in_its_place_or_renaming_it_makes_no_second_one(
     before: tuple[str, str] | None, settings: tuple[str, ...], tmp_path: Path
 ) -> None:
-    done = upgrade(tmp_path, [daemonset(before), claim("mine"), node("node-1")], *settings)
+    done = upgrade(tmp_path, [daemonset(before), *rights(), claim("mine"), node("node-1")], *settings)
     assert done.returncode == 0, done.stderr
 
 
