@@ -9,8 +9,9 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPSConnection
 from pathlib import Path
@@ -25,13 +26,16 @@ from dra_driver.ultraserver.placer.values import GATE, LWS_GROUP_LABEL
 from tests.builders import device_plugin as plugin_nodes
 from tests.builders import extender as schedulers
 from tests.builders import recovery as clusters
-from tests.builders.agent import NODE, free_port, health, node
+from tests.builders.agent import NODE, World, free_port, health, node
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
+from tests.doubles.kubelet import Claim, KubeletError
 from tests.doubles.pod_resources import answering, shared_claim
 from tests.eventually import eventually
 
 LOOPBACK = "127.0.0.1"
+AT_ONCE = 16
+"""Claims that kubelet has a driver prepare at the same time."""
 KIND = "trn1.32xlarge"
 """Of the nodes that the extender knows."""
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -87,7 +91,25 @@ def driver(root: Path, tls: tuple[str, str]) -> Iterator[Bench]:
         asked.set()
         return shared
 
-    with node(root, tls=tls) as world, answering(world.kubelet.plugins_dir.parent, listing):
+    with _node_with_chips(root, tls) as (world, bench), answering(world.kubelet.plugins_dir.parent, listing):
+
+        def relabel() -> None:
+            with world.server.store.changed:
+                mine = world.server.store.get("nodes", NODE)
+                mine["metadata"].setdefault("labels", {})["neuron.aws.com/partitions"] = "group4"
+                world.server.store.update("nodes", NODE, mine)
+
+        bench.lists = relabel
+        bench.listed = lambda: (
+            asked.is_set() and bool(world.offered()) and all("group4" in name for name in world.offered())
+        )
+        yield bench
+
+
+@contextmanager
+def _node_with_chips(root: Path, tls: tuple[str, str]) -> Iterator[tuple[World, Bench]]:
+    """A node, and the bench of its driver, which is to prepare a claim."""
+    with node(root, tls=tls) as world:
         write_host(world.host, resolve_emulation("trn2.48xlarge"), EmulationOptions())
         environment = {
             "CDI_ROOT": str(world.cdi),
@@ -97,26 +119,38 @@ def driver(root: Path, tls: tuple[str, str]) -> Iterator[Bench]:
             "HEALTH_HINTS_DIR": str(root / "hints"),
         }
 
-        def relabel() -> None:
-            with world.server.store.changed:
-                mine = world.server.store.get("nodes", NODE)
-                mine["metadata"].setdefault("labels", {})["neuron.aws.com/partitions"] = "group4"
-                world.server.store.update("nodes", NODE, mine)
-
         def works() -> None:
-            claim = world.add_claim("default", "claim", devices=[("r", world.offered()[0])])
+            claim = world.add_claim("default", "claim", devices=[("r", world.offered()[-1])])
             assert world.kubelet.prepare("pod", [claim])[claim.uid]
             world.kubelet.unprepare("pod")
 
-        yield Bench(
-            world.server,
-            {"NODE_NAME": NODE, **environment},
-            lists=relabel,
-            listed=lambda: (
-                asked.is_set() and bool(world.offered()) and all("group4" in name for name in world.offered())
-            ),
-            works=works,
-        )
+        yield world, Bench(world.server, {"NODE_NAME": NODE, **environment}, works=works)
+
+
+def preparing(add: Callable[[World], Sequence[Claim]]) -> Make:
+    """A bench of a node that offers cores, where kubelet has claims prepared, as many at once as it may.
+
+    ``add`` stores them; some of them may be refused.
+    """
+
+    @contextmanager
+    def bench(root: Path, tls: tuple[str, str]) -> Iterator[Bench]:
+        with _node_with_chips(root, tls) as (world, made), ThreadPoolExecutor(AT_ONCE) as pool:
+            calls: list[Future[object]] = []
+
+            def prepare(claim: Claim) -> None:
+                with suppress(KubeletError):
+                    world.kubelet.prepare(claim.uid, [claim])
+
+            def lists() -> None:
+                eventually(world.offered, 60, "the node's slices")
+                calls.extend([pool.submit(prepare, claim) for claim in add(world)])
+
+            made.environment["PARTITIONS"] = "core"
+            made.lists, made.listed = lists, lambda: all(call.done() for call in calls)
+            yield made
+
+    return bench
 
 
 @contextmanager
@@ -150,6 +184,15 @@ def placer(root: Path, tls: tuple[str, str]) -> Iterator[Bench]:
             return [watches(server, kind) for kind in ("pods", "resourceclaims", "resourceslices")] == [3, 1, 1]
 
         yield Bench(server, {"POD_NAMESPACE": "neuron-dra-driver"}, listed=listed, works=works)
+
+
+@contextmanager
+def placer_of_waiting_groups(root: Path, tls: tuple[str, str]) -> Iterator[Bench]:
+    """The same with groups that wait, of which the placer has told one why once it has judged all of them."""
+    with placer(root, tls) as bench:
+        read = bench.listed
+        bench.listed = lambda: read() and bench.server.count("POST", "/events") > 0
+        yield bench
 
 
 @contextmanager

@@ -8,7 +8,13 @@ from dra_driver.legacy.annotations import ALLOCATION, ContainerShare, write
 from dra_driver.legacy.rules import NeuronResource, NodeHardware
 from dra_driver.neuron.names import DRIVER_NAME, SERVER_4
 from dra_driver.neuron.topology.instance_types import resolve_emulation
-from dra_driver.ultraserver.placer.values import GATE, LWS_GROUP_LABEL, MAX_DEMANDS
+from dra_driver.ultraserver.placer.values import (
+    GATE,
+    GROUP_LABEL,
+    LWS_GROUP_LABEL,
+    MAX_DEMANDS,
+    NODES_ANNOTATION,
+)
 from tests.builders.extender import limits
 from tests.doubles.apiserver.crowd import NUMBER, Crowd
 from tests.doubles.apiserver.store import Object
@@ -121,6 +127,72 @@ def pods_with_the_gate(count: int, size: int) -> list[Crowd]:
         "tolerations": [{**toleration, "key": f"{toleration['key']}{number:02}"} for number in range(room)],
     }
     return [_filled(_pods(count, f"gated-{NUMBER}", meta, spec, "Pending"), size)]
+
+
+def pods_with_tolerations(namespaces: int, groups: int, size: int) -> list[Crowd]:
+    """Gated pods that wait for a server in use, whose nodes they select, each with tolerations of its own.
+
+    They have as many short ones as count, in so many groups of each namespace, of ``size`` pods each.
+    """
+    many = [{"key": f"{number:x}"} for number in range(0x100, 0x100 + MAX_DEMANDS // len('{"key":"100"},') - 16)]
+    crowds = [
+        _gated(groups, f"t{number}", f"p{pod}", [{"key": f"t{number}-{pod}-{NUMBER}"}, *many])
+        for number in range(namespaces)
+        for pod in range(size)
+    ]
+    return [*_server_in_use(), *crowds]
+
+
+def pods_that_tolerate_a_node(taints: int, groups: int, size: int) -> list[Crowd]:
+    """Gated pods that tolerate everything, and wait for a server in use, one of whose kubelets has so many taints."""
+    return [
+        *_server_in_use(taints),
+        *(_gated(groups, "tenant", f"p{pod}", [{"operator": "Exists"}]) for pod in range(size)),
+    ]
+
+
+def _gated(count: int, namespace: str, name: str, tolerations: list[Object]) -> Crowd:
+    name = f"{namespace}-{name}-{NUMBER}"
+    meta = {
+        "namespace": namespace,
+        "name": name,
+        "uid": name,
+        "resourceVersion": "7",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "labels": {GROUP_LABEL: f"g-{NUMBER}"},
+        "annotations": {NODES_ANNOTATION: "4"},
+    }
+    neuron = {"key": _RESERVED["key"], "operator": "Exists"}
+    spec = {
+        "schedulingGates": [{"name": GATE}],
+        "nodeSelector": {"zone": "busy"},
+        "tolerations": [neuron, *tolerations],
+        "containers": [],
+    }
+    return Crowd("pods", count, {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+
+
+def _server_in_use(taints: int = 0) -> list[Crowd]:
+    """An UltraServer of the zone ``busy``, with a claim on its last node; the first has so many taints besides.
+
+    The placer looks no further than at the first node that a group cannot have.
+    """
+    meta = {"labels": {SERVER_4: "busy", "zone": "busy"}}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    many = [_RESERVED, *({"key": f"{number:x}", "effect": "NoSchedule"} for number in range(taints))]
+    crowds = []
+    for count, name, own in ((1, f"a-{NUMBER}", many), (3, f"b-{NUMBER}", [_RESERVED])):
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        offer = {"driver": DRIVER_NAME, "nodeName": name, "pool": pool, "devices": [{"name": "neuron-node"}]}
+        crowds.append(_crowd("nodes", count, name, meta, {"taints": own}, ready))
+        crowds.append(_crowd("resourceslices", count, name, {}, offer))
+    held = {"request": "r", "driver": DRIVER_NAME, "pool": "b-000002", "device": "neuron-node"}
+    allocation = {"allocation": {"devices": {"results": [held]}}}
+    return [*crowds, _crowd("resourceclaims", 1, f"held-{NUMBER}", {}, {"devices": {}}, allocation)]
+
+
+_RESERVED = {"key": "aws.amazon.com/neuron", "value": "true", "effect": "NoSchedule"}
+"""The taint that keeps other pods off nodes with Neuron devices."""
 
 
 def pods_with_limits(kind: str, count: int, size: int) -> list[Crowd]:

@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 
 from dra_driver.kube.quantity import parse
-from tests.builders import benches, crowds
+from dra_driver.neuron.names import DRIVER_NAME
+from tests.builders import benches, crowds, heavy
 from tests.builders.agent import NODE, free_port
 from tests.builders.benches import Bench
 from tests.builders.container import Container, account, container, lacking
@@ -56,6 +57,12 @@ RECORDS, RECORDS_OF_NODE = "2,000 pods with long records", "300 pods with long r
 GATED = "20,000 gated pods of 6 kB"
 NODES = "5,000 nodes of 20 kB and 200 of 1 MB"
 OWNERS = "12 pods with 22,000 owners"
+TOLERATIONS = "4,000 gated pods with 270 tolerations"
+TAINTS = "400 gated pods and a Node with 30,000 taints"
+PARAMETERS = "16 claims with nested parameters"
+OTHERS_PARAMETERS = "16 claims with nested parameters of others"
+MAPPINGS = "8 pods with 50,000 mappings"
+REPORTED = "63 claims whose status is long and refused"
 Load = Callable[[], Sequence[Crowd | Object]]
 """Crowds, or pods to be stored."""
 CLAIMS: dict[str, Load] = {
@@ -66,6 +73,17 @@ CLAIMS: dict[str, Load] = {
 }
 
 
+PREPARED: dict[str, benches.Make] = {
+    OTHERS_PARAMETERS: benches.preparing(
+        lambda world: heavy.claims_with_parameters(world, "gpu.example.com", 16, heavy.MOST)
+    ),
+    PARAMETERS: benches.preparing(lambda world: heavy.claims_with_parameters(world, DRIVER_NAME, 16, heavy.SMALL)),
+    MAPPINGS: benches.preparing(lambda world: heavy.claim_of_pods_with_mappings(world, 8, 50_000)),
+    REPORTED: benches.preparing(lambda world: heavy.claims_with_devices(world, 8, 32_000)),
+}
+"""Of the node's driver, by their load, where kubelet has claims prepared that a tenant has made."""
+
+
 @dataclass(frozen=True)
 class Program:
     """A container of the chart.
@@ -74,6 +92,7 @@ class Program:
         command: as the chart has it, with arguments.
         bench: what is around it.
         loads: what is in the API server, by its name.
+        instead: what is around it under some of the loads.
         ports: what a client says first to a port, by what the port's variables begin with.
     """
 
@@ -81,6 +100,7 @@ class Program:
     bench: benches.Make
     loads: Mapping[str, Load]
     ports: Mapping[str, bytes] = field(default_factory=dict)
+    instead: Mapping[str, benches.Make] = field(default_factory=dict)
 
 
 def pods(make: Callable[[int, int], list[Crowd]]) -> dict[str, Load]:
@@ -94,7 +114,9 @@ OF_NODE = pods(partial(crowds.pods_of_a_node, NODE))
 OF_CLUSTER = pods(partial(crowds.pods_with_limits, benches.KIND))
 OF_SERVERS: dict[str, Load] = {NODES: lambda: crowds.nodes_of_servers(5_000, 20_000, 100)}
 PROGRAMS = {
-    "neuron-dra-driver": Program(("k8s-neuron-dra-driver",), benches.driver, CLAIMS, BOTH),
+    "neuron-dra-driver": Program(
+        ("k8s-neuron-dra-driver",), benches.driver, CLAIMS | dict.fromkeys(PREPARED, list), BOTH, PREPARED
+    ),
     "check-unused": Program(
         (
             "dra-driver",
@@ -115,8 +137,11 @@ PROGRAMS = {
             GATED: lambda: crowds.pods_with_the_gate(20_000, 6_000),
             SLICES: lambda: crowds.slices_of_a_node(1_000, 250_000),
             **OF_SERVERS,
+            TOLERATIONS: lambda: crowds.pods_with_tolerations(5, 100, 8),
+            TAINTS: lambda: crowds.pods_that_tolerate_a_node(30_000, 100, 4),
         },
         HEALTH,
+        dict.fromkeys((TOLERATIONS, TAINTS), benches.placer_of_waiting_groups),
     ),
     "neuron-device-plugin": Program(
         (
@@ -224,7 +249,7 @@ def test_it_stays_within_its_limit_and_does_its_work(name: str, load: str) -> No
     program = PROGRAMS[name]
     with tempfile.TemporaryDirectory(prefix="m-") as directory, ExitStack() as stack:
         root = Path(directory)
-        bench = stack.enter_context(program.bench(root, account(root)))
+        bench = stack.enter_context(program.instead.get(load, program.bench)(root, account(root)))
         for made in program.loads[load]():
             if isinstance(made, Crowd):
                 bench.server.crowds.append(made)
