@@ -642,7 +642,7 @@ def test_what_waiting_groups_tolerate_and_select_is_not_in_memory_of_all_of_them
     tracemalloc.start()
     try:
         world.decide()
-        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        assert tracemalloc.get_traced_memory()[1] < 500_000
     finally:
         tracemalloc.stop()
 
