@@ -34,8 +34,9 @@
 #                        prevail
 #   --restart            replace the driver's pods even if nothing changed (a new image was loaded under the same name)
 #   --reset              for settings that you do not pass, use the defaults instead of the installed values
-#   --verify             install nothing: check by a Job on one node of each instance type that hosts are as the driver
-#                        assumes (dra-driver verify-host), and write verify-TYPE.json for each into this directory
+#   --verify             install nothing: check by a Job on one node of each instance type (where it gives no result, on
+#                        up to three) that hosts are as the driver assumes (dra-driver verify-host), and write
+#                        verify-TYPE.json for each into this directory
 #   --uninstall          remove the driver; refuses while pods use its devices, unless you pass --force
 #   --force              uninstall, or leave nodes, even if pods use devices: they stay Terminating until the driver is
 #                        back; or install beside claims with the device names of the beta of AWS's driver; or change or
@@ -114,6 +115,20 @@ bad_arguments() {
     exit 2
 }
 kube() { "${KUBE[@]}" "$@"; }
+# kube_within SECONDS ARGUMENTS: gives up after that time. macOS has no `timeout`, so kubectl has a limit of its own; a
+# wrapper or a plugin for credentials may take longer than that all the same. `timeout` runs programs, and no functions.
+kube_within() {
+    local seconds=$1 limit=()
+    shift
+    if [[ -n $(type -P timeout) && -n $(type -P "${KUBE[0]}") ]]; then limit=(timeout "$((seconds + 3))"); fi
+    ${limit[@]+"${limit[@]}"} "${KUBE[@]}" "$@" --request-timeout="${seconds}s" </dev/null
+}
+# pod_log BYTES ARGUMENTS: the first bytes of a log. It is a kubelet that gives it: anything, and perhaps without end.
+pod_log() {
+    local bytes=$1
+    shift
+    kube_within "$((timeout < 30 ? timeout : 30))" -n "$NAMESPACE" logs "$@" --limit-bytes="$bytes" | head -c "$bytes"
+}
 
 # matches NAME VALUE PATTERN HINT: the values go into YAML, so nothing but the expected characters may pass.
 matches() { [[ $2 =~ $3 ]] || bad_arguments "$1 '$2' is not valid; expected $4"; }
@@ -738,17 +753,21 @@ wait_ready() {
 }
 
 explain_failure() {
-    local pod ready
+    local pod ready count=0
     note "error: the driver is not ready everywhere after $timeout s. Its pods:"
     kube -n "$NAMESPACE" get pods -l "app=$DAEMONSET" -o wide | printable >&2 || true
     while read -r pod ready; do
         if [[ $ready == true ]]; then continue; fi
+        count=$((count + 1))
+        if [[ $count -gt 10 ]]; then continue; fi
         lines "" "== last events and log lines of $pod"
         kube -n "$NAMESPACE" get events --field-selector "involvedObject.name=$pod" --no-headers \
-            -o custom-columns=REASON:.reason,MESSAGE:.message 2>&1 | tail -n 5 | printable >&2 || true
-        kube -n "$NAMESPACE" logs "$pod" --tail=15 | printable >&2 || true
+            -o custom-columns=REASON:.reason,MESSAGE:.message 2>&1 | tail -n 5 | head -c 16384 |
+            printable >&2 || true
+        pod_log 16384 "$pod" --tail=15 2>&1 | printable >&2 || true
     done < <(kube -n "$NAMESPACE" get pods -l "app=$DAEMONSET" --no-headers \
         -o 'custom-columns=NAME:.metadata.name,READY:.status.containerStatuses[0].ready')
+    if [[ $count -gt 10 ]]; then lines "" "$((count - 10)) more pods are not ready."; fi
     lines "" "What to do:" \
         "  ErrImagePull: the nodes cannot pull $image; see --image-pull-secret for a registry that asks who you are." \
         "  hostPath type check failed, plugins_registry: kubelet's root directory is not $kubelet_root; see --kubelet-root." \
@@ -903,7 +922,7 @@ uninstall() {
 # suffix_of TYPE: of the name of the Job that checks nodes of this type.
 suffix_of() { printf -- '-%s' "$(tr -c 'a-z0-9\n' - <<<"$1" | sed 's/^-*//;s/-*$//')"; }
 
-# render_verification NODE TYPE RUNTIME: writes the Job that checks a node's host. All three go into YAML: see `verify`.
+# render_verification NODE SUFFIX RUNTIME: writes the Job that checks a node's host. All go into YAML: see `verify`.
 render_verification() {
     local arguments="[--container-runtime, \"$3\"]"
     if [[ -n $emulate ]]; then component verify/emulate trn2.48xlarge "$emulate"; fi
@@ -926,38 +945,52 @@ spec:
       - {name: plugins-registry, hostPath: {path: $kubelet_root/plugins_registry}}
       - {name: device-plugins, hostPath: {path: $kubelet_root/device-plugins}}
       - {name: pod-resources, hostPath: {path: $kubelet_root/pod-resources}}"
-    kustomize verify "$(suffix_of "$2")"
+    kustomize verify "$2"
 }
 
-# verify_node NODE TYPE RUNTIME: runs that Job and prints what it says; fails if a line differs or there is no result.
+# verify_node NODE TYPE RUNTIME NUMBER: runs that Job and prints what it says; 1 if a line differs, 2 without a result.
 verify_node() {
-    local job status='' waited=0 report="verify-$2.json"
-    job=neuron-verify$(suffix_of "$2")
+    local suffix job status='' waited=0 report="verify-$2.json"
+    suffix=$(suffix_of "$2")
+    # The Jobs of nodes before are left, to be looked at.
+    if [[ $4 -gt 1 ]]; then suffix+="-$4"; fi
+    job=neuron-verify$suffix
     lines "" "$2 (node $1):"
-    kube -n "$NAMESPACE" delete job "$job" --ignore-not-found --wait >/dev/null </dev/null || return 1
+    kube -n "$NAMESPACE" delete job "$job" --ignore-not-found --wait >/dev/null </dev/null || return 2
     begin
-    render_verification "$@" >"$scratch/job.yaml"
-    kube apply -f - >/dev/null <"$scratch/job.yaml" || return 1
+    render_verification "$1" "$suffix" "$3" >"$scratch/job.yaml"
+    kube apply -f - >/dev/null <"$scratch/job.yaml" || return 2
     while [[ ! $status =~ (Complete|Failed)=True ]]; do
         if [[ $waited -ge $timeout ]]; then
             warn "no result after $timeout seconds; see: ${KUBE[*]} -n $NAMESPACE describe pods -l job-name=$job"
-            return 1
+            return 2
         fi
         sleep 1
         waited=$((waited + 1))
         status=$(kube -n "$NAMESPACE" get job "$job" \
-            -o 'jsonpath={range .status.conditions[*]}{.type}={.status} {end}' </dev/null) || return 1
+            -o 'jsonpath={range .status.conditions[*]}{.type}={.status} {end}' </dev/null) || return 2
     done
     # Its kubelet says what these are, and how long they are.
-    container_log "$job" lines | printable || status=lost
-    container_log "$job" report >"$report" || status=lost
-    kube -n "$NAMESPACE" delete job "$job" --wait=false >/dev/null </dev/null || status=lost
+    container_log "$job" lines 262144 "$scratch/lines" || status=lost
+    printable <"$scratch/lines"
+    if [[ $status != lost ]]; then container_log "$job" report 4194304 "$report" || status=lost; fi
+    kube -n "$NAMESPACE" delete job "$job" --wait=false >/dev/null </dev/null || status+=' and not deleted'
+    if [[ $status == lost* ]]; then
+        warn "the logs of its Job could not be read to their end: they are missing, too slow or too long"
+        return 2
+    fi
     note "report: $report"
-    [[ $status == *Complete=True* ]]
+    [[ $status == *Complete=True* && $status != *' and not deleted' ]]
 }
 
-# container_log JOB CONTAINER: at most what verify-host writes; fails where there is more.
-container_log() { kube -n "$NAMESPACE" logs "job/$1" -c "$2" --tail=-1 </dev/null | head -c 4194304; }
+# container_log JOB CONTAINER BYTES FILE: fails where the log does not end before so many bytes, or in time.
+container_log() {
+    local status=0
+    pod_log "$3" "job/$1" -c "$2" --tail=-1 >"$4" 2>"$scratch/said" || status=1
+    printable <"$scratch/said" >&2
+    if [[ $(wc -c <"$4") -ge $3 ]]; then status=1; fi
+    return "$status"
+}
 
 verify_columns='NAME:.metadata.name,TYPE:.metadata.labels.node\.kubernetes\.io/instance-type'
 
@@ -973,13 +1006,31 @@ runtime_of() {
     printf '%s' "$runtime"
 }
 
+# verify_type TYPE NODES: goes from node to node until one gives a result, with three Jobs at most: a node whose kubelet
+# hangs or lies does not stand for the others. Those without a result are added to `silent`. The status is that of
+# verify_node.
+verify_type() {
+    local name runtime status number=0
+    while read -r name; do
+        status=2
+        if runtime=$(runtime_of "$name"); then
+            number=$((number + 1)) status=0
+            verify_node "$name" "$1" "$runtime" "$number" || status=$?
+        fi
+        if [[ $status != 2 ]]; then return "$status"; fi
+        silent+=", $name ($1)"
+        if [[ $number == 3 ]]; then break; fi
+    done <<<"$2"
+    return 2
+}
+
 # Checks one node of each instance type that has Neuron chips; with --node-selector or --emulate, of each type at all.
 verify() {
-    local name type runtime found made='' seen=' ' failed='' selector=()
+    local type found names status made='' seen='' silent='' lacking='' failed='' selector=()
     complete
     if [[ -n $dry_run ]]; then
         begin
-        render_verification NODE_NAME instance-type RUNTIME
+        render_verification NODE_NAME -instance-type RUNTIME
         return
     fi
     show_context
@@ -992,22 +1043,25 @@ verify() {
         kube create namespace "$NAMESPACE" >/dev/null
     fi
     kube label --overwrite namespace "$NAMESPACE" pod-security.kubernetes.io/enforce=privileged >/dev/null
-    while read -r name type; do
-        type=${type//[<>]/}
-        if [[ ! $name =~ ^$PART$ || ! $type =~ ^$WORD$ || $seen == *" $type "* ]]; then continue; fi
+    found=$(tr -d '<>' <<<"$found")
+    while read -r type; do
+        if [[ ! $type =~ ^$WORD$ ]]; then continue; fi
         if [[ -z $node_selector && -z $emulate ]] && [[ ,$(instance_types), != *",$type,"* ]]; then continue; fi
-        runtime=$(runtime_of "$name") || {
-            failed=1
-            continue
-        }
-        seen+="$type "
-        verify_node "$name" "$type" "$runtime" || failed=1
-    done <<<"$found"
+        names=$(awk -v type="$type" '$2 "" == type {print $1}' <<<"$found" | grep -Ex "$PART") || continue
+        seen=1 status=0
+        verify_type "$type" "$names" || status=$?
+        if [[ $status == 2 ]]; then lacking+=", $type"; fi
+        if [[ $status != 0 ]]; then failed=1; fi
+    done < <(awk '!seen[$2]++ {print $2}' <<<"$found")
     if [[ -n $made ]]; then kube delete namespace "$NAMESPACE" --wait=false >/dev/null; fi
-    if [[ $seen == ' ' && -z $failed ]]; then
+    if [[ -z $seen ]]; then
         die "no node has the label of an instance type with Neuron chips; name the nodes with --node-selector"
     fi
-    if [[ -n $failed ]]; then die "some lines differ, or have no result; please send the reports in (docs/reference/hardware.md)"; fi
+    if [[ -n $silent ]]; then warn "no result from ${silent#, }"; fi
+    if [[ -n $lacking ]]; then warn "so nothing is known of ${lacking#, }"; fi
+    if [[ -n $failed || -n $silent ]]; then
+        die "some lines differ, or have no result; please send the reports in (docs/reference/hardware.md)"
+    fi
 }
 
 main() {

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import subprocess
 import sys
 from ast import literal_eval
@@ -142,6 +143,11 @@ class Cluster:
         asking = f'exec {KUBECTL} --server={api.url} --cache-dir={self.directory}/cache "$@"'
         script = self.command.read_text()
         self.command.write_text(script.replace("esac", f'esac\ncase " $* " in {patterns}) {asking} ;; esac', 1))
+
+    def misbehave(self, text: str, command: str) -> None:
+        """Have a command of the shell answer calls with this text, such as one that does not end."""
+        script = self.command.read_text()
+        self.command.write_text(script.replace("esac", f'esac\ncase " $* " in *"{text}"*) {command} ;; esac', 1))
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the installer against this cluster."""
@@ -389,6 +395,17 @@ HOSTILE = [
 """What a node can write wherever the API server takes any text."""
 
 
+with_timeout = pytest.mark.skipif(
+    not shutil.which("timeout"), reason="without `timeout`, only kubectl keeps to a limit"
+)
+ENDLESS = [
+    pytest.param("exec yes", id="many bytes"),
+    pytest.param("while sleep 0.2; do printf x; done", id="few bytes", marks=with_timeout),
+    pytest.param("sleep 100", id="none", marks=with_timeout),
+]
+"""Logs that kubelets can give for ever."""
+
+
 def drives_a_terminal(text: str) -> list[str]:
     """The characters in it that are not for print, but for the ends of lines."""
     return [character for character in text if character != "\n" and not character.isprintable()]
@@ -443,6 +460,35 @@ def test_what_pods_and_kubelets_write_is_shown_without_what_drives_a_terminal(cl
     assert "last events and log lines of pod-a" in result.stderr
     assert result.stderr.count("owned") == 3
     assert not drives_a_terminal(result.stderr)
+
+
+@pytest.mark.parametrize("command", ENDLESS)
+def test_a_log_without_an_end_keeps_nobody_from_the_rest(cluster: Cluster, command: str) -> None:
+    cluster.reply("rollout status daemonset", "", "timed out\n", 1)
+    named = "get pods -l app=neuron-dra-driver-kubelet-plugin --no-headers"
+    cluster.rules = {named: [("pod-a false\npod-b false\n", "", 0)], **cluster.rules}
+    cluster.reply("get events", "BackOff\n")
+    cluster.reply("logs pod-b", "error: cannot reach the API server\n")
+    cluster.misbehave(" logs pod-a ", command)
+    result = cluster.run("--timeout", "1", IMAGE)
+    assert "cannot reach the API server" in result.stderr
+    assert "What to do:" in result.stderr
+    assert len(result.stderr) < 32 << 10
+    (call,) = [line for line in cluster.calls if "logs pod-b" in line]
+    assert "--limit-bytes=16384" in call
+    assert "--request-timeout=1s" in call, "kubectl keeps to a limit where there is no `timeout`"
+
+
+def test_of_many_pods_that_are_not_ready_ten_are_explained(cluster: Cluster) -> None:
+    cluster.reply("rollout status daemonset", "", "timed out\n", 1)
+    named = "get pods -l app=neuron-dra-driver-kubelet-plugin --no-headers"
+    pods = "".join(f"pod-{index} false\n" for index in range(13))
+    cluster.rules = {named: [(pods, "", 0)], **cluster.rules}
+    cluster.reply("get events", "BackOff\n")
+    cluster.reply("logs ", "error\n")
+    result = cluster.run(IMAGE)
+    assert len([line for line in cluster.calls if " logs " in line]) == 10
+    assert "3 more pods are not ready." in result.stderr
 
 
 def test_the_device_plugin_of_the_vendor_is_named(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.doubles.apiserver.server import ApiServer
 from tests.golden import golden
 from tests.manifests.support import IMAGE, NEEDS_KUBECTL, Object, documents, install, of_kind, pod_spec, rendered
-from tests.manifests.test_install_flows import Cluster, drives_a_terminal
+from tests.manifests.test_install_flows import ENDLESS, Cluster, drives_a_terminal
 
 pytestmark = NEEDS_KUBECTL
 
@@ -134,6 +134,55 @@ def test_a_job_without_a_result_is_told_with_where_to_look(cluster: Cluster) -> 
     assert "describe pods -l job-name=neuron-verify-trn2-48xlarge" in result.stderr
 
 
+def nodes_of(cluster: Cluster) -> list[str]:
+    """The nodes on which Jobs were to run, one after the other."""
+    jobs = [of_kind(documents(call["stdin"]), "Job") for call in cluster.log() if call["line"] == "apply -f -"]
+    rules = [
+        pod_spec(item)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] for item in jobs
+    ]
+    return [rule["nodeSelectorTerms"][0]["matchFields"][0]["values"][0] for rule in rules]
+
+
+MANY = "".join(f"node-{letter}   trn2.48xlarge\n" for letter in "abcd") + "node-e   inf2.48xlarge\n"
+
+
+@pytest.mark.parametrize(
+    ("silent", "tried"),
+    [(1, ["node-a", "node-b"]), (2, ["node-a", "node-b", "node-c"]), (3, ["node-a", "node-b", "node-c"])],
+)
+def test_another_node_of_the_type_is_tried_where_one_gives_no_result(
+    cluster: Cluster, tmp_path: Path, silent: int, tried: list[str]
+) -> None:
+    cluster.reply("get nodes", MANY)
+    jobs = ("neuron-verify-trn2-48xlarge", "neuron-verify-trn2-48xlarge-2", "neuron-verify-trn2-48xlarge-3")
+    cluster.rules = {**{f"get job {name} ": [("", "", 0)] for name in jobs[:silent]}, **cluster.rules}
+    result = cluster.run("--verify", "--timeout", "1", IMAGE)
+    assert nodes_of(cluster) == [*tried, "node-e"]
+    assert (tmp_path / "verify-trn2.48xlarge.json").exists() == (silent < 3)
+    assert (tmp_path / "verify-inf2.48xlarge.json").exists()
+    assert result.returncode == 1
+    golden(result.stderr)
+
+
+def test_a_line_that_differs_is_a_result_and_no_other_node_is_tried(cluster: Cluster) -> None:
+    cluster.reply("get nodes", MANY)
+    cluster.reply("get job ", "Failed=True ")
+    assert cluster.run("--verify", IMAGE).returncode == 1
+    assert nodes_of(cluster) == ["node-a", "node-e"]
+
+
+@pytest.mark.parametrize("command", ENDLESS)
+def test_a_log_without_an_end_holds_up_no_other_node(cluster: Cluster, tmp_path: Path, command: str) -> None:
+    cluster.reply("get nodes", MANY)
+    cluster.misbehave(" logs job/neuron-verify-trn2-48xlarge -c lines ", command)
+    result = cluster.run("--verify", "--timeout", "1", IMAGE)
+    assert nodes_of(cluster) == ["node-a", "node-b", "node-e"]
+    assert len(result.stdout) < 512 << 10
+    assert "warning: no result from node-a (trn2.48xlarge)\n" in result.stderr
+    assert (tmp_path / "verify-inf2.48xlarge.json").exists()
+    assert result.returncode == 1
+
+
 def test_without_neuron_nodes_nothing_is_claimed(cluster: Cluster) -> None:
     cluster.reply("get nodes", "node-c m5.large\n")
     result = cluster.run("--verify", IMAGE)
@@ -214,9 +263,10 @@ def test_all_nodes_that_say_nonsense_is_not_taken_for_no_nodes(cluster: Cluster)
 
 
 def test_what_a_kubelet_gives_as_a_log_is_bounded_and_drives_no_terminal(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.reply("-c lines", "\x1b]0;owned\x07 45 ok, 0 differs\n")
+    cluster.reply("-c lines", "\x1b]0;owned\x07 45 ok, 0 differs\n", "\x1b]0;owned\x07 kubelet says\n")
     cluster.reply("-c report", "x" * (5 << 20))
     result = cluster.run("--verify", IMAGE)
+    assert "kubelet says" in result.stderr
     assert result.returncode == 1, "too long a report is none"
     assert not drives_a_terminal(result.stdout + result.stderr)
     assert (tmp_path / "verify-trn2.48xlarge.json").stat().st_size <= 4 << 20
