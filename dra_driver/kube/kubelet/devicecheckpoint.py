@@ -73,8 +73,12 @@ class _Entry(msgspec.Struct, rename="pascal"):
     alloc_resp: str | None = None
 
 
+class _ResourceOnly(msgspec.Struct, rename="pascal"):
+    resource_name: str
+
+
 class _Data(msgspec.Struct, rename="pascal"):
-    pod_device_entries: tuple[_Entry, ...] | None = None
+    pod_device_entries: list[msgspec.Raw] | None = None
 
 
 class _File(msgspec.Struct, rename="pascal"):
@@ -92,11 +96,17 @@ def allocated(directory: Path, resources: Iterable[str]) -> tuple[AllocatedConta
         data = read_file(directory / FILE, MAX_BYTES)
         if data is None:
             return None
+        # Entries of other resources, of which one may have thousands of ids, are passed over without being decoded.
         file = msgspec.json.decode(data, type=_File)
+        wanted = frozenset(resources)
+        entries = [
+            msgspec.json.decode(raw, type=_Entry)
+            for raw in file.data.pod_device_entries or ()
+            if msgspec.json.decode(raw, type=_ResourceOnly).resource_name in wanted
+        ]
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         log.debug("kubelet's checkpoint of devices cannot be read: %s", error)
         return None
-    wanted = frozenset(resources)
     return tuple(
         AllocatedContainer(
             entry.pod_uid,
@@ -105,6 +115,5 @@ def allocated(directory: Path, resources: Iterable[str]) -> tuple[AllocatedConta
             frozenset(text for ids in entry.device_ids.values() for text in ids or ()),
             entry.alloc_resp or "",
         )
-        for entry in file.data.pod_device_entries or ()
-        if entry.resource_name in wanted
+        for entry in entries
     )

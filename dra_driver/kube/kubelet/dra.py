@@ -156,26 +156,46 @@ class KeyedLock:
 
 
 class NamespaceTurns:
-    """So many turns at a time for each namespace."""
+    """So many turns at a time for each namespace.
 
-    def __init__(self, most: int) -> None:
+    Args:
+        most: turns.
+        seconds: that somebody waits for one, counted from when one of the namespace began or ended last. So where all
+            of them take long, only the first that come wait, and not each of hundreds, whose places others could have.
+    """
+
+    def __init__(self, most: int, seconds: float) -> None:
         self.most = most
+        self._seconds = seconds
         self._changed = runtime.condition()
         self._running: Counter[str] = Counter()
+        self._moved: dict[str, float] = {}
+        """When a turn of a namespace that has some began or ended last."""
 
     @contextmanager
-    def turn(self, namespace: str, timeout: float) -> Iterator[bool]:
-        """Have a turn during the body, or none after ``timeout`` seconds: gives whether there is one."""
+    def turn(self, namespace: str, deadline: float) -> Iterator[bool]:
+        """Have a turn during the body, or none if there is none in time: gives whether there is one."""
         with self._changed:
-            has_turn = self._changed.wait_for(lambda: self._running[namespace] < self.most, max(timeout, 0.0))
-            self._running[namespace] += has_turn
+            while not (has_turn := self._running[namespace] < self.most):
+                left = min(deadline, self._moved[namespace] + self._seconds) - runtime.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            if has_turn:
+                self._move(namespace, 1)
         try:
             yield has_turn
         finally:
-            with self._changed:
-                self._running[namespace] -= has_turn
-                self._running += Counter()  # without those that have none
-                self._changed.notify_all()
+            if has_turn:
+                with self._changed:
+                    self._move(namespace, -1)
+                    self._changed.notify_all()
+
+    def _move(self, namespace: str, turns: int) -> None:
+        self._running[namespace] += turns
+        self._moved[namespace] = runtime.monotonic()
+        if not self._running[namespace]:
+            del self._running[namespace], self._moved[namespace]
 
 
 log = logging.getLogger(__name__)
@@ -184,7 +204,7 @@ PREPARE_TURNS, UNPREPARE_TURNS = 8, 4
 """Claims of one namespace at a time: three quarters of the calls that are answered at once. Pods have to end also where
 preparations of others of their namespace take long."""
 TURN_SECONDS = 1.0
-"""For a turn: who waits for it has a place that others could have."""
+"""For a turn: see ``NamespaceTurns``."""
 CALL_SECONDS = 45.0
 """kubelet gives up on a call after this time, and asks again later."""
 
@@ -240,7 +260,10 @@ class DRAService:
         self._plugin = plugin
         self._on_exit = on_exit
         self._locks = KeyedLock()
-        self._turns = {"prepare": NamespaceTurns(PREPARE_TURNS), "unprepare": NamespaceTurns(UNPREPARE_TURNS)}
+        self._turns = {
+            "prepare": NamespaceTurns(PREPARE_TURNS, TURN_SECONDS),
+            "unprepare": NamespaceTurns(UNPREPARE_TURNS, TURN_SECONDS),
+        }
 
     def methods(self, versions: Iterable[str]) -> list[Method]:
         """The methods of the named versions (keys of VERSIONS)."""
@@ -291,7 +314,7 @@ class DRAService:
         started = runtime.monotonic()
         turns = self._turns[verb]
         # In this order: calls for one claim that wait for each other have turns, too.
-        with turns.turn(claim.namespace, min(TURN_SECONDS, deadline - started)) as has_turn:
+        with turns.turn(claim.namespace, deadline) as has_turn:
             if not has_turn:
                 return self._too_early(verb, claim, f"{turns.most} others of its namespace take long")
             with self._locks.held(claim.uid, deadline - runtime.monotonic()) as alone:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -55,10 +57,10 @@ def test_one_namespace_never_has_all_turns(verb: str, turns: int, of: Callable[[
 
 
 def test_who_waits_has_the_turn_of_the_first_that_ends() -> None:
-    turns, go, began = NamespaceTurns(2), threading.Event(), threading.Semaphore(0)
+    turns, go, began = NamespaceTurns(2, 60.0), threading.Event(), threading.Semaphore(0)
 
     def call(work: Callable[[], object]) -> bool:
-        with turns.turn("tenant", 60.0) as has_turn:
+        with turns.turn("tenant", math.inf) as has_turn:
             began.release()
             work()
             return has_turn
@@ -68,9 +70,23 @@ def test_who_waits_has_the_turn_of_the_first_that_ends() -> None:
             first = [calls.submit(call, lambda: go.wait(60.0)) for _ in range(2)]
             for _ in first:
                 assert began.acquire(timeout=60.0)
-            with turns.turn("tenant", 0.0) as has_turn:
+            with turns.turn("tenant", -math.inf) as has_turn:
                 assert not has_turn
             waiting = calls.submit(call, lambda: None)
         finally:
             go.set()
         assert all(answer.result() for answer in (*first, waiting))
+
+
+def test_where_all_turns_take_long_only_the_first_that_come_wait() -> None:
+    turns, began = NamespaceTurns(1, 1.0), time.monotonic()
+    with turns.turn("tenant", math.inf) as first:
+        assert first
+        for _ in range(300):
+            with turns.turn("tenant", math.inf) as another:
+                assert not another
+        with turns.turn("other", math.inf) as others:
+            assert others
+    assert time.monotonic() - began < 100, "not a second for each"
+    with turns.turn("tenant", math.inf) as later:
+        assert later
