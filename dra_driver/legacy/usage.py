@@ -20,9 +20,12 @@ from dra_driver.legacy.placement import union
 from dra_driver.legacy.resource_requests import PodRequest, at_once
 from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, NeuronResource, NodeHardware, bits, free_candidates
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import shorten
 
 _DOUBTFUL: Final = 32
 """Pods of a node whose devices are not known; with more of them, all its devices may be in use."""
+_SHOWN: Final = 100
+"""Characters of a pod, and of what is doubtful about it, in the reason of a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,9 @@ def usage(hardware: NodeHardware, holdings: Iterable[Holding], unusable: str | N
             taken |= mask
             continue
         doubtful += 1
-        trouble = trouble or f"Devices that it may have are reserved for pod {item.pod}: {text}"
+        # In short: the extender keeps it for each node and for each kind of pod that it was asked for.
+        whose, why = shorten(item.pod, _SHOWN), shorten(text, _SHOWN)
+        trouble = trouble or f"Devices that it may have are reserved for pod {whose}: {why}"
         if not item.requests or doubtful > _DOUBTFUL:
             return NodeUsage(_everything(hardware), trouble)
         possible |= mask

@@ -89,20 +89,20 @@ def remove_file(path: Path) -> bool:
     return True
 
 
-def read_file(path: Path, most: int = MAX_FILE_BYTES) -> bytes | None:
+def read_file(path: Path) -> bytes | None:
     """Content of a regular file, None if it does not exist.
 
     Raises:
-        OSError: unreadable, a symbolic link, not a regular file, or larger than ``most`` bytes.
+        OSError: unreadable, a symbolic link, not a regular file, or larger than ``MAX_FILE_BYTES``.
     """
     try:
         descriptor = open_regular(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - opened above without following links
-        data = file.read(most + 1)
-    if data is None or len(data) > most:
-        raise OSError(f"{path} is larger than {most} bytes, so it is not one of ours")
+        data = file.read(MAX_FILE_BYTES + 1)
+    if data is None or len(data) > MAX_FILE_BYTES:
+        raise OSError(f"{path} is larger than {MAX_FILE_BYTES} bytes, so it is not one of ours")
     return data
 
 

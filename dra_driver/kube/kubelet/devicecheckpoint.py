@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +23,13 @@ from google.protobuf.message import DecodeError
 
 from dra_driver.kube.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from dra_driver.kube.kubelet.deviceplugin import ContainerDevices, PluginDeviceNode
-from dra_driver.util.files import read_file
+from dra_driver.util.errors import DriverError
+from dra_driver.util.files import open_regular
 
 FILE: Final = "kubelet_internal_checkpoint"
 """Beside the sockets of device plugins."""
-MAX_BYTES: Final = 16 << 20
-"""Some 300 a container."""
+MAX_BYTES: Final = 32 << 20
+"""Some 300 a container, and 6 for each device. kubelet itself writes all of it at each allocation."""
 
 log = logging.getLogger(__name__)
 
@@ -85,35 +87,60 @@ class _File(msgspec.Struct, rename="pascal"):
     data: _Data
 
 
-def allocated(directory: Path, resources: Iterable[str]) -> tuple[AllocatedContainer, ...] | None:
-    """The containers that have something of some resources; None if the file is missing or cannot be read.
+class DeviceCheckpoint:
+    """The file of one kubelet, read again when it has changed.
 
     Args:
         directory: of kubelet's device plugins.
-        resources: by name.
+        resources: whose containers are of interest, by name.
     """
-    try:
-        data = read_file(directory / FILE, MAX_BYTES)
-        if data is None:
-            return None
-        # Entries of other resources, of which one may have thousands of ids, are passed over without being decoded.
-        file = msgspec.json.decode(data, type=_File)
-        wanted = frozenset(resources)
-        entries = [
-            msgspec.json.decode(raw, type=_Entry)
-            for raw in file.data.pod_device_entries or ()
-            if msgspec.json.decode(raw, type=_ResourceOnly).resource_name in wanted
-        ]
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        log.debug("kubelet's checkpoint of devices cannot be read: %s", error)
-        return None
-    return tuple(
-        AllocatedContainer(
-            entry.pod_uid,
-            entry.container_name,
-            entry.resource_name,
-            frozenset(text for ids in entry.device_ids.values() for text in ids or ()),
-            entry.alloc_resp or "",
-        )
-        for entry in entries
-    )
+
+    def __init__(self, directory: Path, resources: Iterable[str]) -> None:
+        self._path = directory / FILE
+        self._resources = frozenset(resources)
+        self._read: tuple[int, int, int] | None = None
+        """Which file that was: inode, time of change and size."""
+        self._containers: tuple[AllocatedContainer, ...] = ()
+        self._odd = False
+
+    def containers(self) -> tuple[AllocatedContainer, ...]:
+        """Those that have something of the resources; () if there is no file, or none that can be understood.
+
+        Raises:
+            DriverError: it is too long, so that it is not known what containers have. The entries are those of all
+                device plugins, so tenants have a say in that.
+        """
+        try:
+            with open(open_regular(self._path, os.O_RDONLY), "rb", buffering=0) as file:  # noqa: PTH123 - without following links
+                status = os.fstat(file.fileno())
+                version = (status.st_ino, status.st_mtime_ns, status.st_size)
+                if version == self._read:
+                    return self._containers
+                if status.st_size > MAX_BYTES:
+                    raise DriverError(
+                        f"{self._path} has {status.st_size:,} bytes, more than the {MAX_BYTES:,} that are read",
+                        consequence="it is not known which devices containers have, so none are given",
+                        remedy="end pods with thousands of containers or devices, of any device plugin",
+                    )
+                found = self._entries(file.read(status.st_size))  # kubelet replaces the file as a whole
+        except FileNotFoundError:
+            return ()
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            if not self._odd:
+                log.warning("kubelet's checkpoint of devices cannot be used: %s: %s", self._path, error)
+            self._odd = True
+            return ()
+        self._read, self._containers, self._odd = version, found, False
+        return found
+
+    def _entries(self, data: bytes) -> tuple[AllocatedContainer, ...]:
+        # Those of other resources, of which a container may have thousands, are passed over without being decoded.
+        raw = msgspec.json.decode(data, type=_File).data.pod_device_entries or ()
+        ours = (one for one in raw if msgspec.json.decode(one, type=_ResourceOnly).resource_name in self._resources)
+        return tuple(map(_container, ours))
+
+
+def _container(raw: msgspec.Raw) -> AllocatedContainer:
+    entry = msgspec.json.decode(raw, type=_Entry)
+    ids = frozenset(text for ids in entry.device_ids.values() for text in ids or ())
+    return AllocatedContainer(entry.pod_uid, entry.container_name, entry.resource_name, ids, entry.alloc_resp or "")

@@ -23,7 +23,7 @@ from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection, ResourceApi, WatchEvent
 from dra_driver.kube.api.watch import Informer, Reflector
 from dra_driver.kube.cdi import SpecDirectory
-from dra_driver.kube.kubelet.devicecheckpoint import AllocatedContainer, allocated
+from dra_driver.kube.kubelet.devicecheckpoint import AllocatedContainer, DeviceCheckpoint
 from dra_driver.kube.kubelet.deviceplugin import DIRECTORY, DevicePlugin
 from dra_driver.kube.kubelet.health import HealthServer
 from dra_driver.kube.kubelet.podresources import PodDevices
@@ -112,6 +112,9 @@ class NodeSources:
         self._settings = settings
         self._offered = offered
         self._registrations = registrations
+        self._checkpoint = DeviceCheckpoint(
+            settings.kubelet_directory / DIRECTORY, (resource.value for resource in NeuronResource)
+        )
         query = (("fieldSelector", f"spec.nodeName={settings.node_name}"),)
         self._pods = Collection(transport, PODS, query, REQUEST_SECONDS)
         self._nodes = Collection(transport, NODES, (), REQUEST_SECONDS)
@@ -186,9 +189,8 @@ class NodeSources:
         return node_pods(self._settings.kubelet_directory)
 
     def remembered(self) -> Sequence[AllocatedContainer]:
-        """What kubelet remembers of the containers that have something of ours; () where it cannot be read."""
-        directory = self._settings.kubelet_directory / DIRECTORY
-        return allocated(directory, (resource.value for resource in NeuronResource)) or ()
+        """What kubelet remembers of containers that have something of ours. Raises DriverError if it is too long."""
+        return self._checkpoint.containers()
 
     def registrations(self) -> int:
         """How often kubelet has accepted the plugin."""
@@ -219,6 +221,8 @@ THREAD_GRACE: Final = 1.0
 LAST_WORD_GRACE: Final = 2.0
 """Seconds for the last write to the Node, when all that kubelet waits for is done."""
 FORBIDDEN: Final = 403
+FORBIDDEN_SECONDS: Final = 600.0
+"""For so long after the DRA driver was looked for, a refusal to tell of it ends nothing."""
 COMPONENT: Final = "neuron-device-plugin"
 """Source of the Events."""
 
@@ -354,6 +358,8 @@ class DevicePluginAgent:
         found = [self.fatal, *self._sources.problems(), *(plugin.problem() for plugin in self._plugins.values())]
         if self._guarded_at is None:
             found.append(f"it is not known whether the DRA driver uses this node: {self._guard_error}")
+        if self._allocator.memory_trouble:
+            found.append(self._allocator.memory_trouble)
         if self._allocator.kubelet_trouble:
             found.append(f"kubelet does not list its pods: {self._allocator.kubelet_trouble}")
         found += [worker.problem() for worker in self._workers]
@@ -501,7 +507,9 @@ class DevicePluginAgent:
         try:
             check_slices(self._sources.api, self._settings.node_name)
         except ApiError as error:
-            if error.status == FORBIDDEN:
+            # An API server that has just started refuses for a moment what it will allow.
+            known = self._guarded_at is not None and time.monotonic() - self._guarded_at < FORBIDDEN_SECONDS
+            if error.status == FORBIDDEN and not known:
                 raise Excluded(
                     f"it is not known whether the DRA driver publishes the same chips: {error.message or error}",
                     consequence="the device plugin must not run beside it, so it exits",

@@ -9,6 +9,7 @@ import time
 import grpc
 import pytest
 
+from dra_driver.kube.kubelet.devicecheckpoint import FILE, MAX_BYTES
 from dra_driver.legacy.annotations import ALLOCATED, IDS, RESOURCE_TYPE, UNUSABLE, ContainerShare, write
 from dra_driver.legacy.device_plugin import agent as device_plugin
 from dra_driver.legacy.device_plugin import allocator
@@ -335,6 +336,21 @@ def test_what_an_init_container_has_stays_its_own_while_the_watch_is_away(
         node.wait_for_news(agent, "first")
         with pytest.raises(KubeletError, match="default/first has some of them"):
             admit(node, node.chosen("core", CORE, (0,)))
+
+
+def test_no_device_is_given_while_what_kubelet_remembers_is_too_long_to_be_read(make: MakeNode) -> None:
+    node = make()
+    with node.plugin():
+        admit(node, node.chosen("first", NEURON, (0,)))
+    path = node.manager.directory / FILE
+    text = path.read_bytes()
+    path.write_bytes(text + b" " * MAX_BYTES)
+    with node.plugin() as agent:
+        eventually(lambda: any("more than" in problem for problem in agent.readiness()), what="the reason")
+        with pytest.raises(KubeletError, match="it is not known which devices containers have"):
+            admit(node, node.chosen("second", NEURON, (1,)))
+        path.write_bytes(text)
+        assert chips(admit(node, node.chosen("third", NEURON, (1,)))) == [1]
 
 
 def test_pods_that_were_taken_for_each_other_keep_what_they_have(make: MakeNode) -> None:

@@ -31,7 +31,7 @@ from dra_driver.operations.recovery.nodes import (
 from dra_driver.util.errors import DriverError
 from tests.builders.recovery import LONG_AGO, conditions
 from tests.doubles.apiserver.core_objects import merged
-from tests.golden import golden_error
+from tests.golden import golden, golden_error
 
 NOW = LONG_AGO + 1000
 STALLED = "NeuronHasError_HEARTBEAT_STALLED"
@@ -118,7 +118,8 @@ def test_who_else_repairs_the_node_is_seen() -> None:
     assert seen(spec={"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}).others
     many = [{"key": str(number), "effect": "NoSchedule"} for number in range(MAX_NODE_TAINTS + 1)]
     assert not seen(spec={"taints": many[1:]}).others
-    assert seen(spec={"taints": many}).others, "who writes one of its taints writes all of them, and has not all"
+    # Who writes one of its taints writes all of them, and does not have them all.
+    golden(seen(spec={"taints": many}).others)
     assert seen(deletionTimestamp="2026-01-01T00:00:00Z").deleting
 
 
