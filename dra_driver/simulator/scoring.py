@@ -18,13 +18,13 @@ from typing import Final
 
 from dra_driver.kube.matching import OPERATORS, tolerates
 from dra_driver.kube.node_affinity import selects
+from dra_driver.kube.objects import limits
 from dra_driver.kube.objects.core import LabelSelector, Node, NodeSelector, TopologySpreadConstraint
 from dra_driver.kube.objects.resource import AllocationResult, ResourceClaim
 from dra_driver.kube.quantity import UNIT, nanos
 from dra_driver.simulator.allocator import Allocation
 from dra_driver.simulator.manifests import PodWithClaims
 from dra_driver.simulator.manifests.model import SCORED, of_pod
-from dra_driver.simulator.manifests.validation import MAX_SUBREQUESTS
 
 MAX_SCORE: Final = 100
 """The maximum score of a node, before weighting."""
@@ -257,7 +257,7 @@ def _alternative_score(claims: Sequence[ResourceClaim], found: Allocation) -> in
 def _of_claim(claim: ResourceClaim, result: AllocationResult) -> int:
     taken = {device.request for device in result.devices.results}
     return sum(
-        MAX_SUBREQUESTS - place
+        limits.MAX_SUBREQUESTS - place
         for request in claim.spec.devices.requests
         for place, option in enumerate(request.first_available)
         if f"{request.name}/{option.name}" in taken

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
+from dra_driver.kube.objects import limits
 from dra_driver.kube.objects.resource import DeviceAttribute, DeviceCapacity
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory, ServerSet
 from dra_driver.neuron.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
@@ -25,10 +26,6 @@ from dra_driver.version import VERSION
 
 Value = int | str | None
 
-MAX_TEXT_BYTES: Final = 64
-"""Bytes of an attribute's text (Kubernetes limit)."""
-MAX_ATTRIBUTES: Final = 32
-"""Attributes and capacities of one device (Kubernetes limit)."""
 ELECTING: Final = "electing"
 """Stands for the modes while the kernel drivers elect: an attribute that comes and goes would fail claims."""
 
@@ -451,7 +448,7 @@ def described(
     """Attributes and capacities of devices of one resource type: all have the same ones, what each of them has."""
     rows = [row for row in ATTRIBUTES if subjects[0].resource in row.of]
     columns = [(row, [_legal(row, row.value(subject)) for subject in subjects]) for row in rows]
-    known = [(row, values) for row, values in columns if None not in values][:MAX_ATTRIBUTES]
+    known = [(row, values) for row, values in columns if None not in values][: limits.MAX_ATTRIBUTES]
     return [
         (
             {row.name: _attribute(row, values[place]) for row, values in known if row.kind != "capacity"},
@@ -469,7 +466,9 @@ def _attribute(row: Attribute, value: Value) -> DeviceAttribute:
 
 def _legal(row: Attribute, value: Value) -> Value:
     """The value, or None for a text that the API server would refuse together with the whole slice."""
-    if not isinstance(value, str) or (value and value.isprintable() and len(value.encode()) <= MAX_TEXT_BYTES):
+    if not isinstance(value, str) or (
+        value and value.isprintable() and len(value.encode()) <= limits.MAX_ATTRIBUTE_BYTES
+    ):
         return value
     if value:
         _report(row.name, value[:80])
@@ -479,7 +478,9 @@ def _legal(row: Attribute, value: Value) -> Value:
 @lru_cache(maxsize=64)
 def _report(name: str, value: str) -> None:
     """Log once, not at each reading of the host."""
-    log.warning("attribute %s is left out: %r is longer than %d bytes or not printable", name, value, MAX_TEXT_BYTES)
+    log.warning(
+        "attribute %s is left out: %r is longer than %d bytes or not printable", name, value, limits.MAX_ATTRIBUTE_BYTES
+    )
 
 
 def _item(row: Attribute) -> list[str]:

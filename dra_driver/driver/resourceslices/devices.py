@@ -21,7 +21,8 @@ from types import MappingProxyType
 from typing import Final
 
 from dra_driver.driver.resourceslices.attributes import AttributeSource, described
-from dra_driver.driver.resourceslices.pool import MAX_COUNTERS, consuming, counter_set
+from dra_driver.driver.resourceslices.pool import consuming, counter_set
+from dra_driver.kube.objects import limits
 from dra_driver.kube.objects.meta import timestamp
 from dra_driver.kube.objects.resource import CounterSet, Device, DeviceTaint
 from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth, in_order
@@ -70,13 +71,13 @@ def node_problem(inventory: NodeInventory) -> str:
         return f"the instance type {inventory.instance_type} has no {_chips(surplus)}"
     if lost := expected - usable:
         return f"{_chips(lost)} cannot be given to a container"
-    if len(expected) > MAX_COUNTERS:
-        return f"{len(expected)} chips are more than the {MAX_COUNTERS} of a whole node"
+    if len(expected) > limits.MAX_COUNTERS:
+        return f"{len(expected)} chips are more than the {limits.MAX_COUNTERS} of a whole node"
     return ""
 
 
 def _chips(indexes: set[int]) -> str:
-    return ", ".join(f"neuron{index}" for index in sorted(indexes)[:MAX_COUNTERS])
+    return ", ".join(f"neuron{index}" for index in sorted(indexes)[: limits.MAX_COUNTERS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +234,7 @@ def offer(
         return tuple(taints)
 
     counted = overlap(host.ideal(partitions))
-    wanted = host.partitioned(partitions, usable=not problem, limit=MAX_COUNTERS if counted else None)
+    wanted = host.partitioned(partitions, usable=not problem, limit=limits.MAX_COUNTERS if counted else None)
     retired = host.others(kept, wanted)
     fallback: list[Partition] = []
     retired_there: list[Partition] = []

@@ -17,6 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from dra_driver.kube.api.codec import ServerVersion
+from dra_driver.kube.objects import limits
 from dra_driver.kube.objects.meta import ObjectMeta, OwnerReference
 from dra_driver.kube.objects.resource import (
     Counter,
@@ -33,8 +34,6 @@ from dra_driver.util.errors import DriverError
 SharedCounters = Literal["auto", "force"]
 
 COUNTER_SET: Final = "chips"
-MAX_COUNTERS: Final = 32
-"""Counters of one counter set (Kubernetes limit)."""
 MIN_RELEASE: Final = {"auto": (1, 37), "force": (1, 36)}
 """First release of Kubernetes that counters are used on, by setting."""
 _FIELDS: Final = ("sharedCounters", "devices[].consumesCounters")
@@ -84,8 +83,8 @@ def dropped_problem(server: ServerVersion) -> str:
     )
 
 
-DEVICES_PER_SLICE = 64
-"""Kubernetes allows 128 until the first device of the slice has a taint or counters, then 64: never plan for more."""
+DEVICES_PER_SLICE = limits.MAX_SPECIAL_DEVICES
+"""Any device may get a taint, so never plan for more."""
 MAX_PREFIX_LENGTH = 58
 """Characters of ``generateName`` that the API server keeps in front of its five random ones."""
 

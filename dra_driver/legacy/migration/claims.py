@@ -11,20 +11,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dra_driver.driver.resourceslices.attributes import RUN_SIZES
+from dra_driver.kube.objects import limits
 from dra_driver.neuron.emulation.efa import EFA_CLASS
 from dra_driver.neuron.names import API_VERSIONS, DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
 from dra_driver.neuron.topology.fabric import GROUP_SIZES, SEGMENT_SIZES, Chain, IndexSet, Ring, Torus2D
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES, InstanceType
 from dra_driver.neuron.topology.partitions import group_sizes
-from dra_driver.simulator.manifests.validation import MAX_SUBREQUESTS
 
 REQUEST: Final = "neurons"
 EFA_REQUEST: Final = "efa"
 _EFA_DRIVER: Final = (
     f"EFA devices of claims ({EFA_CLASS}) need AWS's EFA DRA driver on the nodes, in place of EFA's device plugin"
 )
-MAX_DEVICES: Final = 32
-"""Of one claim (Kubernetes API, ``AllocationResultsMaxSize``)."""
 _SIZED_CLASSES: Final = (2, 4, 8)
 """Sizes of groups that have a class of their own; for others, the class of all groups is used with a selector."""
 _ATTRIBUTE: Final = f"device.attributes['{DRIVER_NAME}']"
@@ -236,13 +234,13 @@ def _group(count: int, row: InstanceType | None) -> _Request | None:
 def _alternatives(name: str, count: int, row: InstanceType) -> _Request:
     """Runs without an attribute: aligned ones first, since they break the fewest larger runs."""
     runs = sorted(row.fabric.usable_sets(count), key=lambda run: (run[0] % count != 0, run[0]))
-    tried = runs[:MAX_SUBREQUESTS]
+    tried = runs[: limits.MAX_SUBREQUESTS]
     entries = [{"name": f"from-{run[0]}", **_counted(DRIVER_NAME, count, selector(row), _within(run))} for run in tried]
     left_out = len(runs) - len(tried)
     difference = (
         f"of the {len(runs)} runs of {count} devices on {row.name} the claim tries those that begin at "
-        f"{', '.join(str(run[0]) for run in tried)}: Kubernetes allows {MAX_SUBREQUESTS} alternatives (with --groups "
-        "any run can be had as one device)"
+        f"{', '.join(str(run[0]) for run in tried)}: Kubernetes allows {limits.MAX_SUBREQUESTS} alternatives "
+        "(with --groups any run can be had as one device)"
     )
     return _Request(name, {"name": REQUEST, "firstAvailable": entries}, (), (difference,) * bool(left_out))
 

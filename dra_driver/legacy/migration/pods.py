@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from dra_driver.kube.documents import Origin
+from dra_driver.kube.objects import limits
 from dra_driver.legacy.migration.claims import (
-    MAX_DEVICES,
     Template,
     Wanted,
     most_cores_of_any_type,
@@ -283,8 +283,8 @@ def _template(pod: _Pod, claim: Wanted, place: Place) -> Template:
     if made is None:
         what = f"which {claim.chips} devices are connected depends on the instance type"
         raise pod.origin.error((*pod.path, *place.path), what, remedy=_GIVE_TYPE)
-    if size_of(made.devices) > MAX_DEVICES:
-        what = f"{_told(claim)} are more than the {MAX_DEVICES} devices that a claim can hold"
+    if size_of(made.devices) > limits.MAX_RESULTS:
+        what = f"{_told(claim)} are more than the {limits.MAX_RESULTS} devices that a claim can hold"
         raise not_possible(pod.origin, (*pod.path, *place.path), what)
     for text in made.differences:
         pod.warn(place.path, text)

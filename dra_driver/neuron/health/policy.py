@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, get_arg
 import msgspec
 
 from dra_driver.kube import formats
+from dra_driver.kube.objects import limits
 from dra_driver.neuron.health.faults import (
     DEFAULT_EFFECTS,
     FAULTS,
@@ -48,8 +49,6 @@ EFFECTS: Final[tuple[Effect, ...]] = ("NoExecute", "NoSchedule", "None")
 """The strongest first."""
 BLOCKING: Final[frozenset[Effect]] = frozenset({"NoExecute", "NoSchedule"})
 """Effects that keep the scheduler from allocating the device to a request that does not tolerate the taint."""
-MAX_TAINTS: Final = 16
-"""Taints of one device (Kubernetes limit)."""
 MAX_GRACE_SECONDS: Final = 7 * 86400
 MAX_RULES: Final = 256
 MAX_BYTES: Final = 1 << 20
@@ -180,7 +179,7 @@ class HealthPolicy:
         return HealthTaint(f"{self.key_domain}/{fault.code}", fault.fault.severity, effect, since)
 
     def taints(self, chips: Iterable[ChipHealth], instance_type: str | None, uptime: float) -> tuple[HealthTaint, ...]:
-        """The taints of a device that is made of these chips, at most ``MAX_TAINTS``.
+        """The taints of a device that is made of these chips, at most ``limits.MAX_TAINTS``.
 
         One for each key and effect, with the earliest time; the strongest effect first, then the gravest fault, then in
         the order of ``FAULTS``.
@@ -193,7 +192,7 @@ class HealthPolicy:
                 known = merged.setdefault(place, taint)
                 if taint.since < known.since:
                     merged[place] = taint
-        return tuple(merged[place] for place in sorted(merged))[:MAX_TAINTS]
+        return tuple(merged[place] for place in sorted(merged))[: limits.MAX_TAINTS]
 
     def blocking(
         self, chips: Iterable[ChipHealth], instance_type: str | None, uptime: float

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from dra_driver.kube.objects import limits
 from dra_driver.simulator.cel.checker import Checked
 from dra_driver.simulator.cel.syntax import (
     Bind,
@@ -44,24 +45,22 @@ class EntrySize(NamedTuple):
     value: Size
 
 
-MAP_ENTRIES, DOMAIN_LENGTH, ID_LENGTH, VALUE_LENGTH = 32, 63, 32, 64
-
 _ATTRIBUTES = "attributes"
 _PARTS: dict[tuple[str, ...], int] = {
     (): 0,
-    ("driver",): DOMAIN_LENGTH,
+    ("driver",): limits.MAX_DOMAIN_CHARACTERS,
     ("allowMultipleAllocations",): 1,
     **{
         (field, *part): size
         for field in (_ATTRIBUTES, "capacity")
         for part, size in (
-            ((), MAP_ENTRIES),
-            (("@keys",), DOMAIN_LENGTH),
-            (("@values",), MAP_ENTRIES),
-            (("@values", "@keys"), ID_LENGTH),
+            ((), limits.MAX_ATTRIBUTES),
+            (("@keys",), limits.MAX_DOMAIN_CHARACTERS),
+            (("@values",), limits.MAX_ATTRIBUTES),
+            (("@values", "@keys"), limits.MAX_ID_CHARACTERS),
         )
     },
-    (_ATTRIBUTES, "@values", "@values"): VALUE_LENGTH,
+    (_ATTRIBUTES, "@values", "@values"): limits.MAX_ATTRIBUTE_BYTES,
     ("capacity", "@values", "@values"): 0,
 }
 """Maximum size of each part of the device, from the limits of the ResourceSlice API."""
@@ -75,7 +74,7 @@ def size_at(path: tuple[str, ...]) -> Size | None:
     if (
         len(part) == 3 and part[:2] == (_ATTRIBUTES, "@values") and not part[2].startswith("@")
     ):  # attributes, domain, name
-        return (0, VALUE_LENGTH)
+        return (0, limits.MAX_ATTRIBUTE_BYTES)
     found = _PARTS.get(part)
     return None if found is None else (0, found)
 

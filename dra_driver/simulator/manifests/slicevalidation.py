@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Final
 
 from dra_driver.kube import formats
 from dra_driver.kube.documents import Origin
+from dra_driver.kube.objects import limits
 from dra_driver.kube.objects.resource import (
     CapacityRange,
     CapacityRequestPolicy,
@@ -38,20 +38,6 @@ from dra_driver.simulator.manifests.validation import (
     twice,
     wrong,
 )
-
-MAX_DEVICES: Final = 128
-MAX_SPECIAL_DEVICES: Final = 64
-"""Maximum number of devices if one of them has a taint or consumes counters."""
-MAX_COUNTER_SETS: Final = 8
-MAX_COUNTERS: Final = 32
-MAX_COUNTER_SETS_OF_DEVICE: Final = 2
-MAX_ATTRIBUTES: Final = 32
-"""Attributes and capacities together."""
-MAX_TAINTS: Final = 16
-MAX_BINDING_CONDITIONS: Final = 4
-MAX_VALID_VALUES: Final = 10
-MAX_VALUE_LENGTH: Final = 64
-"""Bytes of a string attribute."""
 
 
 def check_slice(item: ResourceSlice, origin: Origin) -> None:
@@ -97,11 +83,11 @@ def _slice(spec: ResourceSliceSpec) -> Iterator[Problem]:
     if spec.devices and spec.shared_counters:
         yield (), "a slice must have either devices or sharedCounters, not both"
     special = any(device.taints or device.consumes_counters for device in spec.devices)
-    yield from many("devices", spec.devices, MAX_SPECIAL_DEVICES if special else MAX_DEVICES)
+    yield from many("devices", spec.devices, limits.MAX_SPECIAL_DEVICES if special else limits.MAX_DEVICES)
     yield from twice([device.name for device in spec.devices], "devices")
     per_device = bool(spec.per_device_node_selection)
     yield from each("devices", spec.devices, lambda device: _device(device, per_device=per_device))
-    yield from many("sharedCounters", spec.shared_counters, MAX_COUNTER_SETS)
+    yield from many("sharedCounters", spec.shared_counters, limits.MAX_COUNTER_SETS)
     yield from twice([group.name for group in spec.shared_counters], "sharedCounters")
     yield from each("sharedCounters", spec.shared_counters, _counter_set)
 
@@ -131,7 +117,7 @@ def _counter_set(group: CounterSet) -> Iterator[Problem]:
 def _counters(counters: dict[str, Counter]) -> Iterator[Problem]:
     if not counters:
         yield ("counters",), "must not be empty"
-    yield from many("counters", counters, MAX_COUNTERS)
+    yield from many("counters", counters, limits.MAX_COUNTERS)
     for name, counter in counters.items():
         yield from wrong(formats.label(name), "counters", name)
         yield from amount(counter.value, "counters", name)
@@ -139,16 +125,16 @@ def _counters(counters: dict[str, Counter]) -> Iterator[Problem]:
 
 def _device(device: Device, *, per_device: bool) -> Iterator[Problem]:
     yield from wrong(formats.label(device.name), "name")
-    yield from many("", (*device.attributes, *device.capacity), MAX_ATTRIBUTES)
+    yield from many("", (*device.attributes, *device.capacity), limits.MAX_ATTRIBUTES)
     for name, attribute in device.attributes.items():
         yield from wrong(formats.attribute(name), "attributes", name)
         yield from below(("attributes", name), _attribute(attribute))
     for name, capacity in device.capacity.items():
         yield from wrong(formats.attribute(name), "capacity", name)
         yield from below(("capacity", name), _capacity(capacity, shared=bool(device.allow_multiple_allocations)))
-    yield from many("taints", device.taints, MAX_TAINTS)
+    yield from many("taints", device.taints, limits.MAX_TAINTS)
     yield from each("taints", device.taints, _taint)
-    yield from many("consumesCounters", device.consumes_counters, MAX_COUNTER_SETS_OF_DEVICE)
+    yield from many("consumesCounters", device.consumes_counters, limits.MAX_COUNTER_SETS_OF_DEVICE)
     consumed = [entry.counter_set for entry in device.consumes_counters]
     yield from twice(consumed, "consumesCounters", field="counterSet")
     for place, entry in enumerate(device.consumes_counters):
@@ -166,8 +152,8 @@ def _attribute(attribute: DeviceAttribute) -> Iterator[Problem]:
     if values.count(None) != len(values) - 1:
         yield (), "exactly one of int, bool, string and version (or a list of them) is required"
     for name, text in (("string", attribute.string), ("version", attribute.version)):
-        if text is not None and len(text.encode()) > MAX_VALUE_LENGTH:
-            yield (name,), f"it is longer than {MAX_VALUE_LENGTH} bytes"
+        if text is not None and len(text.encode()) > limits.MAX_ATTRIBUTE_BYTES:
+            yield (name,), f"it is longer than {limits.MAX_ATTRIBUTE_BYTES} bytes"
     if attribute.version is not None:
         yield from wrong(formats.version(attribute.version), "version")
 
@@ -204,7 +190,7 @@ def _policy(policy: CapacityRequestPolicy, most: int) -> Iterator[Problem]:
 
 
 def _valid_values(values: Sequence[int], default: int, most: int) -> Iterator[Problem]:
-    yield from many("", values, MAX_VALID_VALUES)
+    yield from many("", values, limits.MAX_VALID_VALUES)
     if any(before >= after for before, after in pairwise(values)):
         yield (), "must be in ascending order"
     if values[-1] > most:
@@ -233,7 +219,7 @@ def _valid_range(span: CapacityRange, default: int, most: int) -> Iterator[Probl
 
 def _binding(conditions: Sequence[str], failures: Sequence[str]) -> Iterator[Problem]:
     for name, items in (("bindingConditions", conditions), ("bindingFailureConditions", failures)):
-        yield from many(name, items, MAX_BINDING_CONDITIONS)
+        yield from many(name, items, limits.MAX_BINDING_CONDITIONS)
         yield from twice(items, name, field="")
         yield from each(name, items, lambda item: wrong(formats.label_key(item)))
     if bool(conditions) != bool(failures):

@@ -12,6 +12,7 @@ import msgspec
 
 from dra_driver.kube import formats
 from dra_driver.kube.documents import Origin
+from dra_driver.kube.objects import limits
 from dra_driver.kube.objects.resource import (
     CapacityRequirements,
     DeviceClaim,
@@ -35,15 +36,9 @@ Problem = tuple[Path, str]
 Compile = Callable[[str], object]
 """Raises a DriverError for an invalid expression."""
 
-MAX_ITEMS: Final = 32
-"""Maximum number of requests, constraints, selectors and configurations, each."""
-MAX_SUBREQUESTS: Final = 8
-MAX_TOLERATIONS: Final = 16
 EFFECTS: Final = ("None", "NoSchedule", "NoExecute")
 """Effects of a device taint."""
 _OF_QUOTA: Final = "requests."
-MAX_PARAMETERS: Final = 10 << 10
-"""Maximum size in bytes of one opaque configuration."""
 
 
 def check_claim(claim: DeviceClaim, origin: Origin, path: tuple[str | int, ...], compile_: Compile) -> None:
@@ -94,7 +89,7 @@ def _claim(claim: DeviceClaim, compile_: Compile) -> Iterator[Problem]:
     yield from below(("config",), _configs(claim.config, known))
 
 
-def many(name: str, items: Collection[object], most: int = MAX_ITEMS) -> Iterator[Problem]:
+def many(name: str, items: Collection[object], most: int = limits.MAX_ITEMS) -> Iterator[Problem]:
     """A problem if there are more items than Kubernetes allows."""
     if len(items) > most:
         yield (name,) if name else (), f"{len(items)} are more than the {most} items that Kubernetes allows"
@@ -121,7 +116,7 @@ def _request(request: DeviceRequest, compile_: Compile) -> Iterator[Problem]:
         yield (), "exactly one of exactly and firstAvailable is required"
     if request.exactly is not None:
         yield from below(("exactly",), _wanted(request.exactly, compile_))
-    yield from many("firstAvailable", request.first_available, MAX_SUBREQUESTS)
+    yield from many("firstAvailable", request.first_available, limits.MAX_SUBREQUESTS)
     yield from twice([sub.name for sub in request.first_available], "firstAvailable")
     for place, sub in enumerate(request.first_available):
         yield from wrong(formats.label(sub.name), "firstAvailable", place, "name")
@@ -137,7 +132,7 @@ def _wanted(item: ExactDeviceRequest | DeviceSubRequest, compile_: Compile) -> I
     if item.allocation_mode == "All" and item.count:
         yield ("count",), "is only valid with allocationMode ExactCount"
     yield from below(("selectors",), _selectors(item.selectors, compile_))
-    yield from many("tolerations", item.tolerations, MAX_TOLERATIONS)
+    yield from many("tolerations", item.tolerations, limits.MAX_TOLERATIONS)
     yield from each("tolerations", item.tolerations, _toleration)
     yield from below(("capacity", "requests"), _capacity(item.capacity))
 
@@ -227,5 +222,5 @@ def _opaque(opaque: Any) -> Iterator[Problem]:
     yield from wrong(formats.driver(opaque.driver), "opaque", "driver")
     if not isinstance(opaque.parameters, dict):
         yield ("opaque", "parameters"), "must be an object"
-    elif len(msgspec.json.encode(opaque.parameters)) > MAX_PARAMETERS:
-        yield ("opaque", "parameters"), f"they are longer than {MAX_PARAMETERS} bytes"
+    elif len(msgspec.json.encode(opaque.parameters)) > limits.MAX_PARAMETERS_BYTES:
+        yield ("opaque", "parameters"), f"they are longer than {limits.MAX_PARAMETERS_BYTES} bytes"

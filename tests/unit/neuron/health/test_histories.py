@@ -18,6 +18,7 @@ from dra_driver.cli.health import document
 from dra_driver.cli.hostinput import HostHealth
 from dra_driver.driver.device_health import device_health
 from dra_driver.driver.resourceslices.devices import offer
+from dra_driver.kube.objects import limits
 from dra_driver.legacy.device_plugin import devices as device_plugin
 from dra_driver.legacy.rules import NeuronResource
 from dra_driver.neuron.health.assess import (
@@ -33,7 +34,7 @@ from dra_driver.neuron.health.assess import (
 from dra_driver.neuron.health.condition import condition, parse
 from dra_driver.neuron.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.neuron.health.memory import decoded, encoded
-from dra_driver.neuron.health.policy import MAX_TAINTS, HealthPolicy
+from dra_driver.neuron.health.policy import HealthPolicy
 from dra_driver.neuron.health.watch import aged, chip_samples
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.neuron.host.signals import COMPONENTS, CONNECTED, HARDWARE, HEARTBEAT, RESET
@@ -316,7 +317,7 @@ def assert_all_say_the_same(health: NodeHealth, memory: HealthMemory) -> None:
         for taint in taints
     )
     union = in_order({code: ActiveFault(code, 0) for found in faults.values() for code in found}.values())
-    assert [taint.key.split("/")[1] for taint in offered[NODE_DEVICE]] == codes(union)[:MAX_TAINTS]
+    assert [taint.key.split("/")[1] for taint in offered[NODE_DEVICE]] == codes(union)[: limits.MAX_TAINTS]
 
     # The driver itself, when it prepares a claim.
     blocking = policy.blocking(health.chips, TYPE, now)

@@ -11,8 +11,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_driver.kube.objects import limits
 from dra_driver.neuron.health.faults import DEFAULT_EFFECTS, FAULTS, SEVERITIES, ActiveFault, ChipHealth, in_order
-from dra_driver.neuron.health.policy import EFFECTS, MAX_TAINTS, HealthPolicy, HealthTaint, Rule
+from dra_driver.neuron.health.policy import EFFECTS, HealthPolicy, HealthTaint, Rule
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import UsageError
 from tests.golden import golden_error
@@ -135,19 +136,19 @@ def test_taints_are_bounded_ordered_and_change_only_when_said(
 ) -> None:
     table = HealthPolicy(rules=rules)
     found = table.taints(chips, None, now)
-    assert len(found) <= MAX_TAINTS
+    assert len(found) <= limits.MAX_TAINTS
     assert len({(taint.key, taint.effect) for taint in found}) == len(found)
     assert [taint.effect for taint in found] == sorted((taint.effect for taint in found), key=EFFECTS.index)
     assert found == table.taints(list(reversed(chips)), None, now)
     present = {f"{table.key_domain}/{fault.code}": fault.fault.severity for chip in chips for fault in chip.faults}
     assert all(present[taint.key] == taint.value for taint in found)
-    assert {taint.key for taint in found} == set(present) or len(found) == MAX_TAINTS
+    assert {taint.key for taint in found} == set(present) or len(found) == limits.MAX_TAINTS
     end = table.next_change(chips, None, now)
     assert end is None or end > now
     quiet = 10_000 if end is None else end - 0.5
     if quiet > now:
         assert table.taints(chips, None, quiet) == found
-    if end is not None and len(found) < MAX_TAINTS // 2:
+    if end is not None and len(found) < limits.MAX_TAINTS // 2:
         assert table.taints(chips, None, end) != found
 
 
