@@ -12,18 +12,20 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from dra_driver.ultraserver.rendezvous import leader as leader_side
+from dra_driver.ultraserver.rendezvous import names as names_side
 from dra_driver.ultraserver.rendezvous import worker as worker_side
 from dra_driver.ultraserver.rendezvous.leader import lead, listen
-from dra_driver.ultraserver.rendezvous.names import GroupNames, resolve
+from dra_driver.ultraserver.rendezvous.names import GroupNames, Lookups
 from dra_driver.ultraserver.rendezvous.roster import (
     MAX_HELLO_BYTES,
     Confirmed,
@@ -38,6 +40,7 @@ from dra_driver.ultraserver.rendezvous.roster import (
     line_of,
 )
 from dra_driver.ultraserver.rendezvous.worker import follow
+from dra_driver.util import runtime
 from tests.eventually import eventually
 from tests.golden import golden
 
@@ -467,7 +470,7 @@ class Dns:
         self.unknown_seconds = unknown_seconds
         self.questions = 0
 
-    async def resolve(self, host: str) -> frozenset[str]:
+    async def resolve(self, host: str, _peer: str) -> frozenset[str]:
         self.questions += 1
         if host not in self.names:
             await asyncio.sleep(self.unknown_seconds)
@@ -536,9 +539,110 @@ def test_a_worker_that_was_restarted_with_another_address_comes_in_when_dns_has_
 
 
 def test_names_are_looked_up_on_this_machine() -> None:
-    assert "127.0.0.1" in asyncio.run(resolve("localhost"))
+    assert "127.0.0.1" in asyncio.run(Lookups().resolve("localhost", "127.0.0.1"))
     with pytest.raises(OSError):
-        asyncio.run(resolve("no-such-pod.invalid"))
+        asyncio.run(Lookups().resolve("no-such-pod.invalid", "127.0.0.1"))
+
+
+class Resolver:
+    """In place of the system's: it does not come back from names that it does not know until it is told to."""
+
+    def __init__(self, known: dict[str, str]) -> None:
+        self.known = known
+        self.asked: list[str] = []
+        self.released = threading.Event()
+        self._real = socket.getaddrinfo
+
+    def getaddrinfo(self, host: str, *rest: Any, **options: Any) -> Any:
+        if not host.endswith(".set"):
+            return self._real(host, *rest, **options)
+        self.asked.append(host)
+        if host not in self.known:
+            self.released.wait()
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return self._real(self.known[host], *rest, **options)
+
+
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
+    made = Resolver({"w.set": "127.0.0.1"})
+    monkeypatch.setattr(socket, "getaddrinfo", made.getaddrinfo)
+    yield made
+    made.released.set()
+
+
+def test_a_worker_comes_in_while_the_names_that_strangers_gave_are_looked_up(
+    pool: ThreadPoolExecutor, resolver: Resolver
+) -> None:
+    """More names than there are threads. The leader ends, too, although the lookups of these do not."""
+    strangers = ("127.0.0.8", "127.0.0.9")
+    group = Group(2, 1, pool)
+    leader = group.lead(own=Member(0, "l.set"), names=GroupNames("set"))
+    with contextlib.ExitStack() as stack:
+        for number in range(100):
+            for address in strangers:
+                peer = socket.create_connection(("127.0.0.1", group.port), SOON, source_address=(address, 0))
+                stack.enter_context(peer).sendall(line_of(group.hello(Member(1, f"x{number}.set"))))
+        eventually(lambda: len(resolver.asked) >= len(strangers), SOON)
+        worker = group.follow(1, own=Member(1, "w.set"))
+        try:
+            worker.result(SOON / 2)
+            leader.result(SOON / 2)
+        finally:
+            resolver.released.set()
+    assert len(resolver.asked) == len(strangers) + 1
+    assert resolver.asked[-1] == "w.set"
+
+
+def test_names_of_one_address_are_looked_up_in_turn_and_only_for_who_still_waits(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names_side, "RESOLVE_SECONDS", 0.2)
+    lookups = Lookups()
+
+    async def ask() -> None:
+        with pytest.raises(TimeoutError):
+            await lookups.resolve("x1.set", "127.0.0.9")
+        gone = asyncio.create_task(lookups.resolve("x2.set", "127.0.0.9"))
+        waiting = asyncio.create_task(lookups.resolve("w.set", "127.0.0.9"))
+        assert await lookups.resolve("w.set", "127.0.0.1") == {"127.0.0.1"}
+        gone.cancel()
+        assert resolver.asked == ["x1.set", "w.set"]
+        resolver.released.set()
+        assert await waiting == {"127.0.0.1"}
+
+    asyncio.run(ask())
+    assert resolver.asked == ["x1.set", "w.set", "w.set"]
+
+
+def test_lookups_are_bounded_and_the_next_begins_when_one_ends(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names_side, "MAX_LOOKUPS", 2)
+    lookups = Lookups()
+
+    async def ask() -> None:
+        strangers = [asyncio.create_task(lookups.resolve(f"x{n}.set", f"127.0.0.{n}")) for n in (7, 8)]
+        waiting = asyncio.create_task(lookups.resolve("w.set", "127.0.0.1"))
+        await asyncio.sleep(0.2)
+        assert "w.set" not in resolver.asked
+        resolver.released.set()
+        assert await waiting == {"127.0.0.1"}
+        await asyncio.wait(strangers)
+        assert all(isinstance(task.exception(), socket.gaierror) for task in strangers)
+
+    asyncio.run(ask())
+    assert sorted(resolver.asked) == ["w.set", "x7.set", "x8.set"]
+
+
+def test_without_a_further_thread_a_name_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spawn(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(runtime, "spawn", spawn)
+    for _ in range(2):
+        with pytest.raises(OSError, match="new thread"):
+            asyncio.run(Lookups().resolve("localhost", "127.0.0.1"))
 
 
 # The command
