@@ -84,6 +84,31 @@ def test_the_policy_names_what_recovery_writes_on_nodes_and_nothing_else() -> No
     assert spec["failurePolicy"] == "Fail"
 
 
+@needs_helm
+@pytest.mark.parametrize("effect", ["NoSchedule", "PreferNoSchedule", "NoExecute"])
+def test_recoverys_taint_only_keeps_new_pods_away(effect: str) -> None:
+    """NoExecute would delete pods past their disruption budgets; what somebody else set may stay."""
+    spec = of_chart()["ValidatingAdmissionPolicy", "neuron-node-recovery"]["spec"]
+    (rule,) = [item for item in spec["validations"] if ".effect" in item["expression"]]
+    policy = {"matchConditions": [], "variables": [], "validations": [rule]}
+
+    def node(*taints: Object) -> Object:
+        return {"metadata": {}, "spec": {"taints": list(taints)} if taints else {}}
+
+    ours = {"key": TAINT, "value": "hbm-uncorrectable", "effect": effect}
+    others = {"key": "example.com/maintenance", "value": "", "effect": "NoExecute"}
+    new: list[list[Object]] = [[], [others], [{**ours, "value": "other"}]]
+    for before in new:
+        assert admits(policy, (), node(*before), node(*before, ours)) == (effect == "NoSchedule")
+    harmless: list[tuple[list[Object], list[Object]]] = [
+        ([ours, others], [others]),
+        ([ours], [ours, others]),
+        ([ours], []),
+    ]
+    for before, after in harmless:
+        assert admits(policy, (), node(*before), node(*after))
+
+
 def admits(policy: Object, groups: Sequence[str], before: Object | None, after: Object) -> bool:
     """Whether a policy lets somebody create or update a Node: what the API server does with it, for plain CEL."""
     variables: dict[str, Any] = {}
