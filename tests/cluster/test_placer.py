@@ -258,7 +258,7 @@ def test_the_placers_account_may_touch_only_pods_that_have_or_had_the_gate(
     placer: Installation, namespace: Namespace, kube: Kube
 ) -> None:
     gated = plain_pod("gated")
-    gated["spec"]["schedulingGates"] = [{"name": GATE}]
+    gated["spec"]["schedulingGates"] = [{"name": GATE}, {"name": "example.com/quota"}]
     namespace.apply(plain_pod("other"), gated)
     namespace.wait_event("gated", "add the label", 30)
 
@@ -275,6 +275,13 @@ def test_the_placers_account_may_touch_only_pods_that_have_or_had_the_gate(
     assert "images nor labels" in answer("label", "pod", "gated", "a=b")
     hold = '{"metadata": {"finalizers": ["example.com/hold"]}}'
     assert "images nor labels" in answer("patch", "pod", "gated", "-p", hold)
+    for change in (
+        '{"schedulingGates": []}',
+        f'{{"schedulingGates": [{{"name": "{GATE}"}}]}}',
+        '{"activeDeadlineSeconds": 1}',
+    ):
+        patch = f'{{"spec": {change}}}'
+        assert "another gate than" in answer("patch", "pod", "gated", "--type=merge", "-p", patch)
     assert "no annotation but" in answer("annotate", "pod", "gated", "a=b")
     assert "annotated" in answer("annotate", "pod", "gated", "neuron.aws.com/ultraserver-incomplete-since=x")
     assert "forbidden" in answer("create", "configmap", "x")

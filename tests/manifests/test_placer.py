@@ -99,6 +99,9 @@ def test_the_policy_limits_the_placer_to_pods_with_its_gate() -> None:
     expressions = " ".join(item["expression"] for item in spec["variables"])
     assert f"'{GATE}'" in expressions
     assert f"'{PLACED_ANNOTATION}'" in expressions
+    rules = " ".join(item["expression"] for item in spec["validations"])
+    assert set(re.findall(r"g\.name != '(\S+?)'", rules)) == {GATE}
+    assert "object.spec.?activeDeadlineSeconds == oldObject.spec.?activeDeadlineSeconds" in rules
     assert {item["failurePolicy"] for item in (spec, others, created)} == {"Fail"}
     assert created["matchConditions"][0]["expression"] == condition["expression"]
     texts = " ".join(item["expression"] for item in created["validations"])
