@@ -105,7 +105,7 @@ def _evidence(args: argparse.Namespace) -> Evidence:
     if args.container_runtime:
         added["container_runtime"] = args.container_runtime
     if args.neuron_ls is not None:
-        added["neuron_ls"] = collect.listing(collect.read_input(args.neuron_ls).decode("utf-8", "replace"))
+        added["neuron_ls"] = collect.read_listing(args.neuron_ls)
     if args.kernel_log is not None:
         log = _kernel_log(args.kernel_log)
         added |= {"kernel_log": collect.lines_of(log), "unanswered": collect.unanswered(log)}

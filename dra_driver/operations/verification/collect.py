@@ -42,7 +42,11 @@ from dra_driver.util.worker import bounded
 READ_SECONDS: Final = 60.0
 """Reading a thousand files takes a tenth of a second; what takes so long hangs in the kernel."""
 MAX_INPUT_BYTES: Final = 16 << 20
-"""Of a kernel log or an output of neuron-ls."""
+"""Of a kernel log or a report."""
+MAX_LISTING_BYTES: Final = 1 << 20
+"""Of an output of neuron-ls, which takes some fifty times as much as it is decoded."""
+_MAX_LISTED: Final = 256
+_LISTING_REMEDY: Final = "give the output of neuron-ls -j as it is, or leave --neuron-ls out"
 _MAX_LINES: Final = 64
 _PCI_IDS: Final = re.compile("|".join([*(name for chip in CHIPS for name in chip.pci_device_ids), "efa[0-9a-f]"]))
 _SAID = ("NEURON_HW_ERR", "nd-id", "nc-id", "action")
@@ -185,13 +189,15 @@ def listing(text: str) -> tuple[ListedDevice, ...]:
         entries = found.get("devices", found.get("neuron_devices")) if isinstance(found, dict) else found
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise UsageError("there is no list of devices in it")
+        if len(entries) > _MAX_LISTED:
+            raise UsageError(f"it has {len(entries):,} devices, and {_MAX_LISTED} are the most")
         names = ListedDevice.__struct_fields__
         plain = [{name: entry[name] for name in names if entry.get(name) is not None} for entry in entries]
         return msgspec.convert(plain, tuple[ListedDevice, ...])
     except (ValueError, RecursionError, UsageError, msgspec.ValidationError) as error:
         raise UsageError(
             f"this is not output of 'neuron-ls -j': {quoted(str(error), 160)}",
-            remedy="give the output of neuron-ls -j as it is, or leave --neuron-ls out",
+            remedy=_LISTING_REMEDY,
         ) from error
 
 
@@ -220,16 +226,21 @@ def _told(text: str) -> str:
     return " ".join(words)[:MAX_TEXT]
 
 
-def read_input(path: Path) -> bytes:
-    """A file that the user names; ``-`` is standard input. Raises UsageError."""
+def read_listing(path: Path) -> tuple[ListedDevice, ...]:
+    """The devices of a file with an output of ``neuron-ls -j``; ``-`` is standard input. Raises UsageError."""
+    return listing(read_input(path, MAX_LISTING_BYTES, _LISTING_REMEDY).decode("utf-8", "replace"))
+
+
+def read_input(path: Path, most: int = MAX_INPUT_BYTES, remedy: str = "give a smaller file") -> bytes:
+    """A file that the user names, of ``most`` bytes; ``-`` is standard input. Raises UsageError."""
     try:
         if str(path) == "-":
-            data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
+            data = sys.stdin.buffer.read(most + 1)
         else:
             with path.open("rb") as opened:
-                data = opened.read(MAX_INPUT_BYTES + 1)
+                data = opened.read(most + 1)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", remedy="name a file that you may read") from error
-    if len(data) > MAX_INPUT_BYTES:
-        raise UsageError(f"{path} is longer than {MAX_INPUT_BYTES >> 20} MiB", remedy="give a smaller file")
+    if len(data) > most:
+        raise UsageError(f"{path} is longer than {most >> 20} MiB", remedy=remedy)
     return data
