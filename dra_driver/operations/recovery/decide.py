@@ -5,8 +5,9 @@ unit by itself. A unit that has begun goes on whatever the budgets say, step by 
 before any takes the next one. Nodes that have not begun need room: in the cluster, in their node groups, and in time.
 
 What a node says of itself, true or not, has consequences for that node alone, and for the other nodes of its server
-only if each of them has named that server since before the fault, and says that it is linked with all of it. Where more
-nodes name a server than it can have, each of them is a unit by itself; one that came to name it after its fault waits.
+only if each of them has named that server since before the fault and for long, and says that it is linked with all of
+it. Where more nodes name a server than it can have, each of them is a unit by itself; one that came to name it after
+its fault waits.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ Reason = Literal[
 ON_MACHINES: Final[frozenset[Kind]] = frozenset({"hook", "replace"})
 """Actions on the machine that the node's provider id names; all others are on the Node, which is known by its name."""
 DOUBT_REMEDY: Final = "delete the Node that is not there any more, or find out who registered with another's machine"
+MEMBER_SECONDS: Final = 3600
+"""How long a leader must have seen each node of a server name it before they are begun together. What the others say of
+their links may be old for a while after a node has gone, and whoever takes its place then could have them drained."""
 HOOK_PAUSE: Final = 30
 """Seconds after the first failure of the hook; doubles with each one."""
 HOOK_PAUSE_MOST: Final = 3600
@@ -282,6 +286,8 @@ def _begin(
     for unit, lead in candidates:
         if blocked := next(_obstacles(unit, policy), None):
             yield Wait(lead.node, *blocked)
+        elif early := _too_early(unit, now):
+            yield Wait(lead.node, *early)
         elif trouble := room.lacks(unit):
             yield Wait(lead.node, "budget", trouble)
         elif now - last < policy.pause_seconds:
@@ -320,6 +326,16 @@ def _obstacles(unit: Sequence[NeuronNode], policy: Policy) -> Iterator[tuple[Rea
             yield "server", f"{node.name} is left alone until its labels are right: {node.dispute}"
 
 
+def _too_early(unit: Sequence[NeuronNode], now: float) -> tuple[Reason, str] | None:
+    """Why nodes of a server are not begun together yet."""
+    latest = max(unit, key=lambda node: node.server_since)
+    due = latest.server_since + MEMBER_SECONDS
+    if len(unit) == 1 or now >= due:
+        return None
+    what = f"the nodes of {latest.unit} are acted on together, and {latest.name} has named it for a short time"
+    return "server", f"{what}; they are due at {timestamp(due)}"
+
+
 def _foreign(node: NeuronNode, policy: Policy) -> tuple[Reason, str] | None:
     """Why a node is none of our business now."""
     ours = node.mark is not None and "cordon" in node.mark.did
@@ -345,7 +361,7 @@ def _go_on(unit: Sequence[NeuronNode], room: Room, policy: Policy, now: float, h
         return
     lead = lead_of(unit, policy, now)
     why: tuple[Reason, str]
-    if held := _held(unit, room, policy):
+    if held := _held(unit, room, policy, now):
         why = held
     elif lead is None:
         why = "unknown", "nothing more is done until the node reports whether its fault is over or continues"
@@ -371,14 +387,18 @@ def _is_over(unit: Sequence[NeuronNode], policy: Policy, now: float) -> bool:
     return not any(_wanted(unit, policy))
 
 
-def _held(unit: Sequence[NeuronNode], room: Room, policy: Policy) -> tuple[Reason, str] | None:
+def _held(unit: Sequence[NeuronNode], room: Room, policy: Policy, now: float) -> tuple[Reason, str] | None:
     for node in unit:
         if _handed_back(node):
             return "handed-back", f"{node.name} was uncordoned or untainted by somebody else; it is left alone"
     if blocked := next(_obstacles(unit, policy), None):
         return blocked
-    # Nodes that a leader has not come to mark; whoever forges a mark does not get around the budgets with it.
-    trouble = room.lacks(unit) if any(node.mark is None for node in unit) else ""
+    if all(node.mark for node in unit):
+        return None
+    # Nodes that a leader has not come to mark; whoever forges a mark does not get around anything with it.
+    if early := _too_early(unit, now):
+        return early
+    trouble = room.lacks(unit)
     return ("budget", trouble) if trouble else None
 
 

@@ -102,7 +102,7 @@ class NeuronNode:
     joined: float = 0.0
     """Time since which it has said both; 0 if it did when it was first looked at by this leader, with all others."""
     server_since: float = 0.0
-    """The same for the server alone."""
+    """Time since which this leader has seen it name that server."""
     dispute: str = ""
     """Why no server is made of the nodes that name the same one, if there are others or the id means none."""
     group: str = ""
@@ -171,7 +171,8 @@ def view(node: PartialNode, sightings: Sightings, now: float) -> NeuronNode | No
     unit = f"{label}={labels[label]}" if label else meta.name
     linked = label is not None and str(NODES_OF[label]) in labels.get(SERVER_MODE, "").split("_")
     server, place = f"server {unit}", f"{unit} {linked}"
-    told = {server: 0.0, place: 0.0}
+    # Who came to name a server just before this leader began has not named it for long.
+    told = {place: 0.0}
     if mark is not None and mark.node == meta.name:
         told[mark.fault] = min(mark.since, now)
     times = sightings.since(meta.uid, (*chips, verdict, server, place), told, now)

@@ -38,8 +38,9 @@ FOUR = Policy(persist_seconds=0, healthy_seconds=0, pause_seconds=0, max_at_once
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look more often, so that tests are short."""
+    """Look more often, and take servers for what they are at once, so that tests are short."""
     monkeypatch.setattr(controller, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr("dra_driver.operations.recovery.decide.MEMBER_SECONDS", 0)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.operations.recovery.decide import (
+    MEMBER_SECONDS,
     Action,
     Reason,
     after_hook,
@@ -275,7 +276,7 @@ def test_of_an_ultraserver_no_node_counts_any_more_if_one_of_them_is_drained_for
 
 FAULT_CODES = ("heartbeat-stalled", "hbm-repairable", "hbm-uncorrectable", "log-sram", "hbm-corrected-rising")
 EVENTS = (
-    *("sicken", "cure", "cordon", "uncordon", "lose", "regain", "delete", "unknown", "unlink", "link"),
+    *("sicken", "cure", "cordon", "uncordon", "lose", "regain", "delete", "unknown", "unlink", "link", "join"),
     *("wait", "wait", "wait"),
 )
 
@@ -295,7 +296,7 @@ class World:
 
     def happens(self, event: str, name: str, code: str) -> None:
         if event == "wait":
-            self.now += self.chance.choice((1, 30, 400))
+            self.now += self.chance.choice((1, 30, 400, MEMBER_SECONDS))
         node = self.nodes.get(name)
         if node is None:
             return
@@ -309,6 +310,7 @@ class World:
             "unknown": {"verdict": "unknown", "faults": {}, "since": self.now},
             "unlink": {"linked": False, "joined": self.now},
             "link": {"linked": True, "joined": self.now},
+            "join": {"linked": True, "joined": self.now, "server_since": self.now},
         }
         if event == "delete":
             if node.mark:
@@ -352,6 +354,7 @@ class World:
             if all(node.mark for node in unit):
                 continue
             assert kind == "begin"
+            assert len(unit) == 1 or all(self.now - node.server_since >= MEMBER_SECONDS for node in unit)
             if not any(node.mark for node in unit):
                 assert {action.node.name for action in mine} == {node.name for node in unit}
                 assert not any(node.cordoned for node in unit)

@@ -14,7 +14,7 @@ import pytest
 from dra_driver.kube.objects.core import NodeSpec, PartialNode
 from dra_driver.neuron.health.faults import FAULTS
 from dra_driver.neuron.names import SERVER_2, SERVER_4, SERVER_MODE
-from dra_driver.operations.recovery.decide import Decision, decide
+from dra_driver.operations.recovery.decide import MEMBER_SECONDS, Decision, decide
 from dra_driver.operations.recovery.nodes import MARK, Sightings, encode_mark, view
 from dra_driver.operations.recovery.policy import Policy
 from tests.builders.recovery import LONG_AGO, conditions
@@ -55,7 +55,7 @@ def settled(nodes: Sequence[PartialNode], later: Sequence[PartialNode] = ()) -> 
     leader = Leader()
     leader.looks(nodes, NOW)
     leader.looks(later or nodes, NOW + 1000)
-    return leader.looks(later or nodes, NOW + 2000)
+    return leader.looks(later or nodes, NOW + 1000 + MEMBER_SECONDS)
 
 
 def moved(decision: Decision) -> set[str]:
@@ -155,6 +155,39 @@ def test_a_node_that_takes_a_free_place_of_a_server_moves_itself_alone() -> None
     evil = node("evil", *STALLED, labels=SERVER)
     assert begun(settled([*of_server(3, **{SERVER_MODE: "1_2"}), evil])) == ["evil"]
     assert begun(settled([*of_server(2), evil])) == ["evil"]
+
+
+def test_a_node_that_takes_a_free_place_while_it_is_well_moves_nobody_soon() -> None:
+    """The modes of the three others still say that all four are there."""
+    leader, others = Leader(), of_server(3)
+    leader.looks([*others, node("evil")], NOW)
+    leader.looks([*others, node("evil", labels=SERVER)], NOW + 10)
+    sick = [*others, node("evil", *STALLED, labels=SERVER)]
+    leader.looks(sick, NOW + 20)
+    early = leader.looks(sick, NOW + 9 + MEMBER_SECONDS)
+    assert early.actions == ()
+    assert [(wait.node.name, str(wait.reason)) for wait in early.waits] == [("evil", "server")]
+    golden(wait.text for wait in early.waits)
+    assert begun(leader.looks(sick, NOW + 10 + MEMBER_SECONDS)) == ["evil", "n0", "n1", "n2"]
+
+
+def test_a_mark_that_a_node_forges_makes_its_membership_no_older() -> None:
+    (action,) = settled([node("evil", *STALLED)]).actions
+    unit = f"{SERVER_4}={SERVER[SERVER_4]}"
+    mark = {MARK: encode_mark(msgspec.structs.replace(action.mark, unit=unit, since=int(NOW) + 20))}
+    leader, others = Leader(), of_server(3)
+    leader.looks(others, NOW)
+    leader.looks([*others, node("evil", labels=SERVER)], NOW + 10)
+    forged = [*others, *cordoned([node("evil", *STALLED, labels=SERVER, annotations=mark)])]
+    leader.looks(forged, NOW + 20)
+    assert moved(leader.looks(forged, NOW + 9 + MEMBER_SECONDS)) == set()
+
+
+def test_a_server_that_a_new_leader_finds_is_begun_once_its_nodes_were_seen_together_for_long_enough() -> None:
+    leader, server = Leader(), [*of_server(3), node("n3", *STALLED, labels=SERVER), node("alone", *STALLED)]
+    leader.looks(server, NOW)
+    assert begun(leader.looks(server, NOW + MEMBER_SECONDS - 1)) == ["alone"]
+    assert begun(leader.looks(server, NOW + MEMBER_SECONDS)) == ["alone", "n0", "n1", "n2", "n3"]
 
 
 def test_labels_that_came_after_the_fault_make_no_server() -> None:
