@@ -199,7 +199,10 @@ class Placer(Term):
         return bool(self._doubts)
 
     def look(self) -> None:
-        """One decision and its actions. Raises ApiError if the API server gives no clear answer to any write."""
+        """One decision and its actions.
+
+        Raises ApiError if the API server gives no clear answer to any write, or the record cannot be written.
+        """
         now, record = self._clock(), self._memory.read()
         if not self._looked:
             self._take_over(record, now)
@@ -212,10 +215,15 @@ class Placer(Term):
         self._well(MAX_ROUND_SECONDS)
         assigned = {action.pod.uid: action.place for action in actions if isinstance(action, Assign)}
         members = memberships(seen)
+        unrecorded: ApiError | None = None
         if (assigned or members != seen.members) and self._may_act():
             # What has ended holds nothing, and there may be many thousands of it.
             placed = {pod.uid: "=".join(pod.placed) for pod in seen.pods if pod.placed and not pod.gone}
-            self._memory.place(placed | assigned, members, now)
+            try:
+                self._memory.place(placed | assigned, members, now)
+            except ApiError as error:
+                unrecorded = error
+                actions = [action for action in actions if not isinstance(action, Assign)]
         self._recorder.forget_all_but({pod.uid for pod in seen.pods} | {node.uid for node in seen.nodes})
         try:
             self._act([*actions, *(doubt.action for doubt in self._doubts.values() if not doubt.refused)])
@@ -223,6 +231,8 @@ class Placer(Term):
             # Not before: a tenant may have thousands of groups wait, and others should not wait until they are told.
             self._write_events([*_turns(_news(actions))])
             self._surprised = self._surprised or bool(self._doubts)
+        if unrecorded is not None:
+            raise unrecorded
 
     def _take_over(self, record: PlacerRecord, now: float) -> None:
         """What the leader before recorded and nobody sees yet may have been sent, and take effect late."""
@@ -252,8 +262,12 @@ class Placer(Term):
         return [pod for uid, pod in pods.items() if not pod.gated or self._trouble.is_due(uid, now)]
 
     def _act(self, actions: Iterable[Action]) -> None:
-        """What fails for one namespace does not keep the others waiting. Raises ApiError if all fails for several."""
+        """What fails for one namespace does not keep the others waiting.
+
+        Raises ApiError if all fails for several, or a release cannot be recorded.
+        """
         unclear: dict[str, ApiError] = {}
+        unrecorded: ApiError | None = None
         answered, slow = False, 0.0
         in_trouble = self._trouble.namespaces(self._clock())
         for action in sorted(actions, key=lambda action: _namespace(action) in in_trouble):
@@ -267,8 +281,9 @@ class Placer(Term):
             ):
                 continue
             self._well(MAX_ROUND_SECONDS)  # each write takes its time
-            if isinstance(action, Evict):  # into an object of ours, so that no namespace answers for it
-                self._memory.release(action.released, started)
+            # Into an object of ours, so that no namespace answers for it. If it fails once, it is not tried for others.
+            if isinstance(action, Evict) and (unrecorded := unrecorded or self._record_release(action, started)):
+                continue
             try:
                 done = self._release(action) if isinstance(action, Evict) else self._change(action)
                 answered = True
@@ -285,8 +300,17 @@ class Placer(Term):
                 self._trouble.note_success(item)
             else:
                 self._trouble.note_failure(item, namespace, self._clock())
-        if len(unclear) > 1 and not answered:
-            raise next(reversed(unclear.values()))
+        error_for_all = next(reversed(unclear.values())) if len(unclear) > 1 and not answered else None
+        if failure := unrecorded or error_for_all:
+            raise failure
+
+    def _record_release(self, action: Evict, now: float) -> ApiError | None:
+        """Record which server the group stays away from; returns what went wrong."""
+        try:
+            self._memory.release(action.released, now)
+        except ApiError as error:
+            return error
+        return None
 
     def _write_events(self, waits: Iterable[News]) -> None:
         outcomes, self._outcomes = self._outcomes, []

@@ -131,8 +131,12 @@ def _watch_over(
     leaving = [pod for pod in group.pods if pod.placed and pod.ending and not pod.gone]
     # Pods that were of this group and say that they are of another one have their places as well.
     room = max(0, size - max(len(placed) + len(leaving), ledger.assigned[group.namespace, label, server_id]))
+    excess = ledger.excess(group.namespace)
     for pod in group.gated[:room]:
-        yield _too_demanding(pod) or _assign(pod, server, group.since or now)
+        if excess:
+            yield EmitEvent(pod, excess, wrong=True)
+        else:
+            yield _too_demanding(pod) or _assign(pod, server, group.since or now)
     for pod in group.gated[room:]:
         if leaving:
             yield EmitEvent(pod, _waits_for(leaving))
@@ -236,6 +240,9 @@ class _Queue:
             many = f"{MAX_SERVED} groups of its namespace that are older"
             few = "older groups of its namespace, of which few have their turn while many groups wait in the cluster"
             yield EmitEvent(group.gated[0], f"it waits for {many if self.turns == MAX_SERVED else few}")
+            return
+        if excess := self.ledger.excess(group.namespace):
+            yield EmitEvent(group.gated[0], excess, wrong=True)
             return
         avoided = self._avoided(group)
         server = choose(group, shape, self.open, self.ledger, avoided)

@@ -18,6 +18,9 @@ MAX_MEMBERSHIPS = 1000
 EC2 names the nodes."""
 MAX_ABSENT = 4
 """Former nodes of a server or half that are recorded, the latest: who replaces hardware makes new ones for years."""
+MAX_STRAYS = 100
+"""Pods of a namespace that are recorded without a place, after which none of its pods is assigned: each takes 200 bytes
+in the ConfigMap. Those of 25 servers whose nodes go at once are as many."""
 
 Obstacles = Callable[[ServerNode], tuple[bool, ...]]
 """What speaks against giving a node to somebody, the worst first."""
@@ -82,6 +85,8 @@ class Ledger:
     """By node: the group for which it is kept."""
     assigned: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """By namespace, label and server: how many pods have a place there, whatever group they say that they are of."""
+    strays: Counter[str] = field(default_factory=Counter)
+    """By namespace: pods that have to stay recorded and have no place on any server, so that no server bounds them."""
 
     def give(self, server: Server, group: PodGroup) -> None:
         """Count the server's nodes as used by the group."""
@@ -102,6 +107,13 @@ class Ledger:
         if node.name in self.kept:
             return f"is kept for group {self.kept[node.name]}, which has waited longer for a whole server"
         return ""
+
+    def excess(self, namespace: str) -> str:
+        """Why no pod of the namespace is assigned now, or ""."""
+        if self.strays[namespace] < MAX_STRAYS:
+            return ""
+        what = "were assigned to UltraServers on which they have no place any more"
+        return f"{MAX_STRAYS} pods of its namespace or more {what}; it waits until some of them have ended or are gone"
 
     def view(self, server: Server, group: PodGroup) -> Server:
         """The server for the group: of nodes that claim one place, it gets one that it can have."""
@@ -219,6 +231,7 @@ def ledger_of(snapshot: Snapshot, groups: Iterable[PodGroup], servers: Mapping[s
     uses = {node.name: Use(f"claim {node.claim}", foreign=True) for node in snapshot.nodes if node.claim}
     lws_groups: dict[str, set[tuple[str, str]]] = {}
     assigned: Counter[tuple[str, str, str]] = Counter()
+    strays = Counter(pod.namespace for pod in snapshot.pods if pod.placed and not pod.gone)
     names_of = {(server.label, server.id): server.names for by_id in servers.values() for server in by_id}
     nodes_of: dict[tuple[str, str], list[str]] = {}
     for node in snapshot.nodes:
@@ -234,13 +247,15 @@ def ledger_of(snapshot: Snapshot, groups: Iterable[PodGroup], servers: Mapping[s
             if pod.placed and not (pod.ending and pod.node not in names_of.get(pod.placed, frozenset()))
         )
         assigned.update({(group.namespace, *place): count for place, count in places.items()})
+        strays[group.namespace] -= sum(count for place, count in places.items() if place in names_of)
         reserved = {name for place in places for name in nodes_of.get(place, ())}
         # Where a pod that was not assigned runs is for its claims to say: its author may name any node and any claim.
         mine = reserved | {pod.node for pod in scheduled if pod.placed}
         uses |= {name: Use(f"group {group.name}", foreign=False) for name in mine}
         for name in here if group.pods[0].of_lws else ():
             lws_groups.setdefault(name, set()).add((group.namespace, group.key))
-    return Ledger(uses, {name: frozenset(groups_there) for name, groups_there in lws_groups.items()}, assigned=assigned)
+    repelling = {name: frozenset(groups_there) for name, groups_there in lws_groups.items()}
+    return Ledger(uses, repelling, assigned=assigned, strays=strays)
 
 
 def choose(

@@ -30,6 +30,7 @@ from dra_driver.ultraserver.placer.values import (
     Rules,
 )
 from dra_driver.util.worker import STOP_SECONDS
+from tests.doubles.apiserver.http import Fault
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object, Refused
 from tests.eventually import eventually
@@ -621,6 +622,46 @@ def test_for_a_record_that_cannot_be_written_no_namespace_answers(server: ApiSer
         assert "configmaps" in service.problems()[0]
         failure.times = 0
         eventually(lambda: "deletionTimestamp" in pod(server, "old-0")["metadata"])
+
+
+def fill_record(server: ApiServer) -> Fault:
+    """The record does not fit its ConfigMap any more."""
+    message = "ConfigMap is invalid: []: Too long: may not be more than 1048576 bytes"
+    return server.fail(422, 10**6, method="PUT", path="/configmaps/", reason="Invalid", message=message)
+
+
+def test_while_the_record_cannot_be_written_nobody_is_placed_and_all_else_is_done(server: ApiServer) -> None:
+    add_leader(server, "old-0", size=2)
+    with placing(server) as service:
+        eventually(lambda: server_of(server, "old-0"))
+        failure = fill_record(server)
+        add_leader(server, "new-0")
+        eventually(service.problems)
+        bind(server, "old-0", "s0-n0")
+        add_workers(server, "old-0", "s0-n1")
+        eventually(lambda: SINCE_ANNOTATION not in pod(server, "old-0")["metadata"]["annotations"])
+        assert not server_of(server, "new-0")
+        assert "Too long" in service.problems()[0]
+        failure.times = 0
+        eventually(lambda: server_of(server, "new-0"))
+
+
+def test_a_group_whose_release_cannot_be_recorded_keeps_no_other_from_what_is_due(server: ApiServer) -> None:
+    add_leader(server, "whole-0", size=2)
+    with placing(server, timeout=1.0) as service:
+        eventually(lambda: server_of(server, "whole-0"))
+        bind(server, "whole-0", "s0-n0")
+        add_workers(server, "whole-0", "s0-n1")
+        eventually(lambda: SINCE_ANNOTATION not in pod(server, "whole-0")["metadata"]["annotations"])
+        add_leader(server, "part-0")
+        eventually(lambda: server_of(server, "part-0"))
+        failure = fill_record(server)
+        eventually(service.problems)
+        server.store.delete("pods", "a/whole-0-1")
+        eventually(lambda: SINCE_ANNOTATION in pod(server, "whole-0")["metadata"]["annotations"])
+        assert "deletionTimestamp" not in pod(server, "part-0")["metadata"]
+        failure.times = 0
+        eventually(lambda: "deletionTimestamp" in pod(server, "part-0")["metadata"])
 
 
 @pytest.mark.parametrize("message", ["etcdserver: request is too large", "whatever"])

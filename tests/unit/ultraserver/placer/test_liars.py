@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from dra_driver.kube.objects.core import Taint
 from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4
-from dra_driver.ultraserver.placer.servers import MAX_ABSENT, MAX_MEMBERSHIPS, memberships
+from dra_driver.ultraserver.placer.decide import decide
+from dra_driver.ultraserver.placer.servers import MAX_ABSENT, MAX_MEMBERSHIPS, MAX_STRAYS, memberships
 from dra_driver.ultraserver.placer.values import (
     Action,
     Assign,
@@ -318,3 +320,56 @@ def test_pods_that_their_authors_bind_to_nodes_and_that_no_claim_stands_behind_t
         world.idle.add(f"p{at}")
     world.arrive("four", 4)
     assert assigned(world.decide())
+
+
+def leader_of(group: str, namespace: str = "evil") -> GroupPod:
+    """A pod that waits for half a server."""
+    return GroupPod(
+        namespace, group, group, created=1000.0, group=group, size="2", topology=SERVER_2, of_lws=True, leader=True,
+        gated=True, owner="StatefulSet",
+    )  # fmt: skip
+
+
+STRAYS: dict[str, tuple[dict[str, Any], bool]] = {
+    "ends on a node that has left the server": ({"node": "liar2", "phase": "Running", "ending": True}, False),
+    "says that it is a mirror pod": ({"owner": "Node"}, False),
+    "runs on a server that there is no more": ({"node": "liar2", "phase": "Running", "size": "1"}, True),
+}
+
+
+def fill(kind: str) -> tuple[list[ServerNode], list[GroupPod]]:
+    """As many pods with a record and without a place as nodes and tenant can make together, and their last server."""
+    changes, renamed = STRAYS[kind]
+    pods: list[GroupPod] = []
+    for turn in range(MAX_STRAYS + 10):
+        nodes = [ServerNode(f"liar{at}", {SERVER_2: f"h{turn if renamed else 0}"}) for at in range(2)]
+        pod = leader_of(f"g{turn:03}")
+        for action in decide(Snapshot(tuple(nodes), (*pods, pod)), 2000.0):
+            if isinstance(action, Assign):
+                at = (action.label, action.server)
+                pods.append(replace(pod, gated=False, placed=at, servers=(action.place,), **changes))
+    return nodes, pods
+
+
+@pytest.mark.parametrize("kind", STRAYS)
+def test_records_of_pods_that_have_no_place_are_bounded_and_whose_they_are_alone_waits(kind: str) -> None:
+    """The placer's record is one ConfigMap of a megabyte at most."""
+    nodes, pods = fill(kind)
+    assert len(pods) in (MAX_STRAYS, MAX_STRAYS + 1), "the last one has its place for as long as the server is there"
+    nodes = [replace(node, labels={SERVER_2: "new"}) for node in nodes]
+    mine, other = leader_of("mine"), leader_of("other", "honest")
+    actions = decide(Snapshot(tuple(nodes), (*pods, mine, other)), 2000.0)
+    assert list(assigned(actions)) == ["other"]
+    golden(action.message for action in actions if isinstance(action, EmitEvent) and action.pod == mine)
+    left = pods[len(pods) - MAX_STRAYS + 1 :]
+    assert list(assigned(decide(Snapshot(tuple(nodes), (*left, mine)), 2000.0))) == ["mine"]
+
+
+def test_no_pod_follows_to_a_server_while_its_namespace_has_too_many_records_without_a_place() -> None:
+    """Else a pod that leaves its group makes room for the next one, which leaves it too."""
+    nodes, pods = fill("ends on a node that has left the server")
+    first = replace(leader_of("g"), placed=(SERVER_2, "h0"), servers=(f"{SERVER_2}=h0",), gated=False, since=1990.0)
+    second = replace(leader_of("g"), name="g-1", uid="g-1", leader=False)
+    few = decide(Snapshot(tuple(nodes), (*pods[1:], first, second)), 2000.0)
+    many = decide(Snapshot(tuple(nodes), (*pods, first, second)), 2000.0)
+    assert [list(assigned(actions)) for actions in (few, many)] == [["g"], []]
