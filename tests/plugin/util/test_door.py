@@ -524,12 +524,20 @@ def test_the_next_page_is_for_whoever_has_waited_longest(questions: list[tuple[s
     with open_door() as door, ExitStack() as ended:
         port = listen(door, "127.0.0.1", 0, application)
         addresses = {name: f"127.0.78.{number}" for number, (name, _) in enumerate(questions, start=1)}
+        count = 0
+
+        def asked() -> bool:
+            """Whether as many connections as there are have asked, so that the next one asks after them."""
+            return [item.silent for item in door._connections[False]] == [False] * count
+
         for name, what in questions:
             connection = ended.enter_context(connect(port, addresses[name], FORMS[what]))
-            eventually(lambda: any(not item.silent for item in door._connections[False][-1:]), SECONDS)
+            count += 1
+            eventually(asked, SECONDS)
             if name == "gone":
                 connection.close()
-                eventually(lambda: len(door._connections[False]) == 1, SECONDS)
+                count -= 1
+                eventually(asked, SECONDS)
         go.set()
         eventually(lambda: len(calls) > len(pages), SECONDS)
     assert calls[1 : 1 + len(pages)] == pages
