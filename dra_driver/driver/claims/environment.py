@@ -72,7 +72,7 @@ def parameters(claim: PartialResourceClaim) -> str:
     """Digest of the opaque parameters for this driver in the claim's allocation, from claim and class; "" without."""
     own = _own(_config(claim))
     # As a list, but one value at a time: decoded, somebody's parameters may take much memory.
-    encoded = b",".join(msgspec.json.encode(_decoded(entry), order="deterministic") for entry in own)
+    encoded = b",".join(msgspec.json.encode(_with_value(entry), order="deterministic") for entry in own)
     return hashlib.sha256(b"[%b]" % encoded).hexdigest() if own else ""
 
 
@@ -118,7 +118,7 @@ def _own(config: Sequence[DeviceAllocationConfiguration]) -> list[DeviceAllocati
     return [entry for entry in config if entry.opaque is not None and entry.opaque.driver == DRIVER_NAME]
 
 
-def _decoded(entry: DeviceAllocationConfiguration) -> DeviceAllocationConfiguration:
+def _with_value(entry: DeviceAllocationConfiguration) -> DeviceAllocationConfiguration:
     opaque = entry.opaque
     return entry if opaque is None else replace(entry, opaque=replace(opaque, parameters=json_value(opaque.parameters)))
 

@@ -31,9 +31,6 @@ from dra_driver.util.text import one_line, ranges
 
 _HEALTH: Final = {"healthy": "True", "unhealthy": "False", "unknown": "Unknown"}
 
-_REASON_CHARACTERS: Final = 1024
-"""Of a condition's reason: the API takes no longer one."""
-
 Entries = tuple[AllocatedDeviceStatus, ...]
 
 
@@ -62,11 +59,7 @@ def own_entries(claim: ReportedClaim) -> Entries:
     return tuple(
         replace(
             entry,
-            conditions=tuple(
-                replace(item, message="", reason=item.reason[:_REASON_CHARACTERS])
-                for item in entry.conditions
-                if item.type in (READY, HEALTHY)
-            ),
+            conditions=tuple(replace(item, message="") for item in entry.conditions if item.type in (READY, HEALTHY)),
         )
         for entry in claim.status.devices
         if entry.driver == DRIVER_NAME

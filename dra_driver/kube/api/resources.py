@@ -17,7 +17,6 @@ from dra_driver.kube.api.codec import (
     CLAIMING_PODS,
     EVENTS,
     NODES,
-    PARTIAL_RESOURCE_CLAIMS,
     REPORTED_CLAIMS,
     RESOURCE_SLICES,
     ListMeta,
@@ -389,8 +388,7 @@ class ResourceApi:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._served = ServedVersion(PARTIAL_RESOURCE_CLAIMS.versions)
-        self._claims = Collection(transport, PARTIAL_RESOURCE_CLAIMS, served=self._served)
+        self._served = ServedVersion(REPORTED_CLAIMS.versions)
         self._allocated = Collection(transport, ALLOCATED_CLAIMS, served=self._served)
         self._claim = Collection(transport, REPORTED_CLAIMS, served=self._served)
         self._slices = Collection(transport, RESOURCE_SLICES, served=self._served)
@@ -445,7 +443,7 @@ class ResourceApi:
             for entry in devices
         ]
         fields = {"metadata": metadata, "status": {"devices": entries}}
-        self._claims.apply(claim.namespace, claim.name, fields, manager, subresource="status")
+        self._claim.apply(claim.namespace, claim.name, fields, manager, subresource="status")
 
     def get_pod(self, namespace: str, name: str, *, timeout: float = 10.0, most: int = MAX_OBJECT_BYTES) -> Pod:
         """Get one pod as stored now, with no more than what tells which container uses which claims; as ``get_claim``.

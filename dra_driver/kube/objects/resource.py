@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from dra_driver.kube.objects.core import NodeSelector
 from dra_driver.kube.objects.meta import ApiObject, Condition, JsonObject, ObjectMeta, Quantity
@@ -453,85 +454,72 @@ class ResourceClaim(ReportedClaim, frozen=True):
     spec: ResourceClaimSpec = ResourceClaimSpec()
 
 
-class ReceivedConfiguration(ApiObject, frozen=True):
-    """``opaque``, its parameters as text."""
+class ReceivedConfiguration(OpaqueDeviceConfiguration, frozen=True):
+    """The same, not decoded."""
 
-    driver: str
     parameters: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class ReceivedAllocationConfiguration(ApiObject, frozen=True):
+class ReceivedAllocationConfiguration(DeviceAllocationConfiguration, frozen=True):
     """``status.allocation.devices.config[]``, likewise."""
 
-    source: str
-    requests: tuple[str, ...] = ()
     opaque: ReceivedConfiguration | None = None
 
 
-class ReceivedAllocationResult(ApiObject, frozen=True):
+class ReceivedAllocationResult(DeviceAllocationResult, frozen=True):
     """``status.allocation.devices``, likewise."""
 
-    results: tuple[DeviceRequestAllocationResult, ...] = ()
     config: tuple[ReceivedAllocationConfiguration, ...] = ()
 
 
-class ReceivedAllocation(ApiObject, frozen=True):
+class ReceivedAllocation(AllocationResult, frozen=True):
     """``status.allocation``, likewise."""
 
     devices: ReceivedAllocationResult = ReceivedAllocationResult()
-    node_selector: NodeSelector | None = None
 
 
-class ReceivedDeviceStatus(PartialAllocatedDeviceStatus, frozen=True):
-    """``status.devices[]``, its data as text."""
+class ReceivedDeviceStatus(AllocatedDeviceStatus, frozen=True):
+    """``status.devices[]``, likewise."""
 
     data: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class ReceivedClaimStatus(ApiObject, frozen=True):
+class ReceivedClaimStatus(ResourceClaimStatus, frozen=True):
     """``status``, likewise."""
 
     allocation: ReceivedAllocation | None = None
-    reserved_for: tuple[ResourceClaimConsumerReference, ...] = ()
     devices: tuple[ReceivedDeviceStatus, ...] = ()
 
 
-class ReceivedClaim(ApiObject, frozen=True):
-    """A ``ReportedClaim`` in which the JSON that people write as they like is not decoded."""
+class ReceivedClaim(ReportedClaim, frozen=True):
+    """The same, in which JSON that people write as they like is not decoded."""
 
-    metadata: ObjectMeta
     status: ReceivedClaimStatus = ReceivedClaimStatus()
 
     @property
     def in_short(self) -> ReportedClaim:
-        """The claim without what tenants write as they like into its metadata: it is kept while it is prepared."""
-        meta, status = self.metadata, self.status
-        read = (POD_CLAIM, EXTENDED_RESOURCE_CLAIM)
-        annotations = {key: value for key, value in meta.annotations.items() if key in read}
-        owners = tuple(owner for owner in meta.owner_references if owner.controller)
-        short = msgspec.structs.replace(meta.identity, annotations=annotations, owner_references=owners)
-        devices = tuple(
-            AllocatedDeviceStatus(entry.driver, entry.pool, entry.device, entry.conditions, entry.data.copy())
-            for entry in status.devices
-        )
-        return ReportedClaim(short, ResourceClaimStatus(_allocation(status.allocation), status.reserved_for, devices))
+        """The claim without what tenants write as they like into its metadata, and apart from the body that it was in.
 
-
-def _allocation(received: ReceivedAllocation | None) -> AllocationResult | None:
-    if received is None:
-        return None
-    config = tuple(
-        DeviceAllocationConfiguration(
-            entry.source,
-            entry.requests,
-            # A copy: what is decoded refers to the whole body.
-            None
-            if entry.opaque is None
-            else OpaqueDeviceConfiguration(entry.opaque.driver, entry.opaque.parameters.copy()),
-        )
-        for entry in received.devices.config
-    )
-    return AllocationResult(DeviceAllocationResult(received.devices.results, config), received.node_selector)
+        It is kept while it is prepared.
+        """
+        annotations = {
+            key: value
+            for key, value in self.metadata.annotations.items()
+            if key in (POD_CLAIM, EXTENDED_RESOURCE_CLAIM)
+        }
+        owners = tuple(owner for owner in self.metadata.owner_references if owner.controller)
+        meta = replace(self.metadata.identity, annotations=annotations, owner_references=owners)
+        status = self.status
+        devices = tuple(replace(entry, data=entry.data.copy()) for entry in status.devices)
+        if (allocation := status.allocation) is not None:
+            config = tuple(
+                entry
+                if (opaque := entry.opaque) is None
+                else replace(entry, opaque=replace(opaque, parameters=opaque.parameters.copy()))
+                for entry in allocation.devices.config
+            )
+            allocation = replace(allocation, devices=replace(allocation.devices, config=config))
+        return ReportedClaim(meta, ResourceClaimStatus(allocation, status.reserved_for, devices))
 
 
 class AllocatedDevice(ApiObject, frozen=True):
