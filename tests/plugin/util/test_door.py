@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
-import os
 import re
-import resource
 import socket
 import threading
 import time
@@ -24,6 +22,7 @@ from dra_driver.util.door import Connection, Door, Turns, own_addresses
 from dra_driver.util.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.web import listen
 from tests.builders.probes import CHECK, NOT_SERVING, SERVING, connect, health_server, is_closed, open_door, probe
+from tests.descriptors import no_descriptors
 from tests.eventually import eventually
 from tests.golden import golden
 
@@ -408,21 +407,11 @@ def test_a_call_waits_where_no_thread_can_be_started(
 def test_no_connection_is_lost_where_none_can_be_accepted(caplog: pytest.LogCaptureFixture) -> None:
     with open_door() as door:
         port = door.listen("127.0.0.1", 0, Echo)
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         client = socket.socket()
-        files: list[int] = []
-        resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
-        try:
-            with suppress(OSError):
-                while True:
-                    files.append(os.open(os.devnull, os.O_RDONLY))
+        with no_descriptors(client.fileno()):
             client.bind((ATTACKER, 0))
             client.connect(("127.0.0.1", port))
             eventually(lambda: "Too many open files" in caplog.text, SECONDS)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            for file in files:
-                os.close(file)
         with client:
             client.settimeout(SECONDS)
             client.sendall(b"a")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import os
-import resource
 import signal
 import socket
 import threading
@@ -42,6 +40,7 @@ from tests.builders.extender import (
     process,
     sample,
 )
+from tests.descriptors import no_descriptors
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import PATIENCE, eventually
 
@@ -273,19 +272,9 @@ def test_a_listener_without_file_descriptors_accepts_when_there_are_some_again(
     async def last_word() -> bytes:
         listener = Listener()
         await listener.start(Refuses, "127.0.0.1", 0, None)
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with socket.create_connection(("127.0.0.1", listener.port), timeout=PATIENCE) as client:
-            files: list[int] = []
-            resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
-            try:
-                with suppress(OSError):
-                    while True:
-                        files.append(os.open(os.devnull, os.O_RDONLY))
+            with no_descriptors(client.fileno()):
                 await asyncio.sleep(0.05)
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-                for file in files:
-                    os.close(file)
             try:
                 return await asyncio.to_thread(client.recv, 1)
             except ConnectionResetError:
