@@ -101,7 +101,7 @@ class DeviceCheckpoint:
         self._read: tuple[int, int, int] | None = None
         """Which file that was: inode, time of change and size."""
         self._containers: tuple[AllocatedContainer, ...] = ()
-        self._odd = False
+        self._warned = False
 
     def containers(self) -> tuple[AllocatedContainer, ...]:
         """Those that have something of the resources; () if there is no file, or none that can be understood.
@@ -122,16 +122,16 @@ class DeviceCheckpoint:
                         consequence="it is not known which devices containers have, so none are given",
                         remedy="end pods with thousands of containers or devices, of any device plugin",
                     )
-                found = self._entries(file.read(status.st_size))  # kubelet replaces the file as a whole
+                containers = self._entries(file.read(status.st_size))  # kubelet replaces the file as a whole
         except FileNotFoundError:
             return ()
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            if not self._odd:
+            if not self._warned:
                 log.warning("kubelet's checkpoint of devices cannot be used: %s: %s", self._path, error)
-            self._odd = True
+            self._warned = True
             return ()
-        self._read, self._containers, self._odd = version, found, False
-        return found
+        self._read, self._containers, self._warned = version, containers, False
+        return containers
 
     def _entries(self, data: bytes) -> tuple[AllocatedContainer, ...]:
         # Those of other resources, of which a container may have thousands, are passed over without being decoded.

@@ -188,8 +188,8 @@ class NodeSources:
         """The pods and devices that kubelet lists."""
         return node_pods(self._settings.kubelet_directory)
 
-    def remembered(self) -> Sequence[AllocatedContainer]:
-        """What kubelet remembers of containers that have something of ours. Raises DriverError if it is too long."""
+    def allocations(self) -> Sequence[AllocatedContainer]:
+        """To containers, as kubelet's checkpoint has them. Raises DriverError if that is too long."""
         return self._checkpoint.containers()
 
     def registrations(self) -> int:
@@ -358,8 +358,8 @@ class DevicePluginAgent:
         found = [self.fatal, *self._sources.problems(), *(plugin.problem() for plugin in self._plugins.values())]
         if self._guarded_at is None:
             found.append(f"it is not known whether the DRA driver uses this node: {self._guard_error}")
-        if self._allocator.memory_trouble:
-            found.append(self._allocator.memory_trouble)
+        if self._allocator.checkpoint_trouble:
+            found.append(self._allocator.checkpoint_trouble)
         if self._allocator.kubelet_trouble:
             found.append(f"kubelet does not list its pods: {self._allocator.kubelet_trouble}")
         found += [worker.problem() for worker in self._workers]

@@ -102,8 +102,8 @@ class Sources(Protocol):
         """The pods and devices that kubelet lists. Raises CallError."""
         ...
 
-    def remembered(self) -> Sequence[AllocatedContainer]:
-        """What kubelet remembers of containers that have something of ours. Raises DriverError if it is too long."""
+    def allocations(self) -> Sequence[AllocatedContainer]:
+        """To containers, as kubelet's checkpoint has them. Raises DriverError if that is too long."""
         ...
 
     def registrations(self) -> int:
@@ -150,8 +150,8 @@ class Allocator:
         self._registrations = 0
         self.kubelet_trouble = ""
         """Why kubelet does not list its pods and devices, or ""."""
-        self.memory_trouble = ""
-        """Why what kubelet remembers cannot be read, or ""."""
+        self.checkpoint_trouble = ""
+        """Why kubelet's checkpoint of devices cannot be read, or ""."""
 
     def prefer(
         self, resource: NeuronResource, available: frozenset[str], must_include: frozenset[str], size: int
@@ -221,8 +221,8 @@ class Allocator:
             raise AllocateError(
                 "this node has no Neuron device", remedy="look at the log of the device plugin on this node"
             )
-        if self.memory_trouble:
-            raise AllocateError(self.memory_trouble)
+        if self.checkpoint_trouble:
+            raise AllocateError(self.checkpoint_trouble)
         match = None if awaits_unknown_pod(world, known) else find(world, resource, count, self._refused)
         if match is not None and not match.rivals and self._is_as_stored(match):
             # Include what the watch delivered meanwhile: another pod's devices may have been chosen a moment ago.
@@ -287,14 +287,14 @@ class Allocator:
         self.kubelet_trouble = ""
         return found
 
-    def _remembered(self) -> Sequence[AllocatedContainer]:
+    def _allocations(self) -> Sequence[AllocatedContainer]:
         try:
-            found = self._sources.remembered()
+            allocations = self._sources.allocations()
         except DriverError as error:
-            self.memory_trouble = str(error)
+            self.checkpoint_trouble = str(error)
             return ()
-        self.memory_trouble = ""
-        return found
+        self.checkpoint_trouble = ""
+        return allocations
 
     def _world(
         self, pods: Iterable[PluginPod], listed: Listed | None
@@ -305,7 +305,7 @@ class Allocator:
         for uid in [uid for uid in self._handed if uid not in told]:
             del self._handed[uid]
         if offer is not None:
-            learn(self._handed, offer, [entry for entry in self._remembered() if entry.pod in told])
+            learn(self._handed, offer, [entry for entry in self._allocations() if entry.pod in told])
         self._placed &= self._handed.keys()
         registrations = self._sources.registrations()
         self._refused = self._refused & told.keys() if registrations == self._registrations else set()

@@ -58,7 +58,7 @@ def find(
         world: everything known about the node.
         resource: that is requested.
         count: of the resource.
-        refused: UIDs of pods whose last request was refused; kubelet has given up on them.
+        refused: UIDs of pods on which kubelet has given up.
         again: consider containers that were served before, too: a restarted kubelet may have lost the answer.
     """
     found = sorted(_candidates(world, resource, count, again=again), key=lambda match: _order(world, match, refused))

@@ -131,8 +131,8 @@ def plugin_devices(
 VISIBLE_DEVICES: Final = "AWS_NEURON_VISIBLE_DEVICES"
 """Read by the vendor's OCI hook, which makes these chips available by itself."""
 CDI_KIND: Final = "k8s.neuron.aws.com/chip"
-_CDI_NAME: Final = re.compile(rf"{re.escape(CDI_KIND)}=neuron([0-9]{{1,3}})(?:-as-([0-9]{{1,3}}))?")
 """CDI devices that do not change while the node runs, one for each chip."""
+_CDI_NAME: Final = re.compile(rf"{re.escape(CDI_KIND)}=neuron([0-9]{{1,3}})(?:-as-([0-9]{{1,3}}))?")
 CDI_OWNER: Final = "node"
 
 _ANYBODY_READS_AND_WRITES: Final = 0o666
@@ -174,33 +174,33 @@ def answer(found: PluginOffer, share: ContainerShare, settings: AnswerSettings) 
     return ContainerDevices(env, nodes)
 
 
-def given(found: PluginOffer, resource: NeuronResource, answered: ContainerDevices) -> tuple[int, ...] | None:
-    """The ids in what ``answer`` once told kubelet, under whatever settings; None if that does not say."""
+def ids_in(devices: ContainerDevices, offer: PluginOffer, resource: NeuronResource) -> tuple[int, ...] | None:
+    """The ids of the share that ``answer`` made this of, under whatever settings; None if it is no such answer."""
     numbers: dict[int, int] = {}
     """Chips by their numbers in the container."""
-    for name in answered.cdi_names:
+    for name in devices.cdi_names:
         match = _CDI_NAME.fullmatch(name)
         if match is None:
             return None
         numbers[int(match[2] or match[1])] = int(match[1])
-    for node in answered.nodes:
+    for node in devices.nodes:
         ends = _NODE.search(node.container_path), _NODE.search(node.host_path)
         if ends[0] is None or ends[1] is None:
             return None
         numbers[int(ends[0][1])] = int(ends[1][1])
-    chips = sorted(chip for chip in numbers.values() if chip < found.hardware.devices)
+    chips = sorted(chip for chip in numbers.values() if chip < offer.hardware.devices)
     if not chips or len(chips) < len(numbers):
         return None
     if resource is NeuronResource.DEVICE:
         return tuple(chips)
     ids = []
-    for text in answered.env.get(VISIBLE_CORES, "").split(","):
+    for text in devices.env.get(VISIBLE_CORES, "").split(","):
         if not (text.isascii() and text.isdigit() and len(text) <= 4):
             return None
-        number, within = divmod(int(text), found.hardware.cores_per_device)
+        number, within = divmod(int(text), offer.hardware.cores_per_device)
         if number not in numbers:
             return None
-        ids.append(numbers[number] * found.hardware.cores_per_device + within)
+        ids.append(numbers[number] * offer.hardware.cores_per_device + within)
     return tuple(sorted(ids))
 
 

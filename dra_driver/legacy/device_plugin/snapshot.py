@@ -1,9 +1,10 @@
 """Everything known about a node at one moment, and what is taken of it.
 
-There are four sources for the devices of a pod. What this process has handed out is certain. The annotations say what
-was chosen, but anybody who may edit the pod may edit them. kubelet lists ids (PodResources), which are the ones handed
-out unless kubelet did not follow the preference; that is known only for what this process has handed out. And the pod's
-requests say how many devices there must be.
+There are five sources for the devices of a pod. What this process has handed out is certain, once kubelet's checkpoint
+tells of no other pod that has it. That checkpoint also has what another process handed out, with its answers, and tells
+of init containers. The annotations say what was chosen, but anybody who may edit the pod may edit them. kubelet lists
+ids (PodResources), which are the ones handed out unless kubelet did not follow the preference. And the pod's requests
+say how many devices there must be.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dra_driver.legacy.annotations import (
     in_short,
     read,
 )
-from dra_driver.legacy.device_plugin.devices import PluginOffer, given
+from dra_driver.legacy.device_plugin.devices import PluginOffer, ids_in
 from dra_driver.legacy.placement import union
 from dra_driver.legacy.resource_requests import ENDED, LimitsPodSpec, LimitsPodStatus, PodRequest, Role, pod_request
 from dra_driver.legacy.rules import NeuronResource, NodeHardware
@@ -290,28 +291,28 @@ def withheld(world: NodeSnapshot, resource: NeuronResource) -> frozenset[int]:
 
 
 def learn(
-    handed: dict[str, dict[str, ContainerShare]], offer: PluginOffer, remembered: Iterable[AllocatedContainer]
+    handed: dict[str, dict[str, ContainerShare]], offer: PluginOffer, allocations: Iterable[AllocatedContainer]
 ) -> None:
-    """Complete what this process knows of what it has handed out by what kubelet remembers.
+    """Complete what this process knows of what it has handed out by what kubelet's checkpoint says.
 
     Another process may have handed it out, and while kubelet lists no pods, this one may have taken one for another.
 
     Args:
         handed: see ``NodeSnapshot``; changed.
         offer: the node's devices.
-        remembered: of pods that have not ended.
+        allocations: to pods that are known.
     """
-    entries = {(entry.pod, entry.container): entry for entry in remembered}
-    for (uid, container), entry in entries.items():
+    by_container = {(allocation.pod, allocation.container): allocation for allocation in allocations}
+    for (uid, container), allocation in by_container.items():
         if container in handed.get(uid, {}):
             continue
-        resource, answer = NeuronResource(entry.resource), entry.answer
-        ids = given(offer, resource, answer) if answer is not None else None
-        counted = tuple(sorted(number for number in numbers(entry.ids) if number < offer.hardware.units(resource)))
+        resource, answer = NeuronResource(allocation.resource), allocation.answer
+        ids = ids_in(answer, offer, resource) if answer is not None else None
+        counted = tuple(sorted(id_ for id_ in numbers(allocation.ids) if id_ < offer.hardware.units(resource)))
         share = ContainerShare(container, resource, counted if ids is None else ids)
         for other, shares in handed.items():
             for name, its in list(shares.items()):
-                if (other, name) not in entries and (its.resource, its.ids) == (share.resource, share.ids):
+                if (other, name) not in by_container and (its.resource, its.ids) == (share.resource, share.ids):
                     del shares[name]
         handed.setdefault(uid, {})[container] = share
 

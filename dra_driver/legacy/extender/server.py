@@ -162,7 +162,7 @@ class Listener:
         # Not with loop.sock_accept: cancelled at the wrong moment it loses the connection, which then stays open.
         try:
             accepted, peer = listening.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+        except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
             log.warning("a connection could not be accepted: %s", error)

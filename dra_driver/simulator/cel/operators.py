@@ -73,12 +73,12 @@ def _divide_doubles(left: float, right: float) -> float:
     return float("inf") if (left > 0) == (str(right)[0] != "-") else float("-inf")
 
 
-def _joined(weight: int) -> Binary:
-    def join(left: Any, right: Any) -> Any:
+def _concatenation(weight: int) -> Binary:
+    def concatenate(left: Any, right: Any) -> Any:
         take(weight * (len(left) + len(right)))
         return left + right
 
-    return join
+    return concatenate
 
 
 ARITHMETIC: dict[str, dict[type, Binary]] = {
@@ -86,9 +86,9 @@ ARITHMETIC: dict[str, dict[type, Binary]] = {
         int: lambda a, b: _int(a + b),
         Uint: lambda a, b: _uint(int(a) + int(b)),
         float: operator.add,
-        str: _joined(1),
-        bytes: _joined(1),
-        list: _joined(ITEM),
+        str: _concatenation(1),
+        bytes: _concatenation(1),
+        list: _concatenation(ITEM),
     },
     "_-_": {int: lambda a, b: _int(a - b), Uint: lambda a, b: _uint(int(a) - int(b)), float: operator.sub},
     "_*_": {int: lambda a, b: _int(a * b), Uint: lambda a, b: _uint(int(a) * int(b)), float: operator.mul},

@@ -41,11 +41,11 @@ from dra_driver.legacy.device_plugin.devices import (
     PluginOffer,
     answer,
     cdi_spec,
+    ids_in,
     offer,
     plugin_devices,
     unhealthy,
 )
-from dra_driver.legacy.device_plugin.devices import given as given_ids
 from dra_driver.legacy.device_plugin.recording import FAILED, records, unusable_annotations
 from dra_driver.legacy.device_plugin.snapshot import (
     CHOSEN_BY,
@@ -662,10 +662,10 @@ def test_what_was_answered_says_what_was_handed_out(data: st.DataObject, kind: s
     ids = tuple(sorted(data.draw(st.sets(units, min_size=1))))
     settings = data.draw(st.sampled_from([AnswerSettings(*both) for both in product(WAYS, NUMBERINGS)]))
     answered = answer(offer_, ContainerShare("main", resource, ids), settings)
-    assert given_ids(offer_, resource, answered) == ids
+    assert ids_in(answered, offer_, resource) == ids
 
 
-def remembered(pod: str, counted: Iterable[int], given_: Iterable[int] | None) -> AllocatedContainer:
+def allocated_container(pod: str, counted: Iterable[int], given_: Iterable[int] | None) -> AllocatedContainer:
     """What kubelet remembers of ``main`` of a pod; ``given_``: the chips in the plugin's answer."""
     response = api.ContainerAllocateResponse()
     for chip in given_ or ():
@@ -679,22 +679,22 @@ def test_what_was_handed_out_counts_before_what_kubelet_counted(
     given_: tuple[int, ...] | None, ids: tuple[int, ...]
 ) -> None:
     handed: dict[str, dict[str, ContainerShare]] = {}
-    learn(handed, offered(), [remembered("u", (8, 9), given_)])
+    learn(handed, offered(), [allocated_container("u", (8, 9), given_)])
     assert handed == {"u": {"main": ContainerShare("main", DEVICE, ids)}}
-    learn(handed, offered(), [remembered("u", (10,), (10,))])
+    learn(handed, offered(), [allocated_container("u", (10,), (10,))])
     assert handed["u"]["main"].ids == ids, "what this process knows stays"
 
 
 def test_a_pod_that_was_taken_for_another_has_nothing() -> None:
     handed = {"forged": {"main": ContainerShare("main", DEVICE, (4, 5))}}
-    learn(handed, offered(), [remembered("meant", (4, 5), (4, 5))])
+    learn(handed, offered(), [allocated_container("meant", (4, 5), (4, 5))])
     assert handed == {"forged": {}, "meant": {"main": ContainerShare("main", DEVICE, (4, 5))}}
 
 
 @given(st.builds(ContainerDevices, st.dictionaries(st.just("NEURON_RT_VISIBLE_CORES"), st.text(max_size=6))))
 def test_an_answer_of_another_plugin_says_nothing(answered: ContainerDevices) -> None:
     for resource in NeuronResource:
-        assert given_ids(offered(), resource, answered) is None
+        assert ids_in(answered, offered(), resource) is None
 
 
 def test_the_spec_has_every_name_that_answers_give() -> None:
