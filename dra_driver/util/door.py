@@ -244,7 +244,7 @@ class Door:
         """Descriptor (eventfd) that ends the waiting; there is one from the first port to the end."""
         self._ringing = threading.Lock()
         """Held while the bell is rung, or put away: its number may be another file's then."""
-        self.worker = Worker("serving the network", self._serve, woken=self)
+        self.worker = Worker("serving the network", self._serve, woken=self, at_end=self._close)
 
     def listen(self, address: str, port: int, begin: Begin) -> int:
         """Serve a port (0: any that is free), from any thread; returns it. Raises OSError if it cannot be had."""
@@ -261,19 +261,11 @@ class Door:
         return int(listener.getsockname()[1])
 
     def stop(self, seconds: float = 1.0) -> None:
-        """Close all ports and connections."""
-        ended = self.worker.stop(seconds)
-        for listener in self._listeners:
-            listener.close()
-        if not ended:
-            return  # the thread still uses what follows; the process is about to end
-        for connection in [*self._connections[True], *self._connections[False]]:
-            connection.close()
-        self._selector.close()
-        with self._ringing:
-            if self._bell >= 0:
-                os.close(self._bell)
-            self._bell = -1
+        """Close all ports and connections, and wait for that for at most ``seconds``."""
+        if self._bell >= 0:
+            self.worker.stop(seconds)
+        else:
+            self._selector.close()
 
     def call(self, function: Callable[[], None]) -> None:
         """Have the door's thread call a function soon; from any thread."""
@@ -395,6 +387,16 @@ class Door:
 
     def _silence(self) -> None:
         os.eventfd_read(self._bell)
+
+    def _close(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        for connection in [*self._connections[True], *self._connections[False]]:
+            connection.close()
+        self._selector.close()
+        with self._ringing:
+            os.close(self._bell)
+            self._bell = -1
 
 
 class _Question(Generic[_Result]):

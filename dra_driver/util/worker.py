@@ -90,6 +90,7 @@ class Worker:
         settle: seconds between ``wake`` and the round, so that several changes are handled together.
         backoff: waits after failed rounds; ``wake`` does not shorten them.
         woken: what it waits for between two rounds.
+        at_end: called by the thread when it ends, however late that is.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Worker:
         settle: float = 0.0,
         backoff: Backoff | None = None,
         woken: WakeUp | None = None,
+        at_end: Callable[[], None] | None = None,
     ) -> None:
         self.name = name
         self._work = work
@@ -108,6 +110,7 @@ class Worker:
         self._settle = settle
         self._backoff = backoff or Backoff(first=1.0, cap=60.0)
         self._woken = woken or runtime.event()
+        self._at_end = at_end
         self._stopping = runtime.event()
         self._thread = runtime.thread(self._run, name=name)
         self._last_beat = self._due = math.inf
@@ -178,6 +181,8 @@ class Worker:
             else:
                 self._succeeded(rest)
         self._due = math.inf
+        if self._at_end is not None:
+            self._at_end()
 
     def _succeeded(self, rest: float) -> None:
         self._backoff.reset()

@@ -54,10 +54,7 @@ def probe(address: str, service: str = "liveness", seconds: float = 5.0) -> Any:
 
 def connect(port: int, source: str, data: bytes = b"") -> socket.socket:
     """A connection from an address of this machine, with what it says first."""
-    connection = socket.socket()
-    connection.settimeout(10)
-    connection.bind((source, 0))
-    connection.connect(("127.0.0.1", port))
+    connection = socket.create_connection(("127.0.0.1", port), 10, source_address=(source, 0))
     if data:
         connection.sendall(data)
     return connection

@@ -32,7 +32,7 @@ from dra_driver.legacy.extender import answers
 from dra_driver.legacy.extender.answers import FitCache
 from dra_driver.legacy.extender.binding import Binder
 from dra_driver.legacy.extender.turns import Turns
-from dra_driver.util.door import plain_address
+from dra_driver.util.acceptor import Acceptor, task_of
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations
 
@@ -45,8 +45,6 @@ HANDSHAKES: Final = 30
 """A second, with connections from one address: each takes the event loop a millisecond or two. More wait their turn."""
 HANDSHAKES_AT_ONCE: Final = 60
 """That do not wait."""
-PAUSE_SECONDS: Final = 0.5
-"""After a connection could not be accepted, perhaps for want of file descriptors."""
 TELL_SECONDS: Final = 60.0
 """Between two log lines about too many connections."""
 BACKLOG: Final = 1024
@@ -82,7 +80,7 @@ class _Connection:
 
 
 class Listener:
-    """Accepts from ``start`` until ``stop``.
+    """Accepts from ``start`` until ``stop``; what is open then may stay so until ``end``.
 
     Args:
         own: addresses for whose connections places are kept, and whose handshakes do not wait.
@@ -92,8 +90,7 @@ class Listener:
         self._own = frozenset(own)
         self._make: Callable[[], asyncio.BaseProtocol] = asyncio.Protocol
         self._tls: ssl.SSLContext | None = None
-        self._listening: list[socket.socket] = []
-        self._pauses: list[asyncio.TimerHandle] = []
+        self._acceptors: list[Acceptor] = []
         self._connections: list[_Connection] = []
         """Oldest first."""
         self._handshakes: dict[str, float] = {}
@@ -103,7 +100,7 @@ class Listener:
     @property
     def port(self) -> int:
         """Port that it listens on."""
-        return int(self._listening[0].getsockname()[1])
+        return self._acceptors[0].port
 
     async def start(
         self, make: Callable[[], asyncio.BaseProtocol], address: str, port: int, tls: ssl.SSLContext | None
@@ -121,25 +118,24 @@ class Listener:
         found = await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, where in dict.fromkeys((family, where[:2]) for family, _, _, _, where in found):
-                self._listening.append(socket.create_server(where, family=family, backlog=BACKLOG))
+                listener = socket.create_server(where, family=family, backlog=BACKLOG)
+                self._acceptors.append(Acceptor(listener, self._accept))
         except OSError:
             self._close()
             raise
-        for listening in self._listening:
-            listening.setblocking(False)
-            loop.add_reader(listening, self._accept, listening)
 
     async def stop(self) -> None:
         """Accept no more connections; open ones are kept."""
-        for pause in self._pauses:
-            pause.cancel()
-        for listening in self._listening:
-            asyncio.get_running_loop().remove_reader(listening)
         self._close()
         opening = [connection.opening for connection in self._connections]
         for task in opening:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
+
+    def end(self) -> None:
+        """Close immediately what is still open: a peer that does not read would keep it so."""
+        for connection in self._connections:
+            connection.drop()
 
     @contextmanager
     def answering(self, transport: asyncio.BaseTransport | None) -> Iterator[None]:
@@ -155,31 +151,15 @@ class Listener:
             found.answers -= 1
 
     def _close(self) -> None:
-        for listening in self._listening:
-            listening.close()
+        for acceptor in self._acceptors:
+            acceptor.stop()
 
-    def _accept(self, listening: socket.socket) -> None:
-        # Not with loop.sock_accept: cancelled at the wrong moment it loses the connection, which then stays open.
-        try:
-            accepted, peer = listening.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            log.warning("a connection could not be accepted: %s", error)
-            loop = asyncio.get_running_loop()
-            loop.remove_reader(listening)
-            resume = partial(loop.add_reader, listening, self._accept, listening)
-            self._pauses = [pause for pause in self._pauses if pause.when() > loop.time()]
-            self._pauses.append(loop.call_later(PAUSE_SECONDS, resume))
-            return
-        accepted.setblocking(False)
-        address = plain_address(peer[0])
+    def _accept(self, accepted: socket.socket, address: str) -> None:
         own = address in self._own
         if not self._has_room(own):
             accepted.close()
             return
-        opening = asyncio.create_task(self._open(accepted, 0.0 if own else self._turn(address)))
-        opening.add_done_callback(partial(_close_given_up, accepted))
+        opening = task_of(accepted, self._open(accepted, 0.0 if own else self._turn(address)))
         self._connections.append(_Connection(accepted, opening, address, own))
 
     def _turn(self, address: str) -> float:
@@ -233,12 +213,6 @@ class Listener:
                 connection.transport = transport
 
 
-def _close_given_up(accepted: socket.socket, opening: asyncio.Task[None]) -> None:
-    """Close the socket if the handshake is cancelled before it starts; nothing else would."""
-    if opening.cancelled():
-        accepted.close()
-
-
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of one request: 15,000 whole Node objects. Names alone (``nodeCacheCapable: true``) need a hundredth of that."""
 LARGE_BYTES: Final = 1024 * 1024
@@ -249,6 +223,8 @@ FORWARD_SECONDS: Final = 30.0
 IDLE_SECONDS: Final = 120.0
 """Idle connections are kept longer than the scheduler keeps them (90 s), so that no request meets a closing one. If
 there are too many, the oldest is closed earlier."""
+STOP_SECONDS: Final = 10.0
+"""For the answers that are being given when it stops."""
 FORWARDED: Final = "X-Neuron-Forwarded"
 OPERATIONS: Final = ("filter", "prioritize", "preempt", "bind")
 _PEM_END: Final = "-----END CERTIFICATE-----"
@@ -381,7 +357,7 @@ class ExtenderServer:
             access_log=None,
             logger=_http_log,
             handle_signals=False,
-            shutdown_timeout=10.0,
+            shutdown_timeout=STOP_SECONDS,
             lingering_time=1.0,
             keepalive_timeout=IDLE_SECONDS,
         )
@@ -409,6 +385,7 @@ class ExtenderServer:
         """Answer pending requests, and stop."""
         await self._listener.stop()
         await self._runner.cleanup()
+        self._listener.end()
         if self._client is not None:
             await self._client.close()
         for stop in (self._judge.shutdown, self._preemption.shutdown, self._turns.stop):

@@ -27,6 +27,7 @@ from dra_driver.ultraserver.rendezvous.roster import (
     refused,
     workers,
 )
+from dra_driver.util.acceptor import Acceptor, task_of
 
 HELLO_SECONDS = 10.0
 """Until a connection has sent its Hello, and then until it has proved to be that member's."""
@@ -34,8 +35,7 @@ PULSE_SECONDS = 10.0
 """Between two signs of life to each member."""
 CLOSING_SECONDS = 2.0
 SILENT_CONNECTIONS = 384
-"""Those without a Hello: several times as many as asyncio accepts before it reads from any (100), and with the others
-fewer than the 1024 files that a process may have open by default."""
+"""Those without a Hello; with the others fewer than the 1024 files that a process may have open by default."""
 DOUBTFUL_CONNECTIONS = 64
 """Those with a Hello that DNS is asked about."""
 MAX_COMPLAINTS = 20
@@ -74,7 +74,7 @@ async def lead(
         OSError: raised by ``keep``.
     """
     leader = _Leader(own, say, names)
-    server = await asyncio.start_server(leader.connected, sock=listener, limit=MAX_HELLO_BYTES)
+    acceptor = Acceptor(listener, leader.take)
     pulse = asyncio.create_task(leader.pulse())
     try:
         async with asyncio.timeout(within):
@@ -89,7 +89,7 @@ async def lead(
         raise
     finally:
         pulse.cancel()
-        server.close()
+        acceptor.stop()
         await leader.close()
 
 
@@ -136,6 +136,7 @@ class _Leader:
         self._say = say
         self._numbers = itertools.count(1)
         self._connected: dict[int, asyncio.StreamWriter] = {}  # by worker index
+        self._tasks: set[asyncio.Task[None]] = set()
         self._open: set[asyncio.StreamWriter] = set()
         # Each their own: who has said Hello does not take the places of those who have not had the time.
         self._silent, self._doubtful = _Newcomers(SILENT_CONNECTIONS), _Newcomers(DOUBTFUL_CONNECTIONS)
@@ -157,8 +158,15 @@ class _Leader:
             self._changed.clear()
             await self._changed.wait()
 
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def take(self, accepted: socket.socket, _address: str) -> None:
+        """Converse on a connection until its end."""
+        task = task_of(accepted, self._accompany(accepted))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accompany(self, accepted: socket.socket) -> None:
         """One connection from its beginning to its end."""
+        reader, writer = await asyncio.open_connection(sock=accepted, limit=MAX_HELLO_BYTES)
         self._open.add(writer)
         try:
             await self._converse(reader, writer)
@@ -167,8 +175,6 @@ class _Leader:
             self._complaints += 1
             if self._complaints <= MAX_COMPLAINTS:
                 self._say(f"a connection from {_peer(writer)} was ended: {str(error)[:300] or type(error).__name__}")
-        except asyncio.CancelledError:
-            pass  # the program ends while DNS is asked, and nobody waits for this task
         finally:
             self._open.discard(writer)
             writer.close()
@@ -254,11 +260,14 @@ class _Leader:
     async def close(self) -> None:
         """Close all connections gracefully, so that the last messages still arrive."""
         writers = list(self._open)
-        for writer in writers:
-            writer.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSING_SECONDS):
                 await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
+        for writer in writers:
+            writer.transport.abort()  # whose peer does not read
 
 
 async def _read(reader: asyncio.StreamReader) -> FromMember | None:

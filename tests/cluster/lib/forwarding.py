@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
+
+from dra_driver.util.acceptor import Acceptor, task_of
 
 Endpoint = tuple[str, int]
 """Address and port."""
@@ -24,7 +27,7 @@ class Forwarder:
         self._endpoints = endpoints
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="forwarder", daemon=True)
-        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
         self._connections: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -46,22 +49,24 @@ class Forwarder:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     async def _listen(self, address: str, port: int) -> int:
-        server = await asyncio.start_server(self._accept, address, port)
-        self._servers.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        acceptor = Acceptor(socket.create_server((address, port)), self._take)
+        self._acceptors.append(acceptor)
+        return acceptor.port
 
     async def _end(self) -> None:
-        for server in self._servers:
-            server.close()
+        for acceptor in self._acceptors:
+            acceptor.stop()
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _take(self, accepted: socket.socket, _address: str) -> None:
+        task = task_of(accepted, self._pass_on(accepted))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
+
+    async def _pass_on(self, accepted: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=accepted)
         try:
             await self._connect(reader, writer)
         except OSError:

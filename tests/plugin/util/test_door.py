@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 import h2.config
 import h2.connection
@@ -417,6 +418,20 @@ def test_no_connection_is_lost_where_none_can_be_accepted(caplog: pytest.LogCapt
             client.sendall(b"a")
             assert client.recv(1) == b"a"
     golden(caplog.messages[0])
+
+
+def test_no_connection_outlives_a_door_that_takes_longer_than_one_waits_for_it() -> None:
+    go = threading.Event()
+    door = Door()
+    port = door.listen("127.0.0.1", 0, Echo)
+    with connect(port, ATTACKER, b"a") as client:
+        assert client.recv(1) == b"a"
+        door.call(lambda: cast("None", go.wait(SECONDS)))
+        door.stop(0.0)
+        go.set()
+        eventually(lambda: is_closed(client), SECONDS)
+    with pytest.raises(ConnectionRefusedError):
+        connect(port, ATTACKER)
 
 
 # Metrics

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
+import select
 import signal
 import socket
 import threading
@@ -18,6 +20,7 @@ import pytest
 from dra_driver.kube.api.client import REQUEST_SECONDS
 from dra_driver.kube.api.resources import Collection
 from dra_driver.legacy.extender import binding
+from dra_driver.legacy.extender import server as server_module
 from dra_driver.legacy.extender.binding import Binder, BindRequest
 from dra_driver.legacy.extender.cluster import Cluster
 from dra_driver.legacy.extender.server import Listener
@@ -284,6 +287,23 @@ def test_a_listener_without_file_descriptors_accepts_when_there_are_some_again(
 
     assert asyncio.run(last_word()) == b""
     assert "Too many open files" in caplog.text
+
+
+def test_no_connection_outlives_the_extender_whose_client_does_not_read(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "STOP_SECONDS", 0.2)
+    names = [f"{number:0250d}" for number in range(10_000)]
+    body = json.dumps({"Pod": pod_document("p", limits(4)), "NodeNames": names}).encode()
+    with extender(server) as one:
+        known(one)
+        deaf = socket.create_connection(("127.0.0.1", one.port), timeout=PATIENCE)
+        question = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        deaf.sendall(question * 3)
+        eventually(lambda: select.select([deaf], [], [], 0)[0], what="the beginning of the answer")
+    with deaf, suppress(ConnectionResetError):
+        while deaf.recv(1 << 20):
+            pass
 
 
 def test_a_new_extender_goes_on_where_the_last_one_was(server: ApiServer) -> None:

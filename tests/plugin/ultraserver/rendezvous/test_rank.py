@@ -459,6 +459,59 @@ def test_a_rank_that_is_confirmed_when_the_time_ends_is_a_rank(make: Make, monke
     assert 1 in group.kept
 
 
+# Ends
+
+
+def is_ended(connection: socket.socket) -> bool:
+    """Whether the peer ends it, after whatever it says before."""
+    try:
+        while connection.recv(4096):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_no_connection_outlives_the_leader_at_whatever_turn_of_the_loop_it_ends(turns: int) -> None:
+    listener = listen("127.0.0.1", 0)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.socket()) for _ in range(3)]
+
+        async def leader_that_is_cancelled() -> None:
+            group = asyncio.create_task(
+                lead(Hello(Member(0, "h0"), 2, 1), listener, SOON, lambda table: None, lambda text: None)
+            )
+            await asyncio.sleep(0.01)
+            for client in clients:
+                client.settimeout(SOON)
+                client.connect(listener.getsockname())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            group.cancel()
+            await group
+
+        gc.disable()
+        stack.callback(gc.enable)
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(leader_that_is_cancelled())
+        assert all(map(is_ended, clients))
+
+
+def test_a_connection_that_is_not_read_does_not_outlive_the_leader(
+    pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_side, "CLOSING_SECONDS", 0.1)
+    monkeypatch.setattr(leader_side, "PULSE_SECONDS", 0.001)
+    group = Group(8192, 1, pool)
+    leader = group.lead(2.0)
+    with group.connect() as deaf:
+        deaf.sendall(line_of(group.hello(group.member(1))))
+        with pytest.raises(GroupError):
+            leader.result(SOON)
+        assert is_ended(deaf)
+
+
 # Names in DNS
 
 
