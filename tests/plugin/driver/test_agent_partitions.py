@@ -37,6 +37,7 @@ SECONDS = 30.0
 def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(kept, "SETTLE_SECONDS", 0.3)
     monkeypatch.setattr(kept, "HELD_SECONDS", 0.3)
+    monkeypatch.setattr(kept, "MAX_HELD_SECONDS", 0.3)  # however long the test takes between two steps
     write_host(world.host, resolve_emulation("trn2.48xlarge"), EmulationOptions())
     return world
 

@@ -42,6 +42,7 @@ SECONDS = START_SECONDS
 def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(kept, "SETTLE_SECONDS", 0.3)
     monkeypatch.setattr(kept, "HELD_SECONDS", 0.3)
+    monkeypatch.setattr(kept, "MAX_HELD_SECONDS", 0.3)  # however long the test takes between two steps
     monkeypatch.setattr(device_use, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(device_use, "PLUGIN_SECONDS", 0.1)
     monkeypatch.setattr(device_use, "LINGER_SECONDS", 0.3)
