@@ -503,10 +503,14 @@ def test_a_connection_that_is_not_read_does_not_outlive_the_leader(
 ) -> None:
     monkeypatch.setattr(leader_side, "CLOSING_SECONDS", 0.1)
     monkeypatch.setattr(leader_side, "PULSE_SECONDS", 0.001)
-    group = Group(8192, 1, pool)
+    group = Group(1024, 1, pool)
     leader = group.lead(2.0)
-    with group.connect() as deaf:
+    with socket.socket() as deaf:
+        deaf.settimeout(SOON)
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect(("127.0.0.1", group.port))
         deaf.sendall(line_of(group.hello(group.member(1))))
+        group.wait_said(0, "2 of 1024 members")
         with pytest.raises(GroupError):
             leader.result(SOON)
         assert is_ended(deaf)
