@@ -117,7 +117,7 @@ def _wanted(claims: Sequence[ResourceClaim], node: str | None) -> Sequence[Resou
 
 def _absent(claims: Sequence[ResourceClaim], pods: Sequence[Pod]) -> Iterator[str]:
     """Which claims of containers are not there, so that it is not known what they add."""
-    from dra_driver.driver.claims.cores import claims_of_containers
+    from dra_driver.driver.claims.sharing import claims_of_containers
 
     there = {(claim.metadata.namespace, claim.metadata.name) for claim in claims}
     for pod in pods:

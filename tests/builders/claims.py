@@ -12,11 +12,11 @@ import msgspec
 
 from dra_driver.driver.claims import planner
 from dra_driver.driver.claims.checkpoint import Checkpoint
-from dra_driver.driver.claims.facts import NodeFacts
 from dra_driver.driver.claims.metadata import MetadataDirectory
-from dra_driver.driver.claims.model import Needs, Plan, PlanSettings
+from dra_driver.driver.claims.model import Consumers, Needs, Plan, PlanSettings, Pods, PreparedClaims, Unhealthy
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
+from dra_driver.driver.claims.situation import NodeFacts, Situation
 from dra_driver.kube.api.codec import decode
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi
@@ -61,18 +61,32 @@ LATER = (
 """The checkpoint file of claim 1 as a later version may write it, for readers that know its fields."""
 
 
-def plan(*values: Any, **known: Any) -> Plan:
-    """What a claim gets of which all is known that the plan needs."""
-    made = planner.plan(*values, **known)
-    assert isinstance(made, Plan), made
-    return made
+def plan_or_needs(
+    item: ResourceClaim,
+    inventory: NodeInventory,
+    prepared: PreparedClaims,
+    settings: PlanSettings,
+    consumers: Consumers | None = None,
+    unhealthy: Unhealthy | None = None,
+    core_sizes: Mapping[int, int] | None = None,
+    pods: Pods | None = None,
+) -> Plan | Needs:
+    facts = NodeFacts(unhealthy=unhealthy or {}, core_sizes=core_sizes or {})
+    return planner.plan(Situation(item, inventory, facts, consumers or {}, pods), prepared, settings)
 
 
-def needs(*values: Any, **known: Any) -> Needs:
+def plan(*values: Any, **options: Any) -> Plan:
+    """What a claim gets of which all is known that the plan needs; arguments: ``plan_or_needs``."""
+    outcome = plan_or_needs(*values, **options)
+    assert isinstance(outcome, Plan), outcome
+    return outcome
+
+
+def needs(*values: Any, **options: Any) -> Needs:
     """What a plan needs to be known first."""
-    needed = planner.plan(*values, **known)
-    assert isinstance(needed, Needs), needed
-    return needed
+    outcome = plan_or_needs(*values, **options)
+    assert isinstance(outcome, Needs), outcome
+    return outcome
 
 
 def uid(number: int) -> str:

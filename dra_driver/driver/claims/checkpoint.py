@@ -47,7 +47,7 @@ import logging
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,7 +55,7 @@ from pathlib import Path
 import msgspec
 
 from dra_driver.driver.claims.container_edits import shown_in
-from dra_driver.driver.claims.model import CheckpointEntry, Needs, Plan, PreparedClaims, Quarantined
+from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
 from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
@@ -252,8 +252,8 @@ def _checksum(raw: bytes) -> str:
 
 log = logging.getLogger(__name__)
 
-_STAGE_SECONDS = 1.0
-"""To wait for a look at the index before the claim's turn; after that there is nothing to gain."""
+_GLANCE_SECONDS = 1.0
+"""To wait for a look at the index without the lock between processes; after that, it is had in turn."""
 
 
 @dataclass(slots=True)
@@ -274,8 +274,8 @@ class Checkpoint:
         cdi: specs, which show the chips of claims whose files cannot be read.
         lock_timeout: seconds to wait for the directory's lock.
 
-    Methods raise DriverError when the directory cannot be read or written. All but ``locked``, ``counts``
-    and ``close`` are for use inside ``locked``.
+    Methods raise DriverError when the directory cannot be read or written. All but ``locked``,
+    ``glance``, ``staged``, ``counts`` and ``close`` are for use inside ``locked``.
     """
 
     def __init__(
@@ -321,16 +321,28 @@ class Checkpoint:
             yield self._held
 
     @contextmanager
-    def staged(self, uid: str, planned: Callable[[PreparedClaims], Plan | Needs]) -> Iterator[Staged | None]:
+    def glance(self, deadline: float = math.inf) -> Iterator[PreparedClaims]:
+        """See what is held as this process knows it, with its other threads kept out, but no other process.
+
+        What follows from it counts if its revision is the same under ``locked``. ``deadline``: as for that.
+        """
+        with self._lock.held_by_thread(_GLANCE_SECONDS) as had:
+            if had and self._known_at is not None and not self._in_doubt:
+                yield self._held
+                return
+        with self.locked(deadline) as prepared:
+            yield prepared
+
+    @contextmanager
+    def staged(self, plan: Plan | None) -> Iterator[Staged | None]:
         """The file of a claim, written and synced without the lock, for ``put``; None where that is not worth it.
 
-        It is worth it where other calls hold the lock, and the claim is not kept yet. ``planned`` gives the plan as it
-        looks now; what it needs or raises is for the call's turn to find. Not for use inside ``locked``.
+        It is worth it where other calls hold the lock, and the claim is not kept yet. Not for use inside ``locked``.
         """
         staged = None
-        if self._lock.contended:
+        if plan is not None and self._lock.contended and plan.uid not in self._held.entries:
             with suppress(DriverError, OSError):  # the call's own turn reports it
-                staged = self._stage(uid, planned)
+                staged = self._stage(plan)
         try:
             yield staged
         finally:
@@ -338,14 +350,8 @@ class Checkpoint:
                 with suppress(OSError):  # who reads the directory next removes it
                     os.unlink(staged.path)  # noqa: PTH108
 
-    def _stage(self, uid: str, planned: Callable[[PreparedClaims], Plan | Needs]) -> Staged | None:
-        with self._lock.held_by_thread(_STAGE_SECONDS) as had:
-            if not had or self._known_at is None or self._in_doubt or uid in self._held.entries:
-                return None
-            plan = planned(self._held)
-        if isinstance(plan, Needs):
-            return None
-        path = os.path.join(self._claims, f"{uid}.{self._own_tag}-{next(self._stagings)}.tmp")  # noqa: PTH118
+    def _stage(self, plan: Plan) -> Staged:
+        path = os.path.join(self._claims, f"{plan.uid}.{self._own_tag}-{next(self._stagings)}.tmp")  # noqa: PTH118
         staged = Staged(path, encoded(CheckpointEntry(plan, self.boot_id)))
         write_file(staged.path, staged.data, mode=0o600, synced=True)
         return staged

@@ -15,7 +15,7 @@ processes on a chip use one size: the claim that is prepared first on a chip dec
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -24,13 +24,11 @@ from dra_driver.driver.claims.model import (
     ChipNode,
     Plan,
     PlanSettings,
-    Pods,
     PreparedClaims,
     PrepareError,
-    base_request,
 )
-from dra_driver.kube.objects.core import Pod
-from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
+from dra_driver.driver.claims.sharing import Sharing, Uses, View, devices_in_use
+from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME, VISIBLE_CORES
 from dra_driver.neuron.topology.partitions import HardwarePart
@@ -43,37 +41,6 @@ def offered_sizes(cores: Iterable[tuple[DeviceRequestAllocationResult, HardwareP
     for result, part in cores:
         found.setdefault(result.request, set()).add(len(part.cores))
     return {request: next(iter(sizes)) for request, sizes in found.items() if len(sizes) == 1}
-
-
-View = tuple[str, tuple[int, ...]]
-"""A container, as ``pod/container``, and the devices of a claim that it uses, by index."""
-
-
-def views_of(
-    claim: PartialResourceClaim, requests: Sequence[str], users: Collection[str] | None, pods: Pods | None
-) -> list[View] | None:
-    """Which devices of a claim the containers of its pods use; None if that is not known.
-
-    Args:
-        claim: allocated.
-        requests: that its devices were allocated for.
-        users: UIDs of its pods, None if they cannot be known.
-        pods: see ``planner.plan``. One without containers stands for a pod that cannot be read.
-    """
-    if pods is None or users is None:
-        return None
-    its_pods = [pods[uid] for uid in sorted(users)]
-    if not all(pod.spec.containers for pod in its_pods):
-        return None
-    name = claim.metadata.name
-    return [
-        (
-            f"{pod.metadata.name}/{container}",
-            tuple(at for at, request in enumerate(requests) if {(name, ""), (name, base_request(request))} & uses),
-        )
-        for pod in its_pods
-        for container, uses in claims_of_containers(pod)
-    ]
 
 
 def check_sizes(plan: Plan, views: Sequence[View] | None) -> None:
@@ -99,35 +66,24 @@ def check_sizes(plan: Plan, views: Sequence[View] | None) -> None:
 
 
 def with_cores(
-    plan: Plan,
-    units: Sequence[Sequence[int]],
-    companions: Sequence[Plan],
-    pods: Pods | None,
-    inventory: NodeInventory,
-    held: PreparedClaims,
-    settings: PlanSettings,
-    *,
-    as_ranges: bool,
+    plan: Plan, sharing: Sharing, inventory: NodeInventory, prepared: PreparedClaims, settings: PlanSettings
 ) -> Plan:
     """The plan with what its containers are told of cores.
 
     Args:
-        plan: without that.
-        units: devices (indexes) that a container sees together as far as the claim tells.
-        companions: claims that its pods may use too; the plan or one of these has cores.
-        pods: see ``planner.plan``.
+        plan: without that; it or one of the claims that its pods may use too has cores.
+        sharing: who sees its devices together.
         inventory: the node.
-        held: claims that are prepared; the claim itself may be among them.
+        prepared: the claim itself may be among them.
         settings: the administrator's choices.
-        as_ranges: whether cores are written as ``4-7``, else as ``4,5,6,7``.
 
     Raises:
         PrepareError: the cores cannot be used with the claim's logical core size, or (by the settings) not together;
             or a container would use them together with devices of another claim.
     """
-    _check_size(plan, held)
+    _check_size(plan, prepared)
     _check_one_size(plan)
-    groups, notes = _seen_together(plan, units, companions, pods)
+    groups, notes = _seen_together(plan, sharing)
     warnings = [*plan.warnings, *notes]
     env: dict[int, dict[str, str]] = {}
     for group in groups:
@@ -138,29 +94,28 @@ def with_cores(
         _check_filled(nodes, size)
         ids = core_numbers(nodes, size, inventory)
         warnings += _contiguity(ids, settings)
-        told = {VISIBLE_CORES: ranges(ids) if as_ranges else ",".join(map(str, ids))}
-        env.update(dict.fromkeys(group, told))
+        # As the device plugin writes them, for whom the pod may have been made: programs split the value at commas.
+        numbers = ",".join(map(str, ids)) if sharing.for_extended_resources else ranges(ids)
+        env |= {at: {VISIBLE_CORES: numbers} for at in group}
     devices = tuple(replace(device, env=device.env | env.get(at, {})) for at, device in enumerate(plan.devices))
     return replace(plan, devices=devices, warnings=tuple(warnings))
 
 
-def _seen_together(
-    plan: Plan, units: Sequence[Sequence[int]], companions: Sequence[Plan], pods: Pods | None
-) -> tuple[list[tuple[int, ...]], list[str]]:
+def _seen_together(plan: Plan, sharing: Sharing) -> tuple[list[tuple[int, ...]], list[str]]:
     """Devices (indexes) that a container uses together, and warnings where that is not known.
 
     Those with admin access do not count: they are for looking at chips.
     """
     own = {at for at, device in enumerate(plan.devices) if not device.admin}
-    alone = [tuple(at for at in unit if at in own) for unit in units]
+    alone = [tuple(at for at in unit if at in own) for unit in sharing.units]
     requests = {plan.devices[at].base_request for at in own}
-    if not companions and len(requests) == 1:
+    if not sharing.companions and len(requests) == 1:
         return alone, []
-    if pods is None or plan.pods is None:
-        known = [other for other in companions if set(other.pods or ()).intersection(plan.pods or ())]
-        doubtful = known or (plan.has_cores and len(requests) > 1)
-        return alone, [_unread(plan, known)] if doubtful else []
-    seen, notes = _views(plan, units, companions, [pods[uid] for uid in plan.pods])
+    if sharing.containers is None:
+        others = [other for other in sharing.companions if set(other.pods or ()).intersection(plan.pods or ())]
+        doubtful = others or (plan.has_cores and len(requests) > 1)
+        return alone, [_unread(plan, others)] if doubtful else []
+    seen, notes = _own_views(plan, sharing, sharing.containers)
     groups: list[tuple[int, ...]] = []
     for container, view in seen:
         if view in groups:
@@ -180,35 +135,29 @@ def _seen_together(
     return [*groups, *(rest for unit in alone if (rest := tuple(at for at in unit if at in left)))], notes
 
 
-def _views(
-    plan: Plan, units: Sequence[Sequence[int]], companions: Sequence[Plan], pods: Iterable[Pod]
-) -> tuple[list[View], list[str]]:
+def _own_views(plan: Plan, sharing: Sharing, containers: Iterable[tuple[str, Uses]]) -> tuple[list[View], list[str]]:
     """What each container uses of the plan; warnings about those that cannot be told all of it.
 
     These are init containers with what the scheduler allocated for others, which are told their own.
     """
-    unit_of = {at: place for place, unit in enumerate(units) for at in unit}
-    seen: list[View] = []
-    less: list[str] = []
-    for pod in pods:
-        for container, uses in claims_of_containers(pod):
-            view, name = _used(plan, uses), f"{pod.metadata.name}/{container}"
-            for other in companions if view else ():
-                _check_apart(name, (plan, view), (other, _used(other, uses)))
-            if len({unit_of[at] for at in view}) > 1:
-                less.append(name)
-            elif view:
-                seen.append((name, view))
-    return seen, [_told_less(less, plan)] if less and plan.has_cores else []
+    unit_of = {at: place for place, unit in enumerate(sharing.units) for at in unit}
+    views: list[View] = []
+    short: list[str] = []
+    for container, uses in containers:
+        view = _devices(plan, uses)
+        for other in sharing.companions if view else ():
+            _check_apart(container, (plan, view), (other, _devices(other, uses)))
+        if len({unit_of[at] for at in view}) > 1:
+            short.append(container)
+        elif view:
+            views.append((container, view))
+    return views, [_told_less(short, plan)] if short and plan.has_cores else []
 
 
-def _used(plan: Plan, uses: Collection[tuple[str, str]]) -> tuple[int, ...]:
-    """Devices of the plan that a container uses, by the names of claims and requests in its spec."""
-    return tuple(
-        at
-        for at, device in enumerate(plan.devices)
-        if not device.admin and ((plan.name, "") in uses or (plan.name, device.base_request) in uses)
-    )
+def _devices(plan: Plan, uses: Uses) -> tuple[int, ...]:
+    """Devices of the plan that a container uses; not those with admin access."""
+    in_use = devices_in_use(plan.name, [device.request for device in plan.devices], uses)
+    return tuple(at for at in in_use if not plan.devices[at].admin)
 
 
 def _check_apart(container: str, *used: tuple[Plan, Sequence[int]]) -> None:
@@ -224,20 +173,6 @@ def _check_apart(container: str, *used: tuple[Plan, Sequence[int]]) -> None:
             remedy="use one claim with both requests, or use the claims in different containers",
             reason="ConflictingDevices",
         )
-
-
-def claims_of_containers(pod: Pod) -> Iterator[tuple[str, set[tuple[str, str]]]]:
-    """For each container, the ResourceClaims that it uses and the requests of them, "" for all."""
-    made = {item.name: item.resource_claim_name for item in pod.status.resource_claim_statuses}
-    name_of = {item.name: item.resource_claim_name or made.get(item.name) or "" for item in pod.spec.resource_claims}
-    extended = pod.status.extended_resource_claim_status
-    mapped: dict[str, set[tuple[str, str]]] = {}
-    if extended is not None:
-        for item in extended.request_mappings:
-            mapped.setdefault(item.container_name, set()).add((extended.resource_claim_name, item.request_name))
-    for container in (*pod.spec.init_containers, *pod.spec.containers):
-        uses = {(name_of.get(item.name, ""), item.request) for item in container.resources.claims}
-        yield container.name, uses | mapped.get(container.name, set())
 
 
 def _unread(plan: Plan, companions: Sequence[Plan]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -325,6 +326,9 @@ class _Namespace:
                 self.shown[number] -= Counter({chip: 1})
 
 
+_REVISIONS = itertools.count(1)
+
+
 class PreparedClaims:
     """Prepared claims by UID, by hardware and by who uses them. Changed only by the checkpoint, under its lock."""
 
@@ -335,6 +339,8 @@ class PreparedClaims:
         self._namespaces: dict[str, _Namespace] = {}
         self._missing: set[str] = set()
         self._quarantined = {item.uid: item for item in quarantined}
+        self.revision = next(_REVISIONS)
+        """Another one after each change, and in each other index."""
         for entry in entries:
             self.add(entry)
 
@@ -444,6 +450,7 @@ class PreparedClaims:
         """Put a claim in, or replace it."""
         plan = entry.plan
         self.discard(plan.uid)
+        self.revision = next(_REVISIONS)
         if missing:
             self._missing.add(plan.uid)
         self._entries[plan.uid] = entry
@@ -454,6 +461,7 @@ class PreparedClaims:
 
     def discard(self, uid: str) -> None:
         """Take a claim out; unknown ones are fine."""
+        self.revision = next(_REVISIONS)
         self._missing.discard(uid)
         entry = self._entries.pop(uid, None)
         if entry is None:
@@ -470,10 +478,12 @@ class PreparedClaims:
 
     def quarantine(self, item: Quarantined) -> None:
         """Put an unreadable file in, or what is now known of it."""
+        self.revision = next(_REVISIONS)
         self._quarantined[item.uid] = item
 
     def settle(self, uid: str) -> None:
         """Forget an unreadable file; unknown ones are fine."""
+        self.revision = next(_REVISIONS)
         self._quarantined.pop(uid, None)
 
 

@@ -5,7 +5,8 @@ numbers are one set over the whole claim: kubelet gives a container the CDI devi
 requests, and a device has one CDI device, so a chip has the same number in every container. A container that takes one
 request of several therefore sees that request's part of the claim's numbers. A claim that the scheduler made for
 extended resources is different: each of its requests is one container's, so each container has numbers from 0 of its
-own (``container_units``). Only an init container may use requests of several, its own and those of containers after it.
+own (``sharing.container_units``). Only an init container may use requests of several, its own and those of containers
+after it.
 What a container uses together is numbered together, first what another container uses alone, so that those that last
 count from 0 where that can be.
 
@@ -26,52 +27,11 @@ clear of them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from dra_driver.driver.claims.cores import View
-from dra_driver.driver.claims.model import (
-    ClaimUse,
-    Consumers,
-    Needs,
-    Plan,
-    PlanSettings,
-    PreparedClaims,
-    PrepareError,
-    Shown,
-    clashing,
-)
-from dra_driver.kube.objects.resource import (
-    EXTENDED_RESOURCE_CLAIM,
-    DeviceRequestAllocationResult,
-    PartialResourceClaim,
-)
-
-_CONTAINER_REQUEST: Final = re.compile(r"container-([0-9]{1,5})-request-[0-9]{1,5}")
-
-
-def container_units(
-    claim: PartialResourceClaim, results: Sequence[DeviceRequestAllocationResult]
-) -> tuple[tuple[int, ...], ...]:
-    """Which of the results belong to one container as far as the claim tells: indexes into ``results``, ascending.
-
-    All, for most claims. A request of a claim for extended resources is one container's, which its name tells:
-    ``container-<i>-request-<j>``, init containers first (kube-scheduler, ``extendeddynamicresources.go``).
-    """
-    if not for_extended_resources(claim):
-        return (tuple(range(len(results))),)
-    units: dict[str, list[int]] = {}
-    for index, result in enumerate(results):
-        named = _CONTAINER_REQUEST.fullmatch(result.request)
-        units.setdefault(named[1] if named else "", []).append(index)
-    return tuple(map(tuple, units.values()))
-
-
-def for_extended_resources(claim: PartialResourceClaim) -> bool:
-    """Whether the scheduler made the claim for the extended resources in a pod's limits."""
-    return claim.metadata.annotations.get(EXTENDED_RESOURCE_CLAIM) == "true"
+from dra_driver.driver.claims.model import Needs, PlanSettings, PreparedClaims, PrepareError, Shown, clashing
+from dra_driver.driver.claims.sharing import Sharing, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +49,8 @@ class Numbered:
 def numbered(
     devices: Sequence[Sequence[int]],
     admin: Collection[int],
-    units: Sequence[tuple[int, ...]],
-    views: Sequence[View] | None,
-    claim: ClaimUse,
-    held: PreparedClaims,
-    consumers: Consumers,
-    together: Sequence[Plan],
+    sharing: Sharing,
+    prepared: PreparedClaims,
     settings: PlanSettings,
 ) -> Numbered | Needs:
     """Number the chips of a claim, or say what has to be known first.
@@ -102,17 +58,14 @@ def numbered(
     Args:
         devices: chips (host ids) of each device of the claim.
         admin: devices (indexes) with admin access.
-        units: devices that a container sees together as far as the claim tells (``container_units``).
-        views: devices that containers use together; None: not known.
-        claim: whose chips they are.
-        held: prepared claims; the claim itself may be among them.
-        consumers: what is known newly of who uses prepared claims.
-        together: prepared claims that a pod of the claim uses too (``PreparedClaims.co_used``).
+        sharing: who sees them together.
+        prepared: the claim itself may be among them.
         settings: the administrator's choices.
 
     Raises:
         PrepareError: the chips of a container leave gaps, and the settings refuse that.
     """
+    units, views = sharing.units, sharing.views
     groups = _joined(units, views or ())
     own = [() if at in admin else chips for at, chips in enumerate(devices)]
     gaps = tuple(text for group in groups for text in _gaps(_chips(own, group), settings))
@@ -122,7 +75,7 @@ def numbered(
     alone = {chip for _, view in views or () if view in units for at in view for chip in devices[at]}
     ordered = [sorted(_chips(devices, group), key=lambda chip: (chip not in alone, chip)) for group in groups]
     host = settings.device_numbering == "host" or bool(admin)
-    found = _numbers(ordered, claim, held, consumers, together, host=host)
+    found = _numbers(ordered, sharing, prepared, host=host)
     if isinstance(found, Needs):
         return found
     at = {index: numbers for group, numbers in zip(groups, found, strict=True) for index in group}
@@ -162,29 +115,24 @@ def _gaps(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]:
 
 
 def _numbers(
-    units: Sequence[Sequence[int]],
-    claim: ClaimUse,
-    held: PreparedClaims,
-    consumers: Consumers,
-    together: Sequence[Plan],
-    *,
-    host: bool,
+    units: Sequence[Sequence[int]], sharing: Sharing, prepared: PreparedClaims, *, host: bool
 ) -> list[dict[int, int]] | Needs:
     """Container number of each chip, for each unit; or what has to be known first.
 
     ``units``: chips (host ids, in the order of their numbers) that are numbered together: those of the claim, or of
     each of its containers. ``host``: whether to keep the host's numbers. The others: see ``numbered``.
     """
-    former = held.quarantined[claim.uid].shown if claim.uid in held.quarantined else frozenset()
+    claim, quarantined = sharing.use, prepared.quarantined
+    former = quarantined[claim.uid].shown if claim.uid in quarantined else frozenset()
     for again in _formerly(units, former):
         if _shown(again) == former:
             return again
     wanted = [{chip: chip for chip in unit} for unit in units] if host else _counted(units, 0)
-    taken = held.shown_by_quarantined(exclude=claim.uid).union(*(other.shown for other in together))
+    taken = prepared.shown_by_quarantined(exclude=claim.uid).union(*(other.shown for other in sharing.together))
     if clashing(_shown(wanted), taken):
         wanted = _counted(units, max(number for number, _ in taken) + 1)
-    clashing_ones = held.shareable_with_other(claim.namespace, _shown(wanted)) if claim.pods else []
-    unknown = [other for other in clashing_ones if other.uid != claim.uid and other.uid not in consumers]
+    rivals = prepared.shareable_with_other(claim.namespace, _shown(wanted)) if claim.pods else []
+    unknown = [other for other in rivals if other.uid != claim.uid and other.uid not in sharing.consumers]
     return Needs(claims=tuple(unknown)) if unknown else wanted
 
 

@@ -2,44 +2,42 @@
 
 Checks come in the order in which a reader would look: is there an allocation, is it ours, is it this node's, do the
 devices exist, are they free, is the configuration legal, does their set make sense, are they healthy. What containers
-are told in variables: ``environment``; which numbers chips have in them: ``numbering``; which cores they are to use:
-``cores``.
+are told in variables: ``environment``; who sees what together: ``sharing``; which numbers chips have: ``numbering``;
+which cores containers are to use: ``cores``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Final
 
 from msgspec.structs import replace
 
 from dra_driver.driver.claims.container_edits import cdi_device_name
-from dra_driver.driver.claims.cores import View, check_sizes, offered_sizes, views_of, with_cores
+from dra_driver.driver.claims.cores import check_sizes, offered_sizes, with_cores
 from dra_driver.driver.claims.environment import environment, parameters, shared_pod_warnings
 from dra_driver.driver.claims.model import (
     NOT_PREPARED,
     ChipNode,
-    ClaimUse,
-    Consumers,
     Needs,
     Plan,
     PlannedDevice,
     PlanSettings,
-    Pods,
     PreparedClaims,
     PrepareError,
     Unhealthy,
-    base_request,
 )
-from dra_driver.driver.claims.numbering import container_units, for_extended_resources, numbered
+from dra_driver.driver.claims.numbering import numbered
+from dra_driver.driver.claims.sharing import consumers_of, own_pod, pods_needed, sharing, users, views_of
+from dra_driver.driver.claims.situation import Situation
 from dra_driver.kube.matching import tolerates
-from dra_driver.kube.objects.resource import AllocatedClaim, DeviceRequestAllocationResult, PartialResourceClaim
+from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
+from dra_driver.neuron.exclusion import HeldBack
 from dra_driver.neuron.health.policy import Blocking
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME, LOGICAL_CORE_VARIABLES, VISIBLE_CORES
-from dra_driver.neuron.topology.partitions import HardwarePart, device_name, parts_of
+from dra_driver.neuron.topology.partitions import HardwarePart, chips_of, device_name, parts_of
 from dra_driver.util.files import is_uuid
 from dra_driver.util.text import shorten
 
@@ -51,101 +49,68 @@ _BETA_NAME: Final = re.compile(r"neurondevice(0|[1-9][0-9]{0,2})")
 """Chips in the claims that AWS's guide of the beta shows (aws-neuron-sdk, ``dra.rst``)."""
 
 
-def plan(
-    claim: PartialResourceClaim,
-    inventory: NodeInventory,
-    held: PreparedClaims,
-    settings: PlanSettings,
-    consumers: Consumers | None = None,
-    unhealthy: Unhealthy = MappingProxyType({}),
-    core_sizes: Mapping[int, int] = MappingProxyType({}),
-    pods: Pods | None = None,
-) -> Plan | Needs:
-    """What the claim gets on this node, or what has to be known first.
+def plan(situation: Situation, prepared: PreparedClaims, settings: PlanSettings) -> Plan | Needs:
+    """What a claim gets on this node, or what has to be known first.
 
     Args:
-        claim: the claim as the API server has it.
-        inventory: the node's chips.
-        held: claims that are prepared; the claim itself may be among them and does not stand in its own way.
+        situation: the claim, its pods and the node; chips may be sick although the scheduler did not know it yet.
+        prepared: the claim itself may be among them, and does not stand in its own way.
         settings: the administrator's choices.
-        consumers: who uses other prepared claims now, as far as ``Needs`` asked for it.
-        unhealthy: what is wrong with chips; the scheduler may have been quicker than the fault.
-        core_sizes: physical cores in a logical one by chip, where the node offers them at another size than its own.
-        pods: the pods of the claim, as far as ``Needs`` asked for them; None: they cannot be read.
 
     Raises:
         PrepareError: why the claim cannot be prepared.
     """
-    meta = claim.metadata
-    _check_uid(meta.uid)
+    claim, inventory = situation.claim, situation.inventory
+    uid = claim.metadata.uid
+    _check_uid(uid)
     results = own_results(claim)
+    _check_held_back(results, situation.facts.held_back)
 
-    def in_force(chip: int) -> int:
+    def offered_size(chip: int) -> int:
         """Physical cores in a logical one, as the chip's cores are offered: cores that are held keep their size."""
-        return held.core_size(chip, exclude=meta.uid) or core_sizes.get(chip) or inventory.core_size
+        return prepared.core_size(chip, exclude=uid) or situation.facts.core_sizes.get(chip) or inventory.core_size
 
-    pairs = [(result, _parts(result, inventory, settings, in_force)) for result in results]
+    pairs = [(result, _parts(result, inventory, settings, offered_size)) for result in results]
     present = {part.chip: _present(inventory, part.chip, result.device) for result, parts in pairs for part in parts}
     cores = [(result, part) for result, parts in pairs for part in parts if part.cores and not result.admin_access]
-    _exclusive(pairs, meta.uid, held)
-    use = ClaimUse(meta.namespace, meta.uid, users(claim))
-    companions = held.companions(meta.namespace, use.pods, exclude=meta.uid, cores=bool(cores))
-    together = held.co_used(use, consumers or {})
+    _exclusive(pairs, uid, prepared)
     variables = environment(claim, results, inventory, offered_sizes(cores) if cores else {})
-    decided, shared = parameters(claim), shared_pod_warnings(variables, together)
-    alike = len({frozenset(found.items()) for found in variables.values()}) == 1
-    units, extended = container_units(claim, results), for_extended_resources(claim)
-    views: Sequence[View] | None = ()
-    if (
-        len(units) > 1
-        or not alike
-        or companions
-        or (cores and len({base_request(result.request) for result in results}) > 1)
-    ):
-        needs = _pods_needed(claim, pods, optional=alike and not cores and not companions)
-        if needs is not None:
-            return needs
-        views = views_of(claim, [result.request for result in results], use.pods, pods)
-    found = numbered(
-        [[part.chip for part in parts] for _, parts in pairs],
-        {at for at, result in enumerate(results) if result.admin_access},
-        units,
-        views,
-        use,
-        held,
-        consumers or {},
-        together,
-        settings,
+    alike = len({frozenset(values.items()) for values in variables.values()}) == 1
+    shared = sharing(situation, results, prepared, cores=bool(cores), alike=alike)
+    if isinstance(shared, Needs):
+        return shared
+    admin = {at for at, result in enumerate(results) if result.admin_access}
+    numbers = numbered([[part.chip for part in parts] for _, parts in pairs], admin, shared, prepared, settings)
+    if isinstance(numbers, Needs):
+        return numbers
+    warnings = (
+        *numbers.gaps,
+        *_health(pairs, situation.facts.unhealthy, settings),
+        *([_NUMBERED_AS_ONE] if numbers.as_one else []),
+        *shared_pod_warnings(variables, shared.together),
     )
-    if isinstance(found, Needs):
-        return found
-    as_one = [_NUMBERED_AS_ONE] if found.as_one else []
-    warnings = (*found.gaps, *_health(pairs, unhealthy, settings), *as_one, *shared)
-    shown = [
-        tuple(replace(present[part.chip], number=numbers[part.chip], cores=part.cores) for part in parts)
-        for (_, parts), numbers in zip(pairs, found.at, strict=True)
+    nodes = [
+        tuple(replace(present[part.chip], number=by_chip[part.chip], cores=part.cores) for part in parts)
+        for (_, parts), by_chip in zip(pairs, numbers.at, strict=True)
     ]
-    made = _made(claim, results, shown, variables, decided, warnings)
-    check_sizes(made, views)
-    if not cores and not companions:
-        return made
-    # As the device plugin writes them, for whom the pod may have been made: programs split the value at commas.
-    return with_cores(made, units, companions, pods, inventory, held, settings, as_ranges=not extended)
+    without_cores = _without_cores(claim, nodes, variables, warnings)
+    check_sizes(without_cores, shared.views)
+    if not cores and not shared.companions:
+        return without_cores
+    return with_cores(without_cores, shared, inventory, prepared, settings)
 
 
-def _made(
+def _without_cores(
     claim: PartialResourceClaim,
-    results: Sequence[DeviceRequestAllocationResult],
-    shown: Sequence[tuple[ChipNode, ...]],
+    nodes: Sequence[tuple[ChipNode, ...]],
     variables: Mapping[str, Mapping[str, str]],
-    decided: str,
     warnings: tuple[str, ...],
 ) -> Plan:
     """The plan without what its containers are told of cores.
 
-    ``shown``: chips of each of the ``results``; ``variables``: by request; ``decided``: digest of the parameters.
+    ``nodes``: chips of each of its results; ``variables``: by request.
     """
-    meta, pods, consumers, user = claim.metadata, users(claim), consumers_of(claim), own_pod(claim)
+    meta, pods, consumers, digest = claim.metadata, users(claim), consumers_of(claim), parameters(claim)
     common, own = _common(variables)
     return Plan(
         namespace=meta.namespace,
@@ -156,20 +121,20 @@ def _made(
                 request=result.request,
                 pool=result.pool,
                 device=result.device,
-                nodes=shown[at],
-                cdi_name=cdi_device_name(meta.uid, result.device, shown[at], decided),
+                nodes=nodes[at],
+                cdi_name=cdi_device_name(meta.uid, result.device, nodes[at], digest),
                 admin=bool(result.admin_access),
                 env=own[result.request],
             )
-            for at, result in enumerate(results)
+            for at, result in enumerate(own_results(claim))
         ),
         env=common,
         pods=None if pods is None else tuple(sorted(pods)),
         consumers=tuple(name for name, _ in consumers),
         consumer_uids=tuple(uid for _, uid in consumers),
-        own_pod=user,
+        own_pod=own_pod(claim),
         warnings=warnings,
-        parameters=decided,
+        parameters=digest,
     )
 
 
@@ -183,13 +148,6 @@ def _common(variables: Mapping[str, Mapping[str, str]]) -> tuple[dict[str, str],
         for request, given in variables.items()
     }
     return common, own
-
-
-def _pods_needed(claim: PartialResourceClaim, pods: Pods | None, *, optional: bool) -> Needs | None:
-    if pods is None or users(claim) is None:
-        return None
-    missing = tuple(pod for pod in claim.status.reserved_for if pod.uid not in pods)
-    return Needs(pods=missing, optional=optional) if missing else None
 
 
 def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:
@@ -214,25 +172,22 @@ def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:
     return replace(prepared, devices=devices)
 
 
-def after_reboot(
-    prepared: Plan, claim: PartialResourceClaim, inventory: NodeInventory, pods: Pods | None
-) -> Plan | Needs:
+def after_reboot(prepared: Plan, situation: Situation) -> Plan | Needs:
     """The same plan with the variables of now (no container runs that was told the former ones), or what it needs.
 
     Cores keep the logical size that they were given at: which ones a container is to use, depends on it.
 
     Args:
         prepared: before the node was booted.
-        claim: of the same allocation.
-        inventory: the node.
-        pods: see ``plan``.
+        situation: the claim with the same allocation, and the node.
 
     Raises:
         PrepareError: see ``plan``.
     """
+    claim = situation.claim
     told = any(VISIBLE_CORES in device.env for device in prepared.devices)
     sizes = {device.request: prepared.core_size(device) for device in prepared.devices} if told else {}
-    common, own = _common(environment(claim, own_results(claim), inventory, sizes))
+    common, own = _common(environment(claim, own_results(claim), situation.inventory, sizes))
     devices = tuple(
         replace(
             device,
@@ -241,14 +196,13 @@ def after_reboot(
         )
         for device in prepared.devices
     )
-    made = replace(prepared, env=common, devices=devices)
-    requests = [device.request for device in made.devices]
-    if len({made.core_size(device) for device in made.devices}) > 1:
-        needs = _pods_needed(claim, pods, optional=False)
+    current = replace(prepared, env=common, devices=devices)
+    if len({current.core_size(device) for device in devices}) > 1:
+        needs = pods_needed(situation, optional=False)
         if needs is not None:
             return needs
-        check_sizes(made, views_of(claim, requests, users(claim), pods))
-    return made
+        check_sizes(current, views_of(situation, [device.request for device in devices]))
+    return current
 
 
 def own_results(claim: PartialResourceClaim) -> list[DeviceRequestAllocationResult]:
@@ -270,25 +224,11 @@ def own_results(claim: PartialResourceClaim) -> list[DeviceRequestAllocationResu
     return results
 
 
-def users(claim: PartialResourceClaim | AllocatedClaim) -> frozenset[str] | None:
-    """UIDs of the pods that the claim is reserved for; None when it is reserved for something else than pods too."""
-    reserved = claim.status.reserved_for
-    if any(consumer.resource != "pods" or consumer.api_group for consumer in reserved):
-        return None
-    return frozenset(consumer.uid for consumer in reserved)
-
-
-def consumers_of(claim: PartialResourceClaim | AllocatedClaim) -> tuple[tuple[str, str], ...]:
-    """Names and UIDs of the pods that the claim is reserved for, in order."""
-    reserved = claim.status.reserved_for
-    return tuple(sorted((item.name, item.uid) for item in reserved if item.resource == "pods" and not item.api_group))
-
-
-def own_pod(claim: PartialResourceClaim) -> str:
-    """UID of the pod that a claim from a template was made for, when no other uses it; else ""."""
-    owners = {owner.uid for owner in claim.metadata.owner_references if owner.kind == "Pod" and owner.controller}
-    pods = users(claim)
-    return next(iter(owners)) if len(owners) == 1 and pods is not None and pods <= owners else ""
+def same_allocation(prepared: Plan, claim: PartialResourceClaim) -> bool:
+    """Whether the claim has the devices and parameters that were prepared. PrepareError: it has no device of ours."""
+    devices = [(device.request, device.pool, device.device, device.admin) for device in prepared.devices]
+    allocated = [(item.request, item.pool, item.device, bool(item.admin_access)) for item in own_results(claim)]
+    return devices == allocated and prepared.parameters == parameters(claim)
 
 
 def _parts(
@@ -362,6 +302,19 @@ def _check_uid(uid: str) -> None:
             consequence=NOT_PREPARED,
             remedy="pass the claim as it is in the API server",
         )
+
+
+def _check_held_back(results: Sequence[DeviceRequestAllocationResult], held_back: HeldBack) -> None:
+    """PrepareError if the claim is to get chips that a device plugin may have given to others."""
+    for result in results if held_back.chips else ():
+        chips = chips_of(result.device, held_back.chips) or ()
+        if not result.admin_access and held_back.chips.intersection(chips):
+            raise PrepareError(
+                f"device {result.device} may be in use already: {held_back.problem}",
+                consequence="the claim is not prepared",
+                remedy="kubelet tries again; delete the pod to get other devices",
+                reason="DeviceHeldBack",
+            )
 
 
 def _exclusive(

@@ -35,7 +35,8 @@ from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.environment import outdated_ultraserver
 from dra_driver.driver.claims.metadata import MetadataDirectory
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError, clashing
-from dra_driver.driver.claims.planner import consumers_of, refreshed, users
+from dra_driver.driver.claims.planner import refreshed
+from dra_driver.driver.claims.sharing import consumers_of, users
 from dra_driver.kube.api.errors import ApiError, DecodeError
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.cdi import SpecDirectory, encode

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from dra_driver.driver.claims.facts import NodeFacts
+from dra_driver.driver.claims.situation import NodeFacts
 from dra_driver.driver.device_health import device_health
 from dra_driver.driver.node_labels import labels as ultraserver_labels
 from dra_driver.driver.resourceslices.devices import (

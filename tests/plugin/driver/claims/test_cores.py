@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace as replace_struct
 
-from dra_driver.driver.claims.cores import claims_of_containers
-from dra_driver.driver.claims.facts import NodeFacts
+from dra_driver.driver.claims.sharing import claims_of_containers
+from dra_driver.driver.claims.situation import NodeFacts
 from dra_driver.kube.api.errors import Unreachable
 from dra_driver.kube.objects.core import ClaimingPod, Pod
 from dra_driver.kube.objects.resource import EXTENDED_RESOURCE_CLAIM, ResourceClaim

@@ -7,7 +7,6 @@ import logging
 import multiprocessing
 import os
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dra_driver.driver.claims import checkpoint as checkpoint_module
 from dra_driver.driver.claims.checkpoint import Checkpoint, StateLock
 from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.model import ChipNode, Plan, PlannedDevice
@@ -625,28 +623,23 @@ def staged_while_others_wait(
 ) -> bool:
     """Put ``decided``, after ``planned`` was staged because another call held the lock; whether a file was staged."""
     staged: list[bool] = []
+    written, turn = threading.Event(), threading.Event()
 
     def call() -> None:
-        with checkpoint.staged(planned.uid, lambda _held: planned) as ready:
+        with checkpoint.staged(planned) as ready:
             staged.append(ready is not None)
+            written.set()
+            turn.wait(60)
             between()
             with checkpoint.locked():
                 checkpoint.put(decided, ready)
 
     waiting = threading.Thread(target=call)
-
-    def waits() -> bool:
-        frame = sys._current_frames().get(waiting.ident or 0)
-        while frame is not None and frame.f_code.co_name != StateLock.held_by_thread.__name__:
-            frame = frame.f_back
-        return frame is not None
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint_module, "_STAGE_SECONDS", 60.0)
-        with checkpoint.locked():
-            waiting.start()
-            eventually(waits, what="the wait for the turn")
-        waiting.join(60)
+    with checkpoint.locked():
+        waiting.start()
+        assert written.wait(60)
+    turn.set()
+    waiting.join(60)
     return staged == [True]
 
 
@@ -699,5 +692,5 @@ def test_another_instance_may_clear_a_staged_file_away(tmp_path: Path) -> None:
 def test_nothing_is_staged_for_a_call_that_nobody_holds_up(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path, boot_id="a")
     put(checkpoint, made(1, 0))
-    with checkpoint.staged(uid(2), lambda _held: made(2, 3)) as staged:
+    with checkpoint.staged(made(2, 3)) as staged:
         assert staged is None
