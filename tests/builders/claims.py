@@ -274,6 +274,7 @@ class Node:
         self.kubelet_silent: DriverError | None = None
         self.slept: list[float] = []
         self.facts = NodeFacts()
+        self.patience = 0.0
         self._open()
 
     def restart(self) -> None:
@@ -293,6 +294,7 @@ class Node:
             self.settings,
             metadata=self.metadata,
             facts=lambda: self.facts,
+            patience=self.patience,
             sleep=self.slept.append,
         )
         self.reconciler = Reconciler(

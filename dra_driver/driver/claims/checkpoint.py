@@ -303,6 +303,8 @@ class Checkpoint:
         """While the lock's mark is this, no other instance has changed anything since the index was made."""
         self._in_doubt = True
         """Whether a change by this process ended half-way since."""
+        self._changed = runtime.condition()
+        """Of who waits for another index, or for a change of this one."""
 
     @contextmanager
     def locked(self, deadline: float = math.inf) -> Iterator[PreparedClaims]:
@@ -332,6 +334,15 @@ class Checkpoint:
                 return
         with self.locked(deadline) as prepared:
             yield prepared
+
+    def wait_for_change(self, revision: int, seconds: float) -> None:
+        """Wait until this process has changed what is prepared since a revision, for so many seconds at most.
+
+        Not for use inside ``locked``.
+        """
+        with self._changed:
+            if self._held.revision == revision:
+                self._changed.wait(seconds)
 
     @contextmanager
     def staged(self, plan: Plan | None) -> Iterator[Staged | None]:
@@ -446,6 +457,8 @@ class Checkpoint:
             ) from error
         self._in_doubt = in_doubt
         self.unwritable = None
+        with self._changed:
+            self._changed.notify_all()
 
     def _store(self, uid: str, data: bytes, staged: Staged | None = None) -> None:
         if staged is not None and staged.data == data:

@@ -117,6 +117,12 @@ class Gatherer:
         inventory = self._inventory(_chips(situation.claim))
         return replace(situation, inventory=inventory, facts=self._facts(), consumers=consumers, pods=pods)
 
+    def again(self, situation: FromApiServer | Unanswered) -> FromApiServer | Unanswered:
+        """With the node as it is now; the API server is not asked."""
+        if isinstance(situation, Unanswered):
+            return replace(situation, inventory=self._inventory(None))
+        return replace(situation, inventory=self._inventory(_chips(situation.claim)), facts=self._facts())
+
     def current(self, situation: FromApiServer | Unanswered) -> FromApiServer | Unanswered:
         """With what is known of the node at this moment; the same one if nothing has changed."""
         if isinstance(situation, Unanswered) or (facts := self._facts()) == situation.facts:

@@ -49,11 +49,21 @@ class PrepareError(DriverError):
     Args:
         what, consequence, remedy: see ``DriverError``.
         reason: one word, of those in docs/use/in-containers.md.
+        passing: whether it often ends by itself within seconds.
     """
 
-    def __init__(self, what: str, *, consequence: str = "", remedy: str = "", reason: str = "NotPrepared") -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        consequence: str = "",
+        remedy: str = "",
+        reason: str = "NotPrepared",
+        passing: bool = False,
+    ) -> None:
         super().__init__(what, consequence=consequence, remedy=remedy)
         self.reason = reason
+        self.passing = passing
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,6 +314,7 @@ def _check_held_back(results: Sequence[DeviceRequestAllocationResult], held_back
                 consequence="the claim is not prepared",
                 remedy="kubelet tries again; delete the pod to get other devices",
                 reason="DeviceHeldBack",
+                passing=True,  # a pod of the device plugin ends
             )
 
 
@@ -337,6 +338,7 @@ def _check_free(part: HardwarePart, device: str, uid: str, held: PreparedClaims)
             consequence="it is not given to a second claim",
             remedy="kubelet tries again; the device is free once the pods of that claim have ended on this node",
             reason="DeviceInUse",
+            passing=True,  # a pod was deleted by force, and kubelet is about to unprepare its claim
         )
     doubt = held.quarantined_holder(part.chip, exclude=uid)
     if doubt is None:

@@ -16,8 +16,11 @@ Calls for one claim UID come one after the other (``kube.kubelet.dra.DRAPlugin``
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.container_edits import cdi_spec
@@ -40,6 +43,12 @@ _ROUNDS = 2
 """Turns of a call: other calls may have prepared claims meanwhile that its plan depends on, too."""
 _QUESTIONS = 5
 """How often a plan may need to know more before its turn."""
+PATIENCE_SECONDS: Final = 10.0
+"""To wait for the end of what often ends within seconds: kubelet comes again only after a minute or more."""
+_LOOK_SECONDS = 0.5
+"""Between two looks at what another instance of the driver, or the node, has changed meanwhile."""
+_WAITING, _WAITING_OF_NAMESPACE = 8, 4
+"""Calls that wait at a time, of sixteen: a pod that ends needs one for its claim."""
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +60,17 @@ class _Draft:
     situation: FromApiServer | Unanswered
     revision: int
     """Of the prepared claims that it was made from."""
-    plan: Plan | None
+    plan: Plan | None = None
     """None: it is refused, unless something changes."""
+    passing: bool = False
+    """Whether it is refused for what often ends by itself within seconds."""
+
+    @property
+    def namespace(self) -> str:
+        """Of the claim."""
+        if isinstance(self.situation, Unanswered):
+            return self.situation.ref.namespace
+        return self.situation.claim.metadata.namespace
 
 
 class Preparer:
@@ -70,6 +88,7 @@ class Preparer:
         facts: what is known of the node now; asked at each plan, by any thread.
         rights_changed: called when the API server begins, or ceases, to refuse to tell of claims.
         status: is told of each outcome, and writes it into the claim later; None: claims are not written.
+        patience: seconds to wait for the end of what keeps a claim from being prepared, if it often ends by itself.
         sleep: ``runtime.sleep``, for tests.
     """
 
@@ -86,6 +105,7 @@ class Preparer:
         facts: Callable[[], NodeFacts] = NodeFacts,
         rights_changed: Callable[[], None] = lambda: None,
         status: ClaimStatusWriter | None = None,
+        patience: float = PATIENCE_SECONDS,
         sleep: Callable[[float], None] = runtime.sleep,
     ) -> None:
         self._gatherer = Gatherer(source, inventory, facts, rights_changed, sleep)
@@ -95,6 +115,8 @@ class Preparer:
         self._metadata = metadata
         self._operations = operations or Operations()
         self._status = status
+        self._patience = patience
+        self._waiting = _Places(_WAITING, _WAITING_OF_NAMESPACE)
 
     def prepare(self, ref: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices visible to its containers. DriverError says why not."""
@@ -106,6 +128,9 @@ class Preparer:
                 for _ in range(_ROUNDS):
                     # Then a plan, and what it depends on, from what is prepared by now.
                     draft = self._draft(situation, deadline)
+                    # A chip whose holder is about to end is waited for here, where its end can have the lock.
+                    if draft.passing and self._has_passed(draft, deadline):
+                        draft = self._draft(self._gatherer.situation(ref, deadline), deadline)
                     # Its file is written before its turn where others have theirs: they do not wait for the disk.
                     with self._checkpoint.staged(draft.plan) as staged, self._checkpoint.locked(deadline) as prepared:
                         # Here it is decided, since nothing changes any more. Most often nothing has, since the draft.
@@ -153,17 +178,28 @@ class Preparer:
             self._status.unprepared(meta, own_pod=entry is not None and bool(entry.plan.own_pod))
         log.info("unprepared claim %s", ref)
 
+    def _has_passed(self, draft: _Draft, deadline: float) -> bool:
+        """Wait while a claim is refused for what often ends by itself; whether it has ended."""
+        end = min(runtime.monotonic() + self._patience, deadline - _LOOK_SECONDS)
+        with self._waiting.place(draft.namespace) as has_place:
+            while draft.passing and has_place and (left := end - runtime.monotonic()) > 0:
+                self._checkpoint.wait_for_change(draft.revision, min(left, _LOOK_SECONDS))
+                with self._checkpoint.locked(deadline):
+                    pass  # what another instance of the driver has changed
+                draft = self._draft(self._gatherer.again(draft.situation), deadline)
+        return not draft.passing
+
     def _draft(self, situation: FromApiServer | Unanswered, deadline: float) -> _Draft:
         """The claim's plan as it looks before its turn, and all that it depends on."""
         if isinstance(situation, Unanswered):
-            return _Draft(situation, 0, None)  # nothing is gained before its turn
+            return _Draft(situation, 0)  # nothing is gained before its turn
         for _ in range(_QUESTIONS):
             with self._checkpoint.glance(deadline) as prepared:
                 revision = prepared.revision
                 try:
                     outcome = self._decide(situation, prepared)
-                except DriverError:
-                    return _Draft(situation, revision, None)  # for its turn to find, or not
+                except DriverError as refusal:  # for its turn to find, or not
+                    return _Draft(situation, revision, passing=isinstance(refusal, PrepareError) and refusal.passing)
             if isinstance(outcome, Plan):
                 return _Draft(situation, revision, outcome)
             situation = self._gatherer.answered(situation, outcome, deadline)
@@ -204,6 +240,34 @@ class Preparer:
             ) from trouble
         log.warning("claim %s is prepared from the checkpoint, since the API server fails: %s", ref, trouble)
         return refreshed(entry.plan, situation.inventory)
+
+
+class _Places:
+    """So many calls that wait at a time, of one namespace at most some of them."""
+
+    def __init__(self, most: int, of_namespace: int) -> None:
+        self._most = most
+        self._of_namespace = of_namespace
+        self._lock = runtime.lock()
+        self._taken: Counter[str] = Counter()
+
+    @property
+    def taken(self) -> int:
+        """How many wait now."""
+        return self._taken.total()
+
+    @contextmanager
+    def place(self, namespace: str) -> Iterator[bool]:
+        """Have a place during the body, or none if all are taken: gives whether there is one."""
+        with self._lock:
+            free = self._taken.total() < self._most and self._taken[namespace] < self._of_namespace
+            self._taken[namespace] += free
+        try:
+            yield free
+        finally:
+            with self._lock:
+                self._taken[namespace] -= free
+                self._taken += Counter()  # forgets namespaces without one
 
 
 def _unsettled() -> PrepareError:
