@@ -12,8 +12,10 @@ it, which costs 20 MB and 0.15 s (kubernetes 37.0.2 on CPython 3.11), so it is i
 from __future__ import annotations
 
 import http.client
+import io
 import ipaddress
 import logging
+import math
 import os
 import socket
 import threading
@@ -22,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
@@ -32,10 +34,15 @@ from dra_driver.kube.api.errors import MAX_REFUSAL_BYTES, ApiError, TooLarge, Un
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 CONNECT_TIMEOUT: Final = 5.0
 """Seconds to open a connection, if the timeout of the response is at least as long."""
 READ_TIMEOUT: Final = 15.0
 """Seconds without a byte after which a request is given up."""
+WHOLE_ANSWER: Final = 4
+"""Times the seconds without a byte: a page of a list arrives at half a megabyte a second, or is asked for again."""
 REQUEST_SECONDS: Final = 3.0
 """Timeout of a controller's requests, for connecting and for the response each: shorter than a term of election."""
 MAX_OBJECT_BYTES: Final = 12 << 20
@@ -299,6 +306,69 @@ class Stream:
                 raise Unreachable(f"the watch was lost: {_cause(error)}") from error
 
 
+class _Limits(threading.local):
+    """Of the answer that a thread waits for."""
+
+    whole: float = math.inf
+    """Seconds for all of it."""
+
+
+_limits: Final = _Limits()
+
+
+class _Reader(socket.SocketIO):
+    """Reads a connection until the end of an answer's time, however slowly the answer comes."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        super().__init__(connected, "r")
+        connected._io_refs += 1  # type: ignore[attr-defined] # noqa: SLF001 # as socket.makefile does it
+        self._connected = connected
+        self.end = time.monotonic() + _limits.whole
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        """See ``io.RawIOBase``."""
+        if self.end == math.inf:
+            return super().readinto(buffer)
+        left = self.end - time.monotonic()
+        idle = self._connected.gettimeout()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._connected.settimeout(left if idle is None else min(idle, left))
+        try:
+            return super().readinto(buffer)
+        finally:
+            self._connected.settimeout(idle)
+
+
+class _Answer(http.client.HTTPResponse):
+    """Has an end: what is given to a connection is the time between two bytes only, of headers too."""
+
+    def __init__(self, sock: socket.socket, *rest: Any, **options: Any) -> None:
+        super().__init__(sock, *rest, **options)
+        self.fp.close()
+        self.reader = _Reader(sock)
+        self.fp = io.BufferedReader(self.reader)
+
+
+class _HttpConnection(urllib3.connection.HTTPConnection):
+    response_class = _Answer
+
+
+class _HttpsConnection(urllib3.connection.HTTPSConnection):
+    response_class = _Answer
+
+
+class _HttpPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _HttpConnection
+
+
+class _HttpsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _HttpsConnection
+
+
+_POOLS: Final = {"http": _HttpPool, "https": _HttpsPool}
+
+
 class _Endpoint:
     """The connections opened with one configuration. Raises DriverError if the configuration cannot be used."""
 
@@ -312,11 +382,13 @@ class _Endpoint:
             if not self.proxy or bypasses_proxy(server, config.no_proxy):
                 self.proxy = None
                 self._manager = urllib3.PoolManager(**_pool_options(config))
+                self._manager.pool_classes_by_scheme = _POOLS
                 self._urlopen = self._manager.connection_from_url(server).urlopen
                 self._base = urllib3.util.parse_url(server).path or ""
             else:
                 headers = _proxy_headers(self.proxy)
                 self._manager = urllib3.ProxyManager(self.proxy, proxy_headers=headers, **_pool_options(config))
+                self._manager.pool_classes_by_scheme = _POOLS
                 self._manager.connection_from_url(server)  # checks the URL
                 self._urlopen = self._manager.urlopen
                 self._base = server
@@ -436,8 +508,8 @@ class Transport:
             query: query parameters.
             body: plain JSON value (the result of ``msgspec.to_builtins``), or None for a request without a body.
             content_type: media type of the body: JSON, or a format that includes JSON (YAML, patches).
-            timeout: seconds without a byte after which the request is given up, also while connecting; None: as
-                configured.
+            timeout: seconds for the whole answer, and as many for connecting; None: those without a byte are as
+                configured, and the whole answer has some times as many.
             most: bytes of the body that are read, after it was unpacked.
 
         Raises:
@@ -446,6 +518,7 @@ class Transport:
             Unreachable: no response.
         """
         limit = self._endpoint.config.timeout if timeout is None else timeout
+        _limits.whole = WHOLE_ANSWER * limit if timeout is None else timeout
         endpoint, answer = self._open(method, path, query, body, content_type, limit)
         if not 200 <= answer.status < 300:
             raise _refusal(endpoint, method, path, answer)
@@ -464,6 +537,7 @@ class Transport:
             ApiError: any status other than 2xx.
             Unreachable: no response.
         """
+        _limits.whole = WHOLE_ANSWER * self._endpoint.config.timeout
         endpoint, answer = self._open("GET", path, query, None, JSON, self._endpoint.config.timeout)
         try:
             if not 200 <= answer.status < 300:
@@ -471,6 +545,9 @@ class Transport:
             connection = answer.connection
             if isinstance(connection, urllib3.connection.HTTPConnection) and connection.sock is not None:
                 connection.sock.settimeout(timeout)
+            begun = getattr(answer, "_original_response", None)
+            if isinstance(begun, _Answer):
+                begun.reader.end = math.inf
             yield Stream(answer)
         finally:
             answer.close()

@@ -14,6 +14,7 @@ from typing import Any, Final
 from dra_driver.operations.recovery.instances import Hostnames, Instance
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import one_line
+from dra_driver.util.worker import bounded
 
 NAMESPACE: Final = "NeuronHealthCheck"
 """Of the metrics; that of AWS's own recovery."""
@@ -131,7 +132,12 @@ class Aws:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            answer: dict[str, Any] = getattr(client, xform_name(operation))(**arguments)
+            # boto3's limits are for connecting and between two bytes; an answer that drips has no end of its own.
+            answer: dict[str, Any] = bounded(
+                lambda: getattr(client, xform_name(operation))(**arguments),
+                CONNECT_SECONDS + READ_SECONDS,
+                lambda: TimeoutError("no answer in time"),
+            )
         except ClientError as error:
             raise _refusal(operation, error.response) from error
         except (BotoCoreError, OSError) as error:

@@ -252,6 +252,56 @@ def test_a_late_answer_is_unreachable(server: ApiServer) -> None:
         server.transport().request("GET", "/version", timeout=0.1)
 
 
+@contextmanager
+def dripping(head: bytes, drop: bytes) -> Iterator[Transport]:
+    """A server that sends a head at once, and then a drop every twentieth of a second."""
+    over = threading.Event()
+
+    def serve() -> None:
+        accepted, _ = listener.accept()
+        with accepted, suppress(OSError):
+            accepted.recv(65536)
+            accepted.sendall(head)
+            while not over.wait(0.05):
+                accepted.sendall(drop)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        pool.submit(serve)
+        try:
+            yield Transport(RestConfig(server=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=0.5))
+        finally:
+            over.set()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nWarning: ",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
+        b"HTTP/1.1 500 E\r\n\r\n",
+    ],
+    ids=["status", "header", "body", "refusal"],
+)
+@pytest.mark.parametrize("timeout", [1.0, None])
+def test_an_answer_that_comes_byte_by_byte_has_an_end(head: bytes, timeout: float | None) -> None:
+    with dripping(head, b"x") as transport:
+        began = time.monotonic()
+        with pytest.raises(Unreachable, match="no answer in time"):
+            transport.request("GET", "/version", timeout=timeout)
+        assert time.monotonic() - began < 30.0, "a thousand bytes take 50 s"
+
+
+def test_a_watch_may_take_longer_than_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "WHOLE_ANSWER", 0.5)
+    with (
+        dripping(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"2\r\nx\n\r\n") as transport,
+        transport.stream("/x", timeout=20.0) as lines,
+    ):
+        assert [line for line, _ in zip(lines, range(20), strict=False)] == [b"x"] * 20
+        lines.abort()
+
+
 def test_connecting_takes_no_longer_than_the_request_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "CONNECT_TIMEOUT", 60.0)
     with ExitStack() as sockets:

@@ -8,11 +8,13 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from dra_driver.operations.recovery import aws as aws_module
 from dra_driver.operations.recovery.aws import Aws, AwsError
 from dra_driver.operations.recovery.controller import NAME
 from dra_driver.operations.recovery.instances import Instance
@@ -99,6 +102,28 @@ def metrics(instance: str) -> list[str]:
     client = boto3.client("cloudwatch", region_name=REGION)
     found = client.list_metrics(Namespace="NeuronHealthCheck")["Metrics"]
     return [item["MetricName"] for item in found if {"Name": "InstanceId", "Value": instance} in item["Dimensions"]]
+
+
+def test_an_answer_that_comes_byte_by_byte_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aws_module, "READ_SECONDS", 1)
+    over = threading.Event()
+
+    def serve() -> None:
+        accepted, _ = listener.accept()
+        with accepted, contextlib.suppress(OSError):
+            accepted.recv(65536)
+            accepted.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+            while not over.wait(0.05):
+                accepted.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        pool.submit(serve)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        try:
+            with pytest.raises(AwsError, match="no answer in time"):
+                Aws().replace(Instance(REGION, "i-1"), respect_grace_period=False)
+        finally:
+            over.set()
 
 
 def test_auto_scaling_is_told_about_one_instance_and_only_once(instances: list[str]) -> None:
