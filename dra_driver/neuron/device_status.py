@@ -45,6 +45,9 @@ class DeviceStatus(ApiObject, frozen=True):
     chips: list[ChipStatus]
     logical_core_size: int | None = None
     ultraserver: UltraServerStatus | None = None
+    instance_type: str = ""
+    neuron_driver_version: str = ""
+    """Of the kernel module. Both as the device's attributes say them; "" where the host does not tell."""
 
 
 def own_devices(status: PartialResourceClaimStatus) -> tuple[tuple[str, str], ...]:

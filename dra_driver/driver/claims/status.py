@@ -149,8 +149,17 @@ def _data(plan: Plan, device: PlannedDevice, inventory: NodeInventory) -> dict[s
         node_id = int(variables[NODE_ID]) if NODE_ID in variables else None
         server = UltraServerStatus(Mode.named(variables[MODE]), variables.get(SERVER_ID, ""), node_id)
     size = plan.core_size(device) if LOGICAL_CORE_VARIABLES[0] in variables else None
-    made: dict[str, Any] = msgspec.to_builtins(DeviceStatus(API_VERSIONS[0], "DeviceStatus", chips, size, server))
-    return made
+    status = DeviceStatus(
+        API_VERSIONS[0],
+        "DeviceStatus",
+        chips,
+        size,
+        server,
+        instance_type=inventory.instance_type or "",
+        neuron_driver_version=inventory.driver_version or "",
+    )
+    data: dict[str, Any] = msgspec.to_builtins(status)
+    return data
 
 
 def _applied(plan: Plan, device: PlannedDevice) -> str:
