@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +17,12 @@ def operations(work: Callable[[], object]) -> int:
         count += event in ("call", "c_call")
 
     before = sys.getprofile()
+    gc.collect()
+    gc.disable()  # what others have left is no part of the work
     sys.setprofile(tally)
     try:
         work()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return count

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -33,13 +33,15 @@ from dra_driver.driver.claims.sharing import consumers_of, own_pod, pods_needed,
 from dra_driver.driver.claims.situation import Situation
 from dra_driver.kube.matching import tolerates
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
-from dra_driver.neuron.exclusion import HeldBack
 from dra_driver.neuron.health.policy import Blocking
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME, LOGICAL_CORE_VARIABLES, VISIBLE_CORES
 from dra_driver.neuron.topology.partitions import HardwarePart, chips_of, device_name, parts_of
 from dra_driver.util.files import is_uuid
 from dra_driver.util.text import shorten
+
+if TYPE_CHECKING:
+    from dra_driver.neuron.exclusion import HeldBack
 
 _NUMBERED_AS_ONE: Final = (
     "it is not known which containers use which of its requests, because its pod cannot be read here; so its chips are "
@@ -304,8 +306,10 @@ def _check_uid(uid: str) -> None:
         )
 
 
-def _check_held_back(results: Sequence[DeviceRequestAllocationResult], held_back: HeldBack) -> None:
+def _check_held_back(results: Sequence[DeviceRequestAllocationResult], held_back: HeldBack | None) -> None:
     """PrepareError if the claim is to get chips that a device plugin may have given to others."""
+    if held_back is None:
+        return
     for result in results if held_back.chips else ():
         chips = chips_of(result.device, held_back.chips) or ()
         if not result.admin_access and held_back.chips.intersection(chips):

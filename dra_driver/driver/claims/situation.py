@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dra_driver.driver.claims.model import Attributes, Consumers, Pods, Unhealthy
 from dra_driver.kube.objects.resource import PartialResourceClaim
-from dra_driver.neuron.exclusion import HeldBack
 from dra_driver.neuron.host.inventory import NodeInventory
+
+if TYPE_CHECKING:
+    from dra_driver.neuron.exclusion import HeldBack  # asks kubelet and the API server: not for who only plans
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +19,7 @@ class NodeFacts:
     """What is known of the node's chips now beside what the host shows, as far as it matters to a preparation."""
 
     unhealthy: Unhealthy = field(default_factory=dict)
-    held_back: HeldBack = field(default=HeldBack())
+    held_back: HeldBack | None = None
     """Chips that no claim gets that has none yet."""
     core_sizes: Mapping[int, int] = field(default_factory=dict)
     """Physical cores in a logical one by chip, where they are offered at another size than the node's."""
