@@ -117,8 +117,12 @@ def _component(name: str, text: str, remedy: Remedy = "replacement") -> Fault:
 
 
 def _core(code: str, counter: str, text: str, remedy: Remedy, reason: str, severity: Severity = "unhealthy") -> Fault:
-    """A row for an error counter of the cores, which the Neuron runtime raises when an execution fails."""
-    return Fault(code, CoreCounter(counter), severity, remedy, BOOT, text, reason)
+    """A row for an error counter of the cores, which the Neuron runtime raises when an execution fails.
+
+    The kernel driver adds up what each process has written to memory that it shares with it (aws-neuron-driver,
+    ``neuron_ds.c``), so that a process with the device open can raise it without a failure.
+    """
+    return Fault(code, CoreCounter(counter), severity, remedy, BOOT, text, reason, "NoSchedule")
 
 
 def _kernel_log(code: str, kind: str, text: str) -> Fault:

@@ -17,6 +17,7 @@ from tests.golden import golden
 @pytest.mark.parametrize("code", FAULTS)
 def test_the_defaults_follow_the_remedies_and_nothing_evicts_for_what_a_pod_can_forge(code: str) -> None:
     fault, steps = FAULTS[code], Policy().steps(code)
+    assert (fault.strongest == "NoSchedule") == code.startswith(("core-", "log-"))
     if fault.severity != "unhealthy" or fault.strongest != "NoExecute" or fault.remedy == "nothing":
         assert steps == ()
     else:
@@ -71,6 +72,7 @@ def test_an_empty_file_is_the_default(text: str) -> None:
         "remedies: {nothing: [cordon, request]}",
         "faults: {unreadable: [request]}",
         "faults: {log-sram: [cordon, drain]}",
+        "faults: {core-uncorrectable: [cordon, drain]}",
         "a: 1\n---\nb: 1",
         "a: [",
         "{" * 8000,
