@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+
 import pytest
 
 from tests.cluster.lib.installation import Installation
 from tests.cluster.lib.kube import eventually
+from tests.cluster.lib.lifecycle import Stopwatch
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.nodefiles import NodeFiles
 from tests.cluster.lib.objects import claim, container, pod, request, template
@@ -13,6 +17,7 @@ from tests.cluster.lib.objects import claim, container, pod, request, template
 pytestmark = pytest.mark.kubernetes("1.37", "1.34", "1.33")
 
 FAST = ["sh", "-c", "ls /dev/neuron*"]
+CHIP = "device.attributes['neuron.aws.com'].deviceId == {}"
 STUBBORN = ["sh", "-c", "trap '' TERM; sleep infinity & wait; wait"]
 
 
@@ -83,3 +88,34 @@ def test_pods_that_fill_two_nodes_at_once_share_no_device(
         shown = [chip for uid in files.specs() for chip in files.shown(uid).values()]
         assert sorted(shown) == list(range(16)), node
     assert {tuple(namespace.numbers(name)) for name in names} == {(0, 1)}
+
+
+SUCCESSOR_SECONDS = 15.0
+"""Without a wait of the driver for the chip it is more than a minute: kubelet's back-off."""
+
+
+@pytest.mark.kubernetes("1.37", "1.34")
+def test_a_pod_that_follows_one_deleted_by_force_has_its_chip_within_seconds(
+    driver: Installation, namespace: Namespace, node_files: dict[str, NodeFiles]
+) -> None:
+    """Five times in a row; and thereafter sixteen at once, of which kubelet has as many prepared as it likes."""
+    clock = Stopwatch()
+
+    def follow(former: Sequence[str], names: Sequence[str]) -> float:
+        began = time.monotonic()
+        if former:
+            namespace.kubectl("delete", "pod", *former, "--grace-period=0", "--force", "--wait=false")
+        namespace.apply(
+            *(pod(name, templates={"neurons": f"chip-{number}"}, node="node-1") for number, name in enumerate(names))
+        )
+        namespace.wait_ready(*names, within=120)
+        clock.lap(f"{len(names)} pods are Ready")
+        return time.monotonic() - began
+
+    namespace.apply(*(template(f"chip-{number}", request(selectors=[CHIP.format(number)])) for number in range(16)))
+    follow([], ["p0"])
+    assert max(follow([f"p{number}"], [f"p{number + 1}"]) for number in range(5)) < SUCCESSOR_SECONDS
+    first, second = ([f"{name}{number}" for number in range(16)] for name in "ab")
+    follow(["p5"], first)
+    follow(first, second)
+    eventually("only the last claims to be prepared", lambda: len(node_files["node-1"].specs()) == 16)

@@ -13,8 +13,10 @@ from typing import Any
 import jsonschema
 import pytest
 
+from dra_driver.driver.claims.situation import NodeFacts
 from dra_driver.kube.api.errors import ApiError, TooLarge, Unreachable
 from dra_driver.kube.kubelet.dra import PreparedDevice
+from dra_driver.neuron.exclusion import HeldBack
 from dra_driver.util.errors import DriverError
 from tests.builders.claims import (
     LATER,
@@ -502,6 +504,27 @@ def test_claims_prepared_at_once_never_share_a_chip(node: Node, api: ApiServer) 
     assert len(prepared) == 1
     assert len(refused) == 5
     golden(sorted({re.sub("claim-[0-9]", "claim-N", text) for text in refused}))
+
+
+@pytest.mark.parametrize("news", ["another claim has it", "a device plugin's pod has it"])
+def test_a_chip_that_was_free_a_moment_before_its_turn_is_not_given_away(
+    node: Node, api: ApiServer, monkeypatch: pytest.MonkeyPatch, news: str
+) -> None:
+    rival, late = api.put(claim(1, [4])), api.put(claim(2, [4]))
+    staged = node.checkpoint.staged
+
+    def between(plan: Any) -> Any:
+        monkeypatch.setattr(node.checkpoint, "staged", staged)
+        if news == "another claim has it":
+            node.prepare(rival)
+        else:
+            node.facts = NodeFacts(held_back=HeldBack(frozenset({4}), "a pod has it"))
+        return staged(plan)
+
+    monkeypatch.setattr(node.checkpoint, "staged", between)
+    with pytest.raises(DriverError, match=r"still prepared|may be in use"):
+        node.prepare(late)
+    assert node.spec(late) is None
 
 
 # Several claims of one pod

@@ -172,7 +172,10 @@ REFUSED = [
     ("rules: [{effect: PreferNoSchedule}]", "did you mean NoSchedule.*NoExecute, NoSchedule, None"),
     ("rules: [{effect: 3}]", r"rules\[0\].effect: .*str"),
     ("rules: [{fault: log-hbm, effect: NoExecute}]", "not allowed for log-hbm.*use one of: NoSchedule, None"),
-    ("rules: [{fault: core-dma-abort, effect: NoExecute}]", "not allowed for core-dma-abort.*use one of: NoSchedule, None"),
+    (
+        "rules: [{fault: core-dma-abort, effect: NoExecute}]",
+        "not allowed for core-dma-abort.*use one of: NoSchedule, None",
+    ),
     ("rules: [{fault: log-hbm, severity: degraded, effect: None}]", "the severity of log-hbm is unhealthy"),
     ("rules: [{effect: NoSchedule, graceSeconds: 3}]", "graceSeconds: is only valid with effect NoExecute"),
     ("rules: [{effect: NoExecute, graceSeconds: -1}]", "give a number from 0 to 604800"),
