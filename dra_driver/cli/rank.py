@@ -15,7 +15,8 @@ from dra_driver.util.text import lines_to_print
 
 if TYPE_CHECKING:
     from dra_driver.ultraserver.rendezvous.environment import GroupMembership
-    from dra_driver.ultraserver.rendezvous.roster import Hello, RankTable
+    from dra_driver.ultraserver.rendezvous.members import RankTable
+    from dra_driver.ultraserver.rendezvous.messages import Hello
 
 DEFAULT_PORT = 46900
 DEFAULT_SECONDS = 600.0
@@ -79,8 +80,8 @@ def run(args: argparse.Namespace) -> int:
 
     from dra_driver.ultraserver.rendezvous.environment import group_domain, hello, own_membership
     from dra_driver.ultraserver.rendezvous.leader import lead, listen
+    from dra_driver.ultraserver.rendezvous.members import GroupError
     from dra_driver.ultraserver.rendezvous.names import GroupNames
-    from dra_driver.ultraserver.rendezvous.roster import GroupError
     from dra_driver.ultraserver.rendezvous.worker import follow
 
     # PID 1 of a container has no default action for SIGTERM, and a deleted pod would run until it is killed. No cleanup

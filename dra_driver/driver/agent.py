@@ -27,8 +27,8 @@ from dra_driver.driver.node_labels import LABELS
 from dra_driver.driver.resourceslices.controller import SliceController, SlicePolicy
 from dra_driver.driver.resourceslices.devices import Offer
 from dra_driver.driver.resourceslices.holders import Holders, allocated_devices
+from dra_driver.driver.resourceslices.instance import DriverInstance
 from dra_driver.driver.resourceslices.kept import changes
-from dra_driver.driver.resourceslices.reconcile import DriverInstance
 from dra_driver.driver.settings import DriverSettings
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.driver.resourceslices.controller import Desired, DeviceSource, SliceController, SlicePolicy
-from dra_driver.driver.resourceslices.reconcile import DriverInstance
+from dra_driver.driver.resourceslices.controller import DeviceSource, SliceController, SlicePolicy
+from dra_driver.driver.resourceslices.instance import DriverInstance
+from dra_driver.driver.resourceslices.messages import Desired
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.objects.resource import Device, DeviceAttribute
 from dra_driver.neuron.names import DRIVER_NAME

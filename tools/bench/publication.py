@@ -34,8 +34,9 @@ from bench.report import table
 from bench.schedulingfleet import NODES, WRITERS
 from bench.schedulingrows import World, node, node_name
 from bench.schedulingslices import offered
-from dra_driver.driver.resourceslices.controller import Desired, SliceController
-from dra_driver.driver.resourceslices.reconcile import DriverInstance
+from dra_driver.driver.resourceslices.controller import SliceController
+from dra_driver.driver.resourceslices.instance import DriverInstance
+from dra_driver.driver.resourceslices.messages import Desired
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dra_driver.cli.daemon import run_until, stopped_by_signals
-from dra_driver.driver.resourceslices.controller import Desired, SliceController
+from dra_driver.driver.resourceslices.controller import SliceController
+from dra_driver.driver.resourceslices.messages import Desired
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.codec import PARTIAL_RESOURCE_CLAIMS, Resource
 from dra_driver.kube.api.errors import ApiError

@@ -17,31 +17,17 @@ What is on the disk when, and why that suffices:
   container runs, and the reconciler releases it at its first pass if the claim is gone. Where the boot id is not known,
   that cannot be decided, and the directory is synced before kubelet gets the reply.
 
-A file has a version, a checksum and the entry. The version is that of the oldest reader that understands the entry: 1,
-unless the entry says something that such a reader would get wrong. A reader sets aside what is for later ones. Fields
-that it does not know are ignored: the checksum is over the bytes of the entry as they stand in the file. They stay
-there until the entry changes, and are lost when it is written again, so a field may do without a higher version if
-nothing is wrong without it.
-
 A file that cannot be read is moved to ``quarantine/`` under its name and reported; the others are not affected. What it
 held stays held (``model.Quarantined``) until the claim is prepared again or unprepared, or the API server settles it.
 If it can be read later (by a newer driver, say), it comes back by itself. A CDI spec that no file explains counts as
 such a claim too: specs are written after the file and removed before it, so the file was removed by somebody else.
 
-One lock on the directory serves the threads of this process and a second instance of the driver during an update. The
-lock file is also a counter: its size, with nothing in it. Who changes state raises it first, so whoever finds it
-unchanged, in the same file, knows that the index is valid: a call costs the same with one claim as with a hundred, and
-a second instance may write in between. A size takes no room, so a claim can be unprepared on a full disk. As long as no
-other instance has written, a file that is missing was not removed by a driver: its claim stays held
-(``PreparedClaims.missing``). A directory that is missing says nothing about any claim: it is written anew from the
-index.
+What a file says, and to whom: ``files``. How threads and instances exclude each other: ``lock``.
+
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
 import itertools
 import logging
 import math
@@ -52,9 +38,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from dra_driver.driver.claims.container_edits import shown_in
+from dra_driver.driver.claims.files import decoded, encoded
+from dra_driver.driver.claims.lock import Mark, StateLock
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
 from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.util import runtime
@@ -63,192 +49,12 @@ from dra_driver.util.files import (
     MAX_FILE_BYTES,
     is_regular,
     is_uuid,
-    open_regular,
     read_file,
     remove_file,
     replace_file,
     sync_directory,
     write_file,
 )
-
-Mark = tuple[int, int]
-"""Which lock file since the start (it may be removed, and a new one counts from 0), and its counter."""
-
-_FIRST_PAUSE, _MAX_PAUSE = 0.001, 0.05
-
-
-class StateLock:
-    """A mutex across processes. Not reentrant."""
-
-    def __init__(self, path: Path, timeout: float = 30.0) -> None:
-        self._path = path
-        self._timeout = timeout
-        self._threads = runtime.lock()
-        self._waits = False
-        """Whether the thread that keeps the others out waits for another process."""
-        self._descriptor: int | None = None
-        self._opened = 0
-        self._counter = 0
-        """The file's size while the lock is held: nobody else changes it then."""
-
-    @contextlib.contextmanager
-    def held(self, deadline: float = math.inf) -> Iterator[None]:
-        """Hold the lock during the body. DriverError when it cannot be had in time, or the file not be opened.
-
-        ``deadline``: reading of ``runtime.monotonic()`` at which the waiting ends, where the lock's timeout is longer.
-        """
-        began = runtime.monotonic()
-        deadline = min(deadline, began + self._timeout)
-        if not self._threads.acquire(timeout=max(deadline - began, 0.0)):
-            raise self._busy(
-                "another instance of the driver" if self._waits else "another thread of this process", began
-            )
-        try:
-            descriptor = self._locked_file(began, deadline)
-            try:
-                yield
-            finally:
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-        finally:
-            self._threads.release()
-
-    @property
-    def contended(self) -> bool:
-        """Whether a thread of this process holds it, or waits for another process."""
-        return self._threads.locked()
-
-    @contextlib.contextmanager
-    def held_by_thread(self, seconds: float) -> Iterator[bool]:
-        """Keep this process's other threads out during the body, but no other process; gives whether that was had."""
-        had = self._threads.acquire(timeout=seconds)
-        try:
-            yield had
-        finally:
-            if had:
-                self._threads.release()
-
-    def mark(self) -> Mark:
-        """Equal to a former one if and only if no change has been announced since. Only with the lock held."""
-        self._file()
-        return self._opened, self._counter
-
-    def announce(self) -> Mark:
-        """Announce a change; the new mark. Only with the lock held. Raises OSError."""
-        os.ftruncate(self._file(), self._counter + 1)
-        self._counter += 1
-        return self._opened, self._counter
-
-    def close(self) -> None:
-        """Let go of the file; the next use opens it again. Who holds the lock or waits for it keeps the file."""
-        if self._threads.acquire(blocking=False):
-            try:
-                self._close()
-            finally:
-                self._threads.release()
-
-    def _locked_file(self, began: float, deadline: float) -> int:
-        pause = _FIRST_PAUSE
-        self._waits = False
-        while True:
-            try:
-                descriptor = self._open()
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._waits = False
-                # The file may have been removed meanwhile: a lock on a file without a name excludes no other process.
-                if self._is_current(descriptor):
-                    return descriptor
-                self._close()
-            except BlockingIOError:
-                self._waits = True
-                if runtime.monotonic() >= deadline:
-                    raise self._busy("another instance of the driver", began) from None
-                runtime.sleep(pause)
-                pause = min(pause * 2, _MAX_PAUSE)
-            except OSError as error:
-                self._close()  # with it goes the lock, if that was had
-                raise DriverError(
-                    f"cannot lock {self._path}: {error.strerror or error}",
-                    consequence="no claim can be prepared or unprepared",
-                    remedy="check that the state directory is mounted and writable for the driver",
-                ) from error
-
-    def _open(self) -> int:
-        if self._descriptor is None:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-            self._opened += 1
-        return self._descriptor
-
-    def _file(self) -> int:
-        if self._descriptor is None:
-            raise RuntimeError("the state lock is not held")
-        return self._descriptor
-
-    def _is_current(self, descriptor: int) -> bool:
-        status = os.fstat(descriptor)
-        self._counter = status.st_size
-        try:
-            return os.path.samestat(status, os.stat(self._path))  # noqa: PTH116 - at each call of kubelet
-        except FileNotFoundError:
-            return False
-
-    def _close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def _busy(self, who: str, began: float) -> DriverError:
-        return DriverError(
-            f"{who} has held {self._path} for {runtime.monotonic() - began:.0f} s",
-            consequence="this call is aborted",
-            remedy="kubelet tries again; if this persists, check the state directory's disk and restart the driver",
-        )
-
-
-VERSION = 1
-"""Of this reader, and of all files that it writes: each needs a reader of this version, and no later one."""
-
-
-class _File(msgspec.Struct, frozen=True):
-    version: int
-    checksum: str
-    entry: msgspec.Raw
-
-
-_FILE = msgspec.json.Decoder(_File)
-_ENTRY = msgspec.json.Decoder(CheckpointEntry)
-
-
-def encoded(entry: CheckpointEntry) -> bytes:
-    """The file of an entry."""
-    raw = msgspec.json.encode(entry)
-    return msgspec.json.encode(_File(VERSION, _checksum(raw), msgspec.Raw(raw))) + b"\n"
-
-
-def decoded(data: bytes | None, uid: str) -> CheckpointEntry:
-    """The entry in the file of claim ``uid``. ValueError says why it is none."""
-    if data is None:
-        raise ValueError("it is missing")
-    try:
-        file = _FILE.decode(data)
-        if file.version > VERSION:
-            raise ValueError(
-                f"it was written by a newer version of the driver, for readers of version {file.version} and later; "
-                f"this one has version {VERSION}"
-            )
-        if file.checksum != _checksum(bytes(file.entry)):
-            raise ValueError("its checksum is wrong")
-        entry = _ENTRY.decode(file.entry)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if entry.plan.uid != uid:
-        raise ValueError("it is about a different claim than its name says")
-    return entry
-
-
-def _checksum(raw: bytes) -> str:
-    return hashlib.sha256(raw).hexdigest()
-
 
 log = logging.getLogger(__name__)
 

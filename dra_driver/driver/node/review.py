@@ -9,9 +9,10 @@ from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.model import PreparedClaims
 from dra_driver.driver.node.decide import Wanted
 from dra_driver.driver.node.loop import NodeLoop
-from dra_driver.driver.resourceslices.controller import Desired, DeviceSource
+from dra_driver.driver.resourceslices.controller import DeviceSource
 from dra_driver.driver.resourceslices.holders import HELD_PATIENCE
 from dra_driver.driver.resourceslices.kept import HELD_SECONDS, Answer, PreparedDevices, PublishedPool, core_sizes
+from dra_driver.driver.resourceslices.messages import Desired
 from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 

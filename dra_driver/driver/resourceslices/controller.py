@@ -14,7 +14,7 @@ again only after a minute. Slices that are there are kept up from the start.
 What health alone changes, it writes only as often as ``taints`` allows; the last state is always written in the end.
 
 An unchanged node is written once in its life. ``stop`` leaves the slices in place. What a newer instance of the driver
-has written is left alone (``reconcile``).
+has written is left alone (``instance``).
 """
 
 from __future__ import annotations
@@ -28,36 +28,21 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from dra_driver.driver.resourceslices.changes import Changes, decide
+from dra_driver.driver.resourceslices.counters import CounterPolicy
+from dra_driver.driver.resourceslices.instance import YIELD_SECONDS, DriverInstance, InstancePriority
 from dra_driver.driver.resourceslices.kept import HELD_SECONDS, PublishedPool
-from dra_driver.driver.resourceslices.pool import (
-    SharedCounters,
-    counters_problem,
-    dropped_counters,
-    dropped_problem,
-    incomplete,
-    pool,
-)
-from dra_driver.driver.resourceslices.reconcile import (
-    YIELD_SECONDS,
-    Changes,
-    Counted,
-    CountersDropped,
-    DriverInstance,
-    InstancePriority,
-    TaintsDropped,
-    Writer,
-    decide,
-    trial,
-)
+from dra_driver.driver.resourceslices.messages import Desired, Message, Observed, Reconnected, Trigger, versions
+from dra_driver.driver.resourceslices.pool import SharedCounters, incomplete, pool
 from dra_driver.driver.resourceslices.taints import Publication, TaintPolicy, bare, is_worse
+from dra_driver.driver.resourceslices.writer import Counted, CountersDropped, TaintsDropped, Writer
 from dra_driver.driver.write_budget import WriteBudget
-from dra_driver.kube.api.codec import ServerVersion
 from dra_driver.kube.api.desired import DesiredWriter, Outcome, Target, Waits
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi, WatchEvent
 from dra_driver.kube.api.watch import WATCH_SECONDS, Reflector
 from dra_driver.kube.objects.core import Node
-from dra_driver.kube.objects.resource import CounterSet, Device, ResourceSlice
+from dra_driver.kube.objects.resource import Device, ResourceSlice
 from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Backoff, Worker
@@ -105,32 +90,6 @@ class SliceStatus:
         return self.creates + self.updates + self.deletes
 
 
-@dataclass(frozen=True, slots=True)
-class Desired:
-    """The devices to publish from now on."""
-
-    devices: tuple[Device, ...]
-    fallback: tuple[Device, ...] = ()
-    """Published instead where ``devices`` consume counters and the server cannot be trusted with them."""
-    counters: tuple[CounterSet, ...] = ()
-    """What ``devices`` consume from."""
-    revision: int = field(default=0, compare=False)
-    """What is desired later has a larger one."""
-
-    @property
-    def depends_on_gates(self) -> bool:
-        """Whether it has fields that a server keeps only with a feature gate."""
-        return any(device.consumes_counters or device.taints for device in self.devices)
-
-    def differs_by_taints_only(self, other: Desired) -> bool:
-        """Whether health alone tells it from the other."""
-        return (bare(self.devices), bare(self.fallback), self.counters) == (
-            bare(other.devices),
-            bare(other.fallback),
-            other.counters,
-        )
-
-
 class DeviceSource:
     """Who says what is desired, and is asked meanwhile. As it stands: one whose devices no claim holds for long."""
 
@@ -157,96 +116,7 @@ class DeviceSource:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Trigger:
-    """Look at once."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """The watch saw these slices: all there are (``complete``), or one that exists or (version None) is gone."""
-
-    versions: dict[str, str | None]
-    complete: bool
-
-    def differs(self, known: dict[str, str]) -> bool:
-        """Whether it is news to a reader who knows these resource versions by name."""
-        if self.complete:
-            return self.versions != known
-        return any(known.get(name) != version for name, version in self.versions.items())
-
-
-@dataclass(frozen=True, slots=True)
-class Reconnected:
-    """The watch goes on after a break: perhaps with a server of other feature gates or another version."""
-
-
-Message = Desired | Trigger | Observed | Reconnected
-
-
-def versions(slices: Sequence[ResourceSlice]) -> dict[str, str]:
-    """Resource version by name."""
-    return {item.metadata.name: item.metadata.resource_version for item in slices}
-
-
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class CounterPolicy:
-    """For one thread.
-
-    It asks the server for its version, and what it would store, at each choice: so an upgrade, or a feature gate that
-    is turned on or off, is noticed at the next look.
-
-    Args:
-        api: the API server.
-        driver: DRA driver name.
-        node: name of the node, and of its pool.
-        policy: the administrator's setting.
-    """
-
-    api: ResourceApi
-    driver: str
-    node: str
-    policy: SharedCounters
-    problem: str = ""
-    """Why the devices desired are not the ones published, or ""."""
-    _server: ServerVersion = field(default=ServerVersion())
-    _dropped_by: ServerVersion | None = None
-
-    def choose(self, desired: Desired) -> tuple[Device, ...]:
-        """What to publish now. ApiError when the server cannot be asked."""
-        problem = ""
-        if any(device.consumes_counters for device in desired.devices):
-            self._server = self.api.known_version()
-            problem = counters_problem(self._server, self.policy) or self._trial(desired)
-        return self._chosen(desired, problem)
-
-    def counters_dropped(self, desired: Desired) -> tuple[Device, ...]:
-        """What to publish now that the server asked last has not kept counters."""
-        self._dropped_by = self._server
-        return self._chosen(desired, dropped_problem(self._server))
-
-    def _trial(self, desired: Desired) -> str:
-        dropped = trial(self.api, self.driver, self.node, counters=desired.counters)
-        keeps = self._dropped_by != self._server if dropped is None else not dropped_counters(dropped)
-        return "" if keeps else dropped_problem(self._server)
-
-    def _chosen(self, desired: Desired, problem: str) -> tuple[Device, ...]:
-        if problem and problem != self.problem:
-            log.warning(
-                "devices that overlap are not offered: %s; %d of %d devices are published",
-                problem,
-                len(desired.fallback),
-                len(desired.devices),
-            )
-        elif self.problem and not problem:
-            log.info("all %d devices can be offered now", len(desired.devices))
-        self.problem = problem
-        return desired.fallback if problem else desired.devices
 
 
 RESYNC_SECONDS: Final = 2100.0

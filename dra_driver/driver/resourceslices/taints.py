@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dra_driver.driver.resourceslices.reconcile import TAINTS, trial
+from dra_driver.driver.resourceslices.writer import TAINTS, trial
 from dra_driver.kube.api.codec import ServerVersion
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.matching import BLOCKING

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dra_driver.driver.claims.checkpoint import decoded
+from dra_driver.driver.claims.files import decoded
 from dra_driver.neuron.health.memory import FILE as HEALTH_FILE
 from dra_driver.neuron.health.memory import decoded as decoded_health
 from dra_driver.neuron.host.discover import BOOT_ID, discover

@@ -10,7 +10,8 @@ from typing import Literal
 import msgspec
 
 from dra_driver.neuron.topology.ultraserver import Mode
-from dra_driver.ultraserver.rendezvous.roster import MAX_GROUP_SIZE, GroupError, Hello, Member, RankTable
+from dra_driver.ultraserver.rendezvous.members import MAX_GROUP_SIZE, GroupError, Member, RankTable
+from dra_driver.ultraserver.rendezvous.messages import Hello
 
 
 @dataclass(frozen=True, slots=True)

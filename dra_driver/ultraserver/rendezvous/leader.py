@@ -9,24 +9,21 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
-from dra_driver.ultraserver.rendezvous.names import GroupNames
-from dra_driver.ultraserver.rendezvous.roster import (
+from dra_driver.ultraserver.rendezvous.members import GroupError, RankTable
+from dra_driver.ultraserver.rendezvous.messages import (
     MAX_HELLO_BYTES,
     Confirmed,
     FromLeader,
     FromMember,
-    GroupError,
     GroupProgress,
     Hello,
     Ranks,
-    RankTable,
-    Roster,
     from_member,
     line_of,
-    progress,
     refused,
-    workers,
 )
+from dra_driver.ultraserver.rendezvous.names import GroupNames
+from dra_driver.ultraserver.rendezvous.roster import Roster, progress, workers
 from dra_driver.util.acceptor import Acceptor, task_of
 
 HELLO_SECONDS = 10.0

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from dra_driver.ultraserver.rendezvous.roster import Member
+from dra_driver.ultraserver.rendezvous.members import Member
 from dra_driver.util import runtime
 from dra_driver.util.text import first_of
 

@@ -6,20 +6,18 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from dra_driver.ultraserver.rendezvous.roster import (
+from dra_driver.ultraserver.rendezvous.members import GroupError, RankTable, assign_ranks
+from dra_driver.ultraserver.rendezvous.messages import (
     MAX_ANSWER_BYTES,
     Confirmed,
-    GroupError,
     GroupProgress,
     Hello,
     Ranks,
-    RankTable,
     RefusalMessage,
-    assign_ranks,
     from_leader,
     line_of,
-    progress,
 )
+from dra_driver.ultraserver.rendezvous.roster import progress
 from dra_driver.util.text import printable
 
 CONNECT_SECONDS = 5.0

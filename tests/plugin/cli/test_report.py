@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dra_driver.cli.main import main
-from dra_driver.driver.claims import checkpoint
+from dra_driver.driver.claims import files
 from dra_driver.driver.claims.model import CheckpointEntry, ChipNode, Plan, PlannedDevice
 from dra_driver.neuron.health import memory
 from dra_driver.neuron.health.assess import ChipMemory, HealthMemory, Track
@@ -477,7 +477,7 @@ def used_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     plan = Plan("research", "train-chips", uid(1), (device,), env, consumers=("train-0",), pod_claim="chips-of-ours")
     chip = ChipMemory(3, serial=SERIAL, tracks={"hbm-uncorrectable": Track(1_700_000_000, since=1_700_000_000)})
     for path, data in (
-        (state / "claims" / f"{uid(1)}.json", checkpoint.encoded(CheckpointEntry(plan, "boot-1"))),
+        (state / "claims" / f"{uid(1)}.json", files.encoded(CheckpointEntry(plan, "boot-1"))),
         (state / "health" / "health.json", memory.encoded(HealthMemory("boot-1", chips=(chip,)))),
     ):
         path.parent.mkdir(parents=True)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dra_driver.driver.claims.checkpoint import StateLock
+from dra_driver.driver.claims.lock import StateLock
 from dra_driver.neuron.names import DRIVER_NAME
 from tests.builders.agent import World, agent, free_port, health, scraped
 from tests.doubles.kubelet import Claim, KubeletError

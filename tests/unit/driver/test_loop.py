@@ -19,9 +19,9 @@ from dra_driver.driver.node import loop as loops
 from dra_driver.driver.node.decide import HEALTH_PATIENCE, Memory, NodeSnapshot, Wanted, decide
 from dra_driver.driver.node.loop import NodeLoop
 from dra_driver.driver.node.review import SliceReview
-from dra_driver.driver.resourceslices.controller import Desired
 from dra_driver.driver.resourceslices.devices import completed, effective_partitions, offer, with_faults
 from dra_driver.driver.resourceslices.kept import PreparedDevices, PublishedPool
+from dra_driver.driver.resourceslices.messages import Desired
 from dra_driver.driver.settings import PARTITIONS_LABEL, DriverSettings
 from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.kube.objects.resource import Device

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.model import PreparedClaims
-from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS
+from dra_driver.driver.claims.observe import GONE_CHECKS, GONE_SECONDS
 from dra_driver.kube.cdi import encode
 from dra_driver.kube.objects.resource import ResourceClaim
 from tests.builders.claims import SETTINGS, ApiServer, Node, claim, host, plan, uid

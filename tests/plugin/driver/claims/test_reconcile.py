@@ -12,7 +12,8 @@ import pytest
 from dra_driver.driver.claims import reconcile
 from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.model import PreparedClaims
-from dra_driver.driver.claims.reconcile import CHECK_AGAIN, CHECK_DOUBTFUL, Reconciler
+from dra_driver.driver.claims.observe import CHECK_AGAIN, CHECK_DOUBTFUL
+from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.kube.api.errors import DecodeError, Unreachable
 from dra_driver.kube.cdi import encode
 from dra_driver.kube.kubelet.client import CallError

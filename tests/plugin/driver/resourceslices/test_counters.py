@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from dra_driver.driver.resourceslices.controller import Desired, SliceController
+from dra_driver.driver.resourceslices.controller import SliceController
 from dra_driver.driver.resourceslices.devices import offer
+from dra_driver.driver.resourceslices.messages import Desired
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
 from dra_driver.neuron.topology.partitions import CHIPS, CHIPS_AND_NODE, NODE_DEVICE, Partitions, chips_of, device_name
 from tests.builders.publisher import NODE, open_watches, published, publishing

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
-from dra_driver.driver.resourceslices.controller import Desired
+from dra_driver.driver.resourceslices.messages import Desired
 from dra_driver.driver.write_budget import WriteBudget
 from dra_driver.kube.objects.resource import Device, DeviceTaint
 from tests.builders.publisher import NODE, Held, chips, notes, open_watches, published, publishing

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from dra_driver.driver.resourceslices.controller import Desired
+from dra_driver.driver.resourceslices.messages import Desired
 from dra_driver.driver.resourceslices.pool import consuming, counter_set
 from dra_driver.driver.write_budget import WriteBudget
 from dra_driver.kube.objects.resource import Device, DeviceTaint

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dra_driver.driver.resourceslices.controller import Desired
+from dra_driver.driver.resourceslices.messages import Desired
 from dra_driver.kube.objects.resource import DeviceCapacity
 from tests.builders.publisher import NODE, chips, published, publishing
 from tests.doubles.apiserver.server import ApiServer

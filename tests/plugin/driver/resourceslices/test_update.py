@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dra_driver.driver.resourceslices.controller import Desired
+from dra_driver.driver.resourceslices.messages import Desired
 from tests.builders.publisher import NODE, chips, notes, published, publishing
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually, lastingly

@@ -25,20 +25,18 @@ from dra_driver.ultraserver.rendezvous import leader as leader_side
 from dra_driver.ultraserver.rendezvous import names as names_side
 from dra_driver.ultraserver.rendezvous import worker as worker_side
 from dra_driver.ultraserver.rendezvous.leader import lead, listen
-from dra_driver.ultraserver.rendezvous.names import GroupNames, Lookups
-from dra_driver.ultraserver.rendezvous.roster import (
+from dra_driver.ultraserver.rendezvous.members import GroupError, Member, RankTable
+from dra_driver.ultraserver.rendezvous.messages import (
     MAX_HELLO_BYTES,
     Confirmed,
-    GroupError,
     GroupProgress,
     Hello,
-    Member,
     Ranks,
-    RankTable,
     RefusalMessage,
     from_leader,
     line_of,
 )
+from dra_driver.ultraserver.rendezvous.names import GroupNames, Lookups
 from dra_driver.ultraserver.rendezvous.worker import follow
 from dra_driver.util import runtime
 from tests.eventually import eventually

@@ -9,7 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from dra_driver.ultraserver.rendezvous.leader import lead, listen
-from dra_driver.ultraserver.rendezvous.roster import Confirmed, GroupError, Hello, Member, Ranks, line_of
+from dra_driver.ultraserver.rendezvous.members import GroupError, Member
+from dra_driver.ultraserver.rendezvous.messages import Confirmed, Hello, Ranks, line_of
 from dra_driver.ultraserver.rendezvous.worker import follow
 from tests.golden import golden
 

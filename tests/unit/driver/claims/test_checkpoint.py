@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dra_driver.driver.claims.checkpoint import Checkpoint, StateLock
+from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.container_edits import cdi_spec
+from dra_driver.driver.claims.lock import StateLock
 from dra_driver.driver.claims.model import ChipNode, Plan, PlannedDevice
 from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.neuron.names import CDI_KIND

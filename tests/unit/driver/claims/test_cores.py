@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.driver.claims.checkpoint import decoded, encoded
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document, shown_in
+from dra_driver.driver.claims.files import decoded, encoded
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
 from dra_driver.driver.claims.planner import refreshed
 from dra_driver.kube.objects.core import Pod

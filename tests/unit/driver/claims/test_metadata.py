@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dra_driver.driver.claims.checkpoint import decoded, encoded
 from dra_driver.driver.claims.container_edits import cdi_spec, metadata_path
+from dra_driver.driver.claims.files import decoded, encoded
 from dra_driver.driver.claims.metadata import MetadataDirectory, files
 from dra_driver.driver.claims.model import CheckpointEntry
 from dra_driver.util.errors import DriverError

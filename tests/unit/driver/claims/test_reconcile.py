@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.driver.claims.container_edits import cdi_spec
+from dra_driver.driver.claims.diff import Repair, clashes, diff
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
-from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS, ClaimObservation, Repair, clashes, diff
+from dra_driver.driver.claims.observe import GONE_CHECKS, GONE_SECONDS, ClaimObservation
 from dra_driver.kube.cdi import encode
 from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory

@@ -12,17 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dra_driver.driver.claims.checkpoint import StateLock, decoded, encoded
 from dra_driver.driver.claims.container_edits import cdi_spec
+from dra_driver.driver.claims.diff import diff
+from dra_driver.driver.claims.files import decoded, encoded
+from dra_driver.driver.claims.lock import StateLock
 from dra_driver.driver.claims.metadata import MetadataDirectory
 from dra_driver.driver.claims.model import CheckpointEntry, Needs, PreparedClaims, Quarantined
-from dra_driver.driver.claims.reconcile import (
-    GONE_CHECKS,
-    GONE_SECONDS,
-    ClaimObservation,
-    Reconciler,
-    diff,
-)
+from dra_driver.driver.claims.observe import GONE_CHECKS, GONE_SECONDS, ClaimObservation
+from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.kube.api.errors import DecodeError, Unreachable
 from dra_driver.kube.cdi import encode
 from dra_driver.kube.objects.resource import ResourceClaim, ResourceClaimConsumerReference

@@ -8,7 +8,7 @@ import pytest
 
 from dra_driver.driver.claims.container_edits import cdi_spec, shown_in
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError
-from dra_driver.driver.claims.reconcile import GONE_CHECKS, GONE_SECONDS
+from dra_driver.driver.claims.observe import GONE_CHECKS, GONE_SECONDS
 from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.topology.partitions import NODE_DEVICE, chips_of

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.driver.resourceslices.reconcile import MAX_YIELD_SECONDS, DriverInstance, InstancePriority
+from dra_driver.driver.resourceslices.instance import MAX_YIELD_SECONDS, DriverInstance, InstancePriority
 
 OLD = DriverInstance("boot-1", 1000, "a")
 NEW = DriverInstance("boot-1", 2000, "b")

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_driver.driver.resourceslices.changes import Changes, ServerNormalized, decide
 from dra_driver.driver.resourceslices.pool import pool
-from dra_driver.driver.resourceslices.reconcile import Changes, ServerNormalized, decide
 from dra_driver.kube.api.codec import NewerSlice, unrecognised
 from dra_driver.kube.objects.resource import Device, DeviceAttribute, ResourceSlice
 from dra_driver.util.errors import DriverError

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_driver.driver.resourceslices.changes import decide
 from dra_driver.driver.resourceslices.devices import completed, node_problem, offer, with_faults
 from dra_driver.driver.resourceslices.holders import allocated
 from dra_driver.driver.resourceslices.pool import pool
-from dra_driver.driver.resourceslices.reconcile import decide
 from dra_driver.driver.resourceslices.taints import (
     bare,
     fitting,

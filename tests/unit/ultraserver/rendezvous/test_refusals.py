@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.ultraserver.rendezvous.environment import GroupMembership, hello
-from dra_driver.ultraserver.rendezvous.roster import GroupError, Hello, Member, Roster, from_leader, from_member
+from dra_driver.ultraserver.rendezvous.members import GroupError, Member
+from dra_driver.ultraserver.rendezvous.messages import Hello, from_leader, from_member
+from dra_driver.ultraserver.rendezvous.roster import Roster
 from tests.golden import golden_error
 
 A = "8b6a1c0e5d2f4937"

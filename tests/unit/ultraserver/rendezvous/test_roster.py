@@ -10,21 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.ultraserver.rendezvous.environment import env_file, hello, own_host, own_membership, variables
-from dra_driver.ultraserver.rendezvous.roster import (
+from dra_driver.ultraserver.rendezvous.members import GroupError, Member, assign_ranks
+from dra_driver.ultraserver.rendezvous.messages import (
     Confirmed,
-    GroupError,
     GroupProgress,
     Hello,
-    Member,
     Ranks,
     RefusalMessage,
-    Roster,
-    assign_ranks,
     from_leader,
     from_member,
     line_of,
-    progress,
 )
+from dra_driver.ultraserver.rendezvous.roster import Roster, progress
 from tests.golden import golden, golden_error
 
 A, B, ZEROS = "8b6a1c0e5d2f4937", "8b6a1c0e5d2f4936", "0" * 16
