@@ -118,19 +118,19 @@ class Preparer:
         self._patience = patience
         self._waiting = _Places(_WAITING, _WAITING_OF_NAMESPACE)
 
-    def prepare(self, ref: ClaimRef, deadline: float) -> list[PreparedDevice]:
+    def prepare(self, claim: ClaimRef, deadline: float) -> list[PreparedDevice]:
         """Make the claim's devices visible to its containers. DriverError says why not."""
         situation: FromApiServer | Unanswered | None = None
         try:
             with self._operations.measured("prepare"):
                 # First what the API server and the host say, which may take seconds: no other claim waits for it.
-                situation = self._gatherer.situation(ref, deadline)
+                situation = self._gatherer.situation(claim, deadline)
                 for _ in range(_ROUNDS):
                     # Then a plan, and what it depends on, from what is prepared by now.
                     draft = self._draft(situation, deadline)
                     # A chip whose holder is about to end is waited for here, where its end can have the lock.
                     if draft.passing and self._has_passed(draft, deadline):
-                        draft = self._draft(self._gatherer.situation(ref, deadline), deadline)
+                        draft = self._draft(self._gatherer.situation(claim, deadline), deadline)
                     # Its file is written before its turn where others have theirs: they do not wait for the disk.
                     with self._checkpoint.staged(draft.plan) as staged, self._checkpoint.locked(deadline) as prepared:
                         # Here it is decided, since nothing changes any more. Most often nothing has, since the draft.
@@ -158,25 +158,25 @@ class Preparer:
         # No container waits for the claim's status: it is written later.
         if self._status is not None:
             self._status.prepared(outcome, None if isinstance(situation, Unanswered) else situation.claim)
-        log.info("prepared claim %s: %s", ref, ", ".join(device.device for device in outcome.devices))
+        log.info("prepared claim %s: %s", claim, ", ".join(device.device for device in outcome.devices))
         return [
             PreparedDevice((device.request,), device.pool, device.device, (self._cdi.qualified(device.cdi_name),))
             for device in outcome.devices
         ]
 
-    def unprepare(self, ref: ClaimRef, deadline: float) -> None:
+    def unprepare(self, claim: ClaimRef, deadline: float) -> None:
         """Take the claim's devices back; fine for a claim of which nothing is known. Does not ask the API server."""
         with self._operations.measured("unprepare"), self._checkpoint.locked(deadline) as prepared:
             # Backwards: no container can be started with a chip from here on, and only then is it free for others.
-            self._cdi.remove(ref.uid)
-            entry = prepared.entries.get(ref.uid)
+            self._cdi.remove(claim.uid)
+            entry = prepared.entries.get(claim.uid)
             if entry is not None and entry.plan.metadata:
-                self._metadata.remove(ref.uid)
-            self._checkpoint.remove(ref.uid)
+                self._metadata.remove(claim.uid)
+            self._checkpoint.remove(claim.uid)
         if self._status is not None:
-            meta = ObjectMeta(name=ref.name, namespace=ref.namespace, uid=ref.uid)
+            meta = ObjectMeta(name=claim.name, namespace=claim.namespace, uid=claim.uid)
             self._status.unprepared(meta, own_pod=entry is not None and bool(entry.plan.own_pod))
-        log.info("unprepared claim %s", ref)
+        log.info("unprepared claim %s", claim)
 
     def _has_passed(self, draft: _Draft, deadline: float) -> bool:
         """Wait while a claim is refused for what often ends by itself; whether it has ended."""
