@@ -27,6 +27,10 @@ _M_MMAP_THRESHOLD: Final = -3
 """Of mallopt(3), in glibc's malloc.h."""
 
 
+SWITCH: Final = ("on", "off")
+"""Choices of an option whose value is a bool."""
+
+
 class Option(NamedTuple):
     """An option of a daemon, and the environment variable that sets it as well."""
 
@@ -50,6 +54,8 @@ class Option(NamedTuple):
         subject = f"{self.flag} (${self.variable}) is {text!r}"
         if self.choices and text not in self.choices:
             raise UsageError(subject, remedy=f"use one of: {', '.join(self.choices)}")
+        if self.choices is SWITCH:
+            return text == "on"
         if self.bounds is None or (not text and not self.default):
             return text
         least, most = self.bounds

@@ -14,8 +14,6 @@ from dra_driver.util.errors import UsageError
 if TYPE_CHECKING:
     from dra_driver.driver.settings import DriverSettings
 
-ON_OFF = ("on", "off")
-
 OPTIONS: tuple[daemon.Option, ...] = (
     daemon.NODE_NAME,
     daemon.Option(
@@ -80,28 +78,28 @@ OPTIONS: tuple[daemon.Option, ...] = (
         "ULTRASERVER_LABELS",
         "on",
         "on or off: whether to label nodes of UltraServers with mode and ids",
-        choices=ON_OFF,
+        choices=daemon.SWITCH,
     ),
     daemon.Option(
         "--present-label",
         "PRESENT_LABEL",
         "on",
         "on or off: whether to label the node neuron.amazonaws.com/present=true, for AWS's monitoring",
-        choices=ON_OFF,
+        choices=daemon.SWITCH,
     ),
     daemon.Option(
         "--device-metadata",
         "DEVICE_METADATA",
         "off",
         "on or off: whether containers see files with the attributes of their devices (KEP-5304)",
-        choices=ON_OFF,
+        choices=daemon.SWITCH,
     ),
     daemon.Option(
         "--claim-status",
         "CLAIM_STATUS",
         "on",
         "on or off: whether to write devices and their health to the status of claims",
-        choices=ON_OFF,
+        choices=daemon.SWITCH,
     ),
     daemon.RESCAN,
     daemon.Option(

@@ -141,7 +141,7 @@ class NodeAgent:
         )
 
         self._node_status = NodeStatusWriter(
-            api, settings.node_name, COMPONENT, present_label=settings.present_label == "on", labels=[LABELS]
+            api, settings.node_name, COMPONENT, present_label=settings.present_label, labels=[LABELS]
         )
 
         plan_settings = PlanSettings(
@@ -149,7 +149,7 @@ class NodeAgent:
         )
         metadata = MetadataDirectory(settings.state_dir / "metadata")
         self._claim_status: ClaimStatusWriter | None = None
-        if settings.claim_status == "on":
+        if settings.claim_status:
             self._claim_status = ClaimStatusWriter(
                 api,
                 settings.node_name,

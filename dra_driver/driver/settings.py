@@ -35,10 +35,10 @@ class DriverSettings:
     partitions: Partitions | None
     """What nodes offer, of any type; None: nothing in particular."""
     shared_counters: SharedCounters
-    ultraserver_labels: Literal["on", "off"]
-    present_label: Literal["on", "off"]
-    device_metadata: Literal["on", "off"]
-    claim_status: Literal["on", "off"]
+    ultraserver_labels: bool
+    present_label: bool
+    device_metadata: bool
+    claim_status: bool
     rescan_seconds: float
     health_policy: HealthPolicy
     """What faults of chips mean for the scheduler."""

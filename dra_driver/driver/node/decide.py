@@ -158,7 +158,7 @@ def _with_labels(snapshot: NodeSnapshot, memory: Memory, settings: DriverSetting
     if snapshot.inventory is None:
         return memory
     # If turned off, the labels are removed: an outdated id would lead pods to the wrong server.
-    labels = ultraserver_labels(snapshot.inventory.ultraserver) if settings.ultraserver_labels == "on" else {}
+    labels = ultraserver_labels(snapshot.inventory.ultraserver) if settings.ultraserver_labels else {}
     return _with(memory, labels=labels, present=chips_present(snapshot.inventory))
 
 
@@ -196,7 +196,7 @@ def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings
         held_back=back,
         core_sizes=_core_sizes(allocated_core_size, memory, whole) | dict(offered.core_sizes),
         attributes={device.name: device.attributes for device in (*offered.fallback, *offered.devices)}
-        if settings.device_metadata == "on"
+        if settings.device_metadata
         else None,
     )
     ends = None if offered.until is None else snapshot.moment + offered.until - snapshot.uptime
