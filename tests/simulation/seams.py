@@ -19,7 +19,7 @@ from typing import Any, Final
 from unittest import mock
 
 from dra_driver.driver.agent import NodeAgent
-from dra_driver.driver.claims import checkpoint
+from dra_driver.driver.claims import checkpoint, lock
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
 from dra_driver.driver.device_use import ContainerWatch
 from dra_driver.neuron.health import watch
@@ -67,12 +67,12 @@ class Disk:
     def used(self) -> Iterator[None]:
         """Have the driver's code use it during the body."""
         with ExitStack() as stack:
-            for module in (files, checkpoint):
+            for module in (files, checkpoint, lock):
                 stack.enter_context(mock.patch.object(module, "os", self._os()))
             for module in (watch, signals):
                 stack.enter_context(mock.patch.object(module, "os", self._descriptors()))
             stack.enter_context(mock.patch.object(HostFiles, "open", self._opening(HostFiles.open)))
-            stack.enter_context(mock.patch.object(checkpoint, "fcntl", self._fcntl()))
+            stack.enter_context(mock.patch.object(lock, "fcntl", self._fcntl()))
             stack.enter_context(mock.patch.object(HostFiles, "read", self._reading(HostFiles.read)))
             for owner, names in _SHARED.items():
                 stack.enter_context(mock.patch.object(owner, "__getattribute__", self._getting(names), create=True))
