@@ -104,8 +104,8 @@ class Checkpoint:
         self._stagings = itertools.count()
         self._cdi = cdi
         self._lock = StateLock(directory / "journal.lock", lock_timeout)
-        self._held = PreparedClaims()
-        self._known_at: Mark | None = None
+        self._index = PreparedClaims()
+        self._mark: Mark | None = None
         """While the lock's mark is this, no other instance has changed anything since the index was made."""
         self._in_doubt = True
         """Whether a change by this process ended half-way since."""
@@ -126,7 +126,7 @@ class Checkpoint:
                 self.unusable = error.what
                 raise
             self.unusable = None
-            yield self._held
+            yield self._index
 
     @contextmanager
     def glance(self, deadline: float = math.inf) -> Iterator[PreparedClaims]:
@@ -134,9 +134,9 @@ class Checkpoint:
 
         What follows from it counts if its revision is the same under ``locked``. ``deadline``: as for that.
         """
-        with self._lock.held_by_thread(_GLANCE_SECONDS) as had:
-            if had and self._known_at is not None and not self._in_doubt:
-                yield self._held
+        with self._lock.held_by_thread(_GLANCE_SECONDS) as has_lock:
+            if has_lock and self._mark is not None and not self._in_doubt:
+                yield self._index
                 return
         with self.locked(deadline) as prepared:
             yield prepared
@@ -147,7 +147,7 @@ class Checkpoint:
         Not for use inside ``locked``.
         """
         with self._changed:
-            if self._held.revision == revision:
+            if self._index.revision == revision:
                 self._changed.wait(seconds)
 
     @contextmanager
@@ -157,7 +157,7 @@ class Checkpoint:
         It is worth it where other calls hold the lock, and the claim is not kept yet. Not for use inside ``locked``.
         """
         staged = None
-        if plan is not None and self._lock.contended and plan.uid not in self._held.entries:
+        if plan is not None and self._lock.contended and plan.uid not in self._index.entries:
             with suppress(DriverError, OSError):  # the call's own turn reports it
                 staged = self._stage(plan)
         try:
@@ -187,37 +187,37 @@ class Checkpoint:
                 remedy="use fewer devices, requests and containers for the claim",
             )
         with self._changing("keep", uid):
-            if self._held.entries.get(uid) == entry and uid not in self._held.missing and self._stored(uid) == entry:
+            if self._index.entries.get(uid) == entry and uid not in self._index.missing and self._stored(uid) == entry:
                 return False
-            self._known_at = self._lock.announce()
+            self._mark = self._lock.announce()
             self._store(uid, data, staged)
-            self._held.add(entry)
-            if uid in self._held.quarantined:
+            self._index.add(entry)
+            if uid in self._index.quarantined:
                 self._drop_quarantined(uid)
         return True
 
     def remove(self, uid: str) -> bool:
         """Forget a claim; also what of it was unreadable. False when nothing was known of it."""
-        known = uid in self._held.entries or is_regular(self.path(uid))
-        doubtful = uid in self._held.quarantined
+        has_entry = uid in self._index.entries or is_regular(self.path(uid))
+        doubtful = uid in self._index.quarantined
         with self._changing("forget", uid):
-            if not known and not doubtful:
+            if not has_entry and not doubtful:
                 return False
-            self._known_at = self._lock.announce()
-            if known:
+            self._mark = self._lock.announce()
+            if has_entry:
                 with suppress(IsADirectoryError):  # somebody else's, in the place of a file that is gone
                     remove_file(self.path(uid))
                 if not self.boot_id:
                     sync_directory(self._claims)
-                self._held.discard(uid)
+                self._index.discard(uid)
             if doubtful:
                 self._drop_quarantined(uid)
         return True
 
     def learn(self, uid: str, chips: frozenset[int]) -> None:
         """Note what an unreadable file held, as the API server reports it. A restart forgets it and asks again."""
-        item = self._held.quarantined[uid]
-        self._held.quarantine(replace(item, chips=chips))
+        item = self._index.quarantined[uid]
+        self._index.quarantine(replace(item, chips=chips))
 
     def verify(self) -> PreparedClaims:
         """Compare the directory with the index, file by file; what is held then.
@@ -230,20 +230,20 @@ class Checkpoint:
         except DriverError as error:
             self.unusable = error.what
             raise
-        return self._held
+        return self._index
 
     @property
     def counts(self) -> tuple[int, int] | None:
         """Prepared claims and unreadable files as seen last, without a look at the files; None: that is not known."""
-        if self.unusable is not None or self._known_at is None:
+        if self.unusable is not None or self._mark is None:
             return None
-        return len(self._held.entries), len(self._held.quarantined)
+        return len(self._index.entries), len(self._index.quarantined)
 
     @property
     def plans(self) -> tuple[Plan, ...]:
         """Of the prepared claims as seen last, without a lock and without a look at the files."""
         # Copied in one step, which no other thread's change interrupts.
-        return tuple(entry.plan for entry in tuple(self._held.entries.values()))
+        return tuple(entry.plan for entry in tuple(self._index.entries.values()))
 
     def close(self) -> None:
         """Let go of the lock file."""
@@ -298,71 +298,71 @@ class Checkpoint:
         try:
             mark = self._lock.mark()
             # The driver itself never removes the directory.
-            vanished = bool(self._held.entries) and not os.path.exists(self._claims)  # noqa: PTH110 - at each call
-            if not (anyway or vanished or self._in_doubt or mark != self._known_at):
+            vanished = bool(self._index.entries) and not os.path.exists(self._claims)  # noqa: PTH110 - at each call
+            if not (anyway or vanished or self._in_doubt or mark != self._mark):
                 return
             self._in_doubt = True
-            known = self._held.entries if vanished or mark == self._known_at else {}
+            previous = self._index.entries if vanished or mark == self._mark else {}
             if vanished:
-                log.error("%s was removed; its %d claims are written again from memory", self._claims, len(known))
-                for entry in known.values():
+                log.error("%s was removed; its %d claims are written again from memory", self._claims, len(previous))
+                for entry in previous.values():
                     self._write_again(entry)
-            self._held = self._read_all(known)
+            self._index = self._read_all(previous)
         except OSError as error:
             raise DriverError(
                 f"cannot read the checkpoint in {self._claims}: {error.strerror or error}",
                 consequence="no claim can be prepared or unprepared",
                 remedy="check the disk and the mount of the state directory",
             ) from error
-        self._known_at = mark
+        self._mark = mark
         self._in_doubt = False
 
-    def _read_all(self, known: Mapping[str, CheckpointEntry]) -> PreparedClaims:
-        """What the files say; of those that cannot be read or are missing, what is ``known``, or what specs show."""
-        former = self._held.quarantined
-        held = PreparedClaims()
+    def _read_all(self, previous: Mapping[str, CheckpointEntry]) -> PreparedClaims:
+        """What the files say; of those that cannot be read or are missing, ``previous``, or what specs show."""
+        former = self._index.quarantined
+        prepared = PreparedClaims()
         self._restore_quarantined()
         for uid in self._names(self._claims, clean=True):
-            entry = self._read(uid, known.get(uid))
+            entry = self._read(uid, previous.get(uid))
             if entry is not None:
-                held.add(entry)
+                prepared.add(entry)
         for uid in self._names(self._quarantine):
-            self._add_quarantined(held, uid, self._quarantine / f"{uid}.json", former.get(uid))
+            self._add_quarantined(prepared, uid, self._quarantine / f"{uid}.json", former.get(uid))
         for uid in self._names(self._claims):
-            if uid not in held.entries:
-                self._add_quarantined(held, uid, self.path(uid), former.get(uid))
-        self._add_missing(held, known)
-        for uid in self._without_file(held):
-            self._add_quarantined(held, uid, self.path(uid), former.get(uid))
-        return held
+            if uid not in prepared.entries:
+                self._add_quarantined(prepared, uid, self.path(uid), former.get(uid))
+        self._add_missing(prepared, previous)
+        for uid in self._without_file(prepared):
+            self._add_quarantined(prepared, uid, self.path(uid), former.get(uid))
+        return prepared
 
-    def _add_missing(self, held: PreparedClaims, known: Mapping[str, CheckpointEntry]) -> None:
-        for uid in set(known).difference(held.entries, held.quarantined):
-            if uid not in self._held.missing:
+    def _add_missing(self, prepared: PreparedClaims, previous: Mapping[str, CheckpointEntry]) -> None:
+        for uid in set(previous).difference(prepared.entries, prepared.quarantined):
+            if uid not in self._index.missing:
                 log.warning("%s was removed; the API server is asked whether its claim still exists", self.path(uid))
-            held.add(known[uid], missing=True)
+            prepared.add(previous[uid], missing=True)
 
-    def _without_file(self, held: PreparedClaims) -> set[str]:
+    def _without_file(self, prepared: PreparedClaims) -> set[str]:
         """Claims that runtimes are shown and of which neither file nor memory is left."""
         if self._cdi is None:
             return set()
         try:
-            unknown = self._cdi.list().keys() - held.entries.keys() - held.quarantined.keys()
+            uids = self._cdi.list().keys() - prepared.entries.keys() - prepared.quarantined.keys()
         except DriverError:  # the next write or removal of a spec reports it
             return set()
-        return {uid for uid in unknown if self._cdi.read(uid) is not None}
+        return {uid for uid in uids if self._cdi.read(uid) is not None}
 
-    def _read(self, uid: str, known: CheckpointEntry | None) -> CheckpointEntry | None:
+    def _read(self, uid: str, previous: CheckpointEntry | None) -> CheckpointEntry | None:
         """The entry of a file; None when it cannot be read: then it is moved aside."""
         try:
             return decoded(read_file(self.path(uid)), uid)
         except (ValueError, OSError) as error:
-            if known is not None:
+            if previous is not None:
                 log.warning(
                     "checkpoint file %s could not be read (%s); written again from memory", self.path(uid), error
                 )
-                self._write_again(known)
-                return known
+                self._write_again(previous)
+                return previous
             self._move_aside(uid, error)
             return None
 
@@ -404,8 +404,8 @@ class Checkpoint:
                 self._make_claims_directory()
                 path.replace(self.path(uid))
 
-    def _add_quarantined(self, held: PreparedClaims, uid: str, path: Path, learned: Quarantined | None) -> None:
-        if uid in held.entries:  # prepared again, then killed before the old file was removed
+    def _add_quarantined(self, prepared: PreparedClaims, uid: str, path: Path, former: Quarantined | None) -> None:
+        if uid in prepared.entries:  # prepared again, then killed before the old file was removed
             with suppress(OSError):  # tried again at the next look
                 remove_file(path)
             return
@@ -414,17 +414,17 @@ class Checkpoint:
             reason = "not readable when the driver started"
         except (ValueError, OSError) as error:
             reason = str(error)
-        if learned is not None and learned.chips is not None:
-            held.quarantine(replace(learned, path=str(path), reason=reason))
+        if former is not None and former.chips is not None:
+            prepared.quarantine(replace(former, path=str(path), reason=reason))
             return
         spec = self._cdi.read(uid) if self._cdi is not None else None
         shown = None if spec is None else shown_in(spec, uid)
         chips = None if shown is None else frozenset(chip for _, chip in shown)
-        held.quarantine(Quarantined(uid, str(path), reason, chips, shown or frozenset()))
+        prepared.quarantine(Quarantined(uid, str(path), reason, chips, shown or frozenset()))
 
     def _drop_quarantined(self, uid: str) -> None:
-        remove_file(Path(self._held.quarantined[uid].path))
-        self._held.settle(uid)
+        remove_file(Path(self._index.quarantined[uid].path))
+        self._index.settle(uid)
 
     def _names(self, directory: Path, *, clean: bool = False) -> list[str]:
         """Claim UIDs of the files in a directory; ``clean`` removes what killed writers left."""
@@ -441,10 +441,10 @@ class Checkpoint:
     def others(self) -> list[Path]:
         """What is in the directory and no claim's file."""
         try:
-            found = sorted(self._claims.iterdir())
+            paths = sorted(self._claims.iterdir())
         except OSError:  # the next look at the claims reports it
             return []
-        return [path for path in found if not _is_claims_file(path) and not _is_temporary(path)]
+        return [path for path in paths if not _is_claims_file(path) and not _is_temporary(path)]
 
     def path(self, uid: str) -> Path:
         """Where a claim is kept."""

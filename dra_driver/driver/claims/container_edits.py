@@ -46,9 +46,9 @@ def cdi_spec(plan: Plan) -> Spec:
     return replace(spec, cdi_version=minimum_version(spec))
 
 
-def cdi_device_name(uid: str, device: str, nodes: Sequence[ChipNode], decided: str) -> str:
-    """Name of the CDI device for an allocated device; ``decided`` is the digest of the claim's ``parameters``."""
-    digest = hashlib.sha256("\n".join([*map(_shown, nodes), decided]).encode()).hexdigest()[:_DIGEST_LENGTH]
+def cdi_device_name(uid: str, device: str, nodes: Sequence[ChipNode], parameters: str) -> str:
+    """Name of the CDI device for an allocated device; ``parameters`` is the digest of the claim's."""
+    digest = hashlib.sha256("\n".join([*map(_shown, nodes), parameters]).encode()).hexdigest()[:_DIGEST_LENGTH]
     return f"{uid}-{device}-{digest}"
 
 
@@ -62,13 +62,13 @@ def shown_in(spec: Spec, uid: str) -> Shown | None:
     shown: set[tuple[int, int]] = set()
     for device in spec.devices:
         nodes = device.container_edits.device_nodes
-        found = [(_number(node.host_path or node.path), _number(node.path)) for node in nodes]
-        seen = tuple(chip for chip, _ in found if chip is not None)
+        pairs = [(_number(node.host_path or node.path), _number(node.path)) for node in nodes]
+        host_chips = tuple(chip for chip, _ in pairs if chip is not None)
         # A whole node is made of what it shows: at the time of writing those were all chips of the host.
-        chips = chips_of(device.name.removeprefix(f"{uid}-").rpartition("-")[0], seen)
-        if chips is None or not device.name.startswith(f"{uid}-") or tuple(chip for chip, _ in found) != chips:
+        chips = chips_of(device.name.removeprefix(f"{uid}-").rpartition("-")[0], host_chips)
+        if chips is None or not device.name.startswith(f"{uid}-") or tuple(chip for chip, _ in pairs) != chips:
             return None
-        for chip, number in found:
+        for chip, number in pairs:
             if chip is None or number is None:
                 return None
             shown.add((number, chip))

@@ -37,10 +37,10 @@ from dra_driver.util.text import first_of, ranges, shorten
 
 def offered_sizes(cores: Iterable[tuple[DeviceRequestAllocationResult, HardwarePart]]) -> dict[str, int]:
     """Physical cores in a logical one by request, as its cores were offered; not of requests with several sizes."""
-    found: dict[str, set[int]] = {}
+    sizes: dict[str, set[int]] = {}
     for result, part in cores:
-        found.setdefault(result.request, set()).add(len(part.cores))
-    return {request: next(iter(sizes)) for request, sizes in found.items() if len(sizes) == 1}
+        sizes.setdefault(result.request, set()).add(len(part.cores))
+    return {request: next(iter(values)) for request, values in sizes.items() if len(values) == 1}
 
 
 def check_sizes(plan: Plan, views: Sequence[View] | None) -> None:
@@ -55,9 +55,9 @@ def check_sizes(plan: Plan, views: Sequence[View] | None) -> None:
         if both is None:
             return
         why = f"and container {both} uses requests with different ones"
-    listed = ", ".join(f"{request[:63]}: {size}" for request, size in sizes.items())
+    values = ", ".join(f"{request[:63]}: {size}" for request, size in sizes.items())
     raise PrepareError(
-        f"the requests of the claim have different logicalNeuronCore values ({listed}), {why}",
+        f"the requests of the claim have different logicalNeuronCore values ({values}), {why}",
         consequence=f"a container can use only one of them, so {NOT_PREPARED}",
         remedy="name in each container (resources.claims) the request that it uses, or use one value for all requests "
         "(one without a value has the node's)",
@@ -107,20 +107,20 @@ def _seen_together(plan: Plan, sharing: Sharing) -> tuple[list[tuple[int, ...]],
     Those with admin access do not count: they are for looking at chips.
     """
     own = {at for at, device in enumerate(plan.devices) if not device.admin}
-    alone = [tuple(at for at in unit if at in own) for unit in sharing.units]
+    units = [tuple(at for at in unit if at in own) for unit in sharing.units]
     requests = {plan.devices[at].base_request for at in own}
     if not sharing.companions and len(requests) == 1:
-        return alone, []
+        return units, []
     if sharing.containers is None:
         others = [other for other in sharing.companions if set(other.pods or ()).intersection(plan.pods or ())]
         doubtful = others or (plan.has_cores and len(requests) > 1)
-        return alone, [_unread(plan, others)] if doubtful else []
-    seen, notes = _own_views(plan, sharing, sharing.containers)
+        return units, [_unread(plan, others)] if doubtful else []
+    views, notes = _own_views(plan, sharing, sharing.containers)
     groups: list[tuple[int, ...]] = []
-    for container, view in seen:
+    for container, view in views:
         if view in groups:
             continue
-        other = next((found for found in seen if found[1] != view and not set(view).isdisjoint(found[1])), None)
+        other = next((item for item in views if item[1] != view and not set(view).isdisjoint(item[1])), None)
         if other is not None and any(plan.devices[at].has_cores for at in (*view, *other[1])):
             raise PrepareError(
                 f"containers {container} and {other[0]} both use {_named(plan, set(view) & set(other[1]))}, one of "
@@ -131,8 +131,8 @@ def _seen_together(plan: Plan, sharing: Sharing) -> tuple[list[tuple[int, ...]],
                 reason="ConflictingDevices",
             )
         groups.append(view)
-    left = own.difference(*groups) if groups else own
-    return [*groups, *(rest for unit in alone if (rest := tuple(at for at in unit if at in left)))], notes
+    remainder = own.difference(*groups) if groups else own
+    return [*groups, *(rest for unit in units if (rest := tuple(at for at in unit if at in remainder)))], notes
 
 
 def _own_views(plan: Plan, sharing: Sharing, containers: Iterable[tuple[str, Uses]]) -> tuple[list[View], list[str]]:
@@ -142,16 +142,16 @@ def _own_views(plan: Plan, sharing: Sharing, containers: Iterable[tuple[str, Use
     """
     unit_of = {at: place for place, unit in enumerate(sharing.units) for at in unit}
     views: list[View] = []
-    short: list[str] = []
+    init_containers: list[str] = []
     for container, uses in containers:
         view = _devices(plan, uses)
         for other in sharing.companions if view else ():
             _check_apart(container, (plan, view), (other, _devices(other, uses)))
         if len({unit_of[at] for at in view}) > 1:
-            short.append(container)
+            init_containers.append(container)
         elif view:
             views.append((container, view))
-    return views, [_told_less(short, plan)] if short and plan.has_cores else []
+    return views, [_told_less(init_containers, plan)] if init_containers and plan.has_cores else []
 
 
 def _devices(plan: Plan, uses: Uses) -> tuple[int, ...]:
@@ -160,13 +160,13 @@ def _devices(plan: Plan, uses: Uses) -> tuple[int, ...]:
     return tuple(at for at in in_use if not plan.devices[at].admin)
 
 
-def _check_apart(container: str, *used: tuple[Plan, Sequence[int]]) -> None:
+def _check_apart(container: str, *claims: tuple[Plan, Sequence[int]]) -> None:
     """PrepareError if a container would use devices of both plans, cores among them.
 
     Each claim is told to a container in one variable, of which the last one counts.
     """
-    if all(view for _, view in used) and any(plan.devices[at].has_cores for plan, view in used for at in view):
-        names = " and ".join(plan.reference for plan, _ in used)
+    if all(view for _, view in claims) and any(plan.devices[at].has_cores for plan, view in claims for at in view):
+        names = " and ".join(plan.reference for plan, _ in claims)
         raise PrepareError(
             f"container {container} uses devices of the claims {names}, cores among them",
             consequence=f"a container can use the cores of only one claim, so {NOT_PREPARED}",
@@ -200,17 +200,17 @@ def _named(plan: Plan, devices: Iterable[int]) -> str:
 
 def core_numbers(nodes: Iterable[ChipNode], size: int, inventory: NodeInventory) -> list[int]:
     """Numbers of the logical cores that a container with these chips is to use, ascending. ``size``: physical cores."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for node in nodes:
         physical = inventory.physical_cores(node.chip) or 0
         first = node.number * (physical // size)
-        found.update(first + core // size for core in node.cores or range(physical // size * size))
-    return sorted(found)
+        numbers.update(first + core // size for core in node.cores or range(physical // size * size))
+    return sorted(numbers)
 
 
-def _check_size(plan: Plan, held: PreparedClaims) -> None:
+def _check_size(plan: Plan, prepared: PreparedClaims) -> None:
     for chip, size in plan.core_sizes.items():
-        for holder in held.core_holders(chip, exclude=plan.uid):
+        for holder in prepared.core_holders(chip, exclude=plan.uid):
             theirs = holder.core_sizes[chip]
             if theirs != size:
                 raise PrepareError(

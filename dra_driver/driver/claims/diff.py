@@ -47,7 +47,7 @@ class Repair:
 
 
 def diff(
-    held: PreparedClaims,
+    prepared: PreparedClaims,
     specs: Mapping[str, bytes | None],
     inventory: NodeInventory,
     boot_id: str,
@@ -57,38 +57,38 @@ def diff(
     """What to do, in order of UIDs.
 
     Args:
-        held: the checkpoint.
+        prepared: the checkpoint.
         specs: own CDI spec files by claim UID (None: unreadable).
         inventory: the node as it is now.
         boot_id: identity of this boot.
         observations: what the API server said, for the claims that it was asked about.
         in_use: claims with unreadable files that containers may be using.
     """
-    found: list[Repair] = []
-    for uid, entry in sorted(held.entries.items()):
-        missing, observation = uid in held.missing, observations.get(uid)
+    repairs: list[Repair] = []
+    for uid, entry in sorted(prepared.entries.items()):
+        missing, observation = uid in prepared.missing, observations.get(uid)
         repair = _end(entry, missing, boot_id, observation) or _spec_repair(entry, specs, inventory)
         if repair is None and missing and observation is not None:
             repair = Repair("write-journal", uid, "its checkpoint file was removed, but its claim is not gone", entry)
         if repair is not None:
-            found.append(repair)
-    for uid, item in sorted(held.quarantined.items()):
+            repairs.append(repair)
+    for uid, item in sorted(prepared.quarantined.items()):
         observation = observations.get(uid)
         if observation is None:
             continue
         if observation.here and observation.chips is not None and item.chips is None:
-            found.append(
+            repairs.append(
                 Repair("learn", uid, "the API server tells what the unreadable file held", None, observation.chips)
             )
         elif observation.surely_gone and uid not in in_use:
-            found.append(Repair("release", uid, "its checkpoint file is unreadable and its claim is gone"))
-    return found
+            repairs.append(Repair("release", uid, "its checkpoint file is unreadable and its claim is gone"))
+    return repairs
 
 
-def clashes(held: PreparedClaims, observations: Mapping[str, ClaimObservation]) -> list[tuple[Plan, Plan]]:
+def clashes(prepared: PreparedClaims, observations: Mapping[str, ClaimObservation]) -> list[tuple[Plan, Plan]]:
     """Pairs of claims that one pod uses and that show different chips under one number."""
     users: dict[str, list[Plan]] = {}
-    for uid, entry in sorted(held.entries.items()):
+    for uid, entry in sorted(prepared.entries.items()):
         observation = observations.get(uid)
         pods = entry.plan.pods if observation is None or not observation.here else observation.pods
         for pod in pods or ():
@@ -116,15 +116,15 @@ def _end(entry: CheckpointEntry, missing: bool, boot_id: str, observation: Claim
 def _spec_repair(entry: CheckpointEntry, specs: Mapping[str, bytes | None], inventory: NodeInventory) -> Repair | None:
     uid = entry.plan.uid
     try:
-        wanted = refreshed(entry.plan, inventory)
+        plan = refreshed(entry.plan, inventory)
     except PrepareError as error:
         return Repair("withdraw-spec", uid, error.what) if uid in specs else None
     # The boot stays: the entry is no proof that the claim is used in this one.
-    kept = CheckpointEntry(wanted, entry.boot_id)
-    if wanted != entry.plan:
-        return Repair("write-spec", uid, "the kernel has given its chips other device numbers", kept)
+    new_entry = CheckpointEntry(plan, entry.boot_id)
+    if plan != entry.plan:
+        return Repair("write-spec", uid, "the kernel has given its chips other device numbers", new_entry)
     if uid not in specs:
-        return Repair("write-spec", uid, "it is missing", kept)
-    if specs[uid] != encode(cdi_spec(wanted)):
-        return Repair("write-spec", uid, "it differs from the checkpoint", kept)
+        return Repair("write-spec", uid, "it is missing", new_entry)
+    if specs[uid] != encode(cdi_spec(plan)):
+        return Repair("write-spec", uid, "it differs from the checkpoint", new_entry)
     return None

@@ -61,9 +61,9 @@ def environment(
 
         for request, value in effective(_config(claim), requests, DRIVER_NAME).items():
             sizes[request], nodes[request] = value.logical_neuron_core, value.ultraserver_mode
-    told, of_server = _core_sizes(inventory, sizes, in_force), _ultraserver_variables(inventory, results, nodes)
+    core_sizes, of_server = _core_sizes(inventory, sizes, in_force), _ultraserver_variables(inventory, results, nodes)
     return {
-        request: (dict.fromkeys(LOGICAL_CORE_VARIABLES, str(told[request])) if told else {}) | of_server
+        request: (dict.fromkeys(LOGICAL_CORE_VARIABLES, str(core_sizes[request])) if core_sizes else {}) | of_server
         for request in requests
     }
 
@@ -100,13 +100,13 @@ def outdated_ultraserver(prepared: Plan, inventory: NodeInventory) -> str:
     mode = next((mode for mode in Mode if str(mode.value) == number), None)
     if mode is None or mode not in member.modes:
         return f"mode {mode or number} is no longer offered (offered: {_offered(member)})"
-    given = prepared.env.get(SERVER_ID), prepared.env.get(NODE_ID)
+    former = prepared.env.get(SERVER_ID), prepared.env.get(NODE_ID)
     server = member.set_for(mode.nodes) if mode.nodes > 1 else None
     now = (server.server_id, str(server.node_id)) if server is not None else (None, None)
-    if given == now:
+    if former == now:
         return ""
     place = f"node {now[1]} of server {now[0]}" if server is not None else f"not part of a server of {mode.nodes} nodes"
-    return f"its containers were given node {given[1]} of server {given[0]}, but the host is now {place}"
+    return f"its containers were given node {former[1]} of server {former[0]}, but the host is now {place}"
 
 
 def _config(claim: PartialResourceClaim) -> Sequence[DeviceAllocationConfiguration]:
@@ -125,7 +125,7 @@ def _with_value(entry: DeviceAllocationConfiguration) -> DeviceAllocationConfigu
 
 def _values(variables: Iterable[Mapping[str, str]], name: str) -> str:
     """What containers are told under a name."""
-    return " and ".join(sorted({given[name] for given in variables if name in given}))
+    return " and ".join(sorted({env[name] for env in variables if name in env}))
 
 
 def _core_sizes(
@@ -143,24 +143,24 @@ def _core_sizes(
     """
     hardware, default = inventory.chip, inventory.logical_core_size
     node = inventory.instance_type or "this node's hardware"
-    asked = {request: size for request, size in requested.items() if size is not None}
+    sizes = {request: size for request, size in requested.items() if size is not None}
     if hardware is None or default is None:
-        if not asked:
+        if not sizes:
             return {}
-        known = "is not known to this version of the driver" if hardware is None else "has no logical NeuronCores"
+        problem = "is not known to this version of the driver" if hardware is None else "has no logical NeuronCores"
         raise PrepareError(
-            f"NeuronConfig sets logicalNeuronCore {next(iter(asked.values()))}, but {node} {known}",
+            f"NeuronConfig sets logicalNeuronCore {next(iter(sizes.values()))}, but {node} {problem}",
             consequence=NOT_PREPARED,
             remedy="leave logicalNeuronCore out, or select Trainium2 or later in the request",
             reason="InvalidParameters",
         )
-    illegal = sorted(set(asked.values()).difference(hardware.lnc_values))
+    illegal = sorted(set(sizes.values()).difference(hardware.lnc_values))
     if illegal:
         legal = ", ".join(map(str, hardware.lnc_values))
         raise PrepareError(
             f"NeuronConfig sets logicalNeuronCore {illegal[0]}, but {node} has only {legal}", reason="InvalidParameters"
         )
-    return {request: asked.get(request, in_force.get(request, default)) for request in requested}
+    return {request: sizes.get(request, in_force.get(request, default)) for request in requested}
 
 
 def _ultraserver_variables(
@@ -176,19 +176,19 @@ def _ultraserver_variables(
     Raises:
         PrepareError: the configuration is not for this device, or not for this node now.
     """
-    asked = {request: nodes for request, nodes in requested.items() if nodes is not None}
-    if not asked:
+    node_counts = {request: nodes for request, nodes in requested.items() if nodes is not None}
+    if not node_counts:
         return {}
-    _check_devices(results, asked)
-    if len(set(asked.values())) > 1:
-        listed = ", ".join(f"{request[:63]}: {nodes}" for request, nodes in asked.items())
+    _check_devices(results, node_counts)
+    if len(set(node_counts.values())) > 1:
+        values = ", ".join(f"{request[:63]}: {nodes}" for request, nodes in node_counts.items())
         raise PrepareError(
-            f"the requests of the claim have different ultraserverMode values ({listed})",
+            f"the requests of the claim have different ultraserverMode values ({values})",
             consequence=f"a node is in one mode at a time; {NOT_PREPARED}",
             remedy="use one value for all requests",
             reason="InvalidParameters",
         )
-    nodes = next(iter(asked.values()))
+    nodes = next(iter(node_counts.values()))
     member = inventory.ultraserver
     mode = _mode(inventory, member, nodes)
     if member is None or mode.nodes == 1:
@@ -205,11 +205,11 @@ def _ultraserver_variables(
     return {MODE: str(mode.value), SERVER_ID: server.server_id, NODE_ID: str(server.node_id)}
 
 
-def _check_devices(results: Sequence[DeviceRequestAllocationResult], asked: Mapping[str, int]) -> None:
+def _check_devices(results: Sequence[DeviceRequestAllocationResult], node_counts: Mapping[str, int]) -> None:
     for result in results:
-        if result.request in asked and result.device != NODE_DEVICE:
+        if result.request in node_counts and result.device != NODE_DEVICE:
             raise PrepareError(
-                f"UltraServerConfig (ultraserverMode {asked[result.request]}) is set for request "
+                f"UltraServerConfig (ultraserverMode {node_counts[result.request]}) is set for request "
                 f"{result.request[:63]}, but its device {result.device[:63]} is not a whole node",
                 consequence=NOT_PREPARED,
                 remedy="select resourceType 'neuron_node' in the request; or name in the configuration's requests "
@@ -219,17 +219,17 @@ def _check_devices(results: Sequence[DeviceRequestAllocationResult], asked: Mapp
 
 
 def _mode(inventory: NodeInventory, member: Membership | None, nodes: int) -> Mode:
-    asked = f"the claim requests ultraserverMode {nodes}"
+    what = f"the claim requests ultraserverMode {nodes}"
     if member is None:
         raise PrepareError(
-            f"{asked}, but {inventory.instance_type or 'this node'} is not part of an UltraServer",
+            f"{what}, but {inventory.instance_type or 'this node'} is not part of an UltraServer",
             consequence=NOT_PREPARED,
             remedy="remove the UltraServerConfig, or select a node of an UltraServer",
             reason="UltraServerMode",
         )
     if member.electing:
         raise PrepareError(
-            f"{asked}, but the nodes of this UltraServer are still electing their ids, which can take ten minutes",
+            f"{what}, but the nodes of this UltraServer are still electing their ids, which can take ten minutes",
             consequence="no mode is available until then",
             remedy="kubelet tries again; no action is needed",
             reason="UltraServerElecting",
@@ -237,7 +237,7 @@ def _mode(inventory: NodeInventory, member: Membership | None, nodes: int) -> Mo
     mode = mode_for(nodes, member.modes)
     if mode is None:
         raise PrepareError(
-            f"{asked}, but this node offers {_offered(member)}: {_reason(member, nodes)}",
+            f"{what}, but this node offers {_offered(member)}: {_reason(member, nodes)}",
             consequence=f"{NOT_PREPARED}; kubelet tries again",
             remedy="delete the pod to get another node, or request fewer nodes; the driver's log on this node has more",
             reason="UltraServerMode",

@@ -70,11 +70,11 @@ class StateLock:
     @contextlib.contextmanager
     def held_by_thread(self, seconds: float) -> Iterator[bool]:
         """Keep this process's other threads out during the body, but no other process; gives whether that was had."""
-        had = self._threads.acquire(timeout=seconds)
+        has_lock = self._threads.acquire(timeout=seconds)
         try:
-            yield had
+            yield has_lock
         finally:
-            if had:
+            if has_lock:
                 self._threads.release()
 
     def mark(self) -> Mark:

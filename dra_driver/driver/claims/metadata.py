@@ -32,7 +32,7 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 def described(plan: Plan, claim: PartialResourceClaim, directory: Path, attributes: Attributes) -> Plan:
     """The plan with what its containers are to be told; files are to lie below ``directory``."""
-    annotated = claim.metadata.annotations.get(POD_CLAIM, "")
+    annotation = claim.metadata.annotations.get(POD_CLAIM, "")
     devices = tuple(
         replace(device, attributes=dict(sorted(attributes.get(device.device, {}).items()))) for device in plan.devices
     )
@@ -40,7 +40,7 @@ def described(plan: Plan, claim: PartialResourceClaim, directory: Path, attribut
         plan,
         devices=devices,
         metadata=str(directory / plan.uid),
-        pod_claim=annotated if _LABEL.fullmatch(annotated) else "",
+        pod_claim=annotation if _LABEL.fullmatch(annotation) else "",
     )
 
 
@@ -51,9 +51,9 @@ def files(plan: Plan) -> dict[str, bytes]:
     requests: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for device in plan.devices:
         document = {"driver": DRIVER_NAME, "pool": device.pool, "name": device.device}
-        told = document | ({"attributes": device.attributes} if device.attributes else {})
-        requests.setdefault(device.base_request, {}).setdefault(device.request, []).append(told)
-    return {f"{base}.json": _encoded(plan, found) for base, found in requests.items()}
+        entry = document | ({"attributes": device.attributes} if device.attributes else {})
+        requests.setdefault(device.base_request, {}).setdefault(device.request, []).append(entry)
+    return {f"{base}.json": _encoded(plan, subrequests) for base, subrequests in requests.items()}
 
 
 def _encoded(plan: Plan, requests: Mapping[str, list[dict[str, Any]]]) -> bytes:

@@ -416,24 +416,24 @@ class PreparedClaims:
             consumers: what is known newly of who uses prepared claims.
         """
         namespace = self._namespaces.get(claim.namespace) or _Namespace()
-        found: dict[str, Plan] = {}
+        plans: dict[str, Plan] = {}
         if claim.pods is None:
-            found |= namespace.claims
+            plans |= namespace.claims
         for pod in (*claim.pods, _ANY_POD) if claim.pods else ():
-            found |= namespace.by_pod.get(pod, {})
+            plans |= namespace.by_pod.get(pod, {})
         for uid, pods in consumers.items():
             entry = self._entries.get(uid)
             if entry is not None and (pods is None or claim.pods is None or not pods.isdisjoint(claim.pods)):
-                found[uid] = entry.plan
-        found.pop(claim.uid, None)
-        return list(found.values())
+                plans[uid] = entry.plan
+        plans.pop(claim.uid, None)
+        return list(plans.values())
 
     def shareable_with_other(self, namespace: str, shown: Shown) -> list[Plan]:
         """Claims whose pods may have changed since, and that show another chip under one of the numbers."""
-        found = self._namespaces.get(namespace)
-        if found is None or not any(chip != wanted for number, wanted in shown for chip in found.shown.get(number, ())):
+        index = self._namespaces.get(namespace)
+        if index is None or not any(chip != wanted for number, wanted in shown for chip in index.shown.get(number, ())):
             return []
-        return [plan for plan in found.shareable.values() if clashing(plan.shown, shown)]
+        return [plan for plan in index.shareable.values() if clashing(plan.shown, shown)]
 
     def companions(self, namespace: str, pods: frozenset[str] | None, *, exclude: str, cores: bool) -> list[Plan]:
         """Claims other than ``exclude`` that one of the pods may use too; none if there are no cores among them.
@@ -446,15 +446,15 @@ class PreparedClaims:
             exclude: UID of the claim that asks.
             cores: whether that one has cores.
         """
-        found = self._namespaces.get(namespace)
-        if found is None or not (cores or found.with_cores):
+        index = self._namespaces.get(namespace)
+        if index is None or not (cores or index.with_cores):
             return []
         plans = [
             plan
-            for plan in found.claims.values()
+            for plan in index.claims.values()
             if plan.uid != exclude and (not plan.own_pod or pods is None or plan.own_pod in pods)
         ]
-        return plans if cores or any(plan.uid in found.with_cores for plan in plans) else []
+        return plans if cores or any(plan.uid in index.with_cores for plan in plans) else []
 
     def add(self, entry: CheckpointEntry, *, missing: bool = False) -> None:
         """Put a claim in, or replace it."""

@@ -73,12 +73,12 @@ def numbered(
     if as_one:
         groups = (tuple(range(len(devices))),)
     alone = {chip for _, view in views or () if view in units for at in view for chip in devices[at]}
-    ordered = [sorted(_chips(devices, group), key=lambda chip: (chip not in alone, chip)) for group in groups]
+    ordered_chips = [sorted(_chips(devices, group), key=lambda chip: (chip not in alone, chip)) for group in groups]
     host = settings.device_numbering == "host" or bool(admin)
-    found = _numbers(ordered, sharing, prepared, host=host)
-    if isinstance(found, Needs):
-        return found
-    at = {index: numbers for group, numbers in zip(groups, found, strict=True) for index in group}
+    numbers = _numbers(ordered_chips, sharing, prepared, host=host)
+    if isinstance(numbers, Needs):
+        return numbers
+    at = {index: of_group for group, of_group in zip(groups, numbers, strict=True) for index in group}
     return Numbered(tuple(at[index] for index in range(len(devices))), gaps, as_one)
 
 
@@ -88,13 +88,13 @@ def _chips(devices: Sequence[Sequence[int]], group: Iterable[int]) -> list[int]:
 
 def _joined(units: Sequence[tuple[int, ...]], views: Iterable[View]) -> tuple[tuple[int, ...], ...]:
     """The units, those in one that a container uses together."""
-    found = list(units)
+    groups = list(units)
     for _, view in views:
-        used = [unit for unit in found if not set(unit).isdisjoint(view)]
-        if len(used) > 1:
-            found = [unit for unit in found if unit not in used]
-            found.append(tuple(sorted(index for unit in used for index in unit)))
-    return tuple(sorted(found))
+        parts = [unit for unit in groups if not set(unit).isdisjoint(view)]
+        if len(parts) > 1:
+            groups = [unit for unit in groups if unit not in parts]
+            groups.append(tuple(sorted(index for unit in parts for index in unit)))
+    return tuple(sorted(groups))
 
 
 def _gaps(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]:
@@ -124,9 +124,9 @@ def _numbers(
     """
     claim, quarantined = sharing.use, prepared.quarantined
     former = quarantined[claim.uid].shown if claim.uid in quarantined else frozenset()
-    for again in _formerly(units, former):
-        if _shown(again) == former:
-            return again
+    for numbers in _formerly(units, former):
+        if _shown(numbers) == former:
+            return numbers
     wanted = [{chip: chip for chip in unit} for unit in units] if host else _counted(units, 0)
     taken = prepared.shown_by_quarantined(exclude=claim.uid).union(*(other.shown for other in sharing.together))
     if clashing(_shown(wanted), taken):
@@ -150,5 +150,5 @@ def _formerly(units: Sequence[Sequence[int]], shown: Shown) -> Iterator[list[dic
     yield _counted(units, min(number for number, _ in shown))
 
 
-def _shown(numbered: Sequence[Mapping[int, int]]) -> Shown:
-    return frozenset((number, chip) for unit in numbered for chip, number in unit.items())
+def _shown(numbers: Sequence[Mapping[int, int]]) -> Shown:
+    return frozenset((number, chip) for unit in numbers for chip, number in unit.items())

@@ -62,7 +62,7 @@ class ClaimObserver:
         self._node_name = node_name
         self._boot_id = boot_id
         self._clock = clock
-        self.known: dict[str, ClaimObservation] = {}
+        self.answers: dict[str, ClaimObservation] = {}
         """The answers so far."""
         self._due: dict[str, float] = {}
         self._asked_at = -math.inf
@@ -71,25 +71,25 @@ class ClaimObserver:
         self._names: dict[str, tuple[str, str]] = {}
         """Namespaces and names of claims with unreadable files, of those that the last list had."""
 
-    def due(self, held: PreparedClaims) -> list[Plan]:
+    def due(self, prepared: PreparedClaims) -> list[Plan]:
         """Claims whose turn it is. Forgets claims that are no longer held."""
         now = self._clock()
-        for uid in set(self._due).difference(held.entries):
+        for uid in set(self._due).difference(prepared.entries):
             del self._due[uid]
-        for uid in set(self.known).difference(held.entries, held.quarantined):
-            del self.known[uid]
-        for uid, entry in held.entries.items():
-            first = now if entry.boot_id != self._boot_id else now + _again(len(held.entries)) * _share(uid)
+        for uid in set(self.answers).difference(prepared.entries, prepared.quarantined):
+            del self.answers[uid]
+        for uid, entry in prepared.entries.items():
+            first = now if entry.boot_id != self._boot_id else now + _again(len(prepared.entries)) * _share(uid)
             self._due.setdefault(uid, first)
-        for uid in held.missing:
+        for uid in prepared.missing:
             self._due[uid] = now
-            self.known.pop(uid, None)  # what was said before its file was removed decides nothing
-        return [entry.plan for uid, entry in held.entries.items() if self._due[uid] <= now]
+            self.answers.pop(uid, None)  # what was said before its file was removed decides nothing
+        return [entry.plan for uid, entry in prepared.entries.items() if self._due[uid] <= now]
 
-    def list_due(self, held: PreparedClaims) -> bool:
+    def list_due(self, prepared: PreparedClaims) -> bool:
         """Whether unreadable files make it time for a list."""
-        wait = self._list_wait if held.quarantined.keys() <= self.known.keys() else CHECK_DOUBTFUL
-        return bool(held.quarantined) and self._asked_at + wait <= self._clock()
+        wait = self._list_wait if prepared.quarantined.keys() <= self.answers.keys() else CHECK_DOUBTFUL
+        return bool(prepared.quarantined) and self._asked_at + wait <= self._clock()
 
     def ask(self, plan: Plan) -> None:
         """Get a claim. ApiError when the server cannot be asked; it stays due."""
@@ -105,7 +105,7 @@ class ClaimObserver:
                 raise
             claim = None
         self._note(plan.uid, claim)
-        here = self.known[plan.uid].here
+        here = self.answers[plan.uid].here
         self._due[plan.uid] = self._clock() + (_again(len(self._due)) if here else CHECK_DOUBTFUL)
 
     def ask_list(self, uids: Collection[str]) -> None:
@@ -113,7 +113,7 @@ class ClaimObserver:
 
         ApiError when the server cannot be asked.
         """
-        self._asked_at, before, self._list_wait = self._clock(), self._list_wait, CHECK_DOUBTFUL
+        self._asked_at, last_wait, self._list_wait = self._clock(), self._list_wait, CHECK_DOUBTFUL
         self._names = {uid: name for uid, name in self._names.items() if uid in uids}
         if all(self._is_here(uid) for uid in uids):
             return
@@ -122,9 +122,9 @@ class ClaimObserver:
         for uid in uids:
             self._note(uid, claims.get(uid))
         # What is gone for sure and is not released waits for the node: another list would say the same.
-        surely = [self.known[uid].surely_gone for uid in uids if uid not in claims]
+        surely = [self.answers[uid].surely_gone for uid in uids if uid not in claims]
         if surely and all(surely):
-            self._list_wait = min(2 * before, CHECK_AGAIN)
+            self._list_wait = min(2 * last_wait, CHECK_AGAIN)
 
     def _is_here(self, uid: str) -> bool:
         """Whether a claim that the last list had is still there, and allocated here; if so, that is noted."""
@@ -151,14 +151,14 @@ class ClaimObserver:
     def _note(self, uid: str, claim: PartialResourceClaim | AllocatedClaim | None) -> None:
         now = self._clock()
         own = self._own(uid, claim)
-        before = self.known.get(uid)
-        if before is not None and before.here == bool(own):
-            answer = replace(before, checked=now, checks=before.checks + 1)
+        previous = self.answers.get(uid)
+        if previous is not None and previous.here == bool(own):
+            answer = replace(previous, checked=now, checks=previous.checks + 1)
         else:
             answer = ClaimObservation(here=bool(own), since=now, checked=now)
         if own and claim is not None:
             answer = replace(answer, chips=self._chips(own), pods=users(claim), consumers=consumers_of(claim))
-        self.known[uid] = answer
+        self.answers[uid] = answer
 
     def _chips(self, own: Iterable[AllocatedDevice | DeviceRequestAllocationResult]) -> frozenset[int] | None:
         """What a claim holds alone; None when a device is of unknown chips, which may be any."""

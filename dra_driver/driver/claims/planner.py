@@ -146,8 +146,8 @@ def _common(variables: Mapping[str, Mapping[str, str]]) -> tuple[dict[str, str],
     first, *others = variables.values()
     common = {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
     own = {
-        request: {name: value for name, value in given.items() if name not in common}
-        for request, given in variables.items()
+        request: {name: value for name, value in values.items() if name not in common}
+        for request, values in variables.items()
     }
     return common, own
 
@@ -187,8 +187,8 @@ def after_reboot(prepared: Plan, situation: Situation) -> Plan | Needs:
         PrepareError: see ``plan``.
     """
     claim = situation.claim
-    told = any(VISIBLE_CORES in device.env for device in prepared.devices)
-    sizes = {device.request: prepared.core_size(device) for device in prepared.devices} if told else {}
+    has_cores = any(VISIBLE_CORES in device.env for device in prepared.devices)
+    sizes = {device.request: prepared.core_size(device) for device in prepared.devices} if has_cores else {}
     common, own = _common(environment(claim, own_results(claim), situation.inventory, sizes))
     devices = tuple(
         replace(
@@ -323,19 +323,19 @@ def _check_held_back(results: Sequence[DeviceRequestAllocationResult], held_back
 
 
 def _exclusive(
-    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[HardwarePart, ...]]], uid: str, held: PreparedClaims
+    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[HardwarePart, ...]]], uid: str, prepared: PreparedClaims
 ) -> None:
     """PrepareError when something that the claim is to have for itself is not free, or allocated twice."""
     taken: dict[int, list[tuple[HardwarePart, DeviceRequestAllocationResult]]] = {}
     for result, parts in pairs:
         for part in () if result.admin_access else parts:
-            _check_free(part, result.device, uid, held)
+            _check_free(part, result.device, uid, prepared)
             _check_once(part, result, taken.setdefault(part.chip, []))
             taken[part.chip].append((part, result))
 
 
-def _check_free(part: HardwarePart, device: str, uid: str, held: PreparedClaims) -> None:
-    holder = held.holder(part, exclude=uid)
+def _check_free(part: HardwarePart, device: str, uid: str, prepared: PreparedClaims) -> None:
+    holder = prepared.holder(part, exclude=uid)
     if holder is not None:
         raise PrepareError(
             f"device {device} is still prepared for claim {holder.reference} ({holder.uid})",
@@ -344,7 +344,7 @@ def _check_free(part: HardwarePart, device: str, uid: str, held: PreparedClaims)
             reason="DeviceInUse",
             passing=True,  # a pod was deleted by force, and kubelet is about to unprepare its claim
         )
-    doubt = held.quarantined_holder(part.chip, exclude=uid)
+    doubt = prepared.quarantined_holder(part.chip, exclude=uid)
     if doubt is None:
         return
     if doubt.chips is None:

@@ -85,22 +85,22 @@ class Reconciler:
 
     def repair(self) -> list[Repair]:
         """Compare and repair the files, without asking the API server; the repairs done. DriverError as above."""
-        with self._checkpoint.locked() as held:
-            before = dict(held.entries)
+        with self._checkpoint.locked() as prepared:
+            before = dict(prepared.entries)
         inventory = self._inventory()  # without the lock: the host's files may hang
         with self._pass, self._checkpoint.locked():
-            held = self._checkpoint.verify()
+            prepared = self._checkpoint.verify()
             specs = {uid: self._cdi.content(uid) for uid in self._cdi.list()}
             # A call that has prepared a claim meanwhile has looked at the host later than this pass.
-            newer = {uid for uid, entry in held.entries.items() if uid in specs and before.get(uid) != entry}
-            found = diff(held, specs, inventory, self._checkpoint.boot_id, self._observer.known, self._in_use)
-            wanted = [*self._metadata_repairs(held), *(repair for repair in found if repair.uid not in newer)]
+            newer = {uid for uid, entry in prepared.entries.items() if uid in specs and before.get(uid) != entry}
+            repairs = diff(prepared, specs, inventory, self._checkpoint.boot_id, self._observer.answers, self._in_use)
+            wanted = [*self._metadata_repairs(prepared), *(repair for repair in repairs if repair.uid not in newer)]
             done = [repair for repair in wanted if self._applied(repair)]
             self.counts["remove-temporary"] += self._cdi.remove_temporary()
             self._cdi.note_boots()  # also those that a former version of the driver has written
-            findings = self._look(held, inventory)
+            findings = self._look(prepared, inventory)
             # Under the lock: a call that prepares or unprepares meanwhile would report its claim first, and be undone.
-            self._prepared(held)
+            self._prepared(prepared)
         for text in findings:
             if text not in self.findings:
                 log.warning("%s", text)
@@ -112,15 +112,15 @@ class Reconciler:
 
         Asks nobody; any thread may.
         """
-        observation = self._observer.known.get(plan.uid)
+        observation = self._observer.answers.get(plan.uid)
         return plan.reserved_for if observation is None or not observation.here else observation.consumers
 
     def _ask(self) -> None:
         with self._pass:
             with self._checkpoint.locked():
-                held = self._checkpoint.verify()
-                due, unreadable = self._observer.due(held), list(held.quarantined)
-                list_due = self._observer.list_due(held)
+                prepared = self._checkpoint.verify()
+                due, unreadable = self._observer.due(prepared), list(prepared.quarantined)
+                list_due = self._observer.list_due(prepared)
             for plan in due:
                 self.worker.beat()
                 self._observer.ask(plan)
@@ -129,7 +129,7 @@ class Reconciler:
             self._in_use = self._uses([uid for uid in unreadable if self._gone(uid)])
 
     def _gone(self, uid: str) -> bool:
-        observation = self._observer.known.get(uid)
+        observation = self._observer.answers.get(uid)
         return observation is not None and observation.surely_gone
 
     def _uses(self, gone: Collection[str]) -> dict[str, str]:
@@ -148,17 +148,17 @@ class Reconciler:
             set(gone).intersection(listed), "kubelet lists them for a container that has not ended"
         )
 
-    def _metadata_repairs(self, held: PreparedClaims) -> list[Repair]:
+    def _metadata_repairs(self, prepared: PreparedClaims) -> list[Repair]:
         """First of all repairs: a CDI spec mounts the files."""
-        told = {uid: entry for uid, entry in sorted(held.entries.items()) if entry.plan.metadata}
-        left = [uid for uid in self._metadata.claims() if uid not in told and uid not in held.quarantined]
+        entries = {uid: entry for uid, entry in sorted(prepared.entries.items()) if entry.plan.metadata}
+        leftovers = [uid for uid in self._metadata.claims() if uid not in entries and uid not in prepared.quarantined]
         return [
             *(
                 Repair("write-metadata", uid, "files about its devices are missing or different", entry)
-                for uid, entry in told.items()
+                for uid, entry in entries.items()
                 if not self._metadata.complete(entry.plan)
             ),
-            *(Repair("remove-metadata", uid, "no prepared claim has these files") for uid in left),
+            *(Repair("remove-metadata", uid, "no prepared claim has these files") for uid in leftovers),
         ]
 
     def _applied(self, repair: Repair) -> bool:
@@ -188,7 +188,7 @@ class Reconciler:
             if repair.kind == "release":
                 self._checkpoint.remove(repair.uid)
 
-    def _look(self, held: PreparedClaims, inventory: NodeInventory) -> tuple[str, ...]:
+    def _look(self, prepared: PreparedClaims, inventory: NodeInventory) -> tuple[str, ...]:
         unreadable = [
             f"the checkpoint file of claim {item.uid} cannot be read ({item.problem}); "
             f"{'all devices that no other claim holds' if item.chips is None else _chips(item.chips)} are held back "
@@ -198,32 +198,32 @@ class Reconciler:
                 if item.uid in self._in_use
                 else "until the claim is prepared again, unprepared, or gone from the API server"
             )
-            for item in held.quarantined.values()
+            for item in prepared.quarantined.values()
         ]
         gone = [
             f"claim {entry.plan.reference} ({uid}) has been gone from the API server for more than "
             f"{GONE_SECONDS / 60:.0f} minutes, but kubelet has not unprepared it; {_chips(entry.plan.held_chips)} stay "
             "held, since containers may be using them; if none are, reboot the node, or remove "
             f"{self._checkpoint.path(uid)}"
-            for uid, entry in held.entries.items()
+            for uid, entry in prepared.entries.items()
             if self._gone(uid)
         ]
         clashing = [
             f"claims {one.reference} and {other.reference} are used by one pod and show different chips under the same "
             "/dev/neuronN; a container that uses both sees the chips of only one; set --device-numbering host on nodes "
             "where pods share claims like that"
-            for one, other in clashes(held, self._observer.known)
+            for one, other in clashes(prepared, self._observer.answers)
         ]
         outdated = [
             f"claim {entry.plan.reference} was prepared for another state of the UltraServer: {change}; delete "
             "its pods, so that they start with the current one"
-            for entry in held.entries.values()
+            for entry in prepared.entries.values()
             if not entry.outlived(self._checkpoint.boot_id) and (change := outdated_ultraserver(entry.plan, inventory))
         ]
         foreign = [
             f"{path} is not one of this driver's files (no claim's UID in its name, other content, a directory or a "
             "link); it is ignored; remove it if no other program needs it"
-            for path in (*self._checkpoint.others(), *self._cdi.others({*held.entries, *held.quarantined}))
+            for path in (*self._checkpoint.others(), *self._cdi.others({*prepared.entries, *prepared.quarantined}))
         ]
         return (*unreadable, *gone, *clashing, *outdated, *foreign)
 

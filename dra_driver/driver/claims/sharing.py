@@ -135,16 +135,16 @@ def devices_in_use(claim: str, requests: Sequence[str], uses: Uses) -> tuple[int
 
 def claims_of_containers(pod: Pod) -> Iterator[tuple[str, set[tuple[str, str]]]]:
     """For each container, the ResourceClaims that it uses and the requests of them, "" for all."""
-    made = {item.name: item.resource_claim_name for item in pod.status.resource_claim_statuses}
-    name_of = {item.name: item.resource_claim_name or made.get(item.name) or "" for item in pod.spec.resource_claims}
+    names = {item.name: item.resource_claim_name for item in pod.status.resource_claim_statuses}
+    name_of = {item.name: item.resource_claim_name or names.get(item.name) or "" for item in pod.spec.resource_claims}
     extended = pod.status.extended_resource_claim_status
-    mapped: dict[str, set[tuple[str, str]]] = {}
+    mappings: dict[str, set[tuple[str, str]]] = {}
     if extended is not None:
         for item in extended.request_mappings:
-            mapped.setdefault(item.container_name, set()).add((extended.resource_claim_name, item.request_name))
+            mappings.setdefault(item.container_name, set()).add((extended.resource_claim_name, item.request_name))
     for container in (*pod.spec.init_containers, *pod.spec.containers):
         uses = {(name_of.get(item.name, ""), item.request) for item in container.resources.claims}
-        yield container.name, uses | mapped.get(container.name, set())
+        yield container.name, uses | mappings.get(container.name, set())
 
 
 def container_units(
@@ -159,8 +159,8 @@ def container_units(
         return (tuple(range(len(results))),)
     units: dict[str, list[int]] = {}
     for index, result in enumerate(results):
-        named = _CONTAINER_REQUEST.fullmatch(result.request)
-        units.setdefault(named[1] if named else "", []).append(index)
+        match = _CONTAINER_REQUEST.fullmatch(result.request)
+        units.setdefault(match[1] if match else "", []).append(index)
     return tuple(map(tuple, units.values()))
 
 

@@ -67,7 +67,7 @@ def own_entries(claim: ReportedClaim) -> Entries:
 
 
 def entries(
-    wanted: Plan | Refusal, health: NodeHealth, inventory: NodeInventory, known: Entries, now: float
+    wanted: Plan | Refusal, health: NodeHealth, inventory: NodeInventory, stored: Entries, now: float
 ) -> Entries:
     """What the claim is to have.
 
@@ -75,50 +75,50 @@ def entries(
         wanted: what it was prepared with, or why it was not.
         health: of the node's chips.
         inventory: the node.
-        known: what it has now; times of transition are kept.
+        stored: what it has now; times of transition are kept.
         now: Unix time.
     """
-    said: dict[tuple[str, str], tuple[Condition, dict[str, Any] | None]]
+    rows: dict[tuple[str, str], tuple[Condition, dict[str, Any] | None]]
     if isinstance(wanted, Plan):
         # A request with admin access may have a device that an ordinary one has, too.
         planned = {(device.pool, device.device): device for device in wanted.devices}
-        said = {
+        rows = {
             key: (Condition(READY, "True", "Prepared", _applied(wanted, device)), _data(wanted, device, inventory))
             for key, device in planned.items()
         }
     else:
-        said = dict.fromkeys(wanted.devices, (Condition(READY, "False", wanted.reason, wanted.text), None))
+        rows = dict.fromkeys(wanted.devices, (Condition(READY, "False", wanted.reason, wanted.text), None))
     states = {
-        told.device: told for told in device_health(health, inventory.chip_indexes, [name for _, name in said], "")
+        state.device: state for state in device_health(health, inventory.chip_indexes, [name for _, name in rows], "")
     }
     since = {
         (entry.pool, entry.device, item.type, item.status): item.last_transition_time
-        for entry in known
+        for entry in stored
         for item in entry.conditions
     }
-    made = []
-    for (pool, name), (ready, data) in said.items():
+    statuses = []
+    for (pool, name), (ready, data) in rows.items():
         conditions = [ready]
         if name in states:
-            told = states[name]
-            reason = "Degraded" if told.health == "healthy" and told.message else told.health.capitalize()
-            conditions.append(Condition(HEALTHY, _HEALTH[told.health], reason, one_line(told.message)))
+            state = states[name]
+            reason = "Degraded" if state.health == "healthy" and state.message else state.health.capitalize()
+            conditions.append(Condition(HEALTHY, _HEALTH[state.health], reason, one_line(state.message)))
         dated = tuple(
             replace(item, last_transition_time=since.get((pool, name, item.type, item.status)) or timestamp(now))
             for item in conditions
         )
-        made.append(AllocatedDeviceStatus(DRIVER_NAME, pool, name, dated, data))
-    return tuple(made)
+        statuses.append(AllocatedDeviceStatus(DRIVER_NAME, pool, name, dated, data))
+    return tuple(statuses)
 
 
-def differs(known: Entries, wanted: Entries) -> bool:
+def differs(stored: Entries, wanted: Entries) -> bool:
     """Whether the claim has to be written: texts and times alone are no reason."""
-    return _compared(known) != _compared(wanted)
+    return _compared(stored) != _compared(wanted)
 
 
-def is_worse(known: Entries, wanted: Entries) -> bool:
+def is_worse(stored: Entries, wanted: Entries) -> bool:
     """Whether a device is to be called healthy no longer."""
-    before, after = _healthy(known), _healthy(wanted)
+    before, after = _healthy(stored), _healthy(wanted)
     return any(before.get(key) == "True" != status for key, status in after.items())
 
 
@@ -140,9 +140,9 @@ def _data(plan: Plan, device: PlannedDevice, inventory: NodeInventory) -> dict[s
     variables = plan.env | device.env
     chips = []
     for node in device.nodes:
-        found = inventory.device(node.chip)
+        chip = inventory.device(node.chip)
         cores = node.cores or range(inventory.physical_cores(node.chip) or 0)
-        address = found.pci_bus_id or "" if found is not None else ""
+        address = chip.pci_bus_id or "" if chip is not None else ""
         chips.append(ChipStatus(node.chip, node.container_path, address, [*cores]))
     server = None
     if MODE in variables:

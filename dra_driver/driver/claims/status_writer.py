@@ -99,9 +99,9 @@ class ClaimStatusWriter(Target[str, _Wanted, Entries]):
         self.worker = self._writer.worker
         """Writes; wherever it is stopped, the next start finds out what is missing."""
 
-    def prepared(self, plan: Plan, seen: ReportedClaim | None) -> None:
-        """A claim was prepared; ``seen``: as the API server had it just before."""
-        self._want(_meta(plan), plan, self._clock(), seen)
+    def prepared(self, plan: Plan, claim: ReportedClaim | None) -> None:
+        """A claim was prepared; ``claim``: as the API server had it just before."""
+        self._want(_meta(plan), plan, self._clock(), claim)
 
     def refused(self, claim: ReportedClaim, error: DriverError) -> None:
         """A claim was not prepared."""
@@ -126,17 +126,17 @@ class ClaimStatusWriter(Target[str, _Wanted, Entries]):
     def catch_up(self, plans: Sequence[Plan]) -> None:
         """These are the claims that are prepared: those of which nothing is known are looked at."""
         now, uids = self._clock(), {plan.uid for plan in plans}
-        known = {uid: wanted for uid, wanted, _ in self._writer.objects()}
-        for uid, wanted in known.items():
+        claims = {uid: wanted for uid, wanted, _ in self._writer.objects()}
+        for uid, wanted in claims.items():
             outdated = isinstance(wanted.of, Refusal) and now - wanted.since > FORGET_SECONDS
             if uid not in uids and (outdated or isinstance(wanted.of, Plan)):
                 self._writer.forget(uid, wanted)
         for plan in plans:
-            if plan.uid not in known or known[plan.uid].of is None:
+            if plan.uid not in claims or claims[plan.uid].of is None:
                 self._want(_meta(plan), plan, now)
         if now >= self._former_until:
             self._former_until = math.inf
-            for uid, wanted in known.items():
+            for uid, wanted in claims.items():
                 if wanted.of is not None:
                     self._writer.doubt(uid, now)
 
@@ -145,8 +145,8 @@ class ClaimStatusWriter(Target[str, _Wanted, Entries]):
         self._health_changed = True
         self.worker.wake()
 
-    def _want(self, meta: ObjectMeta, of: Plan | Refusal | None, at: float, seen: ReportedClaim | None = None) -> None:
-        stored = None if seen is None else own_entries(seen)
+    def _want(self, meta: ObjectMeta, of: Plan | Refusal | None, at: float, claim: ReportedClaim | None = None) -> None:
+        stored = None if claim is None else own_entries(claim)
         wanted = _Wanted(meta, of, self._clock())
         self._writer.want(meta.uid, wanted, namespace=meta.namespace, stored=stored, at=at)
 
@@ -192,11 +192,13 @@ class ClaimStatusWriter(Target[str, _Wanted, Entries]):
             return Outcome(stored, again=1.0)
         asked = stored is None
         try:
-            known = self._asked(value.meta) if stored is None else stored
-            if known is None or (value.of is None and not known):
+            current = self._asked(value.meta) if stored is None else stored
+            if current is None or (value.of is None and not current):
                 return self._over(value)
-            wanted = entries(value.of, health, self._inventory(), known, runtime.now()) if value.of is not None else ()
-            wrote = differs(known, wanted)
+            wanted = (
+                entries(value.of, health, self._inventory(), current, runtime.now()) if value.of is not None else ()
+            )
+            wrote = differs(current, wanted)
             if wrote:
                 self._api.apply_claim_devices(value.meta, wanted, MANAGER)
         except ApiError as error:

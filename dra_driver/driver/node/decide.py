@@ -199,7 +199,7 @@ def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings
         if settings.device_metadata
         else None,
     )
-    ends = None if offered.until is None else snapshot.moment + offered.until - snapshot.uptime
+    end = None if offered.until is None else snapshot.moment + offered.until - snapshot.uptime
     wanted = replace(
         memory.wanted,
         published=published,
@@ -208,7 +208,7 @@ def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings
         held_back=back,
         facts=facts,
         keeping=keeping,
-        until=ends if published or not complete else patience,
+        until=end if published or not complete else patience,
     )
     had_cores = any(core_size for _, core_size in shapes(offered.devices))
     former = whole if published else memory.whole

@@ -158,13 +158,13 @@ def modes(subject: AttributeSource) -> Value:
     return ELECTING if membership.electing else ",".join(map(str, membership.modes)) or None
 
 
-def server_set(nodes: int, told: Callable[[ServerSet], Value]) -> Callable[[AttributeSource], Value]:
-    """Of the set of so many nodes, what is ``told``."""
+def server_set(nodes: int, read: Callable[[ServerSet], Value]) -> Callable[[AttributeSource], Value]:
+    """What ``read`` gives for the set of so many nodes."""
 
     def value(subject: AttributeSource) -> Value:
         membership = subject.inventory.ultraserver
         sets = membership.sets if membership else ()
-        return next((told(found) for found in sets if found.nodes == nodes), None)
+        return next((read(server) for server in sets if server.nodes == nodes), None)
 
     return value
 
@@ -360,7 +360,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
                 WHOLE,
                 "UltraServer nodes that belong to a set of N nodes",
                 f"equal on the {nodes} nodes of the set",
-                server_set(nodes, lambda found: found.server_id),
+                server_set(nodes, lambda server: server.server_id),
             ),
             Attribute(
                 f"ultraserverNodeId{nodes}",
@@ -369,7 +369,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
                 WHOLE,
                 "UltraServer nodes that belong to a set of N nodes",
                 f"place in the set of {nodes}, 0 to {nodes - 1}",
-                server_set(nodes, lambda found: found.node_id),
+                server_set(nodes, lambda server: server.node_id),
             ),
         )
     ),
@@ -448,11 +448,11 @@ def described(
     """Attributes and capacities of devices of one resource type: all have the same ones, what each of them has."""
     rows = [row for row in ATTRIBUTES if subjects[0].resource in row.of]
     columns = [(row, [_legal(row, row.value(subject)) for subject in subjects]) for row in rows]
-    known = [(row, values) for row, values in columns if None not in values][: limits.MAX_ATTRIBUTES]
+    full_columns = [(row, values) for row, values in columns if None not in values][: limits.MAX_ATTRIBUTES]
     return [
         (
-            {row.name: _attribute(row, values[place]) for row, values in known if row.kind != "capacity"},
-            {row.name: DeviceCapacity(str(values[place])) for row, values in known if row.kind == "capacity"},
+            {row.name: _attribute(row, values[place]) for row, values in full_columns if row.kind != "capacity"},
+            {row.name: DeviceCapacity(str(values[place])) for row, values in full_columns if row.kind == "capacity"},
         )
         for place in range(len(subjects))
     ]

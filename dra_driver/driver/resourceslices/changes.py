@@ -61,17 +61,17 @@ def decide(
     newest = max((item.spec.pool.generation for item in in_pool), default=0)
     current = [item for item in in_pool if item.spec.pool.generation == newest and not _terminating(item)]
 
-    matched = dict(_match(current, desired, newest, normalized))
-    changed = [index for index, item in matched.items() if not _same(item, _at(desired[index], newest), normalized)]
-    is_addition = len(matched) < len(desired)
-    generation = newest + 1 if newest == 0 or is_addition or len(changed) > 1 else newest
-    updated = [*matched] if generation != newest else changed
-    keep = [item for index, item in matched.items() if index not in updated]
-    kept_names = {item.metadata.name for item in matched.values()}
+    matches = dict(_match(current, desired, newest, normalized))
+    changes = [index for index, item in matches.items() if not _same(item, _at(desired[index], newest), normalized)]
+    is_addition = len(matches) < len(desired)
+    generation = newest + 1 if newest == 0 or is_addition or len(changes) > 1 else newest
+    updates = [*matches] if generation != newest else changes
+    keep = [item for index, item in matches.items() if index not in updates]
+    kept_names = {item.metadata.name for item in matches.values()}
     return Changes(
         delete=tuple(item for item in own if item.metadata.name not in kept_names and not _terminating(item)),
-        update=tuple(_replacement(matched[index], _at(desired[index], generation)) for index in updated),
-        create=tuple(_at(item, generation) for index, item in enumerate(desired) if index not in matched),
+        update=tuple(_replacement(matches[index], _at(desired[index], generation)) for index in updates),
+        create=tuple(_at(item, generation) for index, item in enumerate(desired) if index not in matches),
         keep=tuple(keep),
         generation=generation,
     )
@@ -100,8 +100,8 @@ def _same(stored: ResourceSlice, wanted: ResourceSlice, normalized: Mapping[str,
 
 
 def _at(item: ResourceSlice, generation: int) -> ResourceSlice:
-    numbered = msgspec.structs.replace(item.spec.pool, generation=generation)
-    return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, pool=numbered))
+    pool = msgspec.structs.replace(item.spec.pool, generation=generation)
+    return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, pool=pool))
 
 
 def _replacement(stored: ResourceSlice, wanted: ResourceSlice) -> ResourceSlice:

@@ -227,7 +227,7 @@ class SliceController(Target[str, None, None]):
         """What the last write, or the look that found none necessary, was made from; None: none of this run yet."""
         self._withdrawn: frozenset[str] = frozenset()
         """Of that, the devices left out because they are unhealthy."""
-        self._known: dict[str, str] | None = None
+        self._versions: dict[str, str] | None = None
         """Resource versions of the slices by name."""
         self._writer = Writer(api, self._annotation, instance.stamp, self._before_write, self._count)
         self._not_before = 0.0
@@ -315,7 +315,9 @@ class SliceController(Target[str, None, None]):
                 self._look(now)
             case Reconnected() if self._desired is not None and self._desired.depends_on_gates:
                 self._look_soon()
-            case Observed() if self._known is not None and message.differs(self._known) and not self.status.last_error:
+            case Observed() if (
+                self._versions is not None and message.differs(self._versions) and not self.status.last_error
+            ):
                 self._repairing = True
                 self.status = replace(self.status, published=False)
                 self._look_soon()
@@ -400,17 +402,17 @@ class SliceController(Target[str, None, None]):
         devices, withdrawn = publication.devices, publication.withdrawn
         node = self._get_node()
         counters = wanted.counters if any(device.consumes_counters for device in devices) else ()
-        found = versions(existing)
+        current = versions(existing)
         stamps = [item.metadata.annotations.get(self._annotation, "") for item in existing]
         desired = pool(devices, self._node, node.metadata.uid, self._driver, counters)
         changes = decide(existing, desired, self._writer.normalized)
         now = runtime.monotonic()
-        if not changes.empty and self._priority.defers(stamps, now, as_before=found == self._known):
-            self._known = found
+        if not changes.empty and self._priority.defers(stamps, now, as_before=current == self._versions):
+            self._versions = current
             return self._succeeded(changes, superseded=True)
         by_health = (
             not changes.empty
-            and found == self._known
+            and current == self._versions
             and not at_once
             and self._chosen is not None
             and bare(chosen) == bare(self._chosen)
@@ -424,7 +426,7 @@ class SliceController(Target[str, None, None]):
             self._budget.note(now)
         if self._repairing and not changes.empty:
             self.status = replace(self.status, repairs=self.status.repairs + 1)
-        self._known = versions([*changes.keep, *stored])
+        self._versions = versions([*changes.keep, *stored])
         self._chosen, self._withdrawn = chosen, withdrawn
         if not changes.empty:
             self._review_due = self._source.note_published(self._pool(devices))
@@ -487,7 +489,7 @@ class SliceController(Target[str, None, None]):
             self.status,
             published=True,
             superseded=superseded,
-            slices=len(self._known or ()),
+            slices=len(self._versions or ()),
             missing=len(changes.create) if superseded else 0,
             generation=self.status.generation if postponed else changes.generation,
             last_error="",

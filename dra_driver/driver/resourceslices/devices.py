@@ -64,10 +64,10 @@ def node_problem(inventory: NodeInventory) -> str:
     """Why a host cannot be offered as a whole; "" when it can."""
     kind = lookup(inventory.instance_type)
     usable = {chip.index for chip in inventory.devices if _usable(chip)}
-    known = {chip.index for chip in inventory.devices}
+    indexes = {chip.index for chip in inventory.devices}
     # Where no source says how many chips the type has, the numbers must at least have no gap.
-    expected = set(range((kind.devices if kind else None) or max(known, default=0) + 1))
-    if surplus := known - expected:
+    expected = set(range((kind.devices if kind else None) or max(indexes, default=0) + 1))
+    if surplus := indexes - expected:
         return f"the instance type {inventory.instance_type} has no {_chips(surplus)}"
     if lost := expected - usable:
         return f"{_chips(lost)} cannot be given to a container"
@@ -136,19 +136,19 @@ def completed(inventory: NodeInventory, before: NodeInventory | None) -> tuple[N
     missed = {index for index in former if index not in present or not _usable(present[index])}
     if not missed:
         return inventory, {}
-    merged = {index: former[index] for index in missed}
+    chips = {index: former[index] for index in missed}
     for index in present.keys() - missed:
-        chip, known = present[index], former.get(index, present[index])
-        merged[index] = replace(
+        chip, previous = present[index], former.get(index, present[index])
+        chips[index] = replace(
             chip,
-            pci_bus_id=known.pci_bus_id if chip.pci_bus_id is None else chip.pci_bus_id,
-            numa_node=known.numa_node if chip.numa_node is None else chip.numa_node,
-            pcie_root=known.pcie_root if chip.pcie_root is None else chip.pcie_root,
+            pci_bus_id=previous.pci_bus_id if chip.pci_bus_id is None else chip.pci_bus_id,
+            numa_node=previous.numa_node if chip.numa_node is None else chip.numa_node,
+            pcie_root=previous.pcie_root if chip.pcie_root is None else chip.pcie_root,
         )
     whole = replace(
         inventory,
         instance_type=before.instance_type,
-        devices=tuple(merged[index] for index in sorted(merged)),
+        devices=tuple(chips[index] for index in sorted(chips)),
         driver_version=inventory.driver_version or before.driver_version,
         ultraserver=inventory.ultraserver if present else before.ultraserver,
         chip=inventory.chip or before.chip,
@@ -161,19 +161,19 @@ def _usable(chip: NeuronDevice) -> bool:
     return chip.major is not None and chip.minor is not None
 
 
-def with_faults(health: NodeHealth, found: Mapping[int, ActiveFault]) -> NodeHealth:
+def with_faults(health: NodeHealth, faults: Mapping[int, ActiveFault]) -> NodeHealth:
     """The health with one more fault for some chips, by host index.
 
     A fault that the health has as well keeps its text, and the earlier time of the two.
     """
-    if not found:
+    if not faults:
         return health
     chips = {chip.index: chip for chip in health.chips}
-    for index, fault in found.items():
-        faults = {known.code: known for known in chips[index].faults} if index in chips else {}
-        told = faults.get(fault.code, fault)
-        faults[fault.code] = replace(told, since=min(told.since, fault.since))
-        chips[index] = ChipHealth(index, in_order(faults.values()))
+    for index, fault in faults.items():
+        by_code = {item.code: item for item in chips[index].faults} if index in chips else {}
+        previous = by_code.get(fault.code, fault)
+        by_code[fault.code] = replace(previous, since=min(previous.since, fault.since))
+        chips[index] = ChipHealth(index, in_order(by_code.values()))
     return NodeHealth(tuple(chips[index] for index in sorted(chips)), health.read_at)
 
 
@@ -226,8 +226,8 @@ def offer(
     def taints(device: Partition, retired: bool) -> tuple[DeviceTaint, ...]:
         """Those of all its chips; ``retired``: and that it is on offer only because it is held."""
         faulty = [sick[index] for index in device.chips if index in sick]
-        found = policy.taints(faulty, inventory.instance_type, uptime) if faulty else ()
-        taints = [DeviceTaint(taint.key, taint.value, taint.effect, timestamp(taint.since)) for taint in found]
+        policy_taints = policy.taints(faulty, inventory.instance_type, uptime) if faulty else ()
+        taints = [DeviceTaint(taint.key, taint.value, taint.effect, timestamp(taint.since)) for taint in policy_taints]
         if retired:
             value = PLUGIN if host.held_back.intersection(device.chips) else why
             taints.insert(0, DeviceTaint(RETIRED, value, "NoSchedule", timestamp(int(kept[device.name].since))))
@@ -253,10 +253,10 @@ def offer(
     totals = host.totals(shown) if counted else {}
     return Offer(
         devices=tuple(
-            consuming(device, {part.chip: len(part.cores) or totals[part.chip] for part in made.parts})
+            consuming(device, {part.chip: len(part.cores) or totals[part.chip] for part in partition.parts})
             if counted
             else device
-            for made, device in zip(shown, _published(host, wanted, retired, taints), strict=True)
+            for partition, device in zip(shown, _published(host, wanted, retired, taints), strict=True)
         ),
         counters=(counter_set(totals),) if totals else (),
         fallback=_published(host, fallback, retired_there, taints),
@@ -271,8 +271,8 @@ def offer(
 
 def shapes(devices: Iterable[Device]) -> set[tuple[str, int | None]]:
     """What tells published devices apart as hardware: the name and, of a logical core, its physical NeuronCores."""
-    found = ((device.name, device.attributes.get("logicalCoreSize")) for device in devices)
-    return {(name, size.int_ if size else None) for name, size in found}
+    pairs = ((device.name, device.attributes.get("logicalCoreSize")) for device in devices)
+    return {(name, size.int_ if size else None) for name, size in pairs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,9 +295,9 @@ class _Host:
         hardware = inventory.chip or (kind.chip if kind else None)
         sizes: dict[int, int] = {}
         for name, size in sorted(kept.items()):
-            made = device_of(name, (), lambda _: 1)
-            if made is not None and made.core is not None:
-                sizes.setdefault(made.chips[0], size)
+            device = device_of(name, (), lambda _: 1)
+            if device is not None and device.core is not None:
+                sizes.setdefault(device.chips[0], size)
         return cls(
             inventory=inventory,
             kind=kind,
@@ -330,21 +330,21 @@ class _Host:
             limit: how many chips there may be, where they need counters.
         """
         chips = sorted(self.usable)[:limit]
-        made: Iterable[Partition] = self._partition(chips, replace(partitions, node=partitions.node and usable))
-        made = [device for device in made if not self.held_back.intersection(device.chips)]
-        return [device for device in made if device.core is None or device.chips[0] not in self.core_sizes]
+        devices: Iterable[Partition] = self._partition(chips, replace(partitions, node=partitions.node and usable))
+        devices = [device for device in devices if not self.held_back.intersection(device.chips)]
+        return [device for device in devices if device.core is None or device.chips[0] not in self.core_sizes]
 
-    def others(self, kept: Mapping[str, KeptDevice], made: Sequence[Partition]) -> list[Partition]:
-        """The devices kept that are not among those made."""
-        there = {device.name for device in made}
-        found = [
-            device_of(name, self.inventory.chip_indexes, self.core_size) for name in sorted(kept) if name not in there
+    def others(self, kept: Mapping[str, KeptDevice], devices: Sequence[Partition]) -> list[Partition]:
+        """The devices kept that are not among these ``devices``."""
+        names = {device.name for device in devices}
+        candidates = [
+            device_of(name, self.inventory.chip_indexes, self.core_size) for name in sorted(kept) if name not in names
         ]
-        return [device for device in found if device is not None]
+        return [device for device in candidates if device is not None]
 
-    def totals(self, made: Sequence[Partition]) -> dict[int, int]:
+    def totals(self, devices: Sequence[Partition]) -> dict[int, int]:
         """What each chip of these devices is worth: its physical cores where they can be had apart, else 1."""
-        parts = [part for device in made for part in device.parts]
+        parts = [part for device in devices for part in device.parts]
         cores = [core for part in parts for core in part.cores]
         worth = max(self.cores or 1, max(cores) + 1) if cores else 1
         return dict.fromkeys(sorted({part.chip for part in parts}), worth)
@@ -385,8 +385,8 @@ def _published(
     for some, is_retired in ((devices, False), (retired, True)):
         for device in some:
             alike.setdefault((device.resource, len(device.parts), is_retired), []).append(device)
-    made: dict[str, Device] = {}
+    by_name: dict[str, Device] = {}
     for (_, _, is_retired), same in alike.items():
         for device, (attributes, capacity) in zip(same, described([*map(host.source, same)]), strict=True):
-            made[device.name] = Device(device.name, attributes, capacity, taints=taints(device, is_retired))
-    return tuple(made[device.name] for device in (*devices, *retired))
+            by_name[device.name] = Device(device.name, attributes, capacity, taints=taints(device, is_retired))
+    return tuple(by_name[device.name] for device in (*devices, *retired))

@@ -40,9 +40,9 @@ def allocated_devices(api: ResourceApi, node_name: str) -> frozenset[str] | None
 
 def prepared_names(checkpoint: Checkpoint) -> frozenset[str] | None:
     """Names of the prepared devices; None while an unreadable file may have any. Raises DriverError."""
-    with checkpoint.locked(runtime.monotonic() + HELD_PATIENCE) as held:
-        names = frozenset(device.device for entry in held.entries.values() for device in entry.plan.devices)
-        return None if held.quarantined else names
+    with checkpoint.locked(runtime.monotonic() + HELD_PATIENCE) as prepared:
+        names = frozenset(device.device for entry in prepared.entries.values() for device in entry.plan.devices)
+        return None if prepared.quarantined else names
 
 
 def allocated(claims: Iterable[AllocatedClaim | PartialResourceClaim], driver: str, pool: str) -> frozenset[str]:
@@ -86,10 +86,10 @@ class Holders:
             prepared = prepared_names(self.checkpoint)
             if prepared is None or asked <= prepared:
                 return None if prepared is None else asked
-            found = self._allocated(asked - prepared)
+            others = self._allocated(asked - prepared)
             # Anew: what was allocated a moment ago, and prepared since, stays so without its claim.
             prepared = prepared_names(self.checkpoint)
-            return None if found is None or prepared is None else found | (asked & prepared)
+            return None if others is None or prepared is None else others | (asked & prepared)
         except DriverError as error:
             log.warning("it is not known which devices claims hold, so all devices stay published: %s", error)
             return None

@@ -49,11 +49,11 @@ class Observed:
     versions: dict[str, str | None]
     complete: bool
 
-    def differs(self, known: dict[str, str]) -> bool:
+    def differs(self, previous: dict[str, str]) -> bool:
         """Whether it is news to a reader who knows these resource versions by name."""
         if self.complete:
-            return self.versions != known
-        return any(known.get(name) != version for name, version in self.versions.items())
+            return self.versions != previous
+        return any(previous.get(name) != version for name, version in self.versions.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,17 +37,17 @@ def bare(devices: Iterable[Device]) -> tuple[Device, ...]:
 
 def is_worse(before: Iterable[Device], after: Iterable[Device]) -> bool:
     """Whether some device has a new taint, or one of a stronger effect."""
-    known = {(device.name, key): strength for device in before for key, strength in _strengths(device).items()}
+    former = {(device.name, key): strength for device in before for key, strength in _strengths(device).items()}
     return any(
-        strength > known.get((device.name, key), 0) for device in after for key, strength in _strengths(device).items()
+        strength > former.get((device.name, key), 0) for device in after for key, strength in _strengths(device).items()
     )
 
 
 def _strengths(device: Device) -> dict[str, int]:
-    found: dict[str, int] = {}
+    strengths: dict[str, int] = {}
     for taint in device.taints:
-        found[taint.key] = max(found.get(taint.key, 0), _STRENGTH.get(taint.effect, 1))
-    return found
+        strengths[taint.key] = max(strengths.get(taint.key, 0), _STRENGTH.get(taint.effect, 1))
+    return strengths
 
 
 # Servers that do not keep taints

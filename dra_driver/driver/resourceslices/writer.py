@@ -75,18 +75,18 @@ class Writer:
             self.count("deletes")
         stored = [self._write(self.api.update_slice, item, "updates") for item in changes.update]
         stored += [self._write(self.api.create_slice, item, "creates") for item in changes.create]
-        there = {item.metadata.name for item in (*changes.keep, *stored)}
-        self.normalized = {name: value for name, value in self.normalized.items() if name in there}
+        names = {item.metadata.name for item in (*changes.keep, *stored)}
+        self.normalized = {name: value for name, value in self.normalized.items() if name in names}
         return stored
 
     def _write(
-        self, send: Callable[[ResourceSlice], Stored[ResourceSlice]], item: ResourceSlice, counted_as: Counted
+        self, send: Callable[[ResourceSlice], Stored[ResourceSlice]], item: ResourceSlice, kind: Counted
     ) -> ResourceSlice:
         self.before_each()
         annotations = {**item.metadata.annotations, self.annotation: self.stamp}
         metadata = msgspec.structs.replace(item.metadata, annotations=annotations)
         answer = send(msgspec.structs.replace(item, metadata=metadata))
-        self.count(counted_as)
+        self.count(kind)
         stored = answer.object
         if stored.spec != item.spec or unrecognised(stored):
             # Sending it again would not help: the server does not have the feature, or has one of its own.
