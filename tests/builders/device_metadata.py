@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dra_driver.driver.claims.metadata import described, files
+from dra_driver.driver.claims.metadata import files, with_metadata
 from dra_driver.driver.claims.model import Attributes, Plan, PreparedClaims
 from dra_driver.driver.resourceslices.devices import offer
 from dra_driver.kube.objects.resource import POD_CLAIM, ResourceClaim
@@ -47,7 +47,7 @@ def planned(item: ResourceClaim, directory: Path = DIRECTORY) -> Plan:
     """What the claim gets on a host with 16 chips."""
     inventory = host()
     made = plan(item, inventory, PreparedClaims(), SETTINGS)
-    return described(made, item, directory, attributes(inventory))
+    return with_metadata(made, item, directory, attributes(inventory))
 
 
 def documents() -> dict[str, str]:

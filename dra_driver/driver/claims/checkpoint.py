@@ -116,11 +116,11 @@ class Checkpoint:
     def locked(self, deadline: float = math.inf) -> Iterator[PreparedClaims]:
         """Hold the state lock and see what is held. Nothing slow (no API call) belongs into the body.
 
-        ``deadline``: see ``StateLock.held``.
+        ``deadline``: see ``StateLock.hold``.
         """
         with ExitStack() as stack:
             try:
-                stack.enter_context(self._lock.held(deadline))
+                stack.enter_context(self._lock.hold(deadline))
                 self._load()
             except DriverError as error:
                 self.unusable = error.what
@@ -134,7 +134,7 @@ class Checkpoint:
 
         What follows from it counts if its revision is the same under ``locked``. ``deadline``: as for that.
         """
-        with self._lock.held_by_thread(_GLANCE_SECONDS) as has_lock:
+        with self._lock.exclude_threads(_GLANCE_SECONDS) as has_lock:
             if has_lock and self._mark is not None and not self._in_doubt:
                 yield self._index
                 return
@@ -186,8 +186,8 @@ class Checkpoint:
                 consequence="it could not be read after a restart, so the claim is not prepared",
                 remedy="use fewer devices, requests and containers for the claim",
             )
-        with self._changing("keep", uid):
-            if self._index.entries.get(uid) == entry and uid not in self._index.missing and self._stored(uid) == entry:
+        with self._change("keep", uid):
+            if self._index.entries.get(uid) == entry and uid not in self._index.missing and self._entry(uid) == entry:
                 return False
             self._mark = self._lock.announce()
             self._store(uid, data, staged)
@@ -200,7 +200,7 @@ class Checkpoint:
         """Forget a claim; also what of it was unreadable. False when nothing was known of it."""
         has_entry = uid in self._index.entries or is_regular(self.path(uid))
         doubtful = uid in self._index.quarantined
-        with self._changing("forget", uid):
+        with self._change("forget", uid):
             if not has_entry and not doubtful:
                 return False
             self._mark = self._lock.announce()
@@ -250,7 +250,7 @@ class Checkpoint:
         self._lock.close()
 
     @contextmanager
-    def _changing(self, verb: str, uid: str) -> Iterator[None]:
+    def _change(self, verb: str, uid: str) -> Iterator[None]:
         in_doubt, self._in_doubt = self._in_doubt, True
         try:
             yield
@@ -278,7 +278,7 @@ class Checkpoint:
             self._make_claims_directory()
             replace_file(self.path(uid), data, temporary=f"{uid}.tmp", mode=0o600, synced=True)
 
-    def _stored(self, uid: str) -> CheckpointEntry | None:
+    def _entry(self, uid: str) -> CheckpointEntry | None:
         """The entry that a new instance would find, if any."""
         try:
             return decoded(read_file(self.path(uid)), uid)
@@ -369,7 +369,7 @@ class Checkpoint:
     def _write_again(self, entry: CheckpointEntry) -> None:
         """From memory, which has it all the same when that fails: then the next look tries again."""
         try:
-            with self._changing("keep", entry.plan.uid):
+            with self._change("keep", entry.plan.uid):
                 self._store(entry.plan.uid, encoded(entry))
         except DriverError as error:
             log.error("%s", error.what)  # noqa: TRY400 - no defect

@@ -48,11 +48,11 @@ def cdi_spec(plan: Plan) -> Spec:
 
 def cdi_device_name(uid: str, device: str, nodes: Sequence[ChipNode], parameters: str) -> str:
     """Name of the CDI device for an allocated device; ``parameters`` is the digest of the claim's."""
-    digest = hashlib.sha256("\n".join([*map(_shown, nodes), parameters]).encode()).hexdigest()[:_DIGEST_LENGTH]
+    digest = hashlib.sha256("\n".join([*map(_node_text, nodes), parameters]).encode()).hexdigest()[:_DIGEST_LENGTH]
     return f"{uid}-{device}-{digest}"
 
 
-def _shown(node: ChipNode) -> str:
+def _node_text(node: ChipNode) -> str:
     cores = f":{','.join(map(str, node.cores))}" if node.cores else ""
     return f"{node.container_path}={node.host_path}{cores}"
 

@@ -6,7 +6,7 @@ chips that their cores are on, and NEURON_RT_VISIBLE_CORES tells which cores to 
 is ``/dev/neuron<n>`` in the container has the number ``n * cores of a chip + c``.
 
 The variable stands in each CDI device, and a container that uses several devices sees it once. So it names the cores of
-all devices of the claim that one container uses (``_seen_together``): the pod tells which ones those are. A claim is
+all devices of the claim that one container uses (``_groups``): the pod tells which ones those are. A claim is
 refused whose containers use a device together with different other ones, or together with devices of another claim.
 
 The chip itself knows nothing of logical cores, and which ones are in use is one table in the kernel driver, so all
@@ -83,7 +83,7 @@ def with_cores(
     """
     _check_size(plan, prepared)
     _check_one_size(plan)
-    groups, notes = _seen_together(plan, sharing)
+    groups, notes = _groups(plan, sharing)
     warnings = [*plan.warnings, *notes]
     env: dict[int, dict[str, str]] = {}
     for group in groups:
@@ -101,7 +101,7 @@ def with_cores(
     return replace(plan, devices=devices, warnings=tuple(warnings))
 
 
-def _seen_together(plan: Plan, sharing: Sharing) -> tuple[list[tuple[int, ...]], list[str]]:
+def _groups(plan: Plan, sharing: Sharing) -> tuple[list[tuple[int, ...]], list[str]]:
     """Devices (indexes) that a container uses together, and warnings where that is not known.
 
     Those with admin access do not count: they are for looking at chips.
@@ -114,7 +114,7 @@ def _seen_together(plan: Plan, sharing: Sharing) -> tuple[list[tuple[int, ...]],
     if sharing.containers is None:
         others = [other for other in sharing.companions if set(other.pods or ()).intersection(plan.pods or ())]
         doubtful = others or (plan.has_cores and len(requests) > 1)
-        return units, [_unread(plan, others)] if doubtful else []
+        return units, [_doubt_warning(plan, others)] if doubtful else []
     views, notes = _own_views(plan, sharing, sharing.containers)
     groups: list[tuple[int, ...]] = []
     for container, view in views:
@@ -123,8 +123,8 @@ def _seen_together(plan: Plan, sharing: Sharing) -> tuple[list[tuple[int, ...]],
         other = next((item for item in views if item[1] != view and not set(view).isdisjoint(item[1])), None)
         if other is not None and any(plan.devices[at].has_cores for at in (*view, *other[1])):
             raise PrepareError(
-                f"containers {container} and {other[0]} both use {_named(plan, set(view) & set(other[1]))}, one of "
-                f"them with {_named(plan, set(view) ^ set(other[1]))}",
+                f"containers {container} and {other[0]} both use {_names(plan, set(view) & set(other[1]))}, one of "
+                f"them with {_names(plan, set(view) ^ set(other[1]))}",
                 consequence=f"a device can carry only one set of cores, so {NOT_PREPARED}",
                 remedy="use the same requests in containers that share a "
                 "device, or give each container its own request for cores",
@@ -151,7 +151,7 @@ def _own_views(plan: Plan, sharing: Sharing, containers: Iterable[tuple[str, Use
             init_containers.append(container)
         elif view:
             views.append((container, view))
-    return views, [_told_less(init_containers, plan)] if init_containers and plan.has_cores else []
+    return views, [_init_container_warning(init_containers, plan)] if init_containers and plan.has_cores else []
 
 
 def _devices(plan: Plan, uses: Uses) -> tuple[int, ...]:
@@ -175,7 +175,7 @@ def _check_apart(container: str, *claims: tuple[Plan, Sequence[int]]) -> None:
         )
 
 
-def _unread(plan: Plan, companions: Sequence[Plan]) -> str:
+def _doubt_warning(plan: Plan, companions: Sequence[Plan]) -> str:
     which = f"claim {plan.reference}" + "".join(f" and {other.reference}" for other in companions[:3])
     return (
         f"it is not known here which containers use {which}; a container that uses "
@@ -183,7 +183,7 @@ def _unread(plan: Plan, companions: Sequence[Plan]) -> str:
     )
 
 
-def _told_less(containers: Sequence[str], plan: Plan) -> str:
+def _init_container_warning(containers: Sequence[str], plan: Plan) -> str:
     several = len(containers) > 1
     have, each = ("s {} have", "each") if several else (" {} has", "it")
     return (
@@ -193,7 +193,7 @@ def _told_less(containers: Sequence[str], plan: Plan) -> str:
     )
 
 
-def _named(plan: Plan, devices: Iterable[int]) -> str:
+def _names(plan: Plan, devices: Iterable[int]) -> str:
     names = [f"{shorten(plan.name, 63)}/{plan.devices[at].request[:63]}" for at in sorted(devices)]
     return first_of(list(dict.fromkeys(names)), 2)
 

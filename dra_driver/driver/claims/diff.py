@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dra_driver.driver.claims.container_edits import cdi_spec
-from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError, clashing
+from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError, clashing_numbers
 from dra_driver.driver.claims.observe import ClaimObservation
-from dra_driver.driver.claims.planner import refreshed
+from dra_driver.driver.claims.planner import refresh
 from dra_driver.kube.cdi import encode
 from dra_driver.neuron.host.inventory import NodeInventory
 
@@ -98,7 +98,7 @@ def clashes(prepared: PreparedClaims, observations: Mapping[str, ClaimObservatio
         for plans in users.values()
         for index, one in enumerate(plans)
         for other in plans[index + 1 :]
-        if clashing(one.shown, other.shown)
+        if clashing_numbers(one.shown, other.shown)
     }
     return [pairs[key] for key in sorted(pairs)]
 
@@ -116,7 +116,7 @@ def _end(entry: CheckpointEntry, missing: bool, boot_id: str, observation: Claim
 def _spec_repair(entry: CheckpointEntry, specs: Mapping[str, bytes | None], inventory: NodeInventory) -> Repair | None:
     uid = entry.plan.uid
     try:
-        plan = refreshed(entry.plan, inventory)
+        plan = refresh(entry.plan, inventory)
     except PrepareError as error:
         return Repair("withdraw-spec", uid, error.what) if uid in specs else None
     # The boot stays: the entry is no proof that the claim is used in this one.

@@ -99,7 +99,7 @@ def outdated_ultraserver(prepared: Plan, inventory: NodeInventory) -> str:
         return ""
     mode = next((mode for mode in Mode if str(mode.value) == number), None)
     if mode is None or mode not in member.modes:
-        return f"mode {mode or number} is no longer offered (offered: {_offered(member)})"
+        return f"mode {mode or number} is no longer offered (offered: {_mode_names(member)})"
     former = prepared.env.get(SERVER_ID), prepared.env.get(NODE_ID)
     server = member.set_for(mode.nodes) if mode.nodes > 1 else None
     now = (server.server_id, str(server.node_id)) if server is not None else (None, None)
@@ -237,7 +237,7 @@ def _mode(inventory: NodeInventory, member: Membership | None, nodes: int) -> Mo
     mode = mode_for(nodes, member.modes)
     if mode is None:
         raise PrepareError(
-            f"{what}, but this node offers {_offered(member)}: {_reason(member, nodes)}",
+            f"{what}, but this node offers {_mode_names(member)}: {_reason(member, nodes)}",
             consequence=f"{NOT_PREPARED}; kubelet tries again",
             remedy="delete the pod to get another node, or request fewer nodes; the driver's log on this node has more",
             reason="UltraServerMode",
@@ -245,7 +245,7 @@ def _mode(inventory: NodeInventory, member: Membership | None, nodes: int) -> Mo
     return mode
 
 
-def _offered(member: Membership) -> str:
+def _mode_names(member: Membership) -> str:
     return ", ".join(f"{mode} ({mode.nodes} node{'s' * (mode.nodes > 1)})" for mode in member.modes) or "no mode"
 
 

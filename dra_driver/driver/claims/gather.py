@@ -97,7 +97,7 @@ class Gatherer:
             import dra_driver.neuron.opaque_config  # noqa: F401 - so that the first import does not happen under a lock
         return FromApiServer(claim, self._inventory(_chips(claim)), self._facts(), {}, {})
 
-    def answered(self, situation: FromApiServer, needs: Needs, deadline: float) -> FromApiServer:
+    def with_answers(self, situation: FromApiServer, needs: Needs, deadline: float) -> FromApiServer:
         """With what a plan needs, and the node anew: the answers may have taken long."""
         consumers, pods = dict(situation.consumers), dict(situation.pods or {})
         namespace = situation.claim.metadata.namespace

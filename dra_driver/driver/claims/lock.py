@@ -37,24 +37,24 @@ class StateLock:
         self._waits = False
         """Whether the thread that keeps the others out waits for another process."""
         self._descriptor: int | None = None
-        self._opened = 0
+        self._openings = 0
         self._counter = 0
         """The file's size while the lock is held: nobody else changes it then."""
 
     @contextlib.contextmanager
-    def held(self, deadline: float = math.inf) -> Iterator[None]:
+    def hold(self, deadline: float = math.inf) -> Iterator[None]:
         """Hold the lock during the body. DriverError when it cannot be had in time, or the file not be opened.
 
         ``deadline``: reading of ``runtime.monotonic()`` at which the waiting ends, where the lock's timeout is longer.
         """
-        began = runtime.monotonic()
-        deadline = min(deadline, began + self._timeout)
-        if not self._threads.acquire(timeout=max(deadline - began, 0.0)):
+        start = runtime.monotonic()
+        deadline = min(deadline, start + self._timeout)
+        if not self._threads.acquire(timeout=max(deadline - start, 0.0)):
             raise self._busy(
-                "another instance of the driver" if self._waits else "another thread of this process", began
+                "another instance of the driver" if self._waits else "another thread of this process", start
             )
         try:
-            descriptor = self._locked_file(began, deadline)
+            descriptor = self._locked_file(start, deadline)
             try:
                 yield
             finally:
@@ -68,7 +68,7 @@ class StateLock:
         return self._threads.locked()
 
     @contextlib.contextmanager
-    def held_by_thread(self, seconds: float) -> Iterator[bool]:
+    def exclude_threads(self, seconds: float) -> Iterator[bool]:
         """Keep this process's other threads out during the body, but no other process; gives whether that was had."""
         has_lock = self._threads.acquire(timeout=seconds)
         try:
@@ -80,13 +80,13 @@ class StateLock:
     def mark(self) -> Mark:
         """Equal to a former one if and only if no change has been announced since. Only with the lock held."""
         self._file()
-        return self._opened, self._counter
+        return self._openings, self._counter
 
     def announce(self) -> Mark:
         """Announce a change; the new mark. Only with the lock held. Raises OSError."""
         os.ftruncate(self._file(), self._counter + 1)
         self._counter += 1
-        return self._opened, self._counter
+        return self._openings, self._counter
 
     def close(self) -> None:
         """Let go of the file; the next use opens it again. Who holds the lock or waits for it keeps the file."""
@@ -96,7 +96,7 @@ class StateLock:
             finally:
                 self._threads.release()
 
-    def _locked_file(self, began: float, deadline: float) -> int:
+    def _locked_file(self, start: float, deadline: float) -> int:
         pause = _FIRST_PAUSE
         self._waits = False
         while True:
@@ -111,7 +111,7 @@ class StateLock:
             except BlockingIOError:
                 self._waits = True
                 if runtime.monotonic() >= deadline:
-                    raise self._busy("another instance of the driver", began) from None
+                    raise self._busy("another instance of the driver", start) from None
                 runtime.sleep(pause)
                 pause = min(pause * 2, _MAX_PAUSE)
             except OSError as error:
@@ -126,7 +126,7 @@ class StateLock:
         if self._descriptor is None:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-            self._opened += 1
+            self._openings += 1
         return self._descriptor
 
     def _file(self) -> int:
@@ -147,9 +147,9 @@ class StateLock:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _busy(self, who: str, began: float) -> DriverError:
+    def _busy(self, who: str, start: float) -> DriverError:
         return DriverError(
-            f"{who} has held {self._path} for {runtime.monotonic() - began:.0f} s",
+            f"{who} has held {self._path} for {runtime.monotonic() - start:.0f} s",
             consequence="this call is aborted",
             remedy="kubelet tries again; if this persists, check the state directory's disk and restart the driver",
         )

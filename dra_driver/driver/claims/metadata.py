@@ -30,7 +30,7 @@ API_VERSION: Final = "metadata.resource.k8s.io/v1beta1"
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
-def described(plan: Plan, claim: PartialResourceClaim, directory: Path, attributes: Attributes) -> Plan:
+def with_metadata(plan: Plan, claim: PartialResourceClaim, directory: Path, attributes: Attributes) -> Plan:
     """The plan with what its containers are to be told; files are to lie below ``directory``."""
     annotation = claim.metadata.annotations.get(POD_CLAIM, "")
     devices = tuple(
@@ -53,10 +53,10 @@ def files(plan: Plan) -> dict[str, bytes]:
         document = {"driver": DRIVER_NAME, "pool": device.pool, "name": device.device}
         entry = document | ({"attributes": device.attributes} if device.attributes else {})
         requests.setdefault(device.base_request, {}).setdefault(device.request, []).append(entry)
-    return {f"{base}.json": _encoded(plan, subrequests) for base, subrequests in requests.items()}
+    return {f"{base}.json": _content(plan, subrequests) for base, subrequests in requests.items()}
 
 
-def _encoded(plan: Plan, requests: Mapping[str, list[dict[str, Any]]]) -> bytes:
+def _content(plan: Plan, requests: Mapping[str, list[dict[str, Any]]]) -> bytes:
     document = {
         "kind": "DeviceMetadata",
         "apiVersion": API_VERSION,

@@ -258,7 +258,7 @@ class CheckpointEntry(msgspec.Struct, frozen=True, rename="camel", omit_defaults
         return bool(self.boot_id and boot_id) and self.boot_id != boot_id
 
 
-def clashing(one: Shown, other: Shown) -> tuple[int, ...]:
+def clashing_numbers(one: Shown, other: Shown) -> tuple[int, ...]:
     """Numbers that mean different chips in two claims, ascending."""
     chips: dict[int, set[int]] = {}
     for number, chip in one:
@@ -433,7 +433,7 @@ class PreparedClaims:
         index = self._namespaces.get(namespace)
         if index is None or not any(chip != wanted for number, wanted in shown for chip in index.shown.get(number, ())):
             return []
-        return [plan for plan in index.shareable.values() if clashing(plan.shown, shown)]
+        return [plan for plan in index.shareable.values() if clashing_numbers(plan.shown, shown)]
 
     def companions(self, namespace: str, pods: frozenset[str] | None, *, exclude: str, cores: bool) -> list[Plan]:
         """Claims other than ``exclude`` that one of the pods may use too; none if there are no cores among them.

@@ -30,12 +30,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.driver.claims.model import Needs, PlanSettings, PreparedClaims, PrepareError, Shown, clashing
+from dra_driver.driver.claims.model import Needs, PlanSettings, PreparedClaims, PrepareError, Shown, clashing_numbers
 from dra_driver.driver.claims.sharing import Sharing, View
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
+class ChipNumbers:
     """The numbers of a claim's chips."""
 
     at: tuple[dict[int, int], ...]
@@ -46,13 +46,13 @@ class Numbered:
     """Whether they are one set because it is not known which containers use which of them."""
 
 
-def numbered(
+def number_chips(
     devices: Sequence[Sequence[int]],
     admin: Collection[int],
     sharing: Sharing,
     prepared: PreparedClaims,
     settings: PlanSettings,
-) -> Numbered | Needs:
+) -> ChipNumbers | Needs:
     """Number the chips of a claim, or say what has to be known first.
 
     Args:
@@ -66,7 +66,7 @@ def numbered(
         PrepareError: the chips of a container leave gaps, and the settings refuse that.
     """
     units, views = sharing.units, sharing.views
-    groups = _joined(units, views or ())
+    groups = _join(units, views or ())
     own = [() if at in admin else chips for at, chips in enumerate(devices)]
     gaps = tuple(text for group in groups for text in _gaps(_chips(own, group), settings))
     as_one = views is None and len(units) > 1
@@ -79,14 +79,14 @@ def numbered(
     if isinstance(numbers, Needs):
         return numbers
     at = {index: of_group for group, of_group in zip(groups, numbers, strict=True) for index in group}
-    return Numbered(tuple(at[index] for index in range(len(devices))), gaps, as_one)
+    return ChipNumbers(tuple(at[index] for index in range(len(devices))), gaps, as_one)
 
 
 def _chips(devices: Sequence[Sequence[int]], group: Iterable[int]) -> list[int]:
     return sorted({chip for at in group for chip in devices[at]})
 
 
-def _joined(units: Sequence[tuple[int, ...]], views: Iterable[View]) -> tuple[tuple[int, ...], ...]:
+def _join(units: Sequence[tuple[int, ...]], views: Iterable[View]) -> tuple[tuple[int, ...], ...]:
     """The units, those in one that a container uses together."""
     groups = list(units)
     for _, view in views:
@@ -120,35 +120,35 @@ def _numbers(
     """Container number of each chip, for each unit; or what has to be known first.
 
     ``units``: chips (host ids, in the order of their numbers) that are numbered together: those of the claim, or of
-    each of its containers. ``host``: whether to keep the host's numbers. The others: see ``numbered``.
+    each of its containers. ``host``: whether to keep the host's numbers. The others: see ``number_chips``.
     """
     claim, quarantined = sharing.use, prepared.quarantined
     former = quarantined[claim.uid].shown if claim.uid in quarantined else frozenset()
-    for numbers in _formerly(units, former):
-        if _shown(numbers) == former:
+    for numbers in _former_numbers(units, former):
+        if _pairs(numbers) == former:
             return numbers
-    wanted = [{chip: chip for chip in unit} for unit in units] if host else _counted(units, 0)
+    wanted = [{chip: chip for chip in unit} for unit in units] if host else _count(units, 0)
     taken = prepared.shown_by_quarantined(exclude=claim.uid).union(*(other.shown for other in sharing.together))
-    if clashing(_shown(wanted), taken):
-        wanted = _counted(units, max(number for number, _ in taken) + 1)
-    rivals = prepared.shareable_with_other(claim.namespace, _shown(wanted)) if claim.pods else []
+    if clashing_numbers(_pairs(wanted), taken):
+        wanted = _count(units, max(number for number, _ in taken) + 1)
+    rivals = prepared.shareable_with_other(claim.namespace, _pairs(wanted)) if claim.pods else []
     unknown = [other for other in rivals if other.uid != claim.uid and other.uid not in sharing.consumers]
     return Needs(claims=tuple(unknown)) if unknown else wanted
 
 
-def _counted(units: Sequence[Sequence[int]], first: int) -> list[dict[int, int]]:
+def _count(units: Sequence[Sequence[int]], first: int) -> list[dict[int, int]]:
     return [{chip: first + rank for rank, chip in enumerate(unit)} for unit in units]
 
 
-def _formerly(units: Sequence[Sequence[int]], shown: Shown) -> Iterator[list[dict[int, int]]]:
+def _former_numbers(units: Sequence[Sequence[int]], shown: Shown) -> Iterator[list[dict[int, int]]]:
     """What the numbers of a claim may have been, of which a CDI spec shows all pairs."""
     if not shown:
         return
     at = {chip: number for number, chip in shown}
     if len(units) == 1 and sorted(at) == sorted(units[0]):
         yield [at]
-    yield _counted(units, min(number for number, _ in shown))
+    yield _count(units, min(number for number, _ in shown))
 
 
-def _shown(numbers: Sequence[Mapping[int, int]]) -> Shown:
+def _pairs(numbers: Sequence[Mapping[int, int]]) -> Shown:
     return frozenset((number, chip) for unit in numbers for chip, number in unit.items())

@@ -79,7 +79,7 @@ class ClaimObserver:
         for uid in set(self.answers).difference(prepared.entries, prepared.quarantined):
             del self.answers[uid]
         for uid, entry in prepared.entries.items():
-            first = now if entry.boot_id != self._boot_id else now + _again(len(prepared.entries)) * _share(uid)
+            first = now if entry.boot_id != self._boot_id else now + _interval(len(prepared.entries)) * _share(uid)
             self._due.setdefault(uid, first)
         for uid in prepared.missing:
             self._due[uid] = now
@@ -106,7 +106,7 @@ class ClaimObserver:
             claim = None
         self._note(plan.uid, claim)
         here = self.answers[plan.uid].here
-        self._due[plan.uid] = self._clock() + (_again(len(self._due)) if here else CHECK_DOUBTFUL)
+        self._due[plan.uid] = self._clock() + (_interval(len(self._due)) if here else CHECK_DOUBTFUL)
 
     def ask_list(self, uids: Collection[str]) -> None:
         """Look for claims by UID: by the names that the last list gave, and in a list of all if it did not have one.
@@ -171,7 +171,7 @@ class ClaimObserver:
         return frozenset(held)
 
 
-def _again(claims: int) -> float:
+def _interval(claims: int) -> float:
     """Seconds between two questions about one of so many claims."""
     return max(CHECK_AGAIN, CHECK_SPACING * claims)
 

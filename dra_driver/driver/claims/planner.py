@@ -28,7 +28,7 @@ from dra_driver.driver.claims.model import (
     PrepareError,
     Unhealthy,
 )
-from dra_driver.driver.claims.numbering import numbered
+from dra_driver.driver.claims.numbering import number_chips
 from dra_driver.driver.claims.sharing import consumers_of, own_pod, pods_needed, sharing, users, views_of
 from dra_driver.driver.claims.situation import Situation
 from dra_driver.kube.matching import tolerates
@@ -73,16 +73,16 @@ def plan(situation: Situation, prepared: PreparedClaims, settings: PlanSettings)
         return prepared.core_size(chip, exclude=uid) or situation.facts.core_sizes.get(chip) or inventory.core_size
 
     pairs = [(result, _parts(result, inventory, settings, offered_size)) for result in results]
-    present = {part.chip: _present(inventory, part.chip, result.device) for result, parts in pairs for part in parts}
+    present = {part.chip: _chip_node(inventory, part.chip, result.device) for result, parts in pairs for part in parts}
     cores = [(result, part) for result, parts in pairs for part in parts if part.cores and not result.admin_access]
-    _exclusive(pairs, uid, prepared)
+    _check_exclusive(pairs, uid, prepared)
     variables = environment(claim, results, inventory, offered_sizes(cores) if cores else {})
     alike = len({frozenset(values.items()) for values in variables.values()}) == 1
     shared = sharing(situation, results, prepared, cores=bool(cores), alike=alike)
     if isinstance(shared, Needs):
         return shared
     admin = {at for at, result in enumerate(results) if result.admin_access}
-    numbers = numbered([[part.chip for part in parts] for _, parts in pairs], admin, shared, prepared, settings)
+    numbers = number_chips([[part.chip for part in parts] for _, parts in pairs], admin, shared, prepared, settings)
     if isinstance(numbers, Needs):
         return numbers
     warnings = (
@@ -152,7 +152,7 @@ def _common(variables: Mapping[str, Mapping[str, str]]) -> tuple[dict[str, str],
     return common, own
 
 
-def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:
+def refresh(prepared: Plan, inventory: NodeInventory) -> Plan:
     """The same plan with the device numbers that the kernel gives the chips now.
 
     Everything else stays: containers may have been given it. The kernel hands out the major number anew whenever its
@@ -165,7 +165,7 @@ def refreshed(prepared: Plan, inventory: NodeInventory) -> Plan:
         replace(
             device,
             nodes=tuple(
-                replace(_present(inventory, node.chip, device.device), number=node.number, cores=node.cores)
+                replace(_chip_node(inventory, node.chip, device.device), number=node.number, cores=node.cores)
                 for node in device.nodes
             ),
         )
@@ -241,7 +241,7 @@ def _parts(
 ) -> tuple[HardwarePart, ...]:
     if result.pool != settings.node_name:
         raise PrepareError(
-            f"device {_named(result.device)} is allocated from pool {_named(result.pool)}, not from this node's pool "
+            f"device {_clip(result.device)} is allocated from pool {_clip(result.pool)}, not from this node's pool "
             f"{settings.node_name}",
             consequence=NOT_PREPARED,
             remedy="delete the pod so that it is scheduled again",
@@ -249,7 +249,7 @@ def _parts(
         )
     if result.share_id is not None:
         raise PrepareError(
-            f"device {_named(result.device)} is allocated as a share, but Neuron devices cannot be shared that way",
+            f"device {_clip(result.device)} is allocated as a share, but Neuron devices cannot be shared that way",
             consequence=NOT_PREPARED,
             remedy="remove capacity requests from the claim; pods can share a whole claim instead",
             reason="UnknownDevice",
@@ -269,7 +269,7 @@ def _parts(
                 reason="UnknownDevice",
             )
         raise PrepareError(
-            f"device {_named(result.device)} is not one that this driver publishes",
+            f"device {_clip(result.device)} is not one that this driver publishes",
             consequence=NOT_PREPARED,
             remedy="delete the pod so that it is scheduled again; check that one version of the driver runs",
             reason="UnknownDevice",
@@ -277,7 +277,7 @@ def _parts(
     return parts
 
 
-def _present(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
+def _chip_node(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
     """The chip under its host number. PrepareError when a container could not open it."""
     device = inventory.device(chip)
     if device is None:
@@ -290,7 +290,7 @@ def _present(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
     else:
         return ChipNode(chip=chip, number=chip, major=device.major, minor=device.minor)
     raise PrepareError(
-        f"device {_named(name)} cannot be used: {problem}",
+        f"device {_clip(name)} cannot be used: {problem}",
         consequence="the pod cannot start on this node with this claim",
         remedy="check the Neuron kernel driver (dmesg, lsmod) and the instance; delete the pod to get other devices",
         reason="DeviceMissing",
@@ -300,7 +300,7 @@ def _present(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
 def _check_uid(uid: str) -> None:
     if not is_uuid(uid):
         raise PrepareError(
-            f"the claim's UID {_named(uid)!r} is not a UID",
+            f"the claim's UID {_clip(uid)!r} is not a UID",
             consequence=NOT_PREPARED,
             remedy="pass the claim as it is in the API server",
         )
@@ -322,7 +322,7 @@ def _check_held_back(results: Sequence[DeviceRequestAllocationResult], held_back
             )
 
 
-def _exclusive(
+def _check_exclusive(
     pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[HardwarePart, ...]]], uid: str, prepared: PreparedClaims
 ) -> None:
     """PrepareError when something that the claim is to have for itself is not free, or allocated twice."""
@@ -370,8 +370,8 @@ def _check_once(
         return
     if other.device == result.device:
         raise PrepareError(
-            f"device {result.device} is allocated twice in this claim, for requests {_named(other.request)} and "
-            f"{_named(result.request)}",
+            f"device {result.device} is allocated twice in this claim, for requests {_clip(other.request)} and "
+            f"{_clip(result.request)}",
             consequence=NOT_PREPARED,
             remedy="delete the pod so that the claim is allocated again",
             reason="ConflictingDevices",
@@ -394,7 +394,7 @@ def _health(
     warnings = []
     for result, parts in pairs if unhealthy else ():
         for chip in (part.chip for part in parts):
-            fault = next((item for item in unhealthy.get(chip, ()) if not _tolerated(result, item)), None)
+            fault = next((item for item in unhealthy.get(chip, ()) if not _tolerates(result, item)), None)
             if fault is None:
                 continue
             what = f"device {result.device} is not healthy: neuron{chip}: {fault.text}"
@@ -410,10 +410,10 @@ def _health(
     return tuple(warnings)
 
 
-def _tolerated(result: DeviceRequestAllocationResult, fault: Blocking) -> bool:
+def _tolerates(result: DeviceRequestAllocationResult, fault: Blocking) -> bool:
     return any(tolerates(toleration, fault.taint) for toleration in result.tolerations)
 
 
-def _named(name: str) -> str:
+def _clip(name: str) -> str:
     """A name from an API object, short enough for an event."""
     return shorten(name, 63)

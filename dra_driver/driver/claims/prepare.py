@@ -25,9 +25,9 @@ from typing import Final
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.container_edits import cdi_spec
 from dra_driver.driver.claims.gather import FromApiServer, Gatherer, Unanswered
-from dra_driver.driver.claims.metadata import MetadataDirectory, described
+from dra_driver.driver.claims.metadata import MetadataDirectory, with_metadata
 from dra_driver.driver.claims.model import Needs, Plan, PlanSettings, PreparedClaims, PrepareError
-from dra_driver.driver.claims.planner import after_reboot, plan, refreshed, same_allocation
+from dra_driver.driver.claims.planner import after_reboot, plan, refresh, same_allocation
 from dra_driver.driver.claims.situation import NodeFacts
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
 from dra_driver.kube.api.resources import ResourceApi
@@ -148,16 +148,16 @@ class Preparer:
                         self._cdi.write(outcome.uid, cdi_spec(outcome))
                     break
                 else:
-                    raise _unsettled()
+                    raise _unsettled_error()
         except DriverError as error:
             if self._status is not None and isinstance(situation, FromApiServer):
-                self._status.refused(situation.claim, error)
+                self._status.note_refused(situation.claim, error)
             raise
         for warning in outcome.warnings if changed else ():
             log.warning("claim %s: %s", outcome.reference, warning)
         # No container waits for the claim's status: it is written later.
         if self._status is not None:
-            self._status.prepared(outcome, None if isinstance(situation, Unanswered) else situation.claim)
+            self._status.note_prepared(outcome, None if isinstance(situation, Unanswered) else situation.claim)
         log.info("prepared claim %s: %s", claim, ", ".join(device.device for device in outcome.devices))
         return [
             PreparedDevice((device.request,), device.pool, device.device, (self._cdi.qualified(device.cdi_name),))
@@ -175,7 +175,7 @@ class Preparer:
             self._checkpoint.remove(claim.uid)
         if self._status is not None:
             meta = ObjectMeta(name=claim.name, namespace=claim.namespace, uid=claim.uid)
-            self._status.unprepared(meta, own_pod=entry is not None and bool(entry.plan.own_pod))
+            self._status.note_unprepared(meta, own_pod=entry is not None and bool(entry.plan.own_pod))
         log.info("unprepared claim %s", claim)
 
     def _has_passed(self, draft: _Draft, deadline: float) -> bool:
@@ -202,8 +202,8 @@ class Preparer:
                     return _Draft(situation, revision, passing=isinstance(refusal, PrepareError) and refusal.passing)
             if isinstance(outcome, Plan):
                 return _Draft(situation, revision, outcome)
-            situation = self._gatherer.answered(situation, outcome, deadline)
-        raise _unsettled()
+            situation = self._gatherer.with_answers(situation, outcome, deadline)
+        raise _unsettled_error()
 
     def _decide(self, situation: FromApiServer | Unanswered, prepared: PreparedClaims) -> Plan | Needs:
         """What the claim gets: what it had, where that still counts, or else a new plan. DriverError: nothing."""
@@ -213,7 +213,7 @@ class Preparer:
         if entry is not None:
             outlived = entry.outlived(self._checkpoint.boot_id)
             if same_allocation(entry.plan, situation.claim):
-                current = refreshed(entry.plan, situation.inventory)
+                current = refresh(entry.plan, situation.inventory)
                 return after_reboot(current, situation) if outlived else current
             if not outlived:
                 raise PrepareError(
@@ -226,7 +226,7 @@ class Preparer:
         outcome, attributes = plan(situation, prepared, self._settings), situation.facts.attributes
         if isinstance(outcome, Needs) or attributes is None:
             return outcome
-        return described(outcome, situation.claim, self._metadata.path, attributes)
+        return with_metadata(outcome, situation.claim, self._metadata.path, attributes)
 
     def _from_checkpoint(self, situation: Unanswered, prepared: PreparedClaims) -> Plan:
         ref, trouble = situation.ref, situation.trouble
@@ -239,7 +239,7 @@ class Preparer:
                 remedy="kubelet tries again" + (f"; {trouble.remedy}" if trouble.remedy else ""),
             ) from trouble
         log.warning("claim %s is prepared from the checkpoint, since the API server fails: %s", ref, trouble)
-        return refreshed(entry.plan, situation.inventory)
+        return refresh(entry.plan, situation.inventory)
 
 
 class _Places:
@@ -270,7 +270,7 @@ class _Places:
                 self._taken += Counter()  # forgets namespaces without one
 
 
-def _unsettled() -> PrepareError:
+def _unsettled_error() -> PrepareError:
     return PrepareError(
         "the device numbers and cores depend on other claims that are being prepared at the same time",
         consequence="the claim is not prepared",

@@ -95,7 +95,7 @@ class Reconciler:
             newer = {uid for uid, entry in prepared.entries.items() if uid in specs and before.get(uid) != entry}
             repairs = diff(prepared, specs, inventory, self._checkpoint.boot_id, self._observer.answers, self._in_use)
             wanted = [*self._metadata_repairs(prepared), *(repair for repair in repairs if repair.uid not in newer)]
-            done = [repair for repair in wanted if self._applied(repair)]
+            done = [repair for repair in wanted if self._try(repair)]
             self.counts["remove-temporary"] += self._cdi.remove_temporary()
             self._cdi.note_boots()  # also those that a former version of the driver has written
             findings = self._look(prepared, inventory)
@@ -126,9 +126,9 @@ class Reconciler:
                 self._observer.ask(plan)
             if list_due:
                 self._observer.ask_list(unreadable)
-            self._in_use = self._uses([uid for uid in unreadable if self._gone(uid)])
+            self._in_use = self._uses([uid for uid in unreadable if self._is_gone(uid)])
 
-    def _gone(self, uid: str) -> bool:
+    def _is_gone(self, uid: str) -> bool:
         observation = self._observer.answers.get(uid)
         return observation is not None and observation.surely_gone
 
@@ -161,7 +161,7 @@ class Reconciler:
             *(Repair("remove-metadata", uid, "no prepared claim has these files") for uid in leftovers),
         ]
 
-    def _applied(self, repair: Repair) -> bool:
+    def _try(self, repair: Repair) -> bool:
         log.info("claim %s: %s: %s", repair.uid, repair.kind, repair.reason)
         try:
             self._apply(repair)
@@ -206,7 +206,7 @@ class Reconciler:
             "held, since containers may be using them; if none are, reboot the node, or remove "
             f"{self._checkpoint.path(uid)}"
             for uid, entry in prepared.entries.items()
-            if self._gone(uid)
+            if self._is_gone(uid)
         ]
         clashing = [
             f"claims {one.reference} and {other.reference} are used by one pod and show different chips under the same "

@@ -83,7 +83,7 @@ def entries(
         # A request with admin access may have a device that an ordinary one has, too.
         planned = {(device.pool, device.device): device for device in wanted.devices}
         rows = {
-            key: (Condition(READY, "True", "Prepared", _applied(wanted, device)), _data(wanted, device, inventory))
+            key: (Condition(READY, "True", "Prepared", _description(wanted, device)), _data(wanted, device, inventory))
             for key, device in planned.items()
         }
     else:
@@ -113,7 +113,7 @@ def entries(
 
 def differs(stored: Entries, wanted: Entries) -> bool:
     """Whether the claim has to be written: texts and times alone are no reason."""
-    return _compared(stored) != _compared(wanted)
+    return _contents(stored) != _contents(wanted)
 
 
 def is_worse(stored: Entries, wanted: Entries) -> bool:
@@ -126,7 +126,7 @@ def _healthy(of: Entries) -> dict[tuple[str, str], str]:
     return {(e.pool, e.device): item.status for e in of for item in e.conditions if item.type == HEALTHY}
 
 
-def _compared(of: Entries) -> Mapping[tuple[str, str], object]:
+def _contents(of: Entries) -> Mapping[tuple[str, str], object]:
     return {
         (entry.pool, entry.device): (
             {item.type: (item.status, item.reason) for item in entry.conditions if item.type in (READY, HEALTHY)},
@@ -162,7 +162,7 @@ def _data(plan: Plan, device: PlannedDevice, inventory: NodeInventory) -> dict[s
     return data
 
 
-def _applied(plan: Plan, device: PlannedDevice) -> str:
+def _description(plan: Plan, device: PlannedDevice) -> str:
     variables, chips = plan.env | device.env, [node.chip for node in device.nodes]
     numbers = sorted(node.number for node in device.nodes)
     cores = f", cores {ranges(device.nodes[0].cores)}," if device.has_cores else ""

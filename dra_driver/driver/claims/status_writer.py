@@ -88,7 +88,7 @@ class ClaimStatusWriter(Target[str, _Wanted, Entries]):
         self._clock = clock
         self._health_changed = False
         self._budget = WriteBudget()
-        self._refused: dict[str, float] = {}
+        self._refusals: dict[str, float] = {}
         """When a refusal was written last, by UID of the claim."""
         self._former_until = clock() + FORMER_SECONDS
         self._warned = False
@@ -99,21 +99,21 @@ class ClaimStatusWriter(Target[str, _Wanted, Entries]):
         self.worker = self._writer.worker
         """Writes; wherever it is stopped, the next start finds out what is missing."""
 
-    def prepared(self, plan: Plan, claim: ReportedClaim | None) -> None:
+    def note_prepared(self, plan: Plan, claim: ReportedClaim | None) -> None:
         """A claim was prepared; ``claim``: as the API server had it just before."""
         self._want(_meta(plan), plan, self._clock(), claim)
 
-    def refused(self, claim: ReportedClaim, error: DriverError) -> None:
+    def note_refused(self, claim: ReportedClaim, error: DriverError) -> None:
         """A claim was not prepared."""
         refusal = Refusal.of(claim, self._node_name, error)
         if refusal.devices:
             # Nothing else of its metadata: there may be many that are refused, and each may be as large as objects are.
             meta = claim.metadata
             identity = ObjectMeta(name=meta.name, namespace=meta.namespace, uid=meta.uid)
-            before = self._refused.get(claim.metadata.uid, -math.inf)
+            before = self._refusals.get(claim.metadata.uid, -math.inf)
             self._want(identity, refusal, max(self._clock(), before + REFUSAL_SECONDS), claim)
 
-    def unprepared(self, claim: ObjectMeta, *, own_pod: bool) -> None:
+    def note_unprepared(self, claim: ObjectMeta, *, own_pod: bool) -> None:
         """A claim was unprepared, or was never prepared and is not wanted any more.
 
         One that was made for its pod (``own_pod``) goes with it; another may stay allocated.
@@ -192,7 +192,7 @@ class ClaimStatusWriter(Target[str, _Wanted, Entries]):
             return Outcome(stored, again=1.0)
         asked = stored is None
         try:
-            current = self._asked(value.meta) if stored is None else stored
+            current = self._stored_entries(value.meta) if stored is None else stored
             if current is None or (value.of is None and not current):
                 return self._over(value)
             wanted = (
@@ -215,7 +215,7 @@ class ClaimStatusWriter(Target[str, _Wanted, Entries]):
                 self._note_refusal(key)
         return Outcome(wanted, wrote=wrote) if value.of is not None else self._over(value)
 
-    def _asked(self, meta: ObjectMeta) -> Entries | None:
+    def _stored_entries(self, meta: ObjectMeta) -> Entries | None:
         """What the API server has; None: no such claim is allocated here any more."""
         stored = self._api.get_claim(meta.namespace, meta.name)
         here = stored.metadata.uid == meta.uid and allocated(stored, self._node_name)
@@ -227,7 +227,7 @@ class ClaimStatusWriter(Target[str, _Wanted, Entries]):
 
     def _note_refusal(self, uid: str) -> None:
         now = self._clock()
-        self._refused = {other: at for other, at in self._refused.items() if now - at < REFUSAL_SECONDS} | {uid: now}
+        self._refusals = {other: at for other, at in self._refusals.items() if now - at < REFUSAL_SECONDS} | {uid: now}
 
     def report_failure(self, key: str, error: DriverError, wait: float) -> None:  # noqa: ARG002 # one warning is for all
         """See ``Target``."""

@@ -442,7 +442,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
 )
 
 
-def described(
+def describe(
     subjects: Sequence[AttributeSource],
 ) -> list[tuple[dict[str, DeviceAttribute], dict[str, DeviceCapacity]]]:
     """Attributes and capacities of devices of one resource type: all have the same ones, what each of them has."""

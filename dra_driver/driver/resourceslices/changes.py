@@ -59,7 +59,7 @@ def decide(
     own = [item for item in existing if (item.spec.driver, item.spec.node_name) == (spec.driver, spec.node_name)]
     in_pool = [item for item in own if item.spec.pool.name == spec.pool.name]
     newest = max((item.spec.pool.generation for item in in_pool), default=0)
-    current = [item for item in in_pool if item.spec.pool.generation == newest and not _terminating(item)]
+    current = [item for item in in_pool if item.spec.pool.generation == newest and not _is_terminating(item)]
 
     matches = dict(_match(current, desired, newest, normalized))
     changes = [index for index, item in matches.items() if not _same(item, _at(desired[index], newest), normalized)]
@@ -69,7 +69,7 @@ def decide(
     keep = [item for index, item in matches.items() if index not in updates]
     kept_names = {item.metadata.name for item in matches.values()}
     return Changes(
-        delete=tuple(item for item in own if item.metadata.name not in kept_names and not _terminating(item)),
+        delete=tuple(item for item in own if item.metadata.name not in kept_names and not _is_terminating(item)),
         update=tuple(_replacement(matches[index], _at(desired[index], generation)) for index in updates),
         create=tuple(_at(item, generation) for index, item in enumerate(desired) if index not in matches),
         keep=tuple(keep),
@@ -115,6 +115,6 @@ def _replacement(stored: ResourceSlice, wanted: ResourceSlice) -> ResourceSlice:
     return msgspec.structs.replace(wanted, metadata=metadata)
 
 
-def _terminating(item: ResourceSlice) -> bool:
+def _is_terminating(item: ResourceSlice) -> bool:
     """Being deleted, held by a finalizer: cannot be kept, and needs no second deletion."""
     return item.metadata.deletion_timestamp is not None

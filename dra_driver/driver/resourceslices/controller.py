@@ -339,20 +339,20 @@ class SliceController(Target[str, None, None]):
 
     def _compare_with_server(self, wanted: Desired) -> float:
         """Compare with the server, and write what is needed; seconds until the next look."""
-        existing = self._existing()
+        existing = self._list_slices()
         if not existing and self._source.too_early():
             return math.inf
         try:
-            return self._compare_with_taints(*self._reviewed(existing, wanted, self._counter_policy.choose), existing)
+            return self._compare_with_taints(*self._review(existing, wanted, self._counter_policy.choose), existing)
         except CountersDropped:
             # What there was before the first write is what claims may hold.
-            chosen = self._reviewed(existing, wanted, self._counter_policy.counters_dropped)
-            return self._compare_with_taints(*chosen, self._existing())
+            chosen = self._review(existing, wanted, self._counter_policy.choose_without_counters)
+            return self._compare_with_taints(*chosen, self._list_slices())
 
-    def _existing(self) -> list[ResourceSlice]:
+    def _list_slices(self) -> list[ResourceSlice]:
         return self._api.list_slices(self._driver, self._node)[0]
 
-    def _reviewed(
+    def _review(
         self, existing: Sequence[ResourceSlice], wanted: Desired, choose: Callable[[Desired], tuple[Device, ...]]
     ) -> tuple[Desired, tuple[Device, ...]]:
         """What is desired and the devices chosen of it, with which nothing vanishes that claims hold."""
@@ -384,7 +384,7 @@ class SliceController(Target[str, None, None]):
             return self._compare(wanted, chosen, publication, existing)
         except TaintsDropped:
             publication = self._taint_policy.weaker(chosen)
-            return self._compare(wanted, chosen, publication, self._existing(), at_once=True)
+            return self._compare(wanted, chosen, publication, self._list_slices(), at_once=True)
 
     def _compare(
         self,
@@ -409,7 +409,7 @@ class SliceController(Target[str, None, None]):
         now = runtime.monotonic()
         if not changes.empty and self._priority.defers(stamps, now, as_before=current == self._versions):
             self._versions = current
-            return self._succeeded(changes, superseded=True)
+            return self._note_success(changes, superseded=True)
         by_health = (
             not changes.empty
             and current == self._versions
@@ -420,7 +420,7 @@ class SliceController(Target[str, None, None]):
         if by_health:
             worse = is_worse(self._chosen or (), chosen) or not withdrawn <= self._withdrawn
             if (wait := self._budget.wait(now, worse=worse)) > 0:
-                return self._succeeded(changes, superseded=False, postponed=wait)
+                return self._note_success(changes, superseded=False, postponed=wait)
         stored = self._writer.apply(changes)
         if by_health:
             self._budget.note(now)
@@ -430,7 +430,7 @@ class SliceController(Target[str, None, None]):
         self._chosen, self._withdrawn = chosen, withdrawn
         if not changes.empty:
             self._review_due = self._source.note_published(self._pool(devices))
-        return self._succeeded(changes, superseded=False, look_again=bool(publication.held))
+        return self._note_success(changes, superseded=False, look_again=bool(publication.held))
 
     def _get_node(self) -> Node:
         try:
@@ -450,7 +450,7 @@ class SliceController(Target[str, None, None]):
             raise _Stopped
         self._worker.beat()
 
-    def _succeeded(
+    def _note_success(
         self, changes: Changes, *, superseded: bool, postponed: float = 0.0, look_again: bool = False
     ) -> float:
         """A look has ended well; returns seconds until the next one.

@@ -44,19 +44,19 @@ class CounterPolicy:
         if any(device.consumes_counters for device in desired.devices):
             self._server = self.api.known_version()
             problem = counters_problem(self._server, self.policy) or self._trial(desired)
-        return self._chosen(desired, problem)
+        return self._select(desired, problem)
 
-    def counters_dropped(self, desired: Desired) -> tuple[Device, ...]:
+    def choose_without_counters(self, desired: Desired) -> tuple[Device, ...]:
         """What to publish now that the server asked last has not kept counters."""
         self._dropped_by = self._server
-        return self._chosen(desired, dropped_problem(self._server))
+        return self._select(desired, dropped_problem(self._server))
 
     def _trial(self, desired: Desired) -> str:
         dropped = trial(self.api, self.driver, self.node, counters=desired.counters)
         keeps = self._dropped_by != self._server if dropped is None else not dropped_counters(dropped)
         return "" if keeps else dropped_problem(self._server)
 
-    def _chosen(self, desired: Desired, problem: str) -> tuple[Device, ...]:
+    def _select(self, desired: Desired, problem: str) -> tuple[Device, ...]:
         if problem and problem != self.problem:
             log.warning(
                 "devices that overlap are not offered: %s; %d of %d devices are published",

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from dra_driver.driver.resourceslices.attributes import AttributeSource, described
+from dra_driver.driver.resourceslices.attributes import AttributeSource, describe
 from dra_driver.driver.resourceslices.pool import consuming, counter_set
 from dra_driver.kube.objects import limits
 from dra_driver.kube.objects.meta import timestamp
@@ -39,7 +39,7 @@ from dra_driver.neuron.topology.partitions import (
     group_sizes,
     overlap,
 )
-from dra_driver.neuron.topology.partitions import devices as partitioned
+from dra_driver.neuron.topology.partitions import devices as partition_devices
 
 RETIRED: Final = "neuron.aws.com/retired"
 """Key of the taint of a device that is on offer only for as long as a claim holds it; the value says why."""
@@ -234,7 +234,7 @@ def offer(
         return tuple(taints)
 
     counted = overlap(host.ideal(partitions))
-    wanted = host.partitioned(partitions, usable=not problem, limit=limits.MAX_COUNTERS if counted else None)
+    wanted = host.devices(partitions, usable=not problem, limit=limits.MAX_COUNTERS if counted else None)
     retired = host.others(kept, wanted)
     fallback: list[Partition] = []
     retired_there: list[Partition] = []
@@ -242,7 +242,7 @@ def offer(
         fewer = partitions
         if counted:
             fewer = NODE if partitions == CHIPS_AND_NODE and is_ultraserver(inventory) else CHIPS
-        fallback = host.partitioned(fewer, usable=not problem)
+        fallback = host.devices(fewer, usable=not problem)
         retired_there = host.others(kept, fallback)
         clash = [device for device in fallback if any(overlap([device, other]) for other in retired_there)]
         fallback = [device for device in fallback if device not in clash]
@@ -256,10 +256,10 @@ def offer(
             consuming(device, {part.chip: len(part.cores) or totals[part.chip] for part in partition.parts})
             if counted
             else device
-            for partition, device in zip(shown, _published(host, wanted, retired, taints), strict=True)
+            for partition, device in zip(shown, _published_devices(host, wanted, retired, taints), strict=True)
         ),
         counters=(counter_set(totals),) if totals else (),
-        fallback=_published(host, fallback, retired_there, taints),
+        fallback=_published_devices(host, fallback, retired_there, taints),
         problem=problem,
         partitions=partitions,
         absent=host.absent(partitions),
@@ -312,14 +312,14 @@ class _Host:
         return self.core_sizes.get(chip, self.inventory.core_size)
 
     def _partition(self, chips: Collection[int], partitions: Partitions) -> tuple[Partition, ...]:
-        return partitioned(chips, self.kind.fabric if self.kind else None, self.cores, partitions, self.core_size)
+        return partition_devices(chips, self.kind.fabric if self.kind else None, self.cores, partitions, self.core_size)
 
     def ideal(self, partitions: Partitions) -> tuple[Partition, ...]:
         """The devices that the host has when it is complete."""
         expected = range((self.kind.devices if self.kind else None) or 0)
         return self._partition({*self.inventory.chip_indexes, *expected}, partitions)
 
-    def partitioned(self, partitions: Partitions, *, usable: bool, limit: int | None = None) -> list[Partition]:
+    def devices(self, partitions: Partitions, *, usable: bool, limit: int | None = None) -> list[Partition]:
         """The devices that can be given away, except cores that would keep their chip from getting its size back.
 
         None has a chip that is held back.
@@ -370,7 +370,7 @@ class _Host:
         )
 
 
-def _published(
+def _published_devices(
     host: _Host,
     devices: Sequence[Partition],
     retired: Sequence[Partition],
@@ -387,6 +387,6 @@ def _published(
             alike.setdefault((device.resource, len(device.parts), is_retired), []).append(device)
     by_name: dict[str, Device] = {}
     for (_, _, is_retired), same in alike.items():
-        for device, (attributes, capacity) in zip(same, described([*map(host.source, same)]), strict=True):
+        for device, (attributes, capacity) in zip(same, describe([*map(host.source, same)]), strict=True):
             by_name[device.name] = Device(device.name, attributes, capacity, taints=taints(device, is_retired))
     return tuple(by_name[device.name] for device in (*devices, *retired))

@@ -86,7 +86,7 @@ class Holders:
             prepared = prepared_names(self.checkpoint)
             if prepared is None or asked <= prepared:
                 return None if prepared is None else asked
-            others = self._allocated(asked - prepared)
+            others = self._allocated_devices(asked - prepared)
             # Anew: what was allocated a moment ago, and prepared since, stays so without its claim.
             prepared = prepared_names(self.checkpoint)
             return None if others is None or prepared is None else others | (asked & prepared)
@@ -94,7 +94,7 @@ class Holders:
             log.warning("it is not known which devices claims hold, so all devices stay published: %s", error)
             return None
 
-    def _allocated(self, devices: frozenset[str]) -> frozenset[str] | None:
+    def _allocated_devices(self, devices: frozenset[str]) -> frozenset[str] | None:
         """Those of the devices, none of them prepared here, that are allocated to a claim."""
         claims = {self._claims[device] for device in devices if device in self._claims}
         confirmed = devices & {device for claim in claims for device in self._devices_of(claim)}

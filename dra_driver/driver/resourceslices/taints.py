@@ -82,7 +82,7 @@ def without_unhealthy(devices: Sequence[Device], held: Collection[str] | None) -
     return Publication(bare(device for device in devices if device.name not in withdrawn), withdrawn, stays)
 
 
-def fitting(devices: Iterable[Device], server: ServerVersion) -> tuple[Device, ...]:
+def fit_taints(devices: Iterable[Device], server: ServerVersion) -> tuple[Device, ...]:
     """The devices with the taints that a server that keeps taints accepts."""
     release = server.release
     if release is None or release >= _OLD:
@@ -128,7 +128,7 @@ class TaintPolicy:
         if self._logged:
             log.info("the API server %s keeps taints: unhealthy devices are offered with them", server.git_version)
         self.problem = self._logged = ""
-        return Publication(fitting(devices, server))
+        return Publication(fit_taints(devices, server))
 
     def weaker(self, devices: tuple[Device, ...]) -> Publication:
         """What to publish while the server does not keep taints."""

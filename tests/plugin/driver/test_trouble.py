@@ -66,7 +66,7 @@ def test_a_scrape_does_not_wait_for_the_lock_of_the_checkpoint(world: World) -> 
         running.ready()
         wanted = world.add_claim("default", "claim", devices=[("n", "neuron-device-0")])
         world.kubelet.prepare("pod", [wanted])
-        with StateLock(world.kubelet.plugins_dir / DRIVER_NAME / "journal.lock").held():
+        with StateLock(world.kubelet.plugins_dir / DRIVER_NAME / "journal.lock").hold():
             text = scraped(port)
         assert "neuron_dra_driver_prepared_claims 1.0" in text
         assert "neuron_dra_driver_unreadable_journal_files 0.0" in text

@@ -182,12 +182,12 @@ def test_a_lock_that_is_held_too_long_is_explained(directory: Path) -> None:
     holder, waiter = StateLock(directory / "lock"), StateLock(directory / "lock", timeout=0.05)
 
     def wait() -> None:
-        with waiter.held():
+        with waiter.hold():
             pytest.fail("two hold it")
 
-    with holder.held(), golden_error(DriverError):
+    with holder.hold(), golden_error(DriverError):
         wait()
-    with waiter.held():
+    with waiter.hold():
         pass
 
 
@@ -195,16 +195,16 @@ def test_who_waits_behind_a_thread_that_waits_is_told_of_the_instance_that_holds
     holder, waiter = StateLock(directory / "lock"), StateLock(directory / "lock")
 
     def wait() -> None:
-        with waiter.held():
+        with waiter.hold():
             pass
 
-    with holder.held():
+    with holder.hold():
         thread = threading.Thread(target=wait)
         thread.start()
         eventually(lambda: waiter.contended)
         with (
             pytest.raises(DriverError, match="another instance of the driver has held"),
-            waiter.held(time.monotonic() + 0.3),
+            waiter.hold(time.monotonic() + 0.3),
         ):
             pytest.fail("two hold it")
     thread.join()
@@ -212,16 +212,16 @@ def test_who_waits_behind_a_thread_that_waits_is_told_of_the_instance_that_holds
 
 def test_a_removed_lock_file_excludes_all_the_same(directory: Path) -> None:
     first, second = StateLock(directory / "lock"), StateLock(directory / "lock", timeout=0.05)
-    with first.held():
+    with first.hold():
         pass
     (directory / "lock").unlink()
-    with second.held(), pytest.raises(DriverError):
+    with second.hold(), pytest.raises(DriverError):
         slow = StateLock(directory / "lock", timeout=0.01)
-        with slow.held():
+        with slow.hold():
             pytest.fail("two hold it")
-    with first.held():
+    with first.hold():
         assert (directory / "lock").exists()
-        with pytest.raises(DriverError), second.held():
+        with pytest.raises(DriverError), second.hold():
             pytest.fail("two hold it")
 
 
@@ -499,7 +499,7 @@ def test_counting_neither_waits_for_the_lock_nor_touches_a_file(checkpoint: Chec
     put(checkpoint, made(1, 4))
     put(Checkpoint(directory), made(2, 5))
     path = corrupt(checkpoint, 2)
-    with StateLock(directory / "journal.lock").held():
+    with StateLock(directory / "journal.lock").hold():
         assert checkpoint.counts == (1, 0)
     assert path.exists()
     with checkpoint.locked():

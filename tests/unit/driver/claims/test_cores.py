@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document, shown_in
 from dra_driver.driver.claims.files import decoded, encoded
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, Quarantined
-from dra_driver.driver.claims.planner import refreshed
+from dra_driver.driver.claims.planner import refresh
 from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.resource import EXTENDED_RESOURCE_CLAIM, DeviceRequestAllocationResult, ResourceClaim
 from dra_driver.legacy.annotations import ContainerShare
@@ -256,7 +256,7 @@ def test_cores_that_are_held_keep_the_size_at_which_they_were_offered() -> None:
 
 def test_after_a_reboot_cores_are_the_same_with_the_device_numbers_of_now() -> None:
     got = made(claim(1, cores(5, 2, 3)))
-    again = refreshed(got, changed(host(), 5, major=511))
+    again = refresh(got, changed(host(), 5, major=511))
     assert [(node.major, node.cores) for device in again.devices for node in device.nodes] == [
         (511, (4, 5)),
         (511, (6, 7)),

@@ -14,7 +14,7 @@ from dra_driver.driver.claims.model import (
     PlanSettings,
     PreparedClaims,
     Quarantined,
-    clashing,
+    clashing_numbers,
 )
 from dra_driver.driver.claims.sharing import users
 from dra_driver.kube.objects.resource import ResourceClaim, ResourceClaimConsumerReference
@@ -188,4 +188,4 @@ def test_claims_that_a_pod_uses_never_show_two_chips_under_one_number(
         for other in items:
             common = (users(one) or frozenset()) & (users(other) or frozenset())
             if one is not other and common:
-                assert clashing(prepared[one.metadata.uid].shown, prepared[other.metadata.uid].shown) == ()
+                assert clashing_numbers(prepared[one.metadata.uid].shown, prepared[other.metadata.uid].shown) == ()

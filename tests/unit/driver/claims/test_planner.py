@@ -12,7 +12,7 @@ from msgspec import structs
 
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
 from dra_driver.driver.claims.model import CheckpointEntry, Plan, PreparedClaims, PrepareError, Quarantined
-from dra_driver.driver.claims.planner import refreshed
+from dra_driver.driver.claims.planner import refresh
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.kube.objects.resource import DeviceToleration, ResourceClaim, ResourceClaimStatus
 from dra_driver.neuron.health.policy import Blocking, HealthTaint
@@ -285,12 +285,12 @@ def test_illegal_parameters_are_refused_with_the_path() -> None:
 
 def test_refreshing_changes_the_kernel_numbers_and_nothing_else() -> None:
     before = made(claim(1, [4, 5]))
-    after = refreshed(before, host(major=251))
+    after = refresh(before, host(major=251))
     assert numbers(after) == numbers(before)
     assert {node.major for node in after.nodes.values()} == {251}
-    assert refreshed(after, host()) == before
+    assert refresh(after, host()) == before
     with golden_error(PrepareError):
-        refreshed(before, without(host(), 5))
+        refresh(before, without(host(), 5))
 
 
 # CDI and the document

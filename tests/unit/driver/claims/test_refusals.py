@@ -55,7 +55,7 @@ def test_a_lock_that_another_thread_holds_too_long_is_explained(tmp_path: Path) 
     held, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with lock.held():
+        with lock.hold():
             held.set()
             leave.wait(60)
 
@@ -63,7 +63,7 @@ def test_a_lock_that_another_thread_holds_too_long_is_explained(tmp_path: Path) 
     thread.start()
     try:
         assert held.wait(30)
-        with pytest.raises(DriverError) as caught, lock.held(time.monotonic() + 0.01):
+        with pytest.raises(DriverError) as caught, lock.hold(time.monotonic() + 0.01):
             pytest.fail("two hold it")
         golden(re.sub(r"for \d+ s", "for N s", str(caught.value)))
     finally:

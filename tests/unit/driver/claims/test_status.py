@@ -265,8 +265,8 @@ PLAN = made(ITEM, host())
 def test_of_many_states_the_last_is_written_once() -> None:
     api = Api(ITEM)
     writer = Rounds(api)
-    writer.refused(ITEM, refused("DeviceInUse"))
-    writer.prepared(PLAN, ITEM)
+    writer.note_refused(ITEM, refused("DeviceInUse"))
+    writer.note_prepared(PLAN, ITEM)
     writer.round()
     writer.round(3600)
     assert api.words == ["Prepared"]
@@ -277,12 +277,14 @@ def test_a_refusal_is_written_when_its_word_changes_and_at_most_once_a_minute() 
     api = Api(ITEM)
     writer = Rounds(api)
     for reason in ("DeviceInUse", "DeviceInUse", "DeviceMissing", "DeviceHeldBack"):
-        writer.refused(api.claims["claim-1"], refused(reason)) if api.applied else writer.refused(ITEM, refused(reason))
+        writer.note_refused(api.claims["claim-1"], refused(reason)) if api.applied else writer.note_refused(
+            ITEM, refused(reason)
+        )
         writer.round(1)
     assert api.words == ["DeviceInUse"]
     writer.round(REFUSAL_SECONDS)
     assert api.words == ["DeviceInUse", "DeviceHeldBack"]
-    writer.prepared(PLAN, api.claims["claim-1"])
+    writer.note_prepared(PLAN, api.claims["claim-1"])
     writer.round()
     assert api.words[-1] == "Prepared"
 
@@ -295,7 +297,7 @@ def test_of_a_refused_claim_nothing_is_kept_that_its_tenant_wrote() -> None:
         for number in range(20):
             labels = {f"{number}-{label}": "" for label in range(5_000)}
             item = claim(number, [4])
-            writer.refused(changed(item, metadata=changed(item.metadata, labels=labels)), refused("DeviceInUse"))
+            writer.note_refused(changed(item, metadata=changed(item.metadata, labels=labels)), refused("DeviceInUse"))
         del item, labels
         assert tracemalloc.get_traced_memory()[0] < 1_000_000
     finally:
@@ -316,7 +318,7 @@ def test_of_entries_that_a_webhook_changed_little_is_kept_while_the_claim_cannot
             item = claim(number, [4])
             conditions = tuple(changed(one, message=f"{number}{one.message}") for one in evil.conditions)
             status = changed(item.status, devices=(changed(evil, conditions=conditions),))
-            writer.refused(changed(item, status=status), refused("DeviceInUse"))
+            writer.note_refused(changed(item, status=status), refused("DeviceInUse"))
         del item, status, conditions
         assert tracemalloc.get_traced_memory()[0] < 1_000_000
     finally:
@@ -326,14 +328,14 @@ def test_of_entries_that_a_webhook_changed_little_is_kept_while_the_claim_cannot
 def test_what_comes_while_the_state_before_is_written_is_written_too() -> None:
     api = Api(ITEM)
     writer = Rounds(api)
-    writer.prepared(PLAN, ITEM)
+    writer.note_prepared(PLAN, ITEM)
     writer.round()
     seen = api.claims["claim-1"]
-    writer.refused(seen, refused("DeviceMissing"))
+    writer.note_refused(seen, refused("DeviceMissing"))
 
     def kubelet_tries_again() -> None:
         api.meanwhile = lambda: None
-        writer.prepared(PLAN, seen)  # the claim was read before the refusal was in it
+        writer.note_prepared(PLAN, seen)  # the claim was read before the refusal was in it
 
     api.meanwhile = kubelet_tries_again
     writer.round()
@@ -343,12 +345,12 @@ def test_what_comes_while_the_state_before_is_written_is_written_too() -> None:
 def test_what_was_read_before_the_last_write_is_read_again() -> None:
     api = Api(ITEM)
     writer = Rounds(api)
-    writer.prepared(PLAN, ITEM)
+    writer.note_prepared(PLAN, ITEM)
     writer.round()
     before = api.claims["claim-1"]
-    writer.refused(before, refused("DeviceMissing"))
+    writer.note_refused(before, refused("DeviceMissing"))
     writer.round()
-    writer.prepared(PLAN, before)  # by a call that had read the claim, and then took its time
+    writer.note_prepared(PLAN, before)  # by a call that had read the claim, and then took its time
     writer.round()
     assert api.words == ["Prepared", "DeviceMissing", "Prepared"]
 
@@ -356,7 +358,7 @@ def test_what_was_read_before_the_last_write_is_read_again() -> None:
 def test_a_claim_that_has_nothing_of_this_node_is_not_written_when_it_is_refused() -> None:
     api = Api(ITEM)
     writer = Rounds(api)
-    writer.refused(claim(2, [result(4, pool="node-2")]), refused("UnknownDevice"))
+    writer.note_refused(claim(2, [result(4, pool="node-2")]), refused("UnknownDevice"))
     writer.round()
     assert api.asked == 0
 
@@ -364,7 +366,7 @@ def test_a_claim_that_has_nothing_of_this_node_is_not_written_when_it_is_refused
 def test_after_a_start_prepared_claims_are_read_and_only_those_that_lack_something_written() -> None:
     api = Api(ITEM, claim(2, [5]))
     first = Rounds(api)
-    first.prepared(PLAN, ITEM)
+    first.note_prepared(PLAN, ITEM)
     first.round()
     second = Rounds(api)
     second.catch_up([PLAN, made(claim(2, [5]), host())])
@@ -405,7 +407,7 @@ def test_nothing_is_written_before_the_health_is_known() -> None:
     api = Api(ITEM)
     writer = Rounds(api)
     writer.health = None
-    writer.prepared(PLAN, ITEM)
+    writer.note_prepared(PLAN, ITEM)
     assert writer.round() == 1.0
     assert not api.applied
     writer.health = well()
@@ -416,7 +418,7 @@ def test_nothing_is_written_before_the_health_is_known() -> None:
 def test_health_is_written_as_rarely_as_slices() -> None:
     api = Api(ITEM)
     writer = Rounds(api)
-    writer.prepared(PLAN, ITEM)
+    writer.note_prepared(PLAN, ITEM)
     writer.round()
     for turn in range(200):
         writer.health = well(chip4="hbm-repairable") if turn % 2 == 0 else well(chip5="hbm-repairable")
@@ -432,7 +434,7 @@ def test_health_is_written_as_rarely_as_slices() -> None:
 def test_a_write_that_takes_effect_and_fails_is_not_taken_for_one_that_did_not(error: DriverError) -> None:
     api = Api(ITEM)
     writer = Rounds(api)
-    writer.prepared(PLAN, ITEM)
+    writer.note_prepared(PLAN, ITEM)
     writer.round()
     writer.health = well(chip4="hbm-repairable")
     writer.health_changed()
@@ -450,8 +452,8 @@ def test_an_api_server_in_trouble_is_asked_ever_more_rarely_and_nothing_is_lost(
     api = Api(ITEM, claim(2, [5]))
     writer = Rounds(api)
     api.trouble = [Unreachable("gone"), Unreachable("gone"), ApiError("busy", status=429, retry_after=90.0)]
-    writer.prepared(PLAN, ITEM)
-    writer.prepared(made(claim(2, [5]), host()), claim(2, [5]))
+    writer.note_prepared(PLAN, ITEM)
+    writer.note_prepared(made(claim(2, [5]), host()), claim(2, [5]))
     waits = []
     while len(api.applied) < 2:
         waits.append(writer.round())
@@ -477,12 +479,12 @@ def test_webhooks_that_hang_hold_up_others_for_the_one_write_that_is_under_way(e
             writer.now += 15
             if len(tries) == 40:
                 times.append(writer.now)
-                writer.prepared(made(other, host()), other)
+                writer.note_prepared(made(other, host()), other)
             raise error
 
     writer = Rounds(HangingApi(other, *evil))
     for item in evil:
-        writer.prepared(made(item, host()), item)
+        writer.note_prepared(made(item, host()), item)
     while "other" not in tries and len(tries) < 60:
         writer.now += writer.round()
     assert tries.index("other") == 40
@@ -504,13 +506,13 @@ def test_a_namespace_that_was_slow_once_is_not_known_for_it_for_ever(after: floa
 
     writer = Rounds(HangingApi(*items))
     for item in items[:2]:
-        writer.prepared(made(item, host()), item)
+        writer.note_prepared(made(item, host()), item)
         writer.round(after)
-        writer.unprepared(item.metadata, own_pod=True)
+        writer.note_unprepared(item.metadata, own_pod=True)
     hanging.clear()
     writes.clear()
     for item in items[2:]:
-        writer.prepared(made(item, host()), item)
+        writer.note_prepared(made(item, host()), item)
         writer.now += 1
     writer.round()
     assert writes == order
@@ -522,8 +524,8 @@ def test_without_the_right_that_is_said_once(caplog: pytest.LogCaptureFixture, s
     api = Api(ITEM, claim(2, [5]))
     writer = Rounds(api)
     api.trouble = [ApiError("forbidden", status=status) for _ in range(99)]
-    writer.prepared(PLAN, ITEM)
-    writer.prepared(made(claim(2, [5]), host()), claim(2, [5]))
+    writer.note_prepared(PLAN, ITEM)
+    writer.note_prepared(made(claim(2, [5]), host()), claim(2, [5]))
     for _ in range(60):
         writer.catch_up([PLAN, made(claim(2, [5]), host())])
         writer.round(60)
@@ -537,7 +539,7 @@ def test_a_claim_that_is_gone_or_replaced_or_allocated_elsewhere_is_done(now: Re
     api = Api(*([] if now is None else [now]))
     api.trouble = [ApiError("422", status=422, message="status.devices: must be an allocated device in the claim")]
     writer = Rounds(api)
-    writer.prepared(PLAN, ITEM)
+    writer.note_prepared(PLAN, ITEM)
     writer.round()
     writer.catch_up([PLAN])
     writer.round(3600)
@@ -548,9 +550,9 @@ def test_a_claim_that_is_gone_or_replaced_or_allocated_elsewhere_is_done(now: Re
 def test_an_unprepare_writes_nothing_and_the_claim_loses_its_entries_if_it_stays_allocated() -> None:
     api = Api(ITEM)
     writer = Rounds(api)
-    writer.prepared(PLAN, ITEM)
+    writer.note_prepared(PLAN, ITEM)
     writer.round()
-    writer.unprepared(ITEM.metadata, own_pod=False)
+    writer.note_unprepared(ITEM.metadata, own_pod=False)
     writer.round(1)
     assert api.asked == 1
     writer.round(LEFT_SECONDS)
@@ -562,7 +564,7 @@ def test_an_unprepare_writes_nothing_and_the_claim_loses_its_entries_if_it_stays
 def test_a_claim_that_stays_allocated_loses_its_entries_also_where_nothing_else_happens() -> None:
     api = Api(ITEM)
     first = Rounds(api)
-    first.prepared(PLAN, ITEM)
+    first.note_prepared(PLAN, ITEM)
     first.round()
     looked, removed, kubelet = threading.Event(), threading.Event(), threading.current_thread()
     api.meanwhile = removed.set
@@ -578,7 +580,7 @@ def test_a_claim_that_stays_allocated_loses_its_entries_also_where_nothing_else_
     try:
         assert looked.wait(30)
         time.sleep(0.1)  # so that it rests
-        writer.unprepared(ITEM.metadata, own_pod=False)
+        writer.note_unprepared(ITEM.metadata, own_pod=False)
         assert removed.wait(30)
     finally:
         writer.worker.stop()
@@ -588,7 +590,7 @@ def test_a_claim_that_stays_allocated_loses_its_entries_also_where_nothing_else_
 def test_of_a_claim_that_was_made_for_its_pod_an_unprepare_asks_nothing_ever() -> None:
     api = Api(ITEM)
     writer = Rounds(api)
-    writer.unprepared(ITEM.metadata, own_pod=True)
+    writer.note_unprepared(ITEM.metadata, own_pod=True)
     writer.round(10 * LEFT_SECONDS)
     assert api.asked == 0
 
@@ -597,10 +599,10 @@ def test_a_refused_claim_that_stays_allocated_loses_its_entries_when_its_pod_has
     """Also where another instance of the driver refused it."""
     api = Api(ITEM)
     former = Rounds(api)
-    former.refused(ITEM, refused("DeviceHeldBack"))
+    former.note_refused(ITEM, refused("DeviceHeldBack"))
     former.round()
     writer = Rounds(api)
-    writer.unprepared(ITEM.metadata, own_pod=False)
+    writer.note_unprepared(ITEM.metadata, own_pod=False)
     writer.round()
     assert api.words == ["DeviceHeldBack"]
     writer.round(LEFT_SECONDS)
@@ -610,8 +612,8 @@ def test_a_refused_claim_that_stays_allocated_loses_its_entries_when_its_pod_has
 def test_claims_that_are_no_longer_prepared_or_asked_for_are_forgotten() -> None:
     api = Api(ITEM, claim(2, [5]))
     writer = Rounds(api)
-    writer.prepared(PLAN, ITEM)
-    writer.refused(claim(2, [5]), refused("DeviceInUse"))
+    writer.note_prepared(PLAN, ITEM)
+    writer.note_refused(claim(2, [5]), refused("DeviceInUse"))
     writer.round()
     writer.catch_up([])
     writer.now += FORGET_SECONDS + 1

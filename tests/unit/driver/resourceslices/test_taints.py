@@ -17,7 +17,7 @@ from dra_driver.driver.resourceslices.holders import allocated
 from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.driver.resourceslices.taints import (
     bare,
-    fitting,
+    fit_taints,
     is_worse,
     without_unhealthy,
 )
@@ -327,6 +327,6 @@ def test_servers_of_the_alpha_get_what_they_accept(version: str, left: int) -> N
     codes = list(FAULTS)[:3] + list(FAULTS)[5:7]
     faults = in_order(ActiveFault(code, SINCE) for code in (*codes, "hbm-corrected-rising"))
     devices = offer(host(), health=NodeHealth((ChipHealth(0, faults),))).devices
-    found = fitting(devices, ServerVersion(version))
+    found = fit_taints(devices, ServerVersion(version))
     assert len(found[0].taints) == left
     assert found[1:] == devices[1:]
