@@ -59,7 +59,7 @@ from dra_driver.util.files import (
 log = logging.getLogger(__name__)
 
 _GLANCE_SECONDS = 1.0
-"""To wait for a look at the index without the lock between processes; after that, it is had in turn."""
+"""Seconds to wait for a look at the index without the lock between processes; after that, the call waits its turn."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class Checkpoint:
         self._claims = directory / "claims"
         self._quarantine = directory / "quarantine"
         self._own_tag = secrets.token_hex(4)
-        """In names of files that are written without the lock: a second instance may write for the same claim."""
+        """Part of names of files that are written without the lock: a second instance may write for the same claim."""
         self._stagings = itertools.count()
         self._cdi = cdi
         self._lock = StateLock(directory / "journal.lock", lock_timeout)
@@ -110,7 +110,7 @@ class Checkpoint:
         self._in_doubt = True
         """Whether a change by this process ended half-way since."""
         self._changed = runtime.condition()
-        """Of who waits for another index, or for a change of this one."""
+        """Wakes whoever waits for another index, or for a change of this one."""
 
     @contextmanager
     def locked(self, deadline: float = math.inf) -> Iterator[PreparedClaims]:
@@ -241,7 +241,7 @@ class Checkpoint:
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """Of the prepared claims as seen last, without a lock and without a look at the files."""
+        """Plans of the prepared claims as seen last, without a lock and without a look at the files."""
         # Copied in one step, which no other thread's change interrupts.
         return tuple(entry.plan for entry in tuple(self._index.entries.values()))
 
@@ -367,7 +367,7 @@ class Checkpoint:
             return None
 
     def _write_again(self, entry: CheckpointEntry) -> None:
-        """From memory, which has it all the same when that fails: then the next look tries again."""
+        """Write an entry from memory, which keeps it if that fails: then the next look tries again."""
         try:
             with self._change("keep", entry.plan.uid):
                 self._store(entry.plan.uid, encoded(entry))
@@ -456,5 +456,5 @@ def _is_claims_file(path: Path) -> bool:
 
 
 def _is_temporary(path: Path) -> bool:
-    """By its name alone: it may be renamed at any time."""
+    """Whether it is a temporary file, by its name alone: it may be renamed at any time."""
     return path.suffix == ".tmp" and is_uuid(path.name.partition(".")[0])

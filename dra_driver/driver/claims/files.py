@@ -16,7 +16,7 @@ import msgspec
 from dra_driver.driver.claims.model import CheckpointEntry
 
 VERSION = 1
-"""Of this reader, and of all files that it writes: each needs a reader of this version, and no later one."""
+"""Version of this reader, and of all files that it writes: each needs a reader of this version, and no later one."""
 
 
 class _File(msgspec.Struct, frozen=True):

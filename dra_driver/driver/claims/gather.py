@@ -27,13 +27,13 @@ from dra_driver.util import runtime
 from dra_driver.util.worker import bounded
 
 _GET_SECONDS = 10.0
-"""For one answer of the API server: connecting and the answer may take as long each."""
+"""Seconds for one answer of the API server: connecting and the answer may take as long each."""
 _PAUSES = (0.25, 1.0)
 """Seconds before the second and the third try to get a claim."""
 _ENOUGH = 5.0
 """Seconds of trying after which it is not tried again: kubelet does that."""
 _SMALL_BYTES: Final = 256 << 10
-"""Of a claim or pod as JSON, far more than usual: larger ones are read one at a time."""
+"""Size of a claim or pod as JSON, far more than usual: larger ones are read one at a time."""
 _FORBIDDEN = 403
 """Status for what the driver's role does not allow: clusters without cores need no right to read pods."""
 _MAY_READ_PODS = (
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FromApiServer(Situation):
-    """As the API server and the host had it a moment ago."""
+    """A claim and its node as the API server and the host had them a moment ago."""
 
     claim: ReportedClaim
 
@@ -86,7 +86,7 @@ class Gatherer:
         self._allowed = True
         self._sleep = sleep
         self._large = runtime.lock()
-        """Of who reads a large object."""
+        """The lock of whoever reads a large object."""
 
     def situation(self, ref: ClaimRef, deadline: float) -> FromApiServer | Unanswered:
         """The claim, without its pods, and its node as it is now. PrepareError: the API server has no such claim."""
@@ -98,7 +98,7 @@ class Gatherer:
         return FromApiServer(claim, self._inventory(_chips(claim)), self._facts(), {}, {})
 
     def with_answers(self, situation: FromApiServer, needs: Needs, deadline: float) -> FromApiServer:
-        """With what a plan needs, and the node anew: the answers may have taken long."""
+        """The situation with what a plan needs, and the node anew: the answers may have taken long."""
         consumers, pods = dict(situation.consumers), dict(situation.pods or {})
         namespace = situation.claim.metadata.namespace
         for other in needs.claims:
@@ -118,13 +118,13 @@ class Gatherer:
         return replace(situation, inventory=inventory, facts=self._facts(), consumers=consumers, pods=pods)
 
     def again(self, situation: FromApiServer | Unanswered) -> FromApiServer | Unanswered:
-        """With the node as it is now; the API server is not asked."""
+        """The situation with the node as it is now; the API server is not asked."""
         if isinstance(situation, Unanswered):
             return replace(situation, inventory=self._inventory(None))
         return replace(situation, inventory=self._inventory(_chips(situation.claim)), facts=self._facts())
 
     def current(self, situation: FromApiServer | Unanswered) -> FromApiServer | Unanswered:
-        """With what is known of the node at this moment; the same one if nothing has changed."""
+        """The situation with what is known of the node at this moment; the same one if nothing has changed."""
         if isinstance(situation, Unanswered) or (facts := self._facts()) == situation.facts:
             return situation
         return replace(situation, facts=facts)

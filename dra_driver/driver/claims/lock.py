@@ -69,7 +69,7 @@ class StateLock:
 
     @contextlib.contextmanager
     def exclude_threads(self, seconds: float) -> Iterator[bool]:
-        """Keep this process's other threads out during the body, but no other process; gives whether that was had."""
+        """Keep other threads out during the body, but no other process; yields whether that succeeded."""
         has_lock = self._threads.acquire(timeout=seconds)
         try:
             yield has_lock

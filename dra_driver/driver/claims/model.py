@@ -143,8 +143,8 @@ class PlannedDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     admin: bool = False
     """Admin access: the chips are shown, not held."""
     env: dict[str, str] = msgspec.field(default_factory=dict)
-    """For every container that uses the device, beside the claim's: which cores it is to use, and their logical size
-    where requests differ. Equal on all devices that one container uses."""
+    """Variables for every container that uses the device, beside the claim's: which cores it is to use, and their
+    logical size where requests differ. Equal on all devices that one container uses."""
     attributes: dict[str, DeviceAttribute] = msgspec.field(default_factory=dict)
     """What its containers are told of it in a file."""
 
@@ -170,7 +170,7 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     uid: str
     devices: tuple[PlannedDevice, ...]
     env: dict[str, str] = msgspec.field(default_factory=dict)
-    """For every container, whichever devices of the claim it uses."""
+    """Variables for every container, whichever devices of the claim it uses."""
     pods: tuple[str, ...] | None = ()
     """UIDs of the pods that the claim was reserved for; None: reserved for something that stands for unknown pods."""
     consumers: tuple[str, ...] = ()
@@ -236,7 +236,7 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
     @property
     def core_sizes(self) -> dict[int, int]:
-        """The same for each chip of which it holds cores."""
+        """Physical NeuronCores in a logical core, for each chip of which it holds cores."""
         return {
             node.chip: self.core_size(device)
             for device in self.devices
@@ -294,7 +294,7 @@ class Quarantined:
     """What it held as far as its CDI spec or the API server shows; None: not known, so it may be anything. A chip
     counts as a whole, also where only some of its cores were held."""
     shown: Shown = frozenset()
-    """As far as its CDI spec shows."""
+    """What it showed, as far as its CDI spec tells."""
 
     @property
     def problem(self) -> str:
@@ -310,7 +310,7 @@ class _Namespace:
         self.by_pod: dict[str, dict[str, Plan]] = {}
         self.shareable: dict[str, Plan] = {}
         self.shown: dict[int, Counter[int]] = {}
-        """Of the shareable claims: how many show a chip under a container number."""
+        """How many of the shareable claims show a chip under a container number."""
         self.with_cores: set[str] = set()
 
     def add(self, plan: Plan) -> None:
@@ -345,7 +345,7 @@ class PreparedClaims:
     def __init__(self, entries: Iterable[CheckpointEntry] = (), quarantined: Iterable[Quarantined] = ()) -> None:
         self._entries: dict[str, CheckpointEntry] = {}
         self._holders: dict[int, dict[str, tuple[HardwarePart, ...]]] = {}
-        """By chip, what of it claims hold."""
+        """What claims hold of each chip."""
         self._namespaces: dict[str, _Namespace] = {}
         self._missing: set[str] = set()
         self._quarantined = {item.uid: item for item in quarantined}

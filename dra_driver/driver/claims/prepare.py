@@ -44,9 +44,9 @@ _ROUNDS = 2
 _QUESTIONS = 5
 """How often a plan may need to know more before its turn."""
 PATIENCE_SECONDS: Final = 10.0
-"""To wait for the end of what often ends within seconds: kubelet comes again only after a minute or more."""
+"""Seconds to wait for the end of what often ends within seconds: kubelet comes again only after a minute or more."""
 _LOOK_SECONDS = 0.5
-"""Between two looks at what another instance of the driver, or the node, has changed meanwhile."""
+"""Seconds between two looks at what another instance of the driver, or the node, has changed meanwhile."""
 _WAITING, _WAITING_OF_NAMESPACE = 8, 4
 """Calls that wait at a time, of sixteen: a pod that ends needs one for its claim."""
 
@@ -59,7 +59,7 @@ class _Draft:
 
     situation: FromApiServer | Unanswered
     revision: int
-    """Of the prepared claims that it was made from."""
+    """The revision of the prepared claims that it was made from."""
     plan: Plan | None = None
     """None: it is refused, unless something changes."""
     passing: bool = False
@@ -67,7 +67,7 @@ class _Draft:
 
     @property
     def namespace(self) -> str:
-        """Of the claim."""
+        """The namespace of the claim."""
         if isinstance(self.situation, Unanswered):
             return self.situation.ref.namespace
         return self.situation.claim.metadata.namespace
@@ -243,7 +243,7 @@ class Preparer:
 
 
 class _Places:
-    """So many calls that wait at a time, of one namespace at most some of them."""
+    """Places for calls that wait: so many at a time, and of one namespace at most some of them."""
 
     def __init__(self, most: int, of_namespace: int) -> None:
         self._most = most
@@ -258,7 +258,7 @@ class _Places:
 
     @contextmanager
     def place(self, namespace: str) -> Iterator[bool]:
-        """Have a place during the body, or none if all are taken: gives whether there is one."""
+        """Have a place during the body, or none if all are taken: yields whether there is one."""
         with self._lock:
             free = self._taken.total() < self._most and self._taken[namespace] < self._of_namespace
             self._taken[namespace] += free

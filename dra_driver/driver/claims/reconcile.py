@@ -149,7 +149,7 @@ class Reconciler:
         )
 
     def _metadata_repairs(self, prepared: PreparedClaims) -> list[Repair]:
-        """First of all repairs: a CDI spec mounts the files."""
+        """Repairs of metadata files, which come before all others: a CDI spec mounts the files."""
         entries = {uid: entry for uid, entry in sorted(prepared.entries.items()) if entry.plan.metadata}
         leftovers = [uid for uid in self._metadata.claims() if uid not in entries and uid not in prepared.quarantined]
         return [

@@ -171,16 +171,16 @@ def for_extended_resources(claim: PartialResourceClaim) -> bool:
 
 def users(claim: PartialResourceClaim | AllocatedClaim) -> frozenset[str] | None:
     """UIDs of the pods that the claim is reserved for; None when it is reserved for something else than pods too."""
-    reserved = claim.status.reserved_for
-    if any(consumer.resource != "pods" or consumer.api_group for consumer in reserved):
+    consumers = claim.status.reserved_for
+    if any(consumer.resource != "pods" or consumer.api_group for consumer in consumers):
         return None
-    return frozenset(consumer.uid for consumer in reserved)
+    return frozenset(consumer.uid for consumer in consumers)
 
 
 def consumers_of(claim: PartialResourceClaim | AllocatedClaim) -> tuple[tuple[str, str], ...]:
     """Names and UIDs of the pods that the claim is reserved for, in order."""
-    reserved = claim.status.reserved_for
-    return tuple(sorted((item.name, item.uid) for item in reserved if item.resource == "pods" and not item.api_group))
+    consumers = claim.status.reserved_for
+    return tuple(sorted((item.name, item.uid) for item in consumers if item.resource == "pods" and not item.api_group))
 
 
 def own_pod(claim: PartialResourceClaim) -> str:

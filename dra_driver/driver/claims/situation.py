@@ -32,7 +32,7 @@ class Situation:
     """A claim and all that its plan depends on, but what is prepared and what an administrator has set."""
 
     claim: PartialResourceClaim
-    """As the API server has it."""
+    """The claim as the API server has it."""
     inventory: NodeInventory
     """The node as its host shows it."""
     facts: NodeFacts = field(default_factory=NodeFacts)

@@ -81,10 +81,10 @@ def entries(
     rows: dict[tuple[str, str], tuple[Condition, dict[str, Any] | None]]
     if isinstance(wanted, Plan):
         # A request with admin access may have a device that an ordinary one has, too.
-        planned = {(device.pool, device.device): device for device in wanted.devices}
+        devices = {(device.pool, device.device): device for device in wanted.devices}
         rows = {
             key: (Condition(READY, "True", "Prepared", _description(wanted, device)), _data(wanted, device, inventory))
-            for key, device in planned.items()
+            for key, device in devices.items()
         }
     else:
         rows = dict.fromkeys(wanted.devices, (Condition(READY, "False", wanted.reason, wanted.text), None))
@@ -117,7 +117,7 @@ def differs(stored: Entries, wanted: Entries) -> bool:
 
 
 def is_worse(stored: Entries, wanted: Entries) -> bool:
-    """Whether a device is to be called healthy no longer."""
+    """Whether a device is no longer to be called healthy."""
     before, after = _healthy(stored), _healthy(wanted)
     return any(before.get(key) == "True" != status for key, status in after.items())
 

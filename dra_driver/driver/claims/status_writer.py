@@ -35,9 +35,9 @@ from dra_driver.util.worker import Backoff
 
 MANAGER: Final = "neuron-dra-driver-claims"
 SETTLE_SECONDS: Final = 0.2
-"""Between a preparation and the write: kubelet gets its reply first."""
+"""Seconds between a preparation and the write: kubelet gets its reply first."""
 REFUSAL_SECONDS: Final = 60.0
-"""Between two refusals of one claim that are written."""
+"""Seconds between two refusals of one claim that are written."""
 LEFT_SECONDS: Final = 300.0
 """After an unprepare, the API server drops the entries by itself as soon as nobody uses the claim."""
 _NOT_ALLOCATED: Final = "must be an allocated device"
@@ -67,7 +67,7 @@ class ClaimStatusWriter(Target[str, _Wanted, Entries]):
     Args:
         api: the API server.
         node_name: name of this node, which is also its pool's.
-        health: how well the chips are; None: not known yet, so that nothing is written.
+        health: gives the health of the chips; None: not known yet, so that nothing is written.
         inventory: the node.
         clock: monotonic seconds.
     """
@@ -222,7 +222,7 @@ class ClaimStatusWriter(Target[str, _Wanted, Entries]):
         return own_entries(stored) if here else None
 
     def _over(self, wanted: _Wanted) -> Outcome[Entries]:
-        """Nothing is to be written any more; one that is prepared is remembered, for else the next pass would ask."""
+        """Nothing is to be written any more; a claim that is prepared is remembered, or the next pass would ask."""
         return Outcome(over=not isinstance(wanted.of, Plan))
 
     def _note_refusal(self, uid: str) -> None:

@@ -49,7 +49,7 @@ class NodeSnapshot:
     scan_labels: Mapping[str, str] | None = None
     """The Node's labels with which the host was read; None: they were not known then."""
     health: NodeHealth = field(default=NodeHealth())
-    """How well its chips are, as far as the host says it."""
+    """The health of its chips, as far as the host tells it."""
     health_decided: bool = False
     """Whether the chips have been read as often as it takes."""
     labels: Mapping[str, str] | None = None
@@ -88,22 +88,22 @@ class Wanted:
     inventory: NodeInventory | None = None
     """What it follows from."""
     health: NodeHealth = field(default=NodeHealth())
-    """For the Node's condition; without chips as long as nothing is known."""
+    """The health for the Node's condition; without chips as long as nothing is known."""
     present: bool | None = None
     """Whether the node has chips, for its label; None: not known."""
     labels: Mapping[str, str] | None = None
-    """Of the UltraServer; None: leave them as they are."""
+    """Labels of the UltraServer; None: leave them as they are."""
     offer: Offer = field(default=Offer(()))
     held_back: HeldBack = field(default=HeldBack())
-    """Because of a device plugin."""
+    """Chips that are held back because of a device plugin."""
     label_problem: str = ""
     """Why the Node's label that sets what is offered is ignored, or ""."""
     kubelet_problem: str | None = None
     """Why nothing is offered that no claim holds, or ""; None: not known."""
     facts: NodeFacts = field(default=NodeFacts())
-    """For preparations."""
+    """What preparations need to know."""
     device_health: tuple[DeviceHealth, ...] = ()
-    """For kubelet: of all devices that pods can have."""
+    """The health of all devices that pods can have, for kubelet."""
     keeping: Keeping = field(default=Keeping())
     """What stays because claims hold it, or may, and what has to be asked about that."""
     until: float | None = None
@@ -287,14 +287,14 @@ def _partitions(snapshot: NodeSnapshot, settings: DriverSettings) -> tuple[Parti
 
 
 def _fault(code: str, before: ActiveFault | None, snapshot: NodeSnapshot) -> ActiveFault:
-    """Of a lost chip; it begins once."""
+    """The fault of a lost chip; it begins once."""
     if before is not None and before.code == code:
         return before
     return ActiveFault(code, snapshot.now, uptime=snapshot.uptime)
 
 
 def _core_sizes(size: int | None, memory: Memory, whole: NodeInventory) -> dict[int, int]:
-    """By chip, where what is allocated is of another size than the host's."""
+    """Core sizes by chip, where what is allocated is of another size than the host's."""
     if size is None or size == whole.core_size or not memory.had_cores:
         return {}
     return dict.fromkeys(whole.chip_indexes, size)

@@ -34,7 +34,7 @@ class NodeLoop:
         self._memory = Memory()
         self._wanted = Wanted()
         self._changed = True
-        """Since the last decision."""
+        """Whether anything has changed since the last decision, or has failed in it."""
         self.worker = Worker("deciding what the node offers", self._round)
 
     def post(self, **values: Any) -> NodeSnapshot:

@@ -101,7 +101,7 @@ def segment(size: int) -> Callable[[AttributeSource], Value]:
 
 
 def connected(subject: AttributeSource) -> Value:
-    """From the type's table; from sysfs only where the kernel driver reads the links from the hardware."""
+    """The linked chips, from the type's table; from sysfs only where the kernel driver reads them from the hardware."""
     kind, chip = subject.type, subject.chips[0]
     if kind is None or not kind.fabric.adjacency_promised or chip.index >= kind.fabric.size:
         return None
@@ -110,7 +110,11 @@ def connected(subject: AttributeSource) -> Value:
 
 
 def cores(subject: AttributeSource) -> Value:
-    """From the type's table while the host does not report it (a chip in reset): the attribute must not come and go."""
+    """NeuronCores of its chips.
+
+    They are from the type's table while the host does not report them (a chip in reset): the attribute must not come
+    and go.
+    """
     expected = subject.type.cores_per_device if subject.type else None
     counts = [chip.core_count or expected for chip in subject.chips]
     return None if None in counts else sum(count or 0 for count in counts)
@@ -139,7 +143,7 @@ def network_layer(layer: int) -> Callable[[AttributeSource], Value]:
 
 
 def capacity_block(subject: AttributeSource) -> Value:
-    """Of UltraServers only, as AWS does it."""
+    """The capacity block; of UltraServers only, as AWS does it."""
     has_ultraserver = subject.type is not None and subject.type.ultraserver is not None
     return subject.inventory.capacity_block_id if has_ultraserver else None
 

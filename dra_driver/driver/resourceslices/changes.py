@@ -27,7 +27,7 @@ class ServerNormalized:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """To be done in this order. ``update`` and ``create`` are the objects to send."""
+    """What is to be done, in this order. ``update`` and ``create`` are the objects to send."""
 
     delete: tuple[ResourceSlice, ...]
     update: tuple[ResourceSlice, ...]

@@ -108,7 +108,7 @@ class DeviceSource:
         return None, math.inf
 
     def note_published(self, pool: PublishedPool) -> float:  # noqa: ARG002
-        """After a write: the server has this. When to be asked again, as for ``review``."""
+        """The server has this after a write. Returns when to be asked again, as ``review`` does."""
         return math.inf
 
     def too_early(self) -> bool:
@@ -122,13 +122,13 @@ log = logging.getLogger(__name__)
 RESYNC_SECONDS: Final = 2100.0
 """Mean time between looks without a reason; varies by a seventh, so at most two an hour."""
 SETTLE_SECONDS: Final = (0.1, 0.3)
-"""Between a change by others and the look at it."""
+"""Seconds between a change by others and the look at it."""
 CALM_SECONDS: Final = 60.0
 """Without news from the watch for so long, the next is followed by a look at once again."""
 TOLERATED_CONFLICTS: Final = 3
 """Conflicts in a row that are no trouble: two instances meet during an update."""
 HEALTH_SETTLE_SECONDS: Final = 0.5
-"""Between a change of health and its publication: what breaks several chips is seen on one after the other."""
+"""Seconds between a change of health and its publication: what breaks several chips is seen on one after the other."""
 REFUSALS: Final = frozenset({400, 403, 413, 422})
 """HTTP statuses that seldom heal by themselves: asked again ever more slowly."""
 
@@ -148,7 +148,7 @@ class SlicePolicy:
     yield_seconds: float = YIELD_SECONDS
     """How long a newer instance's content is left alone at first."""
     held_seconds: float = HELD_SECONDS
-    """Between two questions who holds what, while a claim holds an unhealthy device."""
+    """Seconds between two questions who holds what, while a claim holds an unhealthy device."""
     shared_counters: SharedCounters = "auto"
     """Which servers are trusted with counters."""
     budget: Callable[[], WriteBudget] = WriteBudget
@@ -226,14 +226,14 @@ class SliceController(Target[str, None, None]):
         self._chosen: tuple[Device, ...] | None = None
         """What the last write, or the look that found none necessary, was made from; None: none of this run yet."""
         self._withdrawn: frozenset[str] = frozenset()
-        """Of that, the devices left out because they are unhealthy."""
+        """The devices left out of that because they are unhealthy."""
         self._versions: dict[str, str] | None = None
         """Resource versions of the slices by name."""
         self._writer = Writer(api, self._annotation, instance.stamp, self._before_write, self._count)
         self._not_before = 0.0
-        """As the API server has asked for."""
+        """The earliest time of the next try, as the API server has asked for."""
         self._failures = 0
-        """In a row."""
+        """Failures in a row."""
         self._repairing = False
         self.status = SliceStatus()
         """Replaced as a whole by the worker: read it once, use that."""
@@ -360,9 +360,9 @@ class SliceController(Target[str, None, None]):
         for _ in range(_REVIEWS):
             self._looks += 1
             own = [item for item in existing if item.spec.pool.name == self._node]
-            seen = self._pool([device for item in own for device in item.spec.devices])
-            seen = replace(seen, empty=not own, incomplete=incomplete(own))
-            other, self._review_due = self._source.review(seen)
+            published_pool = self._pool([device for item in own for device in item.spec.devices])
+            published_pool = replace(published_pool, empty=not own, incomplete=incomplete(own))
+            other, self._review_due = self._source.review(published_pool)
             if other is None:
                 break
             is_same, self._desired, wanted = other == wanted, other, other

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CounterPolicy:
-    """For one thread.
+    """Decides whether a server gets devices with counters. For one thread.
 
     It asks the server for its version, and what it would store, at each choice: so an upgrade, or a feature gate that
     is turned on or off, is noticed at the next look.

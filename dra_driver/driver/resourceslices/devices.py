@@ -1,4 +1,4 @@
-"""From what a node has, and how well it is, to the devices that it offers.
+"""From what a node has, and its health, to the devices that it offers.
 
 What is offered is a set of partitions (``neuron.topology.partitions``): chips, connected groups, the whole node,
 logical cores. Devices of different partitions overlap, and exclude each other by shared counters (``pool``). Where
@@ -95,7 +95,7 @@ class Offer:
     """What a node offers."""
 
     devices: tuple[Device, ...]
-    """To be published, in this order."""
+    """Devices to be published, in this order."""
     counters: tuple[CounterSet, ...] = ()
     """What the devices consume from."""
     fallback: tuple[Device, ...] = ()
@@ -200,7 +200,7 @@ def offer(
     Args:
         inventory: what the host has (``completed``).
         partitions: how it is to be divided; None: nothing is set (``effective_partitions``).
-        health: how well it is (``with_faults``).
+        health: of its chips (``with_faults``).
         policy: which taints follow from that. A device has those of all its chips.
         uptime: seconds since boot, for grace times.
         kept: devices that claims hold, by name. One that these partitions do not have stays all the same, tainted, and
@@ -224,7 +224,7 @@ def offer(
     why = "partitions" if partitions != Partitions() else "kubelet"
 
     def taints(device: Partition, retired: bool) -> tuple[DeviceTaint, ...]:
-        """Those of all its chips; ``retired``: and that it is on offer only because it is held."""
+        """The taints of all its chips; if ``retired``, also the one of what is on offer only because it is held."""
         faulty = [sick[index] for index in device.chips if index in sick]
         policy_taints = policy.taints(faulty, inventory.instance_type, uptime) if faulty else ()
         taints = [DeviceTaint(taint.key, taint.value, taint.effect, timestamp(taint.since)) for taint in policy_taints]
@@ -285,7 +285,7 @@ class _Host:
     cores: int | None
     """Physical NeuronCores of a chip; None: not known."""
     core_sizes: Mapping[int, int]
-    """As in the offer."""
+    """Core sizes, as in the offer."""
     held_back: frozenset[int]
 
     @classmethod
@@ -308,7 +308,7 @@ class _Host:
         )
 
     def core_size(self, chip: int) -> int:
-        """In force on a chip."""
+        """The core size in force on a chip."""
         return self.core_sizes.get(chip, self.inventory.core_size)
 
     def _partition(self, chips: Collection[int], partitions: Partitions) -> tuple[Partition, ...]:

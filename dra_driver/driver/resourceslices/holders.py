@@ -57,7 +57,7 @@ def allocated(claims: Iterable[AllocatedClaim | PartialResourceClaim], driver: s
 
 @dataclass(slots=True)
 class Holders:
-    """For one thread.
+    """Finds out which devices claims hold. For one thread.
 
     Args:
         api: the API server.
@@ -81,15 +81,15 @@ class Holders:
 
     def of(self, devices: Collection[str]) -> frozenset[str] | None:
         """Those of the devices that are prepared here, or allocated to a claim; None when that cannot be found out."""
-        asked = frozenset(devices)
+        names = frozenset(devices)
         try:
             prepared = prepared_names(self.checkpoint)
-            if prepared is None or asked <= prepared:
-                return None if prepared is None else asked
-            others = self._allocated_devices(asked - prepared)
+            if prepared is None or names <= prepared:
+                return None if prepared is None else names
+            others = self._allocated_devices(names - prepared)
             # Anew: what was allocated a moment ago, and prepared since, stays so without its claim.
             prepared = prepared_names(self.checkpoint)
-            return None if others is None or prepared is None else others | (asked & prepared)
+            return None if others is None or prepared is None else others | (names & prepared)
         except DriverError as error:
             log.warning("it is not known which devices claims hold, so all devices stay published: %s", error)
             return None

@@ -29,11 +29,11 @@ from dra_driver.neuron.topology.partitions import chips_of, device_of
 from dra_driver.util.text import first_of
 
 SETTLE_SECONDS: Final = 5.0
-"""Between the taint and the question: schedulers see the one, and what they had allocated before gets written."""
+"""Seconds between taint and question: schedulers see the one, and what they had allocated before gets written."""
 HELD_SECONDS: Final = 30.0
-"""Between two looks at the claims that hold what is to go once they are free."""
+"""Seconds between two looks at the claims that hold what is to go once they are free."""
 MAX_HELD_SECONDS: Final = 600.0
-"""Between two lists of all claims, at most."""
+"""Seconds between two lists of all claims, at most."""
 MAX_CORE_SIZE: Final = 64
 
 
@@ -59,7 +59,7 @@ class PreparedDevices:
     """What is prepared here, by this instance of the driver or by another."""
 
     core_sizes: Mapping[str, int | None] = field(default_factory=dict)
-    """By name of each device the size of the logical cores it was prepared with (None: no core)."""
+    """Size of the logical cores that each device was prepared with, by its name (None: no core)."""
     unreadable: frozenset[int] | None = frozenset()
     """Chips that claims hold of which files cannot be read, by host index; None: they may hold any."""
 
@@ -84,9 +84,9 @@ class Keeping:
     """What a node keeps on offer, and what is remembered of that from one decision to the next."""
 
     devices: Mapping[str, KeptDevice] = field(default_factory=dict)
-    """By name."""
+    """The devices that are kept, by name."""
     held: frozenset[str] = frozenset()
-    """Of those, what claims are known to hold."""
+    """Those of them that claims are known to hold."""
     released: frozenset[str] = frozenset()
     """What no claim holds, and the server still has."""
     question: int | None = None
@@ -96,7 +96,7 @@ class Keeping:
     in_doubt: bool = False
     """Whether claims may hold what is neither kept nor published: it has yet to be found out."""
     look: int = 0
-    """Of what was last seen at the server."""
+    """Number of the last look at the server."""
     asked: frozenset[str] = frozenset()
     """What was kept when the question came up."""
     tainted_there: frozenset[str] = frozenset()
@@ -106,7 +106,7 @@ class Keeping:
     answered_at: float = -math.inf
     """When it was last known what claims hold."""
     interval: float = 0.0
-    """Between the last list of all claims and the next one."""
+    """Seconds between the last list of all claims and the next one."""
     list_due: float = 0.0
 
     @property
@@ -115,7 +115,7 @@ class Keeping:
         return self.due if self.devices or self.in_doubt else math.inf
 
     def with_answer(self, answer: Answer, prepared: PreparedDevices | None, moment: float) -> Keeping:
-        """Without what no claim holds.
+        """The same without what no claim holds.
 
         Args:
             answer: to the question.
@@ -185,7 +185,7 @@ class Keeping:
         *,
         doubtful: bool,
     ) -> Keeping:
-        """With what follows from the devices that are kept now: when to ask who holds them, and whether it is time.
+        """The same with what follows from the devices kept now: when to ask who holds them, and whether it is time.
 
         Args:
             before: at the last decision.
@@ -222,7 +222,7 @@ class Keeping:
         return keeping.with_question(prepared, moment) if is_due and pool.look != before.look else keeping
 
     def with_question(self, prepared: PreparedDevices | None, moment: float) -> Keeping:
-        """With the question, if a list of claims is what it takes to answer it."""
+        """The same with the question, if a list of claims is what it takes to answer it."""
         here, asked = self._prepared_here(prepared), frozenset(self.devices)
         keeping = replace(self, due=moment + HELD_SECONDS)
         if here is None:
@@ -252,7 +252,7 @@ def changes(before: Keeping, keeping: Keeping) -> Iterator[str]:
 
 
 def core_sizes(plans: Iterable[Plan]) -> dict[str, int | None]:
-    """By name of each device of these claims the size of the logical cores it was prepared with (None: no core)."""
+    """Size of the logical cores that each device of these claims was prepared with, by its name (None: no core)."""
     return {
         device.device: max((len(node.cores) for node in device.nodes), default=0) or None
         for plan in plans

@@ -70,7 +70,7 @@ def unhealthy(devices: Iterable[Device]) -> frozenset[str]:
 
 
 def without_unhealthy(devices: Sequence[Device], held: Collection[str] | None) -> Publication:
-    """For a server that keeps no taints.
+    """What to publish to a server that keeps no taints.
 
     Args:
         devices: with their taints.

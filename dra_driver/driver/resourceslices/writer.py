@@ -37,7 +37,7 @@ Counted = Literal["creates", "updates", "deletes"]
 
 @dataclass(slots=True)
 class Writer:
-    """For one thread.
+    """Writes the slices of one node. For one thread.
 
     Args:
         api: the API server.
@@ -58,7 +58,7 @@ class Writer:
     """Fields that the server did not keep, of all writes."""
 
     def apply(self, changes: Changes) -> list[ResourceSlice]:
-        """Write; gives the slices as stored.
+        """Write the changes; returns the slices as stored.
 
         Raises:
             ApiError: what has changed meanwhile is a conflict (409).
