@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dra_driver.driver.claims.prepare import PATIENCE_SECONDS
 from dra_driver.driver.settings import PARTITIONS_LABEL
 from tests.simulation.histories import DIRECTORY
 from tests.simulation.node import Node, simulated_node
@@ -297,7 +298,7 @@ def test_a_claim_that_is_prepared_around_the_write_of_its_refusal_is_called_read
     node.pass_time(5.0)
     stops_at_request(node, CLAIMS, "PATCH", "/status", answered=False)
     pod = node.join(node.claims()[0])
-    node.pass_time(8.0)
+    node.pass_time(PATIENCE_SECONDS + 8.0)
     assert CLAIMS in node.scheduler.held
     if known_before:
         node.kubelet.kill()
