@@ -35,7 +35,7 @@ from dra_driver.driver.resourceslices.kept import HELD_SECONDS, PublishedPool
 from dra_driver.driver.resourceslices.messages import Desired, Message, Observed, Reconnected, Trigger, versions
 from dra_driver.driver.resourceslices.pool import SharedCounters, incomplete, pool
 from dra_driver.driver.resourceslices.taints import Publication, TaintPolicy, bare, is_worse
-from dra_driver.driver.resourceslices.writer import Counted, CountersDropped, TaintsDropped, Writer
+from dra_driver.driver.resourceslices.writer import Counted, Unfinished, Writer
 from dra_driver.driver.write_budget import WriteBudget
 from dra_driver.kube.api.desired import DesiredWriter, Outcome, Target, Waits
 from dra_driver.kube.api.errors import ApiError
@@ -157,10 +157,6 @@ class SlicePolicy:
     """Waits after errors."""
 
 
-class _Stopped(Exception):  # noqa: N818 # no error: ends the work in progress
-    pass
-
-
 class SliceController(Target[str, None, None]):
     """Publishes one node's pool: all its slices are one object to the ``DesiredWriter``.
 
@@ -229,7 +225,7 @@ class SliceController(Target[str, None, None]):
         """The devices left out of that because they are unhealthy."""
         self._versions: dict[str, str] | None = None
         """Resource versions of the slices by name."""
-        self._writer = Writer(api, self._annotation, instance.stamp, self._before_write, self._count)
+        self._writer = Writer(api, self._annotation, instance.stamp, self._may_write, self._count)
         self._not_before = 0.0
         """The earliest time of the next try, as the API server has asked for."""
         self._failures = 0
@@ -281,10 +277,11 @@ class SliceController(Target[str, None, None]):
         """See ``Target``."""
         if self._desired is None:
             return Outcome()  # what is desired is looked at when it comes
-        try:
-            again = self._compare_with_server(self._desired)
-        except _Stopped:
+        again = self._compare_with_server(self._desired)
+        if again == "stopped":
             return Outcome()
+        if isinstance(again, str):
+            raise RuntimeError(f"{again} of slices that had none")  # noqa: TRY004 # a defect
         self._follow()
         return Outcome(again=again)
 
@@ -337,17 +334,18 @@ class SliceController(Target[str, None, None]):
             self._following = True
             self._reflector.start()
 
-    def _compare_with_server(self, wanted: Desired) -> float:
+    def _compare_with_server(self, wanted: Desired) -> float | Unfinished:
         """Compare with the server, and write what is needed; seconds until the next look."""
         existing = self._list_slices()
         if not existing and self._source.too_early():
             return math.inf
-        try:
-            return self._compare_with_taints(*self._review(existing, wanted, self._counter_policy.choose), existing)
-        except CountersDropped:
+        chosen = self._review(existing, wanted, self._counter_policy.choose)
+        again = self._compare_with_taints(*chosen, existing)
+        if again == "counters dropped":
             # What there was before the first write is what claims may hold.
             chosen = self._review(existing, wanted, self._counter_policy.choose_without_counters)
-            return self._compare_with_taints(*chosen, self._list_slices())
+            again = self._compare_with_taints(*chosen, self._list_slices())
+        return again
 
     def _list_slices(self) -> list[ResourceSlice]:
         return self._api.list_slices(self._driver, self._node)[0]
@@ -378,13 +376,12 @@ class SliceController(Target[str, None, None]):
 
     def _compare_with_taints(
         self, wanted: Desired, chosen: tuple[Device, ...], existing: Sequence[ResourceSlice]
-    ) -> float:
-        publication = self._taint_policy.choose(chosen)
-        try:
-            return self._compare(wanted, chosen, publication, existing)
-        except TaintsDropped:
+    ) -> float | Unfinished:
+        again = self._compare(wanted, chosen, self._taint_policy.choose(chosen), existing)
+        if again == "taints dropped":
             publication = self._taint_policy.weaker(chosen)
-            return self._compare(wanted, chosen, publication, self._list_slices(), at_once=True)
+            again = self._compare(wanted, chosen, publication, self._list_slices(), at_once=True)
+        return again
 
     def _compare(
         self,
@@ -394,10 +391,10 @@ class SliceController(Target[str, None, None]):
         existing: Sequence[ResourceSlice],
         *,
         at_once: bool = False,
-    ) -> float:
+    ) -> float | Unfinished:
         """Have the server's slices be those of the publication, which the server gets of the ``chosen`` devices.
 
-        Returns seconds until the next look.
+        Returns seconds until the next look, or why not all was written.
         """
         devices, withdrawn = publication.devices, publication.withdrawn
         node = self._get_node()
@@ -422,6 +419,8 @@ class SliceController(Target[str, None, None]):
             if (wait := self._budget.wait(now, worse=worse)) > 0:
                 return self._note_success(changes, superseded=False, postponed=wait)
         stored = self._writer.apply(changes)
+        if isinstance(stored, str):
+            return stored
         if by_health:
             self._budget.note(now)
         if self._repairing and not changes.empty:
@@ -445,10 +444,9 @@ class SliceController(Target[str, None, None]):
                 remedy="check NODE_NAME; if kubelet has yet to register the node, this resolves itself",
             ) from error
 
-    def _before_write(self) -> None:
-        if self._worker.stopping:
-            raise _Stopped
+    def _may_write(self) -> bool:
         self._worker.beat()
+        return not self._worker.stopping
 
     def _note_success(
         self, changes: Changes, *, superseded: bool, postponed: float = 0.0, look_again: bool = False

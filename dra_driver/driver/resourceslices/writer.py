@@ -23,13 +23,9 @@ TAINTS: Final = "devices[].taints"
 """Path in a slice's ``spec``, as a server's answer names it that has dropped them."""
 
 
-class CountersDropped(Exception):  # noqa: N818 # the server's answer, not its error
-    """The server stored a slice without its counters: what is left of it must not stay."""
-
-
-class TaintsDropped(Exception):  # noqa: N818 # the server's answer, not its error
-    """The server stored a slice without its taints: sick chips are offered there as if they were well."""
-
+Unfinished = Literal["counters dropped", "taints dropped", "stopped"]
+"""Why writing ended before its end. The server stored a slice without its counters: what is left of it must not stay;
+or without its taints: sick chips are offered there as if they were well. Or the program ends."""
 
 Counted = Literal["creates", "updates", "deletes"]
 """Kinds of writes, as ``SliceStatus`` counts them."""
@@ -43,50 +39,58 @@ class Writer:
         api: the API server.
         annotation: name of the annotation that records who wrote a slice.
         stamp: its value.
-        before_each: called before each write; what it raises ends the work.
+        may_write: asked before each write; if not, it is the end of the work.
         count: called after each write that succeeded, with what it was.
     """
 
     api: ResourceApi
     annotation: str
     stamp: str
-    before_each: Callable[[], None]
+    may_write: Callable[[], bool]
     count: Callable[[Counted], None]
     normalized: dict[str, ServerNormalized] = field(default_factory=dict)
     """By slice name, what the server made of a write: to be left as it is."""
     dropped: frozenset[str] = frozenset()
     """Fields that the server did not keep, of all writes."""
 
-    def apply(self, changes: Changes) -> list[ResourceSlice]:
-        """Write the changes; returns the slices as stored.
+    def apply(self, changes: Changes) -> list[ResourceSlice] | Unfinished:
+        """Write the changes; returns the slices as stored, or why it ended at one of them.
 
         Raises:
             ApiError: what has changed meanwhile is a conflict (409).
-            CountersDropped: at the first slice that lost its counters; nothing is written after it.
-            TaintsDropped: the same for taints.
         """
         for item in changes.delete:
-            self.before_each()
+            if not self.may_write():
+                return "stopped"
             try:
                 self.api.delete_slice(item)
             except ApiError as error:
                 if error.status != 404:
                     raise
             self.count("deletes")
-        stored = [self._write(self.api.update_slice, item, "updates") for item in changes.update]
-        stored += [self._write(self.api.create_slice, item, "creates") for item in changes.create]
+        stored: list[ResourceSlice] = []
+        writes: list[tuple[Counted, ResourceSlice]] = [("updates", item) for item in changes.update]
+        writes += [("creates", item) for item in changes.create]
+        for kind, item in writes:
+            if not self.may_write():
+                return "stopped"
+            answer = self._write(self.api.create_slice if kind == "creates" else self.api.update_slice, item)
+            self.count(kind)
+            if dropped_counters(answer.dropped):
+                return "counters dropped"
+            if TAINTS in answer.dropped:
+                return "taints dropped"
+            stored.append(answer.object)
         names = {item.metadata.name for item in (*changes.keep, *stored)}
         self.normalized = {name: value for name, value in self.normalized.items() if name in names}
         return stored
 
     def _write(
-        self, send: Callable[[ResourceSlice], Stored[ResourceSlice]], item: ResourceSlice, kind: Counted
-    ) -> ResourceSlice:
-        self.before_each()
+        self, send: Callable[[ResourceSlice], Stored[ResourceSlice]], item: ResourceSlice
+    ) -> Stored[ResourceSlice]:
         annotations = {**item.metadata.annotations, self.annotation: self.stamp}
         metadata = msgspec.structs.replace(item.metadata, annotations=annotations)
         answer = send(msgspec.structs.replace(item, metadata=metadata))
-        self.count(kind)
         stored = answer.object
         if stored.spec != item.spec or unrecognised(stored):
             # Sending it again would not help: the server does not have the feature, or has one of its own.
@@ -98,11 +102,7 @@ class Writer:
                 stored.metadata.name,
             )
             self.dropped |= frozenset(answer.dropped)
-            if dropped_counters(answer.dropped):
-                raise CountersDropped
-            if TAINTS in answer.dropped:
-                raise TaintsDropped
-        return stored
+        return answer
 
 
 def trial(
