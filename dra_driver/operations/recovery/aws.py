@@ -9,7 +9,8 @@ the instance, or the environment.
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from dra_driver.operations.recovery.instances import Hostnames, Instance
 from dra_driver.util.errors import DriverError, UsageError
@@ -28,7 +29,11 @@ ACTIONS: Final = {
 }
 """Calls and the IAM actions that they need."""
 CONNECT_SECONDS, READ_SECONDS = 2, 4
-"""Short and without boto3's own retries: a leader must not hang in a call for longer than its lease."""
+"""Short and without boto3's own retries: a leader must not hang in a call for longer than its lease. boto3 counts them
+from the last sign of life, and not while names are resolved; so each call, and the fetching of credentials before it,
+ends after the sum of both."""
+
+_Result = TypeVar("_Result")
 
 
 class AwsError(DriverError):
@@ -55,13 +60,12 @@ class Aws:
     """Calls to AWS. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._session: Any = None
-        self._clients: dict[tuple[str, str], Any] = {}
+        self._clients = _Clients()
 
     def hostnames(self, instance: Instance) -> Hostnames:
         """What EC2 calls the instance. Raises AwsError."""
         try:
-            answer = self._call(self._client("ec2", instance.region), "DescribeInstances", InstanceIds=[instance.id])
+            answer = self._call("ec2", instance.region, "DescribeInstances", InstanceIds=[instance.id])
         except AwsError as error:
             text = "without its answer no instance is replaced or given to the hook; it is asked again later"
             raise AwsError(error.what, consequence=text, remedy=error.remedy) from error
@@ -82,8 +86,7 @@ class Aws:
         Raises:
             AwsError: no answer, no right, or no Auto Scaling group.
         """
-        client = self._client("autoscaling", instance.region)
-        answer = self._call(client, "DescribeAutoScalingInstances", InstanceIds=[instance.id])
+        answer = self._call("autoscaling", instance.region, "DescribeAutoScalingInstances", InstanceIds=[instance.id])
         found = answer.get("AutoScalingInstances") or ()
         if not found:
             raise AwsError(
@@ -94,7 +97,8 @@ class Aws:
         if found[0].get("HealthStatus", "").upper() == "UNHEALTHY" or state.startswith("Terminat"):
             return f"Auto Scaling group {group} is already replacing {instance.id}"
         self._call(
-            client,
+            "autoscaling",
+            instance.region,
             "SetInstanceHealth",
             InstanceId=instance.id,
             HealthStatus="Unhealthy",
@@ -106,37 +110,19 @@ class Aws:
         """Add 1 to the CloudWatch metric of that name for the instance. Raises AwsError."""
         row = {"MetricName": reason, "Value": 1.0, "Unit": "Count", "Timestamp": time.time()}
         row["Dimensions"] = [{"Name": "InstanceId", "Value": instance.id}]
-        client = self._client("cloudwatch", instance.region)
-        self._call(client, "PutMetricData", Namespace=NAMESPACE, MetricData=[row])
+        self._call("cloudwatch", instance.region, "PutMetricData", Namespace=NAMESPACE, MetricData=[row])
 
-    def _client(self, service: str, region: str) -> Any:
-        key = service, region
-        if key not in self._clients:
-            check_installed()
-            import boto3
-            from botocore.config import Config
-            from botocore.exceptions import BotoCoreError
-
-            config = Config(
-                connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS, retries={"total_max_attempts": 1}
-            )
-            self._session = self._session or boto3.session.Session()
-            try:
-                self._clients[key] = self._session.client(service, region_name=region, config=config)
-            except (BotoCoreError, ValueError) as error:
-                raise AwsError(f"AWS's {service} in {region} cannot be reached: {one_line(str(error), 300)}") from error
-        return self._clients[key]
-
-    def _call(self, client: Any, operation: str, **arguments: Any) -> dict[str, Any]:
+    def _call(self, service: str, region: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        check_installed()
         from botocore import xform_name
         from botocore.exceptions import BotoCoreError, ClientError
 
+        clients = self._clients
         try:
-            # boto3's limits are for connecting and between two bytes; an answer that drips has no end of its own.
-            answer: dict[str, Any] = bounded(
-                lambda: getattr(client, xform_name(operation))(**arguments),
-                CONNECT_SECONDS + READ_SECONDS,
-                lambda: TimeoutError("no answer in time"),
+            # Two steps: what hung for its credentials is not to replace an instance minutes later.
+            client = self._in_time(lambda: clients.client(service, region), "no credentials in time")
+            answer: dict[str, Any] = self._in_time(
+                lambda: getattr(client, xform_name(operation))(**arguments), "no answer in time"
             )
         except ClientError as error:
             raise _refusal(operation, error.response) from error
@@ -146,6 +132,46 @@ class Aws:
                 remedy="check the credentials of the service account and the network path to AWS",
             ) from error
         return answer
+
+    def _in_time(self, work: Callable[[], _Result], otherwise: str) -> _Result:
+        def overdue() -> TimeoutError:
+            # The thread that is left behind goes on with the old ones, and may hold their locks.
+            self._clients = _Clients()
+            return TimeoutError(otherwise)
+
+        return bounded(work, CONNECT_SECONDS + READ_SECONDS, overdue)
+
+
+class _Clients:
+    """boto3's clients and their session. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._session: Any = None
+        self._made: dict[tuple[str, str], Any] = {}
+
+    def client(self, service: str, region: str) -> Any:
+        """The client of a service, with credentials that are there. Raises AwsError, and what boto3 raises."""
+        import boto3
+        import botocore.session
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+
+        if self._session is None:
+            core = botocore.session.Session()
+            # Of the session, since boto3 has clients of its own, too: that of STS fetches credentials.
+            core.set_default_client_config(
+                Config(connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS, retries={"total_max_attempts": 1})
+            )
+            self._session = boto3.session.Session(botocore_session=core)
+        if (credentials := self._session.get_credentials()) is not None:
+            credentials.get_frozen_credentials()
+        key = service, region
+        if key not in self._made:
+            try:
+                self._made[key] = self._session.client(service, region_name=region)
+            except (BotoCoreError, ValueError) as error:
+                raise AwsError(f"AWS's {service} in {region} cannot be reached: {one_line(str(error), 300)}") from error
+        return self._made[key]
 
 
 def _refusal(operation: str, response: dict[str, Any]) -> AwsError:

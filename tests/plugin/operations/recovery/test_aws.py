@@ -22,7 +22,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from dra_driver.operations.recovery import aws as aws_module
+from dra_driver.operations.recovery import aws as module
 from dra_driver.operations.recovery.aws import Aws, AwsError
 from dra_driver.operations.recovery.controller import NAME
 from dra_driver.operations.recovery.instances import Instance
@@ -52,6 +52,7 @@ def aws_url() -> Iterator[str]:
         ("autoscaling", "describe_auto_scaling_groups"),
         ("cloudwatch", "list_metrics"),
         ("ec2", "describe_vpcs"),
+        ("sts", "get_caller_identity"),
     ):
         # It imports each service at the first call, which takes it longer than a call of ours may take.
         client = boto3.client(service, REGION, endpoint_url=url, aws_access_key_id="test", aws_secret_access_key="test")
@@ -105,7 +106,7 @@ def metrics(instance: str) -> list[str]:
 
 
 def test_an_answer_that_comes_byte_by_byte_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aws_module, "READ_SECONDS", 1)
+    monkeypatch.setattr(module, "READ_SECONDS", 1)
     over = threading.Event()
 
     def serve() -> None:
@@ -149,6 +150,64 @@ def test_no_credentials_are_an_error_that_says_so(monkeypatch: pytest.MonkeyPatc
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     with golden_error(AwsError):
+        Aws().replace(Instance(REGION, "i-0123456789abcdef0"), respect_grace_period=False)
+
+
+@pytest.fixture
+def role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials by the role of a service account (IRSA), which STS gives for its token."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    (tmp_path / "token").write_text("x" * 64)
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/recovery")
+    monkeypatch.setattr(module, "READ_SECONDS", 1.0)
+
+
+@contextlib.contextmanager
+def hanging(pause: float) -> Iterator[str]:
+    """The address of a service that takes connections and begins an answer that never ends, a byte a pause."""
+    ending = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError), listener.accept()[0] as connection:
+                connection.sendall(b"HTTP/1.1 200 OK\r\nX-Endless: ")
+                while not ending.wait(pause):
+                    connection.sendall(b"x")
+
+        threading.Thread(target=answer, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            ending.set()
+
+
+@pytest.mark.usefixtures("role")
+def test_credentials_that_do_not_come_are_an_error_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a network policy or a security group lets nothing through to STS."""
+    with hanging(3600) as url, pytest.raises(AwsError) as caught:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", url)
+        Aws().replace(Instance(REGION, "i-0123456789abcdef0"), respect_grace_period=False)
+    golden(str(caught.value).replace(url, "URL"))
+
+
+@pytest.mark.usefixtures("role")
+def test_after_credentials_that_were_given_up_the_next_call_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    aws = Aws()
+    with hanging(0.1) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", url)
+        with golden_error(AwsError):
+            aws.hostnames(Instance(REGION, "i-0123456789abcdef0"))
+        monkeypatch.delenv("AWS_ENDPOINT_URL_STS")
+        with pytest.raises(AwsError, match="InvalidInstanceID"):
+            aws.hostnames(Instance(REGION, "i-0123456789abcdef0"))
+
+
+def test_an_answer_that_does_not_end_is_an_error_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "READ_SECONDS", 1.0)
+    with hanging(0.1) as url, golden_error(AwsError):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         Aws().replace(Instance(REGION, "i-0123456789abcdef0"), respect_grace_period=False)
 
 
