@@ -53,6 +53,8 @@ class World:
     nodes: list[ServerNode] = field(default_factory=ultraservers)
     rules: Rules = field(default_factory=Rules)
     now: float = 1000.0
+    began: float = 0.0
+    """When the leader decided first."""
     pods: dict[str, GroupPod] = field(default_factory=dict)
     """Pods by UID."""
     strangers: dict[str, str] = field(default_factory=dict)
@@ -187,7 +189,7 @@ class World:
         """The placer's decisions for the current state, after it has written down what it will remember."""
         seen = self.snapshot()
         self.record = memberships(seen)
-        return decide(seen, self.now, self.rules)
+        return decide(seen, self.now, self.rules, self.began)
 
     def apply(self, actions: Sequence[Action]) -> None:
         """Apply actions as the API server would; one that is based on an old state changes nothing."""

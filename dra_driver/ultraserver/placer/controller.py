@@ -181,7 +181,8 @@ class Placer(Term):
         self._recorder = EventRecorder(transport, NAME)
         self._doubts: dict[str, Doubt] = {}
         """By UID of the pod."""
-        self._looked = False
+        self._began: float | None = None
+        """When it looked first."""
         self._trouble = Trouble()
         """By UID of a pod, or key of a group that is to be released."""
         self._event_trouble = Trouble()
@@ -204,14 +205,15 @@ class Placer(Term):
         Raises ApiError if the API server gives no clear answer to any write, or the record cannot be written.
         """
         now, record = self._clock(), self._memory.read()
-        if not self._looked:
+        if self._began is None:
+            self._began = now
             self._take_over(record, now)
         seen = snapshot(
             self._nodes.objects(), self._offers.objects(), self._claims.objects(), self._candidates(now), record
         )
         seen = replace(seen, in_trouble=self._trouble.namespaces(now))
         self._well(MAX_ROUND_SECONDS)  # a tenant may have made the decision long
-        actions = decide(seen, now, self._rules)
+        actions = decide(seen, now, self._rules, self._began)
         self._well(MAX_ROUND_SECONDS)
         assigned = {action.pod.uid: action.place for action in actions if isinstance(action, Assign)}
         members = memberships(seen)
@@ -236,7 +238,6 @@ class Placer(Term):
 
     def _take_over(self, record: PlacerRecord, now: float) -> None:
         """What the leader before recorded and nobody sees yet may have been sent, and take effect late."""
-        self._looked = True
         for pod in self._pods_by_uid().values():
             if pod.gated and (place := record.placed.get(pod.uid)):
                 label, _, server = place.partition("=")

@@ -49,7 +49,7 @@ from dra_driver.ultraserver.placer.values import (
 
 SKEW_SECONDS = 60.0
 """A time on a pod that is further in the future, or before its creation, was not written by a placer with a correct
-clock."""
+clock; nor was a release that ends so much later than one of now would."""
 MAX_SERVED: Final = 100
 """Waiting groups of one namespace, the oldest, for which a server is looked for in one decision."""
 MAX_LOOKS: Final = 1_000_000
@@ -57,13 +57,14 @@ MAX_LOOKS: Final = 1_000_000
 that is not enough for all, each namespace has as many of its groups served as any other, and at least one."""
 
 
-def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[Action]:
+def decide(snapshot: Snapshot, now: float, rules: Rules | None = None, began: float = 0.0) -> list[Action]:
     """The actions to carry out, in order. Any of them may be skipped: the next decision makes up for it.
 
     Args:
         snapshot: the cluster.
         now: seconds since the epoch.
         rules: settings.
+        began: when this leader decided first. No timeout counts from before, by a clock that may disagree with its own.
     """
     rules = rules or Rules()
     groups = groups_of(_with_credible_times(pod, now) for pod in snapshot.pods)
@@ -74,7 +75,7 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None) -> list[A
     for group in groups:
         if group.placed:
             clash = clashing.get((group.namespace, group.key), "")
-            actions += _watch_over(group, servers, ledger, now, rules, clash)
+            actions += _watch_over(group, servers, ledger, now, rules, began, clash)
             group.forget_admission()
     waiting = sorted(
         (group for group in groups if group.gated and not group.placed),
@@ -104,7 +105,13 @@ def _with_credible_times(pod: GroupPod, now: float) -> GroupPod:
 
 
 def _watch_over(
-    group: PodGroup, servers: Mapping[str, Sequence[Server]], ledger: Ledger, now: float, rules: Rules, clash: str
+    group: PodGroup,
+    servers: Mapping[str, Sequence[Server]],
+    ledger: Ledger,
+    now: float,
+    rules: Rules,
+    began: float,
+    clash: str,
 ) -> Iterator[Action]:
     """A group that was assigned to a server: record its progress, let its later pods follow, or evict it."""
     placed = group.placed
@@ -120,7 +127,7 @@ def _watch_over(
         yield from (Annotate(pod, None) for pod in placed if pod.since is not None)
     elif group.since is None:
         yield Annotate(placed[0], now)
-    elif why := clash or _given_up(group, size, server_id, refused, now, rules):
+    elif why := clash or _given_up(group, size, server_id, refused, now, rules, began):
         released = Released(group.namespace, group.key, server_id, now + rules.avoid)
         yield Evict(placed, released, why)
         return
@@ -157,11 +164,13 @@ def _too_demanding(pod: GroupPod) -> EmitEvent | None:
     return EmitEvent(pod, f"the placer takes no pod whose {what} are longer than {MAX_DEMANDS} bytes", wrong=True)
 
 
-def _given_up(group: PodGroup, size: int, server_id: str, refused: GroupPod | None, now: float, rules: Rules) -> str:
+def _given_up(
+    group: PodGroup, size: int, server_id: str, refused: GroupPod | None, now: float, rules: Rules, began: float
+) -> str:
     """Why a group without all of its nodes should not wait for them any longer, or ""."""
-    if refused is not None and group.stuck is not None and now - group.stuck >= rules.unschedulable:
+    if refused is not None and group.stuck is not None and now - max(group.stuck, began) >= rules.unschedulable:
         return f"the scheduler does not find a node of {server_id} for {refused.name}: {refused.unschedulable}"
-    if group.since is not None and now - group.since >= rules.timeout:
+    if group.since is not None and now - max(group.since, began) >= rules.timeout:
         return f"only {group.scheduled} of its {size} pods got a node of {server_id} within {rules.timeout:g} s"
     return ""
 
@@ -270,10 +279,11 @@ class _Queue:
         }
 
     def _avoided(self, group: PodGroup) -> frozenset[str]:
+        latest = self.now + self.rules.avoid + SKEW_SECONDS
         return frozenset(
             item.server
             for item in self.released
-            if (item.namespace, item.group) == (group.namespace, group.key) and item.until > self.now
+            if (item.namespace, item.group) == (group.namespace, group.key) and self.now < item.until <= latest
         )
 
     def _reason(self, group: PodGroup, shape: Shape, servers: Sequence[Server], avoided: frozenset[str]) -> str:

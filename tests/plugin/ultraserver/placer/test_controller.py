@@ -117,9 +117,14 @@ def placing(
 
 
 @contextmanager
-def term_of(server: ApiServer, pods: int, well: Callable[[float], None] = lambda _: None) -> Iterator[Placer]:
+def term_of(
+    server: ApiServer,
+    pods: int,
+    well: Callable[[float], None] = lambda _: None,
+    clock: Callable[[], float] = time.time,
+) -> Iterator[Placer]:
     """A term whose looks the test takes, once it has seen two servers and so many pods."""
-    term = Placer(server.transport(), SYSTEM, Rules(), lambda: True, well)
+    term = Placer(server.transport(), SYSTEM, Rules(), lambda: True, well, clock)
     for informer in term.informers():
         informer.start()
     try:
@@ -159,6 +164,16 @@ def test_a_clock_that_is_set_forward_makes_no_group_give_up(server: ApiServer) -
         for informer in term.informers():
             informer.stop()
     assert SINCE_ANNOTATION in pod(server, "four")["metadata"]["annotations"]
+    assert server.count("DELETE", "pods") == 0
+
+
+def test_who_takes_over_with_a_clock_that_is_ahead_releases_no_group_at_once(server: ApiServer) -> None:
+    add_leader(server, "four")
+    with placing(server):
+        eventually(lambda: server_of(server, "four"))
+    with term_of(server, 1, clock=lambda: time.time() + 3600) as term:
+        term.look()
+        term.look()
     assert server.count("DELETE", "pods") == 0
 
 

@@ -22,6 +22,7 @@ from dra_driver.ultraserver.placer.values import (
     EmitEvent,
     Evict,
     GroupPod,
+    Released,
     Rules,
     ServerNode,
     Snapshot,
@@ -299,6 +300,28 @@ def test_a_released_group_comes_back_to_the_only_server_when_its_time_is_over() 
     golden(texts(world.decide())["four"])
     world.now += 90
     assert places(world.decide()) == {"four": "s0"}
+
+
+def test_a_release_that_a_clock_ahead_of_time_has_recorded_keeps_no_group_off_a_server() -> None:
+    world = World(ultraservers(1), Rules(avoid=90))
+    world.arrive("four", 4)
+    world.released = [Released("a", "four", "s0", world.now + 90)]
+    assert places(world.decide()) == {}
+    world.released = [Released("a", "four", "s0", world.now + 90 + 3600)]
+    assert places(world.decide()) == {"four": "s0"}
+
+
+@pytest.mark.parametrize(("stuck", "seconds"), [(False, 60.0), (True, 15.0)])
+def test_under_a_leader_whose_clock_is_ahead_a_group_has_all_of_its_time_again(stuck: bool, seconds: float) -> None:
+    world = World(rules=Rules(timeout=60, unschedulable=12))
+    world.arrive("four", 4)
+    world.place()
+    world.intrude("s0-n3")
+    if stuck:
+        world.run_all()
+        world.place()
+    world.now = world.began = world.now + 3600
+    assert released_after(world, 100.0) == seconds
 
 
 def test_a_complete_group_is_noted_once_and_left_alone() -> None:
