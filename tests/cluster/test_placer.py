@@ -357,7 +357,9 @@ def test_a_node_that_takes_a_servers_label_keeps_no_group_off_it_and_is_named_in
 
 
 def test_nobody_but_the_placer_writes_its_annotations(placer: Installation, namespace: Namespace) -> None:
-    namespace.apply(plain_pod("other"))
+    placed = plain_pod("placed")
+    placed["spec"]["schedulingGates"] = [{"name": GATE}]
+    namespace.apply(plain_pod("other"), placed)
 
     def answer(*arguments: str) -> str:
         done = namespace.kube.access.kubectl(f"--namespace={namespace.name}", *arguments, check=False)
@@ -367,6 +369,11 @@ def test_nobody_but_the_placer_writes_its_annotations(placer: Installation, name
     assert "annotated" in answer("annotate", "pod", "other", "a=b")
     patch = json.dumps({"metadata": {"annotations": {SINCE_ANNOTATION: "2026-01-01T00:00:00Z"}}})
     assert "Only the placer may" in answer("patch", "pod", "other", "--subresource=status", f"--patch={patch}")
+    assert "labeled" in answer("label", "pod", "other", f"{GROUP_LABEL}=free")
+    account = f"--as=system:serviceaccount:{NAMESPACE}:{PLACER}"
+    assert "annotated" in answer(account, "annotate", "pod", "placed", f"{PLACED_ANNOTATION}=s0")
+    assert "on a pod that has been assigned" in answer("label", "pod", "placed", f"{GROUP_LABEL}=g")
+    assert "labeled" in answer("label", "pod", "placed", "a=b")
     made = ("run", "made", "--image=localhost/none:1", "--restart=Never")
     assert "Leave such annotations out of the pod" in answer(*made, f"--annotations={PLACED_ANNOTATION}=s0")
     assert "created" in answer(*made, "--annotations=a=b")

@@ -18,6 +18,7 @@ from dra_driver.ultraserver.placer.values import (
     SINCE_ANNOTATION,
     STUCK_ANNOTATION,
 )
+from tests.manifests.admission import admits
 from tests.manifests.support import IMAGE, NEEDS_KUBECTL, Object, of_kind, rendered
 
 pytestmark = NEEDS_KUBECTL
@@ -86,6 +87,23 @@ def test_the_placer_may_do_exactly_this() -> None:
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
     ]
+
+
+@pytest.mark.parametrize("label", [GROUP_LABEL, LWS_GROUP_LABEL])
+@pytest.mark.parametrize("placed", [False, True])
+def test_who_has_a_place_on_a_server_keeps_the_labels_by_which_the_placer_finds_it(label: str, placed: bool) -> None:
+    policies = {item["metadata"]["name"]: item for item in added() if item["kind"] == "ValidatingAdmissionPolicy"}
+    policy = policies[f"{PLACER}-annotations"]["spec"]
+
+    def pod(**labels: str) -> Object:
+        return {"metadata": {"labels": labels, "annotations": {PLACED_ANNOTATION: "s0"} if placed else {}}}
+
+    named: Object = pod(**{label: "g"})
+    unlabelled: Object = {"metadata": {"annotations": named["metadata"]["annotations"]}}
+    for before, after in ((named, pod(**{label: "h"})), (named, unlabelled), (unlabelled, named)):
+        assert admits(policy, (), before, after) != placed
+    assert admits(policy, (), named, pod(**{label: "g", "other": "x"}))
+    assert admits(policy, (), None, pod(**{label: "g"})) != placed, "nobody creates a pod with its annotation"
 
 
 def test_the_policy_limits_the_placer_to_pods_with_its_gate() -> None:

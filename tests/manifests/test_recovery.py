@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, get_args
 
-import celpy
 import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from celpy.adapter import json_to_cel
 
 from dra_driver.cli import recover
 from dra_driver.kube.api.events import CLUSTER_NAMESPACE
@@ -24,14 +20,13 @@ from dra_driver.operations.recovery.controller import EVENTS, NAME
 from dra_driver.operations.recovery.decide import Reason
 from dra_driver.operations.recovery.nodes import MARK, REQUEST, TAINT
 from dra_driver.operations.recovery.policy import STEPS, Policy, decode_policy
+from tests.manifests.admission import admits
 from tests.manifests.chart import CHART, needs_helm, notes, objects_of, template
 from tests.manifests.support import Object, of_kind, pod_spec
 from tests.paths import DOCS, ROOT
 
 WORKLOAD = "npd.nodeRecovery"
 SYSTEM = "neuron-healthcheck-system"
-CEL = celpy.Environment()
-logging.getLogger("celpy").setLevel(logging.CRITICAL)
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 OF_RECOVERY = SCHEMA["properties"]["npd"]["properties"]["nodeRecovery"]["properties"]
 
@@ -107,23 +102,6 @@ def test_recoverys_taint_only_keeps_new_pods_away(effect: str) -> None:
     ]
     for before, after in harmless:
         assert admits(policy, (), node(*before), node(*after))
-
-
-def admits(policy: Object, groups: Sequence[str], before: Object | None, after: Object) -> bool:
-    """Whether a policy lets somebody create or update a Node: what the API server does with it, for plain CEL."""
-    variables: dict[str, Any] = {}
-    request = {"operation": "UPDATE" if before else "CREATE", "userInfo": {"username": "x", "groups": list(groups)}}
-    context = {"request": request, "object": after, "oldObject": before, "variables": variables}
-
-    def value(item: Object) -> Any:
-        program = CEL.program(CEL.compile(item["expression"]))
-        return program.evaluate({name: json_to_cel(given) for name, given in context.items()})
-
-    if not all(value(item) for item in policy["matchConditions"]):
-        return True
-    for item in policy["variables"]:
-        variables[item["name"]] = value(item)
-    return all(value(item) for item in policy["validations"])
 
 
 NODE = ("system:nodes", "system:authenticated")

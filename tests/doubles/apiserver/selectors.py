@@ -21,10 +21,16 @@ def selected(item: Object, query: Mapping[str, str]) -> bool:
 
 
 def event_type(event: Event, query: Mapping[str, str]) -> str:
-    """The event's type in a watch with selectors; "" if it is not sent. Objects that stop matching are DELETED."""
-    if selected(event.object, query):
-        return event.type
-    return "DELETED" if "!=" in query.get("fieldSelector", "") else ""
+    """The event's type in a watch with selectors; "" if it is not sent.
+
+    Objects that begin to match are ADDED, those that stop to match are DELETED.
+    """
+    matches = selected(event.object, query)
+    if event.before is None:
+        return event.type if matches else ""
+    if selected(event.before, query):
+        return event.type if matches else "DELETED"
+    return "ADDED" if matches else ""
 
 
 def labels_match(item: Object, selector: str) -> bool:

@@ -33,6 +33,8 @@ class Event:
     kind: str
     type: str
     object: Object
+    before: Object | None = None
+    """As it was until then."""
 
 
 def copied(value: _Plain) -> _Plain:
@@ -144,13 +146,14 @@ class Store:
         return (event for event in self.events if event.version > version)
 
     def _put(self, kind: str, type_: str, item: Object) -> Object:
+        before = self._objects[kind].get(key_of(item))
         self._objects[kind][key_of(item)] = item
-        return self._log(kind, type_, item)
+        return self._log(kind, type_, item, before)
 
-    def _log(self, kind: str, type_: str, item: Object) -> Object:
+    def _log(self, kind: str, type_: str, item: Object, before: Object | None = None) -> Object:
         self.version += 1
         item["metadata"]["resourceVersion"] = str(self.version)
-        self.events.append(Event(self.version, kind, type_, copied(item)))
+        self.events.append(Event(self.version, kind, type_, copied(item), before))
         self.changed.notify_all()
         return copied(item)
 

@@ -887,6 +887,17 @@ def test_an_idle_placer_asks_only_for_its_lease(server: ApiServer) -> None:
     assert others == []
 
 
+def test_the_double_sends_what_begins_and_ends_to_match_a_watch(server: ApiServer) -> None:
+    add_leader(server, "four")
+    with term_of(server, 1) as term:
+        of_groups, of_none = term.informers()[3], term.informers()[5]
+        with server.store.changed:
+            server.store.update(
+                "pods", "a/four", pod(server, "four") | {"metadata": {"name": "four", "namespace": "a"}}
+            )
+        eventually(lambda: (len(of_groups.objects()), len(of_none.objects())) == (0, 1))
+
+
 def test_the_double_keeps_kubernetes_rules_for_gates(server: ApiServer) -> None:
     """Guards the tests above: a change that Kubernetes would refuse is refused here."""
     add_leader(server, "four-0")
