@@ -39,8 +39,8 @@
 #                        verify-TYPE.json for each into this directory
 #   --uninstall          remove the driver; refuses while pods use its devices, unless you pass --force
 #   --force              uninstall, or leave nodes, even if pods use devices: they stay Terminating until the driver is
-#                        back; or install beside claims with the device names of the beta of AWS's driver; or change or
-#                        remove what helm has installed
+#                        back; or install beside claims with the device names of the beta of AWS's driver; or into a
+#                        namespace that somebody else has made; or change or remove what helm has installed
 #   --dry-run            print the YAML of a first installation (with --uninstall: the commands) without using a cluster
 #   --resource-api V     v1, v1beta2 or v1beta1 of resource.k8s.io for the DeviceClasses (default: what the cluster
 #                        serves)
@@ -93,7 +93,7 @@ emulate='' emulated_ultraservers='' partitions='' extended_resources='' node_sel
 group_timeout='' parameters_policy='' toleration='' image_pull_secret='' env='' resources='' resource_api='' values='' timeout=300
 restart='' reset='' uninstall='' verify='' force='' dry_run='' yes='' kubectl=${KUBECTL:-kubectl}
 # And what else is found out on the way.
-image='' place='' given=' ' classes='' with_policy=1 scratch='' components='' patches=''
+image='' place='' given=' ' space='' classes='' with_policy=1 scratch='' components='' patches=''
 
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; }
 # Names, messages and versions in what is printed may be of nodes and tenants: nothing of it drives a terminal.
@@ -508,6 +508,23 @@ preflight() {
             "could write the ResourceSlices and the Nodes of others; claims do not report which devices they got"
     fi
     check_device_plugin
+}
+
+space_columns='{.metadata.name}|{.metadata.labels.pod-security\.kubernetes\.io/enforce}'
+
+# Refuses a namespace that would let privileged pods in only from now on. Each version of this script has given its own the
+# label for that, which nobody can who has only rights inside of it; objects there may be anybody's who has.
+check_namespace() {
+    local found level danger remedy
+    found=$(kube get namespace "$NAMESPACE" --ignore-not-found -o "jsonpath=$space_columns") ||
+        unknown "whether there is a namespace $NAMESPACE"
+    IFS='|' read -r space level <<<"$found"
+    if [[ -z $space || $level == privileged ]]; then return; fi
+    danger="whoever has rights there could run privileged pods, and pods with the driver's rights"
+    remedy="delete it; or, if nobody else has rights there (${KUBE[*]} -n $NAMESPACE get rolebindings), label it:"
+    remedy+=" ${KUBE[*]} label --overwrite namespace $NAMESPACE pod-security.kubernetes.io/enforce=privileged"
+    refuse "  $NAMESPACE" "This namespace was not made for the driver" "$danger; $remedy" \
+        "going on, because of --force: in the namespace $NAMESPACE, $danger"
 }
 
 # Of what a node writes, the API server checks the form of names, labels and quantities. Anything else is one line only in
@@ -1038,7 +1055,8 @@ verify() {
     if [[ -n $node_selector ]]; then selector=(-l "$node_selector"); fi
     found=$(kube get nodes --no-headers ${selector[@]+"${selector[@]}"} -o "custom-columns=$verify_columns") ||
         unknown "which nodes there are"
-    if ! kube get namespace "$NAMESPACE" >/dev/null 2>&1; then
+    check_namespace
+    if [[ -z $space ]]; then
         made=1
         kube create namespace "$NAMESPACE" >/dev/null
     fi
@@ -1082,6 +1100,7 @@ main() {
         preflight
         check_release 'upgrade RELEASE charts/neuron-helm-chart --reuse-values --set ...'
         keep_settings
+        check_namespace
         check_nodes
         check_former_names
         if [[ -n $image_pull_secret ]]; then check_pull_secrets; fi

@@ -88,6 +88,7 @@ class Cluster:
         self.reply("neuron\\.aws\\.com/install-options")
         self.reply("get daemonset neuron-dra-driver-kubelet-plugin --ignore-not-found")
         self.reply("get deployment neuron-dra-driver-placer --ignore-not-found")
+        self.reply("get namespace neuron-dra-driver --ignore-not-found", "")
         self.reply("get deviceclasses", "")
         self.reply("get deviceclass neuron.aws.com --ignore-not-found", "")
         self.reply("get deviceclass ", "aws.amazon.com/neuron")
@@ -227,6 +228,27 @@ def test_nodes_of_ultraservers_are_shown_with_an_example_for_them(cluster: Clust
 def test_what_is_applied_is_what_a_dry_run_prints(cluster: Cluster) -> None:
     cluster.run(IMAGE)
     assert cluster.applied == install("--dry-run", IMAGE).stdout
+
+
+def test_a_namespace_of_somebody_else_is_let_in_only_by_who_may_label_it(cluster: Cluster) -> None:
+    """Who is administrator there could run privileged pods, and pods with the driver's ServiceAccounts."""
+    cluster.reply("get namespace neuron-dra-driver --ignore-not-found", "neuron-dra-driver|")
+    result = cluster.run(IMAGE)
+    assert result.returncode == 1
+    assert cluster.changes == []
+    golden(result.stderr)
+    cluster.reply("get namespace neuron-dra-driver --ignore-not-found", "neuron-dra-driver|baseline")
+    forced = cluster.run("--force", IMAGE)
+    assert forced.returncode == 0
+    assert "namespace" in " ".join(line for line in forced.stderr.splitlines() if "warning" in line)
+
+
+def test_a_namespace_that_lets_privileged_pods_in_is_taken_as_it_is(cluster: Cluster) -> None:
+    """It was made for the driver, or is that of an installation, with or without its DaemonSet."""
+    cluster.reply("get namespace neuron-dra-driver --ignore-not-found", "neuron-dra-driver|privileged")
+    result = cluster.run(IMAGE)
+    assert result.returncode == 0
+    assert "warning" not in result.stderr
 
 
 def test_the_second_run_changes_nothing_but_what_apply_finds_to_differ(cluster: Cluster) -> None:

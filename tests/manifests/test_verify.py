@@ -33,7 +33,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made.reply("get nodes", NODES)
     made.reply("get node node-d ", "containerd://1.7.27")
     made.reply("get node ", "containerd://2.1.5")
-    made.reply("get namespace ", "neuron-dra-driver   Active\n")
+    made.reply("get namespace ", "neuron-dra-driver|privileged")
     made.reply("get job ", "SuccessCriteriaMet=True Complete=True ")
     made.reply("-c lines", "45 ok, 0 differs, 0 not checked\n")
     made.reply("-c report", '{"kind": "HostReport"}\n')
@@ -113,10 +113,16 @@ def test_one_node_of_each_neuron_type_is_looked_at(cluster: Cluster, tmp_path: P
 
 
 def test_a_namespace_that_was_made_for_it_is_removed(cluster: Cluster) -> None:
-    cluster.reply("get namespace ", "", "not found\n", 1)
+    cluster.reply("get namespace ", "")
     assert cluster.run("--verify", IMAGE).returncode == 0
     assert "create namespace neuron-dra-driver" in cluster.calls
     assert cluster.calls[-1] == "delete namespace neuron-dra-driver --wait=false"
+
+
+def test_no_job_runs_in_a_namespace_of_somebody_else(cluster: Cluster) -> None:
+    cluster.reply("get namespace ", "neuron-dra-driver|")
+    assert cluster.run("--verify", IMAGE).returncode == 1
+    assert not [line for line in cluster.calls if {"label", "create", "apply"} & set(line.split())]
 
 
 def test_a_line_that_differs_fails_after_all_nodes_were_looked_at(cluster: Cluster) -> None:
