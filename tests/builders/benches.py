@@ -6,12 +6,13 @@ All of it listens on the loopback address.
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPSConnection
 from pathlib import Path
@@ -41,6 +42,8 @@ KIND = "trn1.32xlarge"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """Of HTTP/2, with empty settings: what a client of gRPC says before its first call."""
 HALF_A_REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
+STRANGERS = 240
+"""As many as the extender keeps connections of."""
 CLIENT_HELLO = bytes([0x16, 3, 1, 2, 0, 1])
 """The beginning of one of 512 bytes."""
 
@@ -263,6 +266,35 @@ def extender(root: Path, tls: tuple[str, str]) -> Iterator[Bench]:
             listed=lambda: watches(server, "pods") == 1,
             works=works,
         )
+
+
+@contextmanager
+def extender_among_strangers(root: Path, tls: tuple[str, str]) -> Iterator[Bench]:
+    """Strangers fill its connections with heads of requests that do not end.
+
+    Every second one sends lines as long as they may be, the others longer ones.
+    """
+    with extender(root, tls) as bench, ExitStack() as opened:
+        (port,) = bench.ports
+        context = ssl.create_default_context(cafile=str(root / "ca.crt"))
+        context.check_hostname = False
+
+        def connect(number: int) -> None:
+            lines, length = ((31, 1000), (124, 8100))[number % 2]
+            source = (f"127.0.0.{2 + number % 8}", 0)  # one address would have to wait
+            plain = opened.enter_context(socket.create_connection((LOOPBACK, port), 20, source))
+            connection = opened.enter_context(context.wrap_socket(plain))
+            connection.sendall(b"POST /filter HTTP/1.1\r\nHost: x\r\n")
+            for line in range(lines - 1):
+                connection.sendall(b"h%d: %b\r\n" % (line, b"\xff" * length))
+
+        def lists() -> None:
+            for number in range(STRANGERS):
+                with suppress(OSError):  # it is sent away
+                    connect(number)
+
+        bench.lists = lists
+        yield bench
 
 
 @contextmanager

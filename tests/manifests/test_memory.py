@@ -54,6 +54,7 @@ SMALL_PODS, BIG_PODS = "20,000 pods of 2 kB", "2,000 pods of 250 kB"
 SLICES = "1,000 slices of 250 kB"
 CONTAINERS = "500 pods of 15,000 containers"
 RECORDS, RECORDS_OF_NODE = "2,000 pods with long records", "300 pods with long records"
+HEADS = "240 strangers whose requests do not end"
 GATED = "20,000 gated pods of 6 kB"
 NODES = "5,000 nodes of 20 kB and 200 of 1 MB"
 OWNERS = "12 pods with 22,000 owners"
@@ -166,8 +167,10 @@ PROGRAMS = {
         | {
             CONTAINERS: lambda: crowds.pods_with_containers(crowds.NODE, 500, 15_000),
             RECORDS: lambda: crowds.pods_with_records(crowds.NODE, 2_000),
+            HEADS: list,
         },
         METRICS,
+        {HEADS: benches.extender_among_strangers},
     ),
     "neuron-node-problem-detector": Program(
         (

@@ -5,7 +5,7 @@ are limited: one that is merely held open makes room for others, first of the ad
 are kept for the node's own addresses, from which kubelet probes. Handshakes, which take the event loop's time, have
 a pace by address. The time of a connection without a request is bounded, too: by ``Listener`` until the handshake is
 over, then by aiohttp, which closes it after ``keepalive_timeout``. Who has to show a certificate and has none gets
-one answer a connection, so that its requests have the pace of handshakes.
+one answer a connection, so that its requests have the pace of handshakes, and few seconds for it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import logging
 import socket
 import ssl
 import time
+import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,8 @@ HANDSHAKES: Final = 30
 """A second, with connections from one address: each takes the event loop a millisecond or two. More wait their turn."""
 HANDSHAKES_AT_ONCE: Final = 60
 """That do not wait."""
+STRANGER_SECONDS: Final = 5.0
+"""After its handshake, for who has to show a certificate and has none; kubelet's probes take no longer in all."""
 TELL_SECONDS: Final = 60.0
 """Between two log lines about too many connections."""
 BACKLOG: Final = 1024
@@ -211,8 +214,25 @@ class Listener:
         for connection in self._connections:
             if connection.opening is mine:
                 connection.transport = transport
+                if self._is_stranger(transport):
+                    # What it refers to, with all its buffers, is not kept until then.
+                    loop.call_later(STRANGER_SECONDS, _drop, weakref.ref(connection))
+
+    def _is_stranger(self, transport: asyncio.BaseTransport) -> bool:
+        """Whether a certificate is asked for, and the peer has shown none."""
+        asked = self._tls is not None and self._tls.verify_mode is not ssl.CERT_NONE
+        return asked and not transport.get_extra_info("peercert")
 
 
+def _drop(reference: weakref.ref[_Connection]) -> None:
+    if connection := reference():
+        connection.drop()
+
+
+MAX_HEADERS: Final = 32
+MAX_LINE_BYTES: Final = 1024
+"""Of a header, or of the first line. kube-scheduler and kubelet send half a dozen headers of 100 bytes at most. All
+connections together, with the longest heads that do not end, take some 60 MiB."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of one request: 15,000 whole Node objects. Names alone (``nodeCacheCapable: true``) need a hundredth of that."""
 LARGE_BYTES: Final = 1024 * 1024
@@ -360,6 +380,9 @@ class ExtenderServer:
             shutdown_timeout=STOP_SECONDS,
             lingering_time=1.0,
             keepalive_timeout=IDLE_SECONDS,
+            max_headers=MAX_HEADERS,
+            max_field_size=MAX_LINE_BYTES,
+            max_line_size=MAX_LINE_BYTES,
         )
         self._listener = Listener(own)
         self.port = 0

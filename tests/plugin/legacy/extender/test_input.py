@@ -183,6 +183,23 @@ def _send(port: int, headers: dict[str, str], chunks: Any) -> int:
         return int(answer.split()[1]) if answer else 0
 
 
+@pytest.mark.parametrize(
+    ("path", "lines", "status"),
+    [
+        ("/livez", [b"h: " + b"x" * 900] * 30, 200),
+        ("/livez", [b"h: x"] * 40, 400),
+        ("/livez", [b"h: " + b"x" * 2000], 400),
+        ("/livez", [b"h" * 2000 + b": x"], 400),
+        ("/livez?" + "x" * 2000, [], 400),
+    ],
+)
+def test_heads_of_requests_are_bounded(one: Extender, path: str, lines: list[bytes], status: int) -> None:
+    with socket.create_connection(("127.0.0.1", one.port), timeout=20) as connection:
+        head = b"\r\n".join([f"GET {path} HTTP/1.1".encode(), b"Host: x", *lines])
+        connection.sendall(head + b"\r\n\r\n")
+        assert int(connection.recv(65536).split()[1]) == status
+
+
 def test_slow_clients_keep_nobody_waiting_and_are_sent_away(one: Extender, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "READ_SECONDS", 3.0)
     body = json.dumps(GOOD).encode()

@@ -6,7 +6,7 @@ import http.client
 import select
 import socket
 import ssl
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -127,6 +127,7 @@ def test_connections_of_strangers_that_do_not_let_themselves_be_closed_count(
     server: ApiServer, certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 20)
+    monkeypatch.setattr(server_module, "STRANGER_SECONDS", 120.0)
     with (
         extender(server, "one", tls=tls(certificates, "extender", certificates / "clients.crt")) as one,
         ExitStack() as stack,
@@ -141,3 +142,22 @@ def test_connections_of_strangers_that_do_not_let_themselves_be_closed_count(
         for stranger in strangers:
             poll.register(stranger, select.POLLRDHUP)
         eventually(lambda: len(poll.poll(0)) >= 20, 10.0, "an end of those that were too many")
+
+
+@pytest.mark.parametrize("beginning", [b"", b"POST /filter HTTP/1.1\r\nHo"])
+def test_who_shows_no_certificate_has_few_seconds_for_a_request(
+    server: ApiServer, certificates: Path, monkeypatch: pytest.MonkeyPatch, beginning: bytes
+) -> None:
+    monkeypatch.setattr(server_module, "STRANGER_SECONDS", 0.5)
+    with (
+        extender(server, "one", tls=tls(certificates, "extender", certificates / "clients.crt")) as one,
+        connect(one.port, certificates, "scheduler") as scheduler,
+        connect(one.port, certificates) as stranger,
+    ):
+        for connection in (scheduler, stranger):
+            connection.sendall(beginning)
+        with suppress(ssl.SSLError, ConnectionError):  # it is cut off
+            assert stranger.recv(1) == b""
+        scheduler.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            scheduler.recv(1)
