@@ -383,6 +383,8 @@ class ExtenderServer:
             max_headers=MAX_HEADERS,
             max_field_size=MAX_LINE_BYTES,
             max_line_size=MAX_LINE_BYTES,
+            # aiohttp would unpack bodies in the event loop, also those that nobody reads.
+            auto_decompress=False,
         )
         self._listener = Listener(own)
         self.port = 0
@@ -426,6 +428,8 @@ class ExtenderServer:
                         text="a client certificate is needed, signed by the CA of --tls-client-ca\n"
                     )
                 body = await self._read(request)
+                if coding := request.headers.get("Content-Encoding"):
+                    raise web.HTTPUnsupportedMediaType(text=f"a body with Content-Encoding: {coding} is not taken\n")
                 with self._listener.answering(request.transport):
                     state = self._state()
                     if not state.ready:

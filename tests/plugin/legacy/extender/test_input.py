@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import socket
@@ -150,6 +151,15 @@ def test_other_paths_and_methods_are_refused(one: Extender, path: str, method: s
     connection.request(method, path)
     assert connection.getresponse().status == status
     connection.close()
+
+
+@pytest.mark.parametrize("body", [gzip.compress(json.dumps(GOOD).encode()), json.dumps(GOOD).encode()])
+def test_bodies_are_not_unpacked(one: Extender, body: bytes) -> None:
+    with closing(http.client.HTTPConnection("127.0.0.1", one.port, timeout=20)) as connection:
+        connection.request("POST", "/filter", body, {"Content-Encoding": "gzip"})
+        answer = connection.getresponse()
+        assert answer.status == 415
+        golden(answer.read().decode())
 
 
 def test_a_body_of_a_hundred_megabytes_is_refused_before_it_is_read(one: Extender) -> None:
