@@ -3,9 +3,10 @@
 Every request is answered by the leader: a standby forwards it to the replica whose address is in the lease. Connections
 are limited: one that is merely held open makes room for others, first of the address that has the most, and some places
 are kept for the node's own addresses, from which kubelet probes. Handshakes, which take the event loop's time, have
-a pace by address. The time of a connection without a request is bounded, too: by ``Listener`` until the handshake is
-over, then by aiohttp, which closes it after ``keepalive_timeout``. Who has to show a certificate and has none gets
-one answer a connection, so that its requests have the pace of handshakes, and few seconds for it.
+bounds and a pace by address (``handshakes``). The time of a connection without a request is bounded, too: by
+``Listener`` until the handshake is over, then by aiohttp, which closes it after ``keepalive_timeout``. Who has to show
+a certificate and has none gets one answer a connection, so that its requests have the pace of handshakes, and few
+seconds for it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from aiohttp.http import HttpProcessingError
 from dra_driver.legacy.extender import answers
 from dra_driver.legacy.extender.answers import FitCache
 from dra_driver.legacy.extender.binding import Binder
+from dra_driver.legacy.extender.handshakes import Context, Pace
 from dra_driver.legacy.extender.turns import Turns
 from dra_driver.util.acceptor import Acceptor, task_of
 from dra_driver.util.errors import DriverError
@@ -42,10 +44,6 @@ MAX_CONNECTIONS: Final = 256
 OWN_CONNECTIONS: Final = 16
 """Of these, kept for the node's own addresses; kubelet dials a new one for each probe."""
 HANDSHAKE_SECONDS: Final = 10.0
-HANDSHAKES: Final = 30
-"""A second, with connections from one address: each takes the event loop a millisecond or two. More wait their turn."""
-HANDSHAKES_AT_ONCE: Final = 60
-"""That do not wait."""
 STRANGER_SECONDS: Final = 5.0
 """After its handshake, for who has to show a certificate and has none; kubelet's probes take no longer in all."""
 TELL_SECONDS: Final = 60.0
@@ -96,8 +94,8 @@ class Listener:
         self._acceptors: list[Acceptor] = []
         self._connections: list[_Connection] = []
         """Oldest first."""
-        self._handshakes: dict[str, float] = {}
-        """When all handshakes of an address are over at its pace (monotonic clock)."""
+        self._paces: dict[str, Pace] = {}
+        """By address."""
         self._told = -TELL_SECONDS
 
     @property
@@ -162,20 +160,13 @@ class Listener:
         if not self._has_room(own):
             accepted.close()
             return
-        opening = task_of(accepted, self._open(accepted, 0.0 if own else self._turn(address)))
+        opening = task_of(accepted, self._open(accepted, Pace() if own else self._pace(address)))
         self._connections.append(_Connection(accepted, opening, address, own))
 
-    def _turn(self, address: str) -> float:
-        """Seconds until the next handshake with an address may begin."""
-        if self._tls is None:
-            return 0.0
-        now = time.monotonic()
-        # Those that would come later than this are closed before.
-        turn = min(max(self._handshakes.pop(address, 0.0), now), now + MAX_CONNECTIONS / HANDSHAKES)
-        if len(self._handshakes) >= MAX_CONNECTIONS:
-            self._handshakes = {key: end for key, end in self._handshakes.items() if end > now}
-        self._handshakes[address] = turn + 1 / HANDSHAKES
-        return max(turn - now - (HANDSHAKES_AT_ONCE - 1) / HANDSHAKES, 0.0)
+    def _pace(self, address: str) -> Pace:
+        if len(self._paces) >= MAX_CONNECTIONS:
+            self._paces = {key: pace for key, pace in self._paces.items() if pace.debt}
+        return self._paces.setdefault(address, Pace())
 
     def _has_room(self, own: bool) -> bool:
         """Whether there is room for one more, after closing an idle connection if necessary.
@@ -198,8 +189,9 @@ class Listener:
         self._connections.remove(idle)
         return True
 
-    async def _open(self, accepted: socket.socket, wait: float) -> None:
-        await asyncio.sleep(wait)
+    async def _open(self, accepted: socket.socket, pace: Pace) -> None:
+        if self._tls is not None:
+            await pace.turn()
         loop = asyncio.get_running_loop()
         seconds = HANDSHAKE_SECONDS if self._tls else None
         try:
@@ -289,7 +281,7 @@ class Tls:
 
     def server(self) -> ssl.SSLContext:
         """TLS context of the server. Raises DriverError if the files cannot be used."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context = Context(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             context.load_cert_chain(self.certificate, self.key)

@@ -6,7 +6,6 @@ import gzip
 import http.client
 import json
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -294,29 +293,6 @@ def test_one_pod_that_opens_connections_closes_neither_the_nodes_own_nor_those_o
             ask(connection)
 
 
-def test_an_address_that_begins_many_handshakes_waits_and_keeps_nobody_else_waiting(
-    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "HANDSHAKES", 0.001)
-    monkeypatch.setattr(module, "HANDSHAKES_AT_ONCE", 1)
-    pki.authority(tmp_path, "ca")
-    trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
-    trusting.check_hostname = False
-
-    def begin(address: str, seconds: float = 10.0) -> None:
-        with connect(running.port, address) as plain:
-            plain.settimeout(seconds)
-            with trusting.wrap_socket(plain) as connection:
-                assert connection.version() == "TLSv1.3"
-
-    with extender(server, tls=module.Tls(tmp_path / "ca.crt", tmp_path / "ca.key")) as running:
-        begin(POD)
-        with pytest.raises(TimeoutError):
-            begin(POD, 0.2)
-        for address in (SCHEDULER, NODE, NODE, NODE):
-            begin(address)
-
-
 def test_connections_without_a_request_end(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_SECONDS", 0.5)
     with extender(server) as running:
@@ -325,16 +301,6 @@ def test_connections_without_a_request_end(server: ApiServer, monkeypatch: pytes
             with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
                 connection.sendall(beginning)
                 assert connection.recv(1) == b""
-
-
-def test_a_handshake_that_never_comes_ends(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0.5)
-    pki.authority(tmp_path, "ca")
-    with (
-        extender(server, tls=module.Tls(tmp_path / "ca.crt", tmp_path / "ca.key")) as running,
-        socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection,
-    ):
-        assert connection.recv(1) == b""
 
 
 def test_what_is_no_http_is_one_line_in_the_log(server: ApiServer, tmp_path: Path) -> None:

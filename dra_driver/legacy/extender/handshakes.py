@@ -1,0 +1,115 @@
+"""Bounds of TLS handshakes: each takes the time of the event loop, as long as the client likes.
+
+Before it is known whether a client's certificates are worth anything, OpenSSL parses all of them, up to 100 kB, and
+looks for a chain: a fifth of a second for one handshake. So what a client may send until then is bounded, and its
+address is charged for the time that its handshakes have really taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from contextvars import ContextVar
+from typing import Final, cast
+
+HANDSHAKES: Final = 50
+"""A second, with one address, if they took no time: that is for all else that a connection costs."""
+AT_ONCE: Final = 30
+"""That do not wait."""
+SHARE: Final = 0.1
+"""Of the event loop's time, for handshakes with one address."""
+DEBT_SECONDS: Final = 0.3
+"""Of the event loop's time that handshakes with one address may take in advance; then those under way fail. Thirty at
+once take a sixth of that."""
+MAX_BYTES: Final = 8 * 1024
+"""That a client may send until its handshake is over: a ClientHello with post-quantum keys has 2 kB, a session ticket
+with a certificate 2 kB, a certificate with two intermediates 4 kB. Such an amount takes 20 ms at most."""
+
+
+class Pace:
+    """Of the handshakes with one address."""
+
+    def __init__(self) -> None:
+        self._waiting = asyncio.Lock()
+        self._end = 0.0
+        """When the address is even again (monotonic clock)."""
+
+    @property
+    def debt(self) -> float:
+        """Seconds until the address may have had all that it has had."""
+        return max(self._end - time.monotonic(), 0.0)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether handshakes under way are to fail: many may have begun before any has taken its time."""
+        return self.debt > AT_ONCE / HANDSHAKES + DEBT_SECONDS / SHARE
+
+    async def turn(self) -> None:
+        """Wait, in the order of the calls, until a handshake may begin; it is that of the calling task."""
+        async with self._waiting:
+            while (wait := self.debt - (AT_ONCE - 1) / HANDSHAKES) > 0:  # noqa: ASYNC110 # charges make it longer
+                await asyncio.sleep(wait)
+            self._charge(1 / HANDSHAKES)
+        _pace.set(self)
+
+    def spend(self, seconds: float) -> None:
+        """Charge it for what a handshake has taken."""
+        self._charge(seconds / SHARE)
+
+    def _charge(self, seconds: float) -> None:
+        self._end = max(self._end, time.monotonic()) + seconds
+
+
+_pace: ContextVar[Pace] = ContextVar("pace")
+"""Of the handshake that a task begins."""
+
+
+class Context(ssl.SSLContext):
+    """Of a server whose handshakes are bounded."""
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """Begin what is spoken on a connection; asyncio calls it in the task that connects."""
+        made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        made = cast("_Handshake", made)
+        made.incoming, made.pace = incoming, _pace.get(Pace())
+        return made
+
+
+class _Handshake(ssl.SSLObject):
+    """What is spoken on a connection, first of all its handshake."""
+
+    incoming: ssl.MemoryBIO
+    pace: Pace
+    room = MAX_BYTES
+    """Bytes that the client may still send."""
+
+    def do_handshake(self) -> None:
+        """Go on as far as possible with what has come."""
+        if self.pace.is_exhausted:
+            raise ssl.SSLError("handshakes with its address have taken too long")
+        come = self.incoming.read()
+        # The rest may be a request already, which does not count.
+        taken, rest = come[: self.room], come[self.room :]
+        self.incoming.write(taken)
+        self.room -= len(taken)
+        began = time.thread_time()
+        try:
+            super().do_handshake()
+        except ssl.SSLWantReadError:
+            if rest:
+                raise ssl.SSLError(f"its handshake has more than {MAX_BYTES} bytes") from None
+            raise
+        finally:
+            self.pace.spend(time.thread_time() - began)
+            self.incoming.write(rest)
+
+
+Context.sslobject_class = _Handshake
