@@ -370,7 +370,9 @@ class ExtenderServer:
             logger=_http_log,
             handle_signals=False,
             shutdown_timeout=STOP_SECONDS,
-            lingering_time=1.0,
+            # To read what nobody needs takes the event loop's time. An answer is lost at most to who is still sending
+            # hundreds of kB when it comes.
+            lingering_time=0.0,
             keepalive_timeout=IDLE_SECONDS,
             max_headers=MAX_HEADERS,
             max_field_size=MAX_LINE_BYTES,

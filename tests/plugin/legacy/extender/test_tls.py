@@ -6,6 +6,7 @@ import http.client
 import select
 import socket
 import ssl
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -161,3 +162,18 @@ def test_who_shows_no_certificate_has_few_seconds_for_a_request(
         scheduler.settimeout(0.2)
         with pytest.raises(TimeoutError):
             scheduler.recv(1)
+
+
+def test_nobody_waits_for_the_body_of_who_shows_no_certificate(server: ApiServer, certificates: Path) -> None:
+    def seconds() -> float:
+        """From the answer to the end of the connection."""
+        with connect(one.port, certificates) as stranger:
+            stranger.sendall(b"POST /filter HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
+            assert stranger.recv(12) == b"HTTP/1.1 401"
+            started = time.monotonic()
+            while stranger.recv(65536):
+                pass
+            return time.monotonic() - started
+
+    with extender(server, "one", tls=tls(certificates, "extender", certificates / "clients.crt")) as one:
+        assert min(seconds() for _ in range(10)) < 0.5
