@@ -77,10 +77,9 @@ class Context(ssl.SSLContext):
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
         """Begin what is spoken on a connection; asyncio calls it in the task that connects."""
-        made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
-        made = cast("_Handshake", made)
-        made.incoming, made.pace = incoming, _pace.get(Pace())
-        return made
+        handshake = cast("_Handshake", super().wrap_bio(incoming, outgoing, server_side, server_hostname, session))
+        handshake.incoming, handshake.pace = incoming, _pace.get(Pace())
+        return handshake
 
 
 class _Handshake(ssl.SSLObject):

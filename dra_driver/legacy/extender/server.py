@@ -211,7 +211,7 @@ class Listener:
                     loop.call_later(STRANGER_SECONDS, _drop, weakref.ref(connection))
 
     def _is_stranger(self, transport: asyncio.BaseTransport) -> bool:
-        """Whether a certificate is asked for, and the peer has shown none."""
+        """Whether a certificate is needed, and the peer has shown none."""
         asked = self._tls is not None and self._tls.verify_mode is not ssl.CERT_NONE
         return asked and not transport.get_extra_info("peercert")
 
