@@ -38,6 +38,21 @@ class Sample:
     kind: str = "gauge"
 
 
+class Pauses:
+    """In which an operation waits for somebody else, so that they say nothing of it."""
+
+    seconds = 0.0
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Do not count the time of the body."""
+        began = runtime.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds += runtime.monotonic() - began
+
+
 class Operations:
     """Durations of operations by name and result. Nothing is kept before ``expose``."""
 
@@ -57,15 +72,15 @@ class Operations:
         self._histogram = histogram
 
     @contextmanager
-    def measured(self, operation: str) -> Iterator[None]:
-        """Time one operation; an exception makes it an error and goes on its way."""
-        started = runtime.monotonic()
+    def measured(self, operation: str) -> Iterator[Pauses]:
+        """Time one operation, without its pauses; an exception makes it an error and goes on its way."""
+        started, pauses = runtime.monotonic(), Pauses()
         done = False
         try:
-            yield
+            yield pauses
             done = True
         finally:
-            self.observe(operation, runtime.monotonic() - started, ok=done)
+            self.observe(operation, runtime.monotonic() - started - pauses.seconds, ok=done)
 
     def observe(self, operation: str, seconds: float, *, ok: bool) -> None:
         """Count one operation that was timed elsewhere."""

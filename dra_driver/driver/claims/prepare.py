@@ -37,7 +37,7 @@ from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
-from dra_driver.util.metrics import Operations
+from dra_driver.util.metrics import Operations, Pauses
 
 _ROUNDS = 2
 """Turns of a call: other calls may have prepared claims meanwhile that its plan depends on, too."""
@@ -122,14 +122,14 @@ class Preparer:
         """Make the claim's devices visible to its containers. DriverError says why not."""
         situation: FromApiServer | Unanswered | None = None
         try:
-            with self._operations.measured("prepare"):
+            with self._operations.measured("prepare") as pauses:
                 # First what the API server and the host say, which may take seconds: no other claim waits for it.
                 situation = self._gatherer.situation(claim, deadline)
                 for _ in range(_ROUNDS):
                     # Then a plan, and what it depends on, from what is prepared by now.
                     draft = self._draft(situation, deadline)
                     # A chip whose holder is about to end is waited for here, where its end can have the lock.
-                    if draft.passing and self._has_passed(draft, deadline):
+                    if draft.passing and self._has_passed(draft, deadline, pauses):
                         draft = self._draft(self._gatherer.situation(claim, deadline), deadline)
                     # Its file is written before its turn where others have theirs: they do not wait for the disk.
                     with self._checkpoint.staged(draft.plan) as staged, self._checkpoint.locked(deadline) as prepared:
@@ -178,10 +178,10 @@ class Preparer:
             self._status.note_unprepared(meta, own_pod=entry is not None and bool(entry.plan.own_pod))
         log.info("unprepared claim %s", claim)
 
-    def _has_passed(self, draft: _Draft, deadline: float) -> bool:
+    def _has_passed(self, draft: _Draft, deadline: float, pauses: Pauses) -> bool:
         """Wait while a claim is refused for what often ends by itself; whether it has ended."""
         end = min(runtime.monotonic() + self._patience, deadline - _LOOK_SECONDS)
-        with self._waiting.place(draft.namespace) as has_place:
+        with self._waiting.place(draft.namespace) as has_place, pauses.pause():
             while draft.passing and has_place and (left := end - runtime.monotonic()) > 0:
                 self._checkpoint.wait_for_change(draft.revision, min(left, _LOOK_SECONDS))
                 with self._checkpoint.locked(deadline):

@@ -15,6 +15,7 @@ from dra_driver.driver.claims.situation import NodeFacts
 from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.exclusion import HeldBack
 from dra_driver.util.errors import DriverError
+from dra_driver.util.metrics import Operations
 from tests.builders.claims import ApiServer, Node, claim, config, neuron_config
 from tests.doubles.kubelet import Claim, Kubelet
 from tests.doubles.sample_driver import DRIVER, node_directory, served
@@ -66,6 +67,22 @@ def test_a_claim_gets_its_chip_when_the_holder_ends(node: Node, api: ApiServer, 
     assert len(call.result(SOON)) == 1
     assert list(node.checkpointed().values()) == [(4,)]
     assert waiting(node) == 0
+
+
+def test_the_wait_is_no_part_of_what_a_preparation_takes(
+    node: Node, api: ApiServer, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durations: list[tuple[str, float]] = []
+    monkeypatch.setattr(Operations, "observe", lambda _, name, seconds, *, ok: durations.append((name, seconds)))
+    former = api.put(claim(1, [4]))
+    node.prepare(former)
+    began = time.monotonic()
+    call = waits(node, pool, 2, [4])
+    time.sleep(1.0)
+    node.unprepare(former)
+    call.result(SOON)
+    took = [seconds for name, seconds in durations if name == "prepare"]
+    assert took[-1] < time.monotonic() - began - 1.0
 
 
 def test_a_holder_that_another_instance_of_the_driver_releases_is_seen_to_end(
