@@ -83,6 +83,8 @@ class Node:
         """When somebody removed a CDI spec last."""
         self.watching: set[str] = set()
         """Claims with admin access, which have nothing for themselves."""
+        self.elsewhere: set[str] = set()
+        """Claims that a pod of another node has, too."""
         self.reused: set[str] = set()
         """Claims that were allocated anew while kubelet took them for prepared, and so does not have them prepared."""
         self.major = MAJOR
@@ -292,6 +294,7 @@ class Node:
     def join_elsewhere(self, claim: Object) -> None:
         """A pod of another node uses the claim, too, from now on."""
         self.number += 1
+        self.elsewhere.add(claim["metadata"]["uid"])
         uid = str(uuid.UUID(int=self.random.getrandbits(128)))
         claim["status"]["reservedFor"].append({"resource": "pods", "name": f"elsewhere-{self.number}", "uid": uid})
         self.server.store.update("resourceclaims", f"default/{claim['metadata']['name']}", claim)

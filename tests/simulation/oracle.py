@@ -215,9 +215,15 @@ def _entries(node: Node, claim: str, status: Object, entries: dict[str, Any]) ->
 def _offer(node: Node, *, plugin: bool) -> Iterator[str]:
     offered = node.offered()
     open_to_all = {name for name, device in offered.items() if not _repels(device)}
-    held = {device for devices in node.allocations().values() for device in devices}
-    reachable = {name for name in held if _chips(node, [name]) <= node.present}
-    if lost := reachable - offered.keys():
+    allocations = node.allocations()
+    held = {device for devices in allocations.values() for device in devices}
+    # A pod of another node that has a claim of this one never starts. If nobody else has it, its device may go with the
+    # slices, where these are deleted and the label changes before the driver is back.
+    here = _prepared(node) | {uid for pod in node.kubelet.pods.values() for uid in pod.names}
+    needed = {
+        device for uid, devices in allocations.items() if uid in here or uid not in node.elsewhere for device in devices
+    }
+    if lost := {name for name in needed if _chips(node, [name]) <= node.present} - offered.keys():
         yield f"claims hold {sorted(lost)}, which is not on offer"
     for name in open_to_all:
         for chip in _chips(node, [name]):
