@@ -11,7 +11,7 @@ import pytest
 
 from dra_driver.driver import agent as agent_module
 from dra_driver.driver.agent import NodeAgent
-from dra_driver.driver.claims import reconcile
+from dra_driver.driver.claims import observe, reconcile
 from dra_driver.driver.resourceslices import controller
 from dra_driver.kube.api import watch
 from dra_driver.neuron.names import DRIVER_NAME
@@ -39,8 +39,8 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (watch, "STABLE_SECONDS"),
         (reconcile, "INTERVAL"),
-        (reconcile, "CHECK_AGAIN"),
-        (reconcile, "CHECK_SPACING"),
+        (observe, "CHECK_AGAIN"),
+        (observe, "CHECK_SPACING"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name) / FASTER)
 

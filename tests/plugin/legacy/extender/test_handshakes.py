@@ -17,6 +17,7 @@ from tests.builders.extender import extender
 from tests.builders.probes import connect
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import PATIENCE, eventually
+from tests.golden import golden
 
 NODE, SCHEDULER, POD = "127.0.0.1", "127.0.0.3", "127.0.0.2"
 """Whence connections come."""
@@ -114,8 +115,9 @@ def test_an_address_whose_handshakes_are_many_or_long_waits_and_keeps_nobody_els
 
 
 def test_handshakes_that_have_begun_fail_when_others_have_taken_the_time_of_their_address(
-    port: int, files: Path, monkeypatch: pytest.MonkeyPatch
+    port: int, files: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("DEBUG", server_module.__name__)
     with connect(port, POD) as plain:
         begun = Client(plain, files)
         begun.begin()
@@ -125,13 +127,18 @@ def test_handshakes_that_have_begun_fail_when_others_have_taken_the_time_of_thei
         with pytest.raises(ConnectionError):
             begun.ask(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
     assert is_answered(connect(port, SCHEDULER), files)
+    golden([text for text in caplog.messages if "too long" in text])
 
 
 @pytest.mark.parametrize(("issuers", "fits"), [(3, True), (30, False)])
-def test_a_client_shows_few_certificates(port: int, files: Path, issuers: int, fits: bool) -> None:
+def test_a_client_shows_few_certificates(
+    port: int, files: Path, caplog: pytest.LogCaptureFixture, issuers: int, fits: bool
+) -> None:
+    caplog.set_level("DEBUG", server_module.__name__)
     chain = (files / "scheduler.crt").read_text() + issuers * (files / "ca.crt").read_text()
     (files / "chain.crt").write_text(chain)
     assert is_answered(connect(port, SCHEDULER), files, "chain.crt") == fits
+    golden([text for text in caplog.messages if "bytes" in text])
 
 
 def test_a_request_that_comes_with_the_end_of_the_handshake_is_read_whole(port: int, files: Path) -> None:
