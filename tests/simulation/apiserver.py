@@ -116,6 +116,7 @@ class SimulatedTransport(Transport):
         body: object = None,
         content_type: str = JSON,
         timeout: float | None = None,
+        whole: float | None = None,
         most: int = MAX_OBJECT_BYTES,
     ) -> Answer:
         plain = None if body is None else json.loads(msgspec.json.encode(body))

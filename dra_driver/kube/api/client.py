@@ -42,7 +42,7 @@ CONNECT_TIMEOUT: Final = 5.0
 READ_TIMEOUT: Final = 15.0
 """Seconds without a byte after which a request is given up."""
 WHOLE_ANSWER: Final = 4
-"""Times the seconds without a byte: a page of a list arrives at half a megabyte a second, or is asked for again."""
+"""Times the seconds without a byte that a page of a list, of up to 8 MiB, may take as a whole."""
 REQUEST_SECONDS: Final = 3.0
 """Timeout of a controller's requests, for connecting and for the response each: shorter than a term of election."""
 MAX_OBJECT_BYTES: Final = 12 << 20
@@ -307,7 +307,7 @@ class Stream:
 
 
 class _Limits(threading.local):
-    """Of the answer that a thread waits for."""
+    """What bounds the answer that a thread waits for: urllib3 hands no more than one time to a connection."""
 
     whole: float = math.inf
     """Seconds for all of it."""
@@ -341,7 +341,7 @@ class _Reader(socket.SocketIO):
 
 
 class _Answer(http.client.HTTPResponse):
-    """Has an end: what is given to a connection is the time between two bytes only, of headers too."""
+    """An answer that has an end, its headers included: a socket bounds the time between two bytes only."""
 
     def __init__(self, sock: socket.socket, *rest: Any, **options: Any) -> None:
         super().__init__(sock, *rest, **options)
@@ -498,6 +498,7 @@ class Transport:
         body: object = None,
         content_type: str = JSON,
         timeout: float | None = None,
+        whole: float | None = None,
         most: int = MAX_OBJECT_BYTES,
     ) -> Response:
         """Send a request and read the response.
@@ -508,8 +509,9 @@ class Transport:
             query: query parameters.
             body: plain JSON value (the result of ``msgspec.to_builtins``), or None for a request without a body.
             content_type: media type of the body: JSON, or a format that includes JSON (YAML, patches).
-            timeout: seconds for the whole answer, and as many for connecting; None: those without a byte are as
-                configured, and the whole answer has some times as many.
+            timeout: seconds without a byte after which the request is given up, also while connecting; None: as
+                configured.
+            whole: seconds for the whole answer; None: ``timeout``, or ``WHOLE_ANSWER`` times what is configured.
             most: bytes of the body that are read, after it was unpacked.
 
         Raises:
@@ -518,7 +520,7 @@ class Transport:
             Unreachable: no response.
         """
         limit = self._endpoint.config.timeout if timeout is None else timeout
-        _limits.whole = WHOLE_ANSWER * limit if timeout is None else timeout
+        _limits.whole = whole or timeout or WHOLE_ANSWER * limit
         endpoint, answer = self._open(method, path, query, body, content_type, limit)
         if not 200 <= answer.status < 300:
             raise _refusal(endpoint, method, path, answer)

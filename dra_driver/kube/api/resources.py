@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from dra_driver.kube.api.client import JSON, MAX_OBJECT_BYTES, Query, Response, Stream, Transport
+from dra_driver.kube.api.client import JSON, MAX_OBJECT_BYTES, WHOLE_ANSWER, Query, Response, Stream, Transport
 from dra_driver.kube.api.codec import (
     ALLOCATED_CLAIMS,
     CLAIMING_PODS,
@@ -140,7 +141,8 @@ class Collection(Generic[T]):
         transport: the API server.
         resource: the kind of objects.
         query: selectors for list and watch.
-        timeout: seconds without a byte after which a request is given up; None: as of the transport.
+        timeout: seconds for an answer, and ``WHOLE_ANSWER`` times as many for a page of a list; None: those of the
+            transport.
         served: the API version, if it is shared with other collections.
         namespace: whose objects are listed and watched; "": those of all namespaces.
     """
@@ -311,12 +313,14 @@ class Collection(Generic[T]):
 
     def _page_of(self, version: str, more: str, limit: int) -> tuple[bytes | bytearray, int]:
         """A page with as many objects as can be read at once, ``limit`` at most; and how many those are."""
+        path = self._path(version)
+        whole = None if self._timeout is None else WHOLE_ANSWER * self._timeout
+        request = partial(self._transport.request, timeout=self._timeout, whole=whole)
         while True:
             query = [*self._query, ("limit", str(limit)), *([("continue", more)] if more else ())]
             most = PAGE_BYTES if limit > 1 else MAX_OBJECT_BYTES
             try:
-                path = self._path(version)
-                return self._transport.request("GET", path, query=query, timeout=self._timeout, most=most).body, limit
+                return request("GET", path, query=query, most=most).body, limit
             except TooLarge as error:
                 if limit == 1:
                     raise TooLarge(

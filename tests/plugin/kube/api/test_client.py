@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -253,8 +254,8 @@ def test_a_late_answer_is_unreachable(server: ApiServer) -> None:
 
 
 @contextmanager
-def dripping(head: bytes, drop: bytes) -> Iterator[Transport]:
-    """A server that sends a head at once, and then a drop every twentieth of a second."""
+def dripping(head: bytes, *drops: bytes) -> Iterator[Transport]:
+    """A server that sends a head at once, and then a drop every twentieth of a second, over and over."""
     over = threading.Event()
 
     def serve() -> None:
@@ -262,7 +263,9 @@ def dripping(head: bytes, drop: bytes) -> Iterator[Transport]:
         with accepted, suppress(OSError):
             accepted.recv(65536)
             accepted.sendall(head)
-            while not over.wait(0.05):
+            for drop in cycle(drops):
+                if over.wait(0.05):
+                    break
                 accepted.sendall(drop)
 
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
@@ -290,6 +293,13 @@ def test_an_answer_that_comes_byte_by_byte_has_an_end(head: bytes, timeout: floa
         with pytest.raises(Unreachable, match="no answer in time"):
             transport.request("GET", "/version", timeout=timeout)
         assert time.monotonic() - began < 30.0, "a thousand bytes take 50 s"
+
+
+def test_a_page_of_a_list_may_take_longer_than_an_object() -> None:
+    body = b'{"metadata": {"resourceVersion": "7"}, "items": []}'
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with dripping(head, *(bytes([byte]) for byte in body)) as transport:
+        assert Collection(transport, PARTIAL_RESOURCE_CLAIMS, timeout=1.5).list_all() == ([], "7")
 
 
 def test_a_watch_may_take_longer_than_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
