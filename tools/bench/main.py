@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("nodes and calls must be at least 1, pods at least 0")
     if min(options.rounds, options.claims, options.starts, options.devices) < 1 or options.held < 0:
         parser.error("rounds, claims, devices and starts must be at least 1, held at least 0")
-    if options.before and not (options.before / "requirements/runtime.txt").exists():
+    if options.before and not (options.before / "requirements/commands.txt").exists():
         parser.error(f"{options.before} is no checkout of this project")
     if options.devices > drivers.DEVICES:
         parser.error(f"a claim can have at most {drivers.DEVICES} devices")
