@@ -29,7 +29,15 @@ from dra_driver.driver.claims.model import (
     Unhealthy,
 )
 from dra_driver.driver.claims.numbering import number_chips
-from dra_driver.driver.claims.sharing import consumers_of, own_pod, pods_needed, sharing, users, views_of
+from dra_driver.driver.claims.sharing import (
+    consumers_of,
+    own_pod,
+    pods_needed,
+    sharing,
+    users,
+    uses_by_container,
+    views_of,
+)
 from dra_driver.driver.claims.situation import Situation
 from dra_driver.kube.matching import tolerates
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
@@ -91,11 +99,14 @@ def plan(situation: Situation, prepared: PreparedClaims, settings: PlanSettings)
         *([_NUMBERED_AS_ONE] if numbers.as_one else []),
         *shared_pod_warnings(variables, shared.together),
     )
-    nodes = [
-        tuple(replace(present[part.chip], number=by_chip[part.chip], cores=part.cores) for part in parts)
-        for (_, parts), by_chip in zip(pairs, numbers.at, strict=True)
+    devices = [
+        (
+            result,
+            tuple(replace(present[part.chip], number=by_chip[part.chip], cores=part.cores) for part in parts),
+        )
+        for (result, parts), by_chip in zip(pairs, numbers.at, strict=True)
     ]
-    without_cores = _without_cores(claim, nodes, variables, warnings)
+    without_cores = _without_cores(claim, devices, variables, warnings)
     check_sizes(without_cores, shared.views)
     if not cores and not shared.companions:
         return without_cores
@@ -104,13 +115,13 @@ def plan(situation: Situation, prepared: PreparedClaims, settings: PlanSettings)
 
 def _without_cores(
     claim: PartialResourceClaim,
-    nodes: Sequence[tuple[ChipNode, ...]],
+    devices: Sequence[tuple[DeviceRequestAllocationResult, tuple[ChipNode, ...]]],
     variables: Mapping[str, Mapping[str, str]],
     warnings: tuple[str, ...],
 ) -> Plan:
     """The plan without what its containers are told of cores.
 
-    ``nodes``: chips of each of its results; ``variables``: by request.
+    ``devices``: its results, each with its chips; ``variables``: by request.
     """
     meta, pods, consumers, digest = claim.metadata, users(claim), consumers_of(claim), parameters(claim)
     common, own = _common(variables)
@@ -123,12 +134,12 @@ def _without_cores(
                 request=result.request,
                 pool=result.pool,
                 device=result.device,
-                nodes=nodes[at],
-                cdi_name=cdi_device_name(meta.uid, result.device, nodes[at], digest),
+                nodes=nodes,
+                cdi_name=cdi_device_name(meta.uid, result.device, nodes, digest),
                 admin=bool(result.admin_access),
                 env=own[result.request],
             )
-            for at, result in enumerate(own_results(claim))
+            for result, nodes in devices
         ),
         env=common,
         pods=None if pods is None else tuple(sorted(pods)),
@@ -203,7 +214,8 @@ def after_reboot(prepared: Plan, situation: Situation) -> Plan | Needs:
         needs = pods_needed(situation, optional=False)
         if needs is not None:
             return needs
-        check_sizes(current, views_of(situation, [device.request for device in devices]))
+        requests = [device.request for device in devices]
+        check_sizes(current, views_of(situation, requests, uses_by_container(situation)))
     return current
 
 

@@ -26,13 +26,16 @@ _CONTAINER_REQUEST: Final = re.compile(r"container-([0-9]{1,5})-request-[0-9]{1,
 Uses = Collection[tuple[str, str]]
 """What a container uses: names of ResourceClaims and of requests of them, "" for all of a claim."""
 
+ContainerUses = tuple[tuple[str, Uses], ...]
+"""What each container of some pods uses, by ``pod/container``."""
+
 View = tuple[str, tuple[int, ...]]
 """A container, as ``pod/container``, and the devices of a claim that it uses, by index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Devices are indexes into the claim's allocation results of this driver."""
+    """Who sees which devices together; these are indexes into the claim's allocation results of this driver."""
 
     use: ClaimUse
     units: tuple[tuple[int, ...], ...]
@@ -45,8 +48,8 @@ class Sharing:
     """Prepared claims that its pods may use too; none if neither these nor the claim have cores."""
     consumers: Consumers
     """What is known newly of who uses prepared claims."""
-    containers: tuple[tuple[str, Uses], ...] | None
-    """What the containers of its pods use, by ``pod/container``; None: that was not asked, or cannot be read."""
+    containers: ContainerUses | None
+    """What the containers of its pods use; None: it does not matter, or cannot be read."""
     views: tuple[View, ...] | None
     """Devices that containers use together; (): each has its unit. None: it matters, and is not known."""
 
@@ -73,14 +76,14 @@ def sharing(
     units = container_units(claim, results)
     companions = prepared.companions(use.namespace, use.pods, exclude=use.uid, cores=cores)
     several = cores and len({base_request(result.request) for result in results}) > 1
-    containers: tuple[tuple[str, Uses], ...] | None = None
+    containers: ContainerUses | None = None
     views: tuple[View, ...] | None = ()
     if len(units) > 1 or not alike or companions or several:
         needs = pods_needed(situation, optional=alike and not cores and not companions)
         if needs is not None:
             return needs
-        containers = uses_by_container(situation, use.pods)
-        views = views_of(situation, [result.request for result in results])
+        containers = uses_by_container(situation)
+        views = views_of(situation, [result.request for result in results], containers)
     return Sharing(
         use,
         units,
@@ -102,26 +105,29 @@ def pods_needed(situation: Situation, *, optional: bool) -> Needs | None:
     return Needs(pods=missing, optional=optional) if missing else None
 
 
-def uses_by_container(situation: Situation, users: Collection[str] | None) -> tuple[tuple[str, Uses], ...] | None:
-    """What each container of the claim's pods uses, by ``pod/container``; None if the pods cannot be read."""
-    pods = situation.pods
-    if pods is None or users is None:
+def uses_by_container(situation: Situation) -> ContainerUses | None:
+    """What each container of the claim's pods uses; None if the pods cannot be read."""
+    pods, uids = situation.pods, users(situation.claim)
+    if pods is None or uids is None:
         return None
     return tuple(
         (f"{pods[uid].metadata.name}/{container}", uses)
-        for uid in sorted(users)
+        for uid in sorted(uids)
         for container, uses in claims_of_containers(pods[uid])
     )
 
 
-def views_of(situation: Situation, requests: Sequence[str]) -> tuple[View, ...] | None:
-    """Which devices of the claim the containers of its pods use; None if that is not known.
+def views_of(
+    situation: Situation, requests: Sequence[str], containers: ContainerUses | None
+) -> tuple[View, ...] | None:
+    """Which devices of the claim the containers of its pods use; None if that is not known of each pod.
 
-    ``requests``: those that its devices were allocated for, in the order of the devices.
+    ``requests``: those that its devices were allocated for, in the order of the devices; ``containers``: see
+    ``uses_by_container``.
     """
-    name, its_users, pods = situation.claim.metadata.name, users(situation.claim), situation.pods
-    containers = uses_by_container(situation, its_users)
-    if containers is None or pods is None or not all(pods[uid].spec.containers for uid in its_users or ()):
+    name, pods = situation.claim.metadata.name, situation.pods or {}
+    uids = users(situation.claim) or ()
+    if containers is None or not all(pods[uid].spec.containers for uid in uids):
         return None
     return tuple((container, devices_in_use(name, requests, uses)) for container, uses in containers)
 

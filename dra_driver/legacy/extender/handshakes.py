@@ -14,21 +14,21 @@ from contextvars import ContextVar
 from typing import Final, cast
 
 HANDSHAKES: Final = 50
-"""A second, with one address, if they took no time: that is for all else that a connection costs."""
+"""Handshakes a second with one address, if they took no time: a connection costs more than its handshake."""
 AT_ONCE: Final = 30
-"""That do not wait."""
+"""Handshakes with one address that do not wait."""
 SHARE: Final = 0.1
-"""Of the event loop's time, for handshakes with one address."""
+"""Share of the event loop's time for handshakes with one address."""
 DEBT_SECONDS: Final = 0.3
-"""Of the event loop's time that handshakes with one address may take in advance; then those under way fail. Thirty at
+"""Time of the event loop that handshakes with one address may take in advance; then those under way fail. Thirty at
 once take a sixth of that."""
 MAX_BYTES: Final = 8 * 1024
-"""That a client may send until its handshake is over: a ClientHello with post-quantum keys has 2 kB, a session ticket
-with a certificate 2 kB, a certificate with two intermediates 4 kB. Such an amount takes 20 ms at most."""
+"""Bytes that a client may send until its handshake is over: a ClientHello with post-quantum keys has 2 kB, a session
+ticket with a certificate 2 kB, a certificate with two intermediates 4 kB. Such an amount takes 20 ms at most."""
 
 
 class Pace:
-    """Of the handshakes with one address."""
+    """How many handshakes with one address may begin, and how long they may take."""
 
     def __init__(self) -> None:
         self._waiting = asyncio.Lock()
@@ -62,11 +62,11 @@ class Pace:
 
 
 _pace: ContextVar[Pace] = ContextVar("pace")
-"""Of the handshake that a task begins."""
+"""The pace of the handshake that a task begins."""
 
 
 class Context(ssl.SSLContext):
-    """Of a server whose handshakes are bounded."""
+    """The TLS context of a server whose handshakes are bounded."""
 
     def wrap_bio(
         self,

@@ -45,7 +45,7 @@ OWN_CONNECTIONS: Final = 16
 """Of these, kept for the node's own addresses; kubelet dials a new one for each probe."""
 HANDSHAKE_SECONDS: Final = 10.0
 STRANGER_SECONDS: Final = 5.0
-"""After its handshake, for who has to show a certificate and has none; kubelet's probes take no longer in all."""
+"""Seconds for who has to show a certificate and has none, from its handshake on; kubelet's probes take less."""
 TELL_SECONDS: Final = 60.0
 """Between two log lines about too many connections."""
 BACKLOG: Final = 1024
@@ -212,8 +212,8 @@ class Listener:
 
     def _is_stranger(self, transport: asyncio.BaseTransport) -> bool:
         """Whether a certificate is needed, and the peer has shown none."""
-        asked = self._tls is not None and self._tls.verify_mode is not ssl.CERT_NONE
-        return asked and not transport.get_extra_info("peercert")
+        is_needed = self._tls is not None and self._tls.verify_mode is not ssl.CERT_NONE
+        return is_needed and not transport.get_extra_info("peercert")
 
 
 def _drop(reference: weakref.ref[_Connection]) -> None:
@@ -223,8 +223,8 @@ def _drop(reference: weakref.ref[_Connection]) -> None:
 
 MAX_HEADERS: Final = 32
 MAX_LINE_BYTES: Final = 1024
-"""Of a header, or of the first line. kube-scheduler and kubelet send half a dozen headers of 100 bytes at most. All
-connections together, with the longest heads that do not end, take some 60 MiB."""
+"""Bytes of a header, or of the first line. kube-scheduler and kubelet send half a dozen headers of 100 bytes at most.
+All connections together, with the longest heads that do not end, take some 60 MiB."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of one request: 15,000 whole Node objects. Names alone (``nodeCacheCapable: true``) need a hundredth of that."""
 LARGE_BYTES: Final = 1024 * 1024
@@ -236,7 +236,7 @@ IDLE_SECONDS: Final = 120.0
 """Idle connections are kept longer than the scheduler keeps them (90 s), so that no request meets a closing one. If
 there are too many, the oldest is closed earlier."""
 STOP_SECONDS: Final = 10.0
-"""For the answers that are being given when it stops."""
+"""Seconds for the answers that are being given when it stops."""
 FORWARDED: Final = "X-Neuron-Forwarded"
 OPERATIONS: Final = ("filter", "prioritize", "preempt", "bind")
 _PEM_END: Final = "-----END CERTIFICATE-----"

@@ -147,7 +147,7 @@ class _Clients:
 
     def __init__(self) -> None:
         self._session: Any = None
-        self._made: dict[tuple[str, str], Any] = {}
+        self._by_service: dict[tuple[str, str], Any] = {}
 
     def client(self, service: str, region: str) -> Any:
         """The client of a service, with credentials that are there. Raises AwsError, and what boto3 raises."""
@@ -166,12 +166,12 @@ class _Clients:
         if (credentials := self._session.get_credentials()) is not None:
             credentials.get_frozen_credentials()
         key = service, region
-        if key not in self._made:
+        if key not in self._by_service:
             try:
-                self._made[key] = self._session.client(service, region_name=region)
+                self._by_service[key] = self._session.client(service, region_name=region)
             except (BotoCoreError, ValueError) as error:
                 raise AwsError(f"AWS's {service} in {region} cannot be reached: {one_line(str(error), 300)}") from error
-        return self._made[key]
+        return self._by_service[key]
 
 
 def _refusal(operation: str, response: dict[str, Any]) -> AwsError:

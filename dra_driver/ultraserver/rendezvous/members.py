@@ -107,19 +107,19 @@ def _check_servers(members: list[Member], nodes: int) -> None:
                 remedy="see the labels neuron.amazonaws.com/ultraserver-* of its node and the driver's log there",
             )
         servers[member.server].append(member)
-    for server, found in servers.items():
-        names = ", ".join(map(str, found[:MAX_LISTED]))
-        if len(found) != nodes:
+    for server, own in servers.items():
+        names = ", ".join(map(str, own[:MAX_LISTED]))
+        if len(own) != nodes:
             raise GroupError(
-                f"server {server} has {len(found)} of the group's members, and {nodes} must be together: {names}",
+                f"server {server} has {len(own)} of the group's members, and {nodes} must be together: {names}",
                 consequence="the group cannot start",
                 remedy=f"give the LeaderWorkerSet the annotation leaderworkerset.sigs.k8s.io/exclusive-topology:"
                 f" neuron.amazonaws.com/ultraserver-server-id-{nodes}",
             )
-        if len({member.node for member in found}) != nodes:
+        if len({member.node for member in own}) != nodes:
             raise GroupError(
                 f"members on server {server} have the same node id: "
-                + ", ".join(f"{member} has {member.node}" for member in found[:MAX_LISTED]),
+                + ", ".join(f"{member} has {member.node}" for member in own[:MAX_LISTED]),
                 consequence="the group cannot start",
                 remedy="two pods may share a node, or the server's election is stale: see the driver's log there",
             )
