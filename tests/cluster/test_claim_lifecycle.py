@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.cluster.lib.installation import Installation
-from tests.cluster.lib.kube import eventually
+from tests.cluster.lib.kube import Kube, eventually
 from tests.cluster.lib.lifecycle import Stopwatch
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.nodefiles import NodeFiles
@@ -55,8 +55,13 @@ def test_a_claim_is_used_by_one_pod_after_the_other(
 
 @pytest.mark.kubernetes("1.37", "1.34")  # kubelet 1.33 takes the new claim for the old one of its name
 def test_a_pod_that_was_deleted_by_force_is_unprepared_and_its_successor_of_the_same_name_runs(
-    driver: Installation, namespace: Namespace, node_files: dict[str, NodeFiles]
+    driver: Installation, namespace: Namespace, node_files: dict[str, NodeFiles], kube: Kube
 ) -> None:
+    """Before 1.37, kubelet may unprepare the new claim, too.
+
+    It looks every minute for claims of pods that are gone, and after it has unprepared one while the pod's containers
+    still run, it unprepares once more, by the claim's name, when they end.
+    """
     files = node_files["node-1"]
     objects = (
         claim("same", request(count=2)),
@@ -73,7 +78,11 @@ def test_a_pod_that_was_deleted_by_force_is_unprepared_and_its_successor_of_the_
     new = namespace.claim_of("same")["metadata"]["uid"]
     assert new != old
     assert namespace.numbers("same") == [0, 1]
-    eventually("only the new claim to be prepared", lambda: set(files.specs()) == set(files.checkpoint()) == {new})
+    eventually("the old claim to be unprepared", lambda: old not in {*files.specs(), *files.checkpoint()})
+    prepared = {*files.specs()}, {*files.checkpoint()}
+    node = kube.get("nodes", "node-1") or {}
+    fixed = not node["status"]["nodeInfo"]["kubeletVersion"].startswith(("v1.34.", "v1.35.", "v1.36."))
+    assert prepared == ({new}, {new}) or (prepared == (set(), set()) and not fixed)
 
 
 def test_pods_that_fill_two_nodes_at_once_share_no_device(
