@@ -151,7 +151,7 @@ def _place(expression: str, error: CelError) -> str:
 
 def table(rows: list[Row]) -> str:
     """The rows as a text table, one line for devices that follow each other with the same result."""
-    from dra_driver.simulator.explain.findings import named
+    from dra_driver.util.wording import named
 
     cells = [("POOL", "DEVICE", "MATCHES", "ERROR")]
     for (pool, matches, error), alike in groupby(rows, lambda item: (item.pool, item.matches, item.error)):

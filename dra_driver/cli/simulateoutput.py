@@ -297,7 +297,7 @@ def _devices(claims: Sequence[Report]) -> list[str]:
 
 
 def _results(allocation: Report, *, wide: bool) -> Iterator[str]:
-    from dra_driver.simulator.explain.findings import named
+    from dra_driver.util.wording import named
 
     found: dict[tuple[str, str, str, bool], list[str]] = {}
     for result in allocation["devices"].get("results", ()):
@@ -326,7 +326,7 @@ def _containers(row: Report, *, wide: bool) -> Iterator[str]:
 
 def _runs(document: Mapping[str, Any]) -> Iterator[str]:
     """The device nodes of a plan; those that follow one another, here and on the host, on one line."""
-    from dra_driver.simulator.explain.findings import named
+    from dra_driver.util.wording import named
 
     rows = document["deviceNodes"]
     several = len({row["request"] for row in rows}) > 1
@@ -349,7 +349,7 @@ def _next(path: str) -> str:
 
 def _nodes(document: Mapping[str, Any]) -> Iterator[str]:
     """The device nodes of a plan, each once, with the devices that it is there for."""
-    from dra_driver.simulator.explain.findings import named
+    from dra_driver.util.wording import named
 
     rows: dict[tuple[str, str, str], list[str]] = {}
     for row in document["deviceNodes"]:
@@ -371,8 +371,8 @@ def _environment(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _drawing(simulation: Simulation, drivers: NodeDrivers, node: str, names: Sequence[str], *, svg: bool) -> str:
     """A node with these devices marked; "" if its hardware is not known, or is not what they are made of."""
+    from dra_driver.neuron.health.taints import sick
     from dra_driver.neuron.topology import drawing
-    from dra_driver.simulator.taints import sick
 
     hardware = drivers.hardware(node)
     marks = hardware.marks(names)
@@ -392,7 +392,7 @@ def _drawing(simulation: Simulation, drivers: NodeDrivers, node: str, names: Seq
 
 def _left(found: Report, *, wide: bool) -> Iterator[str]:
     """The free devices of the nodes that were used, and how many are free on the others."""
-    from dra_driver.simulator.explain.findings import named
+    from dra_driver.util.wording import named
 
     used = list(dict.fromkeys(item["node"] for item in found["items"]))[: None if wide else _NODES]
     others, free_on_others, all_on_others = 0, 0, 0

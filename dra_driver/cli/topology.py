@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from dra_driver.neuron.topology.drawing import Marks, Sickness
     from dra_driver.neuron.topology.groups import Selection
     from dra_driver.neuron.topology.instance_types import InstanceType
+    from dra_driver.neuron.topology.node_hardware import Hardware
     from dra_driver.neuron.topology.partitions import Partition, Partitions, ResourceType
-    from dra_driver.simulator.hardware import Hardware
     from dra_driver.simulator.manifests import Manifests
 
 MAX_DEVICE_LIST = 4096
@@ -148,8 +148,8 @@ class _View(NamedTuple):
 def _view(asked: _Asked, drawn: _Drawn, instance_type: InstanceType) -> _View:
     """Raises DriverError for devices that the type does not have."""
     from dra_driver.neuron.topology.groups import select
+    from dra_driver.neuron.topology.node_hardware import Hardware
     from dra_driver.neuron.topology.partitions import Partitions, device_name, devices
-    from dra_driver.simulator.hardware import Hardware
 
     hardware = drawn.hardware or Hardware((), instance_type, drawn.core_size)
     chips = range(instance_type.devices or 0)
@@ -199,9 +199,9 @@ def _view(asked: _Asked, drawn: _Drawn, instance_type: InstanceType) -> _View:
 
 def offered_rows(offered: Sequence[Partition]) -> Iterator[tuple[str, str]]:
     """What a node offers, one row for each kind of device."""
+    from dra_driver.neuron.topology.node_hardware import MEANINGS
     from dra_driver.neuron.topology.partitions import overlap
-    from dra_driver.simulator.explain.findings import named
-    from dra_driver.simulator.hardware import MEANINGS
+    from dra_driver.util.wording import named
 
     kinds: dict[tuple[ResourceType, int], list[Partition]] = {}
     for device in offered:
@@ -289,12 +289,12 @@ def _of_cluster(args: argparse.Namespace) -> _Drawn:
 
 
 def _of_objects(found: Manifests, name: str, option: str, node: str | None) -> _Drawn:
+    from dra_driver.neuron.health.taints import lines as taints
+    from dra_driver.neuron.health.taints import sick
     from dra_driver.neuron.topology.instance_types import resolve
+    from dra_driver.neuron.topology.node_hardware import Hardware, text_of
     from dra_driver.simulator.allocator.candidates import tainted
-    from dra_driver.simulator.explain.findings import named
-    from dra_driver.simulator.hardware import Hardware, text_of
-    from dra_driver.simulator.taints import listed as taints
-    from dra_driver.simulator.taints import sick
+    from dra_driver.util.wording import named
 
     own = [
         item

@@ -67,3 +67,8 @@ DRIVER_POD = ("app", "neuron-dra-driver-kubelet-plugin")
 DEVICE_PLUGIN_POD = ("name", "neuron-device-plugin-ds")
 """Labels of the pods that serve a node's devices, as the chart and the installer make them; the second is that of AWS's
 device plugin, too."""
+
+RETIRED = "neuron.aws.com/retired"
+"""Key of the taint of a device that is on offer only for as long as a claim holds it; the value says why."""
+RETIRED_FOR_PLUGIN = "device-plugin"
+"""Value of that taint: a device plugin may give the same chips away."""

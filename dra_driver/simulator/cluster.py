@@ -16,9 +16,9 @@ from dra_driver.kube.objects.core import Node, NodeMeta, NodeSelector
 from dra_driver.kube.objects.resource import ResourceClaim, ResourceSlice
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KERNEL_DRIVER, told
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
+from dra_driver.neuron.topology.node_hardware import text_of
 from dra_driver.simulator.allocator import MayGoOn, NodeView, Selectors, Usage, World
 from dra_driver.simulator.cel import CelDevice, compile_for
-from dra_driver.simulator.hardware import text_of
 from dra_driver.simulator.manifests.model import Manifests, PodWithClaims
 
 T = TypeVar("T")

@@ -21,8 +21,8 @@ from dra_driver.kube.objects.resource import Device, PartialResourceClaim, Resou
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
+from dra_driver.neuron.topology.node_hardware import Hardware, number_of, text_of
 from dra_driver.neuron.topology.ultraserver import parse_modes
-from dra_driver.simulator.hardware import Hardware, number_of, text_of
 from dra_driver.simulator.manifests import Manifests
 from dra_driver.simulator.objects import objects
 from dra_driver.simulator.placement import Outcome

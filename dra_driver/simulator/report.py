@@ -9,15 +9,15 @@ import msgspec
 
 from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.resource import Device
+from dra_driver.neuron.health.taints import lines as taint_lines
 from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.topology.node_hardware import MEANINGS, number_of, resource_of
 from dra_driver.simulator.allocator import NodeView
 from dra_driver.simulator.explain import Explanation, plain
-from dra_driver.simulator.hardware import MEANINGS, number_of, resource_of
 from dra_driver.simulator.manifests import Manifests
 from dra_driver.simulator.own_variables import own_variables
 from dra_driver.simulator.placement import Outcome, Simulation, free_devices
 from dra_driver.simulator.preparation import NodeDrivers, Prepared, StoredObjects, containers, prepared_on_nodes
-from dra_driver.simulator.taints import listed
 from dra_driver.util.envelope import envelope, reference
 
 Key = tuple[str, str]
@@ -135,7 +135,7 @@ def _node(simulation: Simulation, node: NodeView, drivers: NodeDrivers) -> dict[
             for pool in pools
         ],
         "allocatedDevices": [offer.device.name for offer in offers if world.usage.exclusive(offer.id)],
-        "taints": list(listed(own)),
+        "taints": list(taint_lines(own)),
     }
 
 

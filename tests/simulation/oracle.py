@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from dra_driver.driver.resourceslices.devices import RETIRED
 from dra_driver.driver.settings import PARTITIONS_LABEL
 from dra_driver.neuron.health import condition
-from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.names import DRIVER_NAME, RETIRED
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.util.files import UUID_LENGTH
 from tests.doubles.apiserver.store import Object

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final
 
 from dra_driver.driver.resourceslices.attributes import AttributeSource, describe
 from dra_driver.driver.resourceslices.pool import consuming, counter_set
@@ -28,6 +27,7 @@ from dra_driver.kube.objects.resource import CounterSet, Device, DeviceTaint
 from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.neuron.health.policy import HealthPolicy
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
+from dra_driver.neuron.names import RETIRED, RETIRED_FOR_PLUGIN
 from dra_driver.neuron.topology.instance_types import InstanceType, lookup
 from dra_driver.neuron.topology.partitions import (
     CHIPS,
@@ -40,11 +40,6 @@ from dra_driver.neuron.topology.partitions import (
     overlap,
 )
 from dra_driver.neuron.topology.partitions import devices as partition_devices
-
-RETIRED: Final = "neuron.aws.com/retired"
-"""Key of the taint of a device that is on offer only for as long as a claim holds it; the value says why."""
-PLUGIN: Final = "device-plugin"
-"""Value of that taint: a device plugin may give the same chips away."""
 
 
 def is_ultraserver(inventory: NodeInventory) -> bool:
@@ -229,7 +224,7 @@ def offer(
         policy_taints = policy.taints(faulty, inventory.instance_type, uptime) if faulty else ()
         taints = [DeviceTaint(taint.key, taint.value, taint.effect, timestamp(taint.since)) for taint in policy_taints]
         if retired:
-            value = PLUGIN if host.held_back.intersection(device.chips) else why
+            value = RETIRED_FOR_PLUGIN if host.held_back.intersection(device.chips) else why
             taints.insert(0, DeviceTaint(RETIRED, value, "NoSchedule", timestamp(int(kept[device.name].since))))
         return tuple(taints)
 

@@ -22,9 +22,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dra_driver.driver.claims.model import Plan
-from dra_driver.driver.resourceslices.devices import RETIRED, KeptDevice, shapes
+from dra_driver.driver.resourceslices.devices import KeptDevice, shapes
 from dra_driver.kube.objects.meta import seconds
 from dra_driver.kube.objects.resource import Device
+from dra_driver.neuron.names import RETIRED
 from dra_driver.neuron.topology.partitions import chips_of, device_of
 from dra_driver.util.text import first_of
 

@@ -17,6 +17,7 @@ from dra_driver.kube.node_affinity import CORDON
 from dra_driver.kube.objects.apps import DaemonSet
 from dra_driver.kube.objects.meta import Condition, ObjectMeta
 from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint, DeviceTaintRule
+from dra_driver.kube.objects.taint_rules import TaintOfRule, selects, taint_of
 from dra_driver.legacy.annotations import UNUSABLE, parse_ids
 from dra_driver.legacy.rules import NeuronResource
 from dra_driver.legacy.rules import NodeHardware as PluginHardware
@@ -26,18 +27,17 @@ from dra_driver.neuron.device_status import READY, spelled
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, told, told_by
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.health.faults import FAULTS, SEVERITIES, Fault, Severity, State
+from dra_driver.neuron.health.taints import fault_of, retired, written
 from dra_driver.neuron.names import DRIVER_NAME, is_own_pool, node_of
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
+from dra_driver.neuron.topology.node_hardware import MEANINGS, Hardware
 from dra_driver.neuron.topology.partitions import HardwarePart, device_name
 from dra_driver.operations.overview.objects import Claim, Node, Offered, Pod, Refusal, Servers, Slice
 from dra_driver.operations.overview.serving import NOT_LOADED, Daemon, Serving, serving
-from dra_driver.simulator.allocator.candidates import TaintOfRule, selects, taint_of
-from dra_driver.simulator.explain.findings import named
-from dra_driver.simulator.hardware import MEANINGS, Hardware
-from dra_driver.simulator.taints import fault_of, retired, written
 from dra_driver.util.envelope import envelope, reference
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import ranges
+from dra_driver.util.wording import named
 
 Sort = Literal["name", "free", "sick"]
 
@@ -782,7 +782,7 @@ def _faults(
     """Faults by chip, and the chips that a taint keeps from pods.
 
     A device of several chips does not tell which of them is sick, so its taints say nothing of chips that are offered
-    on their own or as cores (``simulator.taints.sick``).
+    on their own or as cores (``neuron.health.taints.sick``).
     """
     hardware = _hardware(devices, instance_type)
     on = {device.name: sorted({part.chip for part in hardware.parts(device.name)}) for device in devices}

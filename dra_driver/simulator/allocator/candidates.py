@@ -9,18 +9,13 @@ from msgspec.structs import replace
 
 from dra_driver.kube.matching import BLOCKING, tolerates
 from dra_driver.kube.objects.resource import Device, DeviceTaint, DeviceTaintRule, DeviceToleration, ResourceSlice
+from dra_driver.kube.objects.taint_rules import selects, taint_of
 from dra_driver.simulator.allocator.capacity import Amount, CapacityError, Usage, amounts, fits
 from dra_driver.simulator.allocator.constraints import Value, value
 from dra_driver.simulator.allocator.nodes import NodeView, matches
 from dra_driver.simulator.allocator.pool_devices import Pool, PoolDevice, SelectorFailure, Selectors, verdict
 from dra_driver.simulator.allocator.release import Release
 from dra_driver.simulator.allocator.requests import AllocationError, RequestAlternative
-
-
-class TaintOfRule(DeviceTaint, frozen=True):
-    """A taint that a DeviceTaintRule adds, with the rule's name."""
-
-    rule: str = ""
 
 
 def tainted(slices: Iterable[ResourceSlice], rules: Iterable[DeviceTaintRule]) -> Iterable[ResourceSlice]:
@@ -47,21 +42,6 @@ def tainted(slices: Iterable[ResourceSlice], rules: Iterable[DeviceTaintRule]) -
         replace(item, spec=replace(item.spec, devices=tuple(with_taints(item, device) for device in item.spec.devices)))
         for item in slices
     ]
-
-
-def taint_of(rule: DeviceTaintRule) -> TaintOfRule:
-    """The taint that a rule adds to the devices that it selects."""
-    taint = rule.spec.taint
-    return TaintOfRule(taint.key, taint.value, taint.effect, rule=rule.metadata.name)
-
-
-def selects(rule: DeviceTaintRule, driver: str, pool: str, device: str) -> bool:
-    """Whether a rule taints this device; one without a selector taints nothing."""
-    selector = rule.spec.device_selector
-    return selector is not None and all(
-        wanted in (None, own)
-        for wanted, own in ((selector.driver, driver), (selector.pool, pool), (selector.device, device))
-    )
 
 
 def tolerated(device: Device, tolerations: Sequence[DeviceToleration]) -> bool:

@@ -16,7 +16,6 @@ from dra_driver.simulator.allocator import Allocation, MayGoOn, NodeView, Refusa
 from dra_driver.simulator.cluster import cluster_of, missing_labels, obstacle, rules_of
 from dra_driver.simulator.emulated_nodes import ec2_nodes
 from dra_driver.simulator.explain.explanation import Question, decide, exclusions, explain, placed_on
-from dra_driver.simulator.explain.findings import listed
 from dra_driver.simulator.explain.traps import NOT_OFFERED
 from dra_driver.simulator.explain.values import Explanation, Refused
 from dra_driver.simulator.manifests import (
@@ -31,6 +30,7 @@ from dra_driver.simulator.own_variables import own_variables
 from dra_driver.simulator.placement import Outcome, SoFar
 from dra_driver.simulator.preparation import NodeDrivers, Prepared, StoredObjects, containers, prepared_on_nodes
 from dra_driver.util.errors import DriverError
+from dra_driver.util.wording import listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dra_driver.simulator.allocator.constraints import concerns
 from dra_driver.simulator.allocator.nodes import NodeView
 from dra_driver.simulator.allocator.pool_devices import Pool
 from dra_driver.simulator.allocator.requests import PreparedClaim, PreparedRequest, RequestAlternative
-from dra_driver.simulator.explain.findings import are, counted, findings, listed
+from dra_driver.simulator.explain.findings import findings
 from dra_driver.simulator.explain.minimal_conflict import (
     REQUEST,
     ClaimPart,
@@ -24,6 +24,7 @@ from dra_driver.simulator.explain.minimal_conflict import (
 )
 from dra_driver.simulator.explain.shortfall import Pair, constraint_view, share_sentence
 from dra_driver.simulator.explain.values import ConstraintView, Diagnosis, RequestView, Step, request_view
+from dra_driver.util.wording import are, counted, listed
 
 
 @dataclass(frozen=True, slots=True)

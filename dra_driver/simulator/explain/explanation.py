@@ -15,7 +15,7 @@ from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.nodes import matches
 from dra_driver.simulator.allocator.pool_devices import Pool, PoolDevice
 from dra_driver.simulator.explain.diagnosis import Case, attribute, diagnosis
-from dra_driver.simulator.explain.findings import DeviceFinding, counted, findings, listed, named, shortened
+from dra_driver.simulator.explain.findings import DeviceFinding, findings
 from dra_driver.simulator.explain.minimal_conflict import Trials
 from dra_driver.simulator.explain.remedies import Miss, remedies
 from dra_driver.simulator.explain.shortfall import ROW
@@ -31,6 +31,7 @@ from dra_driver.simulator.explain.values import (
     request_view,
 )
 from dra_driver.util.errors import DriverError
+from dra_driver.util.wording import counted, listed, named, shortened
 
 
 def _error(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:

@@ -17,11 +17,11 @@ from dra_driver.kube.objects.resource import (
     ExactDeviceRequest,
     ResourceClaim,
 )
+from dra_driver.neuron.health.taints import is_unhealthy, retired, way_out
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.simulator.allocator import Allocation, NodeView
 from dra_driver.simulator.cel import Reference, clauses, references
 from dra_driver.simulator.explain.diagnosis import Case, attribute
-from dra_driver.simulator.explain.findings import listed, named
 from dra_driver.simulator.explain.minimal_conflict import (
     REQUEST,
     ClaimPart,
@@ -36,8 +36,8 @@ from dra_driver.simulator.explain.minimal_conflict import (
 )
 from dra_driver.simulator.explain.spelling import spellings
 from dra_driver.simulator.explain.values import DeviceGroup, Diagnosis, clause_text
-from dra_driver.simulator.taints import is_unhealthy, retired, way_out
 from dra_driver.util.errors import DriverError
+from dra_driver.util.wording import listed, named
 
 MAX_HOLDERS = 64
 """Maximum number of claims for which it is tried whether releasing them would help."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from dra_driver.simulator.explain.findings import MAX_NAMES, counted, named, natural, shortened
 from dra_driver.simulator.explain.values import Diagnosis, Explanation, NodesAlike, Placed
 from dra_driver.util.envelope import reference
 from dra_driver.util.text import escaped
+from dra_driver.util.wording import MAX_NAMES, counted, named, natural, shortened
 
 MAX_GROUPS = 20
 """Maximum number of node groups described individually in the text; JSON has all."""

@@ -8,8 +8,9 @@ from dra_driver.kube.objects.resource import DeviceConstraint
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.simulator.allocator.constraints import Value, alternatives, value
 from dra_driver.simulator.allocator.pool_devices import DeviceId, PoolDevice
-from dra_driver.simulator.explain.findings import DeviceFinding, are, counted, listed, named
+from dra_driver.simulator.explain.findings import DeviceFinding
 from dra_driver.simulator.explain.values import ConstraintView, Kind, Share
+from dra_driver.util.wording import are, counted, listed, named
 
 ROW = f"{DRIVER_NAME}/topology_x"
 """The attribute for the row of the torus in which a chip is."""

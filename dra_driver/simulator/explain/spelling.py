@@ -9,8 +9,8 @@ from typing import Final
 
 from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.topology.instance_types import lookup
+from dra_driver.neuron.topology.node_hardware import MEANINGS
 from dra_driver.simulator.cel import references
-from dra_driver.simulator.hardware import MEANINGS
 
 _TEXT: Final = re.compile(r"['\"]([^'\"]+)['\"]")
 _NEARLY: Final = 0.85

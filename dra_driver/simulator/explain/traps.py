@@ -15,17 +15,17 @@ from dra_driver.driver.resourceslices.attributes import RUN_SIZES
 from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.instance_types import InstanceType, lookup
+from dra_driver.neuron.topology.node_hardware import MEANINGS, Hardware, number_of, resource_of, text_of
 from dra_driver.neuron.topology.partitions import ResourceType, group_sizes
 from dra_driver.simulator.allocator import Allocation
 from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.pool_devices import Pool, PoolDevice
 from dra_driver.simulator.explain.diagnosis import Case
-from dra_driver.simulator.explain.findings import counted, listed, named
 from dra_driver.simulator.explain.shortfall import Pair
 from dra_driver.simulator.explain.trap_inputs import TrapInput
 from dra_driver.simulator.explain.values import Trap, clause_text
-from dra_driver.simulator.hardware import MEANINGS, Hardware, number_of, resource_of, text_of
 from dra_driver.util.errors import DriverError
+from dra_driver.util.wording import counted, listed, named
 
 _UNTOLD = frozenset({"switched", "single", "unknown"})
 """Fabrics on which chips have no meaningful neighbours."""

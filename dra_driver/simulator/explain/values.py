@@ -8,8 +8,9 @@ from typing import Literal
 
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
 from dra_driver.simulator.allocator.requests import RequestAlternative
-from dra_driver.simulator.explain.findings import DeviceFinding, State, are, choice, named, natural, of_all
+from dra_driver.simulator.explain.findings import DeviceFinding, State, choice
 from dra_driver.util.text import shorten
+from dra_driver.util.wording import are, named, natural, of_all
 
 Kind = Literal["matchAttribute", "distinctAttribute"]
 """Kinds of constraints."""

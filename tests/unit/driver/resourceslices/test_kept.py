@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from dra_driver.driver.resourceslices.devices import RETIRED
 from dra_driver.driver.resourceslices.kept import SETTLE_SECONDS, Answer, PreparedDevices, PublishedPool
 from dra_driver.kube.objects.meta import timestamp
 from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint
+from dra_driver.neuron.names import RETIRED
 from dra_driver.neuron.topology.partitions import NODE_DEVICE, core_name, device_name
 from tests.builders.claims import host
 from tests.builders.publishing_node import PublishingNode

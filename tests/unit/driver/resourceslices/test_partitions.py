@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.driver.resourceslices.devices import RETIRED, KeptDevice, Offer, offer, shapes
+from dra_driver.driver.resourceslices.devices import KeptDevice, Offer, offer, shapes
 from dra_driver.driver.resourceslices.pool import incomplete, pool
 from dra_driver.driver.resourceslices.taints import bare
 from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.emulation.options import EmulationOptions
 from dra_driver.neuron.host.inventory import NodeInventory
+from dra_driver.neuron.names import RETIRED
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.neuron.topology.partitions import (
     NODE_DEVICE,

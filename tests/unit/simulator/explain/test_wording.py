@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.simulator.explain.findings import choice, counted, listed, named, natural, of_all, shortened
+from dra_driver.simulator.explain.findings import choice
+from dra_driver.util.wording import counted, listed, named, natural, of_all, shortened
 from tests.golden import golden
 
 

@@ -24,20 +24,20 @@ MEANINGS: Final[Mapping[ResourceType, tuple[str, str]]] = {
 
 def text_of(device: Device, name: str) -> str:
     """A text among the device's own attributes; "" if it has none of this name."""
-    found = device.attributes.get(name) or device.attributes.get(f"{DRIVER_NAME}/{name}")
-    return found.string or "" if found is not None else ""
+    attribute = device.attributes.get(name) or device.attributes.get(f"{DRIVER_NAME}/{name}")
+    return attribute.string or "" if attribute is not None else ""
 
 
 def number_of(device: Device, name: str) -> int | None:
     """A number among the device's own attributes; None if it has none of this name."""
-    found = device.attributes.get(name) or device.attributes.get(f"{DRIVER_NAME}/{name}")
-    return found.int_ if found is not None else None
+    attribute = device.attributes.get(name) or device.attributes.get(f"{DRIVER_NAME}/{name}")
+    return attribute.int_ if attribute is not None else None
 
 
 def resource_of(device: Device) -> ResourceType | None:
     """What kind of device it is; None for one that is none of this driver's kinds."""
-    said = text_of(device, "resourceType")
-    return next((kind for kind in MEANINGS if kind == said), None)
+    resource_type = text_of(device, "resourceType")
+    return next((kind for kind in MEANINGS if kind == resource_type), None)
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class Hardware:
     @cached_property
     def chips(self) -> tuple[int, ...]:
         """Host indexes of the chips that the node has by its type or by its devices, ascending."""
-        found = set(range((self.kind.devices or 0) if self.kind is not None else 0))
+        indexes = set(range((self.kind.devices or 0) if self.kind is not None else 0))
         for device in self.devices:
-            found.update(part.chip for part in parts_of(device.name, (), lambda _: 1) or ())
-        return tuple(sorted(found))
+            indexes.update(part.chip for part in parts_of(device.name, (), lambda _: 1) or ())
+        return tuple(sorted(indexes))
 
     @cached_property
     def core_sizes(self) -> Mapping[int, int]:
@@ -117,12 +117,12 @@ class Hardware:
             outlined: groups that are outlined in any case.
         """
         there = range((self.kind.devices or 0) if self.kind is not None else 0)
-        found = (
+        drawable = (
             (name, parts) for name in names if (parts := self.parts(name)) and all(part.chip in there for part in parts)
         )
         around = {name: tuple(part.chip for part in self.parts(name)) for name in outlined}
         return marks_of(
-            found,
+            drawable,
             self.kind.cores_per_device if self.kind is not None else 0,
             self.core_size,
             drawn={*drawn} & {*there},

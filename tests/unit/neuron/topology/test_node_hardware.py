@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint
+from dra_driver.neuron.health.taints import lines, sick
+from dra_driver.neuron.topology.node_hardware import Hardware, resource_of
 from dra_driver.neuron.topology.partitions import HardwarePart, Partitions
 from dra_driver.simulator.emulated_nodes import emulated
-from dra_driver.simulator.hardware import Hardware, resource_of
-from dra_driver.simulator.taints import listed, sick
 from tests.golden import golden
 
 EVERYTHING = "chip.core.group.node"
@@ -93,5 +93,5 @@ def test_a_taint_of_a_core_or_chip_says_which_chip_is_sick_and_one_of_a_group_do
 def test_a_device_that_is_only_kept_is_no_sick_one() -> None:
     devices = tainted(offered(), neuron_core_3_1=RETIRED)
     assert sick(devices, range(16)) == {}
-    (line,) = listed(devices)
+    (line,) = lines(devices)
     golden(line)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from dra_driver.driver.resourceslices.devices import PLUGIN, RETIRED
 from dra_driver.kube.matching import BLOCKING
 from dra_driver.kube.objects.resource import Device, DeviceTaint
+from dra_driver.kube.objects.taint_rules import TaintOfRule
 from dra_driver.neuron.health.faults import FAULTS, REMEDIES, SEVERITIES, Fault
+from dra_driver.neuron.names import RETIRED, RETIRED_FOR_PLUGIN
 from dra_driver.neuron.topology.drawing import SIGNS, Sickness
 from dra_driver.neuron.topology.partitions import chips_of
-from dra_driver.simulator.allocator.candidates import TaintOfRule
 
 
 def written(taint: DeviceTaint) -> str:
@@ -33,12 +33,12 @@ def retired(taint: DeviceTaint) -> bool:
     return taint.key == RETIRED and not isinstance(taint, TaintOfRule)
 
 
-def said(taint: DeviceTaint) -> str:
+def description(taint: DeviceTaint) -> str:
     """Such as ``the taint health.neuron.aws.com/hbm-uncorrectable=unhealthy:NoSchedule (uncorrectable errors ...)``."""
     if isinstance(taint, TaintOfRule):
         return f"the taint {written(taint)} by DeviceTaintRule {taint.rule}"
     if retired(taint):
-        why = "because of a device plugin, " if taint.value == PLUGIN else ""
+        why = "because of a device plugin, " if taint.value == RETIRED_FOR_PLUGIN else ""
         return (
             f"the taint {written(taint)} ({why}the node no longer offers such devices, and keeps those that claims "
             "hold)"
@@ -83,16 +83,16 @@ def sick(devices: Iterable[Device], chips: Sequence[int]) -> Mapping[int, Sickne
         if state is not None:
             for index in own:
                 (alone if len(own) == 1 else together).setdefault(index, set()).add(state)
-    states = {index: found for index, found in together.items() if index not in offered} | alone
-    return {index: next(state for state in SIGNS if state in found) for index, found in states.items()}
+    states = {index: those for index, those in together.items() if index not in offered} | alone
+    return {index: next(state for state in SIGNS if state in those) for index, those in states.items()}
 
 
 def _state(taints: Sequence[DeviceTaint]) -> Sickness | None:
-    states = {state for taint in taints if (state := _said(taint)) is not None}
+    states = {state for taint in taints if (state := _sickness(taint)) is not None}
     return next((state for state in SIGNS if state in states), None)
 
 
-def _said(taint: DeviceTaint) -> Sickness | None:
+def _sickness(taint: DeviceTaint) -> Sickness | None:
     if retired(taint):
         return None
     if fault_of(taint) is not None:
@@ -100,8 +100,8 @@ def _said(taint: DeviceTaint) -> Sickness | None:
     return "tainted" if taint.effect in BLOCKING else None
 
 
-def listed(devices: Iterable[Device]) -> Iterator[str]:
+def lines(devices: Iterable[Device]) -> Iterator[str]:
     """A line for each taint of each device."""
     for device in devices:
         for taint in device.taints:
-            yield f"{device.name} has {said(taint)}"
+            yield f"{device.name} has {description(taint)}"
