@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dra_driver.kube.api.client import Transport
     from dra_driver.kube.api.resources import ResourceApi
     from dra_driver.kube.objects.resource import DeviceClass
-    from dra_driver.operations.overview.view import Frame
+    from dra_driver.operations.overview.rows import Frame
     from dra_driver.simulator.manifests import Manifests
 
 

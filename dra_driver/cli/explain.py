@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,13 +14,14 @@ from dra_driver.cli import vocabulary
 from dra_driver.cli.clusterinput import add_cluster_arguments, asking, beside_nothing, namespace, read_input
 from dra_driver.cli.terminal import Progress, print_object, say, show
 from dra_driver.util.envelope import envelope
-from dra_driver.util.errors import UsageError
-from dra_driver.util.text import first_of
+from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.util.text import first_of, printable
+from dra_driver.util.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from dra_driver.operations.overview.bound import BoundPod
+    from dra_driver.operations.overview.pods import PodEvidence
     from dra_driver.simulator.explain import Explanation, Target
     from dra_driver.simulator.manifests import Manifests
 
@@ -61,18 +64,25 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print the explanations; returns 0 if everything fits."""
     from dra_driver.cli.searchtime import deadline
-    from dra_driver.simulator.explain import Explanation, explanations
+    from dra_driver.simulator.explain import explanations
     from dra_driver.simulator.manifests import ManifestError, Manifests
 
     target, files = _items(args)
+    evidence = _evidence(args, target) if vocabulary.from_cluster(args) and not files else {}
+    alone = evidence.get(target.key) if target is not None and target.kind == "pod" else None
     try:
-        look = _look_at(args, target) if target is not None and not files else None
-        if target is not None and look is not None and look.ended:
-            subject = f"pod {target.namespace}/{target.name}"
-            ended = Explanation(subject, f"{subject} has ended: {look.state}", fits=not look.causes)
-            _show([ended], Manifests(), "", args.output)
-            return 0 if ended.fits else 1
-        given = read_input(args, files, named=target is not None)
+        if target is not None and alone is not None and alone.ended:
+            _show([_by_itself(target, alone)], Manifests(), "", args.output)
+            return 1 if alone.findings else 0
+        try:
+            given = read_input(args, files, named=target is not None)
+        except UsageError as error:
+            if target is None or alone is None or not alone.findings:
+                raise
+            # What the cluster says of the pod is more than what is worked out, and this user may read it.
+            vocabulary.warn(str(error))
+            _show([_by_itself(target, alone)], Manifests(), "", args.output)
+            return 1
         with Progress("explaining", "pods") as progress:
             found = list(
                 explanations(
@@ -89,52 +99,100 @@ def run(args: argparse.Namespace) -> int:
     if not found:
         beside = beside_nothing(given.manifests.not_considered)
         raise UsageError(f"nothing waits for devices{beside}", remedy="give the YAML of pods or claims as FILE")
-    if look is not None:
-        found = [item.with_state(look.state, look.causes, look.remedies) for item in found]
-    _show(found, given.manifests, given.kubernetes, args.output)
-    return 0 if all(item.fits for item in found) else 1
+    explained = [_with_evidence(item, evidence) for item in found]
+    _show(explained, given.manifests, given.kubernetes, args.output)
+    return 0 if all(item.fits for item in explained) else 1
 
 
-def _look_at(args: argparse.Namespace, target: Target) -> BoundPod | None:
-    """How a pod of a live cluster is on its node; None for one that has none, or is in no live cluster."""
-    from dra_driver.kube.api.errors import ApiError
-    from dra_driver.operations.overview.bound import bound
-    from dra_driver.operations.overview.following import around
+def _evidence(args: argparse.Namespace, target: Target | None) -> dict[tuple[str, str], PodEvidence]:
+    """What a live cluster says of a pod, or of all that may have devices, by namespace and name.
 
-    if target.kind != "pod" or not vocabulary.from_cluster(args):
-        return None
+    Of the node of a pod that is named, a few small requests are made, however large the cluster is.
+    """
+    from dra_driver.kube.api.errors import ApiError, DecodeError
+    from dra_driver.operations.overview.following import around, listed, readable
+    from dra_driver.operations.overview.pods import evidence
+    from dra_driver.operations.overview.view import view
+
+    if target is not None and target.kind != "pod":
+        return {}
+    now = time.time()
     with asking(args) as transport:
         try:
-            pod, cluster = around(transport, target.namespace, target.name)
-        except ApiError as error:
-            if error.status != 404:
+            if target is not None:
+                pod, cluster = around(transport, target.namespace, target.name)
+                pods = [pod]
+            else:
+                cluster = listed(transport, readable(transport, namespace(args)))
+                pods = [pod for pod in cluster.pods if pod.counts]
+        except DecodeError as error:
+            vocabulary.warn(printable(f"not considered: what the cluster says of pods ({error})"))
+            return {}
+        except DriverError as error:
+            if isinstance(error, ApiError) and error.status not in (403, 404):
                 raise
-            return None  # which pods there are is said below
-    return bound(pod, cluster) if pod.node else None
+            return {}  # which pods there are follows below, and what the user may not read
+    rows = {row.name: row for row in view(cluster).nodes}
+    return {pod.metadata.key: evidence(pod, cluster, rows.get(pod.node), now) for pod in pods}
 
 
-def _show(found: Sequence[Explanation], manifests: Manifests, kubernetes: str, output: str) -> None:
+def _by_itself(target: Target, evidence: PodEvidence) -> Explanation:
+    """A pod by what the cluster says of it alone."""
+    from dra_driver.simulator.explain import Explanation
+
+    subject = f"pod {target.namespace}/{target.name}"
+    verdict = f"{subject} has ended: {evidence.state}" if evidence.ended else f"{subject} is not well: {evidence.state}"
+    texts = () if evidence.ended else tuple(item.text for item in evidence.findings)
+    remedies = tuple(dict.fromkeys(item.remedy for item in evidence.findings if item.remedy))
+    documents = tuple(item.document() for item in evidence.findings)
+    return Explanation(
+        subject, verdict, fits=not evidence.findings, causes=texts, remedies=remedies, evidence=documents
+    )
+
+
+def _with_evidence(item: Explanation, evidence: Mapping[tuple[str, str], PodEvidence]) -> Explanation:
+    """The explanation of a pod with what the cluster says of it, which comes first."""
+    kind, _, name = item.subject.partition(" ")
+    namespace_of, _, own = name.partition("/")
+    of_pod = evidence.get((namespace_of, own)) if kind == "pod" else None
+    if of_pod is None:
+        return item
+    item = replace(item, evidence=tuple(each.document() for each in of_pod.findings))
+    ways = tuple(dict.fromkeys(each.remedy for each in of_pod.findings if each.remedy))
+    if of_pod.bound:
+        # What a claim says is printed with the claim.
+        causes = tuple(each.text for each in of_pod.findings if not each.claim)
+        return item.on_node(of_pod.state, causes, ways)
+    return item.waiting(of_pod.state, ways, blocked=bool(of_pod.findings))
+
+
+def _show(items: Sequence[Explanation], manifests: Manifests, kubernetes: str, output: str) -> None:
     from dra_driver.simulator.explain import brief, plain, texts
 
     if output in ("text", "wide"):
-        fit = [item for item in found if item.fits]
+        # Of those that run, nothing is to be said but that they do.
+        running = [item for item in items if item.fits and item.bound] if output == "text" and len(items) > 1 else []
+        rest = [item for item in items if item not in running]
+        fit = [item for item in rest if item.fits]
         each = fit if output == "wide" else fit[:_EACH]
         more = fit[len(each) :]
         # What the reader came for is first.
-        shown = [*(item for item in found if not item.fits), *each]
-        lines = [brief(item) for item in shown] if output == "text" and len(found) > 1 else []
+        shown = [*(item for item in rest if not item.fits), *each]
+        lines = [brief(item) for item in shown] if output == "text" and len(items) > 1 else []
         long = [item for item, line in zip(shown, lines, strict=True) if not line] if lines else shown
-        show("\n\n".join(filter(None, (texts(long), "\n".join(filter(None, lines))))))
-        if more:
-            nodes = Counter(item.node or "" for item in more)
+        if shown:
+            show("\n\n".join(filter(None, (texts(long), "\n".join(filter(None, lines))))))
+        for some, what in ((more, f"{len(more)} more fit"), (running, f"{counted(len(running), 'pod')} run")):
+            nodes = Counter(item.node or "" for item in some)
             on = first_of([f"{count} on {node}" for node, count in nodes.items()], _EACH)
-            say(f"\n{len(more)} more fit: {on} (-o wide shows each).")
+            if some:
+                say(f"{chr(10) if shown else ''}{what}: {on} (-o wide shows each).")
         if manifests.not_considered:
             say(f"\nNot considered: {'; '.join(manifests.not_considered)}.")
         return
 
     beside = {"kubernetes": kubernetes or None, "notConsidered": list(manifests.not_considered)}
-    print_object(envelope("Explanation", map(plain, found), **beside), output)
+    print_object(envelope("Explanation", map(plain, items), **beside), output)
 
 
 def _items(args: argparse.Namespace) -> tuple[Target | None, list[str]]:

@@ -129,7 +129,8 @@ def _of_cluster(args: argparse.Namespace) -> int:
     from dra_driver.cli.clusterinput import asking, check_nodes
     from dra_driver.kube.api.client import context_namespace
     from dra_driver.operations.overview.following import listed, readable
-    from dra_driver.operations.overview.view import node_document, view
+    from dra_driver.operations.overview.rows import node_document
+    from dra_driver.operations.overview.view import view
 
     with asking(args) as transport:
         scope = readable(transport, context_namespace(args.kubeconfig, args.context), devices=True)

@@ -25,8 +25,8 @@ class Kind(NamedTuple):
 
 
 NODE: Final = (
-    "node instanceType status driverPod condition kubeletProblem devicePluginProblem taints ultraservers offers counts "
-    "chips"
+    "node instanceType status driverPod findings condition kubeletProblem devicePluginProblem taints ultraservers "
+    "offers counts chips"
 )
 KINDS: Final = {
     "Overview": Kind(
@@ -50,8 +50,8 @@ KINDS: Final = {
     "Explanation": Kind(
         "explain",
         "a pod, or a claim that no pod uses",
-        "subject pod like claims fits node couldGoTo message podState causes error allocations nodeGroups nearestMiss "
-        "refusals warnings holders remedies traps",
+        "subject pod like claims fits node couldGoTo message podState causes findings error allocations nodeGroups "
+        "nearestMiss refusals warnings holders remedies traps",
         "kubernetes notConsidered",
     ),
     "Health": Kind(
@@ -114,7 +114,7 @@ KEYS: Final = {
     ),
     "claimSays": Key("what the claim's status says of devices that are not ready or not healthy"),
     "clause": Key("the clause of a selector that is false or fails"),
-    "code": Key("stable name of a fault or of an assumption; the taint of somebody else as kubectl writes it"),
+    "code": Key("stable name of a fault, a finding or an assumption; the taint of somebody else as kubectl writes it"),
     "complete": Key("whether the chips are the whole group"),
     "concluded": Key("keys whose values were concluded, not read in a source"),
     "condition": Key("reason of the Node's condition NeuronHealth, unless all is well"),
@@ -152,6 +152,9 @@ KEYS: Final = {
     "feature": Key("a feature of the driver"),
     "features": Key("which features can be relied on", "feature trust because"),
     "finding": Key("`free`, or what is the matter with devices: `in use`, `taint`, `selector` and so on"),
+    "findings": Key(
+        "what the cluster says of a pod or node that is not well, the cause first", "code message since remedy who"
+    ),
     "fits": Key("false also if `refusals` has claims, or a claim says of a device that it is not ready or not healthy"),
     "free": Key("how many are free"),
     "freeDevices": Key("the free devices by name"),
@@ -197,12 +200,12 @@ KEYS: Final = {
     "offered": Key("devices that a node offers with `--partitions`", "device resourceType chips"),
     "offers": Key("what is offered, by kind of device", "description total freeDevices"),
     "pciAddress": Key("PCI address of a chip; null: not public"),
-    "pending": Key("pods that ask for devices and have no node", "pod asks reason"),
+    "pending": Key("pods that ask for devices and have no node", "pod asks reason findings"),
     "placed": Key("how many are placed"),
     "plan": Key("what the node's driver makes of the claim: an item of `Plan`", KINDS["Plan"].keys),
     "pod": Key("a Pod; null: none uses the claim", "namespace name"),
     "pods": Key("the pods of the claims", "namespace name containers"),
-    "podState": Key("how a pod that has a node is there, in words"),
+    "podState": Key("how a pod is, as the cluster says it, in words"),
     "pool": Key("name of a pool of devices"),
     "pools": Key("pools of devices of a node", "driver pool total freeDevices offers"),
     "problem": Key("what is wrong, in words"),
@@ -252,5 +255,6 @@ KEYS: Final = {
     "wanted": Key("how many are wanted; null: all"),
     "warnings": Key("what else is odd"),
     "where": Key("where it was read"),
+    "who": Key("who can do something: `owner` (of the pod), `administrator` or `nobody`: it ends by itself"),
 }
 """The keys of our own, in their order; ``items`` has those of the kind."""

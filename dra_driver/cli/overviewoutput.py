@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from dra_driver.operations.overview.view import ChipRow, Frame, HolderOfChip, NodeRow, TypeRow
+    from dra_driver.operations.overview.rows import ChipRow, Frame, HolderOfChip, NodeRow, TypeRow
 
 PRINTED_ROWS: Final = 100
 """Rows of a table that are printed without a terminal; -o wide, json and yaml have all."""
@@ -190,16 +190,12 @@ def _of_nodes(frame: Frame, *, wide: bool) -> Iterator[Section]:
         "nodes",
     )
     problems = tuple(
-        (
-            Cell(row.name),
-            Cell(row.serving.since or "-"),
-            Cell("; ".join(filter(None, (row.serving.problem, row.serving.remedy)))),
-        )
+        (Cell(row.name), Cell(item.since or "-"), Cell("; ".join(filter(None, (item.text, item.remedy)))))
         for row in frame.nodes
-        if row.serving.problem
+        for item in row.findings
     )
     if problems:
-        yield Section(("NODE", "SINCE", "PROBLEM"), problems, "unserved nodes")
+        yield Section(("NODE", "SINCE", "PROBLEM"), problems, "problems of nodes")
 
 
 def _counted(row: TypeRow) -> str:
@@ -255,8 +251,7 @@ def cluster_table(nodes: Sequence[NodeRow], *, every_chip: bool) -> str:
     texts = []
     for node in nodes:
         driver = node.serving
-        if driver.problem:
-            texts.append("; ".join([f"{node.name}: {driver.problem}", *filter(None, [driver.remedy])]))
+        texts += ["; ".join(filter(None, (f"{node.name}: {item.text}", item.remedy))) for item in node.findings]
         if not node.offers and not every_chip:
             whole = f"all {len(node.chips)}"
             lines.append((node.name, whole, "unknown", driver.word, "-", driver.since or "-", *("-",) * 3))
@@ -273,8 +268,9 @@ def cluster_table(nodes: Sequence[NodeRow], *, every_chip: bool) -> str:
                 alike.setdefault((chip.index if every_chip else -1, cells), []).append(chip.index)
         rows = sorted(alike.items(), key=lambda item: item[1])
         lines += [(node.name, f"neuron{ranges(indexes)}", *cells) for (_, cells), indexes in rows]
-        if well and not every_chip:
-            lines.append((node.name, f"{len(well)} of {len(node.chips)}", "healthy", *("-",) * 6))
+        for state in dict.fromkeys(chip.state for chip in well) if not every_chip else ():
+            count = sum(chip.state == state for chip in well)
+            lines.append((node.name, f"{count} of {len(node.chips)}", state, *("-",) * 6))
         if node.condition and len(well) == len(node.chips):
             # Such as that of a detector that does not name the chips.
             lines.append((node.name, "-", "-", node.condition, *("-",) * 5))

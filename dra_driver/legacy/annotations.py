@@ -33,6 +33,7 @@ from dra_driver.legacy.rules import (
     NodeHardware,
     bits,
 )
+from dra_driver.neuron.names import UNUSABLE_DEVICES
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import quoted, ranges, shorten
 
@@ -57,8 +58,7 @@ CLOCKS_DIFFER_SECONDS: Final = 300.0
 DEVICE_USAGE: Final = "NEURON_DEV_USAGE_MAP"
 CORE_USAGE: Final = "NEURON_CORE_USAGE_MAP"
 """Node annotations, ``true`` or ``false`` for each id: written for their readers, never used for decisions."""
-UNUSABLE: Final = "neuron.aws.com/unusable-devices"
-"""Node annotation: ids of devices such as ``3,7`` that no pod may get, written by the device plugin or by hand."""
+UNUSABLE: Final = UNUSABLE_DEVICES
 
 MAX_LENGTH: Final = 16384
 """Characters of an annotation; longer ones are rejected."""

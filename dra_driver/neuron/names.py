@@ -72,3 +72,6 @@ RETIRED = "neuron.aws.com/retired"
 """Key of the taint of a device that is on offer only for as long as a claim holds it; the value says why."""
 RETIRED_FOR_PLUGIN = "device-plugin"
 """Value of that taint: a device plugin may give the same chips away."""
+
+UNUSABLE_DEVICES = "neuron.aws.com/unusable-devices"
+"""Node annotation: ids of devices such as ``3,7`` that no pod may get, written by the device plugin or by hand."""

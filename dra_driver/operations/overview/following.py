@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from dra_driver.kube.api.client import Query, Transport
 from dra_driver.kube.api.codec import Resource
@@ -18,32 +18,45 @@ from dra_driver.neuron.names import DEVICE_PLUGIN_POD, DEVICES_VIEWER_ROLE, DRIV
 from dra_driver.operations.overview.objects import (
     CLAIMS,
     DAEMON_SETS,
+    EVENTS,
     NODES,
     PODS,
-    REFUSALS,
     SLICES,
     TAINT_RULES,
-    Claim,
+    TEMPLATES,
+    ClusterView,
     Pod,
 )
-from dra_driver.operations.overview.view import ClusterView
+from dra_driver.operations.overview.pods import CREATE, PREPARE
 from dra_driver.util.errors import DriverError
 
 T = TypeVar("T")
 STOP_SECONDS: Final = 2.0
-_REFUSED: Final = "FailedPrepareDynamicResources"
-"""Reason of kubelet's Events about pods whose claims could not be prepared."""
-_QUERIES: Final[Mapping[str, Query]] = {
-    SLICES.plural: (("fieldSelector", f"spec.driver={DRIVER_NAME}"),),
-    REFUSALS.plural: (("fieldSelector", f"reason={_REFUSED}"),),
-    DAEMON_SETS.plural: (("labelSelector", "=".join(DRIVER_POD)),),
-}
+
+
+class _Source(NamedTuple):
+    """Objects of one kind that are read."""
+
+    name: str
+    kind: Resource[Any]
+    query: Query = ()
+
+
+_SOURCES: Final = (
+    _Source("nodes", NODES),
+    _Source("slices", SLICES, (("fieldSelector", f"spec.driver={DRIVER_NAME}"),)),
+    _Source("claims", CLAIMS),
+    _Source("pods", PODS),
+    _Source("taint_rules", TAINT_RULES),
+    # The API server selects Events by one reason.
+    _Source("prepare_events", EVENTS, (("fieldSelector", f"reason={PREPARE}"),)),
+    _Source("create_events", EVENTS, (("fieldSelector", f"reason={CREATE}"),)),
+    _Source("daemon_sets", DAEMON_SETS, (("labelSelector", "=".join(DRIVER_POD)),)),
+)
 
 
 def _matters(item: object) -> bool:
-    """Of the others, nobody here asks: claims of other drivers, once allocated, and pods without devices."""
-    if isinstance(item, Claim):
-        return bool(item.held) or item.status.allocation is None
+    """Of pods without devices, nobody here asks."""
     return item.counts or item.daemon is not None if isinstance(item, Pod) else True
 
 
@@ -94,7 +107,7 @@ def readable(transport: Transport, namespace: str = "", *, devices: bool = False
             remedy=f"the ClusterRole {VIEWER_ROLE} allows it{more}",
         )
     within_only = namespace if elsewhere else ""
-    refused[REFUSALS.plural] = _refused(transport, REFUSALS, within_only)
+    refused[EVENTS.plural] = _refused(transport, EVENTS, within_only)
     refused[DAEMON_SETS.plural] = _refused(transport, DAEMON_SETS)
     lacking = {plural: error for plural, error in refused.items() if error is not None}
     # What DaemonSets explain is left to the reader where they cannot be read.
@@ -120,7 +133,7 @@ def _note(unlisted: Sequence[str], within_only: str) -> tuple[str, ...]:
 _WITHOUT: Final = {
     NODES.plural: "it is not known what keeps pods off nodes",
     TAINT_RULES.plural: "devices that they taint look free",
-    REFUSALS.plural: "it is not known why claims cannot be prepared",
+    EVENTS.plural: "it is not known why claims cannot be prepared",
 }
 
 
@@ -135,59 +148,76 @@ def _refused(transport: Transport, resource: Resource[Any], namespace: str = "")
     return None
 
 
-def _kinds(scope: Scope) -> tuple[Resource[Any], ...]:
-    """What can be read."""
-    every: tuple[Resource[Any], ...] = (NODES, SLICES, CLAIMS, PODS, TAINT_RULES, REFUSALS, DAEMON_SETS)
-    return tuple(kind for kind in every if kind.plural not in scope.lacking)
+def _readable(transport: Transport, scope: Scope) -> dict[str, Collection[Any]]:
+    """What can be read, by the source's name."""
+    return {
+        source.name: _collection(transport, scope, source.kind, source.query)
+        for source in _SOURCES
+        if source.kind.plural not in scope.lacking
+    }
 
 
-def _collection(transport: Transport, scope: Scope, kind: Resource[Any]) -> Collection[Any]:
-    namespace = scope.namespace if kind in (CLAIMS, PODS, REFUSALS) else ""
-    return Collection(transport, kind, _QUERIES.get(kind.plural, ()), namespace=namespace)
+def _collection(transport: Transport, scope: Scope, kind: Resource[Any], query: Query = ()) -> Collection[Any]:
+    return Collection(transport, kind, query, namespace=scope.namespace if kind in (CLAIMS, PODS, EVENTS) else "")
 
 
 def _cluster(scope: Scope, objects: Mapping[str, list[Any]]) -> ClusterView:
-    """The objects by their kind as a cluster."""
-    nodes, slices, claims, pods, rules, refusals = (
-        objects.get(kind.plural, []) for kind in (NODES, SLICES, CLAIMS, PODS, TAINT_RULES, REFUSALS)
+    """The objects by their source as a cluster."""
+    nodes, slices, claims, pods, rules = (
+        objects.get(name, []) for name in ("nodes", "slices", "claims", "pods", "taint_rules")
     )
-    with_nodes, with_slices = (kind.plural not in scope.lacking for kind in (NODES, SLICES))
-    daemon_sets = objects.get(DAEMON_SETS.plural)
-    whole = not scope.namespace
-    return ClusterView(nodes, slices, claims, pods, rules, refusals, daemon_sets, whole, with_nodes, with_slices)
+    return ClusterView(
+        nodes,
+        slices,
+        claims,
+        pods,
+        rules,
+        [*objects.get("prepare_events", []), *objects.get("create_events", [])],
+        objects.get("daemon_sets"),
+        whole=not scope.namespace,
+        with_nodes=NODES.plural not in scope.lacking,
+        with_slices=SLICES.plural not in scope.lacking,
+    )
 
 
 def listed(transport: Transport, scope: Scope) -> ClusterView:
     """The objects as stored now. Raises ApiError for a kind that cannot be listed."""
-    kinds = {kind.plural: _collection(transport, scope, kind) for kind in _kinds(scope)}
     return _cluster(
         scope,
-        {plural: kind.select(lambda item: item if _matters(item) else None)[0] for plural, kind in kinds.items()},
+        {
+            name: collection.select(lambda item: item if _matters(item) else None)[0]
+            for name, collection in _readable(transport, scope).items()
+        },
     )
 
 
 def around(transport: Transport, namespace: str, name: str) -> tuple[Pod, ClusterView]:
-    """A pod, and what there is on its node, as far as the user may read it.
+    """A pod, what there is on its node, and the warnings about it, as far as the user may read them.
 
     That is a few small requests, however large the cluster is. Raises ApiError: the pod cannot be read.
     """
     pod: Pod = Collection(transport, PODS).get(namespace, name)
+    claims = [_if_permitted(partial(_one, transport, CLAIMS, namespace, name)) for name in pod.claims]
+    existing = [claim for those in claims for claim in those or ()]
+    about = f"involvedObject.uid={pod.metadata.uid},type=Warning"
+    events = _if_permitted(partial(_selected, transport, EVENTS, about, namespace)) if pod.metadata.uid else ()
     if not pod.node:
-        return pod, ClusterView(pods=[pod])
+        templates = {
+            name: _if_permitted(partial(_one, transport, TEMPLATES, namespace, name)) for name in pod.templates
+        }
+        there = None if None in templates.values() else [name for name, item in templates.items() if item]
+        return pod, ClusterView(claims=existing, pods=[pod], events=events or (), templates=there)
     nodes = _if_permitted(partial(_one, transport, NODES, "", pod.node))
     of_node = f"spec.driver={DRIVER_NAME},spec.nodeName={pod.node}"
     slices = _if_permitted(partial(_selected, transport, SLICES, of_node))
-    claims = [_if_permitted(partial(_one, transport, CLAIMS, namespace, name)) for name in pod.claims]
-    about = f"reason={_REFUSED},involvedObject.uid={pod.metadata.uid}"
-    refusals = _if_permitted(partial(_selected, transport, REFUSALS, about, namespace))
     serving = daemons(transport, f"spec.nodeName={pod.node}")
     return pod, ClusterView(
         nodes or (),
         slices or (),
-        [claim for found in claims for claim in found or ()],
+        existing,
         [pod, *(serving or ())],
         (),
-        refusals or (),
+        events or (),
         daemon_sets(transport),
         whole=serving is not None,
         with_nodes=nodes is not None,
@@ -235,8 +265,8 @@ class Followed:
         self._event = threading.Event()
         self._scope = scope
         self._informers: Mapping[str, Informer[Any]] = {
-            kind.plural: Informer(kind.plural, _collection(transport, scope, kind), self._event.set, _matters)
-            for kind in _kinds(scope)
+            name: Informer(name.replace("_", " "), collection, self._event.set, _matters)
+            for name, collection in _readable(transport, scope).items()
         }
 
     def __enter__(self) -> Self:
@@ -269,4 +299,4 @@ class Followed:
 
     def cluster(self) -> ClusterView:
         """The objects as known now."""
-        return _cluster(self._scope, {plural: informer.objects() for plural, informer in self._informers.items()})
+        return _cluster(self._scope, {name: informer.objects() for name, informer in self._informers.items()})

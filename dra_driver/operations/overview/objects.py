@@ -7,50 +7,45 @@ with 5,000 pods, 13 MB stay this way, and 220 MB as the structs of ``kube.object
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from dra_driver.kube.api import codec
 from dra_driver.kube.api.codec import Resource
 from dra_driver.kube.objects import core
+from dra_driver.kube.objects.apps import DaemonSet
 from dra_driver.kube.objects.core import NodeSystemInfo, PartialNode, PartialNodeStatus
 from dra_driver.kube.objects.meta import ApiObject, Condition, ObjectMeta, Quantity
 from dra_driver.kube.objects.resource import (
     DeviceAttribute,
     DeviceRequest,
     DeviceTaint,
+    DeviceTaintRule,
     PartialAllocatedDeviceStatus,
     PartialResourceClaim,
     PartialResourceClaimStatus,
     ResourcePool,
 )
-from dra_driver.legacy.annotations import copied, from_mapping
-from dra_driver.legacy.resource_requests import (
-    ENDED,
-    Limits,
-    LimitsContainer,
-    PodRequest,
-    Resources,
-    pod_request,
-    quantity,
-)
-from dra_driver.legacy.rules import NeuronResource, NodeHardware, hardware
-from dra_driver.legacy.usage import Holding, holding
 from dra_driver.neuron.device_status import said
 from dra_driver.neuron.names import DRIVER_NAME, SERVER_2, SERVER_4
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.operations.overview.serving import Daemon, PodState, daemon_of, state_of
-from dra_driver.util.errors import DriverError
 from dra_driver.util.text import first_of, one_line
 
-REASON_BYTES: Final = 400
-"""The scheduler lists a reason for each kind of node."""
+EXTENDED_RESOURCES: Final = ("aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws.amazon.com/neurondevice")
+"""What device plugins offer, and DeviceClasses where that is enabled."""
+ENDED: Final = frozenset({"Succeeded", "Failed"})
+"""Phases of pods that have no devices any more."""
 MESSAGE_BYTES: Final = 700
 """An Event has at most 1,024."""
+
+if TYPE_CHECKING:
+    from dra_driver.legacy.rules import NodeHardware
+    from dra_driver.legacy.usage import Holding
 
 T = TypeVar("T")
 
@@ -84,14 +79,11 @@ class Node(PartialNode, frozen=True):
     @property
     def plugin(self) -> NodeHardware | None:
         """What a device plugin offers there; None: nothing. kubelet keeps the capacity of one that is gone."""
-        there, usable = (
-            [quantity(amounts.get(kind.value, 0)) or 0 for kind in (NeuronResource.DEVICE, NeuronResource.CORE)]
-            for amounts in (self.status.capacity, self.status.allocatable)
-        )
-        try:
-            return hardware(self.instance_type, *there) if any(usable) else None
-        except DriverError:  # what the node reports fits no hardware: its devices cannot be told apart
+        if not any(name in self.status.capacity for name in EXTENDED_RESOURCES):
             return None
+        from dra_driver.operations.overview.deviceplugin import offered_hardware
+
+        return offered_hardware(self.instance_type, self.status.capacity, self.status.allocatable)
 
     def condition(self, kind: str) -> Condition | None:
         """Its condition of this type."""
@@ -261,8 +253,15 @@ def _claim(item: _Claim, _: str) -> Claim:
         for condition in conditions
         if condition.status != "True"
     )
-    kept = PartialResourceClaimStatus(status.allocation, status.reserved_for)
-    return Claim(item.metadata.identity, kept, item.spec, tuple(complaints))
+    kept = Claim(
+        item.metadata.identity,
+        PartialResourceClaimStatus(status.allocation, status.reserved_for),
+        item.spec,
+        tuple(complaints),
+    )
+    # Of those that have devices of other drivers alone, nothing is shown but that they exist.
+    foreign = status.allocation is not None and not kept.held
+    return Claim(kept.metadata) if foreign else kept
 
 
 def _asked(request: _Request) -> str:
@@ -293,8 +292,15 @@ class Pod:
     """Its limits of extended resources, such as ``2 x aws.amazon.com/neuron``; "" where it has none."""
     holding: Holding | None = None
     """What the device plugin's and the extender's clusters record for it."""
-    waits: str = ""
-    """Why it has no node yet, in one line."""
+    created: str = ""
+    """RFC 3339, or ""."""
+    gates: tuple[str, ...] = ()
+    """Names of its scheduling gates."""
+    templates: tuple[str, ...] = ()
+    """Names of the ResourceClaimTemplates of which no claim was made yet."""
+    scheduler: str = ""
+    scheduled: Condition | None = None
+    """Its condition ``PodScheduled``, without a node."""
     daemon: Daemon | None = None
     """What it is if it serves the devices of its node."""
 
@@ -310,15 +316,15 @@ def _pod(item: core.ReportedPod, _: str) -> Pod:
     named = {entry.name: entry.resource_claim_name or made.get(entry.name) for entry in spec.resource_claims}
     extended = status.extended_resource_claim_status
     claims = [name for name in named.values() if name]
-    requests = _requests(_asking(spec.init_containers), _asking(spec.containers))
-    held = None
-    if spec.node_name and extended is None:
-        annotations = from_mapping(meta.annotations)
-        of_another = copied(annotations, meta.uid)
-        held = holding(f"{meta.namespace}/{meta.name}", annotations, requests, of_another=of_another)
+    asks, holding = "", None
+    if _extended(spec):
+        from dra_driver.operations.overview.deviceplugin import requested
+
+        asks, holding = requested(item)
     daemon = daemon_of(item)
     # Of most pods of a cluster nobody asks how they are.
-    concerned = spec.resource_claims or extended is not None or requests or daemon is not None
+    concerned = spec.resource_claims or extended is not None or asks or daemon is not None
+    unmade = named.keys() - made.keys()
     return Pod(
         meta.identity,
         state_of(item) if concerned else PodState(status.phase),
@@ -328,75 +334,53 @@ def _pod(item: core.ReportedPod, _: str) -> Pod:
         (*claims, *((extended.resource_claim_name,) if extended is not None else ())),
         # A template may make no claim at all: the status then has the entry without a name.
         tuple(entry for entry, name in named.items() if not name and entry not in made),
-        ", ".join(f"{request.count} x {request.resource.value}" for request in requests or ()),
-        held,
-        "" if spec.node_name else one_line(_why(item, named.keys() - made.keys()), REASON_BYTES),
+        asks,
+        holding,
+        meta.creation_timestamp or "",
+        () if spec.node_name else tuple(gate.name for gate in spec.scheduling_gates),
+        tuple(
+            entry.resource_claim_template_name
+            for entry in spec.resource_claims
+            if entry.resource_claim_template_name and entry.name in unmade
+        ),
+        spec.scheduler_name,
+        None if spec.node_name else next((entry for entry in status.conditions if entry.type == "PodScheduled"), None),
         daemon,
     )
 
 
+def _extended(spec: core.PodSpec) -> bool:
+    """Whether a container asks for Neuron devices by extended resources."""
+    return any(
+        name in amounts
+        for item in (*spec.init_containers, *spec.containers)
+        for amounts in (item.resources.limits, item.resources.requests)
+        for name in EXTENDED_RESOURCES
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """kubelet's Event about a pod whose claims could not be prepared."""
+class PodEvent:
+    """A warning about a pod: kubelet's, or that of the controller that creates claims."""
 
     metadata: ObjectMeta
     uid: str
     """The pod's."""
+    reason: str
     last: str
     """RFC 3339, or ""."""
     text: str
-    """One line: which claim, and what the driver says."""
+    """One line: without the writer's own words before those of others."""
 
 
-def _refusal(item: core.Event, _: str) -> Refusal:
-    text = item.message.rpartition("dynamic resources: ")[2]  # without kubelet's own words before the driver's
-    return Refusal(
+def _event(item: core.Event, _: str) -> PodEvent:
+    return PodEvent(
         item.metadata.identity,
         item.involved_object.uid,
+        one_line(item.reason, 64),
         item.last_timestamp or item.first_timestamp,
-        one_line(text, MESSAGE_BYTES),
+        one_line(item.message.rpartition("dynamic resources: ")[2], MESSAGE_BYTES),
     )
-
-
-def _asking(containers: tuple[core.Container, ...]) -> tuple[LimitsContainer, ...]:
-    return tuple(
-        LimitsContainer(
-            item.name, Resources(_limits(item.resources.limits), _limits(item.resources.requests)), item.restart_policy
-        )
-        for item in containers
-        if item.resources.limits or item.resources.requests
-    )
-
-
-def _limits(amounts: dict[str, Quantity]) -> Limits:
-    return Limits(amounts.get(NeuronResource.DEVICE.value), amounts.get(NeuronResource.CORE.value))
-
-
-@lru_cache(maxsize=4096)
-def _requests(init: tuple[LimitsContainer, ...], main: tuple[LimitsContainer, ...]) -> PodRequest | None:
-    try:
-        return pod_request(init, main)
-    except DriverError:
-        return None
-
-
-def _why(item: core.Pod, unmade: Collection[str]) -> str:
-    if item.metadata.deletion_timestamp is not None:
-        return "it is being deleted"
-    if item.spec.scheduling_gates:
-        return f"scheduling gates: {first_of([gate.name for gate in item.spec.scheduling_gates], 3)}"
-    scheduled = next((entry for entry in item.status.conditions if entry.type == "PodScheduled"), None)
-    templates = [
-        entry.resource_claim_template_name
-        for entry in item.spec.resource_claims
-        if entry.resource_claim_template_name and entry.name in unmade
-    ]
-    if templates:
-        each = first_of([f"ResourceClaimTemplate {name}" for name in templates], 3)
-        return f"no claim is created from {each} in its namespace: does it exist?"
-    if scheduled is None or scheduled.status == "True":
-        return "no scheduler has looked at it yet"
-    return scheduled.message or scheduled.reason
 
 
 def _kept(of: Resource[Any], struct: type[T], convert: Any = None, wire: Any = None) -> Resource[T]:
@@ -409,4 +393,28 @@ TAINT_RULES: Final = codec.DEVICE_TAINT_RULES
 DAEMON_SETS: Final = codec.DAEMON_SETS
 CLAIMS: Final = _kept(codec.PARTIAL_RESOURCE_CLAIMS, Claim, _claim, _Claim)
 PODS: Final = _kept(codec.PODS, Pod, _pod, core.ReportedPod)
-REFUSALS: Final = _kept(codec.EVENTS, Refusal, _refusal, core.Event)
+TEMPLATES: Final = Resource(dict, "ResourceClaimTemplate", "resourceclaimtemplates", CLAIMS.versions)
+EVENTS: Final = _kept(codec.EVENTS, PodEvent, _event, core.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The objects of a cluster, in any order."""
+
+    nodes: Sequence[Node] = ()
+    slices: Sequence[Slice] = ()
+    claims: Sequence[Claim] = ()
+    pods: Sequence[Pod] = ()
+    taint_rules: Sequence[DeviceTaintRule] = ()
+    events: Sequence[PodEvent] = ()
+    """Warnings about pods."""
+    daemon_sets: Sequence[DaemonSet] | None = None
+    """Of the driver; None: the user may not list them."""
+    whole: bool = True
+    """False: claims and pods of one namespace, since the user may not list the rest."""
+    with_nodes: bool = True
+    """Whether Nodes could be listed."""
+    with_slices: bool = True
+    """Whether ResourceSlices could be."""
+    templates: Collection[str] | None = None
+    """Names of the ResourceClaimTemplates in the namespace of the pod that is asked about; None: not known."""

@@ -8,9 +8,10 @@ on that node, is therefore what counts.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from dra_driver.kube.kubelet.versions import kubelet_problem
 from dra_driver.kube.node_affinity import NodeSelectorError, unselected, untolerated
 from dra_driver.kube.objects.apps import DaemonSet
 from dra_driver.kube.objects.core import (
@@ -22,15 +23,18 @@ from dra_driver.kube.objects.core import (
     Toleration,
 )
 from dra_driver.kube.objects.meta import Condition
-from dra_driver.neuron.health.condition import KERNEL_DRIVER, STOPPED_REASON, told
+from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KERNEL_DRIVER, KUBELET, STOPPED_REASON
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.names import DEVICE_PLUGIN_POD, DRIVER_POD
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, INSTANCE_TYPE_LABEL, lookup
+from dra_driver.operations.overview.findings import Finding, finding
 from dra_driver.util.text import one_line
 
 LINE_BYTES: Final = 300
 """Of a message that is shown in a row."""
-NOT_LOADED: Final = "KernelDriverNotLoaded"
+NOBODY: Final = "None"
+"""Word of a node without a pod of the driver."""
+NOT_LOADED: Final = KERNEL_DRIVER.reason
 _CREATING: Final = frozenset({"ContainerCreating", "PodInitializing"})
 
 
@@ -126,12 +130,28 @@ class Serving:
 
     word: str
     """For a column: ``Ready``, or what is the matter, such as ``None`` and ``CrashLoopBackOff``."""
-    problem: str = ""
-    """Why nobody offers devices there, or why their driver is not ready; "" if all is well."""
-    remedy: str = ""
-    """What an administrator does about it; "" where the problem says that itself."""
-    since: str = ""
-    """RFC 3339, or ""."""
+    finding: Finding | None = None
+    """Why nobody offers devices there, or why their driver is not ready; None if all is well."""
+
+    @property
+    def problem(self) -> str:
+        """Of the finding, or ""."""
+        return self.finding.text if self.finding is not None else ""
+
+    @property
+    def remedy(self) -> str:
+        """What an administrator does about it; "" where the problem says that itself."""
+        return self.finding.remedy if self.finding is not None else ""
+
+    @property
+    def since(self) -> str:
+        """RFC 3339, or ""."""
+        return self.finding.since if self.finding is not None else ""
+
+    @property
+    def serves(self) -> bool:
+        """Whether a program of the node answers kubelet."""
+        return self.word in ("Ready", "-")
 
 
 def serving(
@@ -141,9 +161,11 @@ def serving(
     daemon_sets: Sequence[DaemonSet] | None = None,
     *,
     known: bool = True,
-    withheld: str = "",
+    claims: bool = False,
 ) -> Serving:
     """Who serves the devices of a node.
+
+    What the Node's conditions say comes first: they name the cause, and a pod's state what follows from it.
 
     Args:
         node: the node.
@@ -151,35 +173,37 @@ def serving(
         daemons: the pods of driver and device plugin on the node.
         daemon_sets: of the driver; None: they could not be read.
         known: whether all pods could be read.
-        withheld: why the driver itself offers nothing, as far as the Node says it.
+        claims: whether pods there have claims, which only the driver can prepare and unprepare, whatever device plugin
+            runs there.
     """
     conditions = node.status.conditions
+    able = [item for item in daemons if not (claims and item.plugin)]
     # During an update with surge, two are there. The pod of somebody else's DaemonSet may have the label, too.
-    best = min(daemons, key=lambda item: (not item.state.ready, item.plugin), default=None)
+    best = min(able, key=lambda item: (not item.state.ready, item.plugin), default=None)
+    withheld = _withheld(node)
     if best is not None and not best.state.ready:
-        state = best.state
-        problem = f"the {best.kind}'s pod {best.pod} {_IS.get(state.word, f'is in {state.word}')}"
-        problem += f" ({state.detail})" if state.detail else ""
-        return Serving(state.word, problem, _read_why(best.pod, state.word), state.since)
+        problem = withheld if withheld is not None and best.state.word == "NotReady" else _not_ready(best)
+        return Serving(best.state.word, problem)
     unloaded = _condition(conditions, KERNEL_DRIVER.type)
     if unloaded is not None and unloaded.status == "True" and (best is not None or not known):
         # Slices may have the chips that were there before, each with a taint.
-        problem = told(KERNEL_DRIVER, conditions)
-        return Serving(NOT_LOADED, problem, since=unloaded.last_transition_time or "")
-    if offered:
-        return Serving("Ready" if best is not None else "-")
-    if best is not None:
-        problem = withheld or f"the {best.kind} runs, but offers no devices"
-        return Serving("NothingOffered", problem, "" if withheld else _read_why(best.pod, ""))
-    if not known:
-        return Serving("Unknown", withheld or "no devices are published there")
+        return Serving(NOT_LOADED, withheld)
     health = _condition(conditions, HEALTH_CONDITION)
-    stopped = health is not None and health.reason == STOPPED_REASON
+    stopped = health is not None and health.reason == STOPPED_REASON and health.status != "False"
+    if offered and not (stopped and best is None and known):
+        late = next((item for item in able if item.state.word in _FAILED), None)
+        return Serving(
+            "Ready" if best is not None else "-", None if late is None or best is None else _late(late, best)
+        )
+    if best is not None:
+        return Serving("NothingOffered", withheld or _of_pod("NothingOffered", best, _IDLE.format(best.kind)))
+    if not known:
+        return Serving("Unknown", withheld or finding("NotKnown", "no devices are published there"))
     since = (health.last_transition_time if stopped and health is not None else "") or ""
-    cause, remedy = _absence(node, daemon_sets)
-    return Serving("None", f"no pod of the driver runs there{cause}", remedy, since)
+    return Serving(NOBODY, _absence(node, daemon_sets, since))
 
 
+_IDLE: Final = "the {} runs, but offers no devices"
 _IS: Final = {
     "NotReady": "is not ready",
     "Pending": "is pending",
@@ -189,53 +213,60 @@ _IS: Final = {
     "Error": "ended with an error",
 }
 _CRASHED: Final = frozenset({"CrashLoopBackOff", "Error", "OOMKilled"})
+_FAILED: Final = frozenset({*_CRASHED, "ImagePullBackOff", "ErrImagePull", "CreateContainerError", "InvalidImageName"})
+"""States of a pod that will not become ready soon."""
 
 
 def _condition(conditions: Sequence[Condition], kind: str) -> Condition | None:
     return next((item for item in conditions if item.type == kind), None)
 
 
-def _read_why(pod: str, word: str) -> str:
-    """Where the reason is for which a pod is not well; ``word``: as of its state, or "" for one that runs."""
-    namespace, _, name = pod.partition("/")
-    if word in ("", "NotReady"):
-        return f"read why: kubectl -n {namespace} logs {name} --tail 20"
-    if word not in _CRASHED:
-        return f"read why: kubectl -n {namespace} describe pod {name}"
-    return (
-        "if it began with a change of settings or image, correct or revert that (helm rollback to a revision from helm "
-        "history; the installer script with the previous settings; kubectl rollout undo --to-revision), and with "
-        "updateStrategy OnDelete, delete the pod afterwards; else read why: "
-        f"kubectl -n {namespace} logs {name} --previous"
-    )
+def _withheld(node: Node | PartialNode) -> Finding | None:
+    """Why the driver itself offers less than the node has, as the Node says it."""
+    conditions = node.status.conditions
+    for problem in (KERNEL_DRIVER, DEVICE_PLUGIN):
+        item = _condition(conditions, problem.type)
+        if item is not None and item.status == "True":
+            return finding(problem.reason, item.message, since=item.last_transition_time or "")
+    info = getattr(node.status, "node_info", None)
+    unsupported = kubelet_problem(info.kubelet_version) if info is not None else ""
+    return finding(KUBELET.reason, unsupported) if unsupported else None
 
 
-def _absence(node: Node | PartialNode, daemon_sets: Sequence[DaemonSet] | None) -> tuple[str, str]:
-    """Why the DaemonSet has no pod on a node, to be appended to that, and what helps."""
-    name = node.metadata.name
+def _not_ready(daemon: Daemon) -> Finding:
+    state = daemon.state
+    text = f"the {daemon.kind}'s pod {daemon.pod} {_IS.get(state.word, f'is in {state.word}')}"
+    text += f" ({state.detail})" if state.detail else ""
+    reason = "DriverCrashes" if state.word in _CRASHED else "DriverNotStarted"
+    return _of_pod("DriverNotReady" if state.word == "NotReady" else reason, daemon, text, state.since)
+
+
+def _late(daemon: Daemon, best: Daemon) -> Finding:
+    """Of a rollout that does not go on: the former pod serves until the new one is ready."""
+    item = _not_ready(daemon)
+    return replace(item, text=f"{item.text}, so the update does not go on; {best.pod} still serves")
+
+
+def _of_pod(reason: str, daemon: Daemon, text: str, since: str = "") -> Finding:
+    namespace, _, pod = daemon.pod.partition("/")
+    return finding(reason, text, since=since, namespace=namespace, pod=pod)
+
+
+def _absence(node: Node | PartialNode, daemon_sets: Sequence[DaemonSet] | None, since: str) -> Finding:
+    """Why the DaemonSet has no pod on a node."""
+    name, text = node.metadata.name, "no pod of the driver runs there"
     if daemon_sets is None:
-        label = "=".join(DRIVER_POD)
-        return "", (
-            f"compare the labels and taints of node {name} (kubectl describe node {name}) with the selector and "
-            f"affinity of the driver's DaemonSet (kubectl get daemonset -A -l {label} "
-            "-o jsonpath='{.items[*].spec.template.spec.nodeSelector}{.items[*].spec.template.spec.affinity}'); "
-            "if there is no DaemonSet, install the driver"
-        )
+        return finding("NoDriver", text, since=since, node=name, label="=".join(DRIVER_POD))
     if not daemon_sets:
-        return ", because there is no DaemonSet of it", "install the driver"
+        return finding("NoDaemonSet", f"{text}, because there is no DaemonSet of it", since=since)
     obstacles = {f"{item.metadata.namespace}/{item.metadata.name}": _left_out(node, item) for item in daemon_sets}
     selecting = next((key for key, obstacle in obstacles.items() if not obstacle), "")
     if selecting:
         namespace, _, daemon_set = selecting.partition("/")
-        return (
-            f", although DaemonSet {selecting} selects the node",
-            f"read why: kubectl -n {namespace} describe daemonset {daemon_set}",
-        )
+        text += f", although DaemonSet {selecting} selects the node"
+        return finding("DaemonSetMakesNoPod", text, since=since, namespace=namespace, daemon_set=daemon_set)
     each = [f"DaemonSet {key} leaves the node out: {obstacle}" for key, obstacle in obstacles.items()]
-    return f", because {'; '.join(each)}", (
-        f"correct the label (kubectl label node {name} KEY=VALUE --overwrite, or KEY- to remove it) or taint (kubectl "
-        f"taint node {name} KEY-) of the node, or the driver's nodeSelector, affinity or tolerations in its settings"
-    )
+    return finding("DaemonSetLeavesNodeOut", f"{text}, because {'; '.join(each)}", since=since, node=name)
 
 
 def _left_out(node: Node | PartialNode, daemon_set: DaemonSet) -> str:
@@ -276,13 +307,14 @@ def unserved(
         daemons: the pods of driver and device plugin, by node.
         daemon_sets: as of ``serving``.
     """
-    found = {}
+    texts = {}
     for node in nodes:
         name, kind = node.metadata.name, node.metadata.labels.get(INSTANCE_TYPE_LABEL, "")
         here = [item for item in daemons.get(name, ()) if not item.plugin]
         if name in daemons and not here and name not in offered:
-            found[name] = "the device plugin runs there in place of the DRA driver"
+            texts[name] = "the device plugin runs there in place of the DRA driver"
         elif here or lookup(kind.removeprefix(HYPERPOD_PREFIX)) is not None:
             state = serving(node, name in offered, here, daemon_sets)
-            found[name] = "; ".join(filter(None, (state.problem, state.remedy)))
-    return {name: text for name, text in found.items() if text}
+            if not state.serves:
+                texts[name] = "; ".join(filter(None, (state.problem, state.remedy)))
+    return {name: text for name, text in texts.items() if text}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import msgspec
 from msgspec import structs
 
+from dra_driver.driver.settings import PARTITIONS_LABEL
 from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.resource import ResourceClaim
-from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
+from dra_driver.neuron.names import NODES_OF
+from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, INSTANCE_TYPE_LABEL
 from dra_driver.simulator.allocator import Allocation, MayGoOn, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.cluster import cluster_of, missing_labels, obstacle, rules_of
 from dra_driver.simulator.emulated_nodes import ec2_nodes
@@ -30,7 +32,8 @@ from dra_driver.simulator.own_variables import own_variables
 from dra_driver.simulator.placement import Outcome, SoFar
 from dra_driver.simulator.preparation import NodeDrivers, Prepared, StoredObjects, containers, prepared_on_nodes
 from dra_driver.util.errors import DriverError
-from dra_driver.util.wording import listed
+from dra_driver.util.text import shorten
+from dra_driver.util.wording import counted, listed, natural
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +198,10 @@ class _Batch:
         if not isinstance(decide(replace(question, excluded=excluded)), Allocation):
             return found
         emulated = any(node.metadata.name in self._manifests.inventories for node in self._manifests.nodes)
-        return replace(found, remedies=(*found.remedies, _labelling(labels, emulated=emulated)))
+        there = {key for node in self._manifests.nodes for key in node.metadata.labels}
+        meant = [f"write the label {near} in place of {key}" for key in labels for near in _nearly(key, there)]
+        otherwise = [] if meant else [_labelling(labels, emulated=emulated)]
+        return replace(found, remedies=(*meant, *found.remedies, *otherwise))
 
     def _with_types(self, question: Question, found: Explanation) -> Explanation:
         """With the EC2 types that have what is asked for, if nothing else would help."""
@@ -207,6 +213,10 @@ class _Batch:
         if isinstance(prepared, Refusal):
             return found
         able = [node.labels[INSTANCE_TYPE_LABEL] for node in nodes if isinstance(world.ask(prepared, node), Allocation)]
+        there = [node for node in self._manifests.nodes if _type(node) in able]
+        if there:
+            ways = filter(None, map(_partitions, there))
+            return replace(found, remedies=tuple(dict.fromkeys(ways)))
         return replace(found, remedies=(f"use a node of type {listed(able, 'or')}",)) if able else found
 
     @cached_property
@@ -245,13 +255,25 @@ class _Batch:
             self._world,
             self._nodes,
             claims,
-            self._holders,
+            self._others(pod),
             excluded,
             self._server,
             choose=partial(self._so_far.scores.choose, pod, claims),
             refused=partial(self._refused_by_driver, pod),
             warnings=partial(self._warnings, pod),
         )
+
+    def _others(self, pod: PodWithClaims | None) -> Sequence[ResourceClaim]:
+        """Claims that have devices, but for those of the pod's own group: these end with the pod, not before it."""
+        if pod is None or pod.group is None:
+            return self._holders
+        own = {(item.namespace, reference.claim) for item in self._members(pod) for reference in item.claims}
+        return [item for item in self._holders if item.metadata.key not in own]
+
+    def _members(self, pod: PodWithClaims) -> list[PodWithClaims]:
+        """The pods of the pod's group, itself included."""
+        every = (*self._manifests.pods, *self._manifests.running)
+        return [item for item in every if (item.namespace, item.group) == (pod.namespace, pod.group)]
 
     def _refused_by_driver(
         self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim], node: str
@@ -264,7 +286,21 @@ class _Batch:
             return ()
         stored, found = self._prepared(pod, claims, node)
         rows = containers(stored.pods[pod.namespace, pod.name], list(found.values()))
-        return tuple(own_variables(pod.written.get("spec") or {}, rows, self._drivers.hardware(node).kind))
+        own = own_variables(pod.written.get("spec") or {}, rows, self._drivers.hardware(node).kind)
+        return (*self._sizes(pod, claims), *own)
+
+    def _sizes(self, pod: PodWithClaims, claims: Sequence[ResourceClaim]) -> Iterator[str]:
+        """Numbers of nodes that do not agree: of the group's pods, of its topology, and of the UltraServer's mode."""
+        modes = [mode for claim in claims for mode in _modes(claim)]
+        if pod.group is None or pod.group.topology not in NODES_OF or not modes:
+            return
+        size, nodes = len(self._members(pod)), NODES_OF[pod.group.topology]
+        if {size, nodes, *modes} != {nodes}:
+            yield (
+                f"the group has {counted(size, 'pod')}, its topology {pod.group.topology} has {nodes} nodes, and its "
+                f"ultraserverMode is {listed(natural(map(str, {*modes})))}: the three are to be the same number, or "
+                "the nodes of the group do not work together"
+            )
 
     def _prepared(
         self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim], node: str
@@ -288,6 +324,36 @@ class _Batch:
         # The eligible nodes of a group change with every group that is placed.
         of_group = {node.metadata.name: self._so_far.places.obstacle(pod, node) for node in self._manifests.nodes}
         return {**{name: text for name, text in of_group.items() if text}, **self._excluded[key]}
+
+
+def _type(node: Node) -> str:
+    return node.metadata.labels.get(INSTANCE_TYPE_LABEL, "").removeprefix(HYPERPOD_PREFIX)
+
+
+def _partitions(node: Node) -> str:
+    """What a node of the right type offers instead, if its label says so; "" otherwise."""
+    name, value = node.metadata.name, node.metadata.labels.get(PARTITIONS_LABEL)
+    if value is None:
+        return ""
+    return (
+        f"node {name} is of such a type, and offers what its label {PARTITIONS_LABEL}={shorten(value, 63)} says: "
+        f"change the label, or remove it: kubectl label node {name} {PARTITIONS_LABEL}-"
+    )
+
+
+def _nearly(key: str, there: Collection[str]) -> list[str]:
+    """Labels that nodes have, and that differ from this one by their case or their domain alone."""
+    name = key.rpartition("/")[2].lower()
+    return sorted(other for other in there if other != key and other.rpartition("/")[2].lower() == name)[:1]
+
+
+def _modes(claim: ResourceClaim) -> Iterator[int]:
+    """What the claim's UltraServerConfigs say."""
+    for config in claim.spec.devices.config:
+        parameters = config.opaque.parameters if config.opaque is not None else None
+        mode = parameters.get("ultraserverMode") if isinstance(parameters, Mapping) else None
+        if isinstance(mode, int) and not isinstance(mode, bool):
+            yield mode
 
 
 def _labelling(labels: Mapping[str, str], *, emulated: bool) -> str:

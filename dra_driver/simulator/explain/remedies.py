@@ -6,7 +6,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final
+
+from msgspec import structs
 
 from dra_driver.kube.matching import BLOCKING
 from dra_driver.kube.objects.resource import (
@@ -68,6 +71,7 @@ def remedies(
     found = minimal_conflict(case.claims, miss.node, case.trials)
     ways: tuple[Callable[[], Iterator[str]], ...] = (
         lambda: _did_you_mean(case, miss, found.requests),
+        lambda: _did_you_mean_attribute(case, miss, found),
         lambda: _mended(case, miss, found),
         lambda: _fewer(case, miss, found),
         lambda: _ended(case, miss, holders),
@@ -76,7 +80,7 @@ def remedies(
         lambda: _without_clause(case, miss, found),
     )
     found_ways = tuple(sentence for way in ways for sentence in way())
-    return found_ways or (_last_resort(case, nodes, holders) if offered else ())
+    return found_ways or _elsewhere(case, nodes, miss) or (_last_resort(case, nodes, holders) if offered else ())
 
 
 def _fewer(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
@@ -138,6 +142,44 @@ def _mended(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
                 ways.setdefault(way, []).append(offer.device.name)
     for way, names in ways.items():
         yield f"{way} ({named(names)} of node {miss.node.name})"
+
+
+def _elsewhere(case: Case, nodes: Sequence[NodeView], miss: Miss) -> tuple[str, ...]:
+    """Chips of other nodes that would be taken if they were well, where nothing helps on the nearest one."""
+    for node in nodes:
+        offers = (offer for pool in case.world.pools.pools(node) for offer in pool.offers)
+        if node.name != miss.node.name and any(any(map(is_unhealthy, offer.device.taints)) for offer in offers):
+            other = Miss(node, miss.diagnosis)
+            ways = tuple(_mended(case, other, minimal_conflict(case.claims, node, case.trials)))
+            if ways:
+                return ways
+    return ()
+
+
+def _did_you_mean_attribute(case: Case, miss: Miss, conflict: Conflict) -> Iterator[str]:
+    """An attribute of a constraint that the node's devices have under nearly this name."""
+    offers = (offer for pool in case.world.pools.pools(miss.node) for offer in pool.offers)
+    there = {name if "/" in name else f"{offer.driver}/{name}" for offer in offers for name in offer.device.attributes}
+    for part in conflict.constraints:
+        wrong = attribute(case.claims[part.claim].spec.devices.constraints[part.place])
+        alike = [name for name in sorted(there) if name.lower() == wrong.lower()]
+        for right in (alike or get_close_matches(wrong, sorted(there), n=1, cutoff=0.9)) if wrong not in there else ():
+            if case.trials.fits(_constrained(case.claims, part, right), miss.node):
+                yield f"write {right} in place of {wrong} in the constraint: node {miss.node.name} has it"
+
+
+def _constrained(claims: Sequence[ResourceClaim], part: ClaimPart, name: str) -> list[ResourceClaim]:
+    """The claims with another attribute in one constraint."""
+    changed = list(claims)
+    devices = changed[part.claim].spec.devices
+    constraints = list(devices.constraints)
+    spec = constraints[part.place]
+    field = "distinct_attribute" if spec.match_attribute is None else "match_attribute"
+    constraints[part.place] = structs.replace(spec, **{field: name})
+    devices = structs.replace(devices, constraints=tuple(constraints))
+    spec_of_claim = structs.replace(changed[part.claim].spec, devices=devices)
+    changed[part.claim] = structs.replace(changed[part.claim], spec=spec_of_claim)
+    return changed
 
 
 def _fits_despite(case: Case, node: NodeView, found: Conflict, taints: Sequence[DeviceTaint]) -> bool:

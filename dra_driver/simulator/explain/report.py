@@ -23,12 +23,16 @@ def text(found: Explanation, told: Collection[str] = ()) -> str:
     lines = [_sentence(found.verdict)]
     lines += [_sentence(found.state)] if found.state else []
     lines += [f"  - {_sentence(item)}" for item in found.causes]
-    if not found.state:  # else the verdict lists them
+    if not found.bound:  # else the verdict lists them
         lines += [f"  {line}" for item in found.placed for line in _placed(item)]
     lines += [f"  {_sentence(text)}" for item in found.placed for text in item.says]
     lines += [f"  {_sentence(item.sentence)}" for item in found.refused]
     lines += [f"  {_sentence(f'warning: {item}')}" for item in found.warnings]
-    tried = " (each was tried)" if found.nodes and not found.state else ""
+    tried = (
+        " (each was tried)"
+        if found.nodes and found.node is None and not any(item["remedy"] for item in found.evidence)
+        else ""
+    )
     lines += _listed(f"What would help{tried}:", [_sentence(item) for item in found.remedies])
     groups = obstacles(found)
     for group in groups[:MAX_GROUPS]:
@@ -142,6 +146,7 @@ def plain(found: Explanation) -> dict[str, Any]:
         "message": found.verdict,
         "podState": found.state or None,
         "causes": list(found.causes),
+        "findings": list(found.evidence),
         "error": found.error or None,
         "allocations": [
             {

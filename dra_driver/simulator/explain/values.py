@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -173,20 +173,48 @@ class Explanation:
     warnings: tuple[str, ...] = ()
     """What the pod's containers say of their devices, and does not count there."""
     state: str = ""
-    """How a pod that has a node is there, a sentence; "" for any other."""
+    """How the pod is, as the cluster says it: a sentence; "" for what is in no cluster."""
     causes: tuple[str, ...] = ()
-    """Why it is not well."""
+    """Why it is not well on its node."""
+    evidence: tuple[Mapping[str, str | None], ...] = ()
+    """What the cluster says of it that is not well, as documents."""
+    bound: bool = False
+    """Whether it has a node."""
     like: str = ""
     """An earlier subject with equal claims and the same explanation; "" for none."""
 
-    def with_state(self, state: str, causes: tuple[str, ...], ways: tuple[str, ...]) -> Explanation:
+    def on_node(self, state: str, causes: tuple[str, ...], ways: tuple[str, ...]) -> Explanation:
         """The same of a pod that has a node, with how it is there; it is not fine while there are causes.
 
-        Beside these, what its claims say of devices that are well may be old, and is left out.
+        Beside these, what its claims say of devices that are well may be old, and what was worked out of it does not
+        matter any more: both are left out.
         """
         placed = tuple(replace(item, says=()) if causes and item.well else item for item in self.placed)
-        remedies, fits = (*ways, *self.remedies), self.fits and not causes
-        return replace(self, state=state, causes=causes, remedies=remedies, placed=placed, fits=fits)
+        return replace(
+            self,
+            state=state,
+            bound=True,
+            causes=causes,
+            remedies=ways if causes else (*ways, *self.remedies),
+            placed=placed,
+            fits=self.fits and not causes,
+        )
+
+    def waiting(self, state: str, ways: tuple[str, ...], *, blocked: bool) -> Explanation:
+        """The same of a pod that has no node, with what the cluster says of that.
+
+        Args:
+            state: why it has none.
+            ways: what helps.
+            blocked: whether it does not get its devices as long as this is so, whatever was worked out.
+        """
+        if not (blocked and self.fits):
+            # Of a claim that is not there, nothing was worked out but that.
+            worked_out = self.remedies if self.nodes or not ways else ()
+            return replace(self, state=state, remedies=(*ways, *worked_out))
+        verdict = f"{self.subject} waits, although its claims fit on node {self.node}"
+        again = ways or ("wait: kube-scheduler tries again when something changes, and every five minutes",)
+        return replace(self, verdict=verdict, fits=False, state=state, remedies=again)
 
 
 def request_view(claim: str, option: RequestAlternative, found: Sequence[DeviceFinding]) -> RequestView:

@@ -52,7 +52,10 @@ def server(capsys: pytest.CaptureFixture[str]) -> ApiServer:
     made.store.create("resourceclaimtemplates", template)
     entry = {"name": "chips", "resourceClaimTemplateName": "row"}
     waits = {"metadata": {"name": "web-0", "namespace": "shop"}, "spec": {"resourceClaims": [entry]}}
-    made.store.create("pods", waits)
+    statuses = [{"name": "chips", "resourceClaimName": "web-0-chips"}]
+    made.store.create("pods", {**waits, "status": {"conditions": [UNSCHEDULABLE], "resourceClaimStatuses": statuses}})
+    own = {"name": "web-0-chips", "namespace": "shop"}
+    made.store.create("resourceclaims", {"metadata": own, "spec": claim_of(4, ROW)})
     lost = {"name": "chips", "resourceClaimTemplateName": "nowhere"}
     made.store.create("pods", {"metadata": {"name": "lost", "namespace": "shop"}, "spec": {"resourceClaims": [lost]}})
     made.store.create("resourceclaims", {"metadata": {"name": "pair", "namespace": "shop"}, "spec": claim_of(2)})
@@ -60,6 +63,13 @@ def server(capsys: pytest.CaptureFixture[str]) -> ApiServer:
 
 
 ROW = "resource.aws.com/devicegroup4_id"
+UNSCHEDULABLE = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/1 nodes are available: 1 cannot allocate all claims.",
+    "lastTransitionTime": "2026-01-01T00:00:05Z",
+}
 
 
 def explained(server: ApiServer, directory: Path, *arguments: str) -> int:
@@ -270,6 +280,7 @@ def add_refusal(server: ApiServer, uid: str) -> None:
     event = {
         "metadata": {"namespace": "shop", "name": "p.1"},
         "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "p", "uid": uid},
+        "type": "Warning",
         "reason": "FailedPrepareDynamicResources",
         "message": REFUSED,
         "lastTimestamp": "2026-03-01T10:03:00Z",
@@ -455,18 +466,20 @@ def test_with_devices_and_one_namespace_a_pod_is_explained_by_what_can_be_read(
 ) -> None:
     forbid(server, "nodes")
     with server:
-        assert explained(server, tmp_path, "pod/web-0", "-n", "shop") == 0
+        assert explained(server, tmp_path, "pod/web-0", "-n", "shop") == 1
         golden(capsys.readouterr().out)
         assert explained(server, tmp_path, "pod/web-0", "-A") == 2
 
 
-def test_without_rights_the_way_without_rights_is_named(
+def test_without_rights_the_pod_is_explained_by_what_the_cluster_says_and_the_way_without_rights_is_named(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forbid(server, "nodes|resourceslices|deviceclasses")
     with server:
-        assert explained(server, tmp_path, "pod/web-0", "-n", "shop") == 2
-    golden(capsys.readouterr().err)
+        assert explained(server, tmp_path, "pod/web-0", "-n", "shop") == 1
+    out, err = capsys.readouterr()
+    golden(out)
+    golden(err)
 
 
 def test_a_pod_on_a_node_is_explained_without_rights_on_nodes(

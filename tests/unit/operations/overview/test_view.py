@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -14,10 +15,12 @@ from hypothesis import strategies as st
 from dra_driver.cli.overviewoutput import Cell, sections, share
 from dra_driver.kube.api.codec import Resource, decode
 from dra_driver.neuron.health.faults import FAULTS
-from dra_driver.operations.overview.bound import bound
-from dra_driver.operations.overview.objects import CLAIMS, NODES, PODS, REFUSALS, SLICES, TAINT_RULES
+from dra_driver.operations.overview.findings import REMEDIES, finding
+from dra_driver.operations.overview.objects import CLAIMS, EVENTS, NODES, PODS, SLICES, TAINT_RULES, ClusterView
+from dra_driver.operations.overview.pods import evidence
+from dra_driver.operations.overview.rows import Frame, NodeRow
 from dra_driver.operations.overview.serving import Serving
-from dra_driver.operations.overview.view import ClusterView, Frame, NodeRow, view
+from dra_driver.operations.overview.view import view
 from tests.builders.overview import CRASH_LOOP, CRASHED, TYPE_LABEL, driver_pod, published, taint
 from tests.golden import golden
 
@@ -216,7 +219,7 @@ def test_a_node_whose_kubelet_stops_calling_drivers_has_no_free_chips_and_says_w
         "CHIPS": "!!!#!!!!!!!!!!!!" if offered else "???#????????????",
         "SICK": "-" if offered else "unknown",
     }
-    problems = [item.rows[0][-1].text for item in sections(found) if item.title == "unserved nodes"]
+    problems = [item.rows[0][-1].text for item in sections(found) if item.title == "problems of nodes"]
     assert problems == ([] if offered else [row.kubelet_problem])
 
 
@@ -359,7 +362,9 @@ def test_a_driver_that_crashes_is_told_while_its_slices_are_still_there() -> Non
 def test_during_an_update_the_pod_that_is_ready_counts_and_a_pod_of_nobodys_daemonset_never() -> None:
     broken = driver_pod("node-1", state=CRASH_LOOP, last=CRASHED, ready=False)
     broken["metadata"]["name"] = "driver-node-1-new"
-    assert row(pods=(broken, driver_pod("node-1"))).serving.problem == ""
+    updating = row(pods=(broken, driver_pod("node-1"))).serving
+    assert (updating.word, updating.serves) == ("Ready", True)
+    golden(updating.problem)
     broken["metadata"]["ownerReferences"] = []
     assert row(pods=(broken,)).serving.problem == ""
 
@@ -394,9 +399,9 @@ def test_a_pod_that_does_not_start_says_why_and_which_of_its_chips_are_sick() ->
     (offered,) = published("node-1")
     offered["spec"]["devices"][3]["taints"] = [taint("hbm-uncorrectable")]
     slices = [kept(SLICES, offered)]
-    refusals = [kept(REFUSALS, event) for event in reversed(events)]
+    refusals = [kept(EVENTS, event) for event in reversed(events)]
     holder = kept(CLAIMS, claim("c", "node-1", "neuron-device-3", "neuron-device-4", pods=("p",)))
-    found = view(ClusterView(slices=slices, claims=[holder], pods=[kept(PODS, pod)], refusals=refusals))
+    found = view(ClusterView(slices=slices, claims=[holder], pods=[kept(PODS, pod)], events=refusals))
     (only,) = found.holders
     assert (only.phase, only.since, only.problem) == ("ContainerCreating", "2026-03-01T10:00:00Z", "the second try")
     assert only.sick == ("neuron3: hbm-uncorrectable",)
@@ -448,8 +453,8 @@ def test_what_kubelets_event_says_is_not_said_again() -> None:
     }
     item = saying(claim("c", "node-1", "neuron-device-3", pods=("p",)), "neuron-device-3", REFUSED)
     cluster = ClusterView(claims=[kept(CLAIMS, item)], pods=[kept(PODS, pod)])
-    for refusals, times in (([kept(REFUSALS, event)], 0), ([], 1)):
-        found = view(replace(cluster, refusals=refusals))
+    for refusals, times in (([kept(EVENTS, event)], 0), ([], 1)):
+        found = view(replace(cluster, events=refusals))
         (holder,) = found.holders
         assert len(holder.says) == times
         assert " | ".join(cell.text for cell in holders_of(found)[0]).count(REFUSED[3]) == 1
@@ -553,8 +558,101 @@ def test_texts_about_a_pod_that_has_a_node() -> None:
         "lastTimestamp": "2026-03-01T10:00:00Z",
     }
     slices = [kept(SLICES, item) for item in published("node-1")]
-    served = ClusterView(slices=slices, pods=[kept(PODS, driver_pod("node-1"))], refusals=[kept(REFUSALS, event)])
+    served = ClusterView(slices=slices, pods=[kept(PODS, driver_pod("node-1"))], events=[kept(EVENTS, event)])
     unserved = ClusterView([kept(NODES, NEURON_NODE)])
     for around in (served, unserved):
-        found = bound(kept(PODS, pod), around)
-        golden([found.state, *found.causes, *found.remedies])
+        row = next(iter(view(around).nodes), None)
+        found = evidence(kept(PODS, pod), around, row, 0.0)
+        golden([found.state, *(f"{item.reason}: {item.text}; {item.remedy}" for item in found.findings)])
+
+
+# What the cluster says comes first (each a case that was told wrongly once)
+
+
+def test_a_device_of_all_chips_has_the_fault_of_the_chip_that_the_condition_names_and_of_no_other() -> None:
+    lost = {"neuron-node": [taint("device-lost")]}
+    reason = FAULTS["device-lost"].reason
+    word = {"type": "NeuronHealth", "status": "True", "reason": reason, "message": "neuron5: device-lost"}
+    node = {"metadata": {"name": "node-1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}, word]}}
+    told = row(partitions="node", taints=lost, node=node)
+    assert [chip.index for chip in told.chips if chip.faults] == [5]
+    assert (told.sick, told.free) == (1, 0)
+    untold = row(partitions="node", taints=lost)
+    assert {chip.state for chip in untold.chips} == {"unknown"}
+
+
+def test_a_device_plugin_serves_no_claims() -> None:
+    plugin = driver_pod("node-1", state=CRASH_LOOP, last=CRASHED, ready=False)
+    plugin["metadata"]["labels"] = {"name": "neuron-device-plugin-ds"}
+    held = row(claim("c", "node-1", "neuron-device-3", pods=("p",)), pods=(plugin,), node=NEURON_NODE)
+    assert "device plugin" in row(pods=(plugin,), node=NEURON_NODE).serving.problem
+    assert "device plugin" not in held.serving.problem
+
+
+def test_a_driver_that_has_stopped_offers_nothing_while_its_slices_are_still_there() -> None:
+    conditions = [*NEURON_NODE["status"]["conditions"], STOPPED]
+    node = {**NEURON_NODE, "status": {**NEURON_NODE["status"], "conditions": conditions}}
+    stopped = row(node=node)
+    assert (stopped.serving.word, stopped.free, stopped.serving.since) == ("None", 0, STOPPED["lastTransitionTime"])
+    assert row(node=node, pods=(driver_pod("node-1"),)).serving.word == "Ready"
+
+
+def test_nobody_knows_the_chips_of_a_node_whose_kubelet_is_silent() -> None:
+    ready = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet stopped posting."}
+    silent = row(node={"metadata": {"name": "node-1"}, "status": {"conditions": [ready]}})
+    assert {chip.state for chip in silent.chips} == {"unknown"}
+    golden(f"{item.reason}: {item.text}; {item.remedy}" for item in silent.findings)
+
+
+def test_who_lost_its_claim_keeps_its_chips_and_nobody_says_which() -> None:
+    pod: Object = {
+        "metadata": {"name": "p", "namespace": "ml", "uid": "u-7"},
+        "spec": {"nodeName": "node-1", "resourceClaims": [{"name": "n", "resourceClaimName": "gone"}]},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    lost = row(pods=(pod, driver_pod("node-1")))
+    assert (lost.free, lost.serving.word) == (None, "Ready")
+    golden(f"{item.reason}: {item.text}; {item.remedy}" for item in lost.findings)
+    kept_claim = claim("gone", "node-1", "neuron-device-3", pods=("p",), namespace="ml")
+    assert row(kept_claim, pods=(pod, driver_pod("node-1"))).free == 15
+
+
+QUOTA = 'resourceclaims.resource.k8s.io "w-n-x" is forbidden: exceeded quota: claims, requested: count=1, used: count=4'
+WEBHOOK = 'admission webhook "deny.example.com" denied the request: no'
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        ("", "ClaimNotCreated"),
+        (QUOTA, "QuotaExceeded"),
+        (WEBHOOK, "WebhookRefused"),
+        ('failed calling webhook "x": connection refused', "WebhookRefused"),
+        ("the field is immutable", "FailedResourceClaimCreation"),
+    ],
+)
+def test_why_no_claim_is_created_is_what_the_controller_says(event: str, reason: str) -> None:
+    pod: Object = {
+        "metadata": {"name": "w", "namespace": "ml", "uid": "u-8", "creationTimestamp": "2026-03-01T10:00:00Z"},
+        "spec": {"resourceClaims": [{"name": "n", "resourceClaimTemplateName": "row"}]},
+        "status": {"phase": "Pending"},
+    }
+    about = {"kind": "Pod", "namespace": "ml", "name": "w", "uid": "u-8"}
+    said = {
+        "metadata": {"name": "e", "namespace": "ml"},
+        "involvedObject": about,
+        "lastTimestamp": "2026-03-01T10:00:01Z",
+    }
+    said |= {"reason": "FailedResourceClaimCreation", "message": f"PodResourceClaim n: {event}"}
+    events = [kept(EVENTS, said)] if event else []
+    (waiting,) = view(ClusterView(pods=[kept(PODS, pod)], events=events)).pending
+    assert waiting.finding.reason == reason
+    golden(f"{waiting.reason}; {waiting.finding.remedy} ({waiting.finding.who})")
+
+
+def test_each_remedy_names_what_it_is_given() -> None:
+    names = dict.fromkeys(("retry", "node", "namespace", "pod", "driver", "scheduler", "daemon_set", "label"), "X")
+    for reason in REMEDIES:
+        item = finding(reason, "It is so.", **names)
+        assert item.text == "It is so"
+        assert not re.search(r"[{}](?!\.items|')", item.remedy.replace("{.items", "").replace("}", "")), item.remedy

@@ -1,0 +1,274 @@
+"""Why a pod waits, does not run on its node, does not end, or runs on a sick chip, as the cluster says it.
+
+Values in, values out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dra_driver.kube.objects.core import PartialNode
+from dra_driver.kube.objects.meta import Condition, seconds, timestamp
+from dra_driver.neuron.device_status import READY
+from dra_driver.neuron.health.faults import REMEDIES
+from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.operations.overview.findings import RETRY_SECONDS, Finding, Who, finding, row_of
+from dra_driver.operations.overview.objects import ENDED, Claim, ClusterView, Pod, PodEvent
+from dra_driver.operations.overview.rows import NodeRow
+from dra_driver.operations.overview.uses import repeated
+from dra_driver.util.text import first_of, one_line
+
+REASON_BYTES: Final = 400
+"""The scheduler lists a reason for each kind of node."""
+PREPARE: Final = "FailedPrepareDynamicResources"
+"""Reason of kubelet's Events about pods whose claims could not be prepared."""
+CREATE: Final = "FailedResourceClaimCreation"
+"""Reason of kube-controller-manager's Events about pods whose claims could not be created."""
+LOOK_SECONDS: Final = 10
+"""A scheduler that runs has looked at a pod by then, and the controller at its claims."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvidence:
+    """How a pod is. Texts are sentences without a full stop."""
+
+    state: str
+    findings: tuple[Finding, ...] = ()
+    """Why it is not well, the cause first; none: nothing is in its way, as far as one sees."""
+    bound: bool = True
+    """Whether it has a node."""
+    ended: bool = False
+    """Whether it has no devices any more."""
+
+
+# Pods without a node
+
+
+def pending(
+    pod: Pod, events: Iterable[PodEvent], claims: Collection[tuple[str, str]] | None, templates: Collection[str] | None
+) -> Finding:
+    """Why a pod has no node yet.
+
+    Args:
+        pod: a pod without a node.
+        events: of pods.
+        claims: namespace and name of those that exist; None: not known.
+        templates: names of the ResourceClaimTemplates of its namespace; None: not known.
+    """
+    namespace = pod.metadata.namespace
+    if pod.ending:
+        return finding("Terminating", "it is being deleted", namespace=namespace, pod=pod.metadata.name)
+    if pod.gates:
+        return finding("SchedulingGated", f"scheduling gates: {first_of(pod.gates, 3)}", since=pod.created)
+    if pod.templates:
+        return _unmade(pod, events, templates)
+    gone = [name for name in pod.claims if claims is not None and (namespace, name) not in claims]
+    if gone:
+        return finding("ClaimMissing", f"claim {first_of(gone, 3)} does not exist", namespace=namespace)
+    scheduled = pod.scheduled
+    if scheduled is None or scheduled.status == "True":
+        name = pod.scheduler or "default-scheduler"
+        return finding("NotScheduled", "no scheduler has looked at it yet", since=pod.created, scheduler=name)
+    text = one_line(scheduled.message or scheduled.reason, REASON_BYTES)
+    return finding(scheduled.reason or "Unschedulable", text, since=scheduled.last_transition_time or "")
+
+
+def _unmade(pod: Pod, events: Iterable[PodEvent], templates: Collection[str] | None) -> Finding:
+    """Why no claim is created from a template."""
+    namespace = pod.metadata.namespace
+    missing = [name for name in pod.templates if templates is not None and name not in templates]
+    if missing:
+        text = f"ResourceClaimTemplate {first_of(missing, 3)} does not exist in namespace {namespace}"
+        return finding("TemplateMissing", text, namespace=namespace)
+    event = _last(events, pod, lambda item: item.reason == CREATE)
+    if event is not None:
+        reason = next((name for name, pattern in _CREATION.items() if pattern.search(event.text)), CREATE)
+        text = f"kube-controller-manager cannot create its claim ({event.last}): {event.text}"
+        return finding(reason, text, namespace=namespace)
+    each = first_of([f"ResourceClaimTemplate {name}" for name in pod.templates], 3)
+    doubt = "" if templates is not None else ", if it exists"
+    text = f"no claim is created from {each} in its namespace{doubt}"
+    return finding("ClaimNotCreated", text, since=pod.created)
+
+
+_CREATION: Final = {
+    "QuotaExceeded": re.compile(r"exceeded quota"),
+    "WebhookRefused": re.compile(r"admission webhook|failed calling webhook"),
+    "TemplateMissing": re.compile(r"template .*not found"),
+}
+"""Reasons by what the controller says (``k8s.io/kubernetes/pkg/controller/resourceclaim``)."""
+
+
+def _last(events: Iterable[PodEvent], pod: Pod, wanted: Callable[[PodEvent], bool]) -> PodEvent | None:
+    of_pod = [item for item in events if item.uid == pod.metadata.uid and item.uid and wanted(item)]
+    return max(of_pod, key=lambda item: item.last, default=None)
+
+
+# Pods with a node
+
+
+def node_not_ready(node: PartialNode) -> Finding | None:
+    """Why a Node is not ready; None: it is, or does not say."""
+    ready = next((item for item in node.status.conditions if item.type == "Ready"), None)
+    if ready is None or ready.status == "True":
+        return None
+    text = f"node {node.metadata.name} is not ready: {one_line(ready.message or ready.reason, REASON_BYTES)}"
+    if ready.status == "Unknown":
+        text += ", so nobody sees what its pods do"
+    return finding("NodeNotReady", text, since=ready.last_transition_time or "", node=node.metadata.name)
+
+
+def lost_claims(pod: Pod, claims: Collection[tuple[str, str]]) -> Finding | None:
+    """Of a pod on a node whose claims are gone, while the node's driver goes on holding its devices for it."""
+    gone = [name for name in pod.claims if (pod.metadata.namespace, name) not in claims]
+    if not gone or not pod.node or pod.phase in ENDED:
+        return None
+    name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    text = f"claim {first_of(gone, 3)} of pod {name} does not exist any more, while the node's driver keeps its devices"
+    return finding("ClaimGone", text)
+
+
+def evidence(pod: Pod, around: ClusterView, row: NodeRow | None, now: float) -> PodEvidence:
+    """What the cluster says of a pod.
+
+    Args:
+        pod: the pod.
+        around: it, its claims, and the Events about it.
+        row: its node; None: it has none, or nothing may be read of it.
+        now: seconds since the epoch. Of a pod that is seconds old it means nothing that nobody has looked at it.
+    """
+    state = pod.state
+    existing = [claim.metadata.key for claim in around.claims]
+    if pod.phase in ENDED:
+        text = f"{state.word} on node {pod.node}" + (f": {state.detail}" if state.detail else "")
+        return PodEvidence(text, (finding(state.word, text),) if pod.phase == "Failed" else (), ended=True)
+    if not pod.node:
+        item = pending(pod, around.events, existing, around.templates)
+        since = f" since {item.since}" if item.since else ""
+        created = seconds(pod.created)
+        young = created is None or now - created < LOOK_SECONDS
+        missed = item.reason in ("NotScheduled", "ClaimNotCreated") and young
+        return PodEvidence(f"it has no node{since}: {item.text}", () if missed else (item,), bound=False)
+    since = f" since {state.since}" if state.since else ""
+    text = f"its status is {state.word} on node {pod.node}{since}"
+    return PodEvidence(text, tuple(dict.fromkeys(_on_node(pod, around, existing, row))))
+
+
+def _on_node(
+    pod: Pod, around: ClusterView, existing: Collection[tuple[str, str]], row: NodeRow | None
+) -> Iterator[Finding]:
+    unserved = row.serving.finding if row is not None else None
+    served = unserved is None or (row is not None and row.serving.serves)
+    if row is not None and row.not_ready is not None:
+        yield row.not_ready
+    if row is not None and unserved is not None:
+        yield unserved if served else _unserved(pod, row, unserved)
+    lost = lost_claims(pod, existing)
+    if lost is not None and not pod.ending:
+        yield lost
+    if not pod.state.ready and not pod.ending:
+        refusals = list(_refusals(pod, around, served=served))
+        yield from refusals or _containers(pod, around)
+    if row is not None:
+        yield from _sick(pod, row)
+
+
+def _unserved(pod: Pod, row: NodeRow, item: Finding) -> Finding:
+    """What the absence of the node's driver is in the way of."""
+    cannot = "unprepare" if pod.ending else "prepare"
+    consequence = "" if pod.state.ready else f", so kubelet cannot {cannot} its claims"
+    since = f" (since {item.since})" if item.since else ""
+    text = f"nothing serves the devices of node {row.name}{consequence}: {item.text}{since}"
+    return replace(item, text=text)
+
+
+def _refusals(pod: Pod, around: ClusterView, *, served: bool) -> Iterator[Finding]:
+    """What its claims and kubelet's last Event say of preparations that failed.
+
+    ``served``: whether kubelet had somebody to ask; if not, that is what has to be mended.
+    """
+    event = _last(around.events, pod, lambda item: item.reason == PREPARE)
+    refused = [(claim, item) for claim in around.claims for _, item in claim.complaints if item.type == READY]
+    retry = _retry(event)
+    if event is not None and not any(repeated(item, event.text) for _, item in refused):
+        reason, names = _of_kubelet(event.text)
+        text = f"kubelet's last attempt to prepare its claims failed ({event.last}): {event.text}"
+        if (served and not (refused and reason == PREPARE)) or reason == "DriverNotRegistered":
+            yield finding(reason, text, since=event.last, retry=retry, node=pod.node, **names)
+        else:
+            yield Finding(reason, text, since=event.last)
+    for claim, item in {(claim.metadata.name, item.reason): (claim, item) for claim, item in refused}.values():
+        yield _refused(claim, item, retry, served=served)
+
+
+def _refused(claim: Claim, item: Condition, retry: str, *, served: bool) -> Finding:
+    text = f"claim {claim.metadata.name} is refused: {item.message or item.reason}"
+    since, name = item.last_transition_time or "", claim.metadata.name
+    if not served:
+        return Finding(item.reason, text, since=since, claim=name)
+    return finding(item.reason, text, since=since, claim=name, retry=retry)
+
+
+def _retry(event: PodEvent | None) -> str:
+    """By when kubelet tries again, in words."""
+    last = seconds(event.last) if event is not None else None
+    within = f"{RETRY_SECONDS} seconds after its last attempt"
+    return within if last is None else f"{within}, at {timestamp(int(last) + RETRY_SECONDS)}"
+
+
+_NOT_REGISTERED: Final = re.compile(r"DRA driver (\S+) is not registered")
+_NO_ANSWER: Final = re.compile(r"DeadlineExceeded|deadline exceeded|code = Unavailable|connection refused")
+
+
+def _of_kubelet(text: str) -> tuple[str, dict[str, str]]:
+    """Reason of an Event about a preparation, and names for its remedy (``k8s.io/kubernetes/pkg/kubelet/cm/dra``)."""
+    unregistered = _NOT_REGISTERED.search(text)
+    if unregistered is not None:
+        return "DriverNotRegistered", {"driver": one_line(unregistered[1], 64)}
+    if "old ResourceClaim with same name" in text:
+        return "OldClaimPrepared", {}
+    if _NO_ANSWER.search(text):
+        return "DriverDoesNotAnswer", {"driver": DRIVER_NAME}
+    return PREPARE, {}
+
+
+def _containers(pod: Pod, around: ClusterView) -> Iterator[Finding]:
+    """What kubelet says of containers that do not run, and of what keeps it from starting them."""
+    state, names = pod.state, {"namespace": pod.metadata.namespace, "pod": pod.metadata.name, "node": pod.node}
+    pressure = [item for node in around.nodes for item in node.status.conditions if item.type in _PRESSURES]
+    for item in pressure:
+        if item.status == "True":
+            text = f"node {pod.node} has {item.type}: {one_line(item.message, REASON_BYTES)}"
+            yield finding("NodeUnderPressure", text, since=item.last_transition_time or "", node=pod.node)
+    if state.detail:
+        yield _with_row(state.word, f"{state.word}: {state.detail}", state.since, names)
+        return
+    event = _last(around.events, pod, lambda item: item.reason in _WARNINGS)
+    if event is not None:
+        yield _with_row(event.reason, f"{event.reason} ({event.last}): {event.text}", event.last, names)
+
+
+def _with_row(word: str, text: str, since: str, names: dict[str, str]) -> Finding:
+    return replace(finding(row_of(word), text, since=since, **names), reason=word)
+
+
+_PRESSURES: Final = frozenset({"DiskPressure", "MemoryPressure", "PIDPressure"})
+_WARNINGS: Final = frozenset(
+    {"FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume", "Failed", "NetworkNotReady"}
+)
+"""Reasons of kubelet's Events about pods whose containers say nothing yet."""
+
+
+def _sick(pod: Pod, row: NodeRow) -> Iterator[Finding]:
+    """Each fault of the pod's chips, and what mends it."""
+    name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    for chip in row.chips:
+        for fault in chip.faults if name in chip.holders else ():
+            text = f"its chip neuron{chip.index} is {chip.state}: {fault.code}"
+            text += f", {fault.row.text}" if fault.row else ""
+            mend = fault.row is not None and fault.row.remedy != "nothing"
+            remedy = f"repair neuron{chip.index}: {REMEDIES[fault.row.remedy]}" if fault.row and mend else ""
+            yield Finding(fault.code, text, remedy, Who.ADMINISTRATOR if mend else Who.NOBODY, fault.since)
