@@ -111,7 +111,7 @@ def _evidence(args: argparse.Namespace, target: Target | None) -> dict[tuple[str
     """
     from dra_driver.kube.api.errors import ApiError, DecodeError
     from dra_driver.operations.overview.following import around, listed, readable
-    from dra_driver.operations.overview.pods import evidence
+    from dra_driver.operations.overview.pods import Surroundings, evidence
     from dra_driver.operations.overview.view import view
 
     if target is not None and target.kind != "pod":
@@ -133,7 +133,8 @@ def _evidence(args: argparse.Namespace, target: Target | None) -> dict[tuple[str
                 raise
             return {}  # which pods there are follows below, and what the user may not read
     rows = {row.name: row for row in view(cluster).nodes}
-    return {pod.metadata.key: evidence(pod, cluster, rows.get(pod.node), now) for pod in pods}
+    surroundings = Surroundings.of(cluster)
+    return {pod.metadata.key: evidence(pod, surroundings, rows.get(pod.node), now) for pod in pods}
 
 
 def _by_itself(target: Target, evidence: PodEvidence) -> Explanation:

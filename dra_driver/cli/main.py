@@ -106,6 +106,7 @@ class Parser(argparse.ArgumentParser):
         unknown = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
         known = [option for action in self._actions for option in action.option_strings]
         guess = _meant(unknown, known, 0.7) if message.startswith("unrecognized") and unknown.startswith("--") else ""
+        guess = _INSTEAD.get(unknown, "") or guess
         self.exit(EXIT_BAD_INPUT, f"error: {message}{guess}; see {self.prog} --help\n")
 
     def format_help(self) -> str:
@@ -238,6 +239,12 @@ def _command(name: str) -> str:
 
 def _chosen(given: Sequence[str]) -> str | None:
     return next((word for word in given if not word.startswith("-")), None)
+
+
+_INSTEAD: Final = dict.fromkeys(("-w", "--watch"), "; dra-driver top follows a cluster") | dict.fromkeys(
+    ("-l", "--selector", "--field-selector"), "; name a pod, or pipe what kubectl selects: kubectl get ... -o yaml"
+)
+"""Options of kubectl that a command does not have, and what to use."""
 
 
 def _meant(word: str, words: Sequence[str], likeness: float = 0.5) -> str:

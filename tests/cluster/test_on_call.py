@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from lab.cluster import Cluster
 
+from tests.cluster.lib.commands import Commands
 from tests.cluster.lib.installation import DAEMONSET, NAMESPACE, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.lifecycle import (
@@ -33,29 +31,6 @@ pytestmark = pytest.mark.nightly
 NODE = "node-1"
 SLICES_STAY = 75.0
 """kubelet deletes the slices of a driver that is gone after 30 s, and looks every 30 s or so."""
-
-
-class Commands:
-    """The commands, as the user of a kubeconfig."""
-
-    def __init__(self, kubeconfig: Path) -> None:
-        self.kubeconfig = kubeconfig
-
-    def run(self, *arguments: str, status: int = 0) -> str:
-        """Standard output, and standard error after it."""
-        command = [sys.executable, "-m", "dra_driver", *arguments, "--kubeconfig"]
-        done = subprocess.run([*command, str(self.kubeconfig)], check=False, capture_output=True, text=True, timeout=60)
-        assert done.returncode == status, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def explain(self, namespace: Namespace, name: str, status: int = 1) -> str:
-        """``explain`` of a pod."""
-        return self.run("explain", f"pod/{name}", "-n", namespace.name, status=status)
-
-    def node(self) -> Any:
-        """``NODE`` as ``top`` shows it."""
-        frame = json.loads(self.run("top", "-o", "json", "-A"))
-        return next(node for node in frame["items"] if node["node"] == NODE)
 
 
 @pytest.fixture
@@ -103,7 +78,7 @@ def test_a_driver_that_crashes_is_named_with_its_last_line(
     namespace.apply(with_chip("waits"))
     namespace.kubectl("delete", "pod", holder, "--grace-period=1", "--wait=false")
     node = eventually(
-        "the crash loop", lambda: (n := commands.node())["driverPod"]["status"] == "CrashLoopBackOff" and n, 90
+        "the crash loop", lambda: (n := commands.node(NODE))["driverPod"]["status"] == "CrashLoopBackOff" and n, 90
     )
     assert node["counts"]["free"] == 0
     assert {chip["state"] for chip in node["chips"]} == {"unknown"}
@@ -128,7 +103,7 @@ def test_a_node_that_the_daemonset_no_longer_selects_has_no_driver(
     kube.kubectl("label", "node", NODE, "eks.amazonaws.com/compute-type=hybrid")
     try:
         no_slices(kube)
-        node = commands.node()
+        node = commands.node(NODE)
         assert (node["driverPod"]["status"], node["counts"]["free"], node["counts"]["allocated"]) == ("None", 0, 1)
         last_word = health_condition(kube)
         assert (last_word["status"], last_word["reason"]) == ("Unknown", "NeuronDriverStopped")
@@ -156,7 +131,7 @@ def test_an_evicted_driver_is_back_and_its_node_served(
     path = f"/api/v1/namespaces/{NAMESPACE}/pods/{old['name']}/eviction"
     kube.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
     wait_driver_ready(driver, NODE, other_than=old["uid"])
-    assert commands.node()["driverPod"]["status"] == "Ready"
+    assert commands.node(NODE)["driverPod"]["status"] == "Ready"
     eventually("the truth again", lambda: health_condition(kube)["reason"] == "NeuronHasNoError", 30)
     text = commands.explain(namespace, holder, 0)
     assert "Running on node" in text
@@ -182,7 +157,7 @@ def test_a_driver_that_is_cut_off_from_the_api_server_is_not_ready_and_says_so(
         log = driver.logs(NODE)
         assert f"{NODE}: the API server has not answered since" in log
         assert [item["metadata"]["uid"] for item in kube.slices(NODE)] == slices
-        assert commands.node()["driverPod"]["status"] == "NotReady"
+        assert commands.node(NODE)["driverPod"]["status"] == "NotReady"
     eventually("the driver to be ready", lambda: is_ready(driver.pod(NODE)), 120)
     namespace.wait_ready("starts", within=120)
     assert commands.explain(namespace, holder, 0)
@@ -197,7 +172,9 @@ def test_a_kernel_driver_that_is_not_loaded_is_one_finding_with_its_remedy(
     module.rename(aside)
     try:
         found = eventually(
-            "top to say so", lambda: (n := commands.node())["driverPod"]["status"] == "KernelDriverNotLoaded" and n, 90
+            "top to say so",
+            lambda: (n := commands.node(NODE))["driverPod"]["status"] == "KernelDriverNotLoaded" and n,
+            90,
         )
         assert "modprobe neuron" in found["driverPod"]["problem"]
         assert found["counts"]["free"] == 0
@@ -213,18 +190,18 @@ def test_a_kernel_driver_that_is_not_loaded_is_one_finding_with_its_remedy(
     finally:
         aside.rename(module)
     namespace.wait_ready("waits", within=90)
-    assert commands.node()["driverPod"]["status"] == "Ready"
+    assert commands.node(NODE)["driverPod"]["status"] == "Ready"
 
 
 KIND = "device.attributes['neuron.aws.com']"
 CASES: dict[str, tuple[Object | None, tuple[str, ...]]] = {
     "typo": (
         template("typo", request(), configs=[config(neuron_config() | {"logicalNeuronCores": 1})]),
-        ("logicalNeuronCores", "the driver will refuse it", "correct it in the ResourceClaimTemplate"),
+        ("logicalNeuronCores", "the driver will refuse it", "orrect the parameter in the ResourceClaimTemplate"),
     ),
     "lnc": (
         template("lnc", request(), configs=[config(neuron_config(3))]),
-        ("expected 1 or 2, got 3", "correct it in the ResourceClaimTemplate"),
+        ("expected 1 or 2, got 3", "orrect the parameter in the ResourceClaimTemplate"),
     ),
     "no-template": (None, ("needs the ResourceClaimTemplate", "which does not exist")),
     "no-class": (template("no-class", request(device_class="neuron.aws.co")), ("neuron.aws.co",)),

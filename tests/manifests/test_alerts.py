@@ -94,6 +94,18 @@ CASES = (
         10,
         {"daemonset": "neuron-dra-driver-kubelet-plugin"},
     ),
+    Case(
+        "NeuronDriverUpdateStuck",
+        {
+            'kube_daemonset_status_updated_number_scheduled{daemonset="neuron-dra-driver-kubelet-plugin"}': "3x3 1x90",
+            'kube_daemonset_status_desired_number_scheduled{daemonset="neuron-dra-driver-kubelet-plugin"}': "3x93",
+            'kube_daemonset_status_updated_number_scheduled{daemonset="other"}': "1x93",
+            'kube_daemonset_status_desired_number_scheduled{daemonset="other"}': "2x93",
+        },
+        70,
+        60,
+        {"daemonset": "neuron-dra-driver-kubelet-plugin"},
+    ),
     Case("NeuronDriverNotRegistered", one("registered", "1x3 0x19"), 10, 6, N1),
     Case("NeuronSlicesNotPublished", one("slices_published", "0x19") | one("slices_missing", "0x19"), 11, 9, N1),
     Case("NeuronSlicesNotPublished", one("slices_published", "1x19") | one("slices_missing", "2x19"), 11, 9, N1),

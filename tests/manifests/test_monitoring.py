@@ -118,6 +118,7 @@ def test_rules_follow_the_names_of_the_workloads_and_the_place_of_the_runbooks()
     )
     for alert, workload in (
         ("NeuronDriverDown", 'daemonset="x-dra-driver"'),
+        ("NeuronDriverUpdateStuck", 'daemonset="x-dra-driver"'),
         ("NeuronExtenderDown", 'deployment="x-scheduler-extender"'),
         ("NeuronPlacerDown", 'deployment="x-placer"'),
     ):

@@ -6,7 +6,8 @@ Values in, values out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,7 +17,7 @@ from dra_driver.neuron.device_status import READY
 from dra_driver.neuron.health.faults import REMEDIES
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.operations.overview.findings import RETRY_SECONDS, Finding, Who, finding, row_of
-from dra_driver.operations.overview.objects import ENDED, Claim, ClusterView, Pod, PodEvent
+from dra_driver.operations.overview.objects import ENDED, Claim, ClusterView, Node, Pod, PodEvent
 from dra_driver.operations.overview.rows import NodeRow
 from dra_driver.operations.overview.uses import repeated
 from dra_driver.util.text import first_of, one_line
@@ -44,28 +45,51 @@ class PodEvidence:
     """Whether it has no devices any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What there is around the pods of a cluster, by what it is looked up by."""
+
+    claims: Mapping[tuple[str, str], Claim]
+    """By namespace and name."""
+    events: Mapping[str, Sequence[PodEvent]]
+    """Warnings by the UID of their pod, the last one last."""
+    nodes: Mapping[str, Node]
+    templates: Collection[str] | None = None
+    """As of ``ClusterView``."""
+
+    @classmethod
+    def of(cls, cluster: ClusterView) -> Surroundings:
+        """From the objects of a cluster."""
+        events: dict[str, list[PodEvent]] = defaultdict(list)
+        for item in sorted(cluster.events, key=lambda item: item.last):
+            if item.uid:
+                events[item.uid].append(item)
+        return cls(
+            {claim.metadata.key: claim for claim in cluster.claims},
+            events,
+            {node.metadata.name: node for node in cluster.nodes},
+            cluster.templates,
+        )
+
+    def last(self, pod: Pod, reasons: Collection[str]) -> PodEvent | None:
+        """The last warning about a pod with one of these reasons."""
+        of_pod = self.events.get(pod.metadata.uid, ())
+        return next((item for item in reversed(of_pod) if item.reason in reasons), None)
+
+
 # Pods without a node
 
 
-def pending(
-    pod: Pod, events: Iterable[PodEvent], claims: Collection[tuple[str, str]] | None, templates: Collection[str] | None
-) -> Finding:
-    """Why a pod has no node yet.
-
-    Args:
-        pod: a pod without a node.
-        events: of pods.
-        claims: namespace and name of those that exist; None: not known.
-        templates: names of the ResourceClaimTemplates of its namespace; None: not known.
-    """
+def pending(pod: Pod, around: Surroundings) -> Finding:
+    """Why a pod without a node has none yet."""
     namespace = pod.metadata.namespace
     if pod.ending:
         return finding("Terminating", "it is being deleted", namespace=namespace, pod=pod.metadata.name)
     if pod.gates:
         return finding("SchedulingGated", f"scheduling gates: {first_of(pod.gates, 3)}", since=pod.created)
     if pod.templates:
-        return _unmade(pod, events, templates)
-    gone = [name for name in pod.claims if claims is not None and (namespace, name) not in claims]
+        return _unmade(pod, around)
+    gone = [name for name in pod.claims if (namespace, name) not in around.claims]
     if gone:
         return finding("ClaimMissing", f"claim {first_of(gone, 3)} does not exist", namespace=namespace)
     scheduled = pod.scheduled
@@ -76,14 +100,14 @@ def pending(
     return finding(scheduled.reason or "Unschedulable", text, since=scheduled.last_transition_time or "")
 
 
-def _unmade(pod: Pod, events: Iterable[PodEvent], templates: Collection[str] | None) -> Finding:
+def _unmade(pod: Pod, around: Surroundings) -> Finding:
     """Why no claim is created from a template."""
-    namespace = pod.metadata.namespace
+    namespace, templates = pod.metadata.namespace, around.templates
     missing = [name for name in pod.templates if templates is not None and name not in templates]
     if missing:
         text = f"ResourceClaimTemplate {first_of(missing, 3)} does not exist in namespace {namespace}"
         return finding("TemplateMissing", text, namespace=namespace)
-    event = _last(events, pod, lambda item: item.reason == CREATE)
+    event = around.last(pod, (CREATE,))
     if event is not None:
         reason = next((name for name, pattern in _CREATION.items() if pattern.search(event.text)), CREATE)
         text = f"kube-controller-manager cannot create its claim ({event.last}): {event.text}"
@@ -100,11 +124,6 @@ _CREATION: Final = {
     "TemplateMissing": re.compile(r"template .*not found"),
 }
 """Reasons by what the controller says (``k8s.io/kubernetes/pkg/controller/resourceclaim``)."""
-
-
-def _last(events: Iterable[PodEvent], pod: Pod, wanted: Callable[[PodEvent], bool]) -> PodEvent | None:
-    of_pod = [item for item in events if item.uid == pod.metadata.uid and item.uid and wanted(item)]
-    return max(of_pod, key=lambda item: item.last, default=None)
 
 
 # Pods with a node
@@ -131,22 +150,21 @@ def lost_claims(pod: Pod, claims: Collection[tuple[str, str]]) -> Finding | None
     return finding("ClaimGone", text)
 
 
-def evidence(pod: Pod, around: ClusterView, row: NodeRow | None, now: float) -> PodEvidence:
+def evidence(pod: Pod, around: Surroundings, row: NodeRow | None, now: float) -> PodEvidence:
     """What the cluster says of a pod.
 
     Args:
         pod: the pod.
-        around: it, its claims, and the Events about it.
+        around: what there is around it.
         row: its node; None: it has none, or nothing may be read of it.
         now: seconds since the epoch. Of a pod that is seconds old it means nothing that nobody has looked at it.
     """
     state = pod.state
-    existing = [claim.metadata.key for claim in around.claims]
     if pod.phase in ENDED:
         text = f"{state.word} on node {pod.node}" + (f": {state.detail}" if state.detail else "")
         return PodEvidence(text, (finding(state.word, text),) if pod.phase == "Failed" else (), ended=True)
     if not pod.node:
-        item = pending(pod, around.events, existing, around.templates)
+        item = pending(pod, around)
         since = f" since {item.since}" if item.since else ""
         created = seconds(pod.created)
         young = created is None or now - created < LOOK_SECONDS
@@ -154,19 +172,17 @@ def evidence(pod: Pod, around: ClusterView, row: NodeRow | None, now: float) -> 
         return PodEvidence(f"it has no node{since}: {item.text}", () if missed else (item,), bound=False)
     since = f" since {state.since}" if state.since else ""
     text = f"its status is {state.word} on node {pod.node}{since}"
-    return PodEvidence(text, tuple(dict.fromkeys(_on_node(pod, around, existing, row))))
+    return PodEvidence(text, tuple(dict.fromkeys(_on_node(pod, around, row))))
 
 
-def _on_node(
-    pod: Pod, around: ClusterView, existing: Collection[tuple[str, str]], row: NodeRow | None
-) -> Iterator[Finding]:
+def _on_node(pod: Pod, around: Surroundings, row: NodeRow | None) -> Iterator[Finding]:
     unserved = row.serving.finding if row is not None else None
     served = unserved is None or (row is not None and row.serving.serves)
     if row is not None and row.not_ready is not None:
         yield row.not_ready
     if row is not None and unserved is not None:
         yield unserved if served else _unserved(pod, row, unserved)
-    lost = lost_claims(pod, existing)
+    lost = lost_claims(pod, around.claims)
     if lost is not None and not pod.ending:
         yield lost
     if not pod.state.ready and not pod.ending:
@@ -185,13 +201,14 @@ def _unserved(pod: Pod, row: NodeRow, item: Finding) -> Finding:
     return replace(item, text=text)
 
 
-def _refusals(pod: Pod, around: ClusterView, *, served: bool) -> Iterator[Finding]:
+def _refusals(pod: Pod, around: Surroundings, *, served: bool) -> Iterator[Finding]:
     """What its claims and kubelet's last Event say of preparations that failed.
 
     ``served``: whether kubelet had somebody to ask; if not, that is what has to be mended.
     """
-    event = _last(around.events, pod, lambda item: item.reason == PREPARE)
-    refused = [(claim, item) for claim in around.claims for _, item in claim.complaints if item.type == READY]
+    event = around.last(pod, (PREPARE,))
+    own = (around.claims.get((pod.metadata.namespace, name)) for name in pod.claims)
+    refused = [(claim, item) for claim in own if claim for _, item in claim.complaints if item.type == READY]
     retry = _retry(event)
     if event is not None and not any(repeated(item, event.text) for _, item in refused):
         reason, names = _of_kubelet(event.text)
@@ -235,18 +252,18 @@ def _of_kubelet(text: str) -> tuple[str, dict[str, str]]:
     return PREPARE, {}
 
 
-def _containers(pod: Pod, around: ClusterView) -> Iterator[Finding]:
+def _containers(pod: Pod, around: Surroundings) -> Iterator[Finding]:
     """What kubelet says of containers that do not run, and of what keeps it from starting them."""
     state, names = pod.state, {"namespace": pod.metadata.namespace, "pod": pod.metadata.name, "node": pod.node}
-    pressure = [item for node in around.nodes for item in node.status.conditions if item.type in _PRESSURES]
-    for item in pressure:
-        if item.status == "True":
+    node = around.nodes.get(pod.node)
+    for item in node.status.conditions if node is not None else ():
+        if item.type in _PRESSURES and item.status == "True":
             text = f"node {pod.node} has {item.type}: {one_line(item.message, REASON_BYTES)}"
             yield finding("NodeUnderPressure", text, since=item.last_transition_time or "", node=pod.node)
     if state.detail:
         yield _with_row(state.word, f"{state.word}: {state.detail}", state.since, names)
         return
-    event = _last(around.events, pod, lambda item: item.reason in _WARNINGS)
+    event = around.last(pod, _WARNINGS)
     if event is not None:
         yield _with_row(event.reason, f"{event.reason} ({event.last}): {event.text}", event.last, names)
 

@@ -26,7 +26,7 @@ from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
 from dra_driver.neuron.topology.node_hardware import MEANINGS, Hardware
 from dra_driver.operations.overview.findings import Finding
 from dra_driver.operations.overview.objects import EXTENDED_RESOURCES, Claim, ClusterView, Node, Offered, Pod, Slice
-from dra_driver.operations.overview.pods import PREPARE, lost_claims, node_not_ready, pending
+from dra_driver.operations.overview.pods import PREPARE, Surroundings, lost_claims, node_not_ready, pending
 from dra_driver.operations.overview.rows import ChipFault, ChipRow, Frame, HolderOfChip, NodeRow, PendingRow, TypeRow
 from dra_driver.operations.overview.serving import NOBODY, NOT_LOADED, Daemon, serving
 from dra_driver.operations.overview.uses import Pods, Use, of_claim, of_plugin, says
@@ -57,8 +57,9 @@ def view(cluster: ClusterView, *, sort: Sort = "name", namespace: str = "", node
     }[sort]
     pods = {(pod.metadata.namespace, pod.metadata.name): pod for pod in cluster.pods}
     claims = {(claim.metadata.namespace, claim.metadata.name): claim for claim in cluster.claims}
+    around = Surroundings.of(cluster)
     waiting = (
-        PendingRow(key[0], key[1], _asks(pod, claims), pending(pod, cluster.events, claims, cluster.templates))
+        PendingRow(key[0], key[1], _asks(pod, claims), pending(pod, around))
         for key, pod in sorted(pods.items())
         if pod.counts and not pod.node and namespace in ("", key[0])
     )

@@ -313,3 +313,10 @@ def test_of_many_that_fit_the_first_are_shown_and_wide_output_has_each(shell: Sh
     golden(out)
     _, out, _ = shell(str(file), "--instance-type", "trn2.48xlarge=2", "-o", "wide")
     assert out.count(" fits: ") == 20
+
+
+@pytest.mark.parametrize("option", ["-w", "-l"])
+def test_an_option_of_kubectl_is_answered_with_what_to_use(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["explain", "-A", option])
+    golden(capsys.readouterr().err)

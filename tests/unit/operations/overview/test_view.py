@@ -17,7 +17,7 @@ from dra_driver.kube.api.codec import Resource, decode
 from dra_driver.neuron.health.faults import FAULTS
 from dra_driver.operations.overview.findings import REMEDIES, finding
 from dra_driver.operations.overview.objects import CLAIMS, EVENTS, NODES, PODS, SLICES, TAINT_RULES, ClusterView
-from dra_driver.operations.overview.pods import evidence
+from dra_driver.operations.overview.pods import Surroundings, evidence
 from dra_driver.operations.overview.rows import Frame, NodeRow
 from dra_driver.operations.overview.serving import Serving
 from dra_driver.operations.overview.view import view
@@ -562,7 +562,7 @@ def test_texts_about_a_pod_that_has_a_node() -> None:
     unserved = ClusterView([kept(NODES, NEURON_NODE)])
     for around in (served, unserved):
         row = next(iter(view(around).nodes), None)
-        found = evidence(kept(PODS, pod), around, row, 0.0)
+        found = evidence(kept(PODS, pod), Surroundings.of(around), row, 0.0)
         golden([found.state, *(f"{item.reason}: {item.text}; {item.remedy}" for item in found.findings)])
 
 

@@ -1,0 +1,208 @@
+"""Each remedy of ``explain``: the symptom is made, ``explain`` names it, the remedy is carried out, and the pod runs.
+
+Rows of drivers that crash or are left out, of the kernel module and of chips are in ``test_on_call.py`` and
+``test_health.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from lab.cluster import Cluster
+
+from tests.cluster.lib.commands import Commands
+from tests.cluster.lib.installation import Installation
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.lifecycle import wait_gone
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.objects import SLEEP, claim, config, container, neuron_config, pod, template
+from tests.cluster.lib.objects import request as device_request
+
+pytestmark = pytest.mark.nightly
+
+NODE = "node-1"
+LATE = 150.0
+"""Seconds for what a controller tries again by itself, ever less often."""
+
+
+@pytest.fixture
+def commands(lab: Cluster) -> Commands:
+    """As the administrator."""
+    return Commands(lab.kubeconfig)
+
+
+@pytest.fixture
+def waiting(request: pytest.FixtureRequest, namespace: Namespace, commands: Commands) -> Callable[[str, str], str]:
+    """Waits until a pod has a finding as its first; gives the remedy."""
+    request.getfixturevalue("lenient_driver" if "lenient_driver" in request.fixturenames else "driver")
+
+    def wait(name: str, code: str) -> str:
+        def first() -> Object | None:
+            found = commands.findings(namespace, name)
+            return found[0] if found and found[0]["code"] == code else None
+
+        def probe() -> Object | None:
+            try:
+                return first()
+            except AssertionError:  # it is well for a moment
+                return None
+
+        found = eventually(f"{name} to be {code}", probe, 120)
+        return str(found["remedy"])
+
+    return wait
+
+
+Waiting = Callable[[str, str], str]
+
+
+def one(name: str) -> Object:
+    return pod(name, templates={"neurons": "one"}, node=NODE)
+
+
+def test_a_quota_that_is_raised(namespace: Namespace, kube: Kube, commands: Commands, waiting: Waiting) -> None:
+    count = "count/resourceclaims.resource.k8s.io"
+    quota: Object = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "claims"}}
+    namespace.apply(quota | {"spec": {"hard": {count: "0"}}})
+    eventually(
+        "the quota to count", lambda: (kube.get("resourcequotas", "claims", namespace.name) or {}).get("status"), 30
+    )
+    namespace.apply(template("one", device_request()), one("w"))
+    assert "raise the quota" in waiting("w", "QuotaExceeded")
+    assert " fits:" not in commands.explain(namespace, "w")
+    (row,) = json.loads(commands.run("top", "-n", namespace.name, "-o", "json"))["pending"]
+    assert row["findings"][0]["code"] == "QuotaExceeded"
+    namespace.apply(quota | {"spec": {"hard": {count: "1"}}})
+    namespace.wait_ready("w", within=LATE)
+
+
+def test_a_webhook_that_does_not_answer(namespace: Namespace, kube: Kube, waiting: Waiting) -> None:
+    name = f"refuses-{namespace.name}"
+    rule = {
+        "apiGroups": ["resource.k8s.io"],
+        "apiVersions": ["*"],
+        "operations": ["CREATE"],
+        "resources": ["resourceclaims"],
+    }
+    webhook = {
+        "name": "claims.example.com",
+        "rules": [rule],
+        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}},
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "timeoutSeconds": 1,
+    }
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
+    kube.apply({**kind, "metadata": {"name": name}, "webhooks": [webhook]})
+    try:
+        namespace.apply(template("one", device_request()), one("w"))
+        assert "delete the webhook" in waiting("w", "WebhookRefused")
+    finally:
+        kube.kubectl("delete", "validatingwebhookconfiguration", name)
+    namespace.wait_ready("w", within=LATE)
+
+
+def test_a_template_and_a_claim_that_are_created(namespace: Namespace, waiting: Waiting) -> None:
+    namespace.apply(one("w"), pod("c", {"neurons": "later"}, node=NODE))
+    assert "create the ResourceClaimTemplate" in waiting("w", "TemplateMissing")
+    assert "create the claim" in waiting("c", "ClaimMissing")
+    namespace.apply(template("one", device_request()), claim("later", device_request()))
+    namespace.wait_ready("w", "c", within=LATE)
+
+
+@pytest.fixture
+def control_plane(lab: Cluster) -> Iterator[Cluster]:
+    """The lab, whose controllers and scheduler are stopped by the test."""
+    yield lab
+    for name in ("kube-controller-manager", "kube-scheduler"):
+        lab.control_plane.start(name)
+
+
+@pytest.mark.parametrize(
+    ("program", "code"), [("kube-controller-manager", "ClaimNotCreated"), ("kube-scheduler", "NotScheduled")]
+)
+def test_a_program_of_the_control_plane_that_does_not_run(
+    program: str, code: str, control_plane: Cluster, namespace: Namespace, waiting: Waiting
+) -> None:
+    namespace.apply(template("one", device_request()))
+    control_plane.control_plane.stop(program)
+    namespace.apply(one("w"))
+    assert program in waiting("w", code)
+    control_plane.control_plane.start(program)
+    namespace.wait_ready("w", within=LATE)
+
+
+def test_gates_that_are_removed(namespace: Namespace, waiting: Waiting) -> None:
+    gated = one("w")
+    gated["spec"]["schedulingGates"] = [{"name": "example.com/wait"}]
+    namespace.apply(template("one", device_request()), gated)
+    assert "remove them" in waiting("w", "SchedulingGated")
+    namespace.kubectl("patch", "pod", "w", "--type=merge", "-p", json.dumps({"spec": {"schedulingGates": []}}))
+    namespace.wait_ready("w", within=LATE)
+
+
+def test_a_node_whose_kubelet_is_started_again(
+    lab: Cluster, namespace: Namespace, commands: Commands, waiting: Waiting
+) -> None:
+    namespace.apply(template("one", device_request()), one("w"))
+    namespace.wait_ready("w")
+    lab.node(NODE).stop_kubelet()
+    try:
+        assert "journalctl -u kubelet" in waiting("w", "NodeNotReady")
+        assert {chip["state"] for chip in commands.node(NODE)["chips"]} == {"unknown"}
+        assert "is not ready" in commands.run("health")
+    finally:
+        lab.node(NODE).start_kubelet()
+    eventually("the pod to be well", lambda: "Running" in _explained(commands, namespace, "w"), 90)
+
+
+def _explained(commands: Commands, namespace: Namespace, name: str) -> str:
+    try:
+        return commands.explain(namespace, name, 0)
+    except AssertionError:
+        return ""
+
+
+def test_a_claim_that_was_removed_under_its_pod(namespace: Namespace, commands: Commands, waiting: Waiting) -> None:
+    namespace.apply(template("one", device_request()), one("w"))
+    namespace.wait_ready("w")
+    name = namespace.claim_of("w")["metadata"]["name"]
+    namespace.kubectl("delete", "resourceclaim", name, "--wait=false")
+    namespace.kubectl("patch", "resourceclaim", name, "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
+    assert "delete the pod" in waiting("w", "ClaimGone")
+    assert commands.node(NODE)["counts"]["free"] is None
+    namespace.delete_pod("w")
+    namespace.apply(one("w"))
+    namespace.wait_ready("w", within=LATE)
+
+
+def test_parameters_that_are_corrected(lenient_driver: Installation, namespace: Namespace, waiting: Waiting) -> None:
+    namespace.apply(template("one", device_request(), configs=[config(neuron_config(3))]), one("w"))
+    assert "recreate the pod" in waiting("w", "InvalidParameters")
+    namespace.delete_pod("w")
+    namespace.kubectl("delete", "resourceclaimtemplate", "one")
+    namespace.apply(template("one", device_request(), configs=[config(neuron_config(1))]), one("w"))
+    namespace.wait_ready("w", within=LATE)
+
+
+def test_an_image_that_is_corrected(namespace: Namespace, waiting: Waiting) -> None:
+    wrong = pod("w", templates={"neurons": "one"}, containers=[container("main", "neurons")], node=NODE)
+    wrong["spec"]["containers"][0] |= {"image": "registry.invalid/none:1", "command": SLEEP}
+    namespace.apply(template("one", device_request()), wrong)
+
+    def code() -> str | None:
+        for name in ("ErrImagePull", "ImagePullBackOff"):
+            try:
+                return waiting("w", name)
+            except AssertionError:
+                continue
+        return None
+
+    assert "correct the image" in (code() or "")
+    namespace.kubectl("set", "image", "pod/w", "main=public.ecr.aws/ubuntu/ubuntu:22.04")
+    namespace.wait_ready("w", within=LATE)
+    namespace.delete_pod("w")
+    wait_gone(namespace, "w")
