@@ -18,6 +18,7 @@ from dra_driver.simulator.emulated_nodes import efa_of, emulated
 from dra_driver.simulator.manifests import read_manifests
 from dra_driver.simulator.placement import simulate
 from tests.builders.documents import document as parsed
+from tests.builders.overview import published, taint
 from tests.golden import golden
 from tests.paths import SPECS
 
@@ -320,3 +321,81 @@ def test_an_option_of_kubectl_is_answered_with_what_to_use(option: str, capsys: 
     with pytest.raises(SystemExit):
         main(["explain", "-A", option])
     golden(capsys.readouterr().err)
+
+
+# What was told wrongly once: remedies and traps that rest on what the nodes and the group say
+
+
+def emulated_cluster(tmp_path: Path, nodes: dict[str, tuple[str, tuple[int, ...]]]) -> list[str]:
+    """Objects of trn2.48xlarge nodes: by name, what each offers by its label, and its lost chips."""
+    objects: list[Json] = [CLASS]
+    for name, (partitions, lost) in nodes.items():
+        labels = {"node.kubernetes.io/instance-type": "trn2.48xlarge", "neuron.aws.com/partitions": partitions}
+        objects.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
+        for item in published(name, partitions=partitions):
+            for device in item["spec"].get("devices", ()):
+                if device["name"] in {f"neuron-device-{chip}" for chip in lost}:
+                    device["taints"] = [taint("device-lost")]
+            objects.append({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **item})
+    return ["--objects", write(tmp_path, *objects, name="cluster.yaml")]
+
+
+CHIPS = [{"cel": {"expression": f"{ATTRIBUTES}.resourceType == 'neuron_device'"}}]
+
+
+def test_a_chip_of_another_node_that_is_mended_comes_before_more_free_devices(shell: Shell, tmp_path: Path) -> None:
+    cluster = emulated_cluster(tmp_path, {"node-1": ("core", ()), "node-2": ("chip", (3,))})
+    file = write(tmp_path, claim("all", 16, selectors=CHIPS), name="claim.yaml")
+    status, out, _ = shell(file, *cluster)
+    assert status == 1
+    assert "neuron-device-3 of node node-2" in out
+    assert "more free devices" not in out
+
+
+def test_a_node_of_the_right_type_is_told_by_its_label_and_no_other_type(shell: Shell, tmp_path: Path) -> None:
+    cluster = emulated_cluster(tmp_path, {"node-1": ("core", ())})
+    status, out, _ = shell(write(tmp_path, claim("one", selectors=CHIPS), name="claim.yaml"), *cluster)
+    assert status == 1
+    assert "use a node of type" not in out.lower()
+    golden([line for line in out.splitlines() if "neuron.aws.com/partitions" in line])
+
+
+def test_an_attribute_of_a_constraint_that_is_written_nearly_so(shell: Shell, tmp_path: Path) -> None:
+    wanted = claim("four", 4)
+    wanted["spec"]["devices"]["constraints"] = [{"matchAttribute": "resource.aws.com/deviceGroup4_id"}]
+    status, out, _ = shell(write(tmp_path, wanted), "--instance-type", "trn2.48xlarge")
+    assert status == 1
+    golden(next(line for line in out.splitlines() if line.startswith("  - ")))
+
+
+def test_a_label_in_a_domain_that_no_node_has(shell: Shell, tmp_path: Path) -> None:
+    text = (SPECS / "4-node-inference-us.yaml").read_text()
+    file = tmp_path / "group.yaml"
+    file.write_text(
+        text.replace("neuron.amazonaws.com/ultraserver-server-id-4", "neuron.aws.com/ultraserver-server-id-4")
+    )
+    status, out, _ = shell(str(file), "--instance-type", "trn2u.48xlarge=4", "--partitions", "node")
+    assert status == 1
+    golden(next(line for line in out.splitlines() if line.startswith("  - ")))
+
+
+@pytest.mark.parametrize(("size", "warned"), [(4, False), (2, True)])
+def test_sizes_of_a_group_that_do_not_agree(size: int, warned: bool, shell: Shell, tmp_path: Path) -> None:
+    text = (SPECS / "4-node-inference-us.yaml").read_text()
+    assert "size: 4" in text
+    file = tmp_path / "group.yaml"
+    file.write_text(text.replace("size: 4", f"size: {size}"))
+    _, out, _ = shell(str(file), "--instance-type", "trn2u.48xlarge=4", "--partitions", "node", "-o", "wide")
+    warnings = [line for line in out.splitlines() if "ultraserverMode" in line and "Warning" in line]
+    assert bool(warnings) is warned, out
+    golden(warnings[:1])
+
+
+def test_nobody_is_told_to_wait_for_claims_of_the_pods_own_group(shell: Shell, tmp_path: Path) -> None:
+    text = (SPECS / "4-node-inference-us.yaml").read_text()
+    file = tmp_path / "group.yaml"
+    file.write_text(text)
+    status, out, _ = shell(str(file), "--instance-type", "trn2u.48xlarge=3", "--partitions", "node")
+    assert status == 1
+    assert "when this claim ends" not in out
+    assert "when one of these claims ends" not in out
