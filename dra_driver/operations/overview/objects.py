@@ -373,12 +373,23 @@ class PodEvent:
     """One line: without the writer's own words before those of others."""
 
 
-def _event(item: core.Event, _: str) -> PodEvent:
+class _Event(ApiObject, frozen=True):
+    metadata: ObjectMeta
+    involved_object: core.ObjectReference = core.ObjectReference()
+    reason: str = ""
+    message: str = ""
+    first_timestamp: str | None = None
+    last_timestamp: str | None = None
+    event_time: str | None = None
+    """In place of the others in those that are written by events.k8s.io, such as kube-scheduler's."""
+
+
+def _event(item: _Event, _: str) -> PodEvent:
     return PodEvent(
         item.metadata.identity,
         item.involved_object.uid,
         one_line(item.reason, 64),
-        item.last_timestamp or item.first_timestamp,
+        item.last_timestamp or item.first_timestamp or item.event_time or "",
         one_line(item.message.rpartition("dynamic resources: ")[2], MESSAGE_BYTES),
     )
 
@@ -394,7 +405,7 @@ DAEMON_SETS: Final = codec.DAEMON_SETS
 CLAIMS: Final = _kept(codec.PARTIAL_RESOURCE_CLAIMS, Claim, _claim, _Claim)
 PODS: Final = _kept(codec.PODS, Pod, _pod, core.ReportedPod)
 TEMPLATES: Final = Resource(dict, "ResourceClaimTemplate", "resourceclaimtemplates", CLAIMS.versions)
-EVENTS: Final = _kept(codec.EVENTS, PodEvent, _event, core.Event)
+EVENTS: Final = _kept(codec.EVENTS, PodEvent, _event, _Event)
 
 
 @dataclass(frozen=True, slots=True)

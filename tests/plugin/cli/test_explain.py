@@ -85,6 +85,26 @@ def test_a_pod_that_waits(server: ApiServer, tmp_path: Path, capsys: pytest.Capt
     assert all(request.method == "GET" for request in server.requests), "nothing is changed"
 
 
+def test_events_that_the_scheduler_writes_have_no_first_and_no_last_time(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uid = server.store.get("pods", "shop/web-0")["metadata"]["uid"]
+    event = {
+        "metadata": {"namespace": "shop", "name": "web-0.1"},
+        "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "web-0", "uid": uid},
+        "type": "Warning",
+        "reason": "FailedScheduling",
+        "message": "0/1 nodes are available",
+        "eventTime": "2026-03-01T10:03:00.000000Z",
+        "firstTimestamp": None,
+        "lastTimestamp": None,
+    }
+    server.store.create("events", event)
+    with server:
+        assert explained(server, tmp_path, "pod/web-0", "-n", "shop") == 1
+    assert capsys.readouterr().err == ""
+
+
 def test_a_claim_that_waits(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with server:
         assert explained(server, tmp_path, "claim/pair", "-n", "shop") == 0
