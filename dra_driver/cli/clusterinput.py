@@ -420,6 +420,20 @@ def _texts(names: Sequence[str]) -> list[tuple[str, str]]:
     return [(name, read_text(name, MAX_MANIFEST_BYTES)) for name in names]
 
 
+def check_namespace(transport: Transport, name: str) -> None:
+    """Raise UsageError for a namespace that does not exist; who may not read namespaces learns nothing of it."""
+    from dra_driver.kube.api.codec import Resource
+    from dra_driver.kube.api.errors import ApiError
+    from dra_driver.kube.api.resources import Collection
+
+    try:
+        Collection(transport, Resource(dict, "Namespace", "namespaces", ("v1",))).get("", name)
+    except ApiError as error:
+        if error.status == 404:
+            remedy = "list those that exist with: kubectl get namespaces"
+            raise UsageError(f"namespace {name} does not exist", remedy=remedy) from error
+
+
 def check_nodes(frame: Frame, names: Sequence[str]) -> None:
     """Raise UsageError for a name that no Neuron node of the cluster has."""
     missing = sorted({*names} - {row.name for row in frame.nodes})

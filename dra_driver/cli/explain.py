@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import vocabulary
-from dra_driver.cli.clusterinput import add_cluster_arguments, asking, beside_nothing, namespace, read_input
+from dra_driver.cli.clusterinput import (
+    add_cluster_arguments,
+    asking,
+    beside_nothing,
+    check_namespace,
+    namespace,
+    read_input,
+)
 from dra_driver.cli.terminal import Progress, print_object, say, show
 from dra_driver.util.envelope import envelope
 from dra_driver.util.errors import DriverError, UsageError
@@ -118,6 +125,8 @@ def _evidence(args: argparse.Namespace, target: Target | None) -> dict[tuple[str
         return {}
     now = time.time()
     with asking(args) as transport:
+        if args.namespace:
+            check_namespace(transport, args.namespace)
         try:
             if target is not None:
                 pod, cluster = around(transport, target.namespace, target.name)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import vocabulary
-from dra_driver.cli.clusterinput import asking, check_nodes, namespace
+from dra_driver.cli.clusterinput import asking, check_namespace, check_nodes, namespace
 from dra_driver.cli.overviewoutput import Cell, Shown
 from dra_driver.util.text import printable, shorten
 
@@ -73,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
     of = "" if args.all_namespaces else namespace(args)
     shown = Shown(args.sort, of, frozenset(args.node_name), args.output)
     with asking(args) as transport:
+        if args.namespace:
+            check_namespace(transport, of)
         scope = readable(transport, of, devices=bool(args.node_name))
         for note in scope.notes:
             vocabulary.warn(printable(note))

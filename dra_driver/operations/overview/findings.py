@@ -166,6 +166,7 @@ REMEDIES: Final[Mapping[str, Row]] = {
         Who.OWNER,
         "correct what the message names; once the claim can be created, it is created by itself",
     ),
+    "GroupIncomplete": Row(Who.OWNER, "explain the others: dra-driver explain pod/{other} -n {namespace}"),
     # Scheduling.
     "SchedulingGated": Row(Who.OWNER, "see that whoever removes the gates runs, or remove them"),
     "NotScheduled": Row(

@@ -19,6 +19,7 @@ from dra_driver.operations.overview.objects import (
     CLAIMS,
     DAEMON_SETS,
     EVENTS,
+    GROUP_KEY,
     NODES,
     PODS,
     SLICES,
@@ -215,7 +216,7 @@ def around(transport: Transport, namespace: str, name: str) -> tuple[Pod, Cluste
         nodes or (),
         slices or (),
         existing,
-        [pod, *(serving or ())],
+        [pod, *_others(transport, pod), *(serving or ())],
         (),
         events or (),
         daemon_sets(transport),
@@ -223,6 +224,14 @@ def around(transport: Transport, namespace: str, name: str) -> tuple[Pod, Cluste
         with_nodes=nodes is not None,
         with_slices=slices is not None,
     )
+
+
+def _others(transport: Transport, pod: Pod) -> list[Pod]:
+    """The other pods of the pod's group."""
+    key, namespace = pod.group[0], pod.metadata.namespace
+    read = partial(_selected, transport, PODS, "", namespace, labels=f"{GROUP_KEY}={key}")
+    members = _if_permitted(read) if key else ()
+    return [item for item in members or () if item.metadata.uid != pod.metadata.uid]
 
 
 def daemons(transport: Transport, field_selector: str = "") -> list[Pod] | None:

@@ -38,6 +38,10 @@ from dra_driver.util.text import first_of, one_line
 
 EXTENDED_RESOURCES: Final = ("aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws.amazon.com/neurondevice")
 """What device plugins offer, and DeviceClasses where that is enabled."""
+GROUP_KEY: Final = "leaderworkerset.sigs.k8s.io/group-key"
+"""Label of the pods of a LeaderWorkerSet: one value for each group."""
+GROUP_SIZE: Final = "leaderworkerset.sigs.k8s.io/size"
+"""Annotation of the same pods: how many pods a group has."""
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 """Phases of pods that have no devices any more."""
 MESSAGE_BYTES: Final = 700
@@ -301,6 +305,8 @@ class Pod:
     scheduler: str = ""
     scheduled: Condition | None = None
     """Its condition ``PodScheduled``, without a node."""
+    group: tuple[str, int] = ("", 0)
+    """Of a LeaderWorkerSet: the group's key, and how many pods it has."""
     daemon: Daemon | None = None
     """What it is if it serves the devices of its node."""
 
@@ -345,8 +351,14 @@ def _pod(item: core.ReportedPod, _: str) -> Pod:
         ),
         spec.scheduler_name,
         None if spec.node_name else next((entry for entry in status.conditions if entry.type == "PodScheduled"), None),
+        _group(meta) if concerned else ("", 0),
         daemon,
     )
+
+
+def _group(meta: ObjectMeta) -> tuple[str, int]:
+    size = meta.annotations.get(GROUP_SIZE, "")
+    return meta.labels.get(GROUP_KEY, ""), int(size) if size.isdecimal() and len(size) < 5 else 0
 
 
 def _extended(spec: core.PodSpec) -> bool:

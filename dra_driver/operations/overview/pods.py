@@ -54,6 +54,8 @@ class Surroundings:
     events: Mapping[str, Sequence[PodEvent]]
     """Warnings by the UID of their pod, the last one last."""
     nodes: Mapping[str, Node]
+    groups: Mapping[tuple[str, str], Sequence[Pod]]
+    """Pods of LeaderWorkerSets by namespace and key of their group."""
     templates: Collection[str] | None = None
     """As of ``ClusterView``."""
 
@@ -64,10 +66,15 @@ class Surroundings:
         for item in sorted(cluster.events, key=lambda item: item.last):
             if item.uid:
                 events[item.uid].append(item)
+        groups: dict[tuple[str, str], list[Pod]] = defaultdict(list)
+        for pod in cluster.pods:
+            if pod.group[0]:
+                groups[pod.metadata.namespace, pod.group[0]].append(pod)
         return cls(
             {claim.metadata.key: claim for claim in cluster.claims},
             events,
             {node.metadata.name: node for node in cluster.nodes},
+            groups,
             cluster.templates,
         )
 
@@ -188,8 +195,22 @@ def _on_node(pod: Pod, around: Surroundings, row: NodeRow | None) -> Iterator[Fi
     if not pod.state.ready and not pod.ending:
         refusals = list(_refusals(pod, around, served=served))
         yield from refusals or _containers(pod, around)
+    elif not pod.ending:
+        yield from _incomplete(pod, around)
     if row is not None:
         yield from _sick(pod, row)
+
+
+def _incomplete(pod: Pod, around: Surroundings) -> Iterator[Finding]:
+    """Of a pod that runs, while others of its group do not."""
+    namespace, (key, size) = pod.metadata.namespace, pod.group
+    members = around.groups.get((namespace, key), ()) if key else ()
+    ready = sum(item.state.ready for item in members)
+    others = sorted(item.metadata.name for item in members if not item.state.ready)
+    if members and ready < size:
+        missing = f": {first_of(others, 3)} not yet" if others else ": the others are not there"
+        text = f"{ready} of the {size} pods of its group run{missing}, so the group does not work yet"
+        yield finding("GroupIncomplete", text, namespace=namespace, other=others[0] if others else pod.metadata.name)
 
 
 def _unserved(pod: Pod, row: NodeRow, item: Finding) -> Finding:

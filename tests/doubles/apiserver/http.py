@@ -37,13 +37,18 @@ GROUP_PATH = re.compile(
 )
 CORE_PATH = re.compile(
     r"/(api|apis/coordination\.k8s\.io|apis/apps)/(?P<version>v1)/(namespaces/(?P<namespace>[^/]+)/)?"
-    r"(?P<kind>nodes|pods|leases|events|configmaps|daemonsets|deployments)(/(?P<name>[^/]+))?"
+    r"(?P<kind>namespaces|nodes|pods|leases|events|configmaps|daemonsets|deployments)(/(?P<name>[^/]+))?"
     r"(?P<sub>(?<=[^/])/(binding|eviction|status|log))?"
 )
 _OF_PODS = {"/binding": bind_pod, "/eviction": evict_pod}
 CHUNK = 32
 """Texts in a chunk of a page, at least."""
-KINDS = {"resourceslices": "ResourceSlice", "resourceclaims": "ResourceClaim", "nodes": "Node"} | PLAIN_KINDS
+KINDS = {
+    "namespaces": "Namespace",
+    "nodes": "Node",
+    "resourceclaims": "ResourceClaim",
+    "resourceslices": "ResourceSlice",
+} | PLAIN_KINDS
 
 
 @dataclass(slots=True)

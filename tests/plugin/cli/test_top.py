@@ -103,6 +103,15 @@ def test_the_namespace_selects_pods_but_what_others_hold_is_counted(
     }
 
 
+def test_a_namespace_that_does_not_exist_is_bad_input(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    access = ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig")), "-n", "nope"]
+    for command in (["top", "--once"], ["explain"], ["explain", "pod/p"]):
+        assert main([*command, *access]) == 2
+        golden(capsys.readouterr().err)
+
+
 @pytest.mark.parametrize(
     ("sort", "first"), [("name", "node-2"), ("free", "node-10"), ("sick", "node-10")], ids=["name", "free", "sick"]
 )

@@ -16,7 +16,17 @@ from dra_driver.cli.overviewoutput import Cell, sections, share
 from dra_driver.kube.api.codec import Resource, decode
 from dra_driver.neuron.health.faults import FAULTS
 from dra_driver.operations.overview.findings import REMEDIES, finding
-from dra_driver.operations.overview.objects import CLAIMS, EVENTS, NODES, PODS, SLICES, TAINT_RULES, ClusterView
+from dra_driver.operations.overview.objects import (
+    CLAIMS,
+    EVENTS,
+    GROUP_KEY,
+    GROUP_SIZE,
+    NODES,
+    PODS,
+    SLICES,
+    TAINT_RULES,
+    ClusterView,
+)
 from dra_driver.operations.overview.pods import Surroundings, evidence
 from dra_driver.operations.overview.rows import Frame, NodeRow
 from dra_driver.operations.overview.serving import Serving
@@ -651,8 +661,26 @@ def test_why_no_claim_is_created_is_what_the_controller_says(event: str, reason:
 
 
 def test_each_remedy_names_what_it_is_given() -> None:
-    names = dict.fromkeys(("retry", "node", "namespace", "pod", "driver", "scheduler", "daemon_set", "label"), "X")
+    names = dict.fromkeys(
+        ["retry", "node", "namespace", "pod", "other", "driver", "scheduler", "daemon_set", "label"], "X"
+    )
     for reason in REMEDIES:
         item = finding(reason, "It is so.", **names)
         assert item.text == "It is so"
         assert not re.search(r"[{}](?!\.items|')", item.remedy.replace("{.items", "").replace("}", "")), item.remedy
+
+
+def test_a_pod_that_runs_alone_of_its_group_is_told_who_does_not() -> None:
+    def member(name: str, *, ready: bool) -> Object:
+        labels, annotations = {GROUP_KEY: "g-1"}, {GROUP_SIZE: "3"}
+        return {
+            "metadata": {"name": name, "namespace": "ml", "uid": name, "labels": labels, "annotations": annotations},
+            "spec": {"nodeName": "node-1", "resourceClaims": [{"name": "n", "resourceClaimName": f"c-{name}"}]},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]},
+        }
+
+    claims = [kept(CLAIMS, claim(f"c-g-{place}", "node-1", f"neuron-device-{place}")) for place in range(3)]
+    for ready in ((True, False), (True, True), (True, True, True)):
+        pods = [kept(PODS, member(f"g-{place}", ready=each)) for place, each in enumerate(ready)]
+        around = Surroundings.of(ClusterView(claims=claims, pods=pods))
+        golden(f"{item.reason}: {item.text}; {item.remedy}" for item in evidence(pods[0], around, None, 0.0).findings)
