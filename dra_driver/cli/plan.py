@@ -182,11 +182,11 @@ def text(document: dict[str, Any], *, with_node: bool = True) -> str:
 
 def _check_offered(claim: ResourceClaim, inventory: NodeInventory, partitions: Partitions) -> None:
     """Raise UsageError for a claim with a device that the host does not offer."""
-    from dra_driver.driver.claims.planner import own_results
+    from dra_driver.driver.claims.situation import claim_facts
     from dra_driver.driver.resourceslices.devices import devices
 
     offered = {device.name for device in devices(inventory, partitions)}
-    for result in own_results(claim):
+    for result in claim_facts(claim).results:
         if result.device not in offered:
             raise UsageError(
                 f"with --partitions {partitions}, {inventory.instance_type or 'the host'} offers no device "

@@ -13,8 +13,8 @@ import msgspec
 from dra_driver.driver.claims.container_edits import cdi_spec, plan_document
 from dra_driver.driver.claims.model import CheckpointEntry, Needs, Plan, PlanSettings, PreparedClaims
 from dra_driver.driver.claims.planner import plan
-from dra_driver.driver.claims.sharing import claims_of_containers, users
-from dra_driver.driver.claims.situation import NodeFacts, Situation
+from dra_driver.driver.claims.sharing import claims_of_containers
+from dra_driver.driver.claims.situation import NodeFacts, Situation, claim_facts, users
 from dra_driver.kube.cdi import CdiDevice, Spec
 from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.resource import Device, PartialResourceClaim, ResourceSlice
@@ -76,7 +76,7 @@ def prepared(
         reserved = [consumer.uid for consumer in claim.status.reserved_for]
         its_pods = known if reserved and known.keys() >= {*reserved} else None
         try:
-            situation = Situation(claim, inventory, NodeFacts(core_sizes=core_sizes), consumers, its_pods)
+            situation = Situation(claim_facts(claim), inventory, NodeFacts(core_sizes=core_sizes), consumers, its_pods)
             made = plan(situation, held, settings)
             if isinstance(made, Needs):
                 raise made.unmet(claim.metadata.namespace)

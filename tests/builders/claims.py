@@ -16,7 +16,7 @@ from dra_driver.driver.claims.metadata import MetadataDirectory
 from dra_driver.driver.claims.model import Consumers, Needs, Plan, PlanSettings, Pods, PreparedClaims, Unhealthy
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
-from dra_driver.driver.claims.situation import NodeFacts, Situation
+from dra_driver.driver.claims.situation import NodeFacts, Situation, claim_facts
 from dra_driver.kube.api.codec import decode
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi
@@ -72,7 +72,7 @@ def plan_or_needs(
     pods: Pods | None = None,
 ) -> Plan | Needs:
     facts = NodeFacts(unhealthy=unhealthy or {}, core_sizes=core_sizes or {})
-    return planner.plan(Situation(item, inventory, facts, consumers or {}, pods), prepared, settings)
+    return planner.plan(Situation(claim_facts(item), inventory, facts, consumers or {}, pods), prepared, settings)
 
 
 def plan(*values: Any, **options: Any) -> Plan:

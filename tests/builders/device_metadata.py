@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from dra_driver.driver.claims.metadata import files, with_metadata
 from dra_driver.driver.claims.model import Attributes, Plan, PreparedClaims
+from dra_driver.driver.claims.situation import NodeFacts, Situation, claim_facts
 from dra_driver.driver.resourceslices.devices import offer
 from dra_driver.kube.objects.resource import POD_CLAIM, ResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory
@@ -47,7 +48,8 @@ def planned(item: ResourceClaim, directory: Path = DIRECTORY) -> Plan:
     """What the claim gets on a host with 16 chips."""
     inventory = host()
     made = plan(item, inventory, PreparedClaims(), SETTINGS)
-    return with_metadata(made, item, directory, attributes(inventory))
+    facts = NodeFacts(attributes=attributes(inventory))
+    return with_metadata(made, Situation(claim_facts(item), inventory, facts), directory)
 
 
 def documents() -> dict[str, str]:

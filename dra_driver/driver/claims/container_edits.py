@@ -18,7 +18,6 @@ Nodes carry type, major and minor, hence a runtime neither needs nor looks at a 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -46,10 +45,14 @@ def cdi_spec(plan: Plan) -> Spec:
     return replace(spec, cdi_version=minimum_version(spec))
 
 
-def cdi_device_name(uid: str, device: str, nodes: Sequence[ChipNode], parameters: str) -> str:
-    """Name of the CDI device for an allocated device; ``parameters`` is the digest of the claim's."""
-    digest = hashlib.sha256("\n".join([*map(_node_text, nodes), parameters]).encode()).hexdigest()[:_DIGEST_LENGTH]
-    return f"{uid}-{device}-{digest}"
+def with_names(plan: Plan) -> Plan:
+    """The plan with the names of its CDI devices."""
+    return replace(plan, devices=tuple(replace(device, cdi_name=_name(plan, device)) for device in plan.devices))
+
+
+def _name(plan: Plan, device: PlannedDevice) -> str:
+    text = "\n".join([*map(_node_text, device.nodes), plan.parameters])
+    return f"{plan.uid}-{device.device}-{hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]}"
 
 
 def _node_text(node: ChipNode) -> str:

@@ -27,20 +27,11 @@ from dra_driver.driver.claims.model import (
     PreparedClaims,
     PrepareError,
 )
-from dra_driver.driver.claims.sharing import Sharing, Uses, View, devices_in_use
-from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
+from dra_driver.driver.claims.sharing import ContainerUses, Sharing, Uses, View, devices_in_use
+from dra_driver.driver.claims.situation import Situation, Units
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME, VISIBLE_CORES
-from dra_driver.neuron.topology.partitions import HardwarePart
 from dra_driver.util.text import first_of, ranges, shorten
-
-
-def offered_sizes(cores: Iterable[tuple[DeviceRequestAllocationResult, HardwarePart]]) -> dict[str, int]:
-    """Physical cores in a logical one by request, as its cores were offered; not of requests with several sizes."""
-    sizes: dict[str, set[int]] = {}
-    for result, part in cores:
-        sizes.setdefault(result.request, set()).add(len(part.cores))
-    return {request: next(iter(values)) for request, values in sizes.items() if len(values) == 1}
 
 
 def check_sizes(plan: Plan, views: Sequence[View] | None) -> None:
@@ -66,14 +57,14 @@ def check_sizes(plan: Plan, views: Sequence[View] | None) -> None:
 
 
 def with_cores(
-    plan: Plan, sharing: Sharing, inventory: NodeInventory, prepared: PreparedClaims, settings: PlanSettings
+    plan: Plan, sharing: Sharing, situation: Situation, prepared: PreparedClaims, settings: PlanSettings
 ) -> Plan:
     """The plan with what its containers are told of cores.
 
     Args:
-        plan: without that; it or one of the claims that its pods may use too has cores.
+        plan: without that.
         sharing: who sees its devices together.
-        inventory: the node.
+        situation: the claim and the node.
         prepared: the claim itself may be among them.
         settings: the administrator's choices.
 
@@ -81,9 +72,12 @@ def with_cores(
         PrepareError: the cores cannot be used with the claim's logical core size, or (by the settings) not together;
             or a container would use them together with devices of another claim.
     """
+    check_sizes(plan, sharing.views)
+    if not plan.has_cores and not sharing.companions:
+        return plan
     _check_size(plan, prepared)
     _check_one_size(plan)
-    groups, notes = _groups(plan, sharing)
+    groups, notes = _groups(plan, sharing, situation.claim.units)
     warnings = [*plan.warnings, *notes]
     env: dict[int, dict[str, str]] = {}
     for group in groups:
@@ -92,22 +86,22 @@ def with_cores(
             continue
         size = min(plan.core_size(plan.devices[at]) for at in group)
         _check_filled(nodes, size)
-        ids = core_numbers(nodes, size, inventory)
+        ids = core_numbers(nodes, size, situation.inventory)
         warnings += _contiguity(ids, settings)
         # As the device plugin writes them, for whom the pod may have been made: programs split the value at commas.
-        numbers = ",".join(map(str, ids)) if sharing.for_extended_resources else ranges(ids)
+        numbers = ",".join(map(str, ids)) if situation.claim.for_extended_resources else ranges(ids)
         env |= {at: {VISIBLE_CORES: numbers} for at in group}
     devices = tuple(replace(device, env=device.env | env.get(at, {})) for at, device in enumerate(plan.devices))
     return replace(plan, devices=devices, warnings=tuple(warnings))
 
 
-def _groups(plan: Plan, sharing: Sharing) -> tuple[list[tuple[int, ...]], list[str]]:
+def _groups(plan: Plan, sharing: Sharing, all_units: Units) -> tuple[list[tuple[int, ...]], list[str]]:
     """Devices (indexes) that a container uses together, and warnings where that is not known.
 
     Those with admin access do not count: they are for looking at chips.
     """
     own = {at for at, device in enumerate(plan.devices) if not device.admin}
-    units = [tuple(at for at in unit if at in own) for unit in sharing.units]
+    units = [tuple(at for at in unit if at in own) for unit in all_units]
     requests = {plan.devices[at].base_request for at in own}
     if not sharing.companions and len(requests) == 1:
         return units, []
@@ -115,7 +109,7 @@ def _groups(plan: Plan, sharing: Sharing) -> tuple[list[tuple[int, ...]], list[s
         others = [other for other in sharing.companions if set(other.pods or ()).intersection(plan.pods or ())]
         doubtful = others or (plan.has_cores and len(requests) > 1)
         return units, [_doubt_warning(plan, others)] if doubtful else []
-    views, notes = _own_views(plan, sharing, sharing.containers)
+    views, notes = _own_views(plan, sharing.companions, sharing.containers, all_units)
     groups: list[tuple[int, ...]] = []
     for container, view in views:
         if view in groups:
@@ -135,17 +129,19 @@ def _groups(plan: Plan, sharing: Sharing) -> tuple[list[tuple[int, ...]], list[s
     return [*groups, *(rest for unit in units if (rest := tuple(at for at in unit if at in remainder)))], notes
 
 
-def _own_views(plan: Plan, sharing: Sharing, containers: Iterable[tuple[str, Uses]]) -> tuple[list[View], list[str]]:
+def _own_views(
+    plan: Plan, companions: Sequence[Plan], containers: ContainerUses, units: Units
+) -> tuple[list[View], list[str]]:
     """What each container uses of the plan; warnings about those that cannot be told all of it.
 
     These are init containers with what the scheduler allocated for others, which are told their own.
     """
-    unit_of = {at: place for place, unit in enumerate(sharing.units) for at in unit}
+    unit_of = {at: place for place, unit in enumerate(units) for at in unit}
     views: list[View] = []
     init_containers: list[str] = []
     for container, uses in containers:
         view = _devices(plan, uses)
-        for other in sharing.companions if view else ():
+        for other in companions if view else ():
             _check_apart(container, (plan, view), (other, _devices(other, uses)))
         if len({unit_of[at] for at in view}) > 1:
             init_containers.append(container)
@@ -156,8 +152,7 @@ def _own_views(plan: Plan, sharing: Sharing, containers: Iterable[tuple[str, Use
 
 def _devices(plan: Plan, uses: Uses) -> tuple[int, ...]:
     """Devices of the plan that a container uses; not those with admin access."""
-    in_use = devices_in_use(plan.name, [device.request for device in plan.devices], uses)
-    return tuple(at for at in in_use if not plan.devices[at].admin)
+    return tuple(at for at in devices_in_use(plan, uses) if not plan.devices[at].admin)
 
 
 def _check_apart(container: str, *claims: tuple[Plan, Sequence[int]]) -> None:

@@ -10,20 +10,12 @@ cannot be known earlier. The variables and the choice of the mode are those of A
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
-
-import msgspec
-from msgspec.structs import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from dra_driver.driver.claims.model import NOT_PREPARED, Plan, PrepareError
-from dra_driver.kube.objects.resource import (
-    DeviceAllocationConfiguration,
-    DeviceRequestAllocationResult,
-    PartialResourceClaim,
-    json_value,
-)
+from dra_driver.driver.claims.situation import Situation
+from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
 from dra_driver.neuron.host.inventory import Membership, NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME, LOGICAL_CORE_VARIABLES
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
@@ -36,56 +28,51 @@ NODE_ID = "NEURON_RT_ULTRASERVER_NODE_ID"
 _COMPARED = (LOGICAL_CORE_VARIABLES[0], MODE)
 
 
-def environment(
-    claim: PartialResourceClaim,
-    results: Sequence[DeviceRequestAllocationResult],
-    inventory: NodeInventory,
-    in_force: Mapping[str, int] = MappingProxyType({}),
-) -> dict[str, dict[str, str]]:
-    """Variables by request, for every container that uses a device of it.
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The variables of a claim's containers."""
+
+    common: dict[str, str]
+    """Those of all."""
+    own: Mapping[str, dict[str, str]]
+    """By request, those that containers with its devices have beside them."""
+
+
+def environment(situation: Situation, in_force: Mapping[str, int]) -> Environment:
+    """What containers are told.
 
     Args:
-        claim: allocated.
-        results: its allocation results of this driver.
-        inventory: the node.
+        situation: the claim, which has devices of this driver, and the node.
         in_force: logical core sizes that hold where none is configured, by request, instead of the node's.
 
     Raises:
         ConfigError: the configuration is not legal. PrepareError: it is not for this node or these devices.
     """
-    requests = list(dict.fromkeys(result.request for result in results))
-    sizes: dict[str, int | None] = dict.fromkeys(requests)
-    nodes: dict[str, int | None] = dict.fromkeys(requests)
-    if _own(_config(claim)):
+    claim, inventory = situation.claim, situation.inventory
+    sizes: dict[str, int | None] = dict.fromkeys(claim.requests)
+    nodes: dict[str, int | None] = dict.fromkeys(claim.requests)
+    if claim.config:
         from dra_driver.neuron.opaque_config import effective  # pydantic: most claims do not need it
 
-        for request, value in effective(_config(claim), requests, DRIVER_NAME).items():
+        for request, value in effective(claim.config, claim.requests, DRIVER_NAME).items():
             sizes[request], nodes[request] = value.logical_neuron_core, value.ultraserver_mode
-    core_sizes, of_server = _core_sizes(inventory, sizes, in_force), _ultraserver_variables(inventory, results, nodes)
-    return {
-        request: (dict.fromkeys(LOGICAL_CORE_VARIABLES, str(core_sizes[request])) if core_sizes else {}) | of_server
-        for request in requests
-    }
+    core_sizes = _core_sizes(inventory, sizes, in_force)
+    of_server = _ultraserver_variables(inventory, claim.results, nodes)
+    if len(set(core_sizes.values())) < 2:  # in their order, so that equal claims give equal files
+        of_cores = dict.fromkeys(LOGICAL_CORE_VARIABLES, str(next(iter(core_sizes.values())))) if core_sizes else {}
+        return Environment(of_cores | of_server, {request: {} for request in claim.requests})
+    own = {request: dict.fromkeys(LOGICAL_CORE_VARIABLES, str(size)) for request, size in core_sizes.items()}
+    return Environment(of_server, own)
 
 
-def parameters(claim: PartialResourceClaim) -> str:
-    """Digest of the opaque parameters for this driver in the claim's allocation, from claim and class; "" without."""
-    own = _own(_config(claim))
-    # As a list, but one value at a time: decoded, somebody's parameters may take much memory.
-    encoded = b",".join(msgspec.json.encode(_with_value(entry), order="deterministic") for entry in own)
-    return hashlib.sha256(b"[%b]" % encoded).hexdigest() if own else ""
-
-
-def shared_pod_warnings(variables: Mapping[str, Mapping[str, str]], others: Sequence[Plan]) -> tuple[str, ...]:
+def shared_pod_warnings(plan: Plan, others: Sequence[Plan]) -> tuple[str, ...]:
     """Warnings about claims that the same pods use; one container with both gets the variables of only one."""
     return tuple(
         f"claim {other.reference} of the same pod has {name}={theirs}, this one {mine}; "
         "a container that uses both gets only one of the values; use them in different containers"
         for other in others
         for name in _COMPARED
-        if (mine := _values(variables.values(), name))
-        and (theirs := _values((other.env | device.env for device in other.devices), name))
-        and mine != theirs
+        if (mine := _values(plan, name)) and (theirs := _values(other, name)) and mine != theirs
     )
 
 
@@ -109,22 +96,9 @@ def outdated_ultraserver(prepared: Plan, inventory: NodeInventory) -> str:
     return f"its containers were given node {former[1]} of server {former[0]}, but the host is now {place}"
 
 
-def _config(claim: PartialResourceClaim) -> Sequence[DeviceAllocationConfiguration]:
-    allocation = claim.status.allocation
-    return allocation.devices.config if allocation is not None else ()
-
-
-def _own(config: Sequence[DeviceAllocationConfiguration]) -> list[DeviceAllocationConfiguration]:
-    return [entry for entry in config if entry.opaque is not None and entry.opaque.driver == DRIVER_NAME]
-
-
-def _with_value(entry: DeviceAllocationConfiguration) -> DeviceAllocationConfiguration:
-    opaque = entry.opaque
-    return entry if opaque is None else replace(entry, opaque=replace(opaque, parameters=json_value(opaque.parameters)))
-
-
-def _values(variables: Iterable[Mapping[str, str]], name: str) -> str:
-    """What containers are told under a name."""
+def _values(plan: Plan, name: str) -> str:
+    """What the containers of a claim are told under a name."""
+    variables = [plan.env | device.env for device in plan.devices]
     return " and ".join(sorted({env[name] for env in variables if name in env}))
 
 

@@ -7,22 +7,19 @@ large ones are read one at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from dra_driver.driver.claims.model import Needs, Plan, PrepareError
-from dra_driver.driver.claims.sharing import users
-from dra_driver.driver.claims.situation import NodeFacts, Situation
+from dra_driver.driver.claims.situation import NodeFacts, Situation, claim_facts, users
 from dra_driver.kube.api.client import MAX_OBJECT_BYTES
 from dra_driver.kube.api.errors import ApiError, TooLarge, Unreachable
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.kubelet.dra import ClaimRef
 from dra_driver.kube.objects.core import MAX_CLAIM_USES, Pod
 from dra_driver.kube.objects.meta import ObjectMeta
-from dra_driver.kube.objects.resource import PartialResourceClaim, ReportedClaim, ResourceClaimConsumerReference
+from dra_driver.kube.objects.resource import ReportedClaim, ResourceClaimConsumerReference
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.names import DRIVER_NAME
-from dra_driver.neuron.topology.partitions import chips_of
 from dra_driver.util import runtime
 from dra_driver.util.worker import bounded
 
@@ -48,7 +45,8 @@ T = TypeVar("T")
 class FromApiServer(Situation):
     """A claim and its node as the API server and the host had them a moment ago."""
 
-    claim: ReportedClaim
+    reported: ReportedClaim = field(kw_only=True)
+    """The claim itself, for its status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +88,18 @@ class Gatherer:
 
     def situation(self, ref: ClaimRef, deadline: float) -> FromApiServer | Unanswered:
         """The claim, without its pods, and its node as it is now. PrepareError: the API server has no such claim."""
-        claim = self._claim(ref, deadline)
-        if isinstance(claim, ApiError):
-            return Unanswered(ref, claim, self._inventory(None))
-        if claim.status.allocation is not None and claim.status.allocation.devices.config:
+        reported = self._claim(ref, deadline)
+        if isinstance(reported, ApiError):
+            return Unanswered(ref, reported, self._inventory(None))
+        claim = claim_facts(reported)
+        if claim.config:
             import dra_driver.neuron.opaque_config  # noqa: F401 - so that the first import does not happen under a lock
-        return FromApiServer(claim, self._inventory(_chips(claim)), self._facts(), {}, {})
+        return FromApiServer(claim, self._inventory(claim.chips), self._facts(), {}, {}, reported=reported)
 
     def with_answers(self, situation: FromApiServer, needs: Needs, deadline: float) -> FromApiServer:
         """The situation with what a plan needs, and the node anew: the answers may have taken long."""
         consumers, pods = dict(situation.consumers), dict(situation.pods or {})
-        namespace = situation.claim.metadata.namespace
+        namespace = situation.claim.namespace
         for other in needs.claims:
             if runtime.monotonic() >= deadline:
                 raise needs.unmet(namespace)
@@ -114,14 +113,14 @@ class Gatherer:
                     remedy="share the claim between fewer pods, or name fewer requests in their containers",
                     reason="PodNotRead",
                 )
-        inventory = self._inventory(_chips(situation.claim))
+        inventory = self._inventory(situation.claim.chips)
         return replace(situation, inventory=inventory, facts=self._facts(), consumers=consumers, pods=pods)
 
     def again(self, situation: FromApiServer | Unanswered) -> FromApiServer | Unanswered:
         """The situation with the node as it is now; the API server is not asked."""
         if isinstance(situation, Unanswered):
             return replace(situation, inventory=self._inventory(None))
-        return replace(situation, inventory=self._inventory(_chips(situation.claim)), facts=self._facts())
+        return replace(situation, inventory=self._inventory(situation.claim.chips), facts=self._facts())
 
     def current(self, situation: FromApiServer | Unanswered) -> FromApiServer | Unanswered:
         """The situation with what is known of the node at this moment; the same one if nothing has changed."""
@@ -228,18 +227,6 @@ def _size(pod: Pod) -> int:
         + (len(extended.request_mappings) if extended is not None else 0)
         + sum(1 + len(container.resources.claims) for container in containers)
     )
-
-
-def _chips(claim: PartialResourceClaim) -> frozenset[int] | None:
-    """Host indexes of the chips that the claim's devices are made of; None when all of the host must be looked at."""
-    chips: set[int] = set()
-    for result in claim.status.results:
-        if result.driver == DRIVER_NAME:
-            of_device = chips_of(result.device, ())
-            if of_device is None:
-                return None
-            chips.update(of_device)
-    return frozenset(chips)
 
 
 def _passes(error: ApiError) -> bool:

@@ -11,7 +11,6 @@ the files are no place that a reboot empties, and a container does not start wit
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,28 +19,24 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from dra_driver.driver.claims.model import Attributes, Plan
-from dra_driver.kube.objects.resource import POD_CLAIM, PartialResourceClaim
+from dra_driver.driver.claims.model import Plan
+from dra_driver.driver.claims.situation import Situation
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import is_uuid, readable_content, remove_file, replace_file
 
 API_VERSION: Final = "metadata.resource.k8s.io/v1beta1"
-_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
-def with_metadata(plan: Plan, claim: PartialResourceClaim, directory: Path, attributes: Attributes) -> Plan:
-    """The plan with what its containers are to be told; files are to lie below ``directory``."""
-    annotation = claim.metadata.annotations.get(POD_CLAIM, "")
+def with_metadata(plan: Plan, situation: Situation, directory: Path) -> Plan:
+    """The plan with what its containers are to be told, if anything; files are to lie below ``directory``."""
+    attributes = situation.facts.attributes
+    if attributes is None:
+        return plan
     devices = tuple(
         replace(device, attributes=dict(sorted(attributes.get(device.device, {}).items()))) for device in plan.devices
     )
-    return replace(
-        plan,
-        devices=devices,
-        metadata=str(directory / plan.uid),
-        pod_claim=annotation if _LABEL.fullmatch(annotation) else "",
-    )
+    return replace(plan, devices=devices, metadata=str(directory / plan.uid), pod_claim=situation.claim.pod_claim)
 
 
 def files(plan: Plan) -> dict[str, bytes]:

@@ -120,6 +120,11 @@ class ChipNode(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Physical NeuronCores that the device is made of, ascending; (): the whole chip."""
 
     @property
+    def part(self) -> HardwarePart:
+        """The hardware."""
+        return HardwarePart(self.chip, self.cores)
+
+    @property
     def host_path(self) -> str:
         """Device node on the host (which may not exist: a runtime needs major and minor only)."""
         return f"{DEVICE_PATH}{self.chip}"
@@ -210,14 +215,7 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     @property
     def held(self) -> tuple[HardwarePart, ...]:
         """Hardware that no other claim may have, ascending."""
-        return tuple(
-            sorted(
-                HardwarePart(node.chip, node.cores)
-                for device in self.devices
-                if not device.admin
-                for node in device.nodes
-            )
-        )
+        return tuple(sorted(node.part for device in self.devices if not device.admin for node in device.nodes))
 
     @property
     def held_chips(self) -> tuple[int, ...]:
@@ -264,15 +262,6 @@ def clashing_numbers(one: Shown, other: Shown) -> tuple[int, ...]:
     for number, chip in one:
         chips.setdefault(number, set()).add(chip)
     return tuple(sorted({number for number, chip in other if chips.get(number, set()) - {chip}}))
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimUse:
-    """A claim and who uses it: ``pods`` are UIDs, None when they cannot be known."""
-
-    namespace: str
-    uid: str
-    pods: frozenset[str] | None
 
 
 _ANY_POD = "*"
@@ -408,24 +397,26 @@ class PreparedClaims:
         """What claims with unreadable files show: their namespaces are not known."""
         return frozenset(pair for item in self._quarantined.values() if item.uid != exclude for pair in item.shown)
 
-    def co_used(self, claim: ClaimUse, consumers: Consumers) -> list[Plan]:
-        """Other claims that a pod of this one is known to use too (in doubt: that it may use).
+    def co_used(self, namespace: str, pods: frozenset[str] | None, consumers: Consumers, *, exclude: str) -> list[Plan]:
+        """Claims other than ``exclude`` that one of the pods is known to use too (in doubt: that it may use).
 
         Args:
-            claim: not among them.
+            namespace: of the pods.
+            pods: UIDs; None: pods that are not known.
             consumers: what is known newly of who uses prepared claims.
+            exclude: UID of the claim that asks.
         """
-        namespace = self._namespaces.get(claim.namespace) or _Namespace()
+        index = self._namespaces.get(namespace) or _Namespace()
         plans: dict[str, Plan] = {}
-        if claim.pods is None:
-            plans |= namespace.claims
-        for pod in (*claim.pods, _ANY_POD) if claim.pods else ():
-            plans |= namespace.by_pod.get(pod, {})
-        for uid, pods in consumers.items():
+        if pods is None:
+            plans |= index.claims
+        for pod in (*pods, _ANY_POD) if pods else ():
+            plans |= index.by_pod.get(pod, {})
+        for uid, users in consumers.items():
             entry = self._entries.get(uid)
-            if entry is not None and (pods is None or claim.pods is None or not pods.isdisjoint(claim.pods)):
+            if entry is not None and (users is None or pods is None or not users.isdisjoint(pods)):
                 plans[uid] = entry.plan
-        plans.pop(claim.uid, None)
+        plans.pop(exclude, None)
         return list(plans.values())
 
     def shareable_with_other(self, namespace: str, shown: Shown) -> list[Plan]:

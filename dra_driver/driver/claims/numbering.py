@@ -5,7 +5,7 @@ numbers are one set over the whole claim: kubelet gives a container the CDI devi
 requests, and a device has one CDI device, so a chip has the same number in every container. A container that takes one
 request of several therefore sees that request's part of the claim's numbers. A claim that the scheduler made for
 extended resources is different: each of its requests is one container's, so each container has numbers from 0 of its
-own (``sharing.container_units``). Only an init container may use requests of several, its own and those of containers
+own (``ClaimFacts.units``). Only an init container may use requests of several, its own and those of containers
 after it.
 What a container uses together is numbered together, first what another container uses alone, so that those that last
 count from 0 where that can be.
@@ -27,59 +27,65 @@ clear of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
-from dra_driver.driver.claims.model import Needs, PlanSettings, PreparedClaims, PrepareError, Shown, clashing_numbers
+from msgspec.structs import replace
+
+from dra_driver.driver.claims.model import (
+    Needs,
+    Plan,
+    PlanSettings,
+    PreparedClaims,
+    PrepareError,
+    Shown,
+    clashing_numbers,
+)
 from dra_driver.driver.claims.sharing import Sharing, View
+from dra_driver.driver.claims.situation import Situation
+
+_NUMBERED_AS_ONE: Final = (
+    "it is not known which containers use which of its requests, because its pod cannot be read here; so its chips are "
+    "numbered as one set, and not from 0 in each container"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class ChipNumbers:
-    """The numbers of a claim's chips."""
-
-    at: tuple[dict[int, int], ...]
-    """For each device, its chips (host ids) and their numbers in the container."""
-    gaps: tuple[str, ...]
-    """Warnings about chips that leave gaps."""
-    as_one: bool
-    """Whether they are one set because it is not known which containers use which of them."""
-
-
-def number_chips(
-    devices: Sequence[Sequence[int]],
-    admin: Collection[int],
-    sharing: Sharing,
-    prepared: PreparedClaims,
-    settings: PlanSettings,
-) -> ChipNumbers | Needs:
-    """Number the chips of a claim, or say what has to be known first.
+def with_numbers(
+    plan: Plan, sharing: Sharing, situation: Situation, prepared: PreparedClaims, settings: PlanSettings
+) -> Plan | Needs:
+    """The plan with the numbers of its chips in containers, or what has to be known first.
 
     Args:
-        devices: chips (host ids) of each device of the claim.
-        admin: devices (indexes) with admin access.
-        sharing: who sees them together.
+        plan: its chips have the host's numbers.
+        sharing: who sees its devices together.
+        situation: the claim, and who uses others.
         prepared: the claim itself may be among them.
         settings: the administrator's choices.
 
     Raises:
         PrepareError: the chips of a container leave gaps, and the settings refuse that.
     """
-    units, views = sharing.units, sharing.views
+    units, views = situation.claim.units, sharing.views
+    chips = [[node.chip for node in device.nodes] for device in plan.devices]
+    own = [() if device.admin else of_device for device, of_device in zip(plan.devices, chips, strict=True)]
     groups = _join(units, views or ())
-    own = [() if at in admin else chips for at, chips in enumerate(devices)]
-    gaps = tuple(text for group in groups for text in _gaps(_chips(own, group), settings))
+    gaps = [text for group in groups for text in _gaps(_chips(own, group), settings)]
     as_one = views is None and len(units) > 1
     if as_one:
-        groups = (tuple(range(len(devices))),)
-    alone = {chip for _, view in views or () if view in units for at in view for chip in devices[at]}
-    ordered_chips = [sorted(_chips(devices, group), key=lambda chip: (chip not in alone, chip)) for group in groups]
-    host = settings.device_numbering == "host" or bool(admin)
-    numbers = _numbers(ordered_chips, sharing, prepared, host=host)
+        groups = (tuple(range(len(chips))),)
+    alone = {chip for _, view in views or () if view in units for at in view for chip in chips[at]}
+    ordered_chips = [sorted(_chips(chips, group), key=lambda chip: (chip not in alone, chip)) for group in groups]
+    host = settings.device_numbering == "host" or any(device.admin for device in plan.devices)
+    numbers = _numbers(ordered_chips, sharing, situation, prepared, host=host)
     if isinstance(numbers, Needs):
         return numbers
-    at = {index: of_group for group, of_group in zip(groups, numbers, strict=True) for index in group}
-    return ChipNumbers(tuple(at[index] for index in range(len(devices))), gaps, as_one)
+    number_of = {at: of_group for group, of_group in zip(groups, numbers, strict=True) for at in group}
+    devices = tuple(
+        replace(device, nodes=tuple(replace(node, number=number_of[at][node.chip]) for node in device.nodes))
+        for at, device in enumerate(plan.devices)
+    )
+    warnings = (*gaps, *plan.warnings, *([_NUMBERED_AS_ONE] if as_one else []))
+    return replace(plan, devices=devices, warnings=warnings)
 
 
 def _chips(devices: Sequence[Sequence[int]], group: Iterable[int]) -> list[int]:
@@ -115,14 +121,14 @@ def _gaps(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]:
 
 
 def _numbers(
-    units: Sequence[Sequence[int]], sharing: Sharing, prepared: PreparedClaims, *, host: bool
+    units: Sequence[Sequence[int]], sharing: Sharing, situation: Situation, prepared: PreparedClaims, *, host: bool
 ) -> list[dict[int, int]] | Needs:
     """Container number of each chip, for each unit; or what has to be known first.
 
     ``units``: chips (host ids, in the order of their numbers) that are numbered together: those of the claim, or of
-    each of its containers. ``host``: whether to keep the host's numbers. The others: see ``number_chips``.
+    each of its containers. ``host``: whether to keep the host's numbers. The others: see ``with_numbers``.
     """
-    claim, quarantined = sharing.use, prepared.quarantined
+    claim, quarantined = situation.claim, prepared.quarantined
     former = quarantined[claim.uid].shown if claim.uid in quarantined else frozenset()
     for numbers in _former_numbers(units, former):
         if _pairs(numbers) == former:
@@ -132,7 +138,7 @@ def _numbers(
     if clashing_numbers(_pairs(wanted), taken):
         wanted = _count(units, max(number for number, _ in taken) + 1)
     rivals = prepared.shareable_with_other(claim.namespace, _pairs(wanted)) if claim.pods else []
-    unknown = [other for other in rivals if other.uid != claim.uid and other.uid not in sharing.consumers]
+    unknown = [other for other in rivals if other.uid != claim.uid and other.uid not in situation.consumers]
     return Needs(claims=tuple(unknown)) if unknown else wanted
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from dra_driver.driver.claims.model import Plan, PreparedClaims
-from dra_driver.driver.claims.sharing import consumers_of, users
+from dra_driver.driver.claims.situation import consumers_of, users
 from dra_driver.kube.api.errors import ApiError, DecodeError
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.objects.resource import (

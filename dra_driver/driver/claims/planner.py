@@ -1,22 +1,22 @@
 """From an allocated claim to what its containers get: values in, values out, for kubelet and command line alike.
 
 Checks come in the order in which a reader would look: is there an allocation, is it ours, is it this node's, do the
-devices exist, are they free, is the configuration legal, does their set make sense, are they healthy. What containers
+devices exist, are they free, are they healthy, is the configuration legal, does their set make sense. What containers
 are told in variables: ``environment``; who sees what together: ``sharing``; which numbers chips have: ``numbering``;
-which cores containers are to use: ``cores``.
+which cores containers are to use: ``cores``; what runtimes call it all: ``container_edits``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from dra_driver.driver.claims.container_edits import cdi_device_name
-from dra_driver.driver.claims.cores import check_sizes, offered_sizes, with_cores
-from dra_driver.driver.claims.environment import environment, parameters, shared_pod_warnings
+from dra_driver.driver.claims.container_edits import with_names
+from dra_driver.driver.claims.cores import check_sizes, with_cores
+from dra_driver.driver.claims.environment import environment, shared_pod_warnings
 from dra_driver.driver.claims.model import (
     NOT_PREPARED,
     ChipNode,
@@ -26,21 +26,12 @@ from dra_driver.driver.claims.model import (
     PlanSettings,
     PreparedClaims,
     PrepareError,
-    Unhealthy,
 )
-from dra_driver.driver.claims.numbering import number_chips
-from dra_driver.driver.claims.sharing import (
-    consumers_of,
-    own_pod,
-    pods_needed,
-    sharing,
-    users,
-    uses_by_container,
-    views_of,
-)
-from dra_driver.driver.claims.situation import Situation
+from dra_driver.driver.claims.numbering import with_numbers
+from dra_driver.driver.claims.sharing import sharing
+from dra_driver.driver.claims.situation import ClaimFacts, Situation
 from dra_driver.kube.matching import tolerates
-from dra_driver.kube.objects.resource import DeviceRequestAllocationResult, PartialResourceClaim
+from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
 from dra_driver.neuron.health.policy import Blocking
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.neuron.names import DRIVER_NAME, LOGICAL_CORE_VARIABLES, VISIBLE_CORES
@@ -51,10 +42,6 @@ from dra_driver.util.text import shorten
 if TYPE_CHECKING:
     from dra_driver.neuron.exclusion import HeldBack
 
-_NUMBERED_AS_ONE: Final = (
-    "it is not known which containers use which of its requests, because its pod cannot be read here; so its chips are "
-    "numbered as one set, and not from 0 in each container"
-)
 _BETA_NAME: Final = re.compile(r"neurondevice(0|[1-9][0-9]{0,2})")
 """Chips in the claims that AWS's guide of the beta shows (aws-neuron-sdk, ``dra.rst``)."""
 
@@ -70,97 +57,70 @@ def plan(situation: Situation, prepared: PreparedClaims, settings: PlanSettings)
     Raises:
         PrepareError: why the claim cannot be prepared.
     """
-    claim, inventory = situation.claim, situation.inventory
-    uid = claim.metadata.uid
-    _check_uid(uid)
-    results = own_results(claim)
-    _check_held_back(results, situation.facts.held_back)
+    hardware = _hardware(situation, prepared, settings)
+    sizes = _offered_sizes(hardware)
+    variables = environment(situation, sizes)
+    bare = replace(
+        hardware,
+        env=variables.common,
+        devices=tuple(replace(device, env=variables.own[device.request]) for device in hardware.devices),
+    )
+    shared = sharing(bare, situation, prepared)
+    if isinstance(shared, Needs):
+        return shared
+    numbered = with_numbers(bare, shared, situation, prepared, settings)
+    if isinstance(numbered, Needs):
+        return numbered
+    warnings = (*numbered.warnings, *shared_pod_warnings(numbered, shared.together))
+    complete = with_cores(replace(numbered, warnings=warnings), shared, situation, prepared, settings)
+    return with_names(complete)
+
+
+def _hardware(situation: Situation, prepared: PreparedClaims, settings: PlanSettings) -> Plan:
+    """The plan with the claim's hardware alone, under the host's numbers. PrepareError when it cannot be had."""
+    claim, inventory, facts = situation.claim, situation.inventory, situation.facts
+    _check_uid(claim.uid)
+    _check_allocated(claim)
+    _check_held_back(claim.results, facts.held_back)
 
     def offered_size(chip: int) -> int:
         """Physical cores in a logical one, as the chip's cores are offered: cores that are held keep their size."""
-        return prepared.core_size(chip, exclude=uid) or situation.facts.core_sizes.get(chip) or inventory.core_size
+        return prepared.core_size(chip, exclude=claim.uid) or facts.core_sizes.get(chip) or inventory.core_size
 
-    pairs = [(result, _parts(result, inventory, settings, offered_size)) for result in results]
-    present = {part.chip: _chip_node(inventory, part.chip, result.device) for result, parts in pairs for part in parts}
-    cores = [(result, part) for result, parts in pairs for part in parts if part.cores and not result.admin_access]
-    _check_exclusive(pairs, uid, prepared)
-    variables = environment(claim, results, inventory, offered_sizes(cores) if cores else {})
-    alike = len({frozenset(values.items()) for values in variables.values()}) == 1
-    shared = sharing(situation, results, prepared, cores=bool(cores), alike=alike)
-    if isinstance(shared, Needs):
-        return shared
-    admin = {at for at, result in enumerate(results) if result.admin_access}
-    numbers = number_chips([[part.chip for part in parts] for _, parts in pairs], admin, shared, prepared, settings)
-    if isinstance(numbers, Needs):
-        return numbers
-    warnings = (
-        *numbers.gaps,
-        *_health(pairs, situation.facts.unhealthy, settings),
-        *([_NUMBERED_AS_ONE] if numbers.as_one else []),
-        *shared_pod_warnings(variables, shared.together),
-    )
-    devices = [
-        (
-            result,
-            tuple(replace(present[part.chip], number=by_chip[part.chip], cores=part.cores) for part in parts),
+    parts = [_parts(result, inventory, settings, offered_size) for result in claim.results]
+    devices = tuple(
+        PlannedDevice(
+            request=result.request,
+            pool=result.pool,
+            device=result.device,
+            nodes=tuple(_chip_node(inventory, part, result.device) for part in of_device),
+            cdi_name="",
+            admin=bool(result.admin_access),
         )
-        for (result, parts), by_chip in zip(pairs, numbers.at, strict=True)
-    ]
-    without_cores = _without_cores(claim, devices, variables, warnings)
-    check_sizes(without_cores, shared.views)
-    if not cores and not shared.companions:
-        return without_cores
-    return with_cores(without_cores, shared, inventory, prepared, settings)
-
-
-def _without_cores(
-    claim: PartialResourceClaim,
-    devices: Sequence[tuple[DeviceRequestAllocationResult, tuple[ChipNode, ...]]],
-    variables: Mapping[str, Mapping[str, str]],
-    warnings: tuple[str, ...],
-) -> Plan:
-    """The plan without what its containers are told of cores.
-
-    ``devices``: its results, each with its chips; ``variables``: by request.
-    """
-    meta, pods, consumers, digest = claim.metadata, users(claim), consumers_of(claim), parameters(claim)
-    common, own = _common(variables)
+        for result, of_device in zip(claim.results, parts, strict=True)
+    )
+    _check_exclusive(devices, claim.uid, prepared)
     return Plan(
-        namespace=meta.namespace,
-        name=meta.name,
-        uid=meta.uid,
-        devices=tuple(
-            PlannedDevice(
-                request=result.request,
-                pool=result.pool,
-                device=result.device,
-                nodes=nodes,
-                cdi_name=cdi_device_name(meta.uid, result.device, nodes, digest),
-                admin=bool(result.admin_access),
-                env=own[result.request],
-            )
-            for result, nodes in devices
-        ),
-        env=common,
-        pods=None if pods is None else tuple(sorted(pods)),
-        consumers=tuple(name for name, _ in consumers),
-        consumer_uids=tuple(uid for _, uid in consumers),
-        own_pod=own_pod(claim),
-        warnings=warnings,
-        parameters=digest,
+        namespace=claim.namespace,
+        name=claim.name,
+        uid=claim.uid,
+        devices=devices,
+        pods=None if claim.pods is None else tuple(sorted(claim.pods)),
+        consumers=tuple(name for name, _ in claim.consumers),
+        consumer_uids=tuple(uid for _, uid in claim.consumers),
+        own_pod=claim.own_pod,
+        warnings=_health(devices, situation, settings),
+        parameters=claim.parameters,
     )
 
 
-def _common(variables: Mapping[str, Mapping[str, str]]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """The variables that all requests have, and by request the others."""
-    # In their order, so that equal claims give equal files.
-    first, *others = variables.values()
-    common = {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
-    own = {
-        request: {name: value for name, value in values.items() if name not in common}
-        for request, values in variables.items()
-    }
-    return common, own
+def _offered_sizes(plan: Plan) -> dict[str, int]:
+    """Physical cores in a logical one by request, as its cores were offered; not of requests with several sizes."""
+    sizes: dict[str, set[int]] = {}
+    for device in plan.devices:
+        if device.has_cores and not device.admin:
+            sizes.setdefault(device.request, set()).update(len(node.cores) for node in device.nodes)
+    return {request: next(iter(values)) for request, values in sizes.items() if len(values) == 1}
 
 
 def refresh(prepared: Plan, inventory: NodeInventory) -> Plan:
@@ -176,8 +136,7 @@ def refresh(prepared: Plan, inventory: NodeInventory) -> Plan:
         replace(
             device,
             nodes=tuple(
-                replace(_chip_node(inventory, node.chip, device.device), number=node.number, cores=node.cores)
-                for node in device.nodes
+                replace(_chip_node(inventory, node.part, device.device), number=node.number) for node in device.nodes
             ),
         )
         for device in prepared.devices
@@ -185,64 +144,61 @@ def refresh(prepared: Plan, inventory: NodeInventory) -> Plan:
     return replace(prepared, devices=devices)
 
 
-def after_reboot(prepared: Plan, situation: Situation) -> Plan | Needs:
+def after_reboot(prepared_plan: Plan, situation: Situation, prepared: PreparedClaims) -> Plan | Needs:
     """The same plan with the variables of now (no container runs that was told the former ones), or what it needs.
 
     Cores keep the logical size that they were given at: which ones a container is to use, depends on it.
 
     Args:
-        prepared: before the node was booted.
+        prepared_plan: before the node was booted.
         situation: the claim with the same allocation, and the node.
+        prepared: the claim is among them.
 
     Raises:
         PrepareError: see ``plan``.
     """
-    claim = situation.claim
-    has_cores = any(VISIBLE_CORES in device.env for device in prepared.devices)
-    sizes = {device.request: prepared.core_size(device) for device in prepared.devices} if has_cores else {}
-    common, own = _common(environment(claim, own_results(claim), situation.inventory, sizes))
-    devices = tuple(
-        replace(
-            device,
-            env={name: value for name, value in device.env.items() if name not in LOGICAL_CORE_VARIABLES}
-            | own[device.request],
-        )
-        for device in prepared.devices
+    devices = prepared_plan.devices
+    has_cores = any(VISIBLE_CORES in device.env for device in devices)
+    sizes = {device.request: prepared_plan.core_size(device) for device in devices} if has_cores else {}
+    variables = environment(situation, sizes)
+    kept = [{name: device.env[name] for name in device.env if name not in LOGICAL_CORE_VARIABLES} for device in devices]
+    current = replace(
+        prepared_plan,
+        env=variables.common,
+        devices=tuple(
+            replace(device, env=env | variables.own[device.request]) for device, env in zip(devices, kept, strict=True)
+        ),
     )
-    current = replace(prepared, env=common, devices=devices)
-    if len({current.core_size(device) for device in devices}) > 1:
-        needs = pods_needed(situation, optional=False)
-        if needs is not None:
-            return needs
-        requests = [device.request for device in devices]
-        check_sizes(current, views_of(situation, requests, uses_by_container(situation)))
+    if any(variables.own.values()):
+        shared = sharing(current, situation, prepared)
+        if isinstance(shared, Needs):
+            return shared
+        check_sizes(current, shared.views)
     return current
 
 
-def own_results(claim: PartialResourceClaim) -> list[DeviceRequestAllocationResult]:
-    """The claim's allocation results of this driver. PrepareError when there are none."""
-    allocation = claim.status.allocation
-    if allocation is None:
+def _check_allocated(claim: ClaimFacts) -> None:
+    """PrepareError when the claim has no device of this driver."""
+    if not claim.is_allocated:
         raise PrepareError(
             "the claim is not allocated",
             consequence=NOT_PREPARED,
             remedy="kubelet tries again; if this persists, check the events of the pod and the scheduler",
         )
-    results = [result for result in allocation.devices.results if result.driver == DRIVER_NAME]
-    if not results:
+    if not claim.results:
         raise PrepareError(
             f"the claim's allocation has no device of {DRIVER_NAME}",
             consequence="there is nothing to prepare",
             remedy="select the DeviceClass of the Neuron driver in the claim if it needs Neuron devices",
         )
-    return results
 
 
-def same_allocation(prepared: Plan, claim: PartialResourceClaim) -> bool:
+def same_allocation(prepared: Plan, claim: ClaimFacts) -> bool:
     """Whether the claim has the devices and parameters that were prepared. PrepareError: it has no device of ours."""
+    _check_allocated(claim)
     devices = [(device.request, device.pool, device.device, device.admin) for device in prepared.devices]
-    allocated = [(item.request, item.pool, item.device, bool(item.admin_access)) for item in own_results(claim)]
-    return devices == allocated and prepared.parameters == parameters(claim)
+    allocated = [(item.request, item.pool, item.device, bool(item.admin_access)) for item in claim.results]
+    return devices == allocated and prepared.parameters == claim.parameters
 
 
 def _parts(
@@ -289,8 +245,9 @@ def _parts(
     return parts
 
 
-def _chip_node(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
-    """The chip under its host number. PrepareError when a container could not open it."""
+def _chip_node(inventory: NodeInventory, part: HardwarePart, name: str) -> ChipNode:
+    """The chip, or part of one, under its host number. PrepareError when a container could not open it."""
+    chip = part.chip
     device = inventory.device(chip)
     if device is None:
         problem = f"there is no chip {chip} on this host now"
@@ -300,7 +257,7 @@ def _chip_node(inventory: NodeInventory, chip: int, name: str) -> ChipNode:
     elif device.node_present is False:
         problem = f"/dev/neuron{chip} is missing on the host"
     else:
-        return ChipNode(chip=chip, number=chip, major=device.major, minor=device.minor)
+        return ChipNode(chip=chip, number=chip, major=device.major, minor=device.minor, cores=part.cores)
     raise PrepareError(
         f"device {_clip(name)} cannot be used: {problem}",
         consequence="the pod cannot start on this node with this claim",
@@ -334,16 +291,15 @@ def _check_held_back(results: Sequence[DeviceRequestAllocationResult], held_back
             )
 
 
-def _check_exclusive(
-    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[HardwarePart, ...]]], uid: str, prepared: PreparedClaims
-) -> None:
+def _check_exclusive(devices: Sequence[PlannedDevice], uid: str, prepared: PreparedClaims) -> None:
     """PrepareError when something that the claim is to have for itself is not free, or allocated twice."""
-    taken: dict[int, list[tuple[HardwarePart, DeviceRequestAllocationResult]]] = {}
-    for result, parts in pairs:
-        for part in () if result.admin_access else parts:
-            _check_free(part, result.device, uid, prepared)
-            _check_once(part, result, taken.setdefault(part.chip, []))
-            taken[part.chip].append((part, result))
+    taken: dict[int, list[tuple[HardwarePart, PlannedDevice]]] = {}
+    for device in devices:
+        for node in () if device.admin else device.nodes:
+            others = taken.setdefault(node.chip, [])
+            _check_free(node.part, device.device, uid, prepared)
+            _check_once(node.part, device, others)
+            others.append((node.part, device))
 
 
 def _check_free(part: HardwarePart, device: str, uid: str, prepared: PreparedClaims) -> None:
@@ -372,24 +328,20 @@ def _check_free(part: HardwarePart, device: str, uid: str, prepared: PreparedCla
     )
 
 
-def _check_once(
-    part: HardwarePart,
-    result: DeviceRequestAllocationResult,
-    taken: Sequence[tuple[HardwarePart, DeviceRequestAllocationResult]],
-) -> None:
+def _check_once(part: HardwarePart, device: PlannedDevice, taken: Sequence[tuple[HardwarePart, PlannedDevice]]) -> None:
     other = next((other for has, other in taken if has.overlaps(part)), None)
     if other is None:
         return
-    if other.device == result.device:
+    if other.device == device.device:
         raise PrepareError(
-            f"device {result.device} is allocated twice in this claim, for requests {_clip(other.request)} and "
-            f"{_clip(result.request)}",
+            f"device {device.device} is allocated twice in this claim, for requests {_clip(other.request)} and "
+            f"{_clip(device.request)}",
             consequence=NOT_PREPARED,
             remedy="delete the pod so that the claim is allocated again",
             reason="ConflictingDevices",
         )
     raise PrepareError(
-        f"devices {other.device} and {result.device} are both allocated to this claim, but share chip {part.chip}",
+        f"devices {other.device} and {device.device} are both allocated to this claim, but share chip {part.chip}",
         consequence=NOT_PREPARED,
         remedy="select resourceType 'neuron_node' or 'neuron_device' ('neuron_group', 'neuron_core') in each request; "
         "allocationMode All without it takes the hardware more than once",
@@ -397,15 +349,11 @@ def _check_once(
     )
 
 
-def _health(
-    pairs: Sequence[tuple[DeviceRequestAllocationResult, tuple[HardwarePart, ...]]],
-    unhealthy: Unhealthy,
-    settings: PlanSettings,
-) -> tuple[str, ...]:
+def _health(devices: Sequence[PlannedDevice], situation: Situation, settings: PlanSettings) -> tuple[str, ...]:
     """One warning for each chip with a fault whose taint the claim does not tolerate."""
-    warnings = []
-    for result, parts in pairs if unhealthy else ():
-        for chip in (part.chip for part in parts):
+    unhealthy, warnings = situation.facts.unhealthy, []
+    for result, device in zip(situation.claim.results, devices, strict=True):
+        for chip in (node.chip for node in device.nodes if unhealthy):
             fault = next((item for item in unhealthy.get(chip, ()) if not _tolerates(result, item)), None)
             if fault is None:
                 continue

@@ -70,7 +70,7 @@ class _Draft:
         """The namespace of the claim."""
         if isinstance(self.situation, Unanswered):
             return self.situation.ref.namespace
-        return self.situation.claim.metadata.namespace
+        return self.situation.claim.namespace
 
 
 class Preparer:
@@ -151,13 +151,13 @@ class Preparer:
                     raise _unsettled_error()
         except DriverError as error:
             if self._status is not None and isinstance(situation, FromApiServer):
-                self._status.note_refused(situation.claim, error)
+                self._status.note_refused(situation.reported, error)
             raise
         for warning in outcome.warnings if changed else ():
             log.warning("claim %s: %s", outcome.reference, warning)
         # No container waits for the claim's status: it is written later.
         if self._status is not None:
-            self._status.note_prepared(outcome, None if isinstance(situation, Unanswered) else situation.claim)
+            self._status.note_prepared(outcome, None if isinstance(situation, Unanswered) else situation.reported)
         log.info("prepared claim %s: %s", claim, ", ".join(device.device for device in outcome.devices))
         return [
             PreparedDevice((device.request,), device.pool, device.device, (self._cdi.qualified(device.cdi_name),))
@@ -209,12 +209,12 @@ class Preparer:
         """What the claim gets: what it had, where that still counts, or else a new plan. DriverError: nothing."""
         if isinstance(situation, Unanswered):
             return self._from_checkpoint(situation, prepared)
-        entry = prepared.entries.get(situation.claim.metadata.uid)
+        entry = prepared.entries.get(situation.claim.uid)
         if entry is not None:
             outlived = entry.outlived(self._checkpoint.boot_id)
             if same_allocation(entry.plan, situation.claim):
                 current = refresh(entry.plan, situation.inventory)
-                return after_reboot(current, situation) if outlived else current
+                return after_reboot(current, situation, prepared) if outlived else current
             if not outlived:
                 raise PrepareError(
                     f"claim {entry.plan.reference} was allocated again, but its former devices are still prepared here",
@@ -223,10 +223,8 @@ class Preparer:
                     reason="AllocatedAgain",
                 )
             log.info("claim %s was allocated again since the node was booted", entry.plan.reference)
-        outcome, attributes = plan(situation, prepared, self._settings), situation.facts.attributes
-        if isinstance(outcome, Needs) or attributes is None:
-            return outcome
-        return with_metadata(outcome, situation.claim, self._metadata.path, attributes)
+        outcome = plan(situation, prepared, self._settings)
+        return outcome if isinstance(outcome, Needs) else with_metadata(outcome, situation, self._metadata.path)
 
     def _from_checkpoint(self, situation: Unanswered, prepared: PreparedClaims) -> Plan:
         ref, trouble = situation.ref, situation.trouble

@@ -16,7 +16,7 @@ from dra_driver.driver.claims.model import (
     Quarantined,
     clashing_numbers,
 )
-from dra_driver.driver.claims.sharing import users
+from dra_driver.driver.claims.situation import users
 from dra_driver.kube.objects.resource import ResourceClaim, ResourceClaimConsumerReference
 from tests.builders.claims import SETTINGS, claim, config, host, needs, neuron_config, plan, result, uid
 from tests.golden import golden
