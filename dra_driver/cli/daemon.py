@@ -9,13 +9,15 @@ import gc
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
 
 from dra_driver.cli import vocabulary
 from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.util.options import Option, T, Table, read_table, settings_of
 from dra_driver.util.watchdog import LOOK_SECONDS, Watchdog
 
 if TYPE_CHECKING:
@@ -27,157 +29,93 @@ _M_MMAP_THRESHOLD: Final = -3
 """Of mallopt(3), in glibc's malloc.h."""
 
 
-SWITCH: Final = ("on", "off")
-"""Choices of an option whose value is a bool."""
+LOG_FORMAT: Final = Option("--log-format", "LOG_FORMAT", "text", "log format: text or json", made_of=".logFormat")
 
 
-class Option(NamedTuple):
-    """An option of a daemon, and the environment variable that sets it as well."""
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What every program of a cluster takes that speaks to the API server."""
 
-    flag: str
-    variable: str
-    default: str | None
-    """None, "": nothing is set."""
-    help: str
-    choices: tuple[str, ...] = ()
-    """Its legal values; (): any text."""
-    bounds: tuple[int, int] | tuple[float, float] | None = None
-    """The least and the greatest value of a number, which is whole if they are."""
-
-    @property
-    def name(self) -> str:
-        """Its key among the values that ``read_options`` returns, such as ``node_name``."""
-        return self.flag.removeprefix("--").replace("-", "_")
-
-    def read(self, text: str | None) -> Any:
-        """The value of a text; raises UsageError for an illegal one."""
-        subject = f"{self.flag} (${self.variable}) is {text!r}"
-        if self.choices and text not in self.choices:
-            raise UsageError(subject, remedy=f"use one of: {', '.join(self.choices)}")
-        if self.choices is SWITCH:
-            return text == "on"
-        if self.bounds is None or (not text and not self.default):
-            return text
-        least, most = self.bounds
-        try:
-            value = type(least)(text or "")
-        except ValueError:
-            value = most + 1
-        if not least <= value <= most:
-            raise UsageError(subject, remedy=f"give a number from {least:.10g} to {most:.10g}")
-        return value
+    kubeconfig: Annotated[
+        str, Option("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)")
+    ]
+    log_format: Annotated[Literal["text", "json"], LOG_FORMAT]
 
 
-def port(flag: str, default: str, text: str) -> Option:
-    """A port that a negative number turns off."""
-    variable = flag.removeprefix("--").replace("-", "_").upper()
-    return Option(flag, variable, default, f"{text}; a negative port disables them", bounds=(-65535, 65535))
+@dataclass(frozen=True, kw_only=True)
+class Emulation:
+    """Hardware that a node agent emulates."""
 
-
-NODE_ADDRESS: Final = Option(
-    "--node-address",
-    "NODE_ADDRESS",
-    "",
-    "address of this node: connections from there, and from the pod's gateway, have places of their own, since "
-    "kubelet's probes come from one of both",
-)
-
-
-def probes(number: str, address: str) -> tuple[Option, ...]:
-    """Where the health services are."""
-    return (
-        port("--healthcheck-port", number, "gRPC health services `liveness` and `readiness`"),
-        Option("--healthcheck-address", "HEALTHCHECK_ADDRESS", address, "address of the health service"),
-        NODE_ADDRESS,
-    )
+    instance_type: Annotated[
+        str,
+        Option(
+            "--emulate",
+            "NEURON_DRA_DRIVER_EMULATION_MODE",
+            "",
+            "run on emulated hardware of this type, e.g. trn2.48xlarge",
+            made_of="emulate",
+        ),
+    ]
+    """"": none, it runs on what there is."""
+    driver_version: Annotated[
+        str | None,
+        Option(
+            "--emulated-driver-version",
+            "EMULATED_DRIVER_VERSION",
+            "",
+            "kernel driver version of the emulated host",
+            chart="emulatedDriverVersion",
+        ),
+    ]
+    root: Annotated[
+        Path | None,
+        Option(
+            "--emulation-root",
+            "EMULATION_ROOT",
+            "",
+            "directory for the files of the emulated host (default: a temporary directory)",
+        ),
+    ]
+    faults: Annotated[
+        str,
+        Option(
+            "--emulated-faults",
+            "EMULATED_FAULTS",
+            "",
+            "faults of emulated chips, such as 'device-lost@3 hbm-repairable@0-1'; to change them, edit `faults` there",
+            chart="emulatedFaults",
+        ),
+    ]
 
 
 def identity(variable: str) -> Option:
-    """Of a controller with a lease."""
+    """How a controller with a lease is named."""
     text = "unique name of this process in the lease (default: host name and a random suffix)"
     return Option("--identity", variable, "", text)
 
 
-PROBED_BY_KUBELET: Final = probes("51515", "0.0.0.0")  # noqa: S104 - kubelet probes the pod's address
-METRICS: Final = (
-    port("--metrics-port", "-1", "port of the Prometheus metrics (HTTP)"),
-    Option("--metrics-address", "METRICS_ADDRESS", "127.0.0.1", "address of the metrics server"),
-)
-NODE_NAME: Final = Option("--node-name", "NODE_NAME", None, "name of this node's Node object (required)")
-HOST_ROOT: Final = Option("--host-root", "HOST_ROOT", "/", "directory with the host's /sys, /proc, /dev and /opt")
-HEALTH_HINTS: Final = Option(
-    "--health-hints-dir",
-    "HEALTH_HINTS_DIR",
-    "/run/neuron-health",
-    "directory in which the node problem detector writes faults from the kernel log",
-)
-RESCAN: Final = Option(
-    "--rescan-seconds", "RESCAN_SECONDS", "10", "interval between scans of the host", bounds=(0.1, 3600.0)
-)
-"""A scan takes 2 ms of CPU."""
-KUBECONFIG: Final = Option("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)")
-LOG_FORMAT: Final = Option("--log-format", "LOG_FORMAT", "text", "log format: text or json", choices=("text", "json"))
-EMULATE: Final = Option(
-    "--emulate",
-    "NEURON_DRA_DRIVER_EMULATION_MODE",
-    "",
-    "run on emulated hardware of this type, e.g. trn2.48xlarge",
-)
-EMULATED_VERSION: Final = Option(
-    "--emulated-driver-version", "EMULATED_DRIVER_VERSION", "", "kernel driver version of the emulated host"
-)
-EMULATED_HOST: Final = (
-    Option(
-        "--emulation-root",
-        "EMULATION_ROOT",
-        "",
-        "directory for the files of the emulated host (default: a temporary directory)",
-    ),
-    Option(
-        "--emulated-faults",
-        "EMULATED_FAULTS",
-        "",
-        "faults of emulated chips, such as 'device-lost@3 hbm-repairable@0-1'; to change them, edit `faults` there",
-    ),
-)
-
-
-def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
-    """Add options, and the one for verbosity."""
-    for option in options:
+def add_options(parser: argparse.ArgumentParser, *tables: type[Table]) -> None:
+    """Add the options of tables, and the one for verbosity."""
+    for option in (setting.option for setting in settings_of(*tables)):
         default = f" (default: {option.default})" if option.default else ""
         parser.add_argument(option.flag, help=f"{option.help}{default} [${option.variable}]")
     parser.add_argument("-v", "--v", type=int, default=0, metavar="LEVEL", help="verbosity as in klog; 4 is debug")
 
 
-def read_options(options: Iterable[Option], given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Options by name (``node_name``): the command line wins over the environment, which wins over the default.
-
-    Args:
-        options: all options.
-        given: values from the command line, by name; None for options that were not given.
-        environment: environment variables.
-
-    Raises:
-        UsageError: an invalid value.
-    """
-    values: dict[str, Any] = {}
-    for option in options:
-        text = given.get(option.name)
-        values[option.name] = option.read(
-            text if text is not None else environment.get(option.variable) or option.default
-        )
-    vocabulary.check_names(values)
-    return values
+def read(table: type[T], given: Mapping[str, Any], environment: Mapping[str, str]) -> T:
+    """A table's values: see ``read_table``. Raises UsageError for one that is invalid, or no name."""
+    settings = read_table(table, given, environment)
+    vocabulary.check_names({item.option.name: getattr(settings, item.field) for item in settings_of(table)})
+    return settings
 
 
-def check_node_options(values: Mapping[str, Any]) -> None:
+def check_node(node_name: str, emulation: Emulation) -> None:
     """Raise UsageError where options that all node agents share do not go together."""
-    if not values["node_name"]:
+    if not node_name:
         raise UsageError(
             "no node name is given", remedy="set NODE_NAME from the pod's spec.nodeName, or use --node-name"
         )
-    if values["emulated_faults"] and not values["emulate"]:
+    if emulation.faults and not emulation.instance_type:
         raise UsageError(
             "--emulated-faults ($EMULATED_FAULTS) is given without --emulate",
             remedy="also give the type of the emulated node, such as --emulate trn2.48xlarge",
@@ -200,41 +138,46 @@ def transport(kubeconfig: str, place: str = "here") -> Transport:
 
 
 @contextmanager
-def emulation(values: dict[str, Any]) -> Iterator[None]:
-    """Provide the emulated host at ``emulation_root``, if one is requested, and keep it in motion.
+def emulated(emulation: Emulation, node_name: str, ultraservers: str = "") -> Iterator[Path | None]:
+    """Provide the emulated host, if one is requested, and keep it in motion; yields where its files are.
 
-    UsageError if there can be no such host.
+    UsageError if there can be no such host; ``ultraservers``: see ``emulated_host``.
     """
     # Only then: a driver of real hardware must start even where nothing is writable and when the disk is full.
-    if not values["emulate"]:
-        yield
+    if not emulation.instance_type:
+        yield None
         return
     with ExitStack() as ended:
-        if not values["emulation_root"]:
-            scratch = ended.enter_context(tempfile.TemporaryDirectory(prefix="neuron-emulation-"))
-            values["emulation_root"] = str(Path(scratch) / "host")
-        host = emulated_host(values)
+        root = emulation.root
+        if root is None:
+            root = Path(ended.enter_context(tempfile.TemporaryDirectory(prefix="neuron-emulation-"))) / "host"
+        host = emulated_host(replace(emulation, root=root), node_name, ultraservers)
         host.start()
         ended.callback(host.stop)
-        yield
+        yield root
 
 
-def emulated_host(values: Mapping[str, Any]) -> EmulatedHost:
-    """The emulated host that the options describe, written; UsageError if there can be no such host."""
+def emulated_host(emulation: Emulation, node_name: str, ultraservers: str = "") -> EmulatedHost:
+    """The emulated host that the options describe, written; UsageError if there can be no such host.
+
+    Args:
+        emulation: with a root.
+        node_name: says which place of its UltraServer it has.
+        ultraservers: those that the nodes form, such as ``2x4``; "": none.
+    """
     from dra_driver.neuron.emulation.options import EmulationOptions
     from dra_driver.neuron.emulation.running import EmulatedHost
     from dra_driver.neuron.emulation.ultraservers import Servers, node_number
     from dra_driver.neuron.topology.instance_types import resolve_emulation
 
-    servers = values.get("emulated_ultraservers")
     try:
-        kind = resolve_emulation(values["emulate"])
-        options = EmulationOptions(driver_version=values["emulated_driver_version"] or None)
-        if servers:
-            options = Servers.parse(servers).options(kind, node_number(values["node_name"]), options)
-        host = EmulatedHost(Path(values["emulation_root"]), kind, options)
+        kind = resolve_emulation(emulation.instance_type)
+        options = EmulationOptions(driver_version=emulation.driver_version)
+        if ultraservers:
+            options = Servers.parse(ultraservers).options(kind, node_number(node_name), options)
+        host = EmulatedHost(emulation.root or Path(), kind, options)
         # A file of faults from before holds what was edited since; an option holds what was meant before that.
-        host.write(host.parse(values["emulated_faults"].split()), keep_file=True, counters=False)
+        host.write(host.parse(emulation.faults.split()), keep_file=True, counters=False)
     except DriverError as error:
         raise UsageError(str(error)) from error
     return host

@@ -8,45 +8,66 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 from dra_driver.cli import daemon, vocabulary
 from dra_driver.util.errors import UsageError
+from dra_driver.util.options import NODE_ADDRESS, Metrics, Option
 
 if TYPE_CHECKING:
     from dra_driver.legacy.extender.server import Tls
     from dra_driver.legacy.extender.service import ExtenderService, ExtenderSettings
 
-OPTIONS: tuple[daemon.Option, ...] = (
-    daemon.Option(
-        "--port",
-        "PORT",
-        "12345",
-        "port for the scheduler (/filter, /prioritize, /preempt, /bind) and for probes (/livez, /readyz)",
-        bounds=(0, 65535),
-    ),
-    daemon.Option("--bind-address", "BIND_ADDRESS", "0.0.0.0", "address of that port"),  # noqa: S104 - the scheduler is another pod
-    daemon.Option("--tls-cert", "TLS_CERT", "", "PEM certificate, the same for all replicas; enables HTTPS"),
-    daemon.Option("--tls-key", "TLS_KEY", "", "PEM key of the certificate"),
-    daemon.Option(
-        "--tls-client-ca", "TLS_CLIENT_CA", "", "PEM CA; only clients with a certificate signed by it are accepted"
-    ),
-    daemon.NODE_ADDRESS,
-    *daemon.METRICS,
-    daemon.KUBECONFIG,
-    daemon.Option("--namespace", "POD_NAMESPACE", "kube-system", "namespace of the lease neuron-scheduler-extender"),
-    daemon.identity("EXTENDER_IDENTITY"),
-    daemon.Option(
-        "--advertise-address",
-        "POD_IP",
-        "",
-        "address of this replica, to which the others forward requests when it leads",
-    ),
-    daemon.LOG_FORMAT,
-)
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Metrics, daemon.Program):
+    """What an administrator sets for the extender."""
+
+    port: Annotated[
+        int,
+        Option(
+            "--port",
+            "PORT",
+            "12345",
+            "port for the scheduler (/filter, /prioritize, /preempt, /bind) and for probes (/livez, /readyz)",
+            bounds=(0, 65535),
+        ),
+    ]
+    bind_address: Annotated[
+        str,
+        Option("--bind-address", "BIND_ADDRESS", "0.0.0.0", "address of that port"),  # noqa: S104 - the scheduler is another pod
+    ]
+    tls_cert: Annotated[
+        Path | None, Option("--tls-cert", "TLS_CERT", "", "PEM certificate, the same for all replicas; enables HTTPS")
+    ]
+    tls_key: Annotated[Path | None, Option("--tls-key", "TLS_KEY", "", "PEM key of the certificate")]
+    tls_client_ca: Annotated[
+        Path | None,
+        Option(
+            "--tls-client-ca", "TLS_CLIENT_CA", "", "PEM CA; only clients with a certificate signed by it are accepted"
+        ),
+    ]
+    node_address: Annotated[str, NODE_ADDRESS]
+    namespace: Annotated[
+        str, Option("--namespace", "POD_NAMESPACE", "kube-system", "namespace of the lease neuron-scheduler-extender")
+    ]
+    identity: Annotated[str, daemon.identity("EXTENDER_IDENTITY")]
+    advertise_address: Annotated[
+        str,
+        Option(
+            "--advertise-address",
+            "POD_IP",
+            "",
+            "address of this replica, to which the others forward requests when it leads",
+        ),
+    ]
+
+
+TABLES = (Settings,)
 
 
 NOTES = """\
@@ -78,7 +99,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         done="stopped by SIGTERM or SIGINT",
         refused="it cannot start or continue; the log says why",
     )
-    daemon.add_options(parser, OPTIONS)
+    daemon.add_options(parser, *TABLES)
     parser.add_argument(
         "--leader-elect",
         action=argparse.BooleanOptionalAction,
@@ -93,47 +114,44 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.legacy.extender.service import ExtenderService
     from dra_driver.util.logs import configure
 
-    values = effective(vars(args), os.environ)
-    configure(values["log_format"], args.v)
-    found = settings(values)
+    settings = daemon.read(Settings, vars(args), os.environ)
+    configure(settings.log_format, args.v)
+    of_service = extender_settings(settings, leader_elect=args.leader_elect)
 
     def make() -> ExtenderService:
-        return ExtenderService(daemon.transport(values["kubeconfig"]), found)
+        return ExtenderService(daemon.transport(settings.kubeconfig), of_service)
 
     with daemon.stacks_on_signal():
-        asyncio.run(_serve(make, values["metrics_port"], values["metrics_address"]))
+        asyncio.run(_serve(make, settings.metrics_port, settings.metrics_address))
     return 0
 
 
-def effective(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Options by name: command line over environment over default; raises UsageError for an invalid value."""
-    return daemon.read_options(OPTIONS, given, environment) | {"leader_elect": given["leader_elect"]}
-
-
-def settings(values: Mapping[str, Any]) -> ExtenderSettings:
+def extender_settings(settings: Settings, *, leader_elect: bool) -> ExtenderSettings:
     """The extender's settings; raises UsageError for inconsistent files."""
     from dra_driver.legacy.extender.service import ExtenderSettings
 
     return ExtenderSettings(
-        address=values["bind_address"],
-        port=values["port"],
-        tls=_tls(values["tls_cert"], values["tls_key"], values["tls_client_ca"]),
-        namespace=values["namespace"],
-        identity=values["identity"] or f"{socket.gethostname()}_{secrets.token_hex(4)}",
-        advertise=values["advertise_address"],
-        leader_elect=values["leader_elect"],
-        node_address=values["node_address"],
+        address=settings.bind_address,
+        port=settings.port,
+        tls=_tls(settings.tls_cert, settings.tls_key, settings.tls_client_ca),
+        namespace=settings.namespace,
+        identity=settings.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}",
+        advertise=settings.advertise_address,
+        leader_elect=leader_elect,
+        node_address=settings.node_address,
     )
 
 
-def _tls(certificate: str, key: str, client_ca: str) -> Tls | None:
+def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> Tls | None:
     from dra_driver.legacy.extender.server import Tls
 
-    if bool(certificate) != bool(key):
+    if certificate is not None and key is not None:
+        return Tls(certificate, key, client_ca)
+    if certificate is not None or key is not None:
         raise UsageError("only one of --tls-cert and --tls-key is given", remedy="give both, or neither for plain HTTP")
-    if client_ca and not certificate:
+    if client_ca is not None:
         raise UsageError("--tls-client-ca is given without --tls-cert", remedy="give --tls-cert and --tls-key too")
-    return Tls(Path(certificate), Path(key), Path(client_ca) if client_ca else None) if certificate else None
+    return None
 
 
 async def _serve(make: Callable[[], ExtenderService], metrics_port: int, metrics_address: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from dra_driver.cli import daemon, vocabulary
 from dra_driver.util.errors import DriverError
+from dra_driver.util.options import Metrics, Option, Probes
 
 if TYPE_CHECKING:
     from dra_driver.neuron.health.detector import Detector
@@ -19,38 +20,56 @@ MIN_SECONDS, MAX_SECONDS = 1.0, 60.0
 
 MAX_LOOKBACK_SECONDS = 365 * 86400.0
 
-OPTIONS: tuple[daemon.Option, ...] = (
-    daemon.Option("--host-root", "HOST_ROOT", "/", "directory with the host's /proc"),
-    daemon.Option(
-        "--health-hints-dir",
-        "HEALTH_HINTS_DIR",
-        "/run/neuron-health",
-        "directory of the hints, which the node's driver reads",
-    ),
-    daemon.Option(
-        "--kernel-log",
-        "KERNEL_LOG",
-        "",
-        "for trials: a file with lines as `dmesg --raw` prints them, read in place of the kernel's log",
-    ),
-    daemon.Option(
-        "--lookback-seconds",
-        "LOOKBACK_SECONDS",
-        "",
-        "ignore lines that are older than this at the start (default: take all of this boot)",
-        bounds=(0.0, MAX_LOOKBACK_SECONDS),
-    ),
-    daemon.Option(
-        "--rescan-seconds",
-        "RESCAN_SECONDS",
-        "5",
-        "interval between readings of the log; a hint is written once in each",
-        bounds=(MIN_SECONDS, MAX_SECONDS),
-    ),
-    *daemon.PROBED_BY_KUBELET,
-    *daemon.METRICS,
-    daemon.LOG_FORMAT,
-)
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Metrics, Probes):
+    """What an administrator sets for the detector."""
+
+    host_root: Annotated[Path, Option("--host-root", "HOST_ROOT", "/", "directory with the host's /proc")]
+    health_hints_dir: Annotated[
+        Path,
+        Option(
+            "--health-hints-dir",
+            "HEALTH_HINTS_DIR",
+            "/run/neuron-health",
+            "directory of the hints, which the node's driver reads",
+        ),
+    ]
+    kernel_log: Annotated[
+        Path | None,
+        Option(
+            "--kernel-log",
+            "KERNEL_LOG",
+            "",
+            "for trials: a file with lines as `dmesg --raw` prints them, read in place of the kernel's log",
+        ),
+    ]
+    lookback_seconds: Annotated[
+        float | None,
+        Option(
+            "--lookback-seconds",
+            "LOOKBACK_SECONDS",
+            "",
+            "ignore lines that are older than this at the start (default: take all of this boot)",
+            bounds=(0.0, MAX_LOOKBACK_SECONDS),
+            chart="lookbackSeconds",
+        ),
+    ]
+    rescan_seconds: Annotated[
+        float,
+        Option(
+            "--rescan-seconds",
+            "RESCAN_SECONDS",
+            "5",
+            "interval between readings of the log; a hint is written once in each",
+            bounds=(MIN_SECONDS, MAX_SECONDS),
+            chart="rescanSeconds",
+        ),
+    ]
+    log_format: Annotated[Literal["text", "json"], daemon.LOG_FORMAT]
+
+
+TABLES = (Settings,)
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -65,7 +84,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         done="stopped by SIGTERM or SIGINT",
         refused="it cannot start or continue; the log says why",
     )
-    daemon.add_options(parser, OPTIONS)
+    daemon.add_options(parser, *TABLES)
     parser.set_defaults(run=run)
 
 
@@ -73,27 +92,26 @@ def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT (status 0)."""
     from dra_driver.util.logs import configure
 
-    values = daemon.read_options(OPTIONS, vars(args), os.environ)
-    configure(values["log_format"], args.v)
+    settings = daemon.read(Settings, vars(args), os.environ)
+    configure(settings.log_format, args.v)
     with daemon.stopped_by_signals() as stop:
-        running = detector(values)
-        daemon.run_until(stop, _Program(running, values), running.not_alive)
+        running = detector(settings)
+        daemon.run_until(stop, _Program(running, settings), running.not_alive)
     return 0
 
 
-def detector(values: Mapping[str, Any]) -> Detector:
+def detector(settings: Settings) -> Detector:
     """The detector that the options describe; raises DriverError when the boot has no id."""
     from functools import partial
 
     from dra_driver.neuron.health.detector import Detector, read_log_file, read_system_log
 
-    lookback = values["lookback_seconds"]
     return Detector(
-        partial(read_log_file, Path(values["kernel_log"])) if values["kernel_log"] else read_system_log,
-        Path(values["health_hints_dir"]),
-        boot_id(Path(values["host_root"])),
-        interval=values["rescan_seconds"],
-        lookback=None if lookback in ("", None) else lookback,
+        read_system_log if settings.kernel_log is None else partial(read_log_file, settings.kernel_log),
+        settings.health_hints_dir,
+        boot_id(settings.host_root),
+        interval=settings.rescan_seconds,
+        lookback=settings.lookback_seconds,
     )
 
 
@@ -119,16 +137,16 @@ def boot_id(root: Path) -> str:
 class _Program:
     """The detector with its health service and metrics."""
 
-    def __init__(self, running: Detector, values: Mapping[str, Any]) -> None:
+    def __init__(self, running: Detector, settings: Settings) -> None:
         from dra_driver.kube.kubelet.health import HealthServer
         from dra_driver.util.door import Door, own_addresses
 
         self._detector = running
-        self._metrics: tuple[str, int] = (values["metrics_address"], values["metrics_port"])
-        self._door = Door(own_addresses(values["node_address"]))
+        self._metrics = settings.metrics_address, settings.metrics_port
+        self._door = Door(own_addresses(settings.node_address))
         self._health = HealthServer(
-            values["healthcheck_port"],
-            values["healthcheck_address"],
+            settings.health_port,
+            settings.health_address,
             {"liveness": running.not_alive, "readiness": running.not_ready},
             door=self._door,
         )

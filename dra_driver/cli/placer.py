@@ -6,25 +6,38 @@ import argparse
 import os
 import secrets
 import socket
+from dataclasses import dataclass
+from typing import Annotated
 
 from dra_driver.cli import daemon, vocabulary
+from dra_driver.util.options import ControllerProbes, Option
 
-OPTIONS: tuple[daemon.Option, ...] = (
-    daemon.KUBECONFIG,
-    daemon.Option(
-        "--namespace", "POD_NAMESPACE", "neuron-dra-driver", "namespace of the lease and of the placer's ConfigMap"
-    ),
-    daemon.identity("PLACER_IDENTITY"),
-    daemon.Option(
-        "--group-timeout",
-        "GROUP_TIMEOUT",
-        "300",
-        "seconds after which a group that lacks nodes is recreated elsewhere; 20 if the scheduler finds no node",
-        bounds=(1.0, 86400.0),
-    ),
-    *daemon.probes("-1", "127.0.0.1"),
-    daemon.LOG_FORMAT,
-)
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(ControllerProbes, daemon.Program):
+    """What an administrator sets for the placer."""
+
+    namespace: Annotated[
+        str,
+        Option(
+            "--namespace", "POD_NAMESPACE", "neuron-dra-driver", "namespace of the lease and of the placer's ConfigMap"
+        ),
+    ]
+    identity: Annotated[str, daemon.identity("PLACER_IDENTITY")]
+    group_timeout: Annotated[
+        float,
+        Option(
+            "--group-timeout",
+            "GROUP_TIMEOUT",
+            "300",
+            "seconds after which a group that lacks nodes is recreated elsewhere; 20 if the scheduler finds no node",
+            bounds=(1.0, 86400.0),
+            made_of=".groupTimeoutSeconds",
+        ),
+    ]
+
+
+TABLES = (Settings,)
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -38,7 +51,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         done="stopped by SIGTERM or SIGINT",
         refused="it cannot start or continue; the log says why",
     )
-    daemon.add_options(parser, OPTIONS)
+    daemon.add_options(parser, *TABLES)
     parser.set_defaults(run=run)
 
 
@@ -50,14 +63,14 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.util.door import Door, own_addresses
     from dra_driver.util.logs import configure
 
-    values = daemon.read_options(OPTIONS, vars(args), os.environ)
-    configure(values["log_format"], args.v)
-    identity = values["identity"] or f"{socket.gethostname()}_{secrets.token_hex(4)}"
-    rules = Rules(timeout=values["group_timeout"], avoid=values["group_timeout"])
-    service = PlacerService(daemon.transport(values["kubeconfig"]), values["namespace"], identity, rules)
+    settings = daemon.read(Settings, vars(args), os.environ)
+    configure(settings.log_format, args.v)
+    identity = settings.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
+    rules = Rules(timeout=settings.group_timeout, avoid=settings.group_timeout)
+    service = PlacerService(daemon.transport(settings.kubeconfig), settings.namespace, identity, rules)
     checks = {"liveness": service.stuck, "readiness": service.problems}
-    door = Door(own_addresses(values["node_address"]))
-    health = HealthServer(values["healthcheck_port"], values["healthcheck_address"], checks, door=door)
+    door = Door(own_addresses(settings.node_address))
+    health = HealthServer(settings.health_port, settings.health_address, checks, door=door)
     with daemon.stopped_by_signals() as stop:
         health.start()
         try:

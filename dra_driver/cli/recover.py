@@ -7,33 +7,61 @@ import os
 import secrets
 import shutil
 import socket
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 from dra_driver.cli import daemon, vocabulary
 from dra_driver.util.errors import UsageError
+from dra_driver.util.options import ControllerProbes, Metrics, Option
 
 if TYPE_CHECKING:
     from dra_driver.operations.recovery.controller import RecoverySettings
     from dra_driver.operations.recovery.policy import Policy
 
-OPTIONS: tuple[daemon.Option, ...] = (
-    daemon.KUBECONFIG,
-    daemon.Option("--namespace", "POD_NAMESPACE", "neuron-healthcheck-system", "namespace of the lease"),
-    daemon.identity("RECOVERY_IDENTITY"),
-    daemon.Option(
-        "--policy", "RECOVERY_POLICY", "", "file with the actions for each fault, see docs/operate/health.md"
-    ),
-    daemon.Option(
-        "--hook", "RECOVERY_HOOK", "", "program that reloads drivers and reboots nodes: NODE PROVIDER_ID ACTION FAULT"
-    ),
-    daemon.Option(
-        "--hook-timeout", "RECOVERY_HOOK_TIMEOUT", "60", "seconds that the hook may take", bounds=(0.1, 90.0)
-    ),
-    *daemon.METRICS,
-    *daemon.probes("-1", "127.0.0.1"),
-    daemon.LOG_FORMAT,
-)
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Metrics, ControllerProbes, daemon.Program):
+    """What an administrator sets for the controller."""
+
+    namespace: Annotated[
+        str, Option("--namespace", "POD_NAMESPACE", "neuron-healthcheck-system", "namespace of the lease")
+    ]
+    identity: Annotated[str, daemon.identity("RECOVERY_IDENTITY")]
+    policy: Annotated[
+        str,
+        Option(
+            "--policy",
+            "RECOVERY_POLICY",
+            "",
+            "file with the actions for each fault, see docs/operate/health.md",
+            made_of=".policy",
+        ),
+    ]
+    hook: Annotated[
+        str,
+        Option(
+            "--hook",
+            "RECOVERY_HOOK",
+            "",
+            "program that reloads drivers and reboots nodes: NODE PROVIDER_ID ACTION FAULT",
+            made_of=".hook.key",
+        ),
+    ]
+    hook_timeout: Annotated[
+        float,
+        Option(
+            "--hook-timeout",
+            "RECOVERY_HOOK_TIMEOUT",
+            "60",
+            "seconds that the hook may take",
+            bounds=(0.1, 90.0),
+            made_of=".hook.timeoutSeconds",
+        ),
+    ]
+
+
+TABLES = (Settings,)
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -49,7 +77,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         done="stopped by SIGTERM or SIGINT",
         refused="it cannot start or continue; the log says why",
     )
-    daemon.add_options(parser, OPTIONS)
+    daemon.add_options(parser, *TABLES)
     parser.add_argument("--act", action="store_true", help="carry out the actions (default: dry run)")
     parser.add_argument(
         "--cloudwatch",
@@ -67,20 +95,20 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.util.logs import configure
     from dra_driver.util.metrics import Collector, serve
 
-    values = daemon.read_options(OPTIONS, vars(args), os.environ)
-    configure(values["log_format"], args.v)
-    settings = read_settings(values, act=args.act, cloudwatch=args.cloudwatch)
-    identity = values["identity"] or f"{socket.gethostname()}_{secrets.token_hex(4)}"
-    service = RecoveryService(daemon.transport(values["kubeconfig"]), values["namespace"], identity, settings)
+    settings = daemon.read(Settings, vars(args), os.environ)
+    configure(settings.log_format, args.v)
+    rules = recovery_settings(settings, act=args.act, cloudwatch=args.cloudwatch)
+    identity = settings.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
+    service = RecoveryService(daemon.transport(settings.kubeconfig), settings.namespace, identity, rules)
     checks = {"liveness": service.stuck, "readiness": service.problems}
-    door = Door(own_addresses(values["node_address"]))
-    health = HealthServer(values["healthcheck_port"], values["healthcheck_address"], checks, door=door)
+    door = Door(own_addresses(settings.node_address))
+    health = HealthServer(settings.health_port, settings.health_address, checks, door=door)
     text = "Time of one action: a drain is one round of evictions."
     collector = Collector(service.numbers.operations, service.samples, "recovery_action_seconds", text)
     with daemon.stopped_by_signals() as stop:
         try:
-            if values["metrics_port"] >= 0:
-                serve(door, collector, values["metrics_address"], values["metrics_port"])
+            if settings.metrics_port >= 0:
+                serve(door, collector, settings.metrics_address, settings.metrics_port)
             health.start()
             daemon.run_until(stop, service, service.stuck)
         finally:
@@ -88,19 +116,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_settings(values: dict[str, Any], *, act: bool, cloudwatch: bool) -> RecoverySettings:
+def recovery_settings(settings: Settings, *, act: bool, cloudwatch: bool) -> RecoverySettings:
     """The settings; raises UsageError for an invalid policy, a program that is not there, or a missing package."""
     from dra_driver.operations.recovery.aws import check_installed
     from dra_driver.operations.recovery.controller import RecoverySettings
     from dra_driver.operations.recovery.hook import Hook
 
-    policy = _policy(values["policy"])
-    program = values["hook"]
+    policy = _policy(settings.policy)
+    program = settings.hook
     if program and shutil.which(program) is None:
         raise UsageError(f"--hook is {program!r}, which is not an executable program", remedy="check path and mode")
     if cloudwatch or policy.replaces:
         check_installed()
-    return RecoverySettings(policy, act, Hook(program, values["hook_timeout"]) if program else None, cloudwatch)
+    return RecoverySettings(policy, act, Hook(program, settings.hook_timeout) if program else None, cloudwatch)
 
 
 def _policy(file: str) -> Policy:

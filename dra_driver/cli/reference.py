@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Final
 
-from dra_driver.cli import daemon
 from dra_driver.cli.kinds import FOREIGN, KEYS, KINDS, LISTS
 from dra_driver.cli.main import COMMANDS, DAEMONS
 from dra_driver.util.envelope import API_VERSION
+from dra_driver.util.options import Option, Table, settings_of
 
 WIDTH: Final = 118
+
+WORKLOADS: Final = {
+    "kubelet-plugin": "draDriver",
+    "placer": "draDriver.placer",
+    "recover": "npd.nodeRecovery",
+    "node-problem-detector": "npd",
+    "device-plugin": "devicePlugin",
+    "extender": "scheduler",
+}
+"""Where the chart's values for each program are."""
 
 TITLES: Final = {"commands": "Commands", "settings": "Settings"}
 
@@ -38,7 +48,7 @@ def page(kind: str) -> str:
     lines = [f"# {TITLES[kind]}", "", made, "", *_paragraph(INTRODUCTIONS[kind])]
     for name, text in {**COMMANDS, **DAEMONS}.items():
         module = import_module(f"dra_driver.cli.{name}")
-        if hasattr(module, "OPTIONS") == (kind == "settings"):
+        if hasattr(module, "TABLES") == (kind == "settings"):
             lines += _command(module, name.replace("_", "-"), text)
     if kind == "commands":
         lines += _kinds()
@@ -51,9 +61,9 @@ def _command(module: ModuleType, command: str, text: str) -> Iterator[str]:
     module.register(choices)
     yield from ("", f"## {command}", "", *_paragraph(f"{text[0].upper()}{text[1:]}."))
     parser = choices.choices[command]
-    if hasattr(module, "OPTIONS"):
+    if hasattr(module, "TABLES"):
         yield ""
-        yield from _settings(module)
+        yield from _settings(module.TABLES, WORKLOADS.get(command, ""))
         return
     yield from _parser(parser, command)
 
@@ -92,13 +102,21 @@ def _epilog(text: str) -> Iterator[str]:
             yield from ("", *_paragraph(part))
 
 
-def _settings(module: ModuleType) -> Iterator[str]:
-    options: tuple[daemon.Option, ...] = module.OPTIONS
-    for option in options:
-        notes = [f"one of {', '.join(f'`{word}`' for word in option.choices)}"] if option.choices else []
+def _settings(tables: Sequence[type[Table]], workload: str) -> Iterator[str]:
+    for setting in settings_of(*tables):
+        option = setting.option
+        notes = [f"one of {', '.join(f'`{word}`' for word in setting.choices)}"] if setting.choices else []
         notes += [f"default `{option.default}`"] if option.default else []
+        notes += [f"chart: `{value}`"] if (value := _chart_value(option, workload)) else []
         text = f"{option.help} ({'; '.join(notes)})" if notes else option.help
         yield from _bullet(f"`{option.flag}`, `{option.variable}`", text)
+
+
+def _chart_value(option: Option, workload: str) -> str:
+    """The path of the chart's value for an option of a workload's program, or ""."""
+    if option.chart:
+        return f"{workload}.{option.chart}"
+    return f"{workload}{option.made_of}" if option.made_of.startswith(".") else option.made_of
 
 
 def _kinds() -> Iterator[str]:

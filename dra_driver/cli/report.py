@@ -197,8 +197,9 @@ def _workload() -> Rule:
     """What is kept of the driver's programs: the options of the daemons, and the variables that stand for them."""
     from dra_driver.cli.main import DAEMONS
     from dra_driver.operations.report.allowed import workload
+    from dra_driver.util.options import settings_of
 
-    tables = [getattr(import_module(f"dra_driver.cli.{name}"), "OPTIONS", ()) for name in DAEMONS]
-    rows = [row for table in tables for row in table]
+    tables = [table for name in DAEMONS for table in getattr(import_module(f"dra_driver.cli.{name}"), "TABLES", ())]
+    rows = [setting.option for setting in settings_of(*tables)]
     words = {"--v", *(row.flag for row in rows), *(name.replace("_", "-") for name in DAEMONS)}
     return workload(frozenset(row.variable for row in rows), frozenset(words))

@@ -1,49 +1,151 @@
-"""What an administrator sets for a node's agent; the command line documents each."""
+"""What an administrator sets for a node's agent: one row each, from the option to the value that the agent uses."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from dra_driver.driver.resourceslices.pool import SharedCounters
 from dra_driver.neuron.health.policy import HealthPolicy
 from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.node_settings import NodeSettings
 from dra_driver.neuron.topology.partitions import Partitions
+from dra_driver.util.options import Metrics, Option, Probes
 
 PARTITIONS_LABEL: Final = "neuron.aws.com/partitions"
 """Label of a Node with which an administrator sets ``partitions`` for it alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class DriverSettings:
+def _health_policy(file: str) -> HealthPolicy:
+    return HealthPolicy.load(Path(file)) if file else HealthPolicy.default()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverSettings(Metrics, Probes, NodeSettings):
     """One value for each option, checked."""
 
-    node_name: str
-    pod_uid: str | None
-    host_root: Path
-    cdi_root: Path
-    registrar_dir: Path
-    plugins_dir: Path
-    health_port: int
-    health_address: str
-    node_address: str
-    metrics_port: int
-    metrics_address: str
-    device_numbering: Literal["renumber", "host"]
-    contiguity: Literal["refuse", "warn", "allow"]
-    partitions: Partitions | None
+    pod_uid: Annotated[
+        str | None,
+        Option(
+            "--pod-uid", "POD_UID", "", "UID of this pod; gives each instance its own sockets during a rolling update"
+        ),
+    ]
+    registrar_dir: Annotated[
+        Path,
+        Option(
+            "--registrar-dir",
+            "KUBELET_REGISTRAR_DIRECTORY_PATH",
+            "/var/lib/kubelet/plugins_registry",
+            "kubelet's plugin registry",
+            made_of="kubeletRoot",
+        ),
+    ]
+    plugins_dir: Annotated[
+        Path,
+        Option(
+            "--plugins-dir",
+            "KUBELET_PLUGINS_DIRECTORY_PATH",
+            "/var/lib/kubelet/plugins",
+            "kubelet's plugin data directory; the driver keeps its state in neuron.aws.com/ below it",
+            made_of="kubeletRoot",
+        ),
+    ]
+    device_numbering: Annotated[
+        Literal["renumber", "host"],
+        Option(
+            "--device-numbering",
+            "DEVICE_NUMBERING",
+            "renumber",
+            "renumber: devices in containers start at /dev/neuron0; host: host numbers",
+            chart="deviceNumbering",
+        ),
+    ]
+    contiguity: Annotated[
+        Literal["refuse", "warn", "allow"],
+        Option(
+            "--contiguity",
+            "CONTIGUITY_POLICY",
+            "warn",
+            "refuse, warn about or allow claims whose host numbers are not contiguous",
+            chart="contiguity",
+        ),
+    ]
+    partitions: Annotated[
+        Partitions | None,
+        Option(
+            "--partitions",
+            "PARTITIONS",
+            "",
+            "what nodes offer: some of chip, core, group, group4, node, joined by dots; the label of a Node overrides "
+            "it",
+            parse=Partitions.parse,
+            chart="partitions",
+        ),
+    ]
     """What nodes offer, of any type; None: nothing in particular."""
-    shared_counters: SharedCounters
-    ultraserver_labels: bool
-    present_label: bool
-    device_metadata: bool
-    claim_status: bool
-    rescan_seconds: float
-    health_policy: HealthPolicy
+    shared_counters: Annotated[
+        SharedCounters,
+        Option(
+            "--shared-counters",
+            "SHARED_COUNTERS",
+            "auto",
+            "API servers for which overlapping devices are published; auto: Kubernetes 1.37 and later; force: 1.36 too",
+            chart="sharedCounters",
+        ),
+    ]
+    ultraserver_labels: Annotated[
+        bool,
+        Option(
+            "--ultraserver-labels",
+            "ULTRASERVER_LABELS",
+            "on",
+            "on or off: whether to label nodes of UltraServers with mode and ids",
+            chart="ultraserverLabels",
+        ),
+    ]
+    present_label: Annotated[
+        bool,
+        Option(
+            "--present-label",
+            "PRESENT_LABEL",
+            "on",
+            "on or off: whether to label the node neuron.amazonaws.com/present=true, for AWS's monitoring",
+            chart="presentLabel",
+        ),
+    ]
+    device_metadata: Annotated[
+        bool,
+        Option(
+            "--device-metadata",
+            "DEVICE_METADATA",
+            "off",
+            "on or off: whether containers see files with the attributes of their devices (KEP-5304)",
+            chart="deviceMetadata",
+        ),
+    ]
+    claim_status: Annotated[
+        bool,
+        Option(
+            "--claim-status",
+            "CLAIM_STATUS",
+            "on",
+            "on or off: whether to write devices and their health to the status of claims",
+            chart="claimStatus",
+        ),
+    ]
+    health_policy: Annotated[
+        HealthPolicy,
+        Option(
+            "--health-policy",
+            "HEALTH_POLICY",
+            "",
+            "health policy: what faults of chips mean for the scheduler, YAML or JSON (default: an empty table)",
+            parse=_health_policy,
+            made_of=".healthPolicy",
+        ),
+    ]
     """What faults of chips mean for the scheduler."""
-    health_hints_dir: Path | None
-    """Where another program leaves what the kernel log says of the chips; None: nowhere."""
 
     @property
     def state_dir(self) -> Path:

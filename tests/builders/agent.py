@@ -198,7 +198,7 @@ def agent_here(
         "plugins_dir": str(world.kubelet.plugins_dir),
         "host_root": str(world.host),
     }
-    settings = kubelet_plugin.settings(kubelet_plugin.effective(options, {}))
+    settings = kubelet_plugin.read_settings(options, {})[0]
     settings = replace(
         settings,
         rescan_seconds=settings.rescan_seconds / faster,

@@ -17,7 +17,7 @@ from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.host.inventory import NodeInventory
 from tests.builders.claims import NODE, host
 
-SETTINGS = kubelet_plugin.settings(kubelet_plugin.effective({"node_name": NODE}, {}))
+SETTINGS = kubelet_plugin.read_settings({"node_name": NODE}, {})[0]
 
 
 @dataclass

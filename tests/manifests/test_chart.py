@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from dra_driver.cli import device_plugin, extender, kubelet_plugin, node_problem_detector, placer, recover
-from dra_driver.cli.daemon import Option
 from dra_driver.legacy.annotations import (
     ALLOC_TIME,
     ALLOCATED,
@@ -37,6 +36,7 @@ from dra_driver.neuron.health.hints import DIRECTORY
 from dra_driver.neuron.health.policy import EFFECTS, MAX_GRACE_SECONDS, MAX_RULES, HealthPolicy, Prepare, Rule
 from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, PRESENT, VIEWER_ROLE
 from dra_driver.neuron.topology.partitions import Partitions
+from dra_driver.util.options import Table, settings_of
 from dra_driver.version import VERSION
 from tests.golden import golden
 from tests.manifests.chart import (
@@ -365,25 +365,27 @@ def test_policies_are_left_out_where_there_are_none() -> None:
     assert not kinds & {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 
 
-COMMANDS: dict[str, tuple[list[str], tuple[Option, ...]]] = {
-    "devicePlugin": (["dra-driver", "device-plugin"], device_plugin.OPTIONS),
-    "scheduler": (["dra-driver", "extender"], extender.OPTIONS),
-    "draDriver": (["k8s-neuron-dra-driver"], kubelet_plugin.OPTIONS),
-    "draDriver.placer": (["dra-driver", "placer"], placer.OPTIONS),
-    "npd": (["dra-driver", "node-problem-detector"], node_problem_detector.OPTIONS),
-    "npd.nodeRecovery": (["dra-driver", "recover"], recover.OPTIONS),
+COMMANDS: dict[str, tuple[list[str], tuple[type[Table], ...]]] = {
+    "devicePlugin": (["dra-driver", "device-plugin"], device_plugin.TABLES),
+    "scheduler": (["dra-driver", "extender"], extender.TABLES),
+    "draDriver": (["k8s-neuron-dra-driver"], kubelet_plugin.TABLES),
+    "draDriver.placer": (["dra-driver", "placer"], placer.TABLES),
+    "npd": (["dra-driver", "node-problem-detector"], node_problem_detector.TABLES),
+    "npd.nodeRecovery": (["dra-driver", "recover"], recover.TABLES),
 }
-"""By workload: the command, and its options."""
+"""By workload: the command, and the tables of its settings."""
 OURS = [workload for workload in WORKLOADS if workload in COMMANDS]
 
 
 @needs_helm
 @pytest.mark.parametrize("workload", OURS)
 def test_every_environment_variable_is_one_that_the_command_reads(workload: str) -> None:
-    command, options = COMMANDS[workload]
+    command, tables = COMMANDS[workload]
     container = container_of(workload)
     assert container["command"] == command
-    assert {entry["name"] for entry in container["env"]} <= {option.variable for option in options}
+    assert {entry["name"] for entry in container["env"]} <= {
+        setting.option.variable for setting in settings_of(*tables)
+    }
 
 
 @needs_helm

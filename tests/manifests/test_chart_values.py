@@ -15,6 +15,7 @@ import yaml
 
 from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, VIEWER_ROLE
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
+from dra_driver.util.options import Setting, settings_of
 from tests.golden import golden
 from tests.manifests.chart import (
     CHART,
@@ -36,6 +37,8 @@ from tests.manifests.test_chart import COMMANDS, OURS, by_name, container_of
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 EXAMPLE = (CHART / "examples/aws.yaml").read_text()
 KINDS = ("DaemonSet", "Deployment")
+COMMENT = re.compile(r"# (.*)\n *([A-Za-z]+):")
+"""The last line of a comment, and the key below it."""
 DRA = (CHART / "examples/dra.yaml").read_text()
 
 
@@ -323,12 +326,46 @@ def of_container(workload: str, objects: list[Object]) -> Object:
 @needs_helm
 @pytest.mark.parametrize("workload", OURS)
 def test_every_option_of_a_command_has_a_value_or_is_the_charts_own(workload: str) -> None:
-    _, options = COMMANDS[workload]
-    variables = {option.variable for option in options}
+    _, tables = COMMANDS[workload]
+    variables = {setting.option.variable for setting in settings_of(*tables)}
     by_value = {variable for _, variable in SETTINGS[workload].values()}
     always = {entry["name"] for entry in container_of(workload)["env"]}
     assert variables - by_value - always - WITHOUT_VALUE == set()
     assert by_value <= variables
+
+
+PLAIN = [
+    (workload, setting)
+    for workload, (_, tables) in COMMANDS.items()
+    for setting in settings_of(*tables)
+    if setting.option.chart
+]
+
+
+@pytest.mark.parametrize(
+    ("workload", "setting"), PLAIN, ids=[f"{workload}.{setting.option.chart}" for workload, setting in PLAIN]
+)
+def test_the_chart_takes_what_the_program_takes_and_says_the_same_default(workload: str, setting: Setting) -> None:
+    key, default, node, values = setting.option.chart, setting.option.default, SCHEMA, VALUES
+    for part in workload.split("."):
+        node, values = node["properties"][part], values[part]
+    schema, value = node["properties"][key] | {"definitions": SCHEMA["definitions"]}, values[key]
+    assert setting.option.variable == SETTINGS[workload][key][1]
+    if setting.kind is bool:
+        assert value == (default == "on")
+        assert "boolean" in schema["type"]
+        return
+    for legal in (*setting.choices, *(setting.option.bounds or ())):
+        jsonschema.validate(legal, schema)
+    if setting.choices:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate("neither", schema)
+    assert value in ("", default)
+    if default and not value:
+        comments = COMMENT.findall((CHART / "values.yaml").read_text())
+        assert (key, f"Default: {default}.") in {
+            (name, text[-len(f"Default: {default}.") :]) for text, name in comments
+        }
 
 
 @needs_helm

@@ -20,12 +20,14 @@ from dra_driver.operations.recovery.controller import EVENTS, NAME
 from dra_driver.operations.recovery.decide import Reason
 from dra_driver.operations.recovery.nodes import MARK, REQUEST, TAINT
 from dra_driver.operations.recovery.policy import STEPS, Policy, decode_policy
+from dra_driver.util.options import settings_of
 from tests.manifests.admission import admits
 from tests.manifests.chart import CHART, needs_helm, notes, objects_of, template
 from tests.manifests.support import Object, of_kind, pod_spec
 from tests.paths import DOCS, ROOT
 
 WORKLOAD = "npd.nodeRecovery"
+OPTIONS = [setting.option for setting in settings_of(*recover.TABLES)]
 SYSTEM = "neuron-healthcheck-system"
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 OF_RECOVERY = SCHEMA["properties"]["npd"]["properties"]["nodeRecovery"]["properties"]
@@ -159,9 +161,9 @@ def test_the_policy_for_nodes_covers_all_ways_to_write_annotations_and_fails_clo
 def test_every_environment_variable_is_one_that_the_command_reads() -> None:
     (container,) = pod_spec(of_kind(objects_of(WORKLOAD), "Deployment"))["containers"]
     assert container["command"] == ["dra-driver", "recover"]
-    assert {entry["name"] for entry in container["env"]} <= {option.variable for option in recover.OPTIONS}
+    assert {entry["name"] for entry in container["env"]} <= {option.variable for option in OPTIONS}
     assert {item["metadata"].get("namespace") for item in objects_of(WORKLOAD)} == {None, SYSTEM}
-    assert {option.flag: option.default for option in recover.OPTIONS}["--namespace"] == SYSTEM
+    assert {option.flag: option.default for option in OPTIONS}["--namespace"] == SYSTEM
 
 
 @needs_helm
@@ -184,7 +186,7 @@ def test_the_schema_has_the_keys_the_bounds_and_the_steps_of_the_policy() -> Non
             assert (schema["minimum"], schema["maximum"]) == bounds
     assert properties["remedies"]["propertyNames"]["enum"] == list(REMEDIES)
     assert SCHEMA["definitions"]["steps"]["items"]["enum"] == list(STEPS)
-    (timeout,) = (option for option in recover.OPTIONS if option.flag == "--hook-timeout")
+    (timeout,) = (option for option in OPTIONS if option.flag == "--hook-timeout")
     assert timeout.bounds is not None
     assert OF_RECOVERY["hook"]["properties"]["timeoutSeconds"]["maximum"] == timeout.bounds[1]
 

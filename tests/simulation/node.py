@@ -361,7 +361,7 @@ class Node:
         }
         if self.partitions is not None:
             options["partitions"] = self.partitions
-        settings = kubelet_plugin.settings(kubelet_plugin.effective(options, {}))
+        settings = kubelet_plugin.read_settings(options, {})[0]
         return replace(settings, health_port=-1, metrics_port=-1, node_address="")
 
     def start(self) -> Instance:

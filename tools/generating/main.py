@@ -31,7 +31,7 @@ from dra_driver.neuron import opaque_config
 from dra_driver.neuron.names import API_VERSIONS
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.operations.verification.assumptions import TABLE
-from generating import assumptions, faults, features, instancetypes, memory
+from generating import assumptions, chartsettings, faults, features, instancetypes, memory
 from tests.builders import metrics_page
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -166,6 +166,9 @@ TARGETS: Final[Mapping[str, Target]] = {
     "chart-parameters": Target(
         "dra_driver/neuron/opaque_config.py",
         part("charts/neuron-helm-chart/templates/parameters-policy.yaml", in_policy),
+    ),
+    "chart-settings": Target(
+        "dra_driver/*/settings.py, dra_driver/cli", one(chartsettings.PATH, chartsettings.template)
     ),
     "deploy": Target("charts/neuron-helm-chart", deploy),
 }

@@ -309,13 +309,20 @@ address is opened.
 {{- end }}
 {{- end -}}
 
-{{/* Variables for settings that are left out where they are empty: dict "values" and "of", a list of pairs NAME key. */}}
+{{/*
+Variables for the settings that "neuron.settings" lists for a workload: dict "values" and "of", its name there. Those that
+are empty are left out, and switches that are as the program has them anyway.
+*/}}
 {{- define "neuron.settingsEnv" -}}
-{{- range .of }}
-{{- $value := get $.values (last .) }}
-{{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) }}
-- name: {{ first . }}
-  value: {{ toString $value | quote }}
+{{- range get (include "neuron.settings" . | fromJson) .of }}
+{{- $value := get $.values .value }}
+{{- $text := ternary "" (toString $value) (kindIs "invalid" $value) }}
+{{- if and $text .switch }}
+{{- $text = ternary "on" "off" (eq $text "true") }}
+{{- end }}
+{{- if not (has $text (list "" .switch)) }}
+- name: {{ .variable }}
+  value: {{ $text | quote }}
 {{- end }}
 {{- end }}
 {{- end -}}

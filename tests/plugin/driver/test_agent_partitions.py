@@ -56,7 +56,7 @@ def running(world: World, partitions: str = "", **options: str) -> Iterator[Node
         "partitions": partitions,
         **options,
     }
-    settings = kubelet_plugin.settings(kubelet_plugin.effective(values, {}))
+    settings = kubelet_plugin.read_settings(values, {})[0]
     made = NodeAgent(settings, world.server.transport(authorization=lambda: f"Bearer {TOKEN}"), lambda: None)
     made.start()
     try:

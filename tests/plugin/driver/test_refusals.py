@@ -80,7 +80,7 @@ def test_in_doubt_about_claims_it_says_so(world: World, tmp_path: Path, log: pyt
     world.server.fail(403, path="resourceclaims")
     assert allocated_devices(ResourceApi(world.server.transport()), NODE) is None
     (tmp_path / "file").write_text("")
-    loop = NodeLoop(kubelet_plugin.settings(kubelet_plugin.effective({"node_name": NODE}, {})), lambda _: None)
+    loop = NodeLoop(kubelet_plugin.read_settings({"node_name": NODE}, {})[0], lambda _: None)
     read_prepared(Checkpoint(tmp_path / "file"), loop)
     assert loop.sources.prepared is None
     golden(sorted(logged(log, "not known")))

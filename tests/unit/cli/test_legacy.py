@@ -7,13 +7,14 @@ import os
 
 import pytest
 
-from dra_driver.cli import extender
+from dra_driver.cli import daemon, extender
 from dra_driver.cli.main import main
 from dra_driver.legacy.extender.service import ExtenderSettings
 from dra_driver.util.errors import UsageError
+from dra_driver.util.options import settings_of
 from tests.golden import golden, golden_error
 
-VARIABLES = [option.variable for option in extender.OPTIONS]
+VARIABLES = [setting.option.variable for setting in settings_of(*extender.TABLES)]
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +26,9 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def settings(*arguments: str) -> tuple[ExtenderSettings, int]:
     parser = argparse.ArgumentParser()
     extender.register(parser.add_subparsers())
-    values = extender.effective(vars(parser.parse_args(["extender", *arguments])), os.environ)
-    return extender.settings(values), values["metrics_port"]
+    args = parser.parse_args(["extender", *arguments])
+    found = daemon.read(extender.Settings, vars(args), os.environ)
+    return extender.extender_settings(found, leader_elect=args.leader_elect), found.metrics_port
 
 
 def test_without_options_it_listens_for_pods_and_waits_for_the_lease() -> None:

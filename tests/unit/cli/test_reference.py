@@ -13,9 +13,9 @@ def test_each_command_is_on_one_of_the_pages() -> None:
 
 
 def test_a_setting_names_its_variable_its_choices_and_its_default() -> None:
-    text = page("settings")
+    text = " ".join(page("settings").split())
     assert "- `--device-numbering`, `DEVICE_NUMBERING`: " in text
-    assert "(one of `renumber`, `host`; default `renumber`)" in " ".join(text.split())
+    assert "(one of `renumber`, `host`; default `renumber`; chart: `draDriver.deviceNumbering`)" in text
 
 
 def test_an_option_shows_its_value_and_its_default() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dra_driver.cli import device_plugin, recover
+from dra_driver.cli import daemon, device_plugin, recover
 from dra_driver.cli.clusterinput import MAX_OBJECT_BYTES, read_text
 from dra_driver.cli.hostinput import found_state_dir
 from dra_driver.cli.main import main
@@ -258,9 +258,9 @@ def test_what_the_driver_says_of_clearing(said: Answer, tmp_path: Path, capsys: 
 
 @pytest.mark.parametrize("option", [{"hook": "/nowhere/hook"}, {"policy": "/nowhere/policy"}], ids=["hook", "policy"])
 def test_settings_of_recovery_that_cannot_be_used(option: dict[str, str]) -> None:
-    values = {"policy": "", "hook": "", "hook_timeout": "60", **option}
+    settings = daemon.read(recover.Settings, option, {})
     with golden_error(UsageError):
-        recover.read_settings(values, act=False, cloudwatch=False)
+        recover.recovery_settings(settings, act=False, cloudwatch=False)
 
 
 @pytest.mark.parametrize("start", ["", "x"], ids=["between characters", "within a character"])
@@ -270,13 +270,14 @@ def test_a_policy_with_umlauts_that_is_too_long_is_not_cut_and_taken(
     monkeypatch.chdir(tmp_path)
     Path("policy.yaml").write_text(f"#{start}{'ä' * 4096}\nmaxAtOnce: 2\n", encoding="utf-8")
     with golden_error(UsageError):
-        recover.read_settings({"policy": "policy.yaml", "hook": "", "hook_timeout": "60"}, act=True, cloudwatch=False)
+        settings = daemon.read(recover.Settings, {"policy": "policy.yaml"}, {})
+        recover.recovery_settings(settings, act=True, cloudwatch=False)
 
 
 def test_settings_of_the_device_plugin_that_exclude_each_other() -> None:
     given = {"device_numbering": "renumber", "visible_cores_variable": "AWS_NEURON_VISIBLE_DEVICES"}
     with golden_error(UsageError):
-        device_plugin.effective(given, {})
+        device_plugin.read_settings(given, {})
 
 
 def test_a_file_that_is_too_large_for_an_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

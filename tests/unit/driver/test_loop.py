@@ -43,7 +43,7 @@ READY = NodeSnapshot(host(), {}, health_decided=True, labels={}, kubelet_problem
 
 
 def settings(**options: str) -> DriverSettings:
-    return kubelet_plugin.settings(kubelet_plugin.effective({"node_name": NODE, **options}, {}))
+    return kubelet_plugin.read_settings({"node_name": NODE, **options}, {})[0]
 
 
 def loop_of(sources: NodeSnapshot = READY, carry_out: Any = lambda _: None) -> NodeLoop:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.cli.daemon import emulated_host
-from dra_driver.cli.kubelet_plugin import effective
+from dra_driver.cli.kubelet_plugin import read_settings
 from dra_driver.cli.main import main
 from dra_driver.neuron.emulation.options import EmulationOptions
+from dra_driver.neuron.emulation.running import EmulatedHost
 from dra_driver.neuron.emulation.tree import TextFile, host_files
 from dra_driver.neuron.emulation.ultraservers import Servers, node_number
 from dra_driver.neuron.host.discover import discover
@@ -148,18 +148,19 @@ def test_bad_places_are_exit_status_2_and_write_nothing(
     assert not (tmp_path / "host").exists()
 
 
-def agent_options(node_name: str, root: Path) -> dict[str, Any]:
+def agents_host(node_name: str, root: Path) -> EmulatedHost:
     given = {"emulate": "trn2u.48xlarge", "emulated_ultraservers": "2x4", "emulation_root": str(root)}
-    return effective({"node_name": node_name, **given}, {})
+    settings, emulation = read_settings({"node_name": node_name, **given}, {})
+    return emulated_host(emulation, settings.node_name, emulation.ultraservers)
 
 
 def test_the_node_agent_takes_its_place_from_its_nodes_name(tmp_path: Path) -> None:
-    host = emulated_host(agent_options("node-8", tmp_path / "host"))
+    host = agents_host("node-8", tmp_path / "host")
     assert discover(host.root).ultraserver == member("2x4", 8)
 
 
 def test_the_node_agent_refuses_a_place_that_is_not_there(tmp_path: Path) -> None:
     with golden_error(UsageError):
-        emulated_host(agent_options("worker", tmp_path / "host"))
+        agents_host("worker", tmp_path / "host")
     with golden_error(UsageError):
-        effective({"node_name": "node-1"}, {"EMULATED_ULTRASERVERS": "2x4"})
+        read_settings({"node_name": "node-1"}, {"EMULATED_ULTRASERVERS": "2x4"})
