@@ -236,7 +236,7 @@ class SpecDirectory:
 
     def list(self) -> dict[str, Path]:
         """Files named as specs of this kind, by owner."""
-        return self._found(self._prefix, ".json")
+        return self._files(self._prefix, ".json")
 
     def others(self, owners: Collection[str]) -> Sequence[Path]:
         """What is named as if it were of this kind, but is the spec of none of the owners."""
@@ -245,9 +245,9 @@ class SpecDirectory:
 
     def remove_temporary(self) -> int:
         """Remove temporary files that killed writers of this kind left behind; returns the number of files."""
-        return sum(map(self._remove, self._found(self._temporary_prefix, ".tmp").values()))
+        return sum(map(self._remove, self._files(self._temporary_prefix, ".tmp").values()))
 
-    def _found(self, prefix: str, suffix: str) -> dict[str, Path]:
+    def _files(self, prefix: str, suffix: str) -> dict[str, Path]:
         return {
             owner: self.path / name
             for name in self._names()

@@ -29,7 +29,7 @@ class _Shape:
     item: _Shape | None = None
     """The shape of a list's items or an object's values."""
     lenient: bool = False
-    known: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
     integer: bool = False
     """Whether the value is an integer, which must fit in 64 bits."""
 
@@ -56,11 +56,11 @@ class Decoder:
         try:
             return msgspec.convert(tidier.tidied(value, self._shape(kind), ()), kind)
         except msgspec.ValidationError as error:
-            found = _PLACE.fullmatch(str(error))
-            if found is None:
+            match = _PLACE.fullmatch(str(error))
+            if match is None:
                 raise origin.error((), str(error)) from error
-            path = tuple(int(place) if place else name for name, place in _STEP.findall(found[2]))
-            raise origin.error(path, found[1]) from error
+            path = tuple(int(place) if place else name for name, place in _STEP.findall(match[2]))
+            raise origin.error(path, match[1]) from error
         except RecursionError:
             raise origin.error((), "nested too deeply") from None
 
@@ -98,15 +98,15 @@ class _Tidier:
     def tidied(self, value: Any, shape: _Shape, path: tuple[str | int, ...]) -> Any:
         """The value without nulls and without fields that are never read."""
         if shape.fields is not None and isinstance(value, dict):
-            made = {}
+            result = {}
             for key, item in value.items():
                 inner = shape.fields.get(key)
                 if inner is None:
                     if key not in shape.unread and not shape.lenient:
                         self._note_unknown(key, shape, path)
                 elif item is not None:
-                    made[key] = self.tidied(item, inner, (*path, key))
-            return made
+                    result[key] = self.tidied(item, inner, (*path, key))
+            return result
         if shape.item is not None and isinstance(value, dict):
             inner = shape.item
             return {key: self.tidied(item, inner, (*path, key)) for key, item in value.items() if item is not None}
@@ -124,6 +124,6 @@ class _Tidier:
             places = [step for step in (self.origin.subject.partition(" ")[0], *path, name) if isinstance(step, str)]
             self.unknown[written(places)] = None
             return
-        near = get_close_matches(name, shape.known, n=1)
+        near = get_close_matches(name, shape.names, n=1)
         remedy = f"did you mean {near[0]}?" if near else "correct or remove it"
         raise self.origin.error((*path, name), "unknown field", remedy=remedy)

@@ -73,9 +73,9 @@ class Origin:
 
     def error(self, path: Path, what: str, *, remedy: str = "") -> ManifestError:
         """The error for the position at ``path`` within the object."""
-        return ManifestError(self.told(path, what), remedy=remedy)
+        return ManifestError(self.located(path, what), remedy=remedy)
 
-    def told(self, path: Path, what: str) -> str:
+    def located(self, path: Path, what: str) -> str:
         """A message about the position at ``path`` within the object, with file and line."""
         line = self._line((*self.path, *path))
         where = f"{self.file}:{line}" if line else self.file
@@ -185,8 +185,8 @@ def children(value: Any) -> Iterable[tuple[str | int, Any]]:
 
 def metadata_of(value: dict[str, Any]) -> dict[str, Any]:
     """The metadata of an object that was not validated yet; {} for none."""
-    found = value.get("metadata")
-    return found if isinstance(found, dict) else {}
+    metadata = value.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def named(value: dict[str, Any], kind: str, origin: Origin) -> Origin:
@@ -301,12 +301,12 @@ def _check_keys(node: yaml.MappingNode) -> None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         times = Counter([key for key, _ in pairs])
         twice = next(key for key, count in times.items() if count > 1)
         raise ValueError(f"duplicate key {twice!r}")
-    return made
+    return mapping
 
 
 class ManifestError(DriverError):

@@ -58,9 +58,9 @@ def unselected(node: AnyNode, node_selector: Mapping[str, str], affinity: NodeSe
             return f"the pod's nodeSelector requires the label {key}={value}, which {has}"
     if affinity is None or selects(affinity, name, labels):
         return ""
-    known = {**labels, "metadata.name": name}
+    fields = {**labels, "metadata.name": name}
     unmet = [item for term in affinity.node_selector_terms if (item := _unmet(name, labels, term)) is not None]
-    wanted = " or ".join(_requirement(item, known) for item in unmet[:MAX_TERMS])
+    wanted = " or ".join(_requirement(item, fields) for item in unmet[:MAX_TERMS])
     return f"the pod's node affinity does not match{wanted and f': it requires {wanted}'}"
 
 
@@ -78,9 +78,9 @@ def untolerated(node: AnyNode, tolerations: Sequence[Toleration]) -> str:
     return ""
 
 
-def _requirement(item: NodeSelectorRequirement, known: Mapping[str, str]) -> str:
+def _requirement(item: NodeSelectorRequirement, fields: Mapping[str, str]) -> str:
     values = f" {first_of(item.values, MAX_TERMS)}" if item.values else ""
-    has = f"is {known[item.key]}" if item.key in known else "is not set"
+    has = f"is {fields[item.key]}" if item.key in fields else "is not set"
     return f"{item.key} {item.operator}{values}, which {has}"
 
 
@@ -99,8 +99,8 @@ def _matches(name: str, labels: Mapping[str, str], term: NodeSelectorTerm) -> bo
 def _field(name: str, item: NodeSelectorRequirement) -> bool:
     if item.operator not in ("In", "NotIn") or len(item.values) != 1:
         raise NodeSelectorError(f"field selector {item.key}: operator {item.operator} with {len(item.values)} values")
-    found = name if item.key == "metadata.name" else ""
-    return (found == item.values[0]) == (item.operator == "In")
+    value = name if item.key == "metadata.name" else ""
+    return (value == item.values[0]) == (item.operator == "In")
 
 
 def _expression(labels: Mapping[str, str], item: NodeSelectorRequirement) -> bool:

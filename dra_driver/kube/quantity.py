@@ -189,8 +189,8 @@ def _int32(text: str, power: str) -> int:
 def _nearest(number: Decimal) -> Quantity:
     """Compared first: as an integer, a number of so many digits would take all time or memory."""
     within = max(Decimal(-MAX_INT64), min(number, Decimal(MAX_INT64)))
-    found = int(within.quantize(Decimal("1e-9"), ROUND_UP, _WIDE) * UNIT)
-    return Quantity(found, None, "DecimalSI", canonical(found, "DecimalSI"))
+    amount = int(within.quantize(Decimal("1e-9"), ROUND_UP, _WIDE) * UNIT)
+    return Quantity(amount, None, "DecimalSI", canonical(amount, "DecimalSI"))
 
 
 def _nanos(exact: Fraction, *, capped: bool) -> int:

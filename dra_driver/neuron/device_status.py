@@ -55,7 +55,7 @@ def own_devices(status: PartialResourceClaimStatus) -> tuple[tuple[str, str], ..
     return tuple(dict.fromkeys((item.pool, item.device) for item in status.results if item.driver == DRIVER_NAME))
 
 
-def said(
+def own_conditions(
     status: PartialResourceClaimStatus, entries: Iterable[PartialAllocatedDeviceStatus]
 ) -> dict[tuple[str, str], tuple[Condition, ...]]:
     """What the entries say of each of this driver's devices that are allocated: ``Ready``, then ``Healthy``.
@@ -63,14 +63,14 @@ def said(
     By pool and name. Whoever may write the status of claims may have written it, so it is made printable lines of
     limited length, and is no more than what the claim says.
     """
-    found: dict[tuple[str, str], tuple[Condition, ...]] = {}
+    by_device: dict[tuple[str, str], tuple[Condition, ...]] = {}
     allocated = {*own_devices(status)}
     for entry in entries:
         key = entry.pool, entry.device
         if entry.driver == DRIVER_NAME and key in allocated:
             by_type = {item.type: item for item in entry.conditions}
-            found[key] = tuple(_line(by_type[kind]) for kind in (READY, HEALTHY) if kind in by_type)
-    return found
+            by_device[key] = tuple(_line(by_type[kind]) for kind in (READY, HEALTHY) if kind in by_type)
+    return by_device
 
 
 def _line(item: Condition) -> Condition:
@@ -79,6 +79,6 @@ def _line(item: Condition) -> Condition:
 
 
 def spelled(item: Condition) -> str:
-    """A condition of ``said`` as one line."""
+    """A condition of ``own_conditions`` as one line."""
     since = f" since {item.last_transition_time}" if item.status != "True" and item.last_transition_time else ""
     return f"{item.type}={item.status} ({item.reason}){since}" + (f": {item.message}" if item.message else "")

@@ -52,8 +52,8 @@ class HeldBack:
 
 def plugin_offers(node: Node) -> str:
     """What a device plugin offers of the node, such as ``aws.amazon.com/neuron: 16``; "" if nothing."""
-    found = sorted((name, count) for name, count in node.status.allocatable.items() if name.startswith(RESOURCES))
-    return first_of([f"{name}: {count}" for name, count in found if count != "0"], _SHOWN)
+    counts = sorted((name, count) for name, count in node.status.allocatable.items() if name.startswith(RESOURCES))
+    return first_of([f"{name}: {count}" for name, count in counts if count != "0"], _SHOWN)
 
 
 def node_pods(kubelet_directory: Path) -> tuple[PodDevices, ...]:
@@ -80,7 +80,7 @@ def held_back(plugin: str, pods: Sequence[PodDevices] | None, inventory: NodeInv
     if pods is None:
         return HeldBack(chips, f"kubelet does not list the pods that have devices from a device plugin: {_NONE}")
     has: list[str] = []
-    held: set[int] = set()
+    taken: set[int] = set()
     for pod in pods:
         name = f"{pod.namespace}/{pod.name}"
         own: set[int] = set()
@@ -92,12 +92,12 @@ def held_back(plugin: str, pods: Sequence[PodDevices] | None, inventory: NodeInv
                     chips, f"pod {name} has {device} from a device plugin, which may be any chip: {_NONE} until it ends"
                 )
             own |= named
-        held |= own
+        taken |= own
         has.append(f"{name} has neuron {ranges(sorted(own))}")
     if not has:
         return HeldBack()
     return HeldBack(
-        frozenset(held),
+        frozenset(taken),
         f"pods have chips from a device plugin ({first_of(has, _SHOWN)}): the DRA driver does not offer these chips "
         "until the pods end",
     )
@@ -139,7 +139,7 @@ def check_slices(api: ResourceApi, node: str) -> None:
         if error.reason == "NotServed":
             return  # a cluster without Dynamic Resource Allocation
         raise
-    devices = [device.name for found in slices for device in found.spec.devices]
+    devices = [device.name for item in slices for device in item.spec.devices]
     if devices:
         raise Excluded(
             f"the DRA driver {DRIVER_NAME} publishes {len(devices)} devices of node {node} ({devices[0]}, ...)",

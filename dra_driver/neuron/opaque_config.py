@@ -151,10 +151,10 @@ def _text(detail: ErrorDetails, model: type[Parameters], fields: dict[str, objec
 
 def _literals(annotation: object) -> tuple[int, ...]:
     """The integers in ``Literal[...]`` or ``Literal[...] | None``."""
-    found: list[int] = []
+    numbers: list[int] = []
     for argument in get_args(annotation):
-        found += [argument] if isinstance(argument, int) else _literals(argument)
-    return tuple(found)
+        numbers += [argument] if isinstance(argument, int) else _literals(argument)
+    return tuple(numbers)
 
 
 def _either(names: tuple[str, ...]) -> str:

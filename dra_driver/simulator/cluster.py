@@ -14,7 +14,7 @@ from dra_driver.kube.kubelet.versions import kubelet_problem
 from dra_driver.kube.node_affinity import selects, unselected, untolerated
 from dra_driver.kube.objects.core import Node, NodeMeta, NodeSelector
 from dra_driver.kube.objects.resource import ResourceClaim, ResourceSlice
-from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KERNEL_DRIVER, told
+from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KERNEL_DRIVER, message_of
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.neuron.topology.node_hardware import text_of
 from dra_driver.simulator.allocator import MayGoOn, NodeView, Selectors, Usage, World
@@ -130,8 +130,8 @@ def waiting_left_out(cluster: Manifests, keep: str | None = None) -> Manifests:
 
 def _withheld(node: Node) -> str:
     """Why a driver offers less than the node has, as far as the Node says it."""
-    told_ = (told(problem, node.status.conditions) for problem in (KERNEL_DRIVER, DEVICE_PLUGIN))
-    return kubelet_problem(node.status.node_info.kubelet_version) or next(filter(None, told_), "")
+    messages = (message_of(problem, node.status.conditions) for problem in (KERNEL_DRIVER, DEVICE_PLUGIN))
+    return kubelet_problem(node.status.node_info.kubelet_version) or next(filter(None, messages), "")
 
 
 def selectors(kubernetes: str) -> Selectors:

@@ -161,35 +161,35 @@ def config_from_kubeconfig(path: str | None, context: str | None = None) -> Rest
     from kubernetes.client import Configuration
     from kubernetes.config import ConfigException, load_kube_config
 
-    found, file = Configuration(host=""), _location(path)
+    configuration, file = Configuration(host=""), _location(path)
     try:
         # The client ships no types for this function.
-        load_kube_config(file, context, found, persist_config=False)  # type: ignore[no-untyped-call]
+        load_kube_config(file, context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
     except ConfigException as error:
         raise DriverError(str(error)) from error
     except (TypeError, AttributeError, LookupError) as error:  # the loader does not validate
         raise DriverError("it is not a kubeconfig") from error
-    if not found.host:
+    if not configuration.host:
         raise DriverError("its cluster has no server")
     lock = threading.Lock()
 
     def authorization() -> str:
         try:
             with lock:  # otherwise each thread would run the exec plugin
-                return found.get_api_key_with_prefix("BearerToken") or ""
+                return configuration.get_api_key_with_prefix("BearerToken") or ""
         except ConfigException as error:
             raise DriverError(str(error)) from error
 
     return RestConfig(
-        server=found.host,
+        server=configuration.host,
         authorization=authorization,
-        ca_file=found.ssl_ca_cert,
-        cert_file=found.cert_file,
-        key_file=found.key_file,
-        verify=found.verify_ssl,
-        tls_server_name=found.tls_server_name,
-        proxy=found.proxy,
-        no_proxy=found.no_proxy or "",
+        ca_file=configuration.ssl_ca_cert,
+        cert_file=configuration.cert_file,
+        key_file=configuration.key_file,
+        verify=configuration.verify_ssl,
+        tls_server_name=configuration.tls_server_name,
+        proxy=configuration.proxy,
+        no_proxy=configuration.no_proxy or "",
     )
 
 
@@ -203,9 +203,9 @@ def _location(path: str | None) -> str:
     The client reads the variable only when it is imported, and does not say where it has looked.
     """
     variable = os.environ.get("KUBECONFIG")
-    found = path or variable or str(Path("~/.kube/config").expanduser())
-    if any(os.path.exists(name) for name in found.split(os.pathsep)):  # noqa: PTH110 - of a colon, Path knows nothing
-        return found
+    paths = path or variable or str(Path("~/.kube/config").expanduser())
+    if any(os.path.exists(name) for name in paths.split(os.pathsep)):  # noqa: PTH110 - of a colon, Path knows nothing
+        return paths
     if path:
         why = f"{path} does not exist"
     elif variable:
@@ -225,8 +225,8 @@ def context_namespace(path: str | None, context: str | None = None) -> str:
         # The client ships no types for this function.
         contexts, current = list_kube_config_contexts(file)  # type: ignore[no-untyped-call]
         named = {item["name"]: item["context"] for item in contexts}
-        found = named[context] if context is not None else current["context"]
-        return str(found.get("namespace") or "default")
+        chosen = named[context] if context is not None else current["context"]
+        return str(chosen.get("namespace") or "default")
     except Exception as error:  # the loader does not validate; malformed YAML raises exceptions of any type
         reason = (
             " ".join(str(error).split())

@@ -68,8 +68,8 @@ class ServerVersion(ApiObject, frozen=True):
     @property
     def release(self) -> tuple[int, int] | None:
         """Major and minor version; None if the text is not a version."""
-        found = _RELEASE.match(self.git_version)
-        return (int(found[1]), int(found[2])) if found else None
+        match = _RELEASE.match(self.git_version)
+        return (int(match[1]), int(match[2])) if match else None
 
 
 class NewerSlice(ResourceSlice, frozen=True):
@@ -176,15 +176,15 @@ def missing_fields(wanted: object, present: object, path: str = "") -> tuple[str
     if _empty(wanted):
         return ()
     if isinstance(wanted, Mapping) and isinstance(present, Mapping):
-        found = [
+        missing = [
             missing_fields(value, present.get(key), f"{path}.{key}" if path else str(key))
             for key, value in wanted.items()
         ]
     elif isinstance(wanted, (list, tuple)) and isinstance(present, (list, tuple)) and len(wanted) == len(present):
-        found = [missing_fields(value, other, f"{path}[]") for value, other in zip(wanted, present, strict=True)]
+        missing = [missing_fields(value, other, f"{path}[]") for value, other in zip(wanted, present, strict=True)]
     else:
-        found = [] if wanted == present else [(path,)]
-    return tuple(dict.fromkeys(name for names in found for name in names))
+        missing = [] if wanted == present else [(path,)]
+    return tuple(dict.fromkeys(name for names in missing for name in names))
 
 
 def _empty(value: object) -> bool:

@@ -298,7 +298,7 @@ class DesiredWriter(Generic[K, V, S]):
         """Whether it went so well that the order of the others is as it was."""
         with self._lock:
             if self._objects.get(key) is not item or item.due > now or self.worker.stopping:
-                return False  # what was said meanwhile counts
+                return False  # a newer wish counts
             value, stored, revision = item.value, item.stored, item.revision
             item.due, item.insists = math.inf, False
         began = self._clock()
@@ -324,7 +324,7 @@ class DesiredWriter(Generic[K, V, S]):
         return not slow
 
     def _outdate(self, key: K, item: _Object[V, S], revision: int) -> None:
-        """What was said of an object during its turn may have been read before the write."""
+        """What callers say of an object during its turn may have been read before the write."""
         newer = self._objects.get(key)
         if newer is not None and (newer is not item or newer.revision != revision):
             newer.stored = None
@@ -343,7 +343,7 @@ class DesiredWriter(Generic[K, V, S]):
             item.written, item.last_write = value, now
             item.not_before = now + item.pace.next()
         item.stored = outcome.stored
-        # What was said meanwhile has its turn as soon as the pace allows.
+        # A newer wish has its turn as soon as the pace allows.
         item.due = min(max(item.due, item.not_before), now + outcome.again)
         return slow
 

@@ -94,7 +94,7 @@ _REMEDIES = {
     429: "the API server is overloaded or limits this client; the request is retried later",
 }
 _DENIED = "RBAC allows it: change the policy that the message names, or install program and policy in the same version"
-"""For a 403 by a ValidatingAdmissionPolicy, which is asked after RBAC has said yes."""
+"""For a 403 by a ValidatingAdmissionPolicy, which comes after RBAC has said yes."""
 _SERVER_TROUBLE = "the API server has trouble; the request is retried later"
 MAX_REFUSAL_BYTES: Final = 64 << 10
 """Of a response that is not a success, that are read: its text may be whatever a tenant's webhook has said."""
@@ -139,8 +139,8 @@ def _status_by_its_beginning(body: bytes | bytearray) -> Status:
         return Status()
     text = body[start.end() :][: 4 * _MAX_MESSAGE].decode(errors="ignore")
     # Up to an escape that may be cut off, or the end of the text.
-    found = _WHOLE_CHARACTERS.match(text)
-    return Status(message=msgspec.json.decode(f'"{found[0]}"', type=str)) if found else Status()
+    match = _WHOLE_CHARACTERS.match(text)
+    return Status(message=msgspec.json.decode(f'"{match[0]}"', type=str)) if match else Status()
 
 
 def refusal(

@@ -26,7 +26,7 @@ MIRROR: Final = "kubernetes.io/config.mirror"
 EVICT_SECONDS: Final = 10.0
 """For all evictions of a look: other nodes wait meanwhile."""
 TROUBLE_SECONDS: Final = 60.0
-"""For so long, no other pod of a namespace is asked for after trouble there."""
+"""After trouble in a namespace, it evicts no other pod there for so long."""
 _ENDED: Final = ("Succeeded", "Failed")
 
 
@@ -81,7 +81,7 @@ class Evictor:
         self._may_act = may_act
         self._well = well
         self._trouble: dict[str, tuple[float, ApiError]] = {}
-        """By namespace: until when no pod there is asked for, and why."""
+        """By namespace: until when it evicts no pod there, and why."""
         self._spent = 0.0
         """Seconds of this look."""
 
@@ -131,7 +131,7 @@ class Evictor:
         return left
 
     def _ask(self, pod: LeavingPod) -> str:
-        """Why the pod is still there, after it was asked to leave."""
+        """Why the pod is still there, after a request to evict it."""
         self._well(MAX_ROUND_SECONDS)
         began = runtime.monotonic()
         try:

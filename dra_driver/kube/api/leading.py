@@ -183,7 +183,7 @@ class Leading:
 
     @property
     def stopping(self) -> bool:
-        """Whether it was told to stop; slow work should check this."""
+        """Whether it is to stop; slow work should check this."""
         return self._worker.stopping
 
     def stuck(self) -> list[str]:

@@ -106,7 +106,7 @@ class OwnCondition(NodePart[tuple[Condition, ...]]):
         has = self.of(node)
         if not wanted:
             return has is not None and self._is_ours(node)
-        return has is None or _said(has) != _said(wanted[0])
+        return has is None or _content(has) != _content(wanted[0])
 
     def apply(self, api: ResourceApi, node: Node, wanted: tuple[Condition, ...]) -> Node:
         """See ``NodePart``."""
@@ -116,7 +116,7 @@ class OwnCondition(NodePart[tuple[Condition, ...]]):
             since = has.last_transition_time if has is not None and has.status == item.status else None
             times = {"lastHeartbeatTime": now, "lastTransitionTime": since or now}
             names = ("type", "status", "reason", "message")
-            fields.append({**dict(zip(names, (item.type, *_said(item)), strict=True)), **times})
+            fields.append({**dict(zip(names, (item.type, *_content(item)), strict=True)), **times})
         return api.apply_node_conditions(node, fields, self._manager)
 
     def text(self, wanted: tuple[Condition, ...]) -> str:
@@ -127,20 +127,20 @@ class OwnCondition(NodePart[tuple[Condition, ...]]):
         return f'k:{{"type":"{self._type}"}}' in _owned(node, self._manager, "f:status", "f:conditions")
 
 
-def _said(condition: Condition) -> tuple[str, str, str]:
+def _content(condition: Condition) -> tuple[str, str, str]:
     return condition.status, condition.reason, condition.message
 
 
 def _owned(node: Node, manager: str, *path: str) -> set[str]:
     """The names below ``path`` in the fields that ``manager`` has applied; none for any other shape."""
-    found: set[str] = set()
+    keys: set[str] = set()
     for entry in node.metadata.managed_fields:
         if entry.manager == manager and entry.operation == "Apply":
             fields: Any = entry.fields_v1
             for name in path:
                 fields = fields.get(name) if isinstance(fields, dict) else None
-            found |= set(fields) if isinstance(fields, dict) else set()
-    return found
+            keys |= set(fields) if isinstance(fields, dict) else set()
+    return keys
 
 
 @dataclass(frozen=True, slots=True)

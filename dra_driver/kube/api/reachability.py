@@ -18,7 +18,7 @@ from dra_driver.util import runtime
 from dra_driver.util.worker import Worker
 
 GRACE_SECONDS: Final = 30.0
-"""From the first failed request until it is told: a server of several that restarts is replaced sooner than that."""
+"""From the first failed request to the news of it: a server of several that restarts is replaced sooner than that."""
 ASK_SECONDS: Final = 10.0
 """From the last failed request to the question."""
 
@@ -52,7 +52,7 @@ class Reachability:
         self._lock = runtime.lock()
         self._answered = False
         self._failing: _Failing | None = None
-        self._told = False
+        self._is_reported = False
         self.worker = Worker("checking whether the API server answers", self._round)
         transport.follow(self._heard)
 
@@ -66,15 +66,15 @@ class Reachability:
 
     def _heard(self, error: Unreachable | None) -> None:
         with self._lock:
-            was, told, now = self._failing, self._told, runtime.monotonic()
+            was, is_reported, now = self._failing, self._is_reported, runtime.monotonic()
             if error is None:
-                self._answered, self._failing, self._told = True, None, False
+                self._answered, self._failing, self._is_reported = True, None, False
             elif self._answered:
                 first = was or _Failing(runtime.now(), now, now, "")
                 self._failing = first._replace(last=now, error=error.what)
         if error is not None:
             self.worker.wake()
-        elif told and was is not None:
+        elif is_reported and was is not None:
             log.info("%s: the API server answers again, after %.0f s", self._who, now - was.began)
 
     def _round(self) -> float:
@@ -85,11 +85,11 @@ class Reachability:
         text = self.problem()
         with self._lock:
             failing = self._failing
-            news = bool(text) and failing is not None and not self._told
-            self._told = self._told or news
+            news = bool(text) and failing is not None and not self._is_reported
+            self._is_reported = self._is_reported or news
         if news:
             log.warning("%s", text)
         if failing is None:
             return math.inf
         due = failing.last + ASK_SECONDS
-        return max(0.0, (due if self._told else min(due, failing.began + GRACE_SECONDS)) - runtime.monotonic())
+        return max(0.0, (due if self._is_reported else min(due, failing.began + GRACE_SECONDS)) - runtime.monotonic())

@@ -308,7 +308,7 @@ class Collection(Generic[T]):
         """
         body, limit = self._page_of(version, more, limit)
         page: ListPage = decode(body, ListPage, f"a list of {self._resource.plural}")
-        items += (made for item in page.items or () if (made := keep(self._decode(item, version))) is not None)
+        items += (value for item in page.items or () if (value := keep(self._decode(item, version))) is not None)
         return page.metadata, min(PAGE, 2 * limit) if 4 * len(body) <= PAGE_BYTES else limit
 
     def _page_of(self, version: str, more: str, limit: int) -> tuple[bytes | bytearray, int]:
@@ -367,8 +367,8 @@ class Collection(Generic[T]):
         convert, what = self._resource.from_version, f"an object of kind {self._resource.kind}"
         if convert is not None:
             return convert(decode(body, self._resource.wire, what), _short(version))
-        found: T = decode(body, self._resource.struct, what)
-        return found
+        item: T = decode(body, self._resource.struct, what)
+        return item
 
     def _encode(self, document: T, version: str) -> JsonObject:
         convert = self._resource.to_version

@@ -276,15 +276,15 @@ class Informer(Generic[HeldT]):
         """Record the server's response to a write or read, which is newer than the state from the watch."""
         with self._lock:
             key = _key(item)
-            known = self._objects.get(key)
-            if known is not None and _version(known) < _version(item):
+            stored = self._objects.get(key)
+            if stored is not None and _version(stored) < _version(item):
                 self._objects[key] = self._written[key] = item
 
     def gone(self, namespace: str, name: str, uid: str) -> None:
         """Record that, according to the server, the object does not exist."""
         with self._lock:
-            known = self._objects.get((namespace, name))
-            if known is not None and known.metadata.uid == uid:
+            stored = self._objects.get((namespace, name))
+            if stored is not None and stored.metadata.uid == uid:
                 del self._objects[namespace, name]
                 self._written.pop((namespace, name), None)
 
@@ -296,8 +296,8 @@ class Informer(Generic[HeldT]):
         with self._lock:
             self._objects = {_key(item): item for item in items}
             for key, written in list(self._written.items()):
-                known = self._objects.get(key)
-                if known is not None and _version(known) < _version(written):
+                stored = self._objects.get(key)
+                if stored is not None and _version(stored) < _version(written):
                     self._objects[key] = written
                 else:
                     del self._written[key]
@@ -310,8 +310,8 @@ class Informer(Generic[HeldT]):
             return
         with self._lock:
             key = _key(item)
-            known = self._objects.get(key)
-            if known is not None and _version(known) > _version(item):
+            stored = self._objects.get(key)
+            if stored is not None and _version(stored) > _version(item):
                 return
             self._written.pop(key, None)
             if event.type != "DELETED" and self._wanted(item):

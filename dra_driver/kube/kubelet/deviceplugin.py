@@ -192,8 +192,8 @@ class DeviceService:
 
     def _preferred(self, container: Any) -> Sequence[str]:
         """Never an exception: it would fail the pod, although kubelet can do without a preference."""
-        known = {device.id for device in self._devices}
-        available = frozenset(container.available_deviceIDs) & known
+        own_ids = {device.id for device in self._devices}
+        available = frozenset(container.available_deviceIDs) & own_ids
         must_include = frozenset(container.must_include_deviceIDs)
         size = int(container.allocation_size)
         if not (must_include <= available and max(len(must_include), 1) <= size <= len(available)):
@@ -217,8 +217,8 @@ class DeviceService:
         return answer
 
     def _checked(self, ids: Sequence[str]) -> frozenset[str]:
-        known = {device.id for device in self._devices}
-        unknown = [text for text in ids if text not in known]
+        own_ids = {device.id for device in self._devices}
+        unknown = [text for text in ids if text not in own_ids]
         if unknown:
             some = ", ".join(map(quoted_ascii, unknown[:_MAX_SHOWN]))
             raise DriverError(f"there is no {self._resource} {some}", consequence="nothing is allocated")

@@ -124,7 +124,7 @@ class KeyedLock:
         self._locks: dict[str, tuple[runtime.Lock, int]] = {}
 
     @contextmanager
-    def held(self, key: str, timeout: float) -> Iterator[bool]:
+    def hold(self, key: str, timeout: float) -> Iterator[bool]:
         """Hold the lock of ``key`` during the body.
 
         Args:
@@ -317,7 +317,7 @@ class DRAService:
         with turns.turn(claim.namespace, deadline) as has_turn:
             if not has_turn:
                 return self._too_early(verb, claim, f"{turns.most} others of its namespace take long")
-            with self._locks.held(claim.uid, deadline - runtime.monotonic()) as alone:
+            with self._locks.hold(claim.uid, deadline - runtime.monotonic()) as alone:
                 if not alone:
                     waited = f"{runtime.monotonic() - started:.0f} s"
                     return self._too_early(verb, claim, f"an earlier call for this claim still runs after {waited}")
@@ -352,14 +352,14 @@ def _internal_error(error: BaseException) -> str:
 
 def distinct(claims: Iterable[ClaimRef]) -> dict[str, ClaimRef | Failure]:
     """The claims by UID in the order asked, malformed ones and contradicting repetitions as failures."""
-    found: dict[str, ClaimRef | Failure] = {}
+    by_uid: dict[str, ClaimRef | Failure] = {}
     for claim in claims:
         problem = claim.problem()
         if problem:
-            found[claim.uid] = Failure(f"malformed claim: {problem}")
-        elif found.setdefault(claim.uid, claim) != claim:
-            found[claim.uid] = Failure(f"the request names several claims with the UID {claim.uid}; none was touched")
-    return found
+            by_uid[claim.uid] = Failure(f"malformed claim: {problem}")
+        elif by_uid.setdefault(claim.uid, claim) != claim:
+            by_uid[claim.uid] = Failure(f"the request names several claims with the UID {claim.uid}; none was touched")
+    return by_uid
 
 
 def base_requests(requests: Iterable[str]) -> list[str]:

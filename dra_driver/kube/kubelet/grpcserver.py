@@ -475,10 +475,10 @@ def remove_stale(directory: Path, names: Iterable[re.Pattern[str]]) -> list[Path
 def serving(directory: Path, names: Iterable[re.Pattern[str]]) -> bool:
     """Whether a socket in ``directory`` whose name fully matches one of ``names`` has a listener."""
     try:
-        found = [path for path in directory.iterdir() if any(pattern.fullmatch(path.name) for pattern in names)]
+        paths = [path for path in directory.iterdir() if any(pattern.fullmatch(path.name) for pattern in names)]
     except OSError:
         return False  # as where the directory is gone
-    return any(path.is_socket() and not _is_dead(path) for path in found)
+    return any(path.is_socket() and not _is_dead(path) for path in paths)
 
 
 def _is_dead(path: Path) -> bool:

@@ -47,7 +47,7 @@ RESTORE_GRACE_SECONDS = 45.0
 
 PROBE_SECONDS = 5.0
 PROBE_LOOKS = 6
-"""A server is asked at every so many looks at its socket, and at each look while it is silent: an answer costs 3 ms."""
+"""It asks a server at every so many looks at its socket, and at each look while it is silent: an answer costs 3 ms."""
 MAX_SILENT = 3
 """A server that stays silent so often in a row is broken; once can be a node under load."""
 
@@ -132,11 +132,11 @@ class KubeletPlugin:
 
     def problems(self) -> list[str]:
         """What keeps kubelet from using this driver, for a health report: [] when all is well."""
-        found = [self.registration.problem()]
+        problems = [self.registration.problem()]
         if self._error is not None:
-            found.append(f"the driver's sockets are broken: {self._error}")
-        found += [f"another process has taken the socket {path}" for path in sorted(self._replaced)]
-        return [problem for problem in found if problem]
+            problems.append(f"the driver's sockets are broken: {self._error}")
+        problems += [f"another process has taken the socket {path}" for path in sorted(self._replaced)]
+        return [problem for problem in problems if problem]
 
     def start(self) -> None:
         """Serve: first the service, then let the registration socket appear. Does not block.

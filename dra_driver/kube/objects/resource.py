@@ -254,7 +254,7 @@ class DeviceClass(ApiObject, frozen=True):
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
-# Resource claims: what is asked for
+# Resource claims: what they ask for
 
 
 class CapacityRequirements(ApiObject, frozen=True):

@@ -179,7 +179,7 @@ class _Work:
             if text := spoken_of(item, path):
                 self.warnings.add(origin, path, text)
             elif _may_ask(item):
-                self.left.append(origin.told(path, _NOT_CONVERTED))
+                self.left.append(origin.located(path, _NOT_CONVERTED))
         used = [*_unasked(item, templates), *(host_paths(item, templates) if _may_ask(item) else ())]
         if _may_ask(item):
             is_asked = bool(mentioned) or item["kind"] == "ConfigMap" or podtemplates.any_asks(item, origin)
@@ -188,7 +188,7 @@ class _Work:
                     self.warnings.add(origin, path, SET_IN_TEXT)
             else:
                 used += variables(item, templates, VARIABLES)
-        self.left += (origin.told(path, _NOT_ASKED) for path in used)
+        self.left += (origin.located(path, _NOT_ASKED) for path in used)
 
     def _as_new(self, item: Json, origin: Origin) -> Json:
         """Without what only an API server writes, if one has written the object."""

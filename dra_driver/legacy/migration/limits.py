@@ -30,7 +30,7 @@ class NotPossibleError(DriverError):
 
 def not_possible(origin: Origin, path: Path, what: str, *, remedy: str = "") -> NotPossibleError:
     """The error for a place in an object, with file and line."""
-    return NotPossibleError(origin.told(path, what), remedy=remedy)
+    return NotPossibleError(origin.located(path, what), remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Warnings:
     def texts(self) -> tuple[str, ...]:
         """The messages in order of appearance, each with file and line of its first place."""
         return tuple(
-            origin.told(path, text) + (f" (and {count - 1} more places)" if count > 1 else "")
+            origin.located(path, text) + (f" (and {count - 1} more places)" if count > 1 else "")
             for text, (origin, path, count) in self._found.items()
         )
 

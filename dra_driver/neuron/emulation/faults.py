@@ -176,10 +176,10 @@ def legal(kind: InstanceType, options: EmulationOptions) -> tuple[str, ...]:
 
 def parse(text: str, kind: InstanceType, options: EmulationOptions) -> tuple[EmulatedFault, ...]:
     """The faults of ``CODE@CHIPS[=VALUE]``, chips as in ``3``, ``3,7`` or ``0-3``; DriverError says what is legal."""
-    found = _LINE.fullmatch(text.strip())
-    if found is None:
+    match = _LINE.fullmatch(text.strip())
+    if match is None:
         raise DriverError(f"{text.strip()[:60]!r} is not a fault", remedy="use CODE@CHIP, such as hbm-uncorrectable@3")
-    code, value = found[1], found[3] or ""
+    code, value = match[1], match[3] or ""
     possible = legal(kind, options)
     if code not in possible:
         what = "this host cannot show the fault" if code in SIGNS else "unknown fault"
@@ -187,7 +187,7 @@ def parse(text: str, kind: InstanceType, options: EmulationOptions) -> tuple[Emu
             f"{what} {code} ({kind.name}, kernel driver {driver_version(kind, options)})",
             remedy=f"use one of {', '.join(possible)}",
         )
-    chips = _chips(found[2], kind)
+    chips = _chips(match[2], kind)
     for chip in chips:
         _check_value(SIGNS[code].how, code, chip, value, kind)
     return tuple(EmulatedFault(code, chip, value) for chip in chips)
@@ -196,12 +196,12 @@ def parse(text: str, kind: InstanceType, options: EmulationOptions) -> tuple[Emu
 def _chips(text: str, kind: InstanceType) -> list[int]:
     chips: list[int] = []
     for item in text.split(","):
-        found = _RANGE.fullmatch(item)
-        if found is None:
+        match = _RANGE.fullmatch(item)
+        if match is None:
             raise DriverError(
                 f"{item.strip()[:24]!r} is not a chip", remedy="give numbers and ranges, such as 3, 3,7 or 0-3"
             )
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         most = (kind.devices or 0) - 1
         if first > last or last > most:
             raise DriverError(f"{kind.name} does not have chip {item.strip()}", remedy=f"chips go from 0 to {most}")

@@ -96,13 +96,13 @@ def _check_indexes(kind: InstanceType, devices: int, options: EmulationOptions) 
 
 
 def _check_ecc(options: EmulationOptions, version: str) -> None:
-    known = ECC_FILES if release(version) >= NEW_FILES_SINCE else ECC_FILES_OF_OLD_DRIVERS
+    legal = ECC_FILES if release(version) >= NEW_FILES_SINCE else ECC_FILES_OF_OLD_DRIVERS
     for counters in options.ecc.values():
         for name, value in counters.items():
-            if name not in known:
+            if name not in legal:
                 raise DriverError(
                     f"kernel driver {version} has no ECC counter {name[:60]!r}",
-                    remedy=f"its counters are {', '.join(known)}",
+                    remedy=f"its counters are {', '.join(legal)}",
                 )
             if not 0 <= value < 1 << 64:
                 raise DriverError(f"an ECC counter cannot be {value}", remedy="give 0 to 2^64 - 1")

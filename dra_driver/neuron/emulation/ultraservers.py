@@ -32,13 +32,13 @@ class Servers:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse ``SERVERSxNODES``; raises DriverError for anything else."""
-        found = _FORM.fullmatch(text)
-        if found is None:
+        match = _FORM.fullmatch(text)
+        if match is None:
             raise DriverError(
                 f"{text[:60]!r} is not a number of UltraServers",
                 remedy="write SxN, such as 2x4 for 2 servers of 4 nodes",
             )
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
         return f"{self.servers}x{self.nodes}"
@@ -79,10 +79,10 @@ class Servers:
 
 def node_number(name: str) -> int:
     """The number at the end of a node's name: ``node-3`` is 3. Raises DriverError if there is none."""
-    found = _TRAILING_NUMBER.search(name)
-    if found is None:
+    match = _TRAILING_NUMBER.search(name)
+    if match is None:
         raise DriverError(
             f"the name of node {name[:60]!r} does not end with a number, which sets its place in an UltraServer",
             remedy="name nodes node-1, node-2 and so on, or leave the emulated UltraServers out",
         )
-    return int(found[1])
+    return int(match[1])

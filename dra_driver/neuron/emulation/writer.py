@@ -138,13 +138,13 @@ class TreeWriter:
 
     def _put_whole(self, directory: str, tree: Mapping[str, Entry]) -> None:
         staged = self.root / _STAGING / "directory"
-        made: set[Path] = set()
+        directories: set[Path] = set()
         for path, entry in tree.items():
             if path.startswith(f"{directory}/"):
                 target = staged / path.removeprefix(f"{directory}/")
-                if target.parent not in made:
+                if target.parent not in directories:
                     target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-                    made.add(target.parent)
+                    directories.add(target.parent)
                 _make(target, entry)
         staged.rename(self._path(directory))
 

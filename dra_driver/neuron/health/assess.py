@@ -160,15 +160,15 @@ class View(NamedTuple):
     host: HostReading
     chip: ChipReading | None
     """None: its directory is not there, or came or went during the reading."""
-    known: ChipMemory
+    memory: ChipMemory
     """With the counters and the heartbeat of this reading."""
     hints: tuple[Hint, ...]
 
     def missing(self, path: str) -> SignalReading:
         """For a file that gave no value: whether that is because this kernel driver has no such file."""
         chip = self.chip
-        told = chip is not None and path not in chip.there and path not in self.known.there
-        return _NO if told else _UNTOLD
+        is_gone = chip is not None and path not in chip.there and path not in self.memory.there
+        return _NO if is_gone else _UNTOLD
 
 
 Rule = Callable[[View], SignalReading]
@@ -185,7 +185,7 @@ def _positive(name: str) -> Rule:
 
 
 def _errors(count: int) -> str:
-    """A number that does not change all the time: who is told of each change is also told of this text."""
+    """A number that does not change all the time: who hears of each change gets this text, too."""
     if count < 10:
         return f"{count} error{'s' if count > 1 else ''}"
     return f"{10 ** (len(str(count)) - 1):,} errors or more"
@@ -194,7 +194,7 @@ def _errors(count: int) -> str:
 def _growing(name: str) -> Rule:
     def rule(view: View) -> SignalReading:
         value = view.chip.counters.get(name) if view.chip is not None else None
-        counter = view.known.counters.get(name)
+        counter = view.memory.counters.get(name)
         if value is None or counter is None:
             return view.missing(f"{HARDWARE}/{name}")
         return SignalReading(value > counter.base)
@@ -204,8 +204,8 @@ def _growing(name: str) -> Rule:
 
 def _component(name: str) -> Rule:
     def rule(view: View) -> SignalReading:
-        found = view.chip.components if view.chip is not None else None
-        return view.missing(COMPONENTS) if found is None else SignalReading(name in found)
+        components = view.chip.components if view.chip is not None else None
+        return view.missing(COMPONENTS) if components is None else SignalReading(name in components)
 
     return rule
 
@@ -215,23 +215,23 @@ def _core_counter(name: str) -> Rule:
         if view.chip is None or view.chip.core_errors is None:
             return _UNTOLD
         values = view.chip.core_errors.get(name, {})
-        grown = [core for core, value in sorted(values.items()) if value > _base(view.known, f"{name}/{core}")]
+        grown = [core for core, value in sorted(values.items()) if value > _base(view.memory, f"{name}/{core}")]
         return SignalReading(True, first_of([f"neuron_core{core}" for core in grown], 4)) if grown else _NO
 
     return rule
 
 
-def _base(known: ChipMemory, name: str) -> int:
-    counter = known.counters.get(name)
+def _base(memory: ChipMemory, name: str) -> int:
+    counter = memory.counters.get(name)
     return counter.base if counter is not None else 0
 
 
 def _logged(kind: str) -> Rule:
     def rule(view: View) -> SignalReading:
-        found = [hint for hint in view.hints if hint.kind == kind and hint.seen > view.known.cleared_at]
-        if not found:
+        hints = [hint for hint in view.hints if hint.kind == kind and hint.seen > view.memory.cleared_at]
+        if not hints:
             return _NO
-        first = min(found, key=lambda hint: (hint.seen, -1 if hint.core is None else hint.core))
+        first = min(hints, key=lambda hint: (hint.seen, -1 if hint.core is None else hint.core))
         detail = f"neuron_core{first.core}" if first.core is not None else ""
         return SignalReading(True, detail, min(first.seen, int(view.host.read_at)))
 
@@ -239,15 +239,15 @@ def _logged(kind: str) -> Rule:
 
 
 def _other_component(view: View) -> SignalReading:
-    found = view.chip.components if view.chip is not None else None
-    if found is None:
+    components = view.chip.components if view.chip is not None else None
+    if components is None:
         return view.missing(COMPONENTS)
-    others = [name for name in found if name not in COMPONENT_NAMES]
+    others = [name for name in components if name not in COMPONENT_NAMES]
     return SignalReading(True, first_of(others, 4)) if others else _NO
 
 
 def _stalled(view: View) -> SignalReading:
-    heartbeat = view.known.heartbeat
+    heartbeat = view.memory.heartbeat
     if view.chip is None or view.chip.heartbeat is None or heartbeat is None:
         return view.missing(HEARTBEAT)
     if heartbeat.moves and view.host.uptime - heartbeat.changed_at >= STALLED_SECONDS:
@@ -264,7 +264,7 @@ def _lost(view: View) -> SignalReading:
     if view.chip is not None:
         return _NO
     loaded = view.host.driver_version is not None
-    return SignalReading(True) if loaded and view.known.index not in view.host.unsettled else _UNTOLD
+    return SignalReading(True) if loaded and view.memory.index not in view.host.unsettled else _UNTOLD
 
 
 def _link_lost(view: View) -> SignalReading:
@@ -284,7 +284,7 @@ def _unreadable(view: View) -> SignalReading:
     chip = view.chip
     if chip is None:
         return _UNTOLD
-    for path in sorted({*REQUIRED, *view.known.there} - chip.there):
+    for path in sorted({*REQUIRED, *view.memory.there} - chip.there):
         return SignalReading(True, f"{path} is missing")
     for path, problem in sorted(chip.problems.items()):
         if path.startswith(f"{HARDWARE}/"):
@@ -350,13 +350,13 @@ def assess(memory: HealthMemory, reading: HostReading, hints: Collection[Hint] =
     chips = []
     for index in sorted(indexes):
         chip = read.get(index)
-        known = memory.chip(index) or ChipMemory(index)
+        of_chip = memory.chip(index) or ChipMemory(index)
         if booted:
-            known = _after_boot(known)
+            of_chip = _after_boot(of_chip)
         if reloaded:
-            known = replace(known, there=())
-        known = _noted(known, chip, reading)
-        view = View(reading, chip, known, tuple(by_chip.get(index, ())))
+            of_chip = replace(of_chip, there=())
+        of_chip = _noted(of_chip, chip, reading)
+        view = View(reading, chip, of_chip, tuple(by_chip.get(index, ())))
         chips.append(_judged(view))
     after = HealthMemory(reading.boot_id or memory.boot_id, reading.driver_version, tuple(chips))
     return after, health(after, reading.read_at)
@@ -391,31 +391,31 @@ def undecided_cores(memory: HealthMemory) -> frozenset[int]:
     )
 
 
-def _after_boot(known: ChipMemory) -> ChipMemory:
+def _after_boot(memory: ChipMemory) -> ChipMemory:
     tracks = {
         code: replace(track, denied=0, quiet_from=None, earlier_boot=True, uptime=None)
-        for code, track in known.tracks.items()
+        for code, track in memory.tracks.items()
         if track.since and FAULTS[code].quiet_seconds is not BOOT
     }
     counters = {}
-    for name, counter in known.counters.items():
+    for name, counter in memory.counters.items():
         if "/" in name:  # the kernel driver's own: it has begun anew
             counters[name] = CounterState(value=0, carried=counter.total)
         else:  # the firmware's, which may have kept it
             counters[name] = replace(counter, base=counter.value, doubtful=None)
-    heartbeat = known.heartbeat
+    heartbeat = memory.heartbeat
     if heartbeat is not None:
         heartbeat = replace(heartbeat, value=-1, moved=False)
-    return replace(known, tracks=tracks, counters=counters, heartbeat=heartbeat)
+    return replace(memory, tracks=tracks, counters=counters, heartbeat=heartbeat)
 
 
-def _noted(known: ChipMemory, chip: ChipReading | None, reading: HostReading) -> ChipMemory:
+def _noted(memory: ChipMemory, chip: ChipReading | None, reading: HostReading) -> ChipMemory:
     """With the counters, the heartbeat and the files of this reading."""
     if chip is None:
-        return known
-    if _differ(known.serial, chip.serial) or _differ(known.architecture, chip.architecture):
-        known = ChipMemory(known.index)  # another chip has its number now
-    counters = dict(known.counters)
+        return memory
+    if _differ(memory.serial, chip.serial) or _differ(memory.architecture, chip.architecture):
+        memory = ChipMemory(memory.index)  # another chip has its number now
+    counters = dict(memory.counters)
     for name, value in chip.counters.items():
         counters[name] = _counted(counters.get(name) or CounterState(value, base=value), value, after_fall=value)
     for name, values in (chip.core_errors or {}).items():
@@ -425,18 +425,18 @@ def _noted(known: ChipMemory, chip: ChipReading | None, reading: HostReading) ->
                 counters[f"{name}/{core}"] = _counted(before or CounterState(0), value, after_fall=0)
     there = {path for path in chip.there if path.startswith(f"{HARDWARE}/") or path == RESET}
     return replace(
-        known,
-        serial=chip.serial or known.serial,
-        architecture=chip.architecture or known.architecture,
+        memory,
+        serial=chip.serial or memory.serial,
+        architecture=chip.architecture or memory.architecture,
         counters=counters,
-        heartbeat=_beating(known.heartbeat, chip.heartbeat, reading.uptime),
-        there=tuple(sorted({*known.there, *there})),
+        heartbeat=_beating(memory.heartbeat, chip.heartbeat, reading.uptime),
+        there=tuple(sorted({*memory.there, *there})),
     )
 
 
-def _differ(known: str | None, now: str | None) -> bool:
+def _differ(before: str | None, now: str | None) -> bool:
     """Whether both are known and not the same."""
-    return None not in {known, now} and known != now
+    return None not in {before, now} and before != now
 
 
 def _counted(counter: CounterState, value: int, *, after_fall: int) -> CounterState:
@@ -468,11 +468,11 @@ def _beating(heartbeat: Heartbeat | None, value: int | None, uptime: float) -> H
 
 
 def _judged(view: View) -> ChipMemory:
-    known = view.known
-    tracks, counters = {}, dict(known.counters)
+    memory = view.memory
+    tracks, counters = {}, dict(memory.counters)
     for code, rule in RULES.items():
-        said = rule(view)
-        track = _followed(FAULTS[code], known.tracks.get(code), said, view.host)
+        signal = rule(view)
+        track = _followed(FAULTS[code], memory.tracks.get(code), signal, view.host)
         if track is not None:
             tracks[code] = track
     for name, code in _RISING.items():
@@ -480,20 +480,20 @@ def _judged(view: View) -> ChipMemory:
         if name in counters and code in tracks and tracks[code].since:
             counters[name] = replace(counters[name], base=max(counters[name].base, counters[name].value))
     newest = max((hint.seen for hint in view.hints), default=0)
-    return replace(known, tracks=tracks, counters=counters, newest_hint=max(known.newest_hint, newest))
+    return replace(memory, tracks=tracks, counters=counters, newest_hint=max(memory.newest_hint, newest))
 
 
-def _followed(row: Fault, track: Track | None, said: SignalReading, reading: HostReading) -> Track | None:
+def _followed(row: Fault, track: Track | None, signal: SignalReading, reading: HostReading) -> Track | None:
     """What is known of a fault after one more reading; None: nothing, it is not there."""
-    if said.present:
+    if signal.present:
         if track is None:
-            first = int(reading.read_at) if said.since is None else said.since
-            return Track(first, detail=said.detail, uptime=reading.uptime)
+            first = int(reading.read_at) if signal.since is None else signal.since
+            return Track(first, detail=signal.detail, uptime=reading.uptime)
         uptime = reading.uptime if track.uptime is None else min(track.uptime, reading.uptime)
-        return Track(track.first, since=track.since or track.first, detail=said.detail, uptime=uptime)
+        return Track(track.first, since=track.since or track.first, detail=signal.detail, uptime=uptime)
     if track is None:
         return None
-    if said.present is None:
+    if signal.present is None:
         return replace(track, denied=0, quiet_from=None)
     if not track.since:
         return None
@@ -515,7 +515,7 @@ def hints_by_chip(hints: Collection[Hint], reading: HostReading, memory: HealthM
     serials = {chip.serial: chip.index for chip in memory.chips if chip.serial and chip.index not in now}
     serials |= {serial: index for index, serial in now.items()}
     indexes = {*reading.expected, *(chip.index for chip in reading.chips), *(chip.index for chip in memory.chips)}
-    found: dict[int, list[Hint]] = {}
+    by_chip: dict[int, list[Hint]] = {}
     for hint in hints:
         if hint.kind not in KINDS or hint.seen > reading.read_at + _CLOCK_SECONDS:
             continue
@@ -524,8 +524,8 @@ def hints_by_chip(hints: Collection[Hint], reading: HostReading, memory: HealthM
         named = hint.serial.strip("0") != "" and bool(serials)
         index = serials.get(hint.serial) if named else hint.device
         if index is not None and index in indexes:
-            found.setdefault(index, []).append(hint)
-    return found
+            by_chip.setdefault(index, []).append(hint)
+    return by_chip
 
 
 class Cleared(NamedTuple):
@@ -540,12 +540,12 @@ class Cleared(NamedTuple):
 
 def clear(memory: HealthMemory, index: int, now: float) -> Cleared:
     """Forget the faults of a chip that only the driver remembers. What came of them before does not bring them back."""
-    known = memory.chip(index)
-    if known is None:
+    of_chip = memory.chip(index)
+    if of_chip is None:
         return Cleared(memory, (), ())
     kept = {
         code: track
-        for code, track in known.tracks.items()
+        for code, track in of_chip.tracks.items()
         if FAULTS[code].quiet_seconds is not BOOT and not track.denied
     }
     names = {f"{name}/" for name in _CORE_CODES.values()}
@@ -553,11 +553,11 @@ def clear(memory: HealthMemory, index: int, now: float) -> Cleared:
         name: replace(counter, base=max(counter.value, counter.doubtful or 0))
         if any(name.startswith(start) for start in names)
         else counter
-        for name, counter in known.counters.items()
+        for name, counter in of_chip.counters.items()
     }
-    cleared_at = max(int(now), known.newest_hint, known.cleared_at)
-    after = replace(known, tracks=kept, counters=counters, cleared_at=cleared_at)
+    cleared_at = max(int(now), of_chip.newest_hint, of_chip.cleared_at)
+    after = replace(of_chip, tracks=kept, counters=counters, cleared_at=cleared_at)
     chips = tuple(after if chip.index == index else chip for chip in memory.chips)
-    gone = [fault.code for fault in _active(known) if fault.code not in kept]
-    still = [fault.code for fault in _active(known) if fault.code in kept]
+    gone = [fault.code for fault in _active(of_chip) if fault.code not in kept]
+    still = [fault.code for fault in _active(of_chip) if fault.code in kept]
     return Cleared(replace(memory, chips=chips), tuple(gone), tuple(still))

@@ -85,23 +85,23 @@ def ask(directory: Path, device: int, within: float = WAIT_SECONDS) -> Answer:
 
 def take(directory: Path) -> dict[str, int]:
     """The requests that were left, id to chip; they are removed. Never raises."""
-    found: dict[str, int] = {}
+    requests: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for path in sorted(directory.iterdir())[:4096]:
             with contextlib.suppress(OSError, ValueError, RecursionError):
                 if _ANSWER.fullmatch(path.name) and runtime.now() - path.lstat().st_mtime > _OLD_SECONDS:
                     path.unlink()
-                elif (name := _REQUEST.fullmatch(path.name)) and len(found) < _MOST:
+                elif (name := _REQUEST.fullmatch(path.name)) and len(requests) < _MOST:
                     data = read_file(path)
                     # Removed before it is done: one that could not be removed would be done for ever.
                     path.unlink()
-                    found[name[1]] = _ASKED.decode(data or b"").device
-    return found
+                    requests[name[1]] = _ASKED.decode(data or b"").device
+    return requests
 
 
-def answer(directory: Path, identity: str, said: Answer) -> None:
+def answer(directory: Path, identity: str, result: Answer) -> None:
     """Answer one of them. Raises OSError."""
-    _put(directory / f"clear-{identity}.answer", msgspec.json.encode(said))
+    _put(directory / f"clear-{identity}.answer", msgspec.json.encode(result))
 
 
 def _put(path: Path, data: bytes) -> None:

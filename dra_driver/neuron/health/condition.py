@@ -63,7 +63,7 @@ _UNREAD: Final = {
 _BEFORE: Final = "; before: "
 
 
-def told(problem: OfferProblem, conditions: Iterable[Condition]) -> str:
+def message_of(problem: OfferProblem, conditions: Iterable[Condition]) -> str:
     """What the Node's conditions say of it, or ""."""
     return next((item.message for item in conditions if item.type == problem.type and item.status == "True"), "")
 
@@ -73,7 +73,7 @@ def condition(health: NodeHealth) -> Condition:
 
     True with the gravest fault's reason while a chip is unhealthy. Otherwise Unknown while the host does not tell the
     health of a chip, for unknown is not healthy; else False, while chips are degraded too. That the kernel driver is
-    not loaded is said in place of the chips.
+    not loaded stands in place of the chips.
     """
     sick = _sick(health)
     gravest = sick[0].own[0].fault if sick else None
@@ -129,9 +129,9 @@ def written_here(reason: str, text: str) -> bool:
     return text in ("", HEALTHY_MESSAGE) or bool(parse(reason, text).keys() - {None})
 
 
-def told_by(found: Condition | None) -> Mapping[int | None, tuple[str, ...]]:
+def told_by(item: Condition | None) -> Mapping[int | None, tuple[str, ...]]:
     """The same of a Node's condition, or of its absence."""
-    return parse(found.reason, found.message) if found is not None and found.type == TYPE else {}
+    return parse(item.reason, item.message) if item is not None and item.type == TYPE else {}
 
 
 def _sick(health: NodeHealth) -> list[ChipHealth]:
@@ -150,16 +150,16 @@ def _chips(text: str) -> Iterator[tuple[int | None, tuple[str, ...]]]:
     parts = text.split("; ")
     if len(parts) > 1 and _MORE.fullmatch(parts[-1]):
         parts.pop()
-    found: dict[int | None, tuple[str, ...]] = {}
+    by_chip: dict[int | None, tuple[str, ...]] = {}
     for part in parts:
         match = _CHIP.fullmatch(part)
         if match is None:
             return
         codes = tuple(match[2].split(", "))
-        if int(match[1]) in found or len(set(codes)) < len(codes) or not FAULTS.keys() >= set(codes):
+        if int(match[1]) in by_chip or len(set(codes)) < len(codes) or not FAULTS.keys() >= set(codes):
             return
-        found[int(match[1])] = codes
-    yield from found.items()
+        by_chip[int(match[1])] = codes
+    yield from by_chip.items()
 
 
 def _agree(reason: str, named: Mapping[int | None, tuple[str, ...]]) -> bool:

@@ -84,7 +84,7 @@ class Detector:
     """Reads the log in rounds, and writes a hint at most once a round.
 
     The first round takes all lines of this boot that the kernel still has: a chip that failed an hour before the
-    detector was installed is no healthier for it. Lines that were told before change nothing, since a hint is a state
+    detector was installed is no healthier for it. Lines that it took before change nothing, since a hint is a state
     and keeps the time of its newest line. Hints of an earlier boot are removed.
 
     Args:
@@ -160,7 +160,7 @@ class Detector:
 
     def _round(self) -> float:
         if self._hints is None:
-            self._stored = self._found()
+            self._stored = self._hints_of_this_boot()
             self._hints = dict(self._stored)
         with self.operations.measured("read"):
             text = whole_lines(self._read())
@@ -185,11 +185,11 @@ class Detector:
         return self._interval
 
     def _take(self, hints: dict[str, Hint], line: MarkedLine, at: int) -> None:
-        said = parse(line.text)
-        if isinstance(said, str):
-            self._ignore(said, line)
+        report = parse(line.text)
+        if isinstance(report, str):
+            self._ignore(report, line)
             return
-        hint = Hint(self._boot_id, said.kind, at, said.device, said.serial, said.core)
+        hint = Hint(self._boot_id, report.kind, at, report.device, report.serial, report.core)
         name = file_name(hint)
         before = hints.get(name)
         if before is None and len(hints) >= MAX_FILES:
@@ -204,9 +204,9 @@ class Detector:
         if self._ignored[reason] == 1:
             log.warning("ignored a line with NEURON_HW_ERR (%s): %s", reason, quoted(line.text, 256))
 
-    def _found(self) -> dict[str, Hint]:
+    def _hints_of_this_boot(self) -> dict[str, Hint]:
         """Hints of this boot that are there already; files with the name of a hint that hold none are removed."""
-        found: dict[str, Hint] = {}
+        hints: dict[str, Hint] = {}
         try:
             self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
             for path in sorted(islice(self._directory.glob("*.json"), _MAX_ENTRIES)):
@@ -214,13 +214,13 @@ class Detector:
                 if path.name.partition("-")[0] not in KINDS:
                     continue
                 hint = self._hint_of(path)
-                if hint is None or len(found) >= MAX_FILES:
+                if hint is None or len(hints) >= MAX_FILES:
                     remove_file(path)
                 else:
-                    found[path.name] = hint
+                    hints[path.name] = hint
         except OSError as error:
             raise self._refused(error) from error
-        return found
+        return hints
 
     def _hint_of(self, path: Path) -> Hint | None:
         hint = decode(readable_content(path) or b"")
@@ -229,15 +229,15 @@ class Detector:
 
     def _store(self, hints: dict[str, Hint]) -> None:
         for name, hint in hints.items():
-            known = self._stored.get(name)
-            if known == hint:
+            former = self._stored.get(name)
+            if former == hint:
                 continue
             try:
                 # Not synced: a loss of power ends the boot that the hint is of.
                 replace_file(self._directory / name, encode(hint), temporary=_STAGED, mode=0o644, synced=False)
             except OSError as error:
                 raise self._refused(error) from error
-            if known is None:
+            if former is None:
                 log.warning("the kernel log says %s; written to %s", _described(hint), self._directory / name)
             self._stored[name] = hint
             self._written += 1

@@ -1,4 +1,4 @@
-"""What can be wrong with a chip: one row a fault, and the values that everything about health is said in.
+"""What can be wrong with a chip: one row a fault, and the values in which everything speaks of health.
 
 A new fault is a new row: its taint, the text in the pod's status, the Event, the metric, ``dra-driver health`` and
 ``docs/reference/faults.md`` follow from the row. Sources: aws-neuron-sdk ``neuron-runtime/nrt-troubleshoot.rst``,
@@ -401,8 +401,8 @@ class NodeHealth:
     @property
     def not_loaded(self) -> ActiveFault | None:
         """The fault of the whole host, if its kernel driver is not loaded; since it began."""
-        found = [fault for chip in self.chips for fault in chip.faults if fault.of_host]
-        return min(found, key=lambda fault: fault.since, default=None)
+        faults = [fault for chip in self.chips for fault in chip.faults if fault.of_host]
+        return min(faults, key=lambda fault: fault.since, default=None)
 
     def chip(self, index: int) -> ChipHealth | None:
         """Health of one chip; None when nothing is known of it."""

@@ -84,11 +84,11 @@ def marked_lines(log: bytes) -> Iterator[MarkedLine]:
         if end - start > MAX_LINE_BYTES:
             yield MarkedLine(None, "")
             continue
-        found = _LINE.match(log, start, end)
-        if found is None:
+        match = _LINE.match(log, start, end)
+        if match is None:
             yield MarkedLine(None, log[start:end].decode("ascii", "replace"))
             continue
-        seconds, micros, text = found.groups()
+        seconds, micros, text = match.groups()
         since_boot = None if seconds is None else int(seconds) + int(micros) / 1e6
         yield MarkedLine(since_boot, text.decode("ascii", "replace"))
 

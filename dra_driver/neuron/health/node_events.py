@@ -70,8 +70,8 @@ class Change:
 
 def active(health: NodeHealth) -> Mapping[Key, ActiveFault]:
     """The faults of all chips that are their own, the gravest first."""
-    found = [(chip.index, fault) for chip in health.chips for fault in chip.own]
-    return {(index, fault.code): fault for index, fault in sorted(found, key=lambda item: (gravity(item[1]), item[0]))}
+    pairs = [(chip.index, fault) for chip in health.chips for fault in chip.own]
+    return {(index, fault.code): fault for index, fault in sorted(pairs, key=lambda item: (gravity(item[1]), item[0]))}
 
 
 def changes(before: Iterable[Key], after: Mapping[Key, ActiveFault], now: float) -> list[Change]:
@@ -131,18 +131,18 @@ class NodeEvents:
         """Events as last stored, by ``Change.key``."""
         self.counts = Counter(dict.fromkeys(OUTCOMES, 0))
 
-    def look(self, health: NodeHealth, told: Iterable[Key] = ()) -> None:
+    def look(self, health: NodeHealth, former: Iterable[Key] = ()) -> None:
         """Note what has changed.
 
         Args:
             health: of now.
-            told: faults that an earlier instance has found; counts at the first call only.
+            former: faults that an earlier instance has found; counts at the first call only.
         """
-        now, found = self._clock(), active(health)
+        now, current = self._clock(), active(health)
         before = self._active
         if before is None:  # it may have ended before it wrote the Event of a fault that had just begun
-            before = {key for key in told if key not in found or now - found[key].since > SAME_SECONDS}
-        for change in changes(before, found, now):
+            before = {key for key in former if key not in current or now - current[key].since > SAME_SECONDS}
+        for change in changes(before, current, now):
             if change.begins and now - change.moment > LIFETIME_SECONDS:
                 continue  # told by an earlier instance, and the API server has forgotten it
             if not change.begins and change.what in self._untold:
@@ -153,7 +153,7 @@ class NodeEvents:
             else:
                 self.counts["dropped"] += 1
                 self._untold |= {change.what} if change.begins else set()
-        self._active = set(found)
+        self._active = set(current)
 
     def tell(self, change: Change) -> None:
         """Have an Event written about it."""

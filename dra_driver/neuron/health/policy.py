@@ -142,12 +142,12 @@ class HealthPolicy:
         from dra_driver.kube.documents import documents
 
         try:
-            found = list(documents(name, text))
-            if len(found) > 1:
-                raise found[1][0].error((), "there is a second document; one table is expected")
-            if not found:
+            tables = list(documents(name, text))
+            if len(tables) > 1:
+                raise tables[1][0].error((), "there is a second document; one table is expected")
+            if not tables:
                 return cls()
-            origin, value = found[0]
+            origin, value = tables[0]
             if not isinstance(value, dict):
                 raise origin.error((), "an object with the fields keyDomain, prepare and rules is expected")
             table = Decoder().convert(value, _Table, origin)
@@ -189,8 +189,8 @@ class HealthPolicy:
             for fault in chip.faults:
                 taint = self.taint(fault, instance_type, uptime)
                 place = (EFFECTS.index(taint.effect), *gravity(fault))
-                known = merged.setdefault(place, taint)
-                if taint.since < known.since:
+                first = merged.setdefault(place, taint)
+                if taint.since < first.since:
                     merged[place] = taint
         return tuple(merged[place] for place in sorted(merged))[: limits.MAX_TAINTS]
 
@@ -198,7 +198,7 @@ class HealthPolicy:
         self, chips: Iterable[ChipHealth], instance_type: str | None, uptime: float
     ) -> Mapping[int, tuple[Blocking, ...]]:
         """By host index of the chip, the faults that keep claims away; chips without any are left out."""
-        found = {
+        by_chip = {
             chip.index: tuple(
                 Blocking(taint, fault.text)
                 for fault in chip.faults
@@ -206,7 +206,7 @@ class HealthPolicy:
             )
             for chip in chips
         }
-        return {index: faults for index, faults in found.items() if faults}
+        return {index: faults for index, faults in by_chip.items() if faults}
 
     def next_change(self, chips: Iterable[ChipHealth], instance_type: str | None, uptime: float) -> float | None:
         """When the taints change although the faults do not, in seconds since boot: the next end of a grace time.

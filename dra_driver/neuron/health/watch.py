@@ -130,11 +130,11 @@ class HealthWatch:
 
         Chips with a graver fault keep what they have.
         """
-        known = self._known
-        if not self._is_old(known):
-            return known.health
-        since = int(known.health.read_at or self._began)
-        return aged(known.health, since, self._reader.at, self._inventory().chip_indexes)
+        latest = self._known
+        if not self._is_old(latest):
+            return latest.health
+        since = int(latest.health.read_at or self._began)
+        return aged(latest.health, since, self._reader.at, self._inventory().chip_indexes)
 
     def start(self) -> None:
         """Follow from now on. ``current`` is decided on return, unless the host takes its time to answer."""
@@ -163,8 +163,8 @@ class HealthWatch:
             "health_record_writable", "1 while faults can be remembered on disk.", float(not self._file.problem)
         )
 
-    def _is_old(self, known: _Known) -> bool:
-        return runtime.monotonic() - known.moment > OLD_SECONDS
+    def _is_old(self, latest: _Known) -> bool:
+        return runtime.monotonic() - latest.moment > OLD_SECONDS
 
     def _round(self) -> float:
         try:
@@ -184,15 +184,15 @@ class HealthWatch:
         if reading is None or runtime.monotonic() - moment > OLD_SECONDS:
             return 0.0
         hints = self._hints(reading)
-        self._memory, said = assess(self._memory, reading, hints)
+        self._memory, current = assess(self._memory, reading, hints)
         if self._clear(reading):
-            said = health(self._memory, reading.read_at)
+            current = health(self._memory, reading.read_at)
         self._again = self._again + 1 if undecided(self._memory) and self._again < _MOST_AGAIN else 0
         self._remember()
-        self._known = _Known(said, moment)
+        self._known = _Known(current, moment)
         # Not while it is being decided at the start: what comes first is to be whole.
         if self.decided.is_set() or not self._again:
-            self._tell(said)
+            self._tell(current)
             self.decided.set()
         return AGAIN_SECONDS if self._again else self._interval
 
@@ -205,19 +205,19 @@ class HealthWatch:
         job = Job(lambda: self._reader.read(inventory, cores), name="reading the chips' health")
         # Never read: its time to answer is that of the start.
         old_from = max(self._known.moment + OLD_SECONDS, runtime.monotonic() + FIRST_SECONDS)
-        told = False
+        has_warned = False
         while not job.wait(_LOOK_SECONDS):
             if self.worker.stopping:
                 return None
-            if not told and runtime.monotonic() > old_from:
-                told = True
+            if not has_warned and runtime.monotonic() > old_from:
+                has_warned = True
                 log.error(
                     "reading %s does not end; the state of the chips is not known until it does; check the node's "
                     "kernel log; usually the node must be rebooted",
                     self._reader.at or "the host",
                 )
                 self._tell(self.current)
-        if told:
+        if has_warned:
             log.info("the chips' health can be read again")
         return job.result()
 
@@ -238,12 +238,12 @@ class HealthWatch:
         """Do what ``dra-driver health clear`` asks for; whether there was anything."""
         requests = take(self._state_dir)
         for identity, index in requests.items():
-            known = self._memory.chip(index) is not None
+            is_known = self._memory.chip(index) is not None
             self._memory, cleared, kept = clear(self._memory, index, reading.read_at)
             log.info("neuron%d: cleared by an administrator: %s", index, ", ".join(cleared) or "nothing")
             self._remember()
             with contextlib.suppress(OSError):  # then the asker says that no driver has answered
-                answer(self._state_dir, identity, Answer(index, known, cleared, kept))
+                answer(self._state_dir, identity, Answer(index, is_known, cleared, kept))
         return bool(requests)
 
     def _remember(self) -> None:
@@ -251,14 +251,14 @@ class HealthWatch:
         if (overdue or lasting(self._memory) != lasting(self._written)) and self._file.write(self._memory):
             self._written, self._written_at = self._memory, runtime.monotonic()
 
-    def _tell(self, said: NodeHealth) -> None:
-        if said.chips == self._told or self.worker.stopping:
+    def _tell(self, current: NodeHealth) -> None:
+        if current.chips == self._told or self.worker.stopping:
             return
         before = {chip.index: chip for chip in self._told or ()}
         self._told = None
-        self._on_change(said)
-        self._told = said.chips
-        for chip in said.chips:
+        self._on_change(current)
+        self._told = current.chips
+        for chip in current.chips:
             self._note(before.get(chip.index), chip)
 
     def _note(self, before: ChipHealth | None, after: ChipHealth) -> None:
@@ -289,12 +289,12 @@ def chip_samples(current: NodeHealth, memory: HealthMemory, changes: Mapping[int
             yield Sample("chip_fault", "Faults of each chip; always 1.", 1, labels)
         changed = changes.get(chip.index, 0)
         yield Sample("chip_health_changes", "Changes of a chip's state.", changed, (device,), "counter")
-    for known in memory.chips:
+    for of_chip in memory.chips:
         totals: Counts[str] = Counts()
-        for name, counter in known.counters.items():
+        for name, counter in of_chip.counters.items():
             totals[name.partition("/")[0]] += counter.total
         for kind, total in sorted(totals.items()):
-            where = (("device", f"neuron{known.index}"), ("kind", kind))
+            where = (("device", f"neuron{of_chip.index}"), ("kind", kind))
             yield Sample("chip_errors", "Errors counted across driver reloads.", total, where, "counter")
 
 
@@ -348,11 +348,11 @@ class _Bell:
         return bool(ready)
 
 
-def aged(known: NodeHealth, since: int, hanging_at: str, indexes: Collection[int] = ()) -> NodeHealth:
-    """``known``, which is too old to be relied on: chips without a graver fault are ``unreadable``.
+def aged(latest: NodeHealth, since: int, hanging_at: str, indexes: Collection[int] = ()) -> NodeHealth:
+    """``latest``, which is too old to be relied on: chips without a graver fault are ``unreadable``.
 
     Args:
-        known: the health that was read last.
+        latest: the health that was read last.
         since: Unix time from which on nothing is known.
         hanging_at: the file that is being read, "" when none is.
         indexes: chips that there should be.
@@ -367,5 +367,5 @@ def aged(known: NodeHealth, since: int, hanging_at: str, indexes: Collection[int
             return chip
         return ChipHealth(chip.index, in_order((*others, unreadable)))
 
-    chips = {index: ChipHealth(index) for index in indexes} | {chip.index: chip for chip in known.chips}
-    return NodeHealth(tuple(old(chips[index]) for index in sorted(chips)), known.read_at)
+    chips = {index: ChipHealth(index) for index in indexes} | {chip.index: chip for chip in latest.chips}
+    return NodeHealth(tuple(old(chips[index]) for index in sorted(chips)), latest.read_at)

@@ -45,7 +45,7 @@ class Scan:
 
     files: HostFiles
     instance_type: str | None
-    known: NodeInventory | None
+    former: NodeInventory | None
     findings: Findings
     settling: bool = False
     _shows_nodes: bool | None = None
@@ -67,7 +67,7 @@ def device_entries(files: HostFiles, findings: Findings, chips: Collection[int] 
     """Index to sysfs directory of every device, or of those among ``chips``, ascending."""
     if chips is not None:
         paths = {index: [f"{directory}/neuron{index}" for directory in DEVICE_DIRECTORIES] for index in sorted(chips)}
-        there = {index: next(filter(files.is_directory, found), "") for index, found in paths.items()}
+        there = {index: next(filter(files.is_directory, choices), "") for index, choices in paths.items()}
         return {index: path for index, path in there.items() if path}
     for directory in DEVICE_DIRECTORIES:
         entries = _indexes(files, directory)
@@ -75,14 +75,14 @@ def device_entries(files: HostFiles, findings: Findings, chips: Collection[int] 
             break
     else:
         return {}
-    found = {}
+    directories = {}
     for index in entries:
         path = f"{directory}/neuron{index}"
         if files.is_directory(path):
-            found[index] = path
+            directories[index] = path
         else:
             findings.add_device("device-entry-odd", index)
-    return found
+    return directories
 
 
 def read_devices(scan: Scan, entries: dict[int, str]) -> tuple[NeuronDevice, ...]:
@@ -110,7 +110,7 @@ def read_devices(scan: Scan, entries: dict[int, str]) -> tuple[NeuronDevice, ...
 
 
 def read_numbers(scan: Scan, entries: dict[int, str]) -> tuple[NeuronDevice, ...]:
-    """These devices with their device numbers of now; what else they are is as ``scan.known`` has it.
+    """These devices with their device numbers of now; what else they are is as ``scan.former`` has it.
 
     That is two small reads a device: the rest costs ten times as much, and how long firmware takes is not known.
     """
@@ -119,12 +119,12 @@ def read_numbers(scan: Scan, entries: dict[int, str]) -> tuple[NeuronDevice, ...
 
 
 def _read_numbers(scan: Scan, index: int, path: str) -> NeuronDevice | None:
-    known = scan.known.device(index) if scan.known is not None else None
-    if known is None:
+    former = scan.former.device(index) if scan.former is not None else None
+    if former is None:
         return _read_device(scan, index, path)
     numbers = _parsed(scan, index, f"{path}/dev", parse_numbers, "device-numbers-unreadable")
     major, minor = numbers or (None, None)
-    return replace(known, major=major, minor=minor, node_present=_node_present(scan, index, numbers))
+    return replace(former, major=major, minor=minor, node_present=_node_present(scan, index, numbers))
 
 
 def _placed(files: HostFiles, device: NeuronDevice, kind: InstanceType) -> NeuronDevice:
@@ -142,8 +142,8 @@ def parse_pcie_root(target: str, address: str) -> str | None:
 
     None: it is no link of this device, or does not begin at a PCI root (of some Arm hosts: at ``platform``).
     """
-    found = _PCI_LINK.fullmatch(target)
-    return found[1] if found and found[2] == address else None
+    match = _PCI_LINK.fullmatch(target)
+    return match[1] if match and match[2] == address else None
 
 
 def _read_device(scan: Scan, index: int, path: str) -> NeuronDevice | None:
@@ -174,24 +174,24 @@ def _read_device(scan: Scan, index: int, path: str) -> NeuronDevice | None:
 
 def _parsed(scan: Scan, index: int, path: str, parse: Callable[[str], Value | None], code: str) -> Value | None:
     """Value of one file; None, and a finding, when it is busy, unreadable or no such value."""
-    said = scan.files.read(path)
-    if said.busy:
+    content = scan.files.read(path)
+    if content.busy:
         scan.settling = True
         scan.findings.add_device("value-busy", index, path.rpartition("/")[2])
         return None
-    if said.text is None:
-        scan.findings.add_device(code, index, said.problem)
+    if content.text is None:
+        scan.findings.add_device(code, index, content.problem)
         return None
-    value = parse(said.text)
+    value = parse(content.text)
     if value is None:
-        scan.findings.add_device(code, index, shown(said.text))
+        scan.findings.add_device(code, index, shown(content.text))
     return value
 
 
 def parse_numbers(text: str) -> tuple[int, int] | None:
     """Major and minor number of a file ``dev``; None: it says something else."""
-    found = _NUMBERS.fullmatch(text)
-    return (int(found[1]), int(found[2])) if found else None
+    match = _NUMBERS.fullmatch(text)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def parse_core_count(text: str) -> int | None:
@@ -213,9 +213,9 @@ def _serial_number(scan: Scan, index: int, path: str, numbers: tuple[int, int] |
     Each read that the firmware does not answer makes the kernel driver log an error, so a device known from the scan
     before keeps what was found then, an empty answer included. Other device numbers mean a reloaded driver.
     """
-    known = scan.known.device(index) if scan.known is not None else None
-    if known is not None and (known.major, known.minor) == (numbers or (None, None)):
-        return known.serial_number
+    former = scan.former.device(index) if scan.former is not None else None
+    if former is not None and (former.major, former.minor) == (numbers or (None, None)):
+        return former.serial_number
     text = (scan.files.read(f"{path}/info/serial_number").text or "").lower()
     return text if _SERIAL.fullmatch(text) else None
 
@@ -232,12 +232,12 @@ def _architecture(scan: Scan, index: int, path: str) -> str | None:
 
 def _note_state(scan: Scan, index: int, path: str) -> None:
     """The file ``reset`` shows the device's state to root; it is read here and never written, which would reset it."""
-    said = scan.files.read(f"{path}/reset")
-    if said.text == _STATE_RESETTING:
+    state = scan.files.read(f"{path}/reset")
+    if state.text == _STATE_RESETTING:
         scan.findings.add_device("device-resetting", index)
-    elif said.text == _STATE_INVALID:
+    elif state.text == _STATE_INVALID:
         scan.findings.add_device("device-invalid", index)
-    scan.settling = scan.settling or said.busy or said.text == _STATE_RESETTING
+    scan.settling = scan.settling or state.busy or state.text == _STATE_RESETTING
 
 
 def _node_present(scan: Scan, index: int, numbers: tuple[int, int] | None) -> bool | None:
@@ -283,4 +283,4 @@ def _check_connected(scan: Scan, devices: Collection[NeuronDevice], kind: Instan
 
 
 def _indexes(files: HostFiles, directory: str) -> list[int]:
-    return sorted(int(found[1]) for name in files.names(directory) if (found := _ENTRY.fullmatch(name)))
+    return sorted(int(match[1]) for name in files.names(directory) if (match := _ENTRY.fullmatch(name)))

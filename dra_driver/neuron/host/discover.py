@@ -42,9 +42,9 @@ def instance_type(files: HostFiles, labels: Mapping[str, str], findings: Finding
     Of the two, a type in the table comes first, then a name that looks like Trainium or Inferentia, then any EC2 name:
     on a host whose DMI names another hypervisor or vendor the label is right. Names of no EC2 form count as none.
     """
-    said = files.read(PRODUCT_NAME)
-    product = said.text or ""
-    detail = said.problem if said.text is None else shown(product)
+    content = files.read(PRODUCT_NAME)
+    product = content.text or ""
+    detail = content.problem if content.text is None else shown(product)
     from_dmi, from_label = ec2_name(product), ec2_name(labels.get(INSTANCE_TYPE_LABEL, ""))
     name = max((from_dmi, from_label), key=_credibility)
     if name is None:
@@ -79,30 +79,30 @@ def driver_version(files: HostFiles, any_device: bool, findings: Findings) -> tu
     Without the version file nothing is published even when ``any_device`` says that sysfs lists some: the module is
     being removed, or the host's /sys is visible in part only. A file that says nothing usable is a loaded driver.
     """
-    said = files.read(MODULE_VERSION)
-    if said.missing:
+    content = files.read(MODULE_VERSION)
+    if content.missing:
         findings.add("driver-version-missing" if any_device else "driver-not-loaded", MODULE_VERSION)
         return None, False
-    if said.text is not None and _VERSION.fullmatch(said.text):
-        return said.text, True
-    findings.add("driver-version-unreadable", MODULE_VERSION, said.problem or shown(said.text or ""))
+    if content.text is not None and _VERSION.fullmatch(content.text):
+        return content.text, True
+    findings.add("driver-version-unreadable", MODULE_VERSION, content.problem or shown(content.text or ""))
     return None, True
 
 
 def default_lnc(files: HostFiles, chip: Chip | None, findings: Findings) -> int | None:
     """Logical core size that the node's file sets for every process; None when there is no file or no use in it."""
-    said = files.read(LNC_DEFAULT)
-    if said.missing:
+    content = files.read(LNC_DEFAULT)
+    if content.missing:
         return None
-    if said.text is None:
-        findings.add("lnc-default-unusable", LNC_DEFAULT, said.problem)
+    if content.text is None:
+        findings.add("lnc-default-unusable", LNC_DEFAULT, content.problem)
         return None
-    lines = [found[1].strip("'\"") for line in said.text.splitlines() if (found := _LNC_LINE.fullmatch(line))]
+    lines = [match[1].strip("'\"") for line in content.text.splitlines() if (match := _LNC_LINE.fullmatch(line))]
     allowed = chip.lnc_values if chip is not None else (1, 2)
     if lines and lines[-1] in {str(value) for value in allowed}:
         return int(lines[-1])
     legal = " or ".join(str(value) for value in allowed)
-    findings.add("lnc-default-unusable", LNC_DEFAULT, f"{shown(said.text)}, legal here: {legal}")
+    findings.add("lnc-default-unusable", LNC_DEFAULT, f"{shown(content.text)}, legal here: {legal}")
     return None
 
 
@@ -129,7 +129,7 @@ NO_LABELS: Mapping[str, str] = MappingProxyType({})
 def discover(
     root: Path,
     labels: Mapping[str, str] = NO_LABELS,
-    known: NodeInventory | None = None,
+    former: NodeInventory | None = None,
     files: HostFiles | None = None,
 ) -> NodeInventory:
     """Read the host whose file system begins at ``root``; writes nothing and opens nothing outside of it.
@@ -137,7 +137,7 @@ def discover(
     Args:
         root: ``/`` on the node itself, a mount of it, or a directory made by ``emulate-host``.
         labels: of the Node object; its instance type, EC2 network layers and capacity block are used.
-        known: the inventory of the scan before, if any. Serial numbers of devices in it are not read again, and its
+        former: the inventory of the scan before, if any. Serial numbers of devices in it are not read again, and its
             UltraServer's sets stand in while an election runs.
         files: of ``root``, for who renews the inventory with them later.
 
@@ -150,13 +150,13 @@ def discover(
         findings = Findings()
         findings.add("host-root-missing", str(root))
         return NodeInventory(instance_type=None, driver_version=None, devices=(), findings=findings.all())
-    return discover_files(files, labels, known)
+    return discover_files(files, labels, former)
 
 
 def renew(
-    root: Path, known: NodeInventory, chips: Collection[int] | None = None, files: HostFiles | None = None
+    root: Path, former: NodeInventory, chips: Collection[int] | None = None, files: HostFiles | None = None
 ) -> NodeInventory:
-    """``known`` with what containers are given read again, and nothing else.
+    """``former`` with what containers are given read again, and nothing else.
 
     That is which chips there are, their device numbers, the node-wide logical core size and the place in the
     UltraServer. Each may change between two scans, and a container with what was true before has other hardware, or
@@ -164,24 +164,24 @@ def renew(
 
     Args:
         root: as for ``discover``.
-        known: the inventory of the last scan.
+        former: the inventory of the last scan.
         chips: host indexes of those to read again (50 us each); the others stay as known. None: all that there are.
         files: those of the last scan: directories that it found are not looked up again, which is half of the cost.
     """
     files, findings = files or HostFiles(root), Findings()
-    scan = Scan(files, known.instance_type, known, findings)
+    scan = Scan(files, former.instance_type, former, findings)
     entries = device_entries(files, findings, chips)
     read = read_numbers(scan, entries)
     _, loaded = driver_version(files, bool(entries), findings)
-    others = () if chips is None else (device for device in known.devices if device.index not in chips)
+    others = () if chips is None else (device for device in former.devices if device.index not in chips)
     devices = (*others, *read) if loaded else ()
-    chip = known.chip or chip_of(devices)
+    chip = former.chip or chip_of(devices)
     return replace(
-        known,
+        former,
         devices=tuple(sorted(devices, key=lambda device: device.index)),
         chip=chip,
         default_lnc=default_lnc(files, chip, findings),
-        ultraserver=None if known.ultraserver is None else _membership(scan, loaded=loaded),
+        ultraserver=None if former.ultraserver is None else _membership(scan, loaded=loaded),
     )
 
 
@@ -192,7 +192,7 @@ def _membership(scan: Scan, *, loaded: bool) -> Membership | None:
 
 
 def discover_files(
-    files: HostFiles, labels: Mapping[str, str] = NO_LABELS, known: NodeInventory | None = None
+    files: HostFiles, labels: Mapping[str, str] = NO_LABELS, former: NodeInventory | None = None
 ) -> NodeInventory:
     """The same for files that are there already; see ``discover``."""
     findings = Findings()
@@ -202,7 +202,7 @@ def discover_files(
     version, loaded = driver_version(files, bool(entries), findings)
     if loaded and not entries:
         findings.add("no-devices", "sys/devices/virtual/neuron_device", version or "of unknown version")
-    scan = Scan(files, name, known, findings)
+    scan = Scan(files, name, former, findings)
     devices = read_devices(scan, entries) if loaded and entries else ()
     chip = kind.chip if kind is not None else chip_of(devices)
     ultraserver = _membership(scan, loaded=loaded)

@@ -279,8 +279,8 @@ class Findings:
         """In the order of the table, then by subject: equal hosts give equal tuples."""
         subjects = self._subjects | {key: device_ranges(indexes) for key, indexes in self._devices.items()}
         order = {code: position for position, code in enumerate(FINDINGS)}
-        found = [_finding(code, subject, detail) for (code, detail), subject in subjects.items()]
-        return tuple(sorted(found, key=lambda finding: (order[finding.code], finding.subject, finding.text)))
+        findings = [_finding(code, subject, detail) for (code, detail), subject in subjects.items()]
+        return tuple(sorted(findings, key=lambda finding: (order[finding.code], finding.subject, finding.text)))
 
 
 def device_ranges(indexes: Iterable[int]) -> str:

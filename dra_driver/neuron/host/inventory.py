@@ -80,8 +80,8 @@ class Membership:
         in AWS's init script.
         """
         if self.elected:
-            return next((found for found in self.sets if found.nodes == nodes), None)
-        return next((found for found in self.sets if found.nodes >= nodes), None)
+            return next((item for item in self.sets if item.nodes == nodes), None)
+        return next((item for item in self.sets if item.nodes >= nodes), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,14 +195,14 @@ class SignalReader:
         return files.read(path)
 
     def _chip(self, files: HostFiles, inventory: NodeInventory, index: int, path: str, *, cores: bool) -> ChipReading:
-        known = inventory.device(index)
+        device = inventory.device(index)
         values = _Values(lambda name: self._read(files, f"{path}/{name}"))
         counters = {name: values.get(f"{HARDWARE}/{name}", count) for name in self._counters}
         values.get(ERROR_EVENT, count)
         return ChipReading(
             index=index,
-            serial=known.serial_number if known is not None else None,
-            architecture=known.architecture if known is not None else None,
+            serial=device.serial_number if device is not None else None,
+            architecture=device.architecture if device is not None else None,
             counters={name: value for name, value in counters.items() if value is not None},
             components=values.get(COMPONENTS, components),
             heartbeat=values.get(HEARTBEAT, count),
@@ -214,7 +214,7 @@ class SignalReader:
         )
 
     def _cores(self, files: HostFiles, path: str, values: _Values) -> Mapping[str, Mapping[int, int]]:
-        found: dict[str, dict[int, int]] = {name: {} for name in self._core_counters}
+        counts: dict[str, dict[int, int]] = {name: {} for name in self._core_counters}
         self.at = path
         for entry in files.names(path):
             core = _CORE.fullmatch(entry)
@@ -224,8 +224,8 @@ class SignalReader:
             for name in self._core_counters:
                 value = values.get(f"{entry}/stats/status/{name}/total", count)
                 if value is not None:
-                    found[name][int(core[1])] = value
-        return found
+                    counts[name][int(core[1])] = value
+        return counts
 
 
 class _Values:
@@ -237,16 +237,16 @@ class _Values:
         self.problems: dict[str, str] = {}
 
     def get(self, path: str, parse: Callable[[str], Value | None]) -> Value | None:
-        said = self._read(path)
-        if said.missing:
+        content = self._read(path)
+        if content.missing:
             return None
         self.there.add(path)
-        if said.text is None or said.busy:
-            self.problems[path] = said.problem or "busy"
+        if content.text is None or content.busy:
+            self.problems[path] = content.problem or "busy"
             return None
-        value = parse(said.text)
+        value = parse(content.text)
         if value is None:
-            self.problems[path] = shown(said.text)
+            self.problems[path] = shown(content.text)
         return value
 
 

@@ -128,10 +128,10 @@ class HostFiles:
 
     def _directory(self, path: str) -> str:
         """Real path of what files are looked for in. Raises OSError."""
-        known = self._directories.get(path)
-        if known is None:
-            known = self._directories[path] = self._locate(path)[0]
-        return known
+        directory = self._directories.get(path)
+        if directory is None:
+            directory = self._directories[path] = self._locate(path)[0]
+        return directory
 
     def _walk(self, path: str) -> tuple[str, os.stat_result]:
         """Follow every link of ``path`` from the root down. Raises OSError."""

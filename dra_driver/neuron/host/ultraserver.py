@@ -47,23 +47,23 @@ def membership(scan: Scan, shape: UltraServerShape, *, loaded: bool) -> Membersh
         return Membership((), (), elected)
     names = (*(_ELECTED_FILES if elected else _FIRMWARE_FILES), _MODE_FILE)
     readings = _read(scan.files, names)
-    if all(said.missing for said in readings.values()):
+    if all(content.missing for content in readings.values()):
         scan.findings.add("ultraserver-files-missing", CLASS, ", ".join(names))
         return Membership((), (), elected)
     # Read twice: an election that begins or ends in between would show a mixture of two states.
-    if any(said.busy for said in readings.values()) or _read(scan.files, names) != readings:
+    if any(content.busy for content in readings.values()) or _read(scan.files, names) != readings:
         scan.settling = True
         scan.findings.add("ultraserver-electing", CLASS)
-        before = scan.known.ultraserver if scan.known is not None else None
+        before = scan.former.ultraserver if scan.former is not None else None
         return Membership((), before.sets if before is not None else (), elected, electing=True)
     values = _Values(readings)
     modes = values.modes()
     sets = values.elected_sets() if elected else values.firmware_sets()
     if values.problems:
         scan.findings.add("ultraserver-value-odd", CLASS, "; ".join(values.problems))
-    found = Membership(modes, sets, elected)
-    _judge(scan, shape, found)
-    return found
+    member = Membership(modes, sets, elected)
+    _judge(scan, shape, member)
+    return member
 
 
 def _is_elected(files: HostFiles, shape: UltraServerShape) -> bool:
@@ -103,15 +103,13 @@ class _Values:
 
     def elected_sets(self) -> tuple[ServerSet, ...]:
         return tuple(
-            found
-            for nodes in (2, 4)
-            if (found := self._set(nodes, f"server_id_{nodes}", f"node_id_{nodes}")) is not None
+            item for nodes in (2, 4) if (item := self._set(nodes, f"server_id_{nodes}", f"node_id_{nodes}")) is not None
         )
 
     def firmware_sets(self) -> tuple[ServerSet, ...]:
         nodes = self._number("node_cnt")
-        found = self._set(nodes, "reservation_id", "node_id") if nodes is not None and nodes > 1 else None
-        return () if found is None else (found,)
+        item = self._set(nodes, "reservation_id", "node_id") if nodes is not None and nodes > 1 else None
+        return () if item is None else (item,)
 
     def _set(self, nodes: int, server_file: str, node_file: str) -> ServerSet | None:
         server_id, node_id = self._server_id(server_file), self._number(node_file)
@@ -120,10 +118,10 @@ class _Values:
             return None
         if server_id is not None and node_id is not None:
             return ServerSet(nodes, server_id, node_id)
-        # One alone, unless the other could not be read, which is said already.
-        known, other = (server_file, node_file) if server_id is not None else (node_file, server_file)
+        # One alone, unless the other could not be read, which a finding says already.
+        present, other = (server_file, node_file) if server_id is not None else (node_file, server_file)
         if (server_id is None) != (node_id is None) and not any(text.startswith(other) for text in self.problems):
-            self._odd(other, f"not set, although {known} is")
+            self._odd(other, f"not set, although {present} is")
         return None
 
     def _server_id(self, name: str) -> str | None:
@@ -144,23 +142,23 @@ class _Values:
 
     def _text(self, name: str) -> str:
         """Text of a file; "" (none) for an empty one, and for one that cannot be read, which is a problem."""
-        said = self._readings[name]
-        if said.text is None:
-            self._odd(name, said.problem)
-        return said.text or ""
+        content = self._readings[name]
+        if content.text is None:
+            self._odd(name, content.problem)
+        return content.text or ""
 
     def _odd(self, name: str, what: str) -> None:
         self.problems.append(f"{name}: {what}")
 
 
-def _judge(scan: Scan, shape: UltraServerShape, found: Membership) -> None:
+def _judge(scan: Scan, shape: UltraServerShape, member: Membership) -> None:
     """Say what is missing of a whole and linked server."""
-    largest = max((one.nodes for one in found.sets), default=1)
-    offered = ", ".join(map(str, found.modes)) or "no modes"
+    largest = max((one.nodes for one in member.sets), default=1)
+    offered = ", ".join(map(str, member.modes)) or "no modes"
     if shape.nodes is not None and largest < shape.nodes:
         others = "this node found none of the others" if largest == 1 else f"{largest} of {shape.nodes} nodes are there"
         scan.findings.add("ultraserver-incomplete", others, offered)
     # How firmware without an election lists modes is not public.
-    for one in found.sets if found.elected else ():
-        if all(mode.nodes != one.nodes for mode in found.modes):
+    for one in member.sets if member.elected else ():
+        if all(mode.nodes != one.nodes for mode in member.modes):
             scan.findings.add("ultraserver-link-down", f"{one.nodes} nodes", offered)

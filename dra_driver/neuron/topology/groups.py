@@ -90,10 +90,10 @@ def select(instance_type: InstanceType, devices: Collection[int]) -> Selection:
     if len(members) != len(devices):
         repeated = sorted(index for index in members if list(devices).count(index) > 1)
         raise DriverError(f"device {repeated[0]} is named more than once", remedy="name each device once")
-    known = fabric.kind != "unknown" or len(members) == 1
+    has_fabric = fabric.kind != "unknown" or len(members) == 1
     return Selection(
         devices=members,
-        connected=fabric.is_connected(members) if known else None,
+        connected=fabric.is_connected(members) if has_fabric else None,
         offered=members in fabric.connected_sets(len(members)),
         run=is_run(members),
         group=_smallest_group(instance_type, members),
@@ -102,11 +102,11 @@ def select(instance_type: InstanceType, devices: Collection[int]) -> Selection:
 
 def groups(instance_type: InstanceType) -> tuple[ChipGroup, ...]:
     """All device groups of a type, by size and then by first chip; empty if there is no EFA pairing."""
-    found: dict[tuple[int, str], list[int]] = {}
+    chips: dict[tuple[int, str], list[int]] = {}
     for index in range(instance_type.devices or 0):
         for size, group_id in device_group_ids(instance_type, index).items():
-            found.setdefault((size, group_id), []).append(index)
-    ordered = sorted(found.items(), key=lambda item: (item[0][0], item[1]))
+            chips.setdefault((size, group_id), []).append(index)
+    ordered = sorted(chips.items(), key=lambda item: (item[0][0], item[1]))
     return tuple(ChipGroup(size, group_id, tuple(members)) for (size, group_id), members in ordered)
 
 

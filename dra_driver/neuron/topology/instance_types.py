@@ -209,17 +209,17 @@ def near_matches(name: str) -> tuple[str, ...]:
     import difflib
 
     bare = name.removeprefix(HYPERPOD_PREFIX).lower()[:64]
-    same_beginning = [known for known in INSTANCE_TYPES if bare and known.startswith(f"{bare.partition('.')[0]}.")]
+    same_beginning = [row for row in INSTANCE_TYPES if bare and row.startswith(f"{bare.partition('.')[0]}.")]
     similar = difflib.get_close_matches(bare, INSTANCE_TYPES, n=3, cutoff=0.85)
     return tuple(dict.fromkeys([*similar, *same_beginning]))[:3]
 
 
 def resolve(name: str) -> InstanceType:
     """Like ``lookup``, but raises DriverError for an unknown name, with similar names in the message."""
-    found = lookup(name)
-    if found is None:
+    row = lookup(name)
+    if row is None:
         raise _unknown(name, INSTANCE_TYPES)
-    return found
+    return row
 
 
 def _unknown(name: str, among: Collection[str]) -> DriverError:
@@ -241,12 +241,12 @@ def resolve_emulation(name: str) -> InstanceType:
     Accepts a full name or the part before the dot, as ``of_family`` does. Raises DriverError, with similar names or a
     list of all types that can be emulated, for other names and for types whose number of chips is not public.
     """
-    known = lookup(name)
-    found = known if known is not None and known.devices is not None else of_family(name)
-    if found is not None:
-        return found
+    exact = lookup(name)
+    largest = exact if exact is not None and exact.devices is not None else of_family(name)
+    if largest is not None:
+        return largest
     rows = [row.name for row in INSTANCE_TYPES.values() if row.devices is not None]
-    if known is None:
+    if exact is None:
         raise _unknown(name, rows)
     raise DriverError(
         f"{quoted(name)} cannot be emulated: how many devices it has is not public",

@@ -154,19 +154,19 @@ def devices(
     )
     # By the fabric, so that a lost chip changes no order.
     few = fabric is not None and len(of_fabric) < fabric.size
-    found = [*groups, *singles] if few else [*singles, *groups]
+    all_devices = [*groups, *singles] if few else [*singles, *groups]
     if partitions.node and there:
-        found.append(Partition(NODE_DEVICE, "neuron_node", tuple(map(HardwarePart, there))))
+        all_devices.append(Partition(NODE_DEVICE, "neuron_node", tuple(map(HardwarePart, there))))
     if partitions.core and cores:
         for index in there:
             size = core_size(index)
-            found += [
+            all_devices += [
                 Partition(
                     core_name(index, core), "neuron_core", (HardwarePart(index, _physical(core, size)),), core, size
                 )
                 for core in range(cores // size)
             ]
-    return tuple(found)
+    return tuple(all_devices)
 
 
 def group_sizes(fabric: Fabric | None) -> tuple[int, ...]:
@@ -177,7 +177,7 @@ def group_sizes(fabric: Fabric | None) -> tuple[int, ...]:
 def _groups(fabric: Fabric | None, partitions: Partitions) -> list[Partition]:
     if fabric is None:
         return []
-    found = []
+    groups = []
     for size in group_sizes(fabric):
         if not partitions.group and size not in partitions.sizes:
             continue
@@ -186,8 +186,8 @@ def _groups(fabric: Fabric | None, partitions: Partitions) -> list[Partition]:
         aligned = members == aligned_blocks(fabric.size, size)
         for number, chips in enumerate(members):
             name = f"neuron-group{size}-{number}" if aligned else f"neuron-window{size}-{chips[0]}"
-            found.append(Partition(name, "neuron_group", tuple(map(HardwarePart, chips))))
-    return found
+            groups.append(Partition(name, "neuron_group", tuple(map(HardwarePart, chips))))
+    return groups
 
 
 _NUMBER = r"(0|[1-9][0-9]{0,4})"
@@ -206,8 +206,8 @@ def parts_of(name: str, chips: Collection[int], core_size: Callable[[int], int])
         chips: host indexes of all chips of the node, of which the whole node is made.
         core_size: physical cores in a logical core, by chip.
     """
-    found = device_of(name, chips, core_size)
-    return None if found is None else found.parts
+    device = device_of(name, chips, core_size)
+    return None if device is None else device.parts
 
 
 def chips_of(name: str, chips: Collection[int]) -> tuple[int, ...] | None:

@@ -30,7 +30,7 @@ from dra_driver.kube.objects.resource import (
     PartialResourceClaimStatus,
     ResourcePool,
 )
-from dra_driver.neuron.device_status import said
+from dra_driver.neuron.device_status import own_conditions
 from dra_driver.neuron.names import DRIVER_NAME, SERVER_2, SERVER_4
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.operations.overview.serving import Daemon, PodState, daemon_of, state_of
@@ -253,7 +253,7 @@ def _claim(item: _Claim, _: str) -> Claim:
     status = item.status
     complaints = (
         (device, condition)
-        for (_, device), conditions in said(status, status.devices).items()
+        for (_, device), conditions in own_conditions(status, status.devices).items()
         for condition in conditions
         if condition.status != "True"
     )

@@ -17,7 +17,7 @@ from dra_driver.kube.node_affinity import CORDON
 from dra_driver.kube.objects.meta import Condition, ObjectMeta
 from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint, DeviceTaintRule
 from dra_driver.kube.objects.taint_rules import TaintOfRule, selects, taint_of
-from dra_driver.neuron.health.condition import DEVICE_PLUGIN, told, told_by
+from dra_driver.neuron.health.condition import DEVICE_PLUGIN, message_of, told_by
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.health.faults import FAULTS, SEVERITIES
 from dra_driver.neuron.health.taints import fault_of, retired, written
@@ -186,7 +186,7 @@ def _row(
     # and pods of a device plugin that is gone keep their chips.
     by_plugin = node.plugin if not devices else None
     problem = kubelet_problem(node.status.node_info.kubelet_version) if by_plugin is None else ""
-    held_back = told(DEVICE_PLUGIN, node.status.conditions)
+    held_back = message_of(DEVICE_PLUGIN, node.status.conditions)
     open_ = [device for device in devices if not any(map(retired, device.taints))]
     offered = bool(open_) or by_plugin is not None
     daemon_sets = cluster.daemon_sets if found is not None else None

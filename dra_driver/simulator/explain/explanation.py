@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from dra_driver.kube.objects.resource import ResourceClaim, ResourceClaimStatus
-from dra_driver.neuron.device_status import said, spelled
+from dra_driver.neuron.device_status import own_conditions, spelled
 from dra_driver.simulator.allocator import TIME_OVER, Allocation, NodeView, Refusal, Scheduler, TimeOver, World
 from dra_driver.simulator.allocator.constraints import value
 from dra_driver.simulator.allocator.nodes import matches
@@ -275,7 +275,7 @@ def _allocated_so(question: Question, waiting: Sequence[ResourceClaim], answer: 
 
 def _had(claim: ResourceClaim) -> Placed:
     name = claim.metadata.full_name
-    by_device = said(claim.status, claim.status.devices)
+    by_device = own_conditions(claim.status, claim.status.devices)
     alike: dict[str, list[str]] = {}
     for (_, device), conditions in by_device.items():
         alike.setdefault("; ".join(map(spelled, conditions)), []).append(device)

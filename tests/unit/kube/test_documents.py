@@ -62,7 +62,7 @@ def messages(text: str) -> list[str]:
             if parts is None
             else [("parts", step, "value") for step in (parts if isinstance(parts, dict) else range(len(parts)))]
         )
-        listed += [origin.told(step, "wrong") for step in steps]
+        listed += [origin.located(step, "wrong") for step in steps]
     return listed
 
 
@@ -76,15 +76,15 @@ def test_as_many_messages_as_lines_cost_in_proportion(text: Callable[[int], str]
 
 def test_lines_are_those_of_the_file_that_a_message_is_about() -> None:
     origins = [Origin("a", "x: 1\ny: 2\n"), Origin("b", "y: 2\nx: 1\n")] * 2
-    assert [origin.told(("x",), "no") for origin in origins] == ["a:1: x: no", "b:2: x: no"] * 2
+    assert [origin.located(("x",), "no") for origin in origins] == ["a:1: x: no", "b:2: x: no"] * 2
 
 
 def test_documents_before_one_that_is_no_yaml_have_lines() -> None:
     origin = Origin("a", "x: 1\ny: 2\n---\n{")
-    assert origin.told(("y",), "no") == "a:2: y: no"
-    assert Origin("a", origin.text, document=1).told(("y",), "no") == "a: y: no"
+    assert origin.located(("y",), "no") == "a:2: y: no"
+    assert Origin("a", origin.text, document=1).located(("y",), "no") == "a: y: no"
 
 
 def test_a_name_of_several_lines_makes_no_line_of_its_own() -> None:
     origin = Origin("f.yaml", "kind: Pod", 0).at((), "Pod a\nerror: b")
-    assert "\n" not in origin.told((), "it is wrong")
+    assert "\n" not in origin.located((), "it is wrong")

@@ -52,24 +52,24 @@ def marks_of(
         drawn: chips whose cores are drawn even if none of the devices is a core of them.
         outlined: groups that are outlined even if they are not among the devices.
     """
-    held: dict[int, set[int]] = {}
+    cores_of: dict[int, set[int]] = {}
     split = set(drawn)
     groups = dict(outlined)
     for name, parts in devices:
         for part in parts:
-            held.setdefault(part.chip, set()).update(part.cores or range(cores))
+            cores_of.setdefault(part.chip, set()).update(part.cores or range(cores))
             if part.cores:
                 split.add(part.chip)
         if name.startswith(_GROUPS):
             groups[name] = tuple(part.chip for part in parts)
     by_chip = {}
     for chip in sorted(split):
-        size, marked = core_size(chip), held.get(chip, set())
+        size, marked = core_size(chip), cores_of.get(chip, set())
         by_chip[chip] = tuple(
             not marked.isdisjoint(range(first, first + size)) for first in range(0, cores - size + 1, size)
         )
     ordered = sorted(groups.items(), key=lambda item: (len(item[1]), item[1], item[0]))
-    return Marks(frozenset(held), by_chip, tuple(ordered))
+    return Marks(frozenset(cores_of), by_chip, tuple(ordered))
 
 
 _GROUPS: Final = ("neuron-group", "neuron-window")

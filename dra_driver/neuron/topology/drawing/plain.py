@@ -194,23 +194,23 @@ def _legend(fabric: Fabric, chosen: _Chips) -> list[str]:
             links = ["no links on this host"]
         case _:
             links = ["how the devices are linked is not public"]
-    marked, said = chosen.marked, chosen.marks.word
+    marked, word = chosen.marked, chosen.marks.word
     parted = sorted(index for index in marked if chosen.marks.partly(index))
-    chips = ["( n )  device n", *([f"[*n*]  {said} device"] if marked - {*parted} else [])]
+    chips = ["( n )  device n", *([f"[*n*]  {word} device"] if marked - {*parted} else [])]
     if parted:
         shares = ", ".join(f"{index} ({chosen.marks.share(index)})" for index in parted)
-        chips.append(f"[+n+]  device {said} in part: {shares}")
+        chips.append(f"[+n+]  device {word} in part: {shares}")
     if chosen.marks.cores:
         whole = any(any(cores) for cores in chosen.marks.cores.values())
-        chips.append("#...".ljust(7) + "its logical cores, from core 0 on" + (f": # {said}, . not" if whole else ""))
+        chips.append("#...".ljust(7) + "its logical cores, from core 0 on" + (f": # {word}, . not" if whole else ""))
     chips += [f"{'group':7}{name}: devices {_span(members)}" for name, members in chosen.marks.groups]
     for sickness, indexes in by_kind(chosen.sick):
         sign = SIGNS[sickness]
         chips.append(f"({sign}n{sign})  {sickness} device: {listed(indexes)}")
     if marked & chosen.sick.keys():
-        chips.append(f"[?n?]  {said}, with the mark of its state".replace("?", SIGNS[_gravest(chosen)]))
+        chips.append(f"[?n?]  {word}, with the mark of its state".replace("?", SIGNS[_gravest(chosen)]))
     if any(marked & set(fabric.neighbours(index)) for index in marked):
-        links.append(f"{'== ||' if isinstance(fabric, Torus2D) else '== #'}".ljust(7) + f"link between {said} devices")
+        links.append(f"{'== ||' if isinstance(fabric, Torus2D) else '== #'}".ljust(7) + f"link between {word} devices")
     return [_INDENT + line for line in (*chips, *links)]
 
 

@@ -119,9 +119,9 @@ def _centred(style: str, at: Point, words: str) -> str:
 
 
 def _title(instance_type: InstanceType, marks: Marks, sick: Mapping[int, Sickness]) -> str:
-    said = [f"{_marked(marks)} {marks.word}"] if marks.chips else []
-    said += [f"{listed(indexes)} {sickness}" for sickness, indexes in by_kind(sick)]
-    return f"Neuron devices of {instance_type.name}" + (f" with {' and '.join(said)}" if said else "")
+    parts = [f"{_marked(marks)} {marks.word}"] if marks.chips else []
+    parts += [f"{listed(indexes)} {sickness}" for sickness, indexes in by_kind(sick)]
+    return f"Neuron devices of {instance_type.name}" + (f" with {' and '.join(parts)}" if parts else "")
 
 
 def _marked(marks: Marks) -> str:
@@ -210,12 +210,12 @@ def _chip(index: int, at: Point, marks: Marks, sickness: Sickness | None) -> str
     partly, cores = marks.partly(index), marks.cores.get(index, ())
     mark = "partly" if partly else "marked" if index in marks.chips else ""
     ring = _square("ring", at, CHIP + 10, 15) if mark else ""
-    said = [
+    notes = [
         word
         for word in (f"{marks.share(index)} {marks.word}" if partly else mark and marks.word, sickness or "")
         if word
     ]
-    words = f" ({', '.join(said)})" if said else ""
+    words = f" ({', '.join(notes)})" if notes else ""
     badge = _badge(Point(at.x + CHIP / 2 - 4, at.y - CHIP / 2 + 4), sickness) if sickness else ""
     number = Point(at.x, at.y - 9) if cores else at
     return (

@@ -190,12 +190,12 @@ def test_refusals_get_their_likely_reason(text: str) -> None:
 
 def test_locks_of_different_keys_are_independent_and_vanish_after_use() -> None:
     locks = KeyedLock()
-    with locks.held("a", 1) as a, locks.held("b", 1) as b:
+    with locks.hold("a", 1) as a, locks.hold("b", 1) as b:
         assert a
         assert b
-        with locks.held("a", 0) as again:
+        with locks.hold("a", 0) as again:
             assert not again
-        with locks.held("a", -5) as again:
+        with locks.hold("a", -5) as again:
             assert not again
         assert len(locks) == 2
     assert len(locks) == 0
@@ -203,9 +203,9 @@ def test_locks_of_different_keys_are_independent_and_vanish_after_use() -> None:
 
 def test_a_lock_is_released_when_its_body_fails() -> None:
     locks = KeyedLock()
-    with pytest.raises(ValueError, match="x"), locks.held("a", 1):
+    with pytest.raises(ValueError, match="x"), locks.hold("a", 1):
         raise ValueError("x")
-    with locks.held("a", 0) as got:
+    with locks.hold("a", 0) as got:
         assert got
 
 
@@ -215,7 +215,7 @@ def test_one_key_is_held_by_one_thread_at_a_time() -> None:
     def work() -> None:
         nonlocal inside, most
         for _ in range(50):
-            with locks.held("key", 10) as got:
+            with locks.hold("key", 10) as got:
                 assert got
                 inside += 1
                 most = max(most, inside)
