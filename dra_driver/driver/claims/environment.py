@@ -11,7 +11,8 @@ cannot be known earlier. The variables and the choice of the mode are those of A
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from dra_driver.driver.claims.model import NOT_PREPARED, Plan, PrepareError
 from dra_driver.driver.claims.situation import Situation
@@ -28,41 +29,43 @@ NODE_ID = "NEURON_RT_ULTRASERVER_NODE_ID"
 _COMPARED = (LOGICAL_CORE_VARIABLES[0], MODE)
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """The variables of a claim's containers."""
+def with_environment(plan: Plan, situation: Situation, in_force: Mapping[str, int]) -> Plan:
+    """The plan with the variables of now, those that all its containers have apart from those of some.
 
-    common: dict[str, str]
-    """Those of all."""
-    own: Mapping[str, dict[str, str]]
-    """By request, those that containers with its devices have beside them."""
-
-
-def environment(situation: Situation, in_force: Mapping[str, int]) -> Environment:
-    """What containers are told.
+    Which cores containers are to use, ``cores`` says: that stays.
 
     Args:
-        situation: the claim, which has devices of this driver, and the node.
+        plan: of the claim.
+        situation: the claim and the node.
         in_force: logical core sizes that hold where none is configured, by request, instead of the node's.
 
     Raises:
         ConfigError: the configuration is not legal. PrepareError: it is not for this node or these devices.
     """
     claim, inventory = situation.claim, situation.inventory
-    sizes: dict[str, int | None] = dict.fromkeys(claim.requests)
-    nodes: dict[str, int | None] = dict.fromkeys(claim.requests)
+    requests = list(dict.fromkeys(device.request for device in plan.devices))
+    sizes: dict[str, int | None] = dict.fromkeys(requests)
+    nodes: dict[str, int | None] = dict.fromkeys(requests)
     if claim.config:
         from dra_driver.neuron.opaque_config import effective  # pydantic: most claims do not need it
 
-        for request, value in effective(claim.config, claim.requests, DRIVER_NAME).items():
+        for request, value in effective(claim.config, requests, DRIVER_NAME).items():
             sizes[request], nodes[request] = value.logical_neuron_core, value.ultraserver_mode
     core_sizes = _core_sizes(inventory, sizes, in_force)
     of_server = _ultraserver_variables(inventory, claim.results, nodes)
-    if len(set(core_sizes.values())) < 2:  # in their order, so that equal claims give equal files
-        of_cores = dict.fromkeys(LOGICAL_CORE_VARIABLES, str(next(iter(core_sizes.values())))) if core_sizes else {}
-        return Environment(of_cores | of_server, {request: {} for request in claim.requests})
     own = {request: dict.fromkeys(LOGICAL_CORE_VARIABLES, str(size)) for request, size in core_sizes.items()}
-    return Environment(of_server, own)
+    common: dict[str, str] = {}
+    if len(set(core_sizes.values())) == 1:
+        common, own = next(iter(own.values())), {}
+    devices = tuple(
+        replace(device, env=_without_sizes(device.env) | own.get(device.request, {})) for device in plan.devices
+    )
+    # In this order, so that equal claims give equal files.
+    return replace(plan, env=common | of_server, devices=devices)
+
+
+def _without_sizes(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name not in LOGICAL_CORE_VARIABLES}
 
 
 def shared_pod_warnings(plan: Plan, others: Sequence[Plan]) -> tuple[str, ...]:
@@ -110,7 +113,7 @@ def _core_sizes(
     Args:
         inventory: the node.
         requested: for each request of the claim the configured size, or None.
-        in_force: see ``environment``.
+        in_force: see ``with_environment``.
 
     Raises:
         PrepareError: a size is configured that this hardware does not have.

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dra_driver.driver.claims.container_edits import with_names
 from dra_driver.driver.claims.cores import check_sizes, with_cores
-from dra_driver.driver.claims.environment import environment, shared_pod_warnings
+from dra_driver.driver.claims.environment import shared_pod_warnings, with_environment
 from dra_driver.driver.claims.model import (
     NOT_PREPARED,
     ChipNode,
@@ -34,7 +34,7 @@ from dra_driver.kube.matching import tolerates
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
 from dra_driver.neuron.health.policy import Blocking
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.names import DRIVER_NAME, LOGICAL_CORE_VARIABLES, VISIBLE_CORES
+from dra_driver.neuron.names import DRIVER_NAME, VISIBLE_CORES
 from dra_driver.neuron.topology.partitions import HardwarePart, chips_of, device_name, parts_of
 from dra_driver.util.files import is_uuid
 from dra_driver.util.text import shorten
@@ -59,12 +59,7 @@ def plan(situation: Situation, prepared: PreparedClaims, settings: PlanSettings)
     """
     hardware = _hardware(situation, prepared, settings)
     sizes = _offered_sizes(hardware)
-    variables = environment(situation, sizes)
-    bare = replace(
-        hardware,
-        env=variables.common,
-        devices=tuple(replace(device, env=variables.own[device.request]) for device in hardware.devices),
-    )
+    bare = with_environment(hardware, situation, sizes)
     shared = sharing(bare, situation, prepared)
     if isinstance(shared, Needs):
         return shared
@@ -144,32 +139,23 @@ def refresh(prepared: Plan, inventory: NodeInventory) -> Plan:
     return replace(prepared, devices=devices)
 
 
-def after_reboot(prepared_plan: Plan, situation: Situation, prepared: PreparedClaims) -> Plan | Needs:
+def after_reboot(former: Plan, situation: Situation, prepared: PreparedClaims) -> Plan | Needs:
     """The same plan with the variables of now (no container runs that was told the former ones), or what it needs.
 
     Cores keep the logical size that they were given at: which ones a container is to use, depends on it.
 
     Args:
-        prepared_plan: before the node was booted.
+        former: prepared before the node was booted.
         situation: the claim with the same allocation, and the node.
         prepared: the claim is among them.
 
     Raises:
         PrepareError: see ``plan``.
     """
-    devices = prepared_plan.devices
-    has_cores = any(VISIBLE_CORES in device.env for device in devices)
-    sizes = {device.request: prepared_plan.core_size(device) for device in devices} if has_cores else {}
-    variables = environment(situation, sizes)
-    kept = [{name: device.env[name] for name in device.env if name not in LOGICAL_CORE_VARIABLES} for device in devices]
-    current = replace(
-        prepared_plan,
-        env=variables.common,
-        devices=tuple(
-            replace(device, env=env | variables.own[device.request]) for device, env in zip(devices, kept, strict=True)
-        ),
-    )
-    if any(variables.own.values()):
+    has_cores = any(VISIBLE_CORES in device.env for device in former.devices)
+    sizes = {device.request: former.core_size(device) for device in former.devices} if has_cores else {}
+    current = with_environment(former, situation, sizes)
+    if len({current.core_size(device) for device in current.devices}) > 1:
         shared = sharing(current, situation, prepared)
         if isinstance(shared, Needs):
             return shared

@@ -66,11 +66,6 @@ class ClaimFacts:
     units: Units
     """Devices that a container sees together as far as the claim tells: all, for most claims."""
 
-    @property
-    def requests(self) -> tuple[str, ...]:
-        """The requests that its devices were allocated for, each once."""
-        return tuple(dict.fromkeys(result.request for result in self.results))
-
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
