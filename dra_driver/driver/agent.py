@@ -280,7 +280,7 @@ class NodeAgent:
         self._loop.post(inventory=inventory, scan_labels=self._scan_labels)
 
     def _known_health(self) -> NodeHealth | None:
-        """As it was told: what the watch knows may grow old for a moment, and nobody is told when that is over."""
+        """As the watch reported it: what it knows may grow old for a moment, and nobody hears when that is over."""
         sources = self._loop.sources
         return sources.health if sources.health_decided else None
 
@@ -342,7 +342,7 @@ class NodeAgent:
     # What follows
 
     def _carry_out(self, wanted: Wanted) -> None:
-        """Hand on what was decided; each writer compares it with what it was told last."""
+        """Hand on what was decided; each writer compares it with what it got last."""
         before = self._last
         if wanted.published:
             self._slices.set_desired(desired(wanted))
@@ -385,10 +385,10 @@ class NodeAgent:
         problems = [*self._plugin.problems(), *filter(None, [self._checkpoint.unusable, self._checkpoint.unwritable])]
         problems += [text for worker in self._workers if (text := worker.problem())]
         problems += filter(None, [self._api_server.problem()])
-        held = self._last.held_back
-        if held.chips.issuperset(self._host.current.chip_indexes):
+        held_back = self._last.held_back
+        if held_back.chips.issuperset(self._host.current.chip_indexes):
             # Chips of single pods are no reason: the others are offered, and an update need not wait for those pods.
-            problems += filter(None, [held.problem])
+            problems += filter(None, [held_back.problem])
         if not status.published:
             # Before the Node object was read nothing can be tried.
             reason = status.last_error or self._node_watch.last_error or self._containers.problem or "not tried yet"

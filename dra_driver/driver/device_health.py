@@ -1,4 +1,4 @@
-"""From the health of a node's chips to what kubelet is told of the devices that pods hold."""
+"""From the health of a node's chips to that of the devices that pods hold, for kubelet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def device_health(
 ) -> tuple[DeviceHealth, ...]:
     """The health of all devices that pods of this node can hold: its chips by ascending index, then the others.
 
-    What a pod holds may no longer be offered: a chip that was lost is told of too. A device has the gravest state of
+    What a pod holds may no longer be offered: a chip that was lost is among them. A device has the gravest state of
     its chips.
 
     Args:
@@ -32,26 +32,27 @@ def device_health(
         others: names of further devices; those of chips and of no device at all are passed over.
         pool: name of the node's pool.
     """
-    known = {chip.index: chip for chip in health.chips}
-    indexes = sorted({*chips, *known})
-    told = {
-        device_name(index): DeviceHealth(pool, device_name(index), *_told(known.get(index), index)) for index in indexes
+    by_index = {chip.index: chip for chip in health.chips}
+    indexes = sorted({*chips, *by_index})
+    devices = {
+        device_name(index): DeviceHealth(pool, device_name(index), *_health_of(by_index.get(index), index))
+        for index in indexes
     }
     for name in others:
         members = chips_of(name, indexes)
-        if name in told or not members:
+        if name in devices or not members:
             continue
         # A stable sort: equally grave chips stay in their order.
-        gravest = sorted(members, key=lambda index: _GRAVITY.index(_state(known.get(index))))
-        texts = [_told(known.get(index), index)[1] for index in gravest]
-        state = TOLD_AS[_state(known.get(gravest[0]))]
-        told[name] = DeviceHealth(pool, name, state, "; ".join(text for text in texts if text))
-    return tuple(told.values())
+        gravest = sorted(members, key=lambda index: _GRAVITY.index(_state(by_index.get(index))))
+        texts = [_health_of(by_index.get(index), index)[1] for index in gravest]
+        state = TOLD_AS[_state(by_index.get(gravest[0]))]
+        devices[name] = DeviceHealth(pool, name, state, "; ".join(text for text in texts if text))
+    return tuple(devices.values())
 
 
 def _state(chip: ChipHealth | None) -> State:
     return "unknown" if chip is None else chip.state
 
 
-def _told(chip: ChipHealth | None, index: int) -> tuple[Health, str]:
+def _health_of(chip: ChipHealth | None, index: int) -> tuple[Health, str]:
     return TOLD_AS[_state(chip)], f"neuron{index}: {NOT_READ}" if chip is None else chip.text

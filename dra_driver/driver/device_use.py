@@ -1,13 +1,13 @@
 """Which pod holds which device and which chip, for the metrics; and which pods have devices from a device plugin.
 
-The devices are those of prepared claims. Who uses them is told by two sources:
+The devices are those of prepared claims. Two sources tell who uses them:
 
-* kubelet's PodResources API (KEP-3695): pods and containers. It is asked when the prepared claims change, and every
-  minute, since a pod that joins a prepared claim causes no call to the driver.
+* kubelet's PodResources API (KEP-3695): pods and containers. The driver asks it when the prepared claims change, and
+  every minute, since a pod that joins a prepared claim causes no call to the driver.
 * the claim's ``status.reservedFor``, as the driver read it when it prepared the claim and reads it again in repairs:
   pods with their UIDs, and no containers.
 
-A scrape reads what is known and asks nobody. Pods of a device plugin (``exclusion``) are told by kubelet alone.
+A scrape reads what is known and asks nobody. Of pods of a device plugin (``exclusion``), kubelet alone tells.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LINGER_SECONDS: Final = 10.0
 REST: Final = 4
 """Times as long as a list took to read, up to ``AGAIN_SECONDS``, nobody asks for another: tenants make it long."""
 SETTLE_LOOKS: Final = 5
-"""Looks after a change at which kubelet is asked again, while it does not name a container of each claim."""
+"""Looks after a change at which the driver asks kubelet again, while it does not name a container of each claim."""
 
 log = logging.getLogger(__name__)
 
@@ -217,8 +217,8 @@ class ContainerWatch:
         return LOOK_SECONDS
 
     def _incomplete(self, plans: Collection[Plan]) -> bool:
-        told = {(pod.namespace, use.claim.name) for pod in self.listed for use in pod.claims}
-        return any((plan.namespace, plan.name) not in told for plan in plans)
+        listed = {(pod.namespace, use.claim.name) for pod in self.listed for use in pod.claims}
+        return any((plan.namespace, plan.name) not in listed for plan in plans)
 
     def _ask(self) -> None:
         self._since = self._rest = 0.0
@@ -231,7 +231,7 @@ class ContainerWatch:
             try:
                 pods = node_pods(self._directory)
             except CallError as error:
-                self._tell(error.what)  # what was told before still holds for containers that go on
+                self._tell(error.what)  # the list of before still holds for containers that go on
                 return
             self._rest = min(REST * (runtime.monotonic() - began), AGAIN_SECONDS)
         self.listed = tuple(pod for pod in pods if pod.claims)

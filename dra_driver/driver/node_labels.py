@@ -33,8 +33,8 @@ def labels(membership: Membership | None) -> Mapping[str, str] | None:
         return {}
     if membership.electing:
         return None
-    found = {MODE: "_".join(map(str, sorted({mode.nodes for mode in membership.modes})))} if membership.modes else {}
+    labels = {MODE: "_".join(map(str, sorted({mode.nodes for mode in membership.modes})))} if membership.modes else {}
     for item in membership.sets:
         if item.nodes in SERVER_ID:
-            found |= {SERVER_ID[item.nodes]: item.server_id, NODE_ID[item.nodes]: str(item.node_id)}
-    return found
+            labels |= {SERVER_ID[item.nodes]: item.server_id, NODE_ID[item.nodes]: str(item.node_id)}
+    return labels

@@ -61,7 +61,7 @@ def diff(
         specs: own CDI spec files by claim UID (None: unreadable).
         inventory: the node as it is now.
         boot_id: identity of this boot.
-        observations: what the API server said, for the claims that it was asked about.
+        observations: the API server's answers about claims.
         in_use: claims with unreadable files that containers may be using.
     """
     repairs: list[Repair] = []

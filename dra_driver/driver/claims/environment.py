@@ -1,4 +1,4 @@
-"""What the containers of a claim are told in variables.
+"""The variables of a claim's containers.
 
 The variables are what the claim's parameters, those of its class, and the node decide together. ``NeuronConfig`` sets
 the logical core size; the node's chips say what is possible. ``UltraServerConfig`` sets how many nodes of an
@@ -100,7 +100,7 @@ def outdated_ultraserver(prepared: Plan, inventory: NodeInventory) -> str:
 
 
 def _values(plan: Plan, name: str) -> str:
-    """What the containers of a claim are told under a name."""
+    """The values that the containers of a claim get under a name."""
     variables = [plan.env | device.env for device in plan.devices]
     return " and ".join(sorted({env[name] for env in variables if name in env}))
 

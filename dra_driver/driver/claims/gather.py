@@ -172,7 +172,7 @@ class Gatherer:
         return self._read(lambda most: self._source.get_claim(namespace, name, timeout=seconds, most=most), deadline)
 
     def _read(self, get: Callable[[int], T], deadline: float) -> T:
-        """An object of the API server, of large ones only one at a time. ``get`` is told how large it may be."""
+        """An object of the API server, of large ones only one at a time. ``get`` takes how large it may be."""
         try:
             return get(_SMALL_BYTES)
         except TooLarge:

@@ -151,7 +151,7 @@ class PlannedDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     """Variables for every container that uses the device, beside the claim's: which cores it is to use, and their
     logical size where requests differ. Equal on all devices that one container uses."""
     attributes: dict[str, DeviceAttribute] = msgspec.field(default_factory=dict)
-    """What its containers are told of it in a file."""
+    """What a file tells its containers of it."""
 
     @property
     def base_request(self) -> str:
@@ -228,7 +228,7 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         return any(part.cores for part in self.held)
 
     def core_size(self, device: PlannedDevice) -> int:
-        """Physical NeuronCores in a logical core, as containers with the device are told."""
+        """Physical NeuronCores in a logical core, by the variables of containers with the device."""
         size = (self.env | device.env).get(LOGICAL_CORE_VARIABLES[0], "")
         return int(size) if size.isascii() and size.isdecimal() and len(size) < 3 else 1
 

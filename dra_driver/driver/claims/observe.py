@@ -1,10 +1,10 @@
-"""What the API server says of prepared claims, and when it is asked.
+"""What the API server says of prepared claims, and when the driver asks.
 
-The API server is asked seldom: for a claim once in half an hour, more seldom on a node with many claims, and every five
-minutes while it seems gone; at once when its file was removed, and the first time when it was prepared before the node
-was booted. Unreadable files have no name to ask for, so for those all claims are listed, at once and then every five
-minutes; not for those that the last list had, whose names are known then, and more seldom once they are gone for sure.
-A node without claims asks nothing.
+The driver asks the API server seldom: for a claim once in half an hour, more seldom on a node with many claims, and
+every five minutes while it seems gone; at once when its file was removed, and the first time when it was prepared
+before the node was booted. Unreadable files have no name to ask for, so for those all claims are listed, at once and
+then every five minutes; not for those that the last list had, whose names are known then, and more seldom once they are
+gone for sure. A node without claims asks nothing.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ClaimObserver:
             self._due.setdefault(uid, first)
         for uid in prepared.missing:
             self._due[uid] = now
-            self.answers.pop(uid, None)  # what was said before its file was removed decides nothing
+            self.answers.pop(uid, None)  # an answer from before its file was removed decides nothing
         return [entry.plan for uid, entry in prepared.entries.items() if self._due[uid] <= now]
 
     def list_due(self, prepared: PreparedClaims) -> bool:
@@ -162,13 +162,13 @@ class ClaimObserver:
 
     def _chips(self, own: Iterable[AllocatedDevice | DeviceRequestAllocationResult]) -> frozenset[int] | None:
         """What a claim holds alone; None when a device is of unknown chips, which may be any."""
-        held: set[int] = set()
+        own_chips: set[int] = set()
         for result in own:
             chips = chips_of(result.device, self._all_chips())
             if chips is None:
                 return None
-            held.update(() if result.admin_access else chips)
-        return frozenset(held)
+            own_chips.update(() if result.admin_access else chips)
+        return frozenset(own_chips)
 
 
 def _interval(claims: int) -> float:

@@ -1,9 +1,9 @@
 """From an allocated claim to what its containers get: values in, values out, for kubelet and command line alike.
 
 Checks come in the order in which a reader would look: is there an allocation, is it ours, is it this node's, do the
-devices exist, are they free, are they healthy, is the configuration legal, does their set make sense. What containers
-are told in variables: ``environment``; who sees what together: ``sharing``; which numbers chips have: ``numbering``;
-which cores containers are to use: ``cores``; what runtimes call it all: ``container_edits``.
+devices exist, are they free, are they healthy, is the configuration legal, does their set make sense. The variables of
+containers: ``environment``; who sees what together: ``sharing``; which numbers chips have: ``numbering``; which cores
+containers are to use: ``cores``; what runtimes call it all: ``container_edits``.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def refresh(prepared: Plan, inventory: NodeInventory) -> Plan:
 
 
 def after_reboot(former: Plan, situation: Situation, prepared: PreparedClaims) -> Plan | Needs:
-    """The same plan with the variables of now (no container runs that was told the former ones), or what it needs.
+    """The same plan with the variables of now (no container runs that got the former ones), or what it needs.
 
     Cores keep the logical size that they were given at: which ones a container is to use, depends on it.
 

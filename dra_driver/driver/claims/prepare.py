@@ -3,7 +3,7 @@
 Both can be called again at any time, wherever the driver was killed, and end in the same place:
 
 * A claim that is prepared keeps its numbers in containers for as long as its allocation is the same, and its variables
-  until the node is booted: then no container runs that was told them, and they follow the host (an election may have
+  until the node is booted: then no container runs that got them, and they follow the host (an election may have
   given other ids). Its CDI spec is written again where it is missing or different (``/var/run/cdi`` is empty after a
   reboot), with the device numbers that the kernel uses now.
 * If the API server cannot be asked, a claim that was prepared in this boot is served from the checkpoint: an allocation
@@ -87,7 +87,7 @@ class Preparer:
         operations: durations, for Prometheus.
         facts: what is known of the node now; asked at each plan, by any thread.
         rights_changed: called when the API server begins, or ceases, to refuse to tell of claims.
-        status: is told of each outcome, and writes it into the claim later; None: claims are not written.
+        status: hears of each outcome, and writes it into the claim later; None: claims are not written.
         patience: seconds to wait for the end of what keeps a claim from being prepared, if it often ends by itself.
         sleep: ``runtime.sleep``, for tests.
     """
@@ -138,7 +138,7 @@ class Preparer:
                         unchanged = situation is draft.situation and prepared.revision == draft.revision
                         outcome = draft.plan if unchanged and draft.plan else self._decide(situation, prepared)
                         if isinstance(outcome, Needs):
-                            continue  # another claim came between; what is needed is asked for without the lock
+                            continue  # another claim came between; the next round asks for it without the lock
                         # What is held comes before all that can be seen: wherever this ends, repair finds it.
                         changed = self._checkpoint.put(outcome, staged)
                         # The spec mounts these files.

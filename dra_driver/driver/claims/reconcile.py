@@ -41,7 +41,7 @@ class Reconciler:
         node_name: name of this node, which is also its pool's.
         listed: UIDs of the claims whose devices kubelet lists for containers. DriverError: it cannot be asked now.
         metadata: where containers' files about their devices are.
-        prepared: is told at each pass which claims are prepared; under the lock.
+        prepared: hears at each pass which claims are prepared; under the lock.
         clock: monotonic seconds.
     """
 

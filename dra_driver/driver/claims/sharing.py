@@ -1,7 +1,7 @@
 """Who sees which devices of a claim together: its containers, and other claims that these use.
 
 Device numbers and cores both depend on it: what one container sees has to fit together. The claim's requests tell
-something of it (``ClaimFacts.units``), the specs of its pods the rest; these are asked for only where it matters.
+something of it (``ClaimFacts.units``), the specs of its pods the rest; the driver asks for these only where it matters.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def sharing(plan: Plan, situation: Situation, prepared: PreparedClaims) -> Shari
     """Who sees the devices of a claim together, or what has to be known first.
 
     Args:
-        plan: its devices, and what containers are told with each.
+        plan: its devices, and the variables that containers get with each.
         situation: the claim and its pods.
         prepared: the claim itself may be among them, and does not count.
     """

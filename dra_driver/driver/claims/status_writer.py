@@ -7,7 +7,7 @@ loses them. A claim of which nothing is known, as all are after a start, is read
 writes nothing.
 
 Whose turn it is, and when, decides ``DesiredWriter``. Without the right to write, which the chart gives only with the
-policy that narrows it to the node's own claims, that is said once.
+policy that narrows it to the node's own claims, the log says so once.
 """
 
 from __future__ import annotations

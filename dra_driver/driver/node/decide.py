@@ -37,7 +37,7 @@ from dra_driver.util.errors import DriverError
 HEALTH_PATIENCE: Final = 3.0
 """Seconds that the first publication waits, after the first scan, for what is wrong with the chips."""
 CONDITIONS, LABELS, OFFER, DEVICE_HEALTH = PARTS = ("conditions", "labels", "offer", "device health")
-"""Parts of a decision, for people. The last one is told to kubelet."""
+"""Parts of a decision, for people. kubelet gets the last one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the slice controller is told: what is desired, and what happened to the slices."""
+"""What the slice controller hears: what is desired, and what happened to the slices."""
 
 from __future__ import annotations
 
