@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dra_driver.legacy.annotations import ContainerShare, write
-from dra_driver.legacy.device_plugin.agent import DevicePluginAgent, DevicePluginSettings
-from dra_driver.legacy.device_plugin.devices import AnswerSettings
+from dra_driver.legacy.device_plugin.agent import DevicePluginAgent
+from dra_driver.legacy.device_plugin.settings import DevicePluginSettings
 from dra_driver.legacy.rules import NeuronResource, NodeHardware
 from dra_driver.neuron.emulation.tree import DEVICES
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
 from dra_driver.neuron.topology.instance_types import resolve_emulation
+from dra_driver.util.options import read_table
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.device_manager import Container, DeviceManager, KnownPod
 from tests.doubles.sample_driver import node_directory
@@ -58,29 +59,25 @@ class PluginNode:
         path = self.host / DEVICES / f"neuron{chip}" / "stats/hardware/mem_ecc_uncorrected"
         path.write_text(f"{errors}\n")
 
-    def settings(self, *, rescan_seconds: float = 0.1, **answer: Any) -> DevicePluginSettings:
-        return DevicePluginSettings(
-            node_name=NODE,
-            host_root=self.host,
-            kubelet_directory=self.root,
-            cdi_root=self.cdi,
-            health_port=-1,
-            health_address="127.0.0.1",
-            node_address="",
-            metrics_port=-1,
-            metrics_address="127.0.0.1",
-            rescan_seconds=rescan_seconds,
-            state_dir=self.root / "state",
-            health_hints_dir=self.root / "hints",
-            answer=AnswerSettings(**answer),
-            look_seconds=0.05,
-            guard_seconds=0.2,
-        )
+    def settings(self, *, rescan_seconds: float = 0.1, **changes: Any) -> DevicePluginSettings:
+        options = {
+            "node_name": NODE,
+            "host_root": str(self.host),
+            "kubelet_directory": str(self.root),
+            "cdi_root": str(self.cdi),
+            "healthcheck_port": "-1",
+            "healthcheck_address": "127.0.0.1",
+            "rescan_seconds": str(rescan_seconds),
+            "state_dir": str(self.root / "state"),
+            "health_hints_dir": str(self.root / "hints"),
+        }
+        settings = read_table(DevicePluginSettings, options, {})
+        return replace(settings, look_seconds=0.05, guard_seconds=0.2, **changes)
 
     @contextmanager
-    def plugin(self, *, ready: bool = True, **answer: Any) -> Iterator[DevicePluginAgent]:
+    def plugin(self, *, ready: bool = True, **changes: Any) -> Iterator[DevicePluginAgent]:
         """Start the plugin; with ``ready``, wait until kubelet can allocate all devices."""
-        agent = DevicePluginAgent(self.settings(**answer), self.server.transport(), lambda: self.fatal.append("ended"))
+        agent = DevicePluginAgent(self.settings(**changes), self.server.transport(), lambda: self.fatal.append("ended"))
         try:
             agent.start()
             if ready:

@@ -168,7 +168,7 @@ TARGETS: Final[Mapping[str, Target]] = {
         part("charts/neuron-helm-chart/templates/parameters-policy.yaml", in_policy),
     ),
     "chart-settings": Target(
-        "dra_driver/*/settings.py, dra_driver/cli", one(chartsettings.PATH, chartsettings.template)
+        "dra_driver/**/settings.py, dra_driver/cli", one(chartsettings.PATH, chartsettings.template)
     ),
     "deploy": Target("charts/neuron-helm-chart", deploy),
 }

@@ -1,4 +1,4 @@
-"""One node's device plugin: its settings, its sources of facts about the node, and the agent that wires everything.
+"""One node's device plugin: its sources of facts about the node, and the agent that wires everything.
 
 Threads: the host watch rescans sysfs, the health watch looks for faults, an informer watches the node's pods, the node
 watch the Node, on which the status writer says what is wrong, each resource maintains its socket, and the keeper tells
@@ -13,8 +13,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from dra_driver.kube.api.client import Transport
@@ -32,7 +30,6 @@ from dra_driver.legacy.device_plugin.allocator import OPERATIONS, Allocator, Res
 from dra_driver.legacy.device_plugin.devices import (
     CDI_KIND,
     CDI_OWNER,
-    AnswerSettings,
     PluginOffer,
     cdi_spec,
     offer,
@@ -41,6 +38,7 @@ from dra_driver.legacy.device_plugin.devices import (
 )
 from dra_driver.legacy.device_plugin.record_writer import RecordWriter
 from dra_driver.legacy.device_plugin.recording import Record, records, unusable_annotations
+from dra_driver.legacy.device_plugin.settings import DevicePluginSettings
 from dra_driver.legacy.device_plugin.snapshot import PODS, NodeSnapshot, PluginPod, withheld
 from dra_driver.legacy.rules import NeuronResource
 from dra_driver.neuron.exclusion import Excluded, check_claims, check_slices, node_pods
@@ -54,32 +52,6 @@ from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
 from dra_driver.version import VERSION
-
-
-@dataclass(frozen=True, slots=True)
-class DevicePluginSettings:
-    """Validated options of the command line, which documents each."""
-
-    node_name: str
-    host_root: Path
-    kubelet_directory: Path
-    cdi_root: Path
-    health_port: int
-    health_address: str
-    node_address: str
-    metrics_port: int
-    metrics_address: str
-    rescan_seconds: float
-    state_dir: Path
-    """What is remembered of the chips' health."""
-    health_hints_dir: Path | None
-    """Where another program leaves what the kernel log says of the chips; None: nowhere."""
-    answer: AnswerSettings
-    look_seconds: float = 1.0
-    """Between looks at kubelet's socket and the own ones."""
-    guard_seconds: float = 60.0
-    """Between looks whether the DRA driver has come to the node."""
-
 
 REQUEST_SECONDS: Final = 3.0
 """Short, since kubelet waits meanwhile and starts no other pod."""

@@ -592,7 +592,7 @@ def test_a_pod_that_asks_for_both_in_one_container_is_explained(make: MakeNode) 
 
 def test_the_oci_hook_gets_its_variable_by_setting(make: MakeNode) -> None:
     node = make("trn1.32xlarge")
-    with node.plugin(visible="AWS_NEURON_VISIBLE_DEVICES"):
+    with node.plugin(visible_cores_variable="AWS_NEURON_VISIBLE_DEVICES"):
         answer = admit(node, node.chosen("p", NEURON, range(4, 8)))
         assert dict(answer.envs) == {"AWS_NEURON_VISIBLE_DEVICES": "4,5,6,7"}
         answer = admit(node, node.chosen("q", CORE, (2, 3)))
@@ -601,7 +601,7 @@ def test_the_oci_hook_gets_its_variable_by_setting(make: MakeNode) -> None:
 
 def test_renumbered_containers_count_from_zero(make: MakeNode) -> None:
     node = make("trn1.32xlarge")
-    with node.plugin(numbering="renumber", node_directory="/emulated/dev"):
+    with node.plugin(device_numbering="renumber", node_directory="/emulated/dev"):
         answer = admit(node, node.chosen("p", CORE, range(8, 16)))
         assert [(d.container_path, d.host_path) for d in answer.devices] == [
             (f"/dev/neuron{n}", f"/emulated/dev/neuron{n + 4}") for n in range(4)
@@ -612,7 +612,7 @@ def test_renumbered_containers_count_from_zero(make: MakeNode) -> None:
 @pytest.mark.parametrize("numbering", ["host", "renumber"])
 def test_cdi_names_are_those_of_the_spec(make: MakeNode, numbering: str) -> None:
     node = make("trn1.32xlarge")
-    with node.plugin(injection="cdi", numbering=numbering):
+    with node.plugin(device_injection="cdi", device_numbering=numbering):
         answer = admit(node, node.chosen("p", NEURON, range(4, 8)))
         assert not answer.devices
         (path,) = node.cdi.glob("*.json")
@@ -643,14 +643,14 @@ def test_an_allocation_does_not_undo_what_a_scan_finds_meanwhile(
 
     node, now = make("trn1.32xlarge"), HostWatch.now
     monkeypatch.setattr(HostWatch, "now", late)
-    with node.plugin(injection="cdi"):
+    with node.plugin(device_injection="cdi"):
         admit(node, node.chosen("p", NEURON, range(4, 8)))
         assert majors() == {251}
 
 
 def test_a_container_gets_the_device_numbers_of_its_allocation_not_those_of_the_last_scan(make: MakeNode) -> None:
     node = make("trn1.32xlarge")
-    with node.plugin(injection="cdi", numbering="host", rescan_seconds=3600.0):
+    with node.plugin(device_injection="cdi", device_numbering="host", rescan_seconds=3600.0):
         for chip in range(16):  # the kernel module is loaded anew and gets another major
             renumber(node.host, chip, 251)
         answer = admit(node, node.chosen("p", NEURON, range(4, 8)))

@@ -1,0 +1,94 @@
+"""What an administrator sets for a node's device plugin: one row each, from the option to the value that it uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from dra_driver.legacy.device_plugin.devices import AnswerSettings
+from dra_driver.neuron.node_settings import NodeSettings
+from dra_driver.util.options import Metrics, Option, Probes
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevicePluginSettings(Metrics, Probes, NodeSettings):
+    """One value for each option, checked."""
+
+    kubelet_directory: Annotated[
+        Path,
+        Option(
+            "--kubelet-directory",
+            "KUBELET_DIRECTORY",
+            "/var/lib/kubelet",
+            "kubelet's directory; device-plugins/ and pod-resources/ below it are used",
+            made_of="kubeletRoot",
+        ),
+    ]
+    cdi_root: Annotated[
+        Path,
+        Option(
+            "--cdi-root",
+            "CDI_ROOT",
+            "/var/run/cdi",
+            "directory of the CDI specs; used with --device-injection cdi",
+            made_of="cdiRoot",
+        ),
+    ]
+    device_injection: Annotated[
+        Literal["nodes", "cdi"],
+        Option(
+            "--device-injection",
+            "DEVICE_INJECTION",
+            "nodes",
+            "nodes: give kubelet paths of device nodes; cdi: names of CDI devices (requires a runtime with CDI)",
+            made_of=".deviceInjection",
+        ),
+    ]
+    device_numbering: Annotated[
+        Literal["host", "renumber"],
+        Option(
+            "--device-numbering",
+            "DEVICE_NUMBERING",
+            "host",
+            "host: host numbers; renumber: devices in containers start at /dev/neuron0",
+            chart="deviceNumbering",
+        ),
+    ]
+    visible_cores_variable: Annotated[
+        Literal["NEURON_RT_VISIBLE_CORES", "AWS_NEURON_VISIBLE_DEVICES"],
+        Option(
+            "--visible-cores-variable",
+            "VISIBLE_CORES_VARIABLE",
+            "NEURON_RT_VISIBLE_CORES",
+            "NEURON_RT_VISIBLE_CORES, or AWS_NEURON_VISIBLE_DEVICES to name the chips to the OCI hook as well",
+            chart="visibleCoresVariable",
+        ),
+    ]
+    state_dir: Annotated[
+        Path,
+        Option(
+            "--state-dir",
+            "STATE_DIR",
+            "/var/lib/neuron-device-plugin",
+            "directory for the plugin's record of the chips' health",
+        ),
+    ]
+    """What is remembered of the chips' health."""
+    node_directory: str = "/dev"
+    """Directory of the host's device nodes, as kubelet sees it."""
+    look_seconds: float = 1.0
+    """Between looks at kubelet's socket and the own ones."""
+    guard_seconds: float = 60.0
+    """Between looks whether the DRA driver has come to the node."""
+
+    @property
+    def answer(self) -> AnswerSettings:
+        """How containers are given their devices."""
+        return AnswerSettings(
+            self.device_injection, self.device_numbering, self.visible_cores_variable, self.node_directory
+        )
+
+    def on_host(self, root: Path) -> Self:
+        """The same for an emulated host with its files at ``root``."""
+        return replace(self, host_root=root, node_directory=str(root.absolute() / "dev"))
