@@ -225,7 +225,7 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     @property
     def has_cores(self) -> bool:
         """Whether it holds cores, and not only whole chips."""
-        return any(part.cores for part in self.held)
+        return any(device.has_cores for device in self.devices if not device.admin)
 
     def core_size(self, device: PlannedDevice) -> int:
         """Physical NeuronCores in a logical core, by the variables of containers with the device."""
