@@ -1,24 +1,25 @@
-"""What an administrator sets for a node's agent: one row each, from the option to the value that the agent uses."""
+"""What an administrator sets for a node's agent: one row each, from the option to the value that the agent uses.
+
+Loads little: the help of all commands and their completion read these rows.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from dra_driver.driver.resourceslices.pool import SharedCounters
-from dra_driver.neuron.health.policy import HealthPolicy
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.node_settings import NodeSettings
 from dra_driver.neuron.topology.partitions import Partitions
 from dra_driver.util.options import Metrics, Option, Probes
 
+if TYPE_CHECKING:
+    from dra_driver.neuron.health.policy import HealthPolicy
+
 PARTITIONS_LABEL: Final = "neuron.aws.com/partitions"
 """Label of a Node with which an administrator sets ``partitions`` for it alone."""
-
-
-def _health_policy(file: str) -> HealthPolicy:
-    return HealthPolicy.load(Path(file)) if file else HealthPolicy.default()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ class DriverSettings(Metrics, Probes, NodeSettings):
     ]
     """What nodes offer, of any type; None: nothing in particular."""
     shared_counters: Annotated[
-        SharedCounters,
+        Literal["auto", "force"],
         Option(
             "--shared-counters",
             "SHARED_COUNTERS",
@@ -134,18 +135,24 @@ class DriverSettings(Metrics, Probes, NodeSettings):
             chart="claimStatus",
         ),
     ]
-    health_policy: Annotated[
-        HealthPolicy,
+    health_policy_file: Annotated[
+        Path | None,
         Option(
             "--health-policy",
             "HEALTH_POLICY",
             "",
             "health policy: what faults of chips mean for the scheduler, YAML or JSON (default: an empty table)",
-            parse=_health_policy,
             made_of=".healthPolicy",
         ),
     ]
-    """What faults of chips mean for the scheduler."""
+
+    @cached_property
+    def health_policy(self) -> HealthPolicy:
+        """What faults of chips mean for the scheduler: the file at the first look. UsageError: it is no policy."""
+        from dra_driver.neuron.health.policy import HealthPolicy
+
+        file = self.health_policy_file
+        return HealthPolicy.default() if file is None else HealthPolicy.load(file)
 
     @property
     def state_dir(self) -> Path:

@@ -1,14 +1,19 @@
-"""What an administrator sets for a node's device plugin: one row each, from the option to the value that it uses."""
+"""What an administrator sets for a node's device plugin: one row each, from the option to the value that it uses.
+
+Loads little: the help of all commands and their completion read these rows.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from dra_driver.legacy.device_plugin.devices import AnswerSettings
 from dra_driver.neuron.node_settings import NodeSettings
 from dra_driver.util.options import Metrics, Option, Probes
+
+if TYPE_CHECKING:
+    from dra_driver.legacy.device_plugin.devices import AnswerSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +90,8 @@ class DevicePluginSettings(Metrics, Probes, NodeSettings):
     @property
     def answer(self) -> AnswerSettings:
         """How containers are given their devices."""
+        from dra_driver.legacy.device_plugin.devices import AnswerSettings
+
         return AnswerSettings(
             self.device_injection, self.device_numbering, self.visible_cores_variable, self.node_directory
         )

@@ -157,9 +157,14 @@ def test_the_help_of_no_command_loads_a_client_or_what_is_for_terminals() -> Non
     ours = {
         ".".join(name.split(".")[1:3]) for name in found if name.startswith(("dra_driver.kube.", "dra_driver.neuron."))
     }
-    assert ours <= {"kube.quantity", "neuron.names", "neuron.topology"}
-    rooms = {name.split(".")[1] for name in found if name.startswith("dra_driver.")}
-    assert rooms <= {"cli", "kube", "neuron", "util", "version"}
+    assert ours <= {"kube.quantity", "neuron.names", "neuron.node_settings", "neuron.topology"}
+    light = ("dra_driver.cli.", "dra_driver.kube.", "dra_driver.neuron.", "dra_driver.util.")
+    modules = {name for name in found if name.startswith("dra_driver.") and not name.startswith(light)}
+    packages = {"dra_driver.driver", "dra_driver.legacy", "dra_driver.legacy.device_plugin"}
+    assert {name for name in modules if name.count(".") > 1} - packages == {
+        "dra_driver.driver.settings",
+        "dra_driver.legacy.device_plugin.settings",
+    }
 
 
 def completed(script: Path, *words: str) -> list[str]:
