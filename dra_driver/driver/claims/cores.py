@@ -212,9 +212,10 @@ def _check_size(plan: Plan, prepared: PreparedClaims) -> None:
                     f"claim {holder.reference} ({holder.uid}) uses chip {chip} with logical cores of "
                     f"{_physical(theirs)}, and this one is for logical cores of {size}",
                     consequence=f"all cores of a chip have the same size, so {NOT_PREPARED}",
-                    remedy=f"set logicalNeuronCore {theirs} in the claim's NeuronConfig, or delete the pod "
-                    "to get cores of another chip; kubelet tries again, and the size is free once no claim holds "
-                    "cores of the chip",
+                    remedy=f"set logicalNeuronCore {theirs} in the claim's NeuronConfig, select another chip in its "
+                    f"request (device.attributes['{DRIVER_NAME}'].deviceId != {chip}), or have the pods of each size "
+                    "select nodes of their own; a pod that is only made anew gets the first free cores again; kubelet "
+                    "tries again, and the size is free once no claim holds cores of the chip",
                     reason="CoreSize",
                 )
 

@@ -175,8 +175,8 @@ def _ultraserver_variables(
         raise PrepareError(
             f"the claim requests ultraserverMode {nodes}, but the kernel driver reports no server id for {nodes} nodes",
             consequence=NOT_PREPARED,
-            remedy="look at the driver's log on this node for the state of the UltraServer; delete the pod to get "
-            "another node",
+            remedy="look at the driver's log on this node for the state of the UltraServer; to get another node, have "
+            f"the claim's request select nodes that have the attribute ultraserverServerId{nodes}",
             reason="UltraServerMode",
         )
     return {MODE: str(mode.value), SERVER_ID: server.server_id, NODE_ID: str(server.node_id)}
@@ -216,7 +216,9 @@ def _mode(inventory: NodeInventory, member: Membership | None, nodes: int) -> Mo
         raise PrepareError(
             f"{what}, but this node offers {_mode_names(member)}: {_reason(member, nodes)}",
             consequence=f"{NOT_PREPARED}; kubelet tries again",
-            remedy="delete the pod to get another node, or request fewer nodes; the driver's log on this node has more",
+            remedy=f"have the claim's request select nodes whose attribute ultraserverModes contains X{nodes} (without "
+            f"that, the next pod may get this node again){', or request fewer nodes' * (nodes > 1)}; the driver's log "
+            "on this node has more",
             reason="UltraServerMode",
         )
     return mode
