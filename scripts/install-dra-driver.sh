@@ -933,7 +933,8 @@ uninstall() {
         "    '{\"status\": {\"conditions\": [{\"type\": \"NeuronHealth\", \"\$patch\": \"delete\"}," \
         "      {\"type\": \"NeuronKubeletUnsupported\", \"\$patch\": \"delete\"}," \
         "      {\"type\": \"NeuronDevicesHeldBack\", \"\$patch\": \"delete\"}," \
-        "      {\"type\": \"NeuronDriverNotLoaded\", \"\$patch\": \"delete\"}]}}'; done"
+        "      {\"type\": \"NeuronDriverNotLoaded\", \"\$patch\": \"delete\"}," \
+        "      {\"type\": \"NeuronPartitionsInvalid\", \"\$patch\": \"delete\"}]}}'; done"
 }
 
 # suffix_of TYPE: of the name of the Job that checks nodes of this type.

@@ -42,7 +42,7 @@ from dra_driver.kube.kubelet.server import KubeletPlugin
 from dra_driver.kube.kubelet.versions import kubelet_problem
 from dra_driver.kube.objects.core import Node
 from dra_driver.neuron.exclusion import plugin_offers
-from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KUBELET
+from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KUBELET, PARTITIONS
 from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.health.node_status import NodeStatusWriter
 from dra_driver.neuron.health.watch import HealthWatch
@@ -351,6 +351,8 @@ class NodeAgent:
         self._node_status.want(wanted.health, wanted.present)
         if wanted.kubelet_problem is not None:
             self._node_status.problem(KUBELET, wanted.kubelet_problem)
+        if wanted.label_problem is not None:
+            self._node_status.problem(PARTITIONS, wanted.label_problem)
         if wanted.published and (wanted.held_back.problem or before.held_back.problem):
             self._node_status.problem(DEVICE_PLUGIN, wanted.held_back.problem)
         self._device_health.refresh()

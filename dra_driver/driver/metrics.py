@@ -54,8 +54,8 @@ def offer_samples(now: Wanted) -> Iterator[Sample]:
     yield Sample("kept_devices", "Devices that are published only because claims hold them.", len(offer.retired))
     yield Sample(
         "partitions_label_invalid",
-        "1 while the Node's label of what it offers is ignored.",
-        float(now.label_problem != ""),
+        "1 while the Node's label of what it offers is ignored, or leaves nothing to offer.",
+        float(bool(now.label_problem)),
     )
     yield Sample(
         "node_not_offered", "1 while chips keep the whole node from being offered.", float(offer.problem != "")

@@ -511,7 +511,10 @@ def test_a_driver_can_write_the_condition_of_its_own_node_and_the_others_stay(
 def test_a_driver_can_write_no_other_condition(driver_client: Transport, nodes: Sequence[str], type_: str) -> None:
     with pytest.raises(ApiError, match="403") as caught:
         stated(driver_client, nodes[0], condition(type_))
-    assert f"{HEALTH}, {KUBELET}, NeuronDevicesHeldBack and NeuronDriverNotLoaded" in caught.value.message
+    assert (
+        f"{HEALTH}, {KUBELET}, NeuronDevicesHeldBack, NeuronDriverNotLoaded and NeuronPartitionsInvalid"
+        in caught.value.message
+    )
 
 
 def test_a_driver_cannot_write_the_condition_of_another_node(

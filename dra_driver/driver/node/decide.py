@@ -96,8 +96,8 @@ class Wanted:
     offer: Offer = field(default=Offer(()))
     held_back: HeldBack = field(default=HeldBack())
     """Chips that are held back because of a device plugin."""
-    label_problem: str = ""
-    """Why the Node's label that sets what is offered is ignored, or ""."""
+    label_problem: str | None = None
+    """Why the Node's label that sets what is offered is ignored, or leaves nothing, or ""; None: not known."""
     kubelet_problem: str | None = None
     """Why nothing is offered that no claim holds, or ""; None: not known."""
     facts: NodeFacts = field(default=NodeFacts())
@@ -164,10 +164,9 @@ def _with_labels(snapshot: NodeSnapshot, memory: Memory, settings: DriverSetting
 
 def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings) -> Memory:
     partitions, label_problem = _partitions(snapshot, settings)
-    memory = _with(memory, label_problem=label_problem)
     inventory = snapshot.inventory
     if inventory is None:
-        return memory
+        return _with(memory, label_problem=label_problem)
     first_scan = snapshot.moment if memory.first_scan is None else memory.first_scan
     # An instance before this one may have told of faults: what is published first must not take that back.
     patience = first_scan + HEALTH_PATIENCE
@@ -206,6 +205,7 @@ def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings
         inventory=inventory,
         offer=offered,
         held_back=back,
+        label_problem=label_problem if label_problem != "" else _unfit_label(snapshot, offered, whole.instance_type),
         facts=facts,
         keeping=keeping,
         until=end if published or not complete else patience,
@@ -273,17 +273,32 @@ def _with(memory: Memory, **values: Any) -> Memory:
     return replace(memory, wanted=replace(memory.wanted, **values))
 
 
-def _partitions(snapshot: NodeSnapshot, settings: DriverSettings) -> tuple[Partitions | None, str]:
-    """What is to be offered, by the Node's label, else by the setting for all; why the label is ignored, or ""."""
+def _partitions(snapshot: NodeSnapshot, settings: DriverSettings) -> tuple[Partitions | None, str | None]:
+    """What is to be offered, by the Node's label, else by the setting for all; and ``Wanted.label_problem``."""
     if snapshot.kubelet_problem:  # nothing with a kubelet that might not start the pods; what claims hold stays
         return Partitions(), ""
-    text = (snapshot.labels or {}).get(PARTITIONS_LABEL)
+    if snapshot.labels is None:
+        return settings.partitions, None
+    text = snapshot.labels.get(PARTITIONS_LABEL)
     if text is None:
         return settings.partitions, ""
     try:
         return Partitions.parse(text), ""
     except DriverError as error:
-        return settings.partitions, f"the label {PARTITIONS_LABEL} of the Node is ignored: {error}"
+        return settings.partitions, (
+            f"the label {PARTITIONS_LABEL} of the Node is ignored, and it offers what it does without one: {error}"
+        )
+
+
+def _unfit_label(snapshot: NodeSnapshot, offered: Offer, instance_type: str | None) -> str:
+    """Why the Node's label leaves nothing to offer although it is understood, or ""."""
+    text = (snapshot.labels or {}).get(PARTITIONS_LABEL)
+    if text is None or offered.devices or not offered.absent:
+        return ""
+    return (
+        f"nothing is offered, since the label {PARTITIONS_LABEL} of the Node is {text}, and {instance_type or 'it'} "
+        f"cannot be offered as {' and '.join(offered.absent)}; correct or remove the label"
+    )
 
 
 def _fault(code: str, before: ActiveFault | None, snapshot: NodeSnapshot) -> ActiveFault:

@@ -4,7 +4,7 @@ Type and reasons are those of AWS's node problem detector (aws-neuron-sdk, ``src
 watches for its conditions finds ours. Two things differ: the condition is cleared when the fault is over, and the
 message names each chip with its faults, as in ``neuron3: sram-uncorrectable; neuron5: heartbeat-stalled``.
 
-The others (``OfferProblem``) say why a node offers less than it has, and are there only while that is true.
+The others (``OfferProblem``) say why a node does not offer what is expected of it, and are there only while that is so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MORE: Final = re.compile(r"and [1-9][0-9]{0,2} more", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class OfferProblem:
-    """A reason why a node offers less than it has."""
+    """A reason why a node does not offer what is expected of it."""
 
     type: str
     """Of its condition, which has status True."""
@@ -47,7 +47,8 @@ class OfferProblem:
 KUBELET: Final = OfferProblem("NeuronKubeletUnsupported", "KubeletStopsCallingDrivers", "kubelet")
 DEVICE_PLUGIN: Final = OfferProblem("NeuronDevicesHeldBack", "DevicePluginHasDevices", "device-plugin")
 KERNEL_DRIVER: Final = OfferProblem("NeuronDriverNotLoaded", "KernelDriverNotLoaded", "kernel-driver")
-PROBLEMS: Final = (KUBELET, DEVICE_PLUGIN, KERNEL_DRIVER)
+PARTITIONS: Final = OfferProblem("NeuronPartitionsInvalid", "PartitionsLabelInvalid", "partitions")
+PROBLEMS: Final = (KUBELET, DEVICE_PLUGIN, KERNEL_DRIVER, PARTITIONS)
 NOT_LOADED_MESSAGE: Final = (
     "the Neuron kernel driver is not loaded; until it is loaded, no chip is offered, and the chips' health is not "
     "known; " + LOAD_DRIVER

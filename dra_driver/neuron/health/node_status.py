@@ -110,7 +110,7 @@ class NodeStatusWriter:
         self._writer.want(labels, wanted)
 
     def problem(self, problem: OfferProblem, text: str) -> None:
-        """Why the node offers less than it has, or "" if that is over."""
+        """Why the node does not offer what is expected of it, or "" if that is over."""
         self._texts[problem] = text
         wanted = (Condition(problem.type, "True", problem.reason, text),) if text else ()
         self._writer.want(self._problems[problem], wanted)

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from dra_driver.driver.agent import NodeAgent
 from dra_driver.driver.resourceslices import kept
 from dra_driver.driver.settings import PARTITIONS_LABEL
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
+from dra_driver.neuron.health.condition import PARTITIONS
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.instance_types import resolve_emulation
 from dra_driver.neuron.topology.partitions import NODE_DEVICE, core_name, device_name
@@ -77,6 +79,15 @@ def label(world: World, value: str | None) -> None:
     world.server.store.update("nodes", NODE, {**found, "metadata": {**found["metadata"], "labels": labels}})
 
 
+def conditions(world: World) -> list[dict[str, Any]]:
+    found = world.server.store.get("nodes", NODE)["status"].get("conditions", [])
+    return [item for item in found if item["type"] == PARTITIONS.type]
+
+
+def events(world: World) -> list[dict[str, Any]]:
+    return [item for item in world.server.store.list("events")[0] if item["reason"] == PARTITIONS.reason]
+
+
 def allocate(world: World, *devices: str, name: str = "holder") -> Claim:
     return world.add_claim("default", name, devices=[("r", device) for device in devices])
 
@@ -122,6 +133,29 @@ def test_the_label_of_a_node_wins_over_the_setting_and_an_illegal_one_is_said_on
         label(world, None)
         eventually(lambda: samples(one)["partitions_label_invalid", ""] == 0, SECONDS, "the metric")
         assert world.offered() == CHIPS
+
+
+@pytest.mark.parametrize("value", ["cores", "group3"], ids=["no such word", "nothing of it here"])
+def test_a_wrong_label_is_said_on_the_node_until_it_is_right_and_a_restart_tells_no_one_anew(
+    world: World, value: str
+) -> None:
+    label(world, value)
+    for _ in range(2):
+        with running(world) as one:
+            eventually(lambda: conditions(world) and events(world), SECONDS, "the condition")
+            registered(world)
+            eventually(lambda: samples(one).get(("slices_published", "")) == 1, what="publication")
+    ((condition,), (event,)) = conditions(world), events(world)
+    assert (condition["status"], condition["reason"]) == ("True", PARTITIONS.reason)
+    assert condition["message"] == event["message"]
+    assert event["type"] == "Warning"
+    golden(condition["message"])
+    with running(world):
+        label(world, "core")
+        offers(world, CORES)
+        eventually(lambda: not conditions(world), SECONDS, "the condition to go")
+        label(world, value)
+        eventually(lambda: conditions(world), SECONDS, "the condition to come back")
 
 
 def test_a_start_like_the_one_before_writes_nothing_also_with_devices_kept(world: World) -> None:
