@@ -46,6 +46,7 @@ from tests.manifests.chart import (
     VALUES,
     WORKLOADS,
     helm,
+    hooks,
     needs_helm,
     notes,
     objects_of,
@@ -596,6 +597,35 @@ def test_helm_makes_valid_objects(settings: tuple[str, ...]) -> None:
     for item in objects:
         if item["metadata"]["name"] == "my-scheduler" and item["kind"] == "Deployment":
             assert pod_spec(item)["containers"][0]["image"] == "registry.k8s.io/kube-scheduler:v1.36.3"
+
+
+STANDARD = tuple(f"app.kubernetes.io/{name}" for name in ("name", "instance", "component"))
+
+
+@needs_helm
+def test_the_pods_of_every_workload_have_the_standard_labels_and_no_selector_asks_for_them() -> None:
+    """Dashboards and suites look for these; a label of a version would have each upgrade replace all pods."""
+    made = template(*EVERYTHING)
+    workloads = [item for item in made if "template" in item.get("spec", {}) and item["apiVersion"] == "apps/v1"]
+    assert len(workloads) == len(WORKLOADS)
+    for item in workloads:
+        of_pods = item["spec"]["template"]["metadata"]["labels"]
+        own = item["spec"]["selector"]["matchLabels"]
+        assert of_pods == own | {key: item["metadata"]["labels"][key] for key in STANDARD}
+        assert not own.keys() & set(STANDARD)
+    (job,) = [item for item in hooks("pre-delete", *EVERYTHING) if item["kind"] == "Job"]
+    of_pods = job["spec"]["template"]["metadata"]["labels"]
+    assert of_pods.keys() >= set(STANDARD)
+    assert of_pods[STANDARD[2]] not in WORKLOADS.values(), "it is not counted as a driver"
+
+
+@needs_helm
+def test_labels_for_pods_win_over_the_standard_ones() -> None:
+    labels = json.dumps({"podLabels": {STANDARD[1]: "team-a"}, "nameOverride": "accelerators"})
+    for item in template(*EVERYTHING, values=labels):
+        if item["kind"] in ("DaemonSet", "Deployment"):
+            of_pods = item["spec"]["template"]["metadata"]["labels"]
+            assert [of_pods[key] for key in STANDARD[:2]] == ["accelerators", "team-a"]
 
 
 @needs_helm

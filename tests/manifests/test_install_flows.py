@@ -820,6 +820,10 @@ def test_an_update_of_an_installation_by_the_script_of_before_changes_nothing_th
         pod_spec(before)["containers"][0]["image"] = IMAGE
         now["metadata"].pop("labels")
         before["metadata"].pop("labels", None)
+        # New since then: the standard labels of pods.
+        of_pods = now["spec"]["template"]["metadata"]["labels"]
+        for name in [name for name in of_pods if name.startswith("app.kubernetes.io/")]:
+            del of_pods[name]
         # New since then: why a container ended is in the pod's status.
         pod_spec(now)["containers"][0].pop("terminationMessagePolicy")
         # New since then: no probe ends it, and it knows from where kubelet probes.

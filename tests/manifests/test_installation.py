@@ -24,6 +24,7 @@ from tests.manifests.support import (
     IMAGE,
     INSTALLER,
     Object,
+    documents,
     install,
     of_kind,
     pod_spec,
@@ -52,6 +53,15 @@ VARIANTS = {
     "everything": ("--emulate=trn2u", "--node-selector=neuron=", "--kubelet-root=/srv/kubelet"),
 }
 variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+
+
+def test_all_pods_have_the_standard_labels() -> None:
+    files = (*rendered("--placer", IMAGE), *documents((ROOT / "deploy/verify/job.yaml").read_text()))
+    made = [item for item in files if "template" in item.get("spec", {})]
+    assert len(made) == 3
+    for item in made:
+        standard = {f"app.kubernetes.io/{name}" for name in ("name", "instance", "component")}
+        assert standard <= item["spec"]["template"]["metadata"]["labels"].keys()
 
 
 def daemonset(*options: str) -> Object:
@@ -341,7 +351,8 @@ def test_names_and_labels_are_the_vendors() -> None:
     assert found["metadata"]["name"] == "neuron-dra-driver-kubelet-plugin"
     assert found["metadata"]["namespace"] == "neuron-dra-driver"
     label = {"app": "neuron-dra-driver-kubelet-plugin"}
-    assert found["spec"]["selector"]["matchLabels"] == found["spec"]["template"]["metadata"]["labels"] == label
+    assert found["spec"]["selector"]["matchLabels"] == label
+    assert found["spec"]["template"]["metadata"]["labels"].items() >= label.items()
     assert of_kind(rendered(IMAGE), "Namespace")["metadata"]["labels"]["name"] == "neuron-dra-driver"
     assert container()["name"] == "neuron-dra-driver"
 

@@ -221,8 +221,8 @@ part, own (key and value of the label), labels (app.kubernetes.io/*), selector, 
 {{- $_ := set $made "namespace" (include "neuron.namespace" (dict "root" $root "default" $made.namespace "override" $values.namespaceOverride)) -}}
 {{- $label := dict (first $made.label) (last $made.label) -}}
 {{- $selector := default (dict) $values.selectorLabelsOverride -}}
-{{- if not $selector -}}
 {{- $found := lookup "apps/v1" $made.kind $made.namespace $made.name -}}
+{{- if not $selector -}}
 {{- $selector = $label -}}
 {{- if $found -}}
 {{- $selector = default $label $found.spec.selector.matchLabels -}}
@@ -230,10 +230,13 @@ part, own (key and value of the label), labels (app.kubernetes.io/*), selector, 
 {{- end -}}
 {{- $_ := set $made "selector" $selector -}}
 {{- $_ := set $made "own" $label -}}
-{{- $pods := merge (dict) $selector $label (default (dict) $values.podLabels) (default (dict) $root.Values.podLabels) -}}
+{{- $called := default $root.Values.nameOverride $values.nameOverride | default $root.Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- $_ := set $made "labels" (dict "app.kubernetes.io/name" $called "app.kubernetes.io/component" $made.part) -}}
+{{- /* Who takes over what the script has installed replaces no pod: what they are called there stays. */ -}}
+{{- $instance := dig "spec" "template" "metadata" "labels" "app.kubernetes.io/instance" $root.Release.Name (default (dict) $found) -}}
+{{- $standard := merge (dict "app.kubernetes.io/instance" $instance) $made.labels -}}
+{{- $pods := merge (dict) $selector $label (default (dict) $values.podLabels) (default (dict) $root.Values.podLabels) $standard -}}
 {{- $_ := set $made "podLabels" $pods -}}
-{{- $label = default $root.Values.nameOverride $values.nameOverride | default $root.Chart.Name | trunc 63 | trimSuffix "-" -}}
-{{- $_ := set $made "labels" (dict "app.kubernetes.io/name" $label "app.kubernetes.io/component" $made.part) -}}
 {{- toJson $made -}}
 {{- end -}}
 
