@@ -10,7 +10,7 @@ import pytest
 
 from tests.doubles.lookups import lookups
 from tests.golden import golden
-from tests.manifests.chart import CHART, HELM, HELM3, helm, hooks, needs_helm, template
+from tests.manifests.chart import CHART, HELM, HELM3, helm, hooks, needs_helm, notes, template
 from tests.manifests.support import Object
 
 RELEASE = ("neuron", "default")
@@ -131,7 +131,7 @@ def test_of_many_claims_ten_are_named(tmp_path: Path) -> None:
     [
         (DRIVER,),
         (DRIVER, "draDriver.placer.enabled=true"),
-        ("draDriver.force.claimsInUse=true",),
+        ("draDriver.force.claimsInUse=1",),
         (DRIVER, "draDriver.nodeSelector.neuron=dra", "devicePlugin.enabled=false"),
     ],
 )
@@ -307,7 +307,7 @@ def test_the_driver_does_not_begin_on_nodes_where_pods_have_devices_through_limi
     there += [pod("ended", phase="Succeeded"), pod("waits", ""), pod("gpu", resource="nvidia.com/gpu")]
     there += [pod("by-claim", extendedResourceClaimStatus={"resourceClaimName": "c"})]
     golden(refused(upgrade(tmp_path, there, DRIVER, "devicePlugin.enabled=false", program=program)))
-    forced = upgrade(tmp_path, there, DRIVER, "draDriver.force.podsWithLimits=true", program=program)
+    forced = upgrade(tmp_path, there, DRIVER, "draDriver.force.podsWithLimits=1", program=program)
     assert forced.returncode == 0, forced.stderr
 
 
@@ -374,9 +374,32 @@ def test_who_asks_before_an_uninstall_runs_also_where_no_node_is_left_for_the_dr
 
 
 @needs_helm
-@pytest.mark.parametrize("settings", [(), (DRIVER, "draDriver.force.claimsInUse=true")])
-def test_where_there_is_no_driver_or_it_may_go_nobody_asks_before_an_uninstall(settings: tuple[str, ...]) -> None:
-    assert hooks("pre-delete", *settings) == []
+def test_where_there_is_no_driver_nobody_asks_before_an_uninstall() -> None:
+    assert hooks("pre-delete") == []
+
+
+@needs_helm
+@pytest.mark.parametrize("value", ["true", "1", "7"])
+def test_a_force_lets_no_uninstallation_through(value: str) -> None:
+    """It was given to an upgrade; the pods that use devices now are others."""
+    settings = (DRIVER, f"draDriver.force.claimsInUse={value}")
+    assert [item["kind"] for item in hooks("pre-delete", *settings)] == [
+        item["kind"] for item in hooks("pre-delete", DRIVER)
+    ]
+
+
+@needs_helm
+@pytest.mark.parametrize("value", ["true", "7"])
+def test_a_force_for_another_revision_lets_nothing_through_and_is_named(value: str, tmp_path: Path) -> None:
+    """As --reuse-values and files keep it: this is revision 1."""
+    there = [daemonset(), claim("mine")]
+    golden(refused(upgrade(tmp_path, there, f"draDriver.force.claimsInUse={value}")), "the driver would go")
+    there = [node("node-1"), pod("limits")]
+    golden(
+        refused(upgrade(tmp_path, there, DRIVER, f"draDriver.force.podsWithLimits={value}")), "the driver would begin"
+    )
+    shown = notes(DRIVER, f"draDriver.force.claimsInUse={value}", "draDriver.force.podsWithLimits=1")
+    golden(shown.partition("no effect here:\n")[2].splitlines()[0], "the notes")
 
 
 @needs_helm

@@ -60,6 +60,12 @@ none. They are accepted, since people have them in their files, and named in the
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- $force := dict "root" . "force" .Values.draDriver.force -}}
+{{- range list "claimsInUse" "podsWithLimits" -}}
+{{- with include "neuron.formerForce" (merge (dict "name" .) $force) -}}
+{{- $lines = append $lines (printf "  %s" (trimSuffix "." (trim .))) -}}
+{{- end -}}
+{{- end -}}
 {{- range list "ultraserverOperator" "observer" -}}
 {{- if get $.Values . -}}
 {{- $lines = append $lines (printf "  %s" .) -}}
