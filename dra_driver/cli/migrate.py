@@ -138,7 +138,9 @@ def _print(documents: Sequence[dict[str, Any]], output: str) -> None:
         return
     import yaml
 
-    class Dumper(yaml.SafeDumper):
+    from dra_driver.kube import scalars
+
+    class Dumper(scalars.Dumper):
         """Writes multi-line strings as block scalars, the form in which people write them."""
 
         def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - PyYAML's signature

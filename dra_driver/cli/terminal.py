@@ -46,7 +46,9 @@ def print_object(document: Any, output: str) -> None:
     else:
         import yaml
 
-        print(yaml.safe_dump(document, sort_keys=False), end="")
+        from dra_driver.kube.scalars import Dumper
+
+        print(yaml.dump(document, Dumper=Dumper, sort_keys=False), end="")
 
 
 def coloured() -> bool:

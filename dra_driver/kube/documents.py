@@ -1,7 +1,7 @@
 """From the text of a file to plain values, and from a path in such a value back to its line.
 
-YAML is read as Kubernetes reads it: timestamps and ``1:30`` are strings, and a duplicate key is an error. Aliases are
-subject to the same limit as in kubectl's YAML library, because a few lines of them can expand to gigabytes.
+YAML is read as Kubernetes reads it (``scalars``), and a duplicate key is an error. Aliases are subject to the same
+limit as in kubectl's YAML library, because a few lines of them can expand to gigabytes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from dra_driver.kube import scalars
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import escaped
 
@@ -38,22 +39,21 @@ _SPACE = re.compile(r"\s*")
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # which base depends on libyaml
     """Safe loader that resolves scalars as Kubernetes does."""
 
-    yaml_implicit_resolvers = {  # noqa: RUF012 # PyYAML's own attribute
-        first: [(tag, expression) for tag, expression in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+    yaml_implicit_resolvers = scalars.RESOLVERS
 
     def construct_yaml_int(self, node: Any) -> Any:
-        """Base-60 integers are strings."""
+        """Only with an explicit tag; base-60 integers are strings."""
         return node.value if ":" in node.value else super().construct_yaml_int(node)
 
-    def construct_yaml_float(self, node: Any) -> Any:
-        """Base-60 floats are strings."""
-        return node.value if ":" in node.value else super().construct_yaml_float(node)
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Keys are texts."""
+        return {scalars.key(name): value for name, value in super().construct_mapping(node, deep).items()}
 
 
-for _tag, _method in (("int", _Loader.construct_yaml_int), ("float", _Loader.construct_yaml_float)):
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _method)
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor(scalars.NUMBER, lambda _, node: scalars.number(node.value))
+_Loader.add_constructor(scalars.MERGE, lambda _, node: node.value)  # where it is no key
+_Loader.add_constructor(scalars.BOOL, lambda _, node: scalars.truth(node.value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from dra_driver.cli.main import main
 from dra_driver.simulator.cluster import merge
@@ -19,6 +18,7 @@ from dra_driver.simulator.manifests import read_manifests
 from dra_driver.simulator.placement import simulate
 from tests.builders.documents import document as parsed
 from tests.builders.overview import published, taint
+from tests.builders.yamlfiles import as_yaml
 from tests.golden import golden
 from tests.paths import SPECS
 
@@ -97,7 +97,7 @@ def slices(name: str, count: int = 4) -> Json:
 
 def write(path: Path, *documents: Json, name: str = "objects.yaml") -> str:
     file = path / name
-    file.write_text(yaml.safe_dump_all(documents))
+    file.write_text(as_yaml(*documents))
     return str(file)
 
 
@@ -232,7 +232,7 @@ def test_what_is_not_considered_is_listed(shell: Shell, tmp_path: Path) -> None:
 
 
 def test_standard_input_is_read(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = yaml.safe_dump_all([*SMALL, claim("c")]).encode()
+    data = as_yaml(*[*SMALL, claim("c")]).encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     assert shell("--objects", "-")[0] == 0
 
@@ -276,9 +276,9 @@ def test_arguments_that_cannot_be_used_are_one_error(arguments: list[str], shell
         "kind: Pod\n",
         "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {nope: 1}\n",
         "",
-        yaml.safe_dump(pod("p", "absent")),
-        yaml.safe_dump(claim("c", selectors=[{"cel": {"expression": "device.x"}}])),
-        yaml.safe_dump(claim("c", deviceClassName="absent")),
+        as_yaml(pod("p", "absent")),
+        as_yaml(claim("c", selectors=[{"cel": {"expression": "device.x"}}])),
+        as_yaml(claim("c", deviceClassName="absent")),
     ],
 )
 def test_files_that_cannot_be_used_are_one_error(content: str, shell: Shell, tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_a_device_taint_rule_is_told_by_name(shell: Shell, tmp_path: Path) -> No
 
 def test_of_many_that_fit_the_first_are_shown_and_wide_output_has_each(shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "claims.yaml"
-    file.write_text(yaml.safe_dump_all([claim(f"c{number:02}") for number in range(20)]))
+    file.write_text(as_yaml(*[claim(f"c{number:02}") for number in range(20)]))
     status, out, _ = shell(str(file), "--instance-type", "trn2.48xlarge=2")
     assert status == 0
     assert out.count(" fits: ") == 8

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from dra_driver.cli.main import main
 from tests.builders.documents import document as parsed
+from tests.builders.yamlfiles import as_yaml
 from tests.generators.effort import examples
 from tests.golden import golden
 
@@ -39,7 +40,7 @@ def neuron_config(**parameters: object) -> list[dict[str, Any]]:
 
 
 def write(path: Path, document: object) -> str:
-    path.write_text(yaml.safe_dump(document))
+    path.write_text(as_yaml(document))
     return str(path)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from dra_driver.cli import daemon, device_plugin, recover
 from dra_driver.cli.clusterinput import MAX_OBJECT_BYTES, read_text
@@ -21,6 +20,7 @@ from dra_driver.neuron.health.clearing import Answer, answer, take
 from dra_driver.neuron.health.memory import MemoryFile
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.errors import UsageError
+from tests.builders.yamlfiles import as_yaml
 from tests.eventually import eventually
 from tests.golden import golden, golden_error
 
@@ -216,7 +216,7 @@ def test_what_is_printed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command, objects = CASES[case]
-    Path("FILE").write_text("---\n".join(map(yaml.safe_dump, objects)))
+    Path("FILE").write_text(as_yaml(*objects))
     if "--host-root=HOST" in command:
         write_host(tmp_path / "HOST", INSTANCE_TYPES["trn2u.48xlarge"], EmulationOptions())
         (tmp_path / "HOST/dev/neuron3").unlink()
@@ -294,7 +294,7 @@ def test_nodes_of_many_kinds_are_told_of_in_part(
 ) -> None:
     selector = {"cel": {"expression": "device.attributes['neuron.aws.com'].instanceType == 'none'"}}
     path = tmp_path / "claim.yaml"
-    path.write_text(yaml.safe_dump(claim(requests=[request(selectors=[selector])])))
+    path.write_text(as_yaml(claim(requests=[request(selectors=[selector])])))
     kinds = [f"--instance-type={name}" for name, kind in INSTANCE_TYPES.items() if kind.devices is not None]
     main([command, *kinds, str(path)])
     parts = ("more groups", "look different")

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from dra_driver.cli.main import main
 from tests.builders.documents import document as parsed
+from tests.builders.yamlfiles import as_yaml
 from tests.golden import golden
 
 Json = dict[str, Any]
@@ -126,14 +126,14 @@ class Shell:
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
     monkeypatch.chdir(tmp_path)
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
-    Path("UNKNOWN").write_text(yaml.safe_dump_all([node, UNKNOWN]))
+    Path("UNKNOWN").write_text(as_yaml(*[node, UNKNOWN]))
     return Shell(capsys)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_simulate_explain_and_plan_refuse_what_the_driver_would_refuse(case: str, shell: Shell) -> None:
     options, objects = CASES[case]
-    Path("FILE").write_text(yaml.safe_dump_all([*objects, POD]))
+    Path("FILE").write_text(as_yaml(*[*objects, POD]))
 
     status, out = shell("simulate", "FILE", *options, "-o", "json")
     found = parsed(out)
@@ -159,7 +159,7 @@ def test_simulate_explain_and_plan_refuse_what_the_driver_would_refuse(case: str
         assert reason in shell.err
 
     # On the cluster, where the pod hangs.
-    Path("CLASSES").write_text(yaml.safe_dump_all([CLASS, *objects[1:]]))
+    Path("CLASSES").write_text(as_yaml(*[CLASS, *objects[1:]]))
     status, out = shell("explain", "--objects", "ALLOCATED", "--objects", "CLASSES", *options, "-o", "json")
     (explained,) = parsed(out)["items"]
     assert (status, explained["fits"], explained["refusals"][0]["reason"]) == (1, False, reason)
@@ -168,7 +168,7 @@ def test_simulate_explain_and_plan_refuse_what_the_driver_would_refuse(case: str
 
 @pytest.mark.parametrize("command", ["simulate", "explain"])
 def test_a_claim_without_pod_is_refused_as_well(command: str, shell: Shell) -> None:
-    Path("FILE").write_text(yaml.safe_dump(claim(config(logicalNeuronCore=3))))
+    Path("FILE").write_text(as_yaml(claim(config(logicalNeuronCore=3))))
     status, out = shell(command, "FILE", *TRN2)
     assert status == 1
     assert "expected 1 or 2, got 3" in out
@@ -177,7 +177,7 @@ def test_a_claim_without_pod_is_refused_as_well(command: str, shell: Shell) -> N
 def test_a_claim_that_the_cluster_has_for_another_driver_s_device_is_refused(shell: Shell) -> None:
     result = {"request": "neurons", "driver": "neuron.aws.com", "pool": "node-1", "device": "neurondevice0"}
     allocated = claim() | {"status": {"allocation": {"devices": {"results": [result]}}}}
-    Path("FILE").write_text(yaml.safe_dump_all([allocated, POD]))
+    Path("FILE").write_text(as_yaml(*[allocated, POD]))
     status, out = shell("explain", "--objects", "FILE", *TRN2)
     golden(f"exit status {status}\n{out}")
 
@@ -185,6 +185,6 @@ def test_a_claim_that_the_cluster_has_for_another_driver_s_device_is_refused(she
 @pytest.mark.parametrize("command", ["simulate", "explain"])
 def test_what_is_said_of_a_refused_pod(command: str, shell: Shell) -> None:
     other = ("--instance-type", "trn1.32xlarge")
-    Path("FILE").write_text(yaml.safe_dump_all([claim(config(logicalNeuronCore=1)), POD]))
+    Path("FILE").write_text(as_yaml(*[claim(config(logicalNeuronCore=1)), POD]))
     status, out = shell(command, "FILE", "--instance-type", "trn1.2xlarge", *other, "--instance-type", "trn2.3xlarge")
     golden(f"exit status {status}\n{out}")

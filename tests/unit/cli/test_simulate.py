@@ -17,6 +17,7 @@ import yaml
 from dra_driver.cli.main import main
 from tests.builders.documents import document as parsed
 from tests.builders.explain import NEURON, published
+from tests.builders.yamlfiles import as_yaml
 from tests.golden import golden
 from tests.paths import EXAMPLES, SPECS
 
@@ -77,7 +78,7 @@ GADGETS = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata"
 
 def write(path: Path, *documents: object, name: str = "input.yaml") -> str:
     file = path / name
-    file.write_text("---\n".join(yaml.safe_dump(item) for item in documents))
+    file.write_text(as_yaml(*documents))
     return str(file)
 
 

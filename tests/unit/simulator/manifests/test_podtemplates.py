@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.simulator.manifests import ManifestError, Manifests, Origin, podtemplates, read_manifests
 from dra_driver.simulator.manifests.podtemplates import MAX_LEVELS, MAX_TEMPLATES, at, find
+from tests.builders.yamlfiles import as_yaml
 from tests.generators.effort import examples
 from tests.golden import golden, golden_error
 
@@ -27,7 +27,7 @@ def item(kind: str, spec: Any, name: str = "work") -> Object:
 
 
 def read(*items: Object, resume: bool = False) -> Manifests:
-    return read_manifests([("input.yaml", "---\n".join(map(yaml.safe_dump, items)))], resume=resume)
+    return read_manifests([("input.yaml", as_yaml(*items))], resume=resume)
 
 
 def parts(*pairs: tuple[str, int]) -> Object:

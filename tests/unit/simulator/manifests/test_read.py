@@ -18,6 +18,7 @@ from dra_driver.simulator.cluster import cluster_of, merge, obstacle
 from dra_driver.simulator.emulated_nodes import emulated
 from dra_driver.simulator.manifests import ManifestError, Manifests, attempts, read_manifests, workloads
 from dra_driver.simulator.manifests.fields import UNREAD
+from tests.builders.yamlfiles import as_yaml
 from tests.golden import golden, golden_error
 from tests.paths import SPECS
 
@@ -36,7 +37,7 @@ spec:
 
 
 def read(*documents: object) -> Manifests:
-    return read_manifests([("input.yaml", "---\n".join(yaml.safe_dump(item) for item in documents))])
+    return read_manifests([("input.yaml", as_yaml(*documents))])
 
 
 def failure(text: str) -> str:
