@@ -59,16 +59,31 @@ def lock(path: Path, what: str, progress: Progress, timeout: float = 3600.0) -> 
     handle = _try_lock(path)
     if handle is None:
         deadline = time.monotonic() + timeout
-        with progress.step(f"waiting for another process that {what}"):
+        with progress.step(f"waiting for {_holder(path)} that {what}"):
             while handle is None:
                 if time.monotonic() > deadline:
-                    raise LabError(f"Another process still {what} after {timeout:.0f} s; gave up. Its lock is {path}.")
+                    who = _holder(path)
+                    raise LabError(
+                        f"{who[:1].upper()}{who[1:]} still {what} after {timeout:.0f} s; gave up. Its lock is {path}."
+                    )
                 time.sleep(_LOCK_POLL_SECONDS)
                 handle = _try_lock(path)
     try:
+        os.ftruncate(handle, 0)
+        os.write(handle, str(os.getpid()).encode())
         yield
     finally:
         os.close(handle)
+
+
+def _holder(path: Path) -> str:
+    """Who has the lock, for who waits: the process that has written itself there, if it still runs."""
+    try:
+        pid = int(path.read_text())
+        command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    except (OSError, ValueError):
+        return "another process"
+    return f"process {pid} ({command[:100]})"
 
 
 def _try_lock(path: Path) -> int | None:

@@ -61,32 +61,32 @@ def make(layout: ClusterLayout, nodes: int) -> None:
     _openssl("genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", key)
     _openssl("pkey", "-in", key, "-pubout", "-out", public)
     for client in ("controller-manager", "scheduler"):
-        write_kubeconfig(pki / f"{client}.kubeconfig", pki, client)
-    write_kubeconfig(layout.kubeconfig, pki, "admin")
+        write_kubeconfig(pki / f"{client}.kubeconfig", layout, client)
+    write_kubeconfig(layout.kubeconfig, layout, "admin")
     for index in range(1, nodes + 1):
         node = layout.node(index)
         subject = f"/O=system:nodes/CN=system:node:{node.name}"
         certificate(pki, "ca", Identity(node.name, subject, (f"IP:{node.address}", f"DNS:{node.name}")))
-        write_kubeconfig(pki / f"{node.name}.kubeconfig", pki, node.name)
+        write_kubeconfig(pki / f"{node.name}.kubeconfig", layout, node.name)
 
 
-def write_kubeconfig(path: Path, pki: Path, client: str) -> None:
-    """Write a self-contained kubeconfig, which can be copied."""
-    embedded = {name: _base64(pki / name) for name in ("ca.crt", f"{client}.crt", f"{client}.key")}
+def write_kubeconfig(path: Path, layout: ClusterLayout, client: str) -> None:
+    """Write a self-contained kubeconfig, which can be copied; commands show the name of its context."""
+    embedded = {name: _base64(layout.pki / name) for name in ("ca.crt", f"{client}.crt", f"{client}.key")}
     files.write(
         path,
         f"""apiVersion: v1
 kind: Config
-current-context: lab
+current-context: "{layout.name}"
 clusters:
-- name: lab
+- name: "{layout.name}"
   cluster:
     server: https://{API_ADDRESS}:{API_PORT}
     certificate-authority-data: {embedded["ca.crt"]}
 contexts:
-- name: lab
+- name: "{layout.name}"
   context:
-    cluster: lab
+    cluster: "{layout.name}"
     user: {client}
 users:
 - name: {client}

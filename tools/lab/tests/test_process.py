@@ -153,7 +153,7 @@ def test_a_lock_is_free_again_when_its_holder_is_killed(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with (
-            pytest.raises(LabError, match=r"Another process still holds"),
+            pytest.raises(LabError, match=rf"Process {holder.pid} \(.*\) still holds"),
             files.lock(tmp_path / "lock", "holds", QUIET, timeout=0.2),
         ):
             pytest.fail("two processes hold one lock")

@@ -6,8 +6,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
-from lab import cgroups, cli, controlplane, layout, machine, nodeconfig
+from lab import cgroups, cli, controlplane, layout, machine, nodeconfig, pki
 from lab.errors import LabError
 from lab.layout import ClusterLayout
 from lab.settings import Settings
@@ -25,6 +26,18 @@ V1 = """25 1 0:22 / /sys/fs/cgroup ro - tmpfs tmpfs ro
 30 25 0:27 / /mnt/elsewhere rw - cgroup cgroup rw,memory
 """
 V2 = "25 1 0:22 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup rw,nsdelegate\n"
+
+
+def test_a_cluster_is_shown_under_its_own_name(tmp_path: Path) -> None:
+    demo = ClusterLayout("demo", tmp_path)
+    demo.pki.mkdir()
+    for name in ("ca.crt", "admin.crt", "admin.key"):
+        (demo.pki / name).write_text(name)
+    pki.write_kubeconfig(demo.kubeconfig, demo, "admin")
+    written = yaml.safe_load(demo.kubeconfig.read_text())
+    (context,) = written["contexts"]
+    assert written["current-context"] == context["name"] == written["clusters"][0]["name"] == "demo"
+    assert context["context"] == {"cluster": "demo", "user": "admin"}
 
 
 def test_nodes_share_no_name_address_directory_or_group() -> None:
