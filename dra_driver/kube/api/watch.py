@@ -163,8 +163,9 @@ class Reflector(Generic[T]):
                 return 0.0
         wait = self._backoff.next(trouble.retry_after if trouble else None)
         if trouble is not None and not self.worker.stopping:
-            # Said once: a server that is away for an hour would fill the log.
-            level = logging.DEBUG if self._trouble == str(trouble) else logging.WARNING
+            # Said once: a server that is away for an hour would fill the log. It may forget old states.
+            fresh = logging.INFO if trouble.status == 410 else logging.WARNING
+            level = logging.DEBUG if self._trouble == str(trouble) else fresh
             log.log(level, "watching %s: %s (next try in %.1f s)", self._name, trouble, wait)
             self._trouble = str(trouble)
         return wait

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -134,7 +135,10 @@ def test_bookmarks_move_the_place_to_go_on_from(server: ApiServer) -> None:
         assert lists(server) == 1
 
 
-def test_an_expired_watch_lists_again(server: ApiServer) -> None:
+def test_an_expired_watch_lists_again_and_is_no_reason_for_a_warning(
+    server: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     with Follower(server) as follower:
         eventually(lambda: watches(server) == 1)
         relabel(server, "2")
@@ -143,6 +147,7 @@ def test_an_expired_watch_lists_again(server: ApiServer) -> None:
         eventually(lambda: len(follower.lists) == 2)
         relabel(server, "3")
         eventually(lambda: len(follower.events) == 2)
+    assert {record.levelname for record in caplog.records if "410" in record.getMessage()} == {"INFO"}
 
 
 def test_a_server_that_says_410_is_there_again_and_is_asked_soon_after_an_outage(server: ApiServer) -> None:
