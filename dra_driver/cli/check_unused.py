@@ -1,19 +1,27 @@
-"""``dra-driver check-unused``: whether the driver may go, asked by the chart before ``helm uninstall``."""
+"""``dra-driver check-unused``: whether the driver may go, asked by the chart before ``helm uninstall``.
+
+It also ends the drivers (``--end``): helm removes a DaemonSet and its rights at once, and a driver without rights could
+not say on its Node that nobody watches the chips any more: "Neuron has no error" would stay there.
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import daemon, vocabulary
 from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.util import runtime
 from dra_driver.util.text import first_of
 
 if TYPE_CHECKING:
+    from dra_driver.kube.api.client import Transport
     from dra_driver.kube.objects.resource import AllocatedClaim
 
 MAX_LISTED = 10
 """Claims that are named, and pods of one."""
+END_SECONDS: Final = 60.0
+"""For the drivers to end in; the rest of an uninstallation does not wait for a node that is down."""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,6 +38,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--kubeconfig", default="", metavar="FILE", help="kubeconfig file (default: the pod's service account)"
     )
+    parser.add_argument(
+        "--end",
+        default="",
+        metavar="NAMESPACE/DAEMONSET",
+        help="if no pod uses them, delete this DaemonSet, and wait up to a minute until its pods have ended, which "
+        "still say on their nodes that they stop",
+    )
     parser.set_defaults(run=run)
 
 
@@ -38,15 +53,40 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.kube.api.codec import ALLOCATED_CLAIMS
     from dra_driver.kube.api.resources import Collection
 
-    uses, _ = Collection(daemon.transport(args.kubeconfig), ALLOCATED_CLAIMS).select(_use)
+    transport = daemon.transport(args.kubeconfig)
+    uses, _ = Collection(transport, ALLOCATED_CLAIMS).select(_use)
     found = sorted(uses)
     if not found:
         print("No pod uses devices of this driver.")
+        if args.end:
+            _end(transport, args.end)
         return 0
     more = [f"  and {len(found) - MAX_LISTED} more"] if len(found) > MAX_LISTED else []
     print("These claims are in use:", *(f"  {text}" for text in found[:MAX_LISTED]), *more, sep="\n")
     print("Without the driver, their pods cannot end. Delete them first; helm uninstall --no-hooks does not check.")
     return 1
+
+
+def _end(transport: Transport, daemonset: str) -> None:
+    """Delete a DaemonSet, its pods first; returns when it is gone, or the time is up. ApiError if it cannot."""
+    from dra_driver.kube.api.codec import DAEMON_SETS
+    from dra_driver.kube.api.errors import ApiError
+    from dra_driver.kube.api.resources import Collection
+
+    namespace, _, name = daemonset.partition("/")
+    collection, deadline = Collection(transport, DAEMON_SETS), runtime.monotonic() + END_SECONDS
+    try:
+        uid = collection.get(namespace, name).metadata.uid
+        collection.delete(namespace, name, uid, foreground=True)
+        while collection.get(namespace, name).metadata.uid == uid:
+            if runtime.monotonic() >= deadline:
+                print(f"Some pods of {daemonset} have not ended after {END_SECONDS:.0f} s; the rest goes on.")
+                return
+            runtime.sleep(1.0)
+    except ApiError as error:
+        if not error.object_missing:
+            raise
+    print(f"The pods of {daemonset} have ended.")
 
 
 def _use(claim: AllocatedClaim) -> str | None:

@@ -41,8 +41,8 @@ def write_plain(
             if kind == "pods":
                 check_pod(old, new)
             return 200, store.update(kind, key, new)
-    if kind == "pods":
-        return 200, _end_pod(store, key, document)
+    if kind == "pods" or (kind == "daemonsets" and document.get("propagationPolicy") == "Foreground"):
+        return 200, _end(store, kind, key, document)
     return 200, store.delete(kind, key, document.get("preconditions"))
 
 
@@ -98,7 +98,7 @@ def evict_pod(store: Store, key: str, eviction: Object | None) -> Object:
         if pod["spec"].get("terminationGracePeriodSeconds") == 0:
             store.delete("pods", key)
         else:
-            _end_pod(store, key, options)
+            _end(store, "pods", key, options)
     return {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
 
 
@@ -139,12 +139,12 @@ def check_pod(old: Object, new: Object) -> None:
         raise Refused(422, "Invalid", "spec.nodeSelector: only additions are allowed, while there are gates", name)
 
 
-def _end_pod(store: Store, key: str, options: Object) -> Object:
-    """Mark the pod as terminating; a test decides when it is removed."""
+def _end(store: Store, kind: str, key: str, options: Object) -> Object:
+    """Mark an object as terminating; a test decides when it is removed."""
     with store.changed:
-        pod = store.get("pods", key)
-        check_precondition(pod, options.get("preconditions", {}))
-        pod["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:30Z")
+        item = store.get(kind, key)
+        check_precondition(item, options.get("preconditions", {}))
+        item["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:30Z")
         if options.get("propagationPolicy") == "Foreground":
-            pod["metadata"]["finalizers"] = ["foregroundDeletion"]
-        return store.update("pods", key, pod)
+            item["metadata"]["finalizers"] = ["foregroundDeletion"]
+        return store.update(kind, key, item)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.cli import check_unused
 from dra_driver.cli.main import main
+from dra_driver.util import runtime
 from tests.doubles.apiserver.server import ApiServer
 from tests.golden import golden
 
@@ -21,8 +23,8 @@ def server() -> Iterator[ApiServer]:
 USERS = (("web-0", "u0"), ("web-1", "u1"))
 
 
-def asked(server: ApiServer, directory: Path) -> int:
-    return main(["check-unused", "--kubeconfig", str(server.kubeconfig(directory / "kubeconfig"))])
+def asked(server: ApiServer, directory: Path, *options: str) -> int:
+    return main(["check-unused", "--kubeconfig", str(server.kubeconfig(directory / "kubeconfig")), *options])
 
 
 @pytest.mark.parametrize(
@@ -53,3 +55,37 @@ def test_what_the_api_server_does_not_tell_is_not_taken_for_unused(
     server.fail(403, times=10)
     assert asked(server, tmp_path) == 1
     assert "error: " in capsys.readouterr().err
+
+
+DRIVER = {"metadata": {"namespace": "system", "name": "driver"}, "spec": {"template": {"spec": {}}}}
+
+
+def deletions(server: ApiServer) -> list[dict[str, object]]:
+    return [request.body for request in server.requests if request.method == "DELETE"]
+
+
+@pytest.mark.parametrize("end", ["soon", "late", "before"])
+def test_drivers_that_nobody_needs_end_before_their_rights_go(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The DaemonSet stays until its last pod has ended."""
+    pods_end = {"soon": lambda _: server.store.delete("daemonsets", "system/driver"), "late": lambda _: None}
+    monkeypatch.setattr(check_unused, "END_SECONDS", 0.3)
+    monkeypatch.setattr(runtime, "sleep", pods_end.get(end))
+    if end != "before":
+        server.store.create("daemonsets", DRIVER)
+    assert asked(server, tmp_path, "--end", "system/driver") == 0
+    golden(capsys.readouterr().out)
+    assert [body["propagationPolicy"] for body in deletions(server)] == ["Foreground"] * (end != "before")
+
+
+def test_drivers_that_pods_need_are_left_alone(server: ApiServer, tmp_path: Path) -> None:
+    server.add_claim("team", "mine", devices=[("r", "neuron-device-0")], pods=USERS[:1])
+    assert asked(server, tmp_path, "--end", "system/driver") == 1
+    assert deletions(server) == []
+
+
+def test_drivers_that_cannot_be_ended_stop_the_uninstallation(server: ApiServer, tmp_path: Path) -> None:
+    server.store.create("daemonsets", DRIVER)
+    server.fail(403, method="DELETE", times=10)
+    assert asked(server, tmp_path, "--end", "system/driver") == 1
