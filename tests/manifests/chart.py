@@ -118,9 +118,9 @@ def notes(
     return str(shown["notes"])
 
 
-def refusal(*settings: str, values: str = "") -> str:
+def refusal(*settings: str, values: str = "", options: tuple[str, ...] = ()) -> str:
     """Why helm does not render the chart."""
-    result = _template(CHART, HELM, KUBERNETES, settings, values, ())
+    result = _template(CHART, HELM, KUBERNETES, settings, values, options)
     assert result.returncode != 0, result.stdout
     return result.stderr
 

@@ -116,16 +116,13 @@ def test_the_default_values_are_legal() -> None:
         ("unknown", 1),
         ("image.repository", 'a"\nb'),
         ("image.tag", "a b"),
-        ("kubeletRoot", "relative"),
+        ("kubeletRoot", "/a: b"),
+        ("cdiRoot", "/a\nb"),
         ("emulate", "a: b"),
         ("devicePlugin.deviceInjection", "magic"),
         ("draDriver.nodeSelector", {"a": "x y"}),
         ("draDriver.nodeSelector", {"a": 1}),
         ("draDriver.resourceAPI", "v2"),
-        ("draDriver.emulatedUltraservers", "4"),
-        ("draDriver.partitions", "chips"),
-        ("draDriver.partitions", "chip,"),
-        ("draDriver.partitions", "group1"),
         ("draDriver.partitions", ["chip"]),
         ("draDriver.extendedResources", "true"),
         ("draDriver.healthPolicy", {"rule": []}),
@@ -137,7 +134,6 @@ def test_the_default_values_are_legal() -> None:
         ("npd.nodeRecovery.policy", {"pause": 1}),
         ("npd.nodeRecovery.policy", {"remedies": {"reboot": ["explode"]}}),
         ("npd.nodeRecovery.policy", {"remedies": {"restart": []}}),
-        ("npd.nodeRecovery.roleARN", "arn:aws:iam::1:role/x"),
         ("npd.nodeRecovery.hook.key", "../x"),
     ],
 )
@@ -674,7 +670,6 @@ def test_helm_finds_nothing_wrong_with_the_chart() -> None:
 @pytest.mark.parametrize(
     ("setting", "text"),
     [
-        ("image.repository=", "image.repository is empty"),
         ("draDriver.emulatedUltraservers=2x4", "requires emulate"),
         ("scheduler.customScheduler.image.tag=v1.99.0", "use a tag of the same minor version"),
         (f"scheduler.customScheduler.image.digest={DIGEST}", "set image.tag to the version of that digest"),
@@ -684,9 +679,32 @@ def test_helm_refuses_what_cannot_be_with_plain_text(setting: str, text: str) ->
     assert text in refusal("scheduler.enabled=true", setting)
 
 
+@needs_helm
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *(f"kubeletRoot={value}" for value in ("relative", "/var/lib/kubelet/")),
+        "cdiRoot=run/cdi",
+        *(f"draDriver.partitions={value}" for value in ("chips", "chip.", "group1")),
+        "draDriver.emulatedUltraservers=2x3",
+        "npd.nodeRecovery.roleARN=arn:aws:iam::1:role/x",
+        "monitoring.podMonitor.interval=30x",
+    ],
+)
+def test_a_value_of_the_wrong_form_is_refused_with_one_of_the_right_form(setting: str) -> None:
+    golden(refusal(setting).partition("\n\n")[2].partition("\n")[0])
+
+
+@needs_helm
+@pytest.mark.parametrize("options", [(), ("--is-upgrade",)], ids=["install", "upgrade"])
+def test_without_an_image_helm_says_where_it_is_to_be_named(options: tuple[str, ...]) -> None:
+    golden(refusal("image.repository=", options=options).partition("\n\n")[2].partition("\n\n")[0])
+
+
+@needs_helm
 @pytest.mark.parametrize("words", ["chip", "chip.core", "core.group4.node", "group", "group16", "chip.group128"])
 def test_legal_words_for_what_nodes_offer_are_those_of_the_driver(words: str) -> None:
-    jsonschema.validate(changed("draDriver.partitions", words), SCHEMA)
+    assert template("draDriver.enabled=true", f"draDriver.partitions={words}")
     assert re.split("[,.]", str(Partitions.parse(words))) == re.split("[,.]", words)
 
 

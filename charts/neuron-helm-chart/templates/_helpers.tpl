@@ -318,7 +318,11 @@ automountServiceAccountToken: false
 {{- if and $own.repository (not (include "neuron.isOfAWS" $own.repository)) -}}
 {{- include "neuron.reference" (dict "repository" $own.repository "tag" (default $default $own.tag) "digest" $own.digest) -}}
 {{- else -}}
-{{- $repository := required "image.repository is empty: set it to where the image of this project is" $top.repository -}}
+{{- $repository := $top.repository -}}
+{{- if not $repository -}}
+{{- $kept := ternary (printf "An upgrade drops the values of the release unless they\nare given again (see helm get values %s), or kept with --reuse-values.\n" .root.Release.Name) "" .root.Release.IsUpgrade -}}
+{{- fail (printf "\n\nimage.repository is empty: set it to where the image of this project is, such as\n--set image.repository=registry.example/neuron-dra-driver. %s" $kept) -}}
+{{- end -}}
 {{- if include "neuron.isOfAWS" $repository -}}
 {{- fail (printf "image.repository is %s, which is AWS's image: set it to the repository of this project's image" $repository) -}}
 {{- end -}}
