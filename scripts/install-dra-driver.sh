@@ -434,6 +434,7 @@ render() {
         component $SETTINGS/kubelet-root /var/lib/k0s/kubelet "$kubelet_root"
     fi
     if [[ $parameters_policy == off ]]; then components+="deploy/$SETTINGS/no-parameters-policy, "; fi
+    if has_env NODE_STATUS=off; then components+="deploy/$SETTINGS/no-node-status, "; fi
     if [[ -n $placer ]]; then component $SETTINGS/placer '"300"' "\"$group_timeout\""; fi
     add_tolerations
     add_pull_secrets
@@ -457,7 +458,10 @@ render() {
 }
 
 # Whether the driver gets no right to write into claims: below Kubernetes 1.36 nothing but the policy would narrow it.
-claims_are_silent() { [[ -z $with_policy || $NEWLINE$env$NEWLINE == *"${NEWLINE}CLAIM_STATUS=off$NEWLINE"* ]]; }
+claims_are_silent() { [[ -z $with_policy ]] || has_env CLAIM_STATUS=off; }
+
+# has_env NAME=VALUE: whether the user gives the driver this variable.
+has_env() { [[ $NEWLINE$env$NEWLINE == *"$NEWLINE$1$NEWLINE"* ]]; }
 
 show_context() {
     local context server

@@ -141,7 +141,12 @@ class NodeAgent:
         )
 
         self._node_status = NodeStatusWriter(
-            api, settings.node_name, COMPONENT, present_label=settings.present_label, labels=[LABELS]
+            api,
+            settings.node_name,
+            COMPONENT,
+            present_label=settings.present_label,
+            labels=[LABELS],
+            writes=settings.node_status,
         )
 
         plan_settings = PlanSettings(

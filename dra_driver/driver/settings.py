@@ -115,6 +115,17 @@ class DriverSettings(Metrics, Probes, NodeSettings):
             chart="presentLabel",
         ),
     ]
+    node_status: Annotated[
+        bool,
+        Option(
+            "--node-status",
+            "NODE_STATUS",
+            "on",
+            "on or off: whether to write labels and conditions of the node at all; off needs no right to patch nodes",
+            chart="nodeStatus",
+        ),
+    ]
+    """Whether anything is written to the Node: labels, conditions."""
     device_metadata: Annotated[
         bool,
         Option(

@@ -671,6 +671,7 @@ def test_helm_finds_nothing_wrong_with_the_chart() -> None:
     ("setting", "text"),
     [
         ("draDriver.emulatedUltraservers=2x4", "requires emulate"),
+        ("draDriver.enabled=true,draDriver.nodeStatus=false,npd.nodeRecovery.enabled=true", "exclude each other"),
         ("scheduler.customScheduler.image.tag=v1.99.0", "use a tag of the same minor version"),
         (f"scheduler.customScheduler.image.digest={DIGEST}", "set image.tag to the version of that digest"),
     ],

@@ -290,6 +290,7 @@ SETTINGS: dict[str, dict[str, tuple[Any, str]]] = {
         "emulatedUltraservers": ("2x4", "EMULATED_ULTRASERVERS"),
         "ultraserverLabels": (False, "ULTRASERVER_LABELS"),
         "presentLabel": (False, "PRESENT_LABEL"),
+        "nodeStatus": (False, "NODE_STATUS"),
         "claimStatus": (False, "CLAIM_STATUS"),
         "deviceMetadata": (True, "DEVICE_METADATA"),
     },

@@ -97,6 +97,7 @@ EQUAL = {
     "legacy-settings/metrics": ("devicePlugin.metricsPort=9100",),
     "legacy-settings/kubelet-root": ("kubeletRoot=/var/lib/k0s/kubelet",),
     "driver-settings/no-parameters-policy": ("draDriver.parametersPolicy.enabled=false",),
+    "driver-settings/no-node-status": ("draDriver.nodeStatus=false",),
     "legacy-settings/image-pull-secret": ("imagePullSecrets={registry}",),
 }
 """Components, and the values of the chart that do the same."""

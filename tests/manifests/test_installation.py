@@ -64,6 +64,17 @@ def test_all_pods_have_the_standard_labels() -> None:
         assert standard <= item["spec"]["template"]["metadata"]["labels"].keys()
 
 
+def test_without_labels_and_conditions_of_nodes_there_is_no_right_to_patch_nodes() -> None:
+    def verbs(*options: str) -> set[str]:
+        made = (item for item in rendered(*options, IMAGE) if item["metadata"]["name"] == DRIVER_ROLE)
+        rules = (rule for item in made for rule in item["rules"] if {"nodes", "nodes/status"} & set(rule["resources"]))
+        return {verb for rule in rules for verb in rule["verbs"]}
+
+    assert verbs() == {"get", "list", "watch", "patch"}
+    assert verbs("--env=NODE_STATUS=off") == {"get", "list", "watch"}
+    assert verbs("--partitions=chip.core", "--env=NODE_STATUS=off") == {"get", "list", "watch"}
+
+
 def daemonset(*options: str) -> Object:
     return of_kind(rendered(*options, IMAGE), "DaemonSet")
 

@@ -118,6 +118,26 @@ patches:
   patch: |
     {$patch: delete, apiVersion: v1, kind: any, metadata: {name: any}}
 """
+NO_NODE_STATUS: Final = """\
+# The driver writes no label and no condition of Nodes, and has no right to patch them. List it after `partitions`. What
+# is on the Nodes already stays there.
+apiVersion: kustomize.config.k8s.io/v1alpha1
+kind: Component
+patches:
+- target:
+    kind: ClusterRole
+    name: neuron-dra-driver-clusterrole
+  patch: |
+    - {op: test, path: /rules/2/resources, value: [nodes]}
+    - {op: replace, path: /rules/2/verbs, value: [get, list, watch]}
+    - {op: test, path: /rules/3/resources, value: [nodes/status]}
+    - {op: remove, path: /rules/3}
+- target:
+    kind: DaemonSet
+    name: neuron-dra-driver-kubelet-plugin
+  patch: |
+    - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: NODE_STATUS, value: "off"}}
+"""
 REGISTRY_CREDENTIALS: Final = """\
 # The Secret with the credentials of your registry; it has to be in the namespace of the pods.
 apiVersion: kustomize.config.k8s.io/v1alpha1
@@ -321,6 +341,7 @@ def generated(helm: str) -> dict[str, str]:
         "kustomize/driver/driver.yaml": joined(driver.values()),
         "kustomize/driver-settings/namespace/kustomization.yaml": OWN_NAMESPACE,
         "kustomize/driver-settings/no-parameters-policy/kustomization.yaml": NO_PARAMETERS_POLICY,
+        "kustomize/driver-settings/no-node-status/kustomization.yaml": NO_NODE_STATUS,
         "kubectl/kustomization.yaml": base(FILES),
         "kustomize/legacy/kustomization.yaml": base(["../../kubectl"]),
         "kustomize/driver-example/kustomization.yaml": EXAMPLE.format(base="driver", more=""),

@@ -35,6 +35,7 @@ draDriver:
   enabled: false
   force: {claimsInUse: false, podsWithLimits: false, secondDriver: false}
   presentLabel: true
+  nodeStatus: true
   claimStatus: true
   ultraserverLabels: true
   viewerRoles: {enabled: true}

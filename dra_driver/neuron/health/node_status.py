@@ -56,6 +56,8 @@ class NodeStatusWriter:
         node_name: name of the Node object.
         component: source of the Events, such as ``neuron-dra-driver``.
         present_label: whether nodes with chips get the label ``PRESENT``; otherwise ours is removed.
+        writes: whether the Node is written at all; without that, there are Events alone, and no right to patch Nodes is
+            needed. What was written before stays.
         labels: other labels that the program keeps on the Node: say with ``label`` what they should be.
         events: writes the Events.
         waits: between writes; see ``OwnNodeWriter``.
@@ -68,6 +70,7 @@ class NodeStatusWriter:
         component: str,
         *,
         present_label: bool = True,
+        writes: bool = True,
         labels: Sequence[OwnLabels] = (),
         events: NodeEvents | None = None,
         **waits: Callable[[], Backoff],
@@ -81,6 +84,7 @@ class NodeStatusWriter:
         self._present = OwnLabels(f"labels {PRESENT} of the node", frozenset({PRESENT}), MANAGER)
         self._labels: tuple[NodePart[Any], ...] = (*labels, self._present)
         self._present_label = present_label
+        self._writes = writes
         self._events = events or NodeEvents(api, component)
         parts = (*self._labels, self._condition, *self._problems.values())
         self._writer = OwnNodeWriter(api, node_name, parts, chore=self._tell, **waits)
@@ -94,7 +98,7 @@ class NodeStatusWriter:
 
     def last_word(self, seconds: float) -> None:
         """With the worker stopped: say that nobody watches the chips any more, within so many seconds or not at all."""
-        if self._health is not None and self._health.chips:
+        if self._writes and self._health is not None and self._health.chips:
             self._writer.conclude(self._condition, (condition.stopped(self._health),), seconds)
 
     def saw(self, node: Node) -> None:
@@ -107,13 +111,13 @@ class NodeStatusWriter:
 
     def label(self, labels: OwnLabels, wanted: Mapping[str, str] | None) -> None:
         """What some other labels should be from now on; None: leave them as they are."""
-        self._writer.want(labels, wanted)
+        self._want(labels, wanted)
 
     def problem(self, problem: OfferProblem, text: str) -> None:
         """Why the node does not offer what is expected of it, or "" if that is over."""
         self._texts[problem] = text
         wanted = (Condition(problem.type, "True", problem.reason, text),) if text else ()
-        self._writer.want(self._problems[problem], wanted)
+        self._want(self._problems[problem], wanted)
 
     def want(self, health: NodeHealth, present: bool | None) -> None:
         """What is known now.
@@ -123,11 +127,11 @@ class NodeStatusWriter:
             present: see ``chips_present``.
         """
         if present is not None:
-            self._writer.want(self._present, {PRESENT: "true"} if present and self._present_label else {})
+            self._want(self._present, {PRESENT: "true"} if present and self._present_label else {})
         if health.chips:
-            self._writer.want(self._condition, (condition.condition(health),))
+            self._want(self._condition, (condition.condition(health),))
         elif present is False:
-            self._writer.want(self._condition, ())
+            self._want(self._condition, ())
         else:
             return
         self.problem(KERNEL_DRIVER, NOT_LOADED_MESSAGE if health.not_loaded else "")
@@ -151,16 +155,23 @@ class NodeStatusWriter:
     def samples(self) -> Iterator[Sample]:
         """The same for Prometheus."""
         status = self.status
-        for name, what, part in (
+        parts = (
             ("label", "labels", status.labels),
             ("condition", f"the condition {condition.TYPE}", status.condition),
-        ):
+        )
+        for name, what, part in parts if self._writes else ():
             current = f"1 while the Node has {what} as intended."
             yield Sample(f"node_{name}{'s' if name == 'label' else ''}_current", current, float(part.current))
             yield Sample(f"node_{name}_writes", f"Writes of {what} of the Node.", part.writes, kind="counter")
             yield Sample(f"node_{name}_errors", f"Failed attempts to write {what}.", part.errors, kind="counter")
         for outcome, count in status.events.items():
             yield Sample("node_events", "Events on the Node.", count, (("outcome", outcome),), "counter")
+
+    def _want(self, part: NodePart[Any], value: object) -> None:
+        if self._writes:
+            self._writer.want(part, value)
+        else:
+            self.worker.wake()  # for the Events
 
     # Worker thread
 

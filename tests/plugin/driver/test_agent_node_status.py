@@ -132,6 +132,16 @@ def test_the_label_can_be_turned_off(world: World) -> None:
         eventually(lambda: labels() == {}, WITHIN, "no label")
 
 
+def test_without_the_right_to_patch_nodes_nothing_is_written_there_but_events_are(world: World) -> None:
+    with agent_on_host(world, "--node-status", "off") as running:
+        running.ready()
+        count(world, 3, 1)
+        told(world, ("Warning", SRAM))
+        assert running.terminate() == 0
+    assert world.server.count("PATCH", f"/nodes/{NODE}") == 0
+    assert "not up to date" not in running.log
+
+
 def test_its_last_word_is_that_nobody_watches_the_chips_and_the_next_one_repeats_no_event(world: World) -> None:
     with agent_on_host(world) as running:
         running.ready()
