@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dra_driver.driver.claims.container_edits import with_names
 from dra_driver.driver.claims.cores import check_sizes, with_cores
-from dra_driver.driver.claims.environment import shared_pod_warnings, with_environment
+from dra_driver.driver.claims.environment import check_together, shared_pod_warnings, with_environment
 from dra_driver.driver.claims.model import (
     NOT_PREPARED,
     ChipNode,
@@ -28,7 +28,7 @@ from dra_driver.driver.claims.model import (
     PrepareError,
 )
 from dra_driver.driver.claims.numbering import with_numbers
-from dra_driver.driver.claims.sharing import sharing
+from dra_driver.driver.claims.sharing import container_uses, sharing
 from dra_driver.driver.claims.situation import ClaimFacts, Situation
 from dra_driver.kube.matching import tolerates
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
@@ -66,7 +66,14 @@ def plan(situation: Situation, prepared: PreparedClaims, settings: PlanSettings)
     numbered = with_numbers(bare, shared, situation, prepared, settings)
     if isinstance(numbered, Needs):
         return numbered
-    warnings = (*numbered.warnings, *shared_pod_warnings(numbered, shared.together))
+    clashes = shared_pod_warnings(numbered, shared.together)
+    containers = container_uses(numbered, situation) if clashes else None
+    if isinstance(containers, Needs):
+        return containers
+    if containers is not None:
+        check_together(numbered, shared.together, containers)
+        clashes = ()
+    warnings = (*numbered.warnings, *clashes)
     complete = with_cores(replace(numbered, warnings=warnings), shared, situation, prepared, settings)
     return with_names(complete)
 

@@ -61,6 +61,15 @@ def sharing(plan: Plan, situation: Situation, prepared: PreparedClaims) -> Shari
     return Sharing(tuple(together), tuple(companions), containers, views)
 
 
+def container_uses(plan: Plan, situation: Situation) -> ContainerUses | Needs | None:
+    """What the containers of the claim's pods use, or what has to be known first; None: that cannot be known."""
+    needs = _pods_needed(situation, optional=True)
+    if needs is not None:
+        return needs
+    containers = _uses_by_container(situation)
+    return containers if _views(plan, situation, containers) is not None else None
+
+
 def _pods_needed(situation: Situation, *, optional: bool) -> Needs | None:
     """The claim's pods that are not known yet; None: all are, or they cannot be."""
     claim, pods = situation.claim, situation.pods

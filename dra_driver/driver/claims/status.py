@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from dra_driver.driver.claims.environment import MODE, NODE_ID, SERVER_ID
+from dra_driver.driver.claims.environment import MODE, NODE_ID, ONE_VALUE, SERVER_ID
 from dra_driver.driver.claims.model import DEVICE_PATH, Plan, PlannedDevice
 from dra_driver.driver.device_health import device_health
 from dra_driver.kube.objects.meta import Condition, timestamp
@@ -171,4 +171,5 @@ def _description(plan: Plan, device: PlannedDevice) -> str:
         parts.append(f"logical core size {plan.core_size(device)}")
     if MODE in variables:
         parts.append(f"UltraServer mode {Mode.named(variables[MODE])}")
-    return "; ".join(parts)
+    # Without the right to read pods it is not known whether a container uses both: then the size above may not be its.
+    return "; ".join([*parts, *(text for text in plan.warnings if ONE_VALUE in text)])
