@@ -16,6 +16,12 @@ from tests.cluster.lib.release import CHART, DRA, NAME, Release, helm_program
 pytestmark = [pytest.mark.nightly, pytest.mark.kubernetes("1.37")]
 
 
+def health_of(kube: Kube, node: str) -> str:
+    found = kube.get("nodes", node)
+    assert found is not None
+    return next(str(item["reason"]) for item in found["status"]["conditions"] if item["type"] == "NeuronHealth")
+
+
 @pytest.mark.parametrize("major", [4, 3])
 def test_no_upgrade_release_removal_or_taint_takes_the_driver_from_a_running_pod(
     major: int, release: Release, namespace: Namespace, kube: Kube
@@ -36,6 +42,9 @@ def test_no_upgrade_release_removal_or_taint_takes_the_driver_from_a_running_pod
 
     # The flags of the installation are forgotten.
     assert claim in refused(release.upgrade({"emulate": EMULATED, "draDriver.logFormat": "json"}, check=False))
+    # As are they with a force that was given to an earlier revision.
+    forced = {"emulate": EMULATED, "draDriver.force.claimsInUse": "1"}
+    assert "is for revision 1 alone" in refused(release.upgrade(forced, check=False))
     # A second release takes the objects over.
     elsewhere = ("--namespace", "team-b", "--create-namespace", "--take-ownership")
     options = release.options({**DRA, "emulate": EMULATED})
@@ -58,6 +67,9 @@ def test_no_upgrade_release_removal_or_taint_takes_the_driver_from_a_running_pod
     # Nothing keeps it now. What others have made in its namespace stays, and nothing waits for an end of that.
     eventually("the claim to be given back", lambda: not namespace.claims(), 30)
     release.helm("uninstall", NAME)
+    assert {health_of(kube, node) for node in kube.nodes()} == {"NeuronDriverStopped"}, (
+        "said while there was a right to"
+    )
     release.upgrade(release.settings)
     release.wait_ready()
     assert kube.get("secrets", "registry", DRIVER_NAMESPACE) is not None
