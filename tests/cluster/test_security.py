@@ -459,6 +459,7 @@ def test_a_token_of_the_service_account_without_a_node_can_label_no_node(
 PRESENT = "neuron.amazonaws.com/present"
 HEALTH = "NeuronHealth"
 KUBELET = "NeuronKubeletUnsupported"
+PARTITIONS = "NeuronPartitionsInvalid"
 
 
 def condition(type_: str = HEALTH, status: str = "False") -> Object:
@@ -515,6 +516,22 @@ def test_a_driver_can_write_no_other_condition(driver_client: Transport, nodes: 
         f"{HEALTH}, {KUBELET}, NeuronDevicesHeldBack, NeuronDriverNotLoaded and NeuronPartitionsInvalid"
         in caught.value.message
     )
+
+
+def test_the_running_driver_says_on_its_node_that_a_label_is_wrong_until_it_is_right(
+    driver: Installation, nodes: Sequence[str]
+) -> None:
+    def message() -> str:
+        found = driver.kube.get("nodes", nodes[0])
+        assert found is not None
+        return "".join(item["message"] for item in found["status"]["conditions"] if item["type"] == PARTITIONS)
+
+    driver.kube.kubectl("label", "node", nodes[0], "neuron.aws.com/partitions=cores")
+    try:
+        assert "'cores' is not a valid value" in eventually("the condition", message, 30)
+    finally:
+        driver.kube.kubectl("label", "node", nodes[0], "neuron.aws.com/partitions-")
+    eventually("the condition to go", lambda: not message(), 30)
 
 
 def test_a_driver_cannot_write_the_condition_of_another_node(
