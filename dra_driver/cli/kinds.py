@@ -1,12 +1,19 @@
 """What commands print as JSON and YAML: the kinds of objects, and their keys.
 
 A key means the same, and has the same keys in it, wherever it stands. ``docs/reference/commands.md`` has the tables
-(``scripts/generate commands``); ``tests/plugin/cli/test_kinds.py`` compares them with what commands print.
+(``scripts/generate commands``); ``tests/plugin/cli/test_kinds.py`` compares them with what commands print. Where a
+document is made of structs, its keys are their fields.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
+
+import msgspec
+
+from dra_driver.simulator.preparation import Container
+from dra_driver.simulator.report import Claim, Item, NodeLeft, Offer, Pool, Report, Summary
+from dra_driver.util.envelope import Document
 
 FOREIGN: Final = "*"
 """As the keys of an object: those of somebody else, or names of other things."""
@@ -22,6 +29,10 @@ class Kind(NamedTuple):
     """Of an item."""
     beside: str = ""
     """Keys beside ``apiVersion``, ``kind`` and ``items``."""
+
+
+def _keys(document: type[Document]) -> str:
+    return " ".join(field.encode_name for field in msgspec.structs.fields(document))
 
 
 NODE: Final = (
@@ -44,8 +55,8 @@ KINDS: Final = {
     "Simulation": Kind(
         "simulate",
         "a pod, or a claim that no pod uses",
-        "pod controller node nodeChoice reason claims containers warnings",
-        "summary claims nodes explanation notConsidered",
+        _keys(Item),
+        _keys(Report).removeprefix("apiVersion kind items "),
     ),
     "Explanation": Kind(
         "explain",
@@ -110,7 +121,7 @@ KEYS: Final = {
     "claim": Key("a ResourceClaim; null: none", "namespace name uid"),
     "claims": Key(
         "ResourceClaims, in the order in which they were tried",
-        "namespace name node nodeChoice reason allocation plan refusal",
+        _keys(Claim),
     ),
     "claimSays": Key("what the claim's status says of devices that are not ready or not healthy"),
     "clause": Key("the clause of a selector that is false or fails"),
@@ -124,7 +135,7 @@ KEYS: Final = {
     "constraint": Key("`matchAttribute` or `distinctAttribute`"),
     "constraints": Key("constraints that a node cannot satisfy", "constraint attribute requestNames wanted groups"),
     "containerPath": Key("path of a device node in the container"),
-    "containers": Key("what each container gets", "name deviceNodes environment cdiDevices"),
+    "containers": Key("what each container gets", _keys(Container)),
     "controller": Key("what makes the pod, such as `Deployment web`"),
     "cores": Key("physical cores by number; null or absent: all of the chip"),
     "coresPerChip": Key("physical cores of a chip"),
@@ -192,13 +203,13 @@ KEYS: Final = {
     "nodeCount": Key("number of nodes"),
     "nodeGroups": Key("nodes of which the same is true", "nodeNames step message missing notes requests constraints"),
     "nodeNames": Key("nodes by name"),
-    "nodes": Key("what is left on each node", "node instanceType pools allocatedDevices taints"),
+    "nodes": Key("what is left on each node", _keys(NodeLeft)),
     "notConsidered": Key("what has no influence on the result"),
     "notes": Key("more about the nodes"),
     "numaNode": Key("NUMA node of a chip; null: not public"),
     "number": Key("number of the assumption"),
     "offered": Key("devices that a node offers with `--partitions`", "device resourceType chips"),
-    "offers": Key("what is offered, by kind of device", "description total freeDevices"),
+    "offers": Key("what is offered, by kind of device", _keys(Offer)),
     "pciAddress": Key("PCI address of a chip; null: not public"),
     "pending": Key("pods that ask for devices and have no node", "pod asks reason findings"),
     "placed": Key("how many are placed"),
@@ -207,7 +218,7 @@ KEYS: Final = {
     "pods": Key("the pods of the claims", "namespace name containers"),
     "podState": Key("how a pod is, as the cluster says it, in words"),
     "pool": Key("name of a pool of devices"),
-    "pools": Key("pools of devices of a node", "driver pool total freeDevices offers"),
+    "pools": Key("pools of devices of a node", _keys(Pool)),
     "problem": Key("what is wrong, in words"),
     "programVersion": Key("version of `dra-driver`"),
     "reason": Key("why not, or why so, in words"),
@@ -238,7 +249,7 @@ KEYS: Final = {
     "status": Key("of a node or pod, as in kubectl's column STATUS"),
     "step": Key("which step of scheduling decides about these nodes"),
     "subject": Key("what is explained: `pod NAMESPACE/NAME` or `claim NAMESPACE/NAME`"),
-    "summary": Key("of everything that was to be placed", "result placed total refusedClaims"),
+    "summary": Key("of everything that was to be placed", _keys(Summary)),
     "taints": Key("taints of a Node that keep pods away, or those of its devices, in words"),
     "total": Key("how many there are"),
     "traps": Key("known traps that affect the claims, by their stable `name`", "name message"),

@@ -11,7 +11,7 @@ from dra_driver.cli import vocabulary
 from dra_driver.cli.hostinput import add_host_arguments, read_host
 from dra_driver.cli.simulateoutput import container_lines
 from dra_driver.cli.terminal import print_object, say
-from dra_driver.util.envelope import envelope, reference
+from dra_driver.util.envelope import envelope, plain, reference
 from dra_driver.util.errors import UsageError
 from dra_driver.util.text import quoted, ranges
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dra_driver.kube.objects.resource import ResourceClaim
     from dra_driver.neuron.host.inventory import NodeInventory
     from dra_driver.neuron.topology.partitions import Partitions
-    from dra_driver.simulator.preparation import Prepared
+    from dra_driver.simulator.preparation import Container, PlanDocument, Prepared
 
 EXAMPLES = (
     "kubectl get resourceclaim NAME -o yaml | {} plan --instance-type trn2.48xlarge -f -",
@@ -80,17 +80,15 @@ def run(args: argparse.Namespace) -> int:
     for item in found:
         _tell(item)
     status = 1 if any(item.problem for item in found) else 0
-    items = list(map(_item, found))
-    given = [
-        reference(pod.metadata.namespace, pod.metadata.name) | {"containers": containers(pod, found)} for pod in pods
-    ]
-    given = [pod for pod in given if pod["containers"]]
+    given = [(pod, rows) for pod in pods if (rows := containers(pod, found))]
     if args.output != "text":
-        print_object(envelope("Plan", items, pods=given), args.output)
+        print_object(envelope("Plan", map(_item, found), pods=[_of_pod(*each) for each in given]), args.output)
         return status
     alone = len(claims) == 1 and not pods
-    lines = [text(item, with_node=not alone) for item in items if not item["refusal"]]
-    if lines := [*lines, *("\n".join(_pod(pod)) for pod in given)]:
+    lines = [
+        text(item.document, node_of(item.claim) if not alone else None) for item in found if item.document is not None
+    ]
+    if lines := [*lines, *("\n".join(_pod(*each)) for each in given)]:
         say("\n\n".join(lines))
     return status
 
@@ -130,7 +128,7 @@ def _absent(claims: Sequence[ResourceClaim], pods: Sequence[Pod]) -> Iterator[st
 
 def _tell(item: Prepared) -> None:
     """Say on standard error why a claim is refused, and what is odd about it."""
-    for warning in item.document.get("warnings", ()):
+    for warning in item.plan.warnings if item.plan is not None else ():
         vocabulary.warn(warning)
     if problem := _problem(item):
         vocabulary.tell(f"error: claim {item.claim.metadata.namespace}/{item.claim.metadata.name}: {problem}")
@@ -151,32 +149,35 @@ def _item(item: Prepared) -> dict[str, Any]:
 
     meta = item.claim.metadata
     claim = reference(meta.namespace, meta.name) | {"uid": meta.uid}
-    return {"claim": claim, "node": node_of(item.claim), "refusal": _problem(item) or None, **item.document}
+    parts = plain(item.document) if item.document is not None else {}
+    return {"claim": claim, "node": node_of(item.claim), "refusal": _problem(item) or None, **parts}
 
 
-def _pod(pod: dict[str, Any]) -> Iterator[str]:
-    yield f"pod          {pod['namespace']}/{pod['name']}"
-    for container in pod["containers"]:
+def _of_pod(pod: Pod, rows: Sequence[Container]) -> dict[str, Any]:
+    return reference(pod.metadata.namespace, pod.metadata.name) | {"containers": list(map(plain, rows))}
+
+
+def _pod(pod: Pod, rows: Sequence[Container]) -> Iterator[str]:
+    yield f"pod          {pod.metadata.full_name}"
+    for container in rows:
         yield from (f"  {line}" for line in container_lines(container))
 
 
-def text(document: dict[str, Any], *, with_node: bool = True) -> str:
-    """The plan as text."""
-    claim = document["claim"]
-    lines = [f"claim        {claim['namespace']}/{claim['name']} ({claim['uid']})"]
-    lines += [f"node         {document['node']}"] if with_node else []
+def text(document: PlanDocument, node: str | None) -> str:
+    """The plan as text, with the node if there is one."""
+    lines = [f"claim        {document.claim.full_name} ({document.claim.uid})"]
+    lines += [f"node         {node}"] if node is not None else []
     lines.append("devices")
-    for row in document["deviceNodes"]:
-        cores = f", physical cores {ranges(row['cores'])}" if "cores" in row else ""
+    for row in document.device_nodes:
+        cores = f", physical cores {ranges(row.cores)}" if row.cores else ""
         lines.append(
-            f"  {row['containerPath']:<14} is {row['hostPath']} of the host "
-            f"({row['device']}, request {row['request']}{cores})"
+            f"  {row.container_path:<14} is {row.host_path} of the host ({row.device}, request {row.request}{cores})"
         )
-        lines += [f"    {name}={value}" for name, value in row.get("environment", {}).items()]
+        lines += [f"    {name}={value}" for name, value in row.environment.items()]
     lines.append("environment")
-    lines += [f"  {name}={value}" for name, value in document["environment"].items()] or ["  (none)"]
+    lines += [f"  {name}={value}" for name, value in document.environment.items()] or ["  (none)"]
     lines.append("CDI devices")
-    lines += [f"  {document['cdi']['kind']}={device['name']}" for device in document["cdi"]["devices"]]
+    lines += [f"  {document.cdi.kind}={device.name}" for device in document.cdi.devices]
     return "\n".join(lines)
 
 

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     _refuse_nothing(simulation, given.manifests)
     found = show(given, simulation, args.output)
-    return 0 if found["summary"]["result"] == "placed" else 1
+    return 0 if found.summary.result == "placed" else 1
 
 
 def _refuse_nothing(simulation: Simulation, given: Manifests) -> None:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import terminal, vocabulary
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
-from dra_driver.util.envelope import object_list
+from dra_driver.util.envelope import object_list, plain
 from dra_driver.util.text import first_of, shorten
 
 if TYPE_CHECKING:
     from dra_driver.cli.clusterinput import ClusterInput
+    from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
     from dra_driver.simulator.explain import Explanation
     from dra_driver.simulator.placement import Simulation
-    from dra_driver.simulator.preparation import NodeDrivers
+    from dra_driver.simulator.preparation import Container, DeviceNode, NodeDrivers, PlanDocument
+    from dra_driver.simulator.report import Claim, Item, Report
 
-Report = dict[str, Any]
-"""As of ``simulator.report``, or an entry of it."""
-Rows = Mapping[tuple[str, str], Report]
+Rows = Mapping[tuple[str, str], "Claim"]
 """Claims by namespace and name."""
 MAX_PICTURES = 64
 """Maximum number of pictures in one SVG document."""
@@ -70,22 +70,22 @@ def show(given: ClusterInput, simulation: Simulation, output: str) -> Report:
     elif output == "yaml":
         terminal.print_object(object_list(objects(simulation.outcomes)), output)
     else:
-        terminal.print_object(found, output)
+        terminal.print_object(plain(found), output)
     return found
 
 
 def _tell(found: Report) -> None:
     """What a format for programs leaves out, on standard error."""
-    for line in found["notConsidered"]:
+    for line in found.not_considered:
         vocabulary.tell(f"not considered: {line}")
-    for item in found["items"]:
-        if not item["claims"] and item["node"] is None:
-            vocabulary.tell(f"{title(item)}: not placed: {item['reason']}")
-        for warning in item["warnings"]:
-            vocabulary.tell(f"{title(item)}: warning: {warning}")
-    for row in found["claims"]:
-        if row["refusal"]:
-            vocabulary.tell(f"ResourceClaim {row['namespace']}/{row['name']}: {_refusal(row)}")
+    for item in found.items:
+        if not item.claims and item.node is None:
+            vocabulary.tell(f"{item.title}: not placed: {item.reason}")
+        for warning in item.warnings:
+            vocabulary.tell(f"{item.title}: warning: {warning}")
+    for row in found.claims:
+        if row.refusal:
+            vocabulary.tell(f"ResourceClaim {row.namespace}/{row.name}: {_refusal(row)}")
 
 
 def text(
@@ -104,7 +104,7 @@ def text(
         wide: whether all is shown.
     """
     rows = _rows(found)
-    outcomes = found["items"]
+    outcomes = found.items
     tables = [] if wide else _whole_nodes(outcomes, rows)
     for table in tables:
         yield from _table(table, rows)
@@ -115,16 +115,16 @@ def text(
         if len(together) > 1:
             yield from _summary(together)
         yield ""
-    summary = found["summary"]
+    summary = found.summary
     if explained is not None:
         yield from _why(explained)
         yield from _unused(found, draw)
     yield from _left(found, wide=wide)
-    if found["notConsidered"]:
+    if found.not_considered:
         yield "not considered"
-        yield from (f"  {line}" for line in found["notConsidered"])
-    yield f"{summary['placed']} of {summary['total']} placed" + _but_refused(summary["refusedClaims"])
-    if summary["placed"] < summary["total"]:
+        yield from (f"  {line}" for line in found.not_considered)
+    yield f"{summary.placed} of {summary.total} placed" + _but_refused(summary.refused_claims)
+    if summary.placed < summary.total:
         yield "to see what blocks them and what would help, run dra-driver explain with the same arguments"
 
 
@@ -134,17 +134,17 @@ def _but_refused(claims: int) -> str:
     return f", but the nodes' drivers would refuse {claims} claim{'s' if claims > 1 else ''}"
 
 
-def _refusal(row: Report) -> str:
-    return f"the node's driver would refuse claim {row['name']}: {row['refusal']}"
+def _refusal(row: Claim) -> str:
+    return f"the node's driver would refuse claim {row.name}: {row.refusal}"
 
 
-def _together(outcomes: Sequence[Report], *, wide: bool) -> Iterator[list[Report]]:
+def _together(outcomes: Sequence[Item], *, wide: bool) -> Iterator[list[Item]]:
     """Each outcome by itself, but many pods of one controller together, in the place of the first of them."""
-    by_controller: dict[str | None, list[Report]] = {}
+    by_controller: dict[str | None, list[Item]] = {}
     for outcome in outcomes:
-        by_controller.setdefault(outcome["controller"], []).append(outcome)
+        by_controller.setdefault(outcome.controller, []).append(outcome)
     for outcome in outcomes:
-        controller = outcome["controller"]
+        controller = outcome.controller
         alike = by_controller[controller] if controller else [outcome]
         if wide or len(alike) <= _EACH:
             yield [outcome]
@@ -152,16 +152,16 @@ def _together(outcomes: Sequence[Report], *, wide: bool) -> Iterator[list[Report
             yield alike
 
 
-def _summary(outcomes: Sequence[Report]) -> Iterator[str]:
+def _summary(outcomes: Sequence[Item]) -> Iterator[str]:
     """What becomes of the pods of one controller: how many go to each node, and why the others go nowhere."""
-    placed = Counter(outcome["node"] for outcome in outcomes if outcome["node"] is not None)
+    placed = Counter(outcome.node for outcome in outcomes if outcome.node is not None)
     yield ""
-    yield f"{outcomes[0]['controller']}: {placed.total()} of {len(outcomes)} pods placed (-o wide shows each)"
+    yield f"{outcomes[0].controller}: {placed.total()} of {len(outcomes)} pods placed (-o wide shows each)"
     for node, count in list(placed.items())[:_SHOWN]:
         yield f"  node {node}: {count} pod{'s' if count > 1 else ''}"
     if len(placed) > _SHOWN:
         yield f"  and {len(placed) - _SHOWN} more nodes: {sum(list(placed.values())[_SHOWN:])} pods"
-    reasons = Counter(outcome["reason"] for outcome in outcomes if outcome["node"] is None)
+    reasons = Counter(outcome.reason for outcome in outcomes if outcome.node is None)
     for reason, count in reasons.most_common(_REASONS):
         yield f"  {count} not placed: {reason}"
     if len(reasons) > _REASONS:
@@ -195,9 +195,9 @@ def _why(explained: Explanation) -> Iterator[str]:
 def _unused(found: Report, draw: Callable[[str, Sequence[str]], str]) -> Iterator[str]:
     """Where nothing is placed: the nodes with what is in use already, drawn once for all that look alike."""
     nodes_of: dict[str, list[str]] = {}
-    for node in found["nodes"]:
-        if picture := draw(node["node"], node["allocatedDevices"]):
-            nodes_of.setdefault(picture, []).append(node["node"])
+    for node in found.nodes:
+        if picture := draw(node.node, node.allocated_devices):
+            nodes_of.setdefault(picture, []).append(node.node)
     for picture, nodes in list(nodes_of.items())[:_PICTURES_OF_NODES]:
         yield f"node{'s' if len(nodes) > 1 else ''} {_listed(nodes)}, on which nothing was placed"
         yield from ("", *picture.split("\n"), "")
@@ -206,132 +206,129 @@ def _unused(found: Report, draw: Callable[[str, Sequence[str]], str]) -> Iterato
         yield ""
 
 
-def title(outcome: Report) -> str:
-    """The pod or claim that an outcome is about."""
-    (what,) = [outcome["pod"]] if outcome["pod"] is not None else outcome["claims"]
-    name = f"{what['namespace']}/{what['name']}"
-    if outcome["pod"] is None:
-        return f"ResourceClaim {name}"
-    return f"Pod {name} ({outcome['controller']})" if outcome["controller"] else f"Pod {name}"
-
-
 def _rows(found: Report) -> Rows:
-    return {(row["namespace"], row["name"]): row for row in found["claims"]}
+    return {row.key: row for row in found.claims}
 
 
-def _claims_of(outcome: Report, rows: Rows) -> list[Report]:
-    return [rows[claim["namespace"], claim["name"]] for claim in outcome["claims"]]
+def _claims_of(outcome: Item, rows: Rows) -> list[Claim]:
+    return [rows[claim.namespace, claim.name] for claim in outcome.claims]
 
 
-def _whole_nodes(outcomes: Sequence[Report], rows: Rows) -> list[list[Report]]:
+def _whole_nodes(outcomes: Sequence[Item], rows: Rows) -> list[list[Item]]:
     """The pods that get a whole node and nothing else, those together whose containers get the same elsewhere."""
-    alike: dict[tuple[str, ...], list[Report]] = {}
+    alike: dict[tuple[str, ...], list[Item]] = {}
     for outcome in outcomes:
-        if outcome["pod"] is None or outcome["node"] is None or outcome["warnings"] or len(outcome["claims"]) != 1:
+        if outcome.pod is None or outcome.node is None or outcome.warnings or len(outcome.claims) != 1:
             continue
         (row,) = _claims_of(outcome, rows)
-        devices = [item["device"] for item in row["allocation"]["devices"]["results"]]
-        if devices == [NODE_DEVICE] and row["plan"] and not row["plan"]["warnings"]:
-            alike.setdefault(_beside_place(row), []).append(outcome)
+        devices = [item.device for item in _results_of(row)]
+        if devices == [NODE_DEVICE] and row.plan is not None and not row.plan.warnings:
+            alike.setdefault(_beside_place(row.plan), []).append(outcome)
     return [pods for pods in alike.values() if len(pods) > 1]
 
 
-def _beside_place(row: Report) -> tuple[str, ...]:
+def _beside_place(plan: PlanDocument) -> tuple[str, ...]:
     """The variables of a claim's containers but for those of its place on an UltraServer."""
     from dra_driver.driver.claims.environment import MODE, NODE_ID, SERVER_ID
 
-    found = row["plan"]["environment"].items()
+    found = plan.environment.items()
     return tuple(sorted(f"{name}={value}" for name, value in found if name not in (MODE, NODE_ID, SERVER_ID)))
 
 
-def _table(outcomes: Sequence[Report], rows: Rows) -> Iterator[str]:
+def _table(outcomes: Sequence[Item], rows: Rows) -> Iterator[str]:
     """A row for each of these pods with whole nodes, and what all their containers get."""
     from dra_driver.driver.claims.environment import MODE, NODE_ID, SERVER_ID
     from dra_driver.neuron.topology.ultraserver import Mode
 
-    claims = [_claims_of(outcome, rows)[0] for outcome in outcomes]
+    plans = [row.plan for outcome in outcomes for row in _claims_of(outcome, rows) if row.plan is not None]
     lines = [("POD", "NODE", "SERVER", "NODE ID", "MODE")]
-    for outcome, row in list(zip(outcomes, claims, strict=True))[:_SHOWN]:
-        found = row["plan"]["environment"]
+    for outcome, plan in list(zip(outcomes, plans, strict=True))[:_SHOWN]:
+        found = plan.environment
         place = (found.get(SERVER_ID, "-"), found.get(NODE_ID, "-"), Mode.named(found.get(MODE, "-")))
-        lines.append((f"{outcome['pod']['namespace']}/{outcome['pod']['name']}", outcome["node"], *place))
+        lines.append((outcome.pod.full_name if outcome.pod is not None else "-", outcome.node or "-", *place))
     yield "whole nodes (-o wide shows each)"
     yield from (f"  {line}" for line in terminal.columns(lines).splitlines())
     if len(outcomes) > _SHOWN:
         yield f"  and {len(outcomes) - _SHOWN} more pods"
-    yield from dict.fromkeys(f"  {_CHOICES[item['nodeChoice']]}" for item in outcomes if item["nodeChoice"] in _CHOICES)
-    if others := _beside_place(claims[0]):
+    yield from dict.fromkeys(f"  {_CHOICES[item.node_choice]}" for item in outcomes if item.node_choice in _CHOICES)
+    if others := _beside_place(plans[0]):
         yield f"  in each container: {' '.join(others)}"
 
 
-def _outcome(outcome: Report, rows: Rows, draw: Callable[[str, Sequence[str]], str], *, wide: bool) -> Iterator[str]:
-    if outcome["node"] is None:
-        yield f"{title(outcome)}: not placed"
-        yield f"  {outcome['reason']}"
+def _outcome(outcome: Item, rows: Rows, draw: Callable[[str, Sequence[str]], str], *, wide: bool) -> Iterator[str]:
+    if outcome.node is None:
+        yield f"{outcome.title}: not placed"
+        yield f"  {outcome.reason}"
         return
-    yield f"{title(outcome)}: node {outcome['node']}"
-    if outcome["nodeChoice"] in _CHOICES:
-        yield f"  {_CHOICES[outcome['nodeChoice']]}"
+    yield f"{outcome.title}: node {outcome.node}"
+    if outcome.node_choice in _CHOICES:
+        yield f"  {_CHOICES[outcome.node_choice]}"
     claims = _claims_of(outcome, rows)
     for row in claims:
-        yield f"  claim {row['name']}"
-        yield from _results(row["allocation"], wide=wide)
+        yield f"  claim {row.name}"
+        yield from _results(row, wide=wide)
     devices = _devices(claims)
-    if devices and (picture := draw(outcome["node"], devices)):
+    if devices and (picture := draw(outcome.node, devices)):
         yield from ("", *picture.split("\n"), "")
     for row in claims:
         yield from _containers(row, wide=wide)
-    found = outcome["containers"]
+    found = outcome.containers
     if any(_gets(item) != _gets(found[0]) for item in found):
         yield from (f"  {line}" for item in found for line in container_lines(item))
-    yield from (f"  warning: {warning}" for warning in outcome["warnings"])
+    yield from (f"  warning: {warning}" for warning in outcome.warnings)
 
 
-def _gets(container: Report) -> tuple[Any, Any]:
-    return container["deviceNodes"], container["environment"]
+def _gets(container: Container) -> tuple[Sequence[DeviceNode], Mapping[str, str]]:
+    return container.device_nodes, container.environment
 
 
-def _devices(claims: Sequence[Report]) -> list[str]:
+def _devices(claims: Sequence[Claim]) -> list[str]:
     """The devices of this driver that the containers with these claims get."""
-    return list(dict.fromkeys(item["device"] for row in claims if row["plan"] for item in row["plan"]["deviceNodes"]))
+    return list(dict.fromkeys(item.device for row in claims if row.plan for item in row.plan.device_nodes))
 
 
-def _results(allocation: Report, *, wide: bool) -> Iterator[str]:
+def _results_of(row: Claim) -> Sequence[DeviceRequestAllocationResult]:
+    return row.allocation.devices.results if row.allocation is not None else ()
+
+
+def _results(row: Claim, *, wide: bool) -> Iterator[str]:
     from dra_driver.util.wording import named
 
     found: dict[tuple[str, str, str, bool], list[str]] = {}
-    for result in allocation["devices"].get("results", ()):
-        key = (result["request"], result["driver"], result["pool"], result.get("adminAccess", False))
-        found.setdefault(key, []).append(result["device"])
+    for result in _results_of(row):
+        key = (result.request, result.driver, result.pool, result.admin_access is True)
+        found.setdefault(key, []).append(result.device)
+    if not found:
+        yield "    no devices: it asks for none"
     for (request, driver, pool, admin), devices in found.items():
         access = ", admin access" if admin else ""
         names = _listed(devices) if wide else named(devices)
         yield f"    request {request}: {names} (driver {driver}, pool {pool}{access})"
 
 
-def _containers(row: Report, *, wide: bool) -> Iterator[str]:
-    plan = row["plan"]
-    if row["refusal"]:
+def _containers(row: Claim, *, wide: bool) -> Iterator[str]:
+    plan = row.plan
+    if row.refusal:
         yield f"  {_refusal(row)}"
-    if not plan:
+    if plan is None:
         return
-    yield f"  in containers with claim {row['name']}"
+    yield f"  in containers with claim {row.name}"
     yield from (f"    {line}" for line in (_nodes(plan) if wide else _runs(plan)))
     yield from (f"    {line}" for line in _environment(plan))
     if wide:
         yield "  CDI devices"
-        yield from (f"    {plan['cdi']['kind']}={device['name']}" for device in plan["cdi"]["devices"])
-    yield from (f"  warning: {warning}" for warning in plan["warnings"])
+        yield from (f"    {plan.cdi.kind}={device.name}" for device in plan.cdi.devices)
+    yield from (f"  warning: {warning}" for warning in plan.warnings)
 
 
-def _runs(document: Mapping[str, Any]) -> Iterator[str]:
+def _runs(plan: PlanDocument) -> Iterator[str]:
     """The device nodes of a plan; those that follow one another, here and on the host, on one line."""
     from dra_driver.util.wording import named
 
-    rows = document["deviceNodes"]
-    several = len({row["request"] for row in rows}) > 1
+    rows = plan.device_nodes
+    several = len({row.request for row in rows}) > 1
     runs: list[list[tuple[str, str, str]]] = []
-    for path, host, request in dict.fromkeys((row["containerPath"], row["hostPath"], row["request"]) for row in rows):
+    for path, host, request in dict.fromkeys((row.container_path, row.host_path, row.request) for row in rows):
         if not runs or runs[-1][-1][2] != request or tuple(map(_next, runs[-1][-1][:2])) != (path, host):
             runs.append([])
         runs[-1].append((path, host, request))
@@ -347,24 +344,24 @@ def _next(path: str) -> str:
     return f"{stem}{int(path.removeprefix(stem) or -1) + 1}"
 
 
-def _nodes(document: Mapping[str, Any]) -> Iterator[str]:
+def _nodes(plan: PlanDocument) -> Iterator[str]:
     """The device nodes of a plan, each once, with the devices that it is there for."""
     from dra_driver.util.wording import named
 
     rows: dict[tuple[str, str, str], list[str]] = {}
-    for row in document["deviceNodes"]:
-        whose = f", request {row['request']}" if row.get("environment") else ""
-        rows.setdefault((row["containerPath"], row["hostPath"], whose), []).append(row["device"])
+    for row in plan.device_nodes:
+        whose = f", request {row.request}" if row.environment else ""
+        rows.setdefault((row.container_path, row.host_path, whose), []).append(row.device)
     for (path, host, whose), devices in rows.items():
         yield f"{path:<14} is {host} of the host ({named(devices)}{whose})"
 
 
-def _environment(document: Mapping[str, Any]) -> Iterator[str]:
+def _environment(plan: PlanDocument) -> Iterator[str]:
     """The variables of a plan: those of all its containers, then those of the containers that use one request."""
-    yield from (f"{name}={value}" for name, value in document["environment"].items())
+    yield from (f"{name}={value}" for name, value in plan.environment.items())
     by_request: dict[str, dict[str, str]] = {}
-    for row in document["deviceNodes"]:
-        by_request.setdefault(row["request"], {}).update(row.get("environment", {}))
+    for row in plan.device_nodes:
+        by_request.setdefault(row.request, {}).update(row.environment)
     for request, found in by_request.items():
         yield from (f"{name}={value} with request {request}" for name, value in found.items())
 
@@ -394,38 +391,36 @@ def _left(found: Report, *, wide: bool) -> Iterator[str]:
     """The free devices of the nodes that were used, and how many are free on the others."""
     from dra_driver.util.wording import named
 
-    used = list(dict.fromkeys(item["node"] for item in found["items"]))[: None if wide else _NODES]
+    used = list(dict.fromkeys(item.node for item in found.items))[: None if wide else _NODES]
     others, free_on_others, all_on_others = 0, 0, 0
     yield "left"
-    for node in found["nodes"]:
-        if node["node"] not in used:
+    for node in found.nodes:
+        if node.node not in used:
             others += 1
-            free_on_others += sum(len(pool["freeDevices"]) for pool in node["pools"])
-            all_on_others += sum(pool["total"] for pool in node["pools"])
+            free_on_others += sum(len(pool.free_devices) for pool in node.pools)
+            all_on_others += sum(pool.total for pool in node.pools)
             continue
-        for pool in node["pools"]:
-            name, free, kinds = f"{pool['driver']}/{pool['pool']}", pool["freeDevices"], pool["offers"]
-            if kinds:
-                what = ", ".join(
-                    f"{len(kind['freeDevices'])} of {kind['total']} {kind['description']}" for kind in kinds
-                )
-                yield f"  node {node['node']}: {what} of {name}"
-                for kind in kinds:
-                    if kind["freeDevices"]:
-                        yield f"    {kind['description']}: {named(kind['freeDevices'])}"
+        for pool in node.pools:
+            name, free = f"{pool.driver}/{pool.pool}", pool.free_devices
+            if pool.offers:
+                what = ", ".join(f"{len(kind.free_devices)} of {kind.total} {kind.description}" for kind in pool.offers)
+                yield f"  node {node.node}: {what} of {name}"
+                for kind in pool.offers:
+                    if kind.free_devices:
+                        yield f"    {kind.description}: {named(kind.free_devices)}"
                 continue
             what = f": {_listed(free) if wide else named(free)}" if free else ""
-            yield f"  node {node['node']}: {len(free)} of {pool['total']} devices of {name}{what}"
-        yield from (f"    {line}" for line in node["taints"][:_SHOWN])
-        if len(node["taints"]) > _SHOWN:
-            yield f"    and {len(node['taints']) - _SHOWN} more taints"
+            yield f"  node {node.node}: {len(free)} of {pool.total} devices of {name}{what}"
+        yield from (f"    {line}" for line in node.taints[:_SHOWN])
+        if len(node.taints) > _SHOWN:
+            yield f"    and {len(node.taints) - _SHOWN} more taints"
     if others:
-        other = "other " if others < len(found["nodes"]) else ""
+        other = "other " if others < len(found.nodes) else ""
         what = f"{others} {other}node{'s' if others > 1 else ''}"
         yield f"  {what}: {free_on_others} of {all_on_others} device{'s' if all_on_others != 1 else ''}"
 
 
-def _listed(names: list[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     """Names separated by commas; of many, only the first ones."""
     return first_of(names, _SHOWN)
 
@@ -439,20 +434,20 @@ def pictures(found: Report, simulation: Simulation, drivers: NodeDrivers, explai
 
     drawn: list[tuple[str, str]] = []
     rows = _rows(found)
-    for outcome in found["items"]:
-        devices = _devices(_claims_of(outcome, rows)) if outcome["node"] is not None else []
-        if devices and (picture := draw(outcome["node"], devices)):
-            drawn.append((f"{title(outcome)}: node {outcome['node']}", picture))
+    for outcome in found.items:
+        devices = _devices(_claims_of(outcome, rows)) if outcome.node is not None else []
+        if outcome.node is not None and devices and (picture := draw(outcome.node, devices)):
+            drawn.append((f"{outcome.title}: node {outcome.node}", picture))
         else:
-            waits = "" if outcome["node"] is not None else ", which is not placed"
-            vocabulary.tell(f"not drawn: {title(outcome)}{waits}")
+            waits = "" if outcome.node is not None else ", which is not placed"
+            vocabulary.tell(f"not drawn: {outcome.title}{waits}")
     if not drawn:
         groups = explained.nodes if explained is not None else ()
         subject = f": {explained.subject}: " if explained is not None else ""
         why = {name: f"{subject}{group.diagnosis.sentence}" for group in groups for name in group.nodes}
-        for node in found["nodes"]:
-            name = node["node"]
-            if picture := draw(name, node["allocatedDevices"]):
+        for node in found.nodes:
+            name = node.node
+            if picture := draw(name, node.allocated_devices):
                 drawn.append((shorten(f"node {name}, nothing placed{why.get(name, '')}", _HEADING), picture))
     for heading, _ in drawn[MAX_PICTURES:]:
         vocabulary.tell(f"not drawn: {heading}")
@@ -471,9 +466,9 @@ def pictures(found: Report, simulation: Simulation, drivers: NodeDrivers, explai
     return "\n".join([opening_tag, f'<rect fill="#fff" {size}/>', *parts, "</svg>"]) + "\n"
 
 
-def container_lines(container: dict[str, Any]) -> Iterator[str]:
+def container_lines(container: Container) -> Iterator[str]:
     """What a container gets."""
-    yield f"container {container['name']}"
-    for node in container["deviceNodes"]:
-        yield f"  {node['containerPath']:<14} is {node['hostPath']} of the host"
-    yield from (f"  {name}={value}" for name, value in container["environment"].items())
+    yield f"container {container.name}"
+    for node in container.device_nodes:
+        yield f"  {node.container_path:<14} is {node.host_path} of the host"
+    yield from (f"  {name}={value}" for name, value in container.environment.items())

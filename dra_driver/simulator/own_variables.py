@@ -9,6 +9,7 @@ from typing import Any, Final
 from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES, VISIBLE_CORES
 from dra_driver.neuron.topology.instance_types import InstanceType
 from dra_driver.simulator.manifests.unasked import entries
+from dra_driver.simulator.preparation import Container
 from dra_driver.util.text import quoted
 
 _NUM_CORES: Final = "NEURON_RT_NUM_CORES"
@@ -16,9 +17,7 @@ _VISIBLE_DEVICES: Final = "AWS_NEURON_VISIBLE_DEVICES"
 _CORES: Final = re.compile(r"[0-9]{1,6}(?:-[0-9]{1,6})?(?:,[0-9]{1,6}(?:-[0-9]{1,6})?)*", re.ASCII)
 
 
-def own_variables(
-    spec: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], kind: InstanceType | None
-) -> Iterator[str]:
+def own_variables(spec: Mapping[str, Any], rows: Sequence[Container], kind: InstanceType | None) -> Iterator[str]:
     """What a pod's containers say themselves, and the driver or the hardware says otherwise, a sentence each.
 
     Args:
@@ -26,12 +25,12 @@ def own_variables(
         rows: what its containers are given (``preparation.containers``).
         kind: type of the node; None if it is not known.
     """
-    given = {row["name"]: row for row in rows}
+    given = {row.name: row for row in rows}
     for which in ("initContainers", "containers"):
         for _, container in entries(spec, which):
             name = container["name"]
             for _, entry in entries(container, "env") if name in given else ():
-                said = _said(entry, given[name]["environment"], _cores(given[name], kind))
+                said = _said(entry, given[name].environment, _cores(given[name], kind))
                 if said:
                     yield f"container {name}: {said}"
 
@@ -55,7 +54,7 @@ def _said(entry: Mapping[str, Any], environment: Mapping[str, str], cores: int |
     return ""
 
 
-def _cores(row: Mapping[str, Any], kind: InstanceType | None) -> int | None:
+def _cores(row: Container, kind: InstanceType | None) -> int | None:
     """Logical cores of the chips that a container is given."""
-    size = row["environment"].get(LOGICAL_CORE_VARIABLES[0], "1")
-    return None if kind is None else len(row["deviceNodes"]) * kind.cores_per_device // int(size)
+    size = row.environment.get(LOGICAL_CORE_VARIABLES[0], "1")
+    return None if kind is None else len(row.device_nodes) * kind.cores_per_device // int(size)

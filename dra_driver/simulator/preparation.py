@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 
@@ -26,7 +25,53 @@ from dra_driver.neuron.topology.ultraserver import parse_modes
 from dra_driver.simulator.manifests import Manifests
 from dra_driver.simulator.objects import objects
 from dra_driver.simulator.placement import Outcome
+from dra_driver.util.envelope import Document, Reference
 from dra_driver.util.errors import DriverError
+
+
+class PlannedClaim(Reference, frozen=True):
+    """The claim of a plan."""
+
+    uid: str
+
+
+class DeviceNode(Document, frozen=True):
+    """A device node in a container."""
+
+    container_path: str
+    host_path: str
+
+
+class PlannedNode(Document, frozen=True, omit_defaults=True):
+    """A device node that containers with the claim get for a device."""
+
+    request: str
+    device: str
+    host_path: str
+    container_path: str
+    cores: tuple[int, ...] = ()
+    """The physical ones, of a device that is cores of the chip."""
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
+    """What only the containers that use this request get."""
+
+
+class PlanDocument(Document, frozen=True):
+    """What a node's driver makes of a claim, as ``dra-driver plan`` prints it."""
+
+    claim: PlannedClaim
+    device_nodes: tuple[PlannedNode, ...]
+    environment: dict[str, str]
+    cdi: Spec
+    warnings: tuple[str, ...]
+
+
+class Container(Document, frozen=True):
+    """What a container gets."""
+
+    name: str
+    device_nodes: tuple[DeviceNode, ...]
+    environment: dict[str, str]
+    cdi_devices: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -44,11 +89,11 @@ class Prepared:
         return None if self.plan is None else cdi_spec(self.plan)
 
     @cached_property
-    def document(self) -> dict[str, Any]:
-        """In the format of ``dra-driver plan``; empty if the driver refuses."""
+    def document(self) -> PlanDocument | None:
+        """As ``dra-driver plan`` prints it; None if the driver refuses."""
         if self.plan is None or self.spec is None:
-            return {}
-        return plan_document(self.plan, self.spec) | {"warnings": list(self.plan.warnings)}
+            return None
+        return msgspec.convert(plan_document(self.plan, self.spec) | {"warnings": self.plan.warnings}, PlanDocument)
 
 
 def prepared(
@@ -88,10 +133,8 @@ def prepared(
     return [Prepared(claim, plans.get(claim.metadata.uid), problems.get(claim.metadata.uid, "")) for claim in wanted]
 
 
-def containers(pod: Pod, found: Sequence[Prepared]) -> list[dict[str, Any]]:
+def containers(pod: Pod, found: Sequence[Prepared]) -> tuple[Container, ...]:
     """What each container of the pod gets of what was prepared.
-
-    ``name``, ``deviceNodes``, ``environment`` and ``cdiDevices``.
 
     Later ones replace what has the same name, as container runtimes do it. Containers that get nothing are left out.
     """
@@ -112,14 +155,14 @@ def containers(pod: Pod, found: Sequence[Prepared]) -> list[dict[str, Any]]:
             edits = [device.container_edits for device in given.values()]
             nodes = {node.path: node.host_path or node.path for edit in edits for node in edit.device_nodes}
             rows.append(
-                {
-                    "name": name,
-                    "deviceNodes": [{"containerPath": path, "hostPath": host} for path, host in nodes.items()],
-                    "environment": dict(text.split("=", 1) for edit in edits for text in edit.env),
-                    "cdiDevices": [f"{CDI_KIND}={device}" for device in given],
-                }
+                Container(
+                    name,
+                    tuple(DeviceNode(path, host) for path, host in nodes.items()),
+                    dict(text.split("=", 1) for edit in edits for text in edit.env),
+                    tuple(f"{CDI_KIND}={device}" for device in given),
+                )
             )
-    return rows
+    return tuple(rows)
 
 
 class NodeDrivers:

@@ -5,8 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, Literal
 
+import msgspec
+
 ApiVersion = Literal["neuron-dra-driver/v1"]
 API_VERSION: Final[ApiVersion] = "neuron-dra-driver/v1"
+
+
+class Document(msgspec.Struct, frozen=True, rename="camel"):
+    """Base of the parts of what a command prints: camel case, and every field is there."""
+
+
+class Reference(Document, frozen=True):
+    """How every output refers to a pod or a claim."""
+
+    namespace: str
+    name: str
+
+    @property
+    def full_name(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+
+def plain(document: msgspec.Struct) -> Any:
+    """A document as plain values."""
+    return msgspec.json.decode(msgspec.json.encode(document))
 
 
 def envelope(kind: str, items: Iterable[Any], **beside: Any) -> dict[str, Any]:

@@ -304,6 +304,26 @@ def test_the_json_form_has_the_claims_with_their_allocations(shell: Shell) -> No
     }
 
 
+@pytest.mark.parametrize("output", ["text", "wide", "json", "yaml", "svg"])
+@pytest.mark.parametrize("devices", [{}, {"requests": []}, {"constraints": [{"matchAttribute": "a.example/n"}]}])
+def test_a_claim_without_requests_is_allocated_with_no_devices(
+    devices: dict[str, Any], output: str, shell: Shell, tmp_path: Path
+) -> None:
+    """The API server takes it, and kube-scheduler allocates it."""
+    without = {**claim("none"), "spec": {"devices": devices}}
+    file = write(tmp_path, without, pod("p", "none"), claim("one"), pod("q", "one"))
+    assert shell(file, "--instance-type", "trn2.3xlarge=2", "-o", output) == 0, shell.err
+    if output == "json":
+        rows = {row["name"]: row for row in parsed(shell.out)["claims"]}
+        assert rows["none"]["node"] == "node-1"
+        assert rows["none"]["allocation"]["devices"] == {}
+        assert rows["none"]["plan"] is None
+    if output in ("text", "wide"):
+        assert "claim none\n    no devices: it asks for none\n" in shell.out
+    if output == "text" and not devices:
+        golden(shell.out)
+
+
 def test_claims_without_a_pod_are_tried_on_each_node_in_name_order(shell: Shell, tmp_path: Path) -> None:
     objects = [node("b"), node("a"), GADGETS, *gadgets("a", 1), *gadgets("b", 2)]
     objects += [claim("two", 2, "gadgets"), claim("one", 1, "gadgets"), claim("more", 1, "gadgets")]

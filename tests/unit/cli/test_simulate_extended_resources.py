@@ -239,3 +239,16 @@ def test_select_says_that_no_class_offers_a_resource(capsys: pytest.CaptureFixtu
     status, _, err = select(capsys, NEURON, "-f", write(tmp_path, *slices, offering("example.com/other")))
     assert status == 2
     golden(err)
+
+
+@pytest.mark.parametrize("output", ["text", "json", "yaml"])
+def test_a_fraction_of_what_a_class_offers_by_its_name_is_a_claim_without_devices(
+    output: str, shell: Shell, tmp_path: Path
+) -> None:
+    """The API server checks no amounts below kubernetes.io, and kube-scheduler asks for whole devices only."""
+    half = asking("half", "500m", "deviceclass.resource.kubernetes.io/neuron.aws.com")
+    arguments = (write(tmp_path, half), "--instance-type", "trn2.3xlarge", "--extended-resources", "-o", output)
+    assert shell(*arguments) == 0, shell.err
+    if output == "json":
+        (row,) = parsed(shell.out)["claims"]
+        assert row["allocation"]["devices"] == {}

@@ -14,6 +14,7 @@ import pytest
 from dra_driver.simulator.manifests import ManifestError, read_manifests
 from dra_driver.simulator.placement import simulate
 from dra_driver.simulator.report import claims as claims_of
+from dra_driver.util.envelope import plain
 from tests.generators.simulator_cases import Object
 from tests.oracles.simulator_cases import normal
 from tests.paths import DATA
@@ -79,7 +80,7 @@ def answers(row: Object, kubernetes: str) -> Iterator[tuple[Object, Object, list
             # A class that the API server refused too.
             yield pod, answer, [{"node": None, "allocation": None, "reason": str(error)} for _ in claims]
             continue
-        printed = {item["name"]: item for item in claims_of(simulation)}
+        printed = {item.name: plain(item) for item in claims_of(simulation)}
         yield pod, answer, [printed[claim["metadata"]["name"]] for claim in claims]
         given = zip(claims, answer.get("allocations", ()), strict=False)
         world += [claim | {"status": {"allocation": allocation}} for claim, allocation in given]
