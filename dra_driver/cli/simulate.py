@@ -29,7 +29,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         subparsers,
         "simulate",
         about="Allocate devices to the claims of pods as kube-scheduler does. Show the node and devices of each pod, "
-        "what its containers get, and what remains free.",
+        "what its containers get, and what remains free. Of pods, only what concerns devices, resources and nodes is "
+        "checked: kubectl apply --dry-run=server checks the rest.",
         examples=EXAMPLES,
         done="everything is placed, and the nodes' drivers would prepare it",
         refused="something is not placed, or a node's driver would refuse a claim",

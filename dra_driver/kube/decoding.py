@@ -109,11 +109,13 @@ class _Tidier:
             return result
         if shape.item is not None and isinstance(value, dict):
             inner = shape.item
-            return {key: self.tidied(item, inner, (*path, key)) for key, item in value.items() if item is not None}
+            given = {key: _or_empty(item, inner) for key, item in value.items()}
+            return {key: self.tidied(item, inner, (*path, key)) for key, item in given.items() if item is not None}
         if shape.integer and isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise self.origin.error(path, f"{str(value)[:40]} does not fit into 64 bits")
         if shape.item is not None and isinstance(value, list):
-            return [self.tidied(item, shape.item, (*path, place)) for place, item in enumerate(value)]
+            inner = shape.item
+            return [self.tidied(_or_empty(item, inner), inner, (*path, place)) for place, item in enumerate(value)]
         return value
 
     def _note_unknown(self, key: object, shape: _Shape, path: tuple[str | int, ...]) -> None:
@@ -127,3 +129,8 @@ class _Tidier:
         near = get_close_matches(name, shape.names, n=1)
         remedy = f"did you mean {near[0]}?" if near else "correct or remove it"
         raise self.origin.error((*path, name), "unknown field", remedy=remedy)
+
+
+def _or_empty(value: Any, shape: _Shape) -> Any:
+    """In a list or a map of objects, null is an object without fields, as it is for Go."""
+    return {} if value is None and shape.fields is not None else value

@@ -95,6 +95,18 @@ def version(text: str) -> str:
     return "" if _VERSION.fullmatch(text) else f"{shown(text)} is not a semantic version, such as 1.2.3"
 
 
+_TIME: Final = re.compile(
+    r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])[Tt]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.,][0-9]+)?"
+    r"([Zz]|[+-]([01][0-9]|2[0-4]):[0-5][0-9])",
+    re.ASCII,
+)
+
+
+def time(text: str) -> str:
+    """A time of RFC 3339."""
+    return "" if _TIME.fullmatch(text) else f"{shown(text)} is not a time, such as 2026-01-31T12:00:00Z"
+
+
 def shown(text: str) -> str:
     """Untrusted text, quoted and shortened."""
     return repr(text[:_SHOWN])

@@ -51,6 +51,9 @@ TYPE_LABEL = "node.kubernetes.io/instance-type"
 TEST_SECONDS = 240
 DRIVER_IMAGE = "neuron-dra-driver:test"
 
+OLDER = tuple(f"resource.k8s.io/{version}=true" for version in ("v1beta2", "v1beta1", "v1alpha3"))
+"""Older versions of the group that 1.36 and 1.37 still serve if they are told to."""
+
 OWN_DIRECTORIES = ("/var/lib/neuron-device-plugin",)
 """Host paths that pods write to, of which each node has its own beside those that every cluster of the lab has."""
 
@@ -68,7 +71,9 @@ Where = tuple[str, str]
 def _spec(version: str, kind: str) -> ClusterSpec:
     """The cluster for a version of Kubernetes; 1.33 is a kubelet of that version below a newer control plane."""
     name = "tests" + os.environ.get("PYTEST_XDIST_WORKER", "")
-    if kind in ("control_plane", "upgrade"):
+    if kind == "control_plane":
+        return ClusterSpec(name=name, nodes=0, kubernetes=version, runtime_config=OLDER)
+    if kind == "upgrade":
         return ClusterSpec(name=name, nodes=0, kubernetes=version)
     if kind == "ultraservers":
         labels = {"*": {TYPE_LABEL: EMULATED_ULTRASERVER}}

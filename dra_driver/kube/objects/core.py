@@ -33,6 +33,7 @@ class Toleration(ApiObject, frozen=True):
     """``Exists``, or ``Equal``, which is the default."""
     value: str = ""
     effect: str = ""
+    toleration_seconds: int | None = None
 
 
 class NodeSelectorRequirement(ApiObject, frozen=True):

@@ -38,7 +38,6 @@ MAX_ITEMS: Final = 32
 """Requests, constraints, selectors and configurations, each."""
 MAX_SUBREQUESTS: Final = 8
 """Alternatives of one request."""
-MAX_TOLERATIONS: Final = 16
 MAX_PARAMETERS_BYTES: Final = 10 << 10
 """Of one opaque configuration."""
 MAX_RESULTS: Final = 32

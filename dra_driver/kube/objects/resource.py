@@ -65,14 +65,14 @@ class CapacityRequestPolicy(ApiObject, frozen=True):
 class DeviceCapacity(ApiObject, frozen=True):
     """``capacity[name]`` of a device."""
 
-    value: Quantity
+    value: Quantity = 0
     request_policy: CapacityRequestPolicy | None = None
 
 
 class Counter(ApiObject, frozen=True):
     """One counter of a set, or the consumed amount of it."""
 
-    value: Quantity
+    value: Quantity = 0
 
 
 class CounterSet(ApiObject, frozen=True):
@@ -337,7 +337,7 @@ class ResourceClaimTemplate(ApiObject, frozen=True):
     """A ResourceClaimTemplate."""
 
     metadata: ObjectMeta
-    spec: ResourceClaimTemplateSpec
+    spec: ResourceClaimTemplateSpec = ResourceClaimTemplateSpec()
 
 
 # Resource claims: what was allocated

@@ -80,6 +80,8 @@ BESIDE: Final = frozenset((group, name) for group, names in _BESIDE.items() for 
 """Kinds often kept in the same files; none of them uses devices. They are listed as not considered."""
 
 
+GATED: Final[Mapping[str, str]] = {"derivedAttributes": "DRADerivedAttributes"}
+"""Fields of a request that need a feature gate, which is off by default: the API server drops them without it."""
 _REPLICAS: Final = "minReadySeconds selector"
 _DEPLOYMENT: Final = "paused progressDeadlineSeconds revisionHistoryLimit strategy"
 UNREAD: Final[Mapping[type, frozenset[str]]] = {
@@ -90,7 +92,6 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
         core.ManagedFields: "apiVersion fieldsType subresource time",
         ObjectMeta: "deletionGracePeriodSeconds generation managedFields selfLink",
         core.NodeMeta: "deletionGracePeriodSeconds generation selfLink",
-        core.Toleration: "tolerationSeconds",
         core.NodeSpec: "configSource externalID podCIDR podCIDRs podPreemptionPolicy",
         core.Container: "args command env envFrom imagePullPolicy lifecycle livenessProbe readinessProbe "
         "resizePolicy restartPolicyRules securityContext startupProbe stdin stdinOnce "
@@ -112,6 +113,7 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
         workloads.LeaderWorkerSpec: "rolloutStrategy startupPolicy networkConfig",
         workloads.LeaderWorkerTemplate: "restartPolicy resizePolicy subGroupPolicy volumeClaimTemplates "
         "persistentVolumeClaimRetentionPolicy",
+        **dict.fromkeys((resource.ExactDeviceRequest, resource.DeviceSubRequest), " ".join(GATED)),
         resource.Device: "nodeAllocatableResources",
         resource.ResourceSliceSpec: "skipNodeOperations",
         resource.DeviceRequestAllocationResult: "skipNodeOperations",

@@ -11,10 +11,12 @@ import msgspec
 from dra_driver.kube.documents import Origin
 from dra_driver.kube.objects.apps import DaemonSet, PodTemplate
 from dra_driver.kube.objects.core import Container, Pod, PodResourceClaim, PodSpec, PodStatus
+from dra_driver.simulator.manifests.corevalidation import claims_used
 from dra_driver.simulator.manifests.idle import ONE_BY_ONE, SCALED_TO_ZERO
 from dra_driver.simulator.manifests.model import ClaimReference, ExclusiveGroup, PodWithClaims, is_extended
 from dra_driver.simulator.manifests.names import generated, suffix
 from dra_driver.simulator.manifests.unasked import NEURON_RESOURCES, unasked
+from dra_driver.simulator.manifests.validation import raise_first
 from dra_driver.simulator.manifests.workloads import (
     CronJob,
     CustomWorkload,
@@ -62,26 +64,11 @@ def with_claims(pod: Described, value: Any) -> PodWithClaims:
 
     Raises ManifestError for an entry with no claim or with two, a duplicate name, or an undefined one.
     """
-    entries, names = pod.spec.resource_claims, [entry.name for entry in pod.spec.resource_claims]
-    for place, entry in enumerate(entries):
-        path = (*pod.path, "resourceClaims", place)
-        if (entry.resource_claim_name is None) == (entry.resource_claim_template_name is None):
-            raise pod.origin.error(path, "exactly one of resourceClaimName and resourceClaimTemplateName is required")
-        if entry.name in names[:place]:
-            raise pod.origin.error((*path, "name"), f"duplicate name {entry.name}")
-    for kind in ("containers", "initContainers"):
-        containers = pod.spec.containers if kind == "containers" else pod.spec.init_containers
-        for number, container in enumerate(containers):
-            for place, use in enumerate(container.resources.claims):
-                if use.name not in names:
-                    path = (*pod.path, kind, number, "resources", "claims", place, "name")
-                    raise pod.origin.error(
-                        path, f"the pod has no claim {use.name}", remedy="add it to the pod's resourceClaims"
-                    )
+    raise_first(claims_used(pod.spec), pod.origin, pod.path)
     known = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
     claims = tuple(
         _reference(pod, entry, (*pod.path, "resourceClaims", place), known)
-        for place, entry in enumerate(entries)
+        for place, entry in enumerate(pod.spec.resource_claims)
         # Kubernetes records here that no claim was needed for a template.
         if not (entry.name in known and known[entry.name] is None)
     )

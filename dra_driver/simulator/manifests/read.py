@@ -21,12 +21,13 @@ from dra_driver.simulator.manifests import pods as pods_of
 from dra_driver.simulator.manifests import podtemplates, workloads
 from dra_driver.simulator.manifests.corevalidation import check_metadata, check_node, check_pod
 from dra_driver.simulator.manifests.fields import BESIDE, KINDS, Kind, convert, unread_left_out
+from dra_driver.simulator.manifests.forbidden import forbidden, gated
 from dra_driver.simulator.manifests.idle import FINISHED, beyond, idle, waits
 from dra_driver.simulator.manifests.model import Key, Manifests, Packed, PodWithClaims
 from dra_driver.simulator.manifests.names import MAX_NAMES, generated
 from dra_driver.simulator.manifests.pods import MAX_PODS, told, unconsidered, with_claims
 from dra_driver.simulator.manifests.slicevalidation import check_slice, check_taint_rule
-from dra_driver.simulator.manifests.validation import Compile, check_claim, check_class
+from dra_driver.simulator.manifests.validation import Compile, check_claim, check_class, raise_first
 from dra_driver.util.text import first_of
 
 NAMESPACE: Final = "default"
@@ -46,7 +47,7 @@ def read_manifests(
 
     What is to be applied is validated as the API server does; objects that refer to each other (templates, classes,
     claims) may be in different texts, so references are checked by ``attempts``. What a cluster holds is taken as it
-    is: an object with a UID, and Nodes, slices and taint rules, which nobody applies, with whatever fields. What is not
+    is: an object with a UID, and Nodes and slices, which nobody applies, with whatever fields. What is not
     known of them, and objects of kinds that have no pods and no devices, are named in ``not_considered``.
 
     Args:
@@ -135,7 +136,7 @@ def read_object(
     return convert(resource.v1(value, kind.name, version), kind.struct, origin, unknown), origin
 
 
-_NEVER_APPLIED: Final = (core.Node, resource.ResourceSlice, resource.DeviceTaintRule)
+_NEVER_APPLIED: Final = (core.Node, resource.ResourceSlice)
 _GROUPS: Final = frozenset(group for group, _ in (*KINDS, *BESIDE) if "." not in group or group.endswith(".k8s.io"))
 """API groups of Kubernetes: a kind that they do not have is a mistake. Those of others may have any."""
 
@@ -311,6 +312,7 @@ class _Reader:
         elif group in _GROUPS and not self._held and not _has_uid(value):
             known = (*KINDS, *BESIDE)
             meant = get_close_matches(name, [kind for at, kind in known if at == group], n=1, cutoff=_SLIP)
+            meant += [kind for at, kind in known if at == group and kind.lower() == name.lower()]
             meant += [f"{kind} of {at or 'v1'}" for at, kind in known if kind == name]
             if meant:
                 what = f"{value['apiVersion'][:60]} has no kind {shown!r} that is known here"
@@ -352,7 +354,9 @@ class _Reader:
             return
         origin = self._origins[kind.name, *item.metadata.key]
         if not self._stored and not _has_uid(value):
-            self._check(item, origin)
+            self._check(item, value, kind, origin)
+        for text in gated(value) if kind.group == resource.GROUP else ():
+            self._unconsidered.setdefault(text, []).append(f"{kind.name} {item.metadata.name}")
         if pods_of.makes_pods(kind.struct):
             for text in beyond(value):
                 self._unconsidered.setdefault(text, []).append(f"{kind.name} {item.metadata.name}")
@@ -360,15 +364,19 @@ class _Reader:
         else:
             self._found[kind.struct].append(item)
 
-    def _check(self, item: Any, origin: Origin) -> None:
+    def _check(self, item: Any, value: Mapping[str, Any], kind: Kind, origin: Origin) -> None:
         check_metadata(item.metadata, origin)
-        for path, spec in pods_of.pod_specs(item):
+        version = str(value["apiVersion"]).rpartition("/")[2]
+        specs = list(pods_of.pod_specs(item))
+        raise_first(forbidden(value, kind.name, version, (path for path, _ in specs)), origin, ())
+        for path, spec in specs:
             check_pod(spec, origin, path)
         if isinstance(item, resource.DeviceClass):
             check_class(item, origin, self._compile)
         elif isinstance(item, resource.ResourceClaim):
             check_claim(item.spec.devices, origin, ("spec",), self._compile)
         elif isinstance(item, resource.ResourceClaimTemplate):
+            check_metadata(item.spec.metadata, origin, ("spec", "metadata"))
             check_claim(item.spec.spec.devices, origin, ("spec", "spec"), self._compile)
         elif isinstance(item, resource.ResourceSlice):
             check_slice(item, origin)

@@ -66,6 +66,8 @@ def _rule(spec: DeviceTaintRuleSpec) -> Iterator[Problem]:
 def _taint(taint: DeviceTaint) -> Iterator[Problem]:
     yield from wrong(formats.label_key(taint.key), "key")
     yield from wrong(formats.label_value(taint.value), "value")
+    if taint.time_added is not None:
+        yield from wrong(formats.time(taint.time_added), "timeAdded")
     if taint.effect not in EFFECTS:
         yield ("effect",), f"{formats.shown(taint.effect)} is not one of {', '.join(EFFECTS)}"
 
@@ -80,8 +82,6 @@ def _slice(spec: ResourceSliceSpec) -> Iterator[Problem]:
     yield from _nodes(spec, per_device=spec.per_device_node_selection)
     if spec.node_selector is not None and len(spec.node_selector.node_selector_terms) != 1:
         yield ("nodeSelector", "nodeSelectorTerms"), "exactly one term is required"
-    if spec.devices and spec.shared_counters:
-        yield (), "a slice must have either devices or sharedCounters, not both"
     special = any(device.taints or device.consumes_counters for device in spec.devices)
     yield from many("devices", spec.devices, limits.MAX_SPECIAL_DEVICES if special else limits.MAX_DEVICES)
     yield from twice([device.name for device in spec.devices], "devices")

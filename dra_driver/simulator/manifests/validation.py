@@ -125,14 +125,13 @@ def _request(request: DeviceRequest, compile_: Compile) -> Iterator[Problem]:
 
 def _wanted(item: ExactDeviceRequest | DeviceSubRequest, compile_: Compile) -> Iterator[Problem]:
     yield from wrong(formats.subdomain(item.device_class_name), "deviceClassName")
-    if item.allocation_mode not in ("ExactCount", "All"):
+    if item.allocation_mode not in ("", "ExactCount", "All"):
         yield ("allocationMode",), f"{item.allocation_mode[:80]!r} is neither ExactCount nor All"
-    if item.allocation_mode == "ExactCount" and item.count < 0:
+    if item.allocation_mode != "All" and item.count < 0:
         yield ("count",), f"{item.count} is less than 1"
     if item.allocation_mode == "All" and item.count:
         yield ("count",), "is only valid with allocationMode ExactCount"
     yield from below(("selectors",), _selectors(item.selectors, compile_))
-    yield from many("tolerations", item.tolerations, limits.MAX_TOLERATIONS)
     yield from each("tolerations", item.tolerations, _toleration)
     yield from below(("capacity", "requests"), _capacity(item.capacity))
 
@@ -157,8 +156,6 @@ def _toleration(toleration: DeviceToleration) -> Iterator[Problem]:
         yield ("operator",), f"{toleration.operator[:80]!r} is neither Equal nor Exists"
     if toleration.operator == "Exists" and toleration.value:
         yield ("value",), "is only valid with operator Equal"
-    if not toleration.key and toleration.operator != "Exists":
-        yield ("operator",), "must be Exists when key is empty"
     if toleration.effect not in ("", *EFFECTS):
         yield ("effect",), f"{toleration.effect[:80]!r} is not an effect of a device taint"
 
@@ -186,8 +183,8 @@ def _constraint(constraint: DeviceConstraint, known: set[str]) -> Iterator[Probl
         )
         if value is not None
     ]
-    if len(given) != 1:
-        yield (), "exactly one of matchAttribute and distinctAttribute is required"
+    if not given:
+        yield (), "matchAttribute or distinctAttribute is required"
     for name, value in given:
         yield from wrong(formats.full_attribute(value), name)
 

@@ -97,9 +97,9 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[Object, ...]]] = {
         ("simulate", ONE, "FILE"),
         (claim(requests=[{**request(), "firstAvailable": [{"name": "x", "deviceClassName": "neuron.aws.com"}]}]),),
     ),
-    "both kinds of constraint": (
+    "a constraint of no kind": (
         ("simulate", ONE, "FILE"),
-        (claim(constraints=[{"matchAttribute": "a.example/n", "distinctAttribute": "a.example/n"}]),),
+        (claim(constraints=[{"requests": ["r"]}]),),
     ),
     "a toleration that is none": (
         ("simulate", ONE, "FILE"),
