@@ -85,10 +85,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.extended_resources:
             found = unchanged(sources, nodes)
-            _tell([*found.warnings, _ABOUT_CLASSES])
-            _note([_unchanged(name, count) for name, count in found.objects.items()])
+            _tell([*found.warnings, *found.impossible, _ABOUT_CLASSES])
+            _note([_unchanged(name, count) for name, count in found.objects.items() if count or not found.impossible])
             _print(found.classes, args.output)
-            return 0
+            return 1 if found.impossible else 0
         migration = migrate(sources, nodes, Wishes(groups=args.groups, efa=args.efa))
     except ManifestError as error:
         raise UsageError(str(error)) from error

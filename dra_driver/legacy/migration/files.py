@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dra_driver.kube.documents import children, documents, items_of, metadata_of, named, type_of
+from dra_driver.kube.objects import limits
 from dra_driver.kube.objects.core import PodSpec
 from dra_driver.legacy.annotations import POD_KEYS
 from dra_driver.legacy.migration.claims import Template, selector
@@ -28,6 +29,7 @@ from dra_driver.legacy.migration.limits import (
     Warnings,
     Wishes,
     chosen_types,
+    devices_of_limits,
     places,
 )
 from dra_driver.legacy.migration.mentions import host_paths, mentions, specified, spoken_of, variables
@@ -323,6 +325,8 @@ class Unchanged:
     """Number of objects of each source, by its name, whose pods run from these classes as they are."""
     warnings: tuple[str, ...]
     """What differs from before, with file, line and path."""
+    impossible: tuple[str, ...] = ()
+    """Pods that no node can run from these classes, likewise."""
 
 
 def unchanged(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Unchanged:
@@ -334,8 +338,10 @@ def unchanged(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Unchanged:
     warnings = Warnings()
     used = {} if sources else {NeuronResource.DEVICE.value: None}
     counted = dict.fromkeys((name for name, _ in sources), 0)
+    impossible = Warnings()
     for item, origin in objects(sources):
         found: list[Place] = []
+        fits = True
         # That a kind has to keep claims does not matter here.
         paths = pod_specs(item, origin, Warnings())
         elsewhere = [limit for limit in _limits(item) if not any(limit[: len(path)] == path for path in paths)]
@@ -352,14 +358,24 @@ def unchanged(sources: Sequence[tuple[str, str]], nodes: Nodes) -> Unchanged:
                 _warn_of_choice(place, spec, origin, path, nodes, warnings)
                 used[place.name] = None
             found += places_here
+            if (devices := devices_of_limits(spec)) > limits.MAX_RESULTS:
+                fits = False
+                impossible.add(origin, path, _too_many(devices))
             if places_here and spec.get("nodeName"):
                 warnings.add(origin, (*path, "nodeName"), BYPASSES)
             if places_here and spec.get("schedulerName") == SECOND_SCHEDULER:
                 text = f"{SECOND_SCHEDULER} would call the extender, which does not support DRA: remove this line"
                 warnings.add(origin, (*path, "schedulerName"), text)
-        counted[origin.file] += bool(found or (elsewhere and _may_ask(item)))
+        counted[origin.file] += fits and bool(found or (elsewhere and _may_ask(item)))
     classes = tuple(_device_class(name, nodes) for name in CLASS_NAMES if name in used)
-    return Unchanged(classes, counted, warnings.texts())
+    return Unchanged(classes, counted, warnings.texts(), impossible.texts())
+
+
+def _too_many(devices: int) -> str:
+    return (
+        f"no node can run this pod from these classes: its limits ask for {devices} devices, and the claim that "
+        f"kube-scheduler makes for them has at most {limits.MAX_RESULTS}; ask for chips, or migrate the pod"
+    )
 
 
 def _warn_of_choice(place: Place, spec: Any, origin: Origin, path: Path, nodes: Nodes, warnings: Warnings) -> None:

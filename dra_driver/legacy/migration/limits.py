@@ -6,10 +6,16 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from dra_driver.kube.documents import Origin
+from dra_driver.kube.objects.core import PodSpec
+from dra_driver.kube.quantity import UNIT
 from dra_driver.legacy.resource_requests import MAX_CONTAINERS, ContainerRequest, Role, quantity
 from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource, NodeHardware, hardware
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL, InstanceType
+from dra_driver.simulator.manifests.fields import unread_left_out
+from dra_driver.simulator.manifests.model import of_pod
 from dra_driver.util.errors import DriverError
 
 Path = tuple[str | int, ...]
@@ -119,6 +125,12 @@ def places(spec: Mapping[str, Any], origin: Origin, path: Path) -> tuple[Place, 
     if len(found) > MAX_CONTAINERS:
         raise origin.error(path, f"{len(found)} containers ask for Neuron resources; at most {MAX_CONTAINERS} can")
     return tuple(found)
+
+
+def devices_of_limits(spec: Mapping[str, Any]) -> int:
+    """How many devices the claim has that kube-scheduler makes for a pod's Neuron limits, if classes offer them all."""
+    amounts = of_pod(msgspec.convert(unread_left_out(spec), PodSpec))
+    return sum(amounts.get(name, 0) for name in RESOURCES) // UNIT
 
 
 def _of_list(spec: Mapping[str, Any], name: str, origin: Origin, path: Path) -> Iterator[Place]:

@@ -33,6 +33,7 @@ from dra_driver.legacy.migration.limits import (
     Warnings,
     Wishes,
     chosen_types,
+    devices_of_limits,
     not_possible,
     places,
     without,
@@ -178,9 +179,33 @@ def _wanted(pod: _Pod, place: Place) -> Wanted:
     chips, rest = divmod(count, node.cores_per_device)
     if rest or not candidates(node, NeuronResource.DEVICE, chips):
         what = f"no claim can request {count} cores of {node.instance_type}: {_possible_cores(node)} are possible"
-        remedy = "or keep the pod as it is, with a DeviceClass that offers cores: migrate --extended-resources"
-        raise not_possible(pod.origin, where, what, remedy=remedy)
+        raise not_possible(pod.origin, where, what, remedy=_instead(pod))
     return Wanted(chips=chips, efa=efa)
+
+
+def _instead(pod: _Pod) -> str:
+    """What makes a number of cores possible that no claim for chips has: another core size, or a claim for cores."""
+    if other := _other_size(pod, places(pod.spec, pod.origin, pod.path)):
+        return other
+    if devices_of_limits(pod.spec) <= limits.MAX_RESULTS:
+        return "or keep the pod as it is, with a DeviceClass that offers cores: migrate --extended-resources"
+    return f"a claim has at most {limits.MAX_RESULTS} devices: ask for chips"
+
+
+def _other_size(pod: _Pod, asking: Sequence[Place]) -> str:
+    """The logical core size with which these containers would fit on a node together; "" if none is."""
+    row, cores = pod.row, [place.request.count for place in asking if place.request.resource is NeuronResource.CORE]
+    if row is None or len(cores) < len(asking):
+        return ""
+    for size in row.lnc_values:
+        node = Nodes(row, size).of(row)
+        width = node.cores_per_device
+        wholes = [divmod(count, width) for count in cores if count >= width]
+        if sum(cores) <= node.cores and all(
+            not rest and candidates(node, NeuronResource.DEVICE, chips) for chips, rest in wholes
+        ):
+            return f"if these are cores of nodes with logical core size {size}, give --logical-core-size {size}"
+    return ""
 
 
 def _possible_cores(node: NodeHardware) -> str:
@@ -199,7 +224,8 @@ def _check_together(pod: _Pod, found: Sequence[Place], wanted: Sequence[Wanted])
     )
     refusal = fits(pod.node, 0, requests) if pod.node is not None and requests else None
     if refusal is not None:
-        raise not_possible(pod.origin, pod.path, f"no node could run this pod: {refusal.text}")
+        what = f"no node could run this pod: {refusal.text}"
+        raise not_possible(pod.origin, pod.path, what, remedy=_other_size(pod, found))
 
 
 def _check_sum(pod: _Pod, claims: Sequence[Wanted]) -> None:

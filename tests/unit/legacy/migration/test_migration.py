@@ -672,6 +672,38 @@ def test_files_that_can_stay_as_they_are_are_named(shell: Shell) -> None:
     golden(shell.err)
 
 
+@pytest.mark.parametrize(
+    ("before", "together", "devices"),
+    [((), (20, 12), 32), ((), (20, 20), 40), ((33,), (1,), 33), ((16,), (16, 16), 32), ((), (128,), 128)],
+)
+def test_pods_whose_claim_would_be_too_large_cannot_stay_as_migrate_and_simulate_both_say(
+    shell: Shell, before: tuple[int, ...], together: tuple[int, ...], devices: int
+) -> None:
+    containers = [container(f"c{place}", CORE, count) for place, count in enumerate(together)]
+    init = [container(f"i{place}", CORE, count) for place, count in enumerate(before)]
+    item = pod(*containers)
+    item["spec"] |= {"initContainers": init} if init else {}
+    file = shell.file([item])
+    assert shell("migrate", "--extended-resources", file) == (devices > 32)
+    assert ("can stay as written" in shell.err) == (devices <= 32)
+    assert (f"ask for {devices} devices" in shell.err) == (devices > 32)
+    golden(shell.err)
+    nodes = ("--instance-type", "trn2.48xlarge", "--partitions", "core", "--extended-resources")
+    assert shell("simulate", file, *nodes) == (devices > 32)
+    assert (f"devices {devices} exceeds the claim limit of 32" in shell.out) == (devices > 32)
+
+
+@pytest.mark.parametrize("counts", [(128,), (64, 64), (8, 100)])
+def test_cores_that_fit_with_the_other_core_size_only_are_refused_with_it(shell: Shell, counts: Sequence[int]) -> None:
+    item = pod(*(container(f"c{place}", CORE, count) for place, count in enumerate(counts)))
+    refusal = shell.refused(item, options=("--instance-type", "trn2.48xlarge"))
+    assert ("give --logical-core-size 1" in refusal) == (counts != (8, 100))
+    assert "--extended-resources" not in refusal
+    golden(refusal)
+    if counts != (8, 100):
+        assert shell("migrate", shell.file([item]), "--instance-type", "trn2.48xlarge", "--logical-core-size", 1) == 0
+
+
 def test_of_equal_places_outside_pod_templates_the_first_is_named(shell: Shell) -> None:
     roles = [container(name)["resources"] for name in ("first", "second", "third")]
     item = {"apiVersion": "example.org/v1", "kind": "Team", "metadata": {"name": "team"}, "spec": {"roles": roles}}
