@@ -636,6 +636,48 @@ def test_a_digest_of_kube_scheduler_is_used_for_the_image_that_it_is_of() -> Non
     )
 
 
+@needs_helm
+@pytest.mark.parametrize(
+    ("repository", "tag", "image"),
+    [
+        # EKS Distro's tags do not exist in the registry of the chart's default.
+        ("", "v1.36.1-eks-1-36-9", "registry.k8s.io/kube-scheduler:v1.36.3"),
+        ("", "v1.33.5-eks-1-33-20", "registry.k8s.io/kube-scheduler:v1.36.3"),
+        ("registry.example/mirror/kube-scheduler", "v1.36.1-eks-1-36-9", ""),
+        ("registry.example/mirror/kube-scheduler", "v1.33.5-eks-1-33-20", "registry.k8s.io/kube-scheduler:v1.36.3"),
+        ("registry.example/eks-distro/kubernetes/kube-scheduler", "v1.36.1", ""),
+    ],
+)
+def test_a_kube_scheduler_of_eks_distro_is_known_by_its_tag_or_its_repository(
+    repository: str, tag: str, image: str
+) -> None:
+    of = "scheduler.customScheduler.image"
+    given = (f"{of}.tag={tag}", *((f"{of}.repository={repository}",) if repository else ()))
+    assert scheduler_image("scheduler.enabled=true", *given) == (image or f"{repository}:{tag}")
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("repository", "tag", "own"),
+    [
+        ("registry.example/aws/neuron-device-plugin", "2.32.0.0", False),
+        ("registry.example/neuron-device-plugin", "latest", False),
+        ("registry.example/aws/plugin", "2.32.0.0", False),
+        ("registry.example/neuron/neuron-dra-driver", "1.2.0", False),
+        ("registry.example/aws/neuron-dra-driver", "0.2.0", True),
+    ],
+)
+def test_an_image_of_aws_is_known_by_its_name_and_tag_in_any_registry(repository: str, tag: str, *, own: bool) -> None:
+    objects = by_name(template(f"devicePlugin.image.repository={repository}", f"devicePlugin.image.tag={tag}"))
+    images = {
+        container["image"]
+        for (kind, _), item in objects.items()
+        if kind == "DaemonSet"
+        for container in pod_spec(item)["containers"]
+    }
+    assert (f"{repository}:{tag}" in images) == own
+
+
 def scheduler_image(*settings: str) -> str:
     found: str = pod_spec(by_name(template(*settings))["Deployment", "my-scheduler"])["containers"][0]["image"]
     return found

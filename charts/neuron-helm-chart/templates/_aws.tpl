@@ -16,9 +16,9 @@ none. They are accepted, since people have them in their files, and named in the
 {{- $image := default (dict) $values.image -}}
 {{- if eq $of "scheduler.customScheduler" -}}
 {{- if and $image.tag (not (hasPrefix (printf "%s:%s" $image.repository $image.tag) (include "neuron.schedulerImage" $))) -}}
-{{- $lines = append $lines (printf "  %s.image: it is of another minor version than the cluster" $of) -}}
+{{- $lines = append $lines (printf "  %s.image: EKS Distro's, of another minor version than the cluster, or not in this registry" $of) -}}
 {{- end -}}
-{{- else if or (include "neuron.isOfAWS" $image.repository) (and $image.tag (not $image.repository) (include "neuron.isTagOfAWS" $image.tag)) -}}
+{{- else if include "neuron.isOfAWS" $image -}}
 {{- $lines = append $lines (printf "  %s.image: AWS's image; image.repository says where that of this project is" $of) -}}
 {{- end -}}
 {{- if include "neuron.tooLittle" (dig "resources" "limits" "cpu" "" $values) -}}

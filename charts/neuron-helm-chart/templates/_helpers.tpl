@@ -306,9 +306,18 @@ automountServiceAccountToken: false
 {{- printf "system:serviceaccount:%s:%s" .namespace .account -}}
 {{- end -}}
 
-{{/* Whether an image is one of AWS's chart, wherever it was copied to: it lacks the programs of this project. */}}
+{{/*
+Whether an image, dict "repository" "tag", is one of AWS's chart, wherever it was copied to: it lacks the programs of
+this project. It is known by its name, or by its tag. The name neuron-dra-driver is this project's, too: that image is
+AWS's where AWS has it.
+*/}}
 {{- define "neuron.isOfAWS" -}}
-{{- if regexMatch "(^|/)neuron/neuron-[a-z-]+$|(^|/)node-problem-detector$" (toString .) -}}true{{- end -}}
+{{- $repository := toString .repository -}}
+{{- if regexMatch "(^|/)(neuron-(device-plugin|scheduler|node-recovery|ultraserver-operator|observer|monitor)|node-problem-detector)$" $repository -}}
+true
+{{- else if or (regexMatch "(^|/)neuron/neuron-[a-z-]+$" $repository) (include "neuron.isTagOfAWS" .tag) -}}
+true
+{{- end -}}
 {{- end -}}
 
 {{/* The image of a workload: dict "root" "workload". */}}
@@ -316,7 +325,7 @@ automountServiceAccountToken: false
 {{- $top := .root.Values.image -}}
 {{- $own := default (dict) .workload.values.image -}}
 {{- $default := default .root.Chart.AppVersion $top.tag -}}
-{{- if and $own.repository (not (include "neuron.isOfAWS" $own.repository)) -}}
+{{- if and $own.repository (not (include "neuron.isOfAWS" $own)) -}}
 {{- include "neuron.reference" (dict "repository" $own.repository "tag" (default $default $own.tag) "digest" $own.digest) -}}
 {{- else -}}
 {{- $repository := $top.repository -}}
@@ -324,7 +333,7 @@ automountServiceAccountToken: false
 {{- $kept := ternary (printf "An upgrade drops the values of the release unless they\nare given again (see helm get values %s), or kept with --reuse-values.\n" .root.Release.Name) "" .root.Release.IsUpgrade -}}
 {{- fail (printf "\n\nimage.repository is empty: set it to where the image of this project is, such as\n--set image.repository=registry.example/neuron-dra-driver. %s" $kept) -}}
 {{- end -}}
-{{- if include "neuron.isOfAWS" $repository -}}
+{{- if include "neuron.isOfAWS" $top -}}
 {{- fail (printf "image.repository is %s, which is AWS's image: set it to the repository of this project's image" $repository) -}}
 {{- end -}}
 {{- $tag := $own.tag -}}
@@ -411,10 +420,13 @@ automountServiceAccountToken: false
 {{- end -}}
 {{- $tag := default (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" $server) $image.tag -}}
 {{- $minor := "^v[0-9]+\\.[0-9]+" -}}
-{{- if ne (regexFind $minor $tag) (regexFind $minor $server) -}}
-{{- if hasSuffix "/eks-distro/kubernetes/kube-scheduler" $repository -}}
-{{- /* What AWS's chart has as its default, whatever the cluster is. */ -}}
-{{- $repository = "registry.k8s.io/kube-scheduler" -}}
+{{- $upstream := "registry.k8s.io/kube-scheduler" -}}
+{{- $isOfEKS := or (contains "-eks-" $tag) (hasSuffix "/eks-distro/kubernetes/kube-scheduler" $repository) -}}
+{{- $isOther := ne (regexFind $minor $tag) (regexFind $minor $server) -}}
+{{- if or $isOther (and $isOfEKS (eq $repository $upstream)) -}}
+{{- if $isOfEKS -}}
+{{- /* AWS's chart has one of EKS Distro as its default, whatever the cluster is; upstream has none. */ -}}
+{{- $repository = $upstream -}}
 {{- $tag = regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" $server -}}
 {{- $digest = "" -}}
 {{- else -}}
