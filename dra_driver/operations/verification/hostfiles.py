@@ -63,6 +63,8 @@ def _form(pattern: str) -> Parse:
     return re.compile(pattern, re.ASCII).fullmatch
 
 
+VERSION: Final = re.compile(r"([0-9]{1,5}(?:\.[0-9]{1,5}){1,3}(?![0-9]))([-+~_][0-9A-Za-z.+~_-]{1,40})?", re.ASCII)
+"""Numbers, which are published and never an address, and what somebody's build adds to them."""
 _NODE_ID = _form(r"-1|[0-9]{1,3}")
 _SERVER_ID = _form(r"[0-9a-f]{16}")
 _DEVICE = f"{DEVICES}/<chip>"
@@ -72,7 +74,7 @@ _KUBELET = "var/lib/kubelet"
 
 ROWS: Final = (
     HostFile("product-name", PRODUCT_NAME, ec2_name),
-    HostFile("module-version", MODULE_VERSION, _form(r"[0-9]{1,5}(?:\.[0-9]{1,5}){1,3}")),
+    HostFile("module-version", MODULE_VERSION, VERSION.fullmatch),
     HostFile("proc-devices", PROC_DEVICES, _form(r"(?:[0-9]{1,4} neuron\n?)*")),
     HostFile("boot-id", BOOT_ID, _form(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "boot"),
     HostFile("class-entry", f"{CLASS}/<chip>", kind="directory"),
@@ -126,30 +128,28 @@ def row_of(path: str) -> HostFile | None:
     return next((row for row in ROWS if _pattern(row.path).fullmatch(path)), None)
 
 
-_NAMING: Final = (
-    re.compile(r"\b(?:i|r|vol|eni|vpc|subnet|cr|snap|ami)-[0-9a-f]{8,17}\b"),  # an instance, or what belongs to it
-    re.compile(r"\bip-[0-9]+(?:-[0-9]+)+(?:\.[a-z0-9.-]*)?"),  # a host
-    re.compile(r"\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b"),  # an address
-    re.compile(r"[0-9a-fA-F]{9,}"),  # an account, a serial number
+_NAMING: Final = re.compile(
+    r"\b(?:i|r|vol|eni|vpc|subnet|cr|snap|ami)-[0-9a-f]{8,17}\b"  # an instance, or what belongs to it
+    r"|\bip-[0-9]+(?:-[0-9]+)+(?:\.[a-z0-9.-]*)?"  # a host
+    r"|\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b"  # an address
+    r"|[0-9a-fA-F]{9,}"  # an account, a serial number
 )
 
 
 def scrubbed(text: str) -> str:
     """A text that is not of the expected form, without what could name an instance, a host, an address or a number."""
-    text = printable(text[:MAX_TEXT])
-    for pattern in _NAMING:
-        text = pattern.sub("redacted", text)
-    return text[:MAX_TEXT].strip()
+    return _NAMING.sub("redacted", printable(text[:MAX_TEXT]))[:MAX_TEXT].strip()
 
 
 def kept(row: HostFile, text: str) -> str:
     """What of a text goes into a report; serial numbers and server ids are replaced afterwards (``anonymous``)."""
     if row.path == PROC_DEVICES:
-        majors = [line.strip() for line in text.splitlines() if _NEURON_MAJOR.fullmatch(line.strip())]
-        return "\n".join(majors[:8])
+        return "\n".join([line for line in map(str.strip, text.splitlines()) if _NEURON_MAJOR.fullmatch(line)][:8])
     if row.path == LNC_DEFAULT:
         lines = [line.strip() for line in text.splitlines() if "NEURON_LOGICAL_NC_CONFIG" in line]
         return "\n".join(map(scrubbed, lines[:4]))[:MAX_TEXT].strip() or scrubbed(text)
+    if row.path == MODULE_VERSION and (version := VERSION.match(text)):
+        return (version[1] + scrubbed(text[version.end(1) :]))[:MAX_TEXT]
     if text == BUSY or (len(text) <= MAX_TEXT and row.parse(text) is not None):
         return text
     return scrubbed(text)

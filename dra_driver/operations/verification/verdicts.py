@@ -24,7 +24,7 @@ from dra_driver.neuron.host.inventory import Membership
 from dra_driver.neuron.host.signals import HEARTBEAT
 from dra_driver.neuron.topology.instance_types import InstanceType
 from dra_driver.operations.verification.evidence import LEFT_ALONE, ContainerView, Evidence, ListedDevice
-from dra_driver.operations.verification.hostfiles import BUSY, CLASS, DEVICES, FILES, NO_SERVER
+from dra_driver.operations.verification.hostfiles import BUSY, CLASS, DEVICES, FILES, NO_SERVER, VERSION
 from dra_driver.util.text import first_of, quoted, ranges
 
 State = Literal["ok", "differs", "not checked", "n/a"]
@@ -120,10 +120,10 @@ def chips_with_serials(host: Evidence) -> Verdict | None:
 
 
 def new_kernel_driver(host: Evidence) -> Verdict | None:
-    version = host.inventory.driver_version or ""
-    if FILES["module-version"].parse(version) is None:
+    version = VERSION.fullmatch(host.inventory.driver_version or "")
+    if version is None:
         return unchecked("the version of the kernel driver is not known")
-    if tuple(map(int, version.split("."))) < NEW_FILES_SINCE:
+    if tuple(map(int, version[1].split("."))) < NEW_FILES_SINCE:
         return inapplicable(f"kernel drivers before {'.'.join(map(str, NEW_FILES_SINCE))} have no such files")
     return None
 

@@ -175,6 +175,7 @@ def test_a_report_names_nobody(tmp_path: Path) -> None:
         f"{DEVICES}/neuron2/core_count": leak,
         f"{DEVICES}/neuron3/connected_devices": leak,
         "sys/devices/virtual/dmi/id/product_name": leak,
+        "sys/module/neuron/version": f"2.26.10.0-{leak}",
         "sys/class/neuron_device/server_id_4": "deadbeefcafef00d",
         "sys/class/neuron_device/ultraserver_mode": leak,
         "proc/devices": f"Character devices:\n  1 neuron\n 10 {leak}\n",
@@ -189,6 +190,32 @@ def test_a_report_names_nobody(tmp_path: Path) -> None:
     report = written(collect(root))
     for secret in (*SECRETS, "geheim", "secret.py", "4711"):
         assert secret not in report
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict"),
+    [
+        ("2.26.10.0", "ok"),
+        ("2.26.10.0-dirty", "ok"),
+        ("10.0.0.1", "ok"),
+        ("2.26.10.0-ip-10-1-2-3", "ok"),
+        ("2.26.10.0+123456789012", "ok"),
+        ("2.26.10.0.5", "differs"),
+        ("2.x", "differs"),
+    ],
+)
+def test_a_version_is_judged_as_the_driver_publishes_it_whatever_it_looks_like(
+    version: str, verdict: str, tmp_path: Path
+) -> None:
+    root = emulated(tmp_path, "trn2.3xlarge")
+    file = root / "sys/module/neuron/version"
+    file.unlink()
+    file.write_text(f"{version}\n")
+    assert discover(root).driver_version == version
+    row = next(row for row in document(collect(root))["items"] if row["code"] == "kernel-driver-version")
+    assert row["verdict"] == verdict
+    assert "published without" not in str(row)
+    assert not any(secret in str(row) for secret in SECRETS)
 
 
 def test_equal_serial_numbers_and_server_ids_stay_equal(tmp_path: Path) -> None:
