@@ -313,9 +313,11 @@ def _of_job_spec(maker: _Maker, spec: JobSpec, name: str, path: tuple[str, ...])
         yield maker.pod(generated(f"{name}-{indexed}", str(place)), spec.template, (*path, "template", "spec"))
 
 
+ONE_OF_EACH_NODE: Final = "how many pods a DaemonSet makes (one is taken, not one for each node)"
+
+
 def _of_daemon_set(owner: DaemonSet, maker: _Maker) -> Iterator[Described]:
-    assumed = "how many pods a DaemonSet makes (one is taken, not one for each node)"
-    yield maker.pod(generated(f"{owner.metadata.name}-", "0"), owner.spec.template, assumed=assumed)
+    yield maker.pod(generated(f"{owner.metadata.name}-", "0"), owner.spec.template, assumed=ONE_OF_EACH_NODE)
 
 
 def _of_custom_workload(owner: CustomWorkload, maker: _Maker) -> Iterator[Described]:

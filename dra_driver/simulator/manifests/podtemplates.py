@@ -3,11 +3,11 @@
 Operators put pod templates at places of their own (``spec.pytorchReplicaSpecs.Worker.template``,
 ``spec.workerGroupSpecs[0].template``), and new kinds appear all the time. So a template is recognized by what it is: an
 object with ``spec.containers`` or ``containers`` below a key that ends in ``template``, a Pod within another object, or
-a ``podSpec``. How many pods an operator makes of it is known for the kinds of a table; of others, one pod stands for
-each template.
+a ``podSpec``. How many pods an operator makes of it is known for the kinds of a table, also where an object of such a
+kind, or of one of Kubernetes, stands within another one; of others, one pod stands for each template.
 
-Sources of the table: the CRDs of Kubeflow's training operator and MPI operator, KubeRay, JobSet, Volcano, Argo
-Rollouts, OpenKruise, OpenShift and SageMaker HyperPod's training operator.
+Sources of the table: the CRDs of Kubeflow's training operator, trainer and MPI operator, Katib, KubeRay, JobSet,
+LeaderWorkerSet, Volcano, Argo Rollouts, OpenKruise, OpenShift and SageMaker HyperPod's training operator.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from dra_driver.kube.documents import Origin, children
+from dra_driver.kube.documents import ManifestError, Origin, children
 from dra_driver.kube.objects.apps import PodTemplate
 from dra_driver.kube.objects.core import PodSpec
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.simulator.manifests import unasked
 from dra_driver.simulator.manifests.fields import convert
 from dra_driver.simulator.manifests.idle import SCALED_TO_ZERO, SUSPENDED
-from dra_driver.simulator.manifests.pods import MAX_PODS
+from dra_driver.simulator.manifests.pods import MAX_PODS, ONE_OF_EACH_NODE
 from dra_driver.simulator.manifests.workloads import CustomWorkload, PodSet
 
 Path = tuple[str | int, ...]
@@ -128,12 +128,13 @@ class _Part:
     origin: Origin
     least: int = 0
     """The smallest number that is taken: 1 where what is scaled to zero is taken as resumed."""
+    whole: Any = None
+    """The object that it is a part of."""
 
     def below(self, *steps: str | int) -> _Part:
         """The value at a path; an absent one has no fields."""
-        return _Part(
-            at(self.value, steps), self.origin.at((*self.origin.path, *steps), self.origin.subject), self.least
-        )
+        origin = self.origin.at((*self.origin.path, *steps), self.origin.subject)
+        return replace(self, value=at(self.value, steps), origin=origin)
 
     def number(self, name: str, default: int) -> int:
         """A number of pods. Raises ManifestError for anything else."""
@@ -172,6 +173,35 @@ def _replicated_job(part: _Part) -> int:
     return part.number("replicas", 1) * min(parallel, job.number("completions", parallel))
 
 
+def _job(part: _Part) -> int:
+    parallel = part.number("parallelism", 1)
+    return min(parallel, part.number("completions", parallel))
+
+
+def _of_trainer(part: _Part) -> int:
+    """The job of Kubeflow's trainer that runs on the nodes has as many pods as there are nodes."""
+    labels = at(part.value, ("template", "metadata", "labels"))
+    is_trainer = isinstance(labels, dict) and labels.get(_STEP) == "trainer"
+    if is_trainer or at(part.value, ("name",)) == "node":
+        whole = replace(part, value=part.whole, origin=replace(part.origin, path=()))
+        return whole.below("spec", "mlPolicy").number("numNodes", 1)
+    return _replicated_job(part)
+
+
+_STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
+
+
+def _leaders(part: _Part) -> int:
+    return part.number("replicas", 1)
+
+
+def _workers(part: _Part) -> int:
+    group = part.below("leaderWorkerTemplate")
+    size = group.number("size", 1)
+    led = at(group.value, ("leaderTemplate",)) is not None
+    return part.number("replicas", 1) * (size - 1 if led else size)
+
+
 @dataclass(frozen=True, slots=True)
 class _Rule:
     """The templates at one place of a known kind."""
@@ -183,6 +213,8 @@ class _Rule:
     count: Callable[[_Part], int]
     role: str = ""
     """Part of the pods' names; for ``*``, that is the key, or the item's name."""
+    assumed: str = ""
+    """What is not known of their number."""
 
 
 _Rules = tuple[_Rule, ...]
@@ -199,7 +231,19 @@ def _ray(*cluster: str) -> _Rules:
     )
 
 
+def _leader_worker_set(*spec: str) -> _Rules:
+    group = "leaderWorkerTemplate"
+    return (
+        _Rule(spec, (group, "leaderTemplate"), _leaders, "leader" if len(spec) == 1 else ""),
+        _Rule(spec, (group, "workerTemplate"), _workers),
+    )
+
+
 _PLAIN: Final = (_Rule(("spec",), ("template",), _replicas),)
+_ON_EACH_NODE: Final = (_Rule(("spec",), ("template",), _one, assumed=ONE_OF_EACH_NODE),)
+_OF_TRAINER: Final = (
+    _Rule(("spec", "template", "spec", "replicatedJobs", "*"), ("template", "spec", "template"), _of_trainer),
+)
 KNOWN: Final[Mapping[tuple[str, str], _Rules]] = {
     ("kubeflow.org", "MPIJob"): (
         _Rule(("spec", "mpiReplicaSpecs", "Worker"), ("template",), _none_or_more),
@@ -226,10 +270,83 @@ KNOWN: Final[Mapping[tuple[str, str], _Rules]] = {
     ),
     ("argoproj.io", "Rollout"): _PLAIN,
     ("apps.openshift.io", "DeploymentConfig"): _PLAIN,
+    ("disaggregatedset.x-k8s.io", "DisaggregatedSet"): _leader_worker_set("spec", "roles", "*", "spec"),
+    ("trainer.kubeflow.org", "TrainingRuntime"): _OF_TRAINER,
+    ("trainer.kubeflow.org", "ClusterTrainingRuntime"): _OF_TRAINER,
+    ("apps.kruise.io", "DaemonSet"): _ON_EACH_NODE,
     ("apps.kruise.io", "CloneSet"): _PLAIN,
     ("apps.kruise.io", "StatefulSet"): _PLAIN,
 }
 """Group and kind -> how many pods each of its templates stands for, whatever the version."""
+_WITHIN: Final[Mapping[tuple[str, str], _Rules]] = {
+    **KNOWN,
+    ("", "Pod"): (_Rule((), (), _one),),
+    **dict.fromkeys([("apps", kind) for kind in ("Deployment", "ReplicaSet", "StatefulSet")], _PLAIN),
+    ("", "ReplicationController"): _PLAIN,
+    ("apps", "DaemonSet"): _ON_EACH_NODE,
+    ("batch", "Job"): (_Rule(("spec",), ("template",), _job),),
+    ("batch", "CronJob"): (_Rule(("spec", "jobTemplate", "spec"), ("template",), _job),),
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): _leader_worker_set("spec"),
+}
+"""The same for objects that stand within another one, such as an AppWrapper, a ManifestWork or a kro graph."""
+_TIMES: Final[Mapping[tuple[str, str], tuple[Path, str, int]]] = {
+    ("disaggregatedset.x-k8s.io", "DisaggregatedSet"): (("spec",), "slices", 1),
+    ("kubeflow.org", "Experiment"): (("spec",), "parallelTrialCount", 3),
+}
+"""Group and kind -> how often all that it has is made at once: path, field and default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many pods an object wants of another one, which has their template."""
+
+    kind: str
+    name: str
+    number: int
+
+
+_REFERS: Final[Mapping[tuple[str, str], tuple[str, str, Path]]] = {
+    ("argoproj.io", "Rollout"): ("workloadRef", "Deployment", ("replicas",)),
+    ("trainer.kubeflow.org", "TrainJob"): ("runtimeRef", "ClusterTrainingRuntime", ("trainer", "numNodes")),
+}
+"""Group and kind -> the field of ``spec`` that refers, the kind to which it does by default, and the number of pods."""
+_SIZED: Final = dict.fromkeys(("TrainingRuntime", "ClusterTrainingRuntime"), ("spec", "mlPolicy", "numNodes"))
+
+
+def size_of_another(item: Any, group: str, kind: str) -> Size | None:
+    """What an Argo Rollout says of its Deployment, or a TrainJob of its runtime."""
+    if (group, kind) not in _REFERS:
+        return None
+    field, default, path = _REFERS[group, kind]
+    reference, number = at(item, ("spec", field)), at(item, ("spec", *path))
+    if not isinstance(reference, dict) or not isinstance(reference.get("name"), str):
+        return None
+    if number is None and kind == "TrainJob":
+        return None  # as many as the runtime says
+    whole = number if isinstance(number, int) and not isinstance(number, bool) else 1
+    return Size(str(reference.get("kind") or default), reference["name"], whole)
+
+
+def resized(item: dict[str, Any], number: int) -> dict[str, Any]:
+    """The object as if it said this number itself."""
+    path = _SIZED.get(str(item.get("kind")), ("spec", "replicas"))
+    part: Any = number
+    for length in range(len(path) - 1, -1, -1):
+        around = at(item, path[:length])
+        part = {**(around if isinstance(around, dict) else {}), path[length]: part}
+    return dict(part)
+
+
+def _innermost(item: Any, path: Path) -> tuple[Path, _Rules]:
+    """The object of a known kind that stands around a pod spec within ``item``, if there is one: path and rules."""
+    for length in range(len(path), 0, -1):
+        around = at(item, path[:length])
+        if isinstance(around, dict) and isinstance(around.get("kind"), str):
+            group = str(around.get("apiVersion") or "").rpartition("/")[0]
+            is_template = around["kind"] == "Pod" and not _name(around)
+            if around.get("apiVersion") and (group, around["kind"]) in _WITHIN and not is_template:
+                return path[:length], _WITHIN[group, around["kind"]]
+    return (), ()
 
 
 def read(
@@ -263,24 +380,35 @@ def read(
     known = KNOWN.get((group, kind), ())
     lenient = None if known and not held else unknown
     meta = _converted(item, ("metadata",), ObjectMeta, origin, None)
-    root = _Part(item, origin)
+    root = _Part(item, origin, whole=item)
+    above, name, default = _TIMES.get((group, kind), ((), "", 1))
+    times = root.below(*above).number(name, default) if name else 1
     unsaid = f"how many pods {kind[:60]} of {group[:60] or 'v1'} makes (one for each pod template is taken)"
     sets: list[PodSet] = []
     for number, path in enumerate(paths):
-        found = _rule(known, path)
-        if found is not None:
+        inner, rules = _innermost(item, path)
+        found = _rule(rules if inner else known, path[len(inner) :])
+        try:
+            counted = found and _counted(found[0].count, root, (*inner, *found[1]), resume=resume)
+        except ManifestError:
+            if not inner:
+                raise
+            counted = None  # the number may be filled in later, as in a kro graph
+        if found is not None and counted is not None:
             rule, place = found
-            count, idle = _counted(rule.count, root, place, resume=resume)
-            role = rule.role or _role(root, place)
+            (count, idle), assumed = counted, rule.assumed
+            role = "-".join(
+                filter(None, (_name(at(item, inner)) if inner else "", rule.role or _role(root, place, inner)))
+            )
         else:
-            count, idle = _counted(_one_or_none(root, path), root, path[:-2], resume=resume)
+            (count, idle), assumed = _counted(_one_or_none(root, path), root, path[:-2], resume=resume), unsaid
             role = _written(path)
         if any(role == other.role for other in sets):
             role = f"{role}-{number}"
         spec: PodSpec = _converted(item, path, PodSpec, origin, lenient)
         around = (*path[:-1], "metadata") if path[-1] == "spec" else None
         labels: ObjectMeta = _converted(item, around, ObjectMeta, origin, lenient) if around else ObjectMeta()
-        sets.append(PodSet(PodTemplate(spec, labels), path, count, role, "" if found else unsaid, idle))
+        sets.append(PodSet(PodTemplate(spec, labels), path, count * times, role, assumed, idle))
     return CustomWorkload(meta, tuple(sets))
 
 
@@ -317,12 +445,22 @@ def _rule(known: _Rules, path: Path) -> tuple[_Rule, Path] | None:
     return None
 
 
-def _role(root: _Part, place: Path) -> str:
+def _name(item: Any) -> str:
+    """The name of an object within another one, as a part of the pods' names; "" if it is filled in later."""
+    name = at(item, ("metadata", "name"))
+    return name.lower()[:63] if isinstance(name, str) and "$" not in name and "{" not in name else ""
+
+
+def _role(root: _Part, place: Path, inner: Path) -> str:
     """What distinguishes the pods of this template in their names; "" for the only one."""
+    if place in ((), ("spec",)):
+        return ""
+    if place[-1] == "spec":
+        place = place[:-1]
     last = place[-1]
     if isinstance(last, str):
-        return "" if place == ("spec",) else last.lower()[:63]
-    entry = at(root.value, place)
+        return last.lower()[:63]
+    entry = at(root.value, (*inner, *place))
     names = (entry.get(field) for field in ("name", "groupName")) if isinstance(entry, dict) else ()
     return next((name.lower()[:63] for name in names if isinstance(name, str) and name), str(last))
 

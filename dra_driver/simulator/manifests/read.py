@@ -189,15 +189,22 @@ class _Reader:
         self._made_by_operators: set[str] = set()
         self._count = 0
         self._beside: Counter[str] = Counter()
+        self._sizes: dict[tuple[str, str], int] = {}
         self._unconsidered: dict[str, list[str]] = {}
 
     def manifests(self) -> Manifests:
         for owner, origin, whole in self._makers:
             value = whole.plain() if isinstance(whole, Packed) else whole
+            if (number := self._sizes.get((str(value.get("kind")), owner.metadata.name))) is not None:
+                value = podtemplates.resized(value, number)
+                owner = self._read_again(owner, value, origin)  # noqa: PLW2901 # the same one, of another size
             if _has_uid(value) and str(value["metadata"]["uid"]) in self._has_made:
                 self._unconsidered.setdefault("the objects that it creates are given, too", []).append(origin.subject)
             elif self._has_pods(value, origin):
                 self._add_pods(owner, origin, value, whole)
+        absent = self._sizes.keys() - {(kind, name) for kind, _, name in self._origins}
+        for kind, name in sorted(absent):
+            self._unconsidered.setdefault("pods of an object that is not given", []).append(f"{kind} {name}"[:80])
         found = self._found
         beside = [f"{kind}: {count}" for kind, count in sorted(self._beside.items())]
         parts = [f"{text}: {first_of(names, MAX_NAMES)}" for text, names in self._unconsidered.items()]
@@ -216,6 +223,16 @@ class _Reader:
             not_considered=(*parts, *beside, *(f"field {name}" for name in self._unknown)),
             origins=self._origins,
         )
+
+    def _read_again(self, owner: Any, value: dict[str, Any], origin: Origin) -> Any:
+        group, kind = str(value["apiVersion"]).rpartition("/")[0], str(value["kind"])
+        row = KINDS.get((group, kind))
+        item: Any = (
+            podtemplates.read(value, group, kind, origin, self._unknown, held=True)
+            if row is None
+            else read_object(value, row, origin, self._unknown)[0]
+        )
+        return msgspec.structs.replace(item, metadata=owner.metadata)
 
     def _with_operator(self, pod: PodWithClaims) -> PodWithClaims:
         makes = any(reference.template in self._made_by_operators for reference in pod.claims)
@@ -296,6 +313,9 @@ class _Reader:
         origin = named(value, name, origin)
         held = self._held or _has_uid(value)
         self._made_by_operators.update(podtemplates.claim_templates(value))
+        if (size := podtemplates.size_of_another(value, group, name)) is not None and not held:
+            self._sizes[size.kind, size.name] = self._sizes.get((size.kind, size.name), 0) + size.number
+            return True
         try:
             resume = self._scales_up(value)
             item = podtemplates.read(value, group, name, origin, self._unknown, held=held, resume=resume)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -114,7 +116,7 @@ WITHOUT_PODS: list[Object] = [
         item(f"{group}/v1 {kind}", {}) | placed(rule.holder, placed(rule.template, TEMPLATE) | NONE)
         for (group, kind), rules in podtemplates.KNOWN.items()
         for rule in rules
-        if not rule.role  # of which there is always one
+        if not rule.role and not rule.assumed  # of which there is always one
     ),
 ]
 
@@ -324,3 +326,130 @@ def test_any_object_of_any_kind_is_read_or_refused(kind: tuple[str, str], value:
         assert str(error).startswith("input")
     else:
         assert isinstance(found, Manifests)
+
+
+ASKING = "{containers: [{name: m, image: 'example/a:1', resources: {limits: {aws.amazon.com/neuron: 1}}}]}"
+WITHIN: dict[str, tuple[str, dict[str, int]]] = {
+    "jobs in an AppWrapper": (
+        """
+apiVersion: workload.codeflare.dev/v1beta2
+kind: AppWrapper
+metadata: {name: aw}
+spec:
+  components:
+  - template:
+      apiVersion: kubeflow.org/v1
+      kind: PyTorchJob
+      metadata: {name: pt}
+      spec:
+        pytorchReplicaSpecs:
+          Master: {template: {spec: SPEC}}
+          Worker: {replicas: 3, template: {spec: SPEC}}
+  - template: {apiVersion: batch/v1, kind: Job, metadata: {name: job}, spec: {parallelism: 2, template: {spec: SPEC}}}
+  - template: {apiVersion: batch/v1, kind: Job, metadata: {name: off}, spec: {suspend: true, template: {spec: SPEC}}}
+  - template: {apiVersion: v1, kind: Pod, metadata: {name: pod}, spec: SPEC}
+""",
+        {"aw-pt-master": 1, "aw-pt-worker": 3, "aw-job": 2, "aw-pod": 1},
+    ),
+    "workloads in a ManifestWork": (
+        """
+apiVersion: work.open-cluster-management.io/v1
+kind: ManifestWork
+metadata: {name: mw}
+spec:
+  workload:
+    manifests:
+    - {apiVersion: apps/v1, kind: Deployment, metadata: {name: d}, spec: {replicas: 2, template: {spec: SPEC}}}
+    - apiVersion: leaderworkerset.x-k8s.io/v1
+      kind: LeaderWorkerSet
+      metadata: {name: lws}
+      spec:
+        replicas: 2
+        leaderWorkerTemplate: {size: 3, leaderTemplate: {spec: SPEC}, workerTemplate: {spec: SPEC}}
+""",
+        {"mw-d": 2, "mw-lws-leader": 2, "mw-lws": 4},
+    ),
+    "what a kro graph fills in later": (
+        """
+apiVersion: kro.run/v1alpha1
+kind: ResourceGraphDefinition
+metadata: {name: graph}
+spec:
+  resources:
+  - id: d
+    template:
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata: {name: "${schema.spec.name}"}
+      spec: {replicas: "${schema.spec.replicas}", template: {spec: SPEC}}
+""",
+        {"graph-resources-0": 1},
+    ),
+    "trials of Katib": (
+        """
+apiVersion: kubeflow.org/v1beta1
+kind: Experiment
+metadata: {name: ex}
+spec:
+  parallelTrialCount: 2
+  trialTemplate: {trialSpec: {apiVersion: batch/v1, kind: Job, spec: {parallelism: 2, template: {spec: SPEC}}}}
+""",
+        {"ex": 4},
+    ),
+    "roles of a DisaggregatedSet": (
+        """
+apiVersion: disaggregatedset.x-k8s.io/v1
+kind: DisaggregatedSet
+metadata: {name: pd}
+spec:
+  slices: 2
+  roles:
+  - {name: prefill, spec: {replicas: 2, leaderWorkerTemplate: {size: 2, workerTemplate: {spec: SPEC}}}}
+  - {name: decode, spec: {replicas: 3, leaderWorkerTemplate: {size: 1, workerTemplate: {spec: SPEC}}}}
+""",
+        {"pd-prefill": 8, "pd-decode": 6},
+    ),
+    "a DaemonSet of OpenKruise": (
+        "{apiVersion: apps.kruise.io/v1alpha1, kind: DaemonSet, metadata: {name: d}, spec: {template: {spec: SPEC}}}",
+        {"d": 1},
+    ),
+    "a Deployment that a Rollout sizes": (
+        """
+apiVersion: argoproj.io/v1alpha1
+kind: Rollout
+metadata: {name: r}
+spec: {replicas: 3, workloadRef: {apiVersion: apps/v1, kind: Deployment, name: d}}
+---
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: d}, spec: {replicas: 0, selector: {}, template: {spec: SPEC}}}
+""",
+        {"d": 3},
+    ),
+    "a runtime that a TrainJob sizes": (
+        """
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: tj}
+spec: {runtimeRef: {name: rt}, trainer: {numNodes: 4}}
+---
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: ClusterTrainingRuntime
+metadata: {name: rt}
+spec:
+  mlPolicy: {numNodes: 1}
+  template:
+    spec:
+      replicatedJobs:
+      - {name: model-initializer, template: {spec: {template: {spec: SPEC}}}}
+      - {name: node, template: {spec: {template: {spec: SPEC}}}}
+""",
+        {"rt-model-initializer": 1, "rt-node": 4},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_an_object_within_another_one_counts_as_what_it_is(name: str) -> None:
+    text, expected = WITHIN[name]
+    found = read_manifests([("input.yaml", text.replace("SPEC", ASKING))])
+    makers = Counter(re.sub("(-[a-z0-9]{10}-[a-z0-9]{5}|-[0-9]+)$", "", pod.name) for pod in found.pods)
+    assert makers == expected
