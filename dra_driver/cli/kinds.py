@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from dra_driver.simulator.preparation import Container
-from dra_driver.simulator.report import Claim, Item, NodeLeft, Offer, Pool, Report, Summary
+from dra_driver.simulator.report import Claim, Item, NodeLeft, Offer, Pool, Report, Shared, Summary
 from dra_driver.util.envelope import Document
 
 FOREIGN: Final = "*"
@@ -185,6 +185,7 @@ KEYS: Final = {
     "instanceType": Key("EC2 instance type"),
     "kubeletProblem": Key("why the driver offers nothing anew: kubelet's release"),
     "kubernetes": Key("the release of Kubernetes by whose rules this was determined"),
+    "left": Key("what is left of each capacity: quantities by name", FOREIGN),
     "like": Key("an earlier `subject` of which all the same is true"),
     "links": Key("how the nodes of an UltraServer are linked: `ring` or `switch`"),
     "logicalCores": Key("logical cores of a chip", "total allocated"),
@@ -241,6 +242,7 @@ KEYS: Final = {
     "server": Key("address of the API server"),
     "serverID": Key("id of an UltraServer"),
     "severity": Key("of a fault: `unhealthy`, `degraded` or `unknown`; `tainted`: by somebody else"),
+    "shared": Key("devices of which several claims have a share", _keys(Shared)),
     "sick": Key("how many have a fault or a taint of somebody else"),
     "sickChips": Key("those of a holder's chips that have faults, in words"),
     "since": Key("since when (RFC 3339)"),

@@ -15,7 +15,6 @@ from dra_driver.util.text import first_of, shorten
 
 if TYPE_CHECKING:
     from dra_driver.cli.clusterinput import ClusterInput
-    from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
     from dra_driver.simulator.explain import Explanation
     from dra_driver.simulator.placement import Simulation
     from dra_driver.simulator.preparation import Container, DeviceNode, NodeDrivers, PlanDocument
@@ -85,7 +84,7 @@ def _tell(found: Report) -> None:
             vocabulary.tell(f"{item.title}: warning: {warning}")
     for row in found.claims:
         if row.refusal:
-            vocabulary.tell(f"ResourceClaim {row.namespace}/{row.name}: {_refusal(row)}")
+            vocabulary.tell(f"ResourceClaim {row.namespace}/{row.name}: {row.refused}")
 
 
 def text(
@@ -103,7 +102,7 @@ def text(
         explained: of what was to be placed first, if nothing was.
         wide: whether all is shown.
     """
-    rows = _rows(found)
+    rows = found.rows
     outcomes = found.items
     tables = [] if wide else _whole_nodes(outcomes, rows)
     for table in tables:
@@ -132,10 +131,6 @@ def _but_refused(claims: int) -> str:
     if not claims:
         return ""
     return f", but the nodes' drivers would refuse {claims} claim{'s' if claims > 1 else ''}"
-
-
-def _refusal(row: Claim) -> str:
-    return f"the node's driver would refuse claim {row.name}: {row.refusal}"
 
 
 def _together(outcomes: Sequence[Item], *, wide: bool) -> Iterator[list[Item]]:
@@ -206,10 +201,6 @@ def _unused(found: Report, draw: Callable[[str, Sequence[str]], str]) -> Iterato
         yield ""
 
 
-def _rows(found: Report) -> Rows:
-    return {row.key: row for row in found.claims}
-
-
 def _claims_of(outcome: Item, rows: Rows) -> list[Claim]:
     return [rows[claim.namespace, claim.name] for claim in outcome.claims]
 
@@ -221,7 +212,7 @@ def _whole_nodes(outcomes: Sequence[Item], rows: Rows) -> list[list[Item]]:
         if outcome.pod is None or outcome.node is None or outcome.warnings or len(outcome.claims) != 1:
             continue
         (row,) = _claims_of(outcome, rows)
-        devices = [item.device for item in _results_of(row)]
+        devices = [item.device for item in row.results]
         if devices == [NODE_DEVICE] and row.plan is not None and not row.plan.warnings:
             alike.setdefault(_beside_place(row.plan), []).append(outcome)
     return [pods for pods in alike.values() if len(pods) > 1]
@@ -287,15 +278,11 @@ def _devices(claims: Sequence[Claim]) -> list[str]:
     return list(dict.fromkeys(item.device for row in claims if row.plan for item in row.plan.device_nodes))
 
 
-def _results_of(row: Claim) -> Sequence[DeviceRequestAllocationResult]:
-    return row.allocation.devices.results if row.allocation is not None else ()
-
-
 def _results(row: Claim, *, wide: bool) -> Iterator[str]:
     from dra_driver.util.wording import named
 
     found: dict[tuple[str, str, str, bool], list[str]] = {}
-    for result in _results_of(row):
+    for result in row.results:
         key = (result.request, result.driver, result.pool, result.admin_access is True)
         found.setdefault(key, []).append(result.device)
     if not found:
@@ -309,7 +296,7 @@ def _results(row: Claim, *, wide: bool) -> Iterator[str]:
 def _containers(row: Claim, *, wide: bool) -> Iterator[str]:
     plan = row.plan
     if row.refusal:
-        yield f"  {_refusal(row)}"
+        yield f"  {row.refused}"
     if plan is None:
         return
     yield f"  in containers with claim {row.name}"
@@ -411,6 +398,8 @@ def _left(found: Report, *, wide: bool) -> Iterator[str]:
                 continue
             what = f": {_listed(free) if wide else named(free)}" if free else ""
             yield f"  node {node.node}: {len(free)} of {pool.total} devices of {name}{what}"
+            for shared in pool.shared[:_SHOWN]:
+                yield f"    left of {shared.device}: {first_of([f'{key} {it}' for key, it in shared.left.items()], 4)}"
         yield from (f"    {line}" for line in node.taints[:_SHOWN])
         if len(node.taints) > _SHOWN:
             yield f"    and {len(node.taints) - _SHOWN} more taints"
@@ -433,7 +422,7 @@ def pictures(found: Report, simulation: Simulation, drivers: NodeDrivers, explai
         return _drawing(simulation, drivers, node, names, svg=True)
 
     drawn: list[tuple[str, str]] = []
-    rows = _rows(found)
+    rows = found.rows
     for outcome in found.items:
         devices = _devices(_claims_of(outcome, rows)) if outcome.node is not None else []
         if outcome.node is not None and devices and (picture := draw(outcome.node, devices)):

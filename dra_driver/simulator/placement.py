@@ -18,6 +18,7 @@ from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.resource import AllocationResult, DeviceClass, ResourceClaim, ResourceClaimStatus
 from dra_driver.simulator.allocator import Allocation, Choice, MayGoOn, NodeView, Refusal, Scheduler, World
 from dra_driver.simulator.allocator.candidates import Candidate
+from dra_driver.simulator.allocator.capacity import used_up
 from dra_driver.simulator.allocator.partial_allocation import PartialAllocation
 from dra_driver.simulator.cluster import allocated_elsewhere, cluster_of, obstacle, rules_of
 from dra_driver.simulator.manifests import Attempt, Manifests, PodWithClaims, attempts, offering, special_claim
@@ -89,7 +90,7 @@ def simulate(
 def free_devices(simulation: Simulation, node: NodeView) -> dict[tuple[str, str], list[str]]:
     """The free devices, by driver and pool, in the order in which they are tried.
 
-    Devices whose counters are exhausted by others are not free; shareable devices always are.
+    Devices whose counters are exhausted by others are not free, nor are shared ones of which a capacity is used up.
     """
     world = simulation.world
     around = world.around(node)
@@ -98,7 +99,9 @@ def free_devices(simulation: Simulation, node: NodeView) -> dict[tuple[str, str]
         pool.key: [
             offer.device.name
             for offer in pool.offers
-            if not world.usage.exclusive(offer.id) and progress.fits(Candidate(offer, pool), (), "")
+            if not world.usage.exclusive(offer.id)
+            and progress.fits(Candidate(offer, pool), (), "")
+            and not (offer.shareable and used_up(offer.device, world.usage.consumed(offer.id)))
         ]
         for pool in around.pools
     }

@@ -11,11 +11,13 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from dra_driver.kube.objects.core import Pod
-from dra_driver.kube.objects.resource import AllocationResult, Device
+from dra_driver.kube.objects.resource import AllocationResult, Device, DeviceRequestAllocationResult
 from dra_driver.neuron.health.taints import lines as taint_lines
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.node_hardware import MEANINGS, number_of, resource_of
 from dra_driver.simulator.allocator import Choice, NodeView
+from dra_driver.simulator.allocator.capacity import left
+from dra_driver.simulator.binding import waits
 from dra_driver.simulator.explain import Explanation, plain
 from dra_driver.simulator.manifests import Manifests
 from dra_driver.simulator.own_variables import own_variables
@@ -80,6 +82,16 @@ class Claim(Document, frozen=True, kw_only=True):
         """Namespace and name."""
         return self.namespace, self.name
 
+    @property
+    def results(self) -> tuple[DeviceRequestAllocationResult, ...]:
+        """The devices that it has, or would have."""
+        return self.allocation.devices.results if self.allocation is not None else ()
+
+    @property
+    def refused(self) -> str:
+        """That the node's driver would refuse it, as a sentence."""
+        return f"the node's driver would refuse claim {self.name}: {self.refusal}"
+
 
 class Offer(Document, frozen=True):
     """One kind of the devices of a pool."""
@@ -87,6 +99,14 @@ class Offer(Document, frozen=True):
     description: str
     total: int
     free_devices: tuple[str, ...]
+
+
+class Shared(Document, frozen=True):
+    """A device of which several claims have a share."""
+
+    device: str
+    left: dict[str, str]
+    """Quantities by capacity."""
 
 
 class Pool(Document, frozen=True):
@@ -97,6 +117,7 @@ class Pool(Document, frozen=True):
     total: int
     free_devices: tuple[str, ...]
     offers: tuple[Offer, ...]
+    shared: tuple[Shared, ...]
 
 
 class NodeLeft(Document, frozen=True):
@@ -121,6 +142,11 @@ class Report(Document, frozen=True, kw_only=True):
     explanation: dict[str, Any] | None
     """An item of ``explain``: of what was to be placed first, if it was not."""
     not_considered: tuple[str, ...]
+
+    @property
+    def rows(self) -> dict[Key, Claim]:
+        """The claims by namespace and name."""
+        return {row.key: row for row in self.claims}
 
 
 def report(
@@ -204,7 +230,7 @@ def _item(outcome: Outcome, pods: Mapping[Key, Pod], prepared: Mapping[Key, Prep
         pod=Reference(pod.namespace, pod.name),
         controller=pod.controller or None,
         containers=rows,
-        warnings=tuple(own_variables(pod.written.get("spec") or {}, rows, kind)),
+        warnings=(*own_variables(pod.written.get("spec") or {}, rows, kind), *waits(outcome.claims)),
     )
 
 
@@ -224,6 +250,11 @@ def _node(simulation: Simulation, node: NodeView, drivers: NodeDrivers) -> NodeL
                 total=len(pool.offers),
                 free_devices=tuple(free[pool.key]),
                 offers=tuple(_offers(own, free[pool.key])) if pool.key[0] == DRIVER_NAME else (),
+                shared=tuple(
+                    Shared(offer.device.name, left(offer.device, world.usage.consumed(offer.id)))
+                    for offer in pool.offers
+                    if world.usage.shared(offer.id)
+                ),
             )
             for pool in pools
         ),

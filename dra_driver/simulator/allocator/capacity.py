@@ -64,6 +64,31 @@ def fits(device: Device, wanted: Mapping[str, Amount], consumed: Mapping[str, in
     )
 
 
+def left(device: Device, consumed: Mapping[str, int]) -> dict[str, str]:
+    """What is left of each capacity of a device that several claims can share, as quantities."""
+    whole = ((name, nearest(capacity.value)) for name, capacity in device.capacity.items())
+    return {name: canonical(value.nanos - consumed.get(name, 0), value.format) for name, value in whole}
+
+
+def used_up(device: Device, consumed: Mapping[str, int]) -> bool:
+    """Whether even the smallest request is more than what is left of a capacity."""
+    return any(
+        consumed.get(name, 0) + _smallest(capacity) > nanos(capacity.value)
+        for name, capacity in device.capacity.items()
+        if consumed.get(name, 0)
+    )
+
+
+def _smallest(capacity: DeviceCapacity) -> int:
+    policy = capacity.request_policy
+    if policy is None or policy.default is None:
+        return 1
+    least = [policy.default, *policy.valid_values]
+    if policy.valid_range is not None and policy.valid_range.min is not None:
+        least.append(policy.valid_range.min)
+    return min(map(nanos, least))
+
+
 def _amount(capacity: DeviceCapacity, requested: Quantity | None, release: Release) -> Amount:
     policy = capacity.request_policy
     if requested is None:

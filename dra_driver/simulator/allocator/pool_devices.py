@@ -151,6 +151,8 @@ class Pool:
     """Devices of the pool that are not for this node; those in use consume the same counters."""
     counters: dict[CounterKey, int] = field(default_factory=dict)
     incomplete: bool = False
+    grouped: bool = False
+    """Whether it is incomplete because slices of it have compatibility groups."""
     invalid: str = ""
 
     @property

@@ -32,6 +32,7 @@ class PoolIndex:
         self._contents = Contents()
         self._pools: dict[str, tuple[NodeView, tuple[Pool, ...]]] = {}
         self._foreign: tuple[Pool, ...] | None = None
+        self._grouped: set[PoolKey] = set()
         for item in slices:
             self._add(item)
 
@@ -41,6 +42,7 @@ class PoolIndex:
         self._newest[key] = max(self._newest.get(key, 0), spec.pool.generation)
         if not self._release.knows_no_groups and _has_compatibility_groups(item):
             # The pool remains incomplete.
+            self._grouped.add(key)
             return
         self._all[key].append(item)
         if spec.shared_counters and self._release.counters_everywhere:
@@ -110,7 +112,7 @@ class PoolIndex:
                 return None
             complete = [item for item in self._all[key] if item.spec.pool.generation == generation]
             if len(complete) != wanted:
-                return Pool(key, incomplete=True)
+                return Pool(key, incomplete=True, grouped=key in self._grouped)
             names = {item.metadata.name for item in current}
             rest = [item for item in complete if item.metadata.name not in names]
         return self._build(key, sorted(current, key=lambda item: item.metadata.name), rest)

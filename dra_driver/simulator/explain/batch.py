@@ -15,6 +15,7 @@ from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.names import NODES_OF
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, INSTANCE_TYPE_LABEL
 from dra_driver.simulator.allocator import Allocation, MayGoOn, NodeView, Refusal, Scheduler, World
+from dra_driver.simulator.binding import waits
 from dra_driver.simulator.cluster import cluster_of, missing_labels, obstacle, rules_of
 from dra_driver.simulator.emulated_nodes import ec2_nodes
 from dra_driver.simulator.explain.explanation import Question, decide, exclusions, explain, placed_on
@@ -287,7 +288,7 @@ class _Batch:
         stored, found = self._prepared(pod, claims, node)
         rows = containers(stored.pods[pod.namespace, pod.name], list(found.values()))
         own = own_variables(pod.written.get("spec") or {}, rows, self._drivers.hardware(node).kind)
-        return (*self._sizes(pod, claims), *own)
+        return (*self._sizes(pod, claims), *own, *waits(claims))
 
     def _sizes(self, pod: PodWithClaims, claims: Sequence[ResourceClaim]) -> Iterator[str]:
         """Numbers of nodes that do not agree: of the group's pods, of its topology, and of the UltraServer's mode."""

@@ -79,6 +79,11 @@ def diagnosis(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
 
 def _unready(pool: Pool) -> str:
     name = "/".join(pool.key)
+    if pool.grouped:
+        return (
+            f"slices of pool {name} have compatibilityGroups, and without the feature gate "
+            "DRADeviceCompatibilityGroups (off by default) kube-scheduler takes nothing from such a pool"
+        )
     if pool.incomplete:
         return f"slices of pool {name} are missing, so nothing is taken from it until its driver has published them all"
     return f"pool {name} contradicts itself ({pool.invalid}), so nothing is taken from it"

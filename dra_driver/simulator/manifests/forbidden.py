@@ -51,7 +51,16 @@ def _of_other_versions(value: Mapping[str, Any], kind: str) -> Iterator[Problem]
 
 
 def gated(value: Mapping[str, Any]) -> Iterator[str]:
-    """What is to be said of fields in a claim or a template that need a feature gate."""
+    """What is to be said of fields in a claim, a template or a slice that need a feature gate."""
+    devices = at(value, ("spec", "devices"))
+    for device in devices if isinstance(devices, list) else ():
+        consumed = at(device, ("consumesCounters",)) or at(device, ("basic", "consumesCounters"))
+        if any(at(entry, ("compatibilityGroups",)) for entry in (consumed if isinstance(consumed, list) else ())):
+            yield (
+                "compatibilityGroups, with which kube-scheduler takes nothing from a pool without the feature gate "
+                "DRADeviceCompatibilityGroups (off by default)"
+            )
+            return
     for path in (("spec", "devices", "requests"), ("spec", "spec", "devices", "requests")):
         items = at(value, path)
         for item in items if isinstance(items, list) else ():

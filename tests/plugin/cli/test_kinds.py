@@ -54,6 +54,7 @@ LINES = (
     ("migrate", "LIMITS", *TRN2),
     ("simulate", CORES, *TRN2, "--partitions", "chip.core"),
     ("simulate", ROW, "--instance-type", "trn2.3xlarge"),
+    ("simulate", "SHARED", "--instance-type", "trn2.3xlarge"),
     ("explain", ROW, "--instance-type", "trn2.3xlarge"),
     ("explain", ROW, *TRN2),
     ("explain", "EQUAL", *TRN2),
@@ -77,13 +78,53 @@ EQUAL = {
     },
 }
 
+SHARED = {
+    "apiVersion": "v1",
+    "kind": "List",
+    "items": [
+        {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "nic"}, "spec": {}},
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": "nic"},
+            "spec": {
+                "driver": "nic.example",
+                "nodeName": "node-1",
+                "pool": {"name": "node-1", "generation": 1, "resourceSliceCount": 1},
+                "devices": [
+                    {"name": "eth0", "allowMultipleAllocations": True, "capacity": {"bandwidth": {"value": "40G"}}}
+                ],
+            },
+        },
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "share"},
+            "spec": {
+                "devices": {
+                    "requests": [
+                        {
+                            "name": "nic",
+                            "exactly": {
+                                "deviceClassName": "nic",
+                                "selectors": [{"cel": {"expression": "device.driver == 'nic.example'"}}],
+                                "capacity": {"requests": {"bandwidth": "10G"}},
+                            },
+                        }
+                    ]
+                }
+            },
+        },
+    ],
+}
+
 
 @pytest.fixture
 def places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[dict[str, list[str]]]:
     """What stands for the words in capitals: a host and a cluster with all that is said of such, and files."""
     host, placed = tmp_path / "host", tmp_path / "placed.yaml"
     files = {"HOST": [str(host)], "PLACED": [str(placed)]}
-    for name, content in (("LIMITS", LIMITS), ("EQUAL", EQUAL)):
+    for name, content in (("LIMITS", LIMITS), ("EQUAL", EQUAL), ("SHARED", SHARED)):
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
         files[name] = [str(tmp_path / f"{name}.json")]
     assert main(["emulate-host", *TRN2, str(host)]) == 0

@@ -399,3 +399,29 @@ def test_nobody_is_told_to_wait_for_claims_of_the_pods_own_group(shell: Shell, t
     assert status == 1
     assert "when this claim ends" not in out
     assert "when one of these claims ends" not in out
+
+
+def test_compatibility_groups_are_told_with_their_feature_gate(shell: Shell, tmp_path: Path) -> None:
+    """kube-scheduler leaves slices that have them out, so that their pool is never complete."""
+    pool = {"name": "node-1", "generation": 1, "resourceSliceCount": 2}
+    of_node: Json = {"driver": "part.example", "nodeName": "node-1", "pool": pool}
+    consumed = [{"counterSet": "s", "counters": {"c": {"value": "1"}}, "compatibilityGroups": ["g"]}]
+    slices: list[Json] = [
+        {"sharedCounters": [{"name": "s", "counters": {"c": {"value": "2"}}}]},
+        {"devices": [{"name": "p0", "consumesCounters": consumed}]},
+    ]
+    file = tmp_path / "input.yaml"
+    items = [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": f"s{place}"},
+            "spec": {**of_node, **part},
+        }
+        for place, part in enumerate(slices)
+    ]
+    file.write_text("---\n".join(map(yaml.safe_dump, [*items, claim("c", 2)])))
+    _, out, _ = shell(str(file), "--instance-type", "trn2.3xlarge")
+    assert "lices of pool part.example/node-1 have compatibilityGroups" in out
+    assert "are missing" not in out
+    golden(out)

@@ -324,6 +324,65 @@ def test_a_claim_without_requests_is_allocated_with_no_devices(
         golden(shell.out)
 
 
+def slice_of(driver: str, **devices: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": driver},
+        "spec": {
+            "driver": driver,
+            "nodeName": "node-1",
+            "pool": {"name": "node-1", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": name, **device} for name, device in devices.items()],
+        },
+    }
+
+
+def class_of(driver: str) -> dict[str, Any]:
+    selector = {"cel": {"expression": f"device.driver == '{driver}'"}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": driver},
+        "spec": {"selectors": [selector]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "left", "free"),
+    [
+        ({"default": "10G", "validRange": {"min": "10G", "max": "40G", "step": "10G"}}, "15G", "20G", ["eth0"]),
+        ({"default": "10G", "validRange": {"min": "10G", "max": "40G", "step": "10G"}}, "35G", "0", []),
+        ({"default": "30G", "validValues": ["30G", "40G"]}, "30G", "10G", []),
+        (None, "39G", "1G", ["eth0"]),
+        (None, "40G", "0", []),
+    ],
+)
+def test_of_a_shared_device_is_told_what_is_left_and_one_that_is_used_up_is_not_free(
+    policy: object, asked: str, left: str, free: list[str], shell: Shell, tmp_path: Path
+) -> None:
+    bandwidth = {"value": "40G"} | ({"requestPolicy": policy} if policy else {})
+    nic = slice_of("nic.example", eth0={"allowMultipleAllocations": True, "capacity": {"bandwidth": bandwidth}})
+    wanted = claim("c", device_class="nic.example", capacity={"requests": {"bandwidth": asked}})
+    arguments = (write(tmp_path, nic, class_of("nic.example"), wanted), "--instance-type", "trn2.3xlarge")
+    assert shell(*arguments) == 0, shell.err
+    assert f"left of eth0: bandwidth {left}\n" in shell.out
+    assert shell(*arguments, "-o", "json") == 0
+    (pool,) = [pool for pool in parsed(shell.out)["nodes"][0]["pools"] if pool["driver"] == "nic.example"]
+    assert pool["freeDevices"] == free
+    assert pool["shared"] == [{"device": "eth0", "left": {"bandwidth": left}}]
+
+
+def test_the_wait_for_conditions_of_a_device_is_told(shell: Shell, tmp_path: Path) -> None:
+    conditions = {"bindingConditions": ["attached"], "bindingFailureConditions": ["failed"]}
+    devices = slice_of("fabric.example", f0=conditions, f1=conditions)
+    file = write(tmp_path, devices, class_of("fabric.example"), claim("c", 2, "fabric.example"), pod("p", "c"))
+    assert shell(file, "--instance-type", "trn2.3xlarge") == 0, shell.err
+    (warning,) = re.findall("  warning: (.*)", shell.out)
+    golden(warning)
+    assert main(["explain", file, "--instance-type", "trn2.3xlarge"]) == 0
+
+
 def test_claims_without_a_pod_are_tried_on_each_node_in_name_order(shell: Shell, tmp_path: Path) -> None:
     objects = [node("b"), node("a"), GADGETS, *gadgets("a", 1), *gadgets("b", 2)]
     objects += [claim("two", 2, "gadgets"), claim("one", 1, "gadgets"), claim("more", 1, "gadgets")]
