@@ -199,32 +199,36 @@ def _described(node: Node, given: Node) -> Node:
 
 
 def provisioned_labels(kind: InstanceType) -> dict[str, str]:
-    """What Karpenter and EKS' node groups add to on-demand nodes of a type, as far as it follows from the type.
+    """What provisioners add to on-demand nodes of a type, as far as it follows from the type.
 
-    Not the names of node pools, node groups and zones. Sources: Karpenter, "Well-Known Labels" of AWS's provider; EKS
-    user guide, "Managed node groups".
+    Karpenter and EKS Auto Mode say the same under names of their own. Not the names of node pools, node groups and
+    zones, and not who made the node: that is one of them only. Sources: Karpenter, "Well-Known Labels" of AWS's
+    provider; EKS user guide, "Managed node groups" and "EKS Auto Mode supported labels".
     """
     family, _, size = kind.name.partition(".")
     labels = {
-        "karpenter.sh/capacity-type": "on-demand",
-        "eks.amazonaws.com/capacityType": "ON_DEMAND",
-        "karpenter.k8s.aws/instance-category": re.split(r"[0-9]", family, maxsplit=1)[0],
-        "karpenter.k8s.aws/instance-generation": "".join(re.findall(r"[0-9]+", family)[:1]),
-        "karpenter.k8s.aws/instance-family": family,
-        "karpenter.k8s.aws/instance-size": size,
-        "karpenter.k8s.aws/instance-accelerator-manufacturer": "aws",
+        "category": re.split(r"[0-9]", family, maxsplit=1)[0],
+        "generation": "".join(re.findall(r"[0-9]+", family)[:1]),
+        "family": family,
+        "size": size,
+        "hypervisor": "nitro",
+        "accelerator-manufacturer": "aws",
     }
     if kind.chip in _ACCELERATORS:
-        labels["karpenter.k8s.aws/instance-accelerator-name"] = _ACCELERATORS[kind.chip]
+        labels["accelerator-name"] = _ACCELERATORS[kind.chip]
     if kind.devices is not None:
-        labels["karpenter.k8s.aws/instance-accelerator-count"] = str(kind.devices)
+        labels["accelerator-count"] = str(kind.devices)
     if kind.name in _SIZES:
         cores, memory = _SIZES[kind.name]
-        labels |= {
-            "karpenter.k8s.aws/instance-cpu": str(cores),
-            "karpenter.k8s.aws/instance-memory": str(memory << 10),
-        }
-    return labels
+        labels |= {"cpu": str(cores), "memory": str(memory << 10)}
+    return {
+        "karpenter.sh/capacity-type": "on-demand",
+        "eks.amazonaws.com/capacityType": "ON_DEMAND",
+        **{f"{domain}/instance-{name}": value for domain in _PROVISIONERS for name, value in labels.items()},
+    }
+
+
+_PROVISIONERS: Final = ("karpenter.k8s.aws", "eks.amazonaws.com")
 
 
 _ACCELERATORS: Final = {

@@ -3,7 +3,8 @@
 That driver is another program, DRANET: driver name ``dra.net``, DeviceClass ``efa.networking.k8s.aws``. It publishes
 the device groups of ``topology.groups`` for its devices, so that one claim can ask for chips and EFA devices that
 belong together. Here are the devices that follow from the pairing of an instance type, with those attributes that
-follow from it too (the PCIe root as on emulated hosts); DRANET's MTU, NUMA node and subsystem are left out.
+follow from it too (the PCIe root as on emulated hosts, the NUMA node of the chips next to the device, where it is
+known); DRANET's MTU and subsystem are left out.
 
 Sources: the EKS user guide, "Manage EFA devices"; ResourceSlices captured on trn1.32xlarge nodes (github
 ``anson627/dranet``, ``examples/eks-neuron-efa-dranet``).
@@ -77,6 +78,8 @@ def _published(kind: InstanceType, device: EfaDevice) -> Device:
         "rdma": DeviceAttribute(bool_=True),
         "rdmaDevice": DeviceAttribute(string=device.rdma_name),
     }
+    if kind.numa_nodes is not None:
+        own["numaNode"] = DeviceAttribute(int_=kind.numa_nodes[device.chips[0]])
     groups = device_group_ids(kind, device.chips[0])  # all chips next to it are in the same groups
     return Device(
         device.name,

@@ -613,6 +613,16 @@ def test_emulated_nodes_stand_beside_the_others_and_leave_their_class_alone(shel
     golden(shell.err)
 
 
+def test_emulated_nodes_have_the_labels_that_follow_from_their_type_whoever_provisions_them(
+    shell: Shell, tmp_path: Path
+) -> None:
+    of_type = {"family": "inf2", "size": "48xlarge", "hypervisor": "nitro", "accelerator-count": "12", "cpu": "192"}
+    for domain in ("karpenter.k8s.aws", "eks.amazonaws.com"):
+        labels = {f"{domain}/instance-{name}": value for name, value in of_type.items()}
+        file = write(tmp_path, claim("c"), pod("p", "c", nodeSelector=labels))
+        assert shell(file, "--instance-type", "inf2.48xlarge") == 0, shell.out
+
+
 def test_a_node_object_describes_an_emulated_node(shell: Shell, tmp_path: Path) -> None:
     described = node("node-1")
     described["metadata"]["labels"] = {"pool": "a"}

@@ -52,6 +52,14 @@ def test_those_of_a_trn1_are_what_its_driver_published() -> None:
 
 
 @pytest.mark.parametrize("kind", PAIRED, ids=lambda kind: kind.name)
+def test_each_device_is_on_the_numa_node_of_all_chips_next_to_it_where_that_is_known(kind: InstanceType) -> None:
+    for device, beside in zip(published(kind), efa_devices(kind), strict=True):
+        told = device.attributes.get("dra.net/numaNode")
+        chips = [kind.numa_nodes[chip] for chip in beside.chips] if kind.numa_nodes is not None else [None]
+        assert set(chips) == {told.int_ if told is not None else None}
+
+
+@pytest.mark.parametrize("kind", PAIRED, ids=lambda kind: kind.name)
 def test_each_device_is_in_the_groups_of_the_chips_next_to_it_and_of_no_others(kind: InstanceType) -> None:
     """So a constraint on a group's id gives an EFA device only to chips that are paired with it."""
     chips = [device_group_ids(kind, chip) for chip in range(16)]
