@@ -8,6 +8,7 @@
   {"variable": "SHARED_COUNTERS", "value": "sharedCounters", "switch": ""},
   {"variable": "ULTRASERVER_LABELS", "value": "ultraserverLabels", "switch": "on"},
   {"variable": "PRESENT_LABEL", "value": "presentLabel", "switch": "on"},
+  {"variable": "NODE_STATUS", "value": "nodeStatus", "switch": "on"},
   {"variable": "DEVICE_METADATA", "value": "deviceMetadata", "switch": "off"},
   {"variable": "CLAIM_STATUS", "value": "claimStatus", "switch": "on"},
   {"variable": "EMULATED_DRIVER_VERSION", "value": "emulatedDriverVersion", "switch": ""},

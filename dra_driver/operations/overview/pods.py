@@ -127,7 +127,7 @@ def _unmade(pod: Pod, around: Surroundings) -> Finding:
 
 _CREATION: Final = {
     "QuotaExceeded": re.compile(r"exceeded quota"),
-    "WebhookRefused": re.compile(r"admission webhook|failed calling webhook"),
+    "WebhookRefused": re.compile(r"webhook"),
     "TemplateMissing": re.compile(r"template .*not found"),
 }
 """Reasons by what the controller says (``k8s.io/kubernetes/pkg/controller/resourceclaim``)."""
@@ -257,7 +257,7 @@ def _retry(event: PodEvent | None) -> str:
     return within if last is None else f"{within}, at {timestamp(int(last) + RETRY_SECONDS)}"
 
 
-_NOT_REGISTERED: Final = re.compile(r"DRA driver (\S+) is not registered")
+_NOT_REGISTERED: Final = re.compile(r"driver (\S+) is not\b")
 _NO_ANSWER: Final = re.compile(r"DeadlineExceeded|deadline exceeded|code = Unavailable|connection refused")
 
 
@@ -266,7 +266,7 @@ def _of_kubelet(text: str) -> tuple[str, dict[str, str]]:
     unregistered = _NOT_REGISTERED.search(text)
     if unregistered is not None:
         return "DriverNotRegistered", {"driver": one_line(unregistered[1], 64)}
-    if "old ResourceClaim with same name" in text:
+    if "with same name" in text:
         return "OldClaimPrepared", {}
     if _NO_ANSWER.search(text):
         return "DriverDoesNotAnswer", {"driver": DRIVER_NAME}

@@ -488,6 +488,8 @@ def test_with_devices_and_one_namespace_a_pod_is_explained_by_what_can_be_read(
     with server:
         assert explained(server, tmp_path, "pod/web-0", "-n", "shop") == 1
         golden(capsys.readouterr().out)
+        assert explained(server, tmp_path, "pod/web-0", "-n", "shop", "-o", "json") == 1
+        golden(parsed(capsys.readouterr().out)["items"][0]["remedies"])
         assert explained(server, tmp_path, "pod/web-0", "-A") == 2
 
 

@@ -15,6 +15,7 @@ from tests.builders.overview import READY, TYPE_LABEL, add_waiting, published
 from tests.doubles.apiserver.crowd import NUMBER, Crowd
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
+from tests.golden import golden
 
 pytestmark = pytest.mark.slow
 
@@ -156,7 +157,9 @@ def test_an_object_that_cannot_be_read_is_named_and_left_out(
         access = ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
         for command in ("explain", "explain all", "simulate"):
             assert main([*COMMANDS[command], *access]) != 2
-            assert note in " ".join(capsys.readouterr().out.split())
+            out, err = capsys.readouterr()
+            assert note in " ".join(out.split())
+            golden(err)
 
 
 def test_a_pod_with_an_entry_of_no_claim_is_named_and_left_out(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dra_driver.cli.main import main
 from dra_driver.simulator.cluster import merge
@@ -425,3 +426,22 @@ def test_compatibility_groups_are_told_with_their_feature_gate(shell: Shell, tmp
     assert "lices of pool part.example/node-1 have compatibilityGroups" in out
     assert "are missing" not in out
     golden(out)
+
+
+def test_a_pod_of_a_cluster_whose_template_is_not_there(shell: Shell, tmp_path: Path) -> None:
+    lost = pod("lost")
+    lost["spec"]["resourceClaims"] = [{"name": "n", "resourceClaimTemplateName": "nowhere"}]
+    lost["metadata"]["uid"] = "u-1"
+    status, out, _ = shell("pod/lost", "--objects", write(tmp_path, *SMALL, lost), "-o", "json")
+    assert status == 1
+    golden(parsed(out)["items"][0]["remedies"])
+
+
+def test_a_node_of_the_right_type_that_offers_something_else(shell: Shell, tmp_path: Path) -> None:
+    cluster = emulated_cluster(tmp_path, {"node-1": ("group4", ())})
+    wanted = claim("one")
+    wanted["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "chips.example.com"
+    chips = {**CLASS, "metadata": {"name": "chips.example.com"}, "spec": {"selectors": CHIPS}}
+    status, out, _ = shell(write(tmp_path, wanted, chips, name="claim.yaml"), *cluster, "-o", "json")
+    assert status == 1
+    golden(parsed(out)["items"][0]["remedies"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from dra_driver.cli.overviewoutput import Cell, sections, share
 from dra_driver.kube.api.codec import Resource, decode
+from dra_driver.kube.objects.meta import seconds
 from dra_driver.neuron.health.faults import FAULTS
 from dra_driver.operations.overview.findings import REMEDIES, finding
 from dra_driver.operations.overview.objects import (
@@ -661,13 +661,11 @@ def test_why_no_claim_is_created_is_what_the_controller_says(event: str, reason:
 
 
 def test_each_remedy_names_what_it_is_given() -> None:
-    names = dict.fromkeys(
-        ["retry", "node", "namespace", "pod", "other", "driver", "scheduler", "daemon_set", "label"], "X"
-    )
-    for reason in REMEDIES:
-        item = finding(reason, "It is so.", **names)
-        assert item.text == "It is so"
-        assert not re.search(r"[{}](?!\.items|')", item.remedy.replace("{.items", "").replace("}", "")), item.remedy
+    objects = ("retry", "node", "namespace", "pod", "other", "driver", "scheduler", "daemon_set", "label")
+    names = {name: name.upper() for name in objects}
+    items = [finding(reason, "It is so.", **names) for reason in REMEDIES]
+    assert {item.text for item in items} == {"It is so"}
+    golden(f"{item.reason} ({item.who}): {item.remedy}" for item in items)
 
 
 def test_a_pod_that_runs_alone_of_its_group_is_told_who_does_not() -> None:
@@ -684,3 +682,49 @@ def test_a_pod_that_runs_alone_of_its_group_is_told_who_does_not() -> None:
         pods = [kept(PODS, member(f"g-{place}", ready=each)) for place, each in enumerate(ready)]
         around = Surroundings.of(ClusterView(claims=claims, pods=pods))
         golden(f"{item.reason}: {item.text}; {item.remedy}" for item in evidence(pods[0], around, None, 0.0).findings)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "DRA driver nic.example.com is not registered",
+        "old ResourceClaim with same name c and different UID 1 still exists (previous pod force-deleted?!)",
+        "NodePrepareResources: rpc error: code = DeadlineExceeded desc = context deadline exceeded",
+        "NodePrepareResources failed for ResourceClaim c: got 3",
+    ],
+    ids=["driver", "old claim", "no answer", "refused"],
+)
+def test_what_kubelet_says_of_a_preparation_has_its_own_remedy(message: str) -> None:
+    pod: Object = {
+        "metadata": {"name": "p", "namespace": "ml", "uid": "u-7"},
+        "spec": {"nodeName": "node-1", "resourceClaims": [{"name": "n", "resourceClaimName": "c"}]},
+        "status": {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]},
+    }
+    event: Object = {
+        "metadata": {"name": "e", "namespace": "ml"},
+        "involvedObject": {"kind": "Pod", "namespace": "ml", "name": "p", "uid": "u-7"},
+        "reason": "FailedPrepareDynamicResources",
+        "message": f"Failed to prepare dynamic resources: {message}",
+        "lastTimestamp": "2026-03-01T10:00:00Z",
+    }
+    held = kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",)))
+    around = Surroundings.of(ClusterView(claims=[held], events=[kept(EVENTS, event)]))
+    golden(
+        f"{item.reason}: {item.text}; {item.remedy}" for item in evidence(kept(PODS, pod), around, None, 0.0).findings
+    )
+
+
+@pytest.mark.parametrize("age", [5, 60])
+def test_that_nobody_has_looked_at_a_pod_means_something_after_seconds(age: int) -> None:
+    pod: Object = {
+        "metadata": {"name": "w", "namespace": "ml", "uid": "u-8", "creationTimestamp": "2026-03-01T10:00:00Z"},
+        "spec": {"resourceClaims": [{"name": "n", "resourceClaimName": "c"}]},
+        "status": {"phase": "Pending"},
+    }
+    waiting = kept(PODS, pod)
+    around = Surroundings.of(ClusterView(claims=[kept(CLAIMS, claim("c", "node-1"))]))
+    created = seconds(waiting.created)
+    assert created is not None
+    found = evidence(waiting, around, None, created + age)
+    assert bool(found.findings) is (age > 10)
+    golden(found.state)
