@@ -354,6 +354,9 @@ def test_the_extender_may_change_its_own_annotations_and_nothing_else(
     }
     with pytest.raises(ApiError, match="no annotation but"):
         client.request("POST", f"/api/v1/{path}/binding", body=binding)
+    binding["metadata"] = {"name": "waits", "labels": {"app": "payments"}}
+    with pytest.raises(ApiError, match="give them no label"):
+        client.request("POST", f"/api/v1/{path}/binding", body=binding)
     assert not waits.node_of("waits")
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "another-controller"}}
     with pytest.raises(ApiError, match="only leases and ConfigMaps that are named neuron-scheduler-extender"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import celpy
@@ -21,12 +21,18 @@ def admits(policy: Object, groups: Sequence[str], before: Object | None, after: 
     request = {"operation": "UPDATE" if before else "CREATE", "userInfo": {"username": "x", "groups": list(groups)}}
     context = {"request": request, "object": after, "oldObject": before, "variables": variables}
 
-    def value(item: Object) -> Any:
-        program = CEL.program(CEL.compile(item["expression"]))
-        return program.evaluate({name: json_to_cel(given) for name, given in context.items()})
-
-    if not all(value(item) for item in policy["matchConditions"]):
+    if not all(_value(item, context) for item in policy["matchConditions"]):
         return True
     for item in policy["variables"]:
-        variables[item["name"]] = value(item)
-    return all(value(item) for item in policy["validations"])
+        variables[item["name"]] = _value(item, context)
+    return all(_value(item, context) for item in policy["validations"])
+
+
+def holds(rule: Object, context: Mapping[str, Any]) -> bool:
+    """Whether a validation, or a condition, is true of what it is given."""
+    return bool(_value(rule, context))
+
+
+def _value(item: Object, context: Mapping[str, Any]) -> Any:
+    program = CEL.program(CEL.compile(item["expression"]))
+    return program.evaluate({name: json_to_cel(given) for name, given in context.items()})

@@ -39,6 +39,7 @@ from dra_driver.neuron.topology.partitions import Partitions
 from dra_driver.util.options import Table, settings_of
 from dra_driver.version import VERSION
 from tests.golden import golden
+from tests.manifests.admission import holds
 from tests.manifests.chart import (
     CHART,
     EVERYTHING,
@@ -318,6 +319,32 @@ def test_nobody_but_the_pair_changes_the_annotations_of_pods() -> None:
     assert "k8s-neuron-scheduler-annotations" not in {item["metadata"]["name"] for item in alone}, (
         "whose account is not known here"
     )
+
+
+OF_A_PLACE = {"topology.kubernetes.io/zone": "a"}
+"""A label that the API server itself adds to a binding."""
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("operation", "labels", "taken"),
+    [
+        ("CREATE", None, True),
+        ("CREATE", {}, True),
+        ("CREATE", OF_A_PLACE, True),
+        ("CREATE", OF_A_PLACE | {"app": "payments"}, False),
+        ("UPDATE", {"app": "payments"}, True),
+    ],
+)
+def test_the_extender_gives_the_pods_that_it_binds_no_label(
+    operation: str, labels: dict[str, str] | None, taken: bool
+) -> None:
+    policies = (item for item in template("scheduler.enabled=true") if item["kind"] == "ValidatingAdmissionPolicy")
+    specs = {item["metadata"]["name"]: item["spec"] for item in policies}
+    rules = specs["k8s-neuron-scheduler-own-annotations"]["validations"]
+    (rule,) = (item for item in rules if "no label" in item.get("message", ""))
+    metadata = {"name": "a-pod"} | ({} if labels is None else {"labels": labels})
+    assert holds(rule, {"request": {"operation": operation}, "object": {"metadata": metadata}}) is taken
 
 
 @needs_helm
