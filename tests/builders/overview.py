@@ -137,6 +137,10 @@ def add_plugin_pod(server: ApiServer, namespace: str, pod: str, node: str, ids: 
     )
 
 
+REGISTERS: Object = {"name": "registrar-dir", "hostPath": {"path": "/var/lib/kubelet/plugins_registry"}}
+"""A volume of the driver's pods."""
+
+
 def driver_pod(
     node: str, *, state: Object | None = None, last: Object | None = None, ready: bool = True, **status: object
 ) -> Object:
@@ -153,7 +157,7 @@ def driver_pod(
     container = {"name": "driver", "ready": ready, "restartCount": 5 if last else 0}
     container |= {"state": state or {"running": {}}, "lastState": {"terminated": last} if last else {}}
     made = {"phase": "Running", "conditions": conditions, "containerStatuses": [container], **status}
-    return {"metadata": meta, "spec": {"nodeName": node}, "status": made}
+    return {"metadata": meta, "spec": {"nodeName": node, "volumes": [REGISTERS]}, "status": made}
 
 
 CRASHED: Object = {
@@ -171,4 +175,21 @@ def daemon_set(name: str, pod: Object) -> Object:
     """A DaemonSet of the driver, with this spec of its pods."""
     labels = {"app": "neuron-dra-driver-kubelet-plugin"}
     meta = {"namespace": "neuron-dra-driver", "name": name, "labels": labels}
-    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": {"template": {"spec": pod}}}
+    spec = {"volumes": [REGISTERS], **pod}
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": {"template": {"spec": spec}}}
+
+
+def of_device_plugin(pod: Object) -> Object:
+    """The same pod as one of the device plugin's DaemonSet."""
+    volume = {"name": "device-plugins", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}}
+    metadata = {**pod["metadata"], "labels": {"name": "neuron-device-plugin-ds"}}
+    return {**pod, "metadata": metadata, "spec": {**pod["spec"], "volumes": [volume]}}
+
+
+def of_a_tenant(item: Object) -> Object:
+    """The same pod or DaemonSet in a namespace whose pods may mount no directory of a node, with its labels."""
+    metadata = {**item["metadata"], "namespace": "evil"}
+    if "template" in item["spec"]:
+        pod = {**item["spec"]["template"]["spec"], "volumes": [{"name": "registrar-dir", "emptyDir": {}}]}
+        return {**item, "metadata": metadata, "spec": {"template": {"spec": pod}}}
+    return {**item, "metadata": metadata, "spec": {**item["spec"], "volumes": []}}

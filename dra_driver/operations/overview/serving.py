@@ -19,6 +19,7 @@ from dra_driver.kube.objects.core import (
     ContainerStatus,
     Node,
     PartialNode,
+    PodSpec,
     ReportedPod,
     Toleration,
 )
@@ -114,14 +115,27 @@ class Daemon:
         return "device plugin" if self.plugin else "driver"
 
 
+_REGISTRY: Final = "plugins_registry"
+_DEVICE_PLUGINS: Final = "device-plugins"
+"""Directories of kubelet in which a driver and a device plugin have their sockets."""
+
+
 def daemon_of(pod: ReportedPod) -> Daemon | None:
-    """None for any other pod. Only a DaemonSet's counts: anybody may put a label on a pod."""
+    """None for any other pod. Labels and owners tell nothing: anybody may put them on a pod, or run a DaemonSet."""
     owned = any(owner.kind == "DaemonSet" and owner.controller for owner in pod.metadata.owner_references)
     labels = pod.metadata.labels
     plugin = labels.get(DEVICE_PLUGIN_POD[0]) == DEVICE_PLUGIN_POD[1]
     if not owned or not (plugin or labels.get(DRIVER_POD[0]) == DRIVER_POD[1]):
         return None
+    if not _mounts(pod.spec, _DEVICE_PLUGINS if plugin else _REGISTRY):
+        return None
     return Daemon(f"{pod.metadata.namespace}/{pod.metadata.name}", plugin, state_of(pod))
+
+
+def _mounts(spec: PodSpec, directory: str) -> bool:
+    """Whether a pod mounts that directory of its node's kubelet: who may do that is root there, and needs no lies."""
+    paths = ((volume.get("hostPath") or {}).get("path") or "" for volume in spec.volumes)
+    return any(path.rstrip("/").rpartition("/")[2] == directory for path in paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +271,10 @@ def _absence(node: Node | PartialNode, daemon_sets: Sequence[DaemonSet] | None, 
     name, text = node.metadata.name, "no pod of the driver runs there"
     if daemon_sets is None:
         return finding("NoDriver", text, since=since, node=name, label="=".join(DRIVER_POD))
-    if not daemon_sets:
+    own = [item for item in daemon_sets if _mounts(item.spec.template.spec, _REGISTRY)]
+    if not own:
         return finding("NoDaemonSet", f"{text}, because there is no DaemonSet of it", since=since)
-    obstacles = {f"{item.metadata.namespace}/{item.metadata.name}": _left_out(node, item) for item in daemon_sets}
+    obstacles = {f"{item.metadata.namespace}/{item.metadata.name}": _left_out(node, item) for item in own}
     selecting = next((key for key, obstacle in obstacles.items() if not obstacle), "")
     if selecting:
         namespace, _, daemon_set = selecting.partition("/")

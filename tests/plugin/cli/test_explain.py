@@ -19,6 +19,7 @@ from tests.builders.overview import (
     add_plugin_node,
     daemon_set,
     driver_pod,
+    of_device_plugin,
     taint,
 )
 from tests.doubles.apiserver.server import ApiServer
@@ -458,9 +459,7 @@ def test_a_node_of_a_device_plugin_is_not_said_to_offer_nothing(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_plugin_node(server, "old-1")
-    pod = driver_pod("old-1")
-    pod["metadata"]["labels"] = {"name": "neuron-device-plugin-ds"}
-    server.store.create("pods", pod)
+    server.store.create("pods", of_device_plugin(driver_pod("old-1")))
     with server:
         assert explained(server, tmp_path, "pod/web-0", "-n", "shop") == 1
     out = capsys.readouterr().out

@@ -19,7 +19,7 @@ from dra_driver.neuron.health import memory
 from dra_driver.neuron.health.assess import ChipMemory, HealthMemory, Track
 from dra_driver.operations.report.cluster import NAMESPACE_BYTES, NODE_BYTES
 from tests.builders.claims import uid
-from tests.builders.overview import add_holder, add_neuron_node, add_waiting, taint
+from tests.builders.overview import REGISTERS, add_holder, add_neuron_node, add_waiting, taint
 from tests.doubles.apiserver.crowd import NUMBER, Crowd
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
@@ -152,7 +152,7 @@ def server() -> Iterator[ApiServer]:
             "args": ["kubelet-plugin", "--v=6", f"--other={SECRET}", SECRET],
             "env": env,
         }
-        spec = {"containers": [own]}
+        spec = {"containers": [own], "volumes": [REGISTERS]}
         made.store.create(
             "daemonsets",
             spoil(

@@ -27,10 +27,13 @@ from tests.builders.overview import (
     add_waiting,
     daemon_set,
     driver_pod,
+    of_a_tenant,
+    of_device_plugin,
     taint,
 )
 from tests.builders.programs import ended
 from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.apiserver.store import Object
 from tests.golden import golden
 
 pytestmark = pytest.mark.slow
@@ -423,6 +426,37 @@ def test_health_and_top_say_of_a_node_whose_driver_crashes_that_its_chips_are_no
     assert [line.split()[:3] for line in one[1:17]] == [["node-2", f"neuron{chip}", "unknown"] for chip in range(16)]
     lines = shown(server, tmp_path, capsys, "top", "-A").splitlines()
     golden("\n".join(line for line in lines if line.startswith(("NODE", "node-2", "TYPE", "trn2"))))
+
+
+CRASHING: Object = {"state": CRASH_LOOP, "last": CRASHED, "ready": False}
+
+
+@pytest.mark.parametrize("own", [{}, CRASHING, None], ids=["runs", "crashes", "is gone"])
+def test_no_tenant_hides_a_driver_or_speaks_for_one(
+    own: Object | None, server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever may run a DaemonSet may give it and its pods any label, and its containers say what they like."""
+    if own is None:
+        server.wipe_slices("node-2")
+    else:
+        server.store.create("pods", driver_pod("node-2", **own))
+    commands = (["top"], ["top", "-o", "json"], ["health"], ["explain", "small", "-n", "ml"], ["explain", "-A"])
+
+    def said() -> list[str]:
+        access = ["--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig"))]
+        statuses = [main([*command, *access]) for command in commands]
+        return [*map(str, statuses), capsys.readouterr().out]
+
+    before = said()
+    runs: Object = {}
+    for number, state in enumerate((runs, CRASHING)):
+        for node in ("node-2", "node-10", "old-1"):
+            forged = driver_pod(node, **state)
+            for kind, item in {"driver": forged, "plugin": of_device_plugin(forged)}.items():
+                item["metadata"] |= {"name": f"{kind}-{node}-{number}"}
+                server.store.create("pods", of_a_tenant(item))
+    server.store.create("daemonsets", of_a_tenant(daemon_set("forged", {"nodeSelector": {"c": "d"}})))
+    assert said() == before
 
 
 def test_health_of_one_node_lists_all_its_chips(

@@ -31,7 +31,7 @@ from dra_driver.operations.overview.pods import Surroundings, evidence
 from dra_driver.operations.overview.rows import Frame, NodeRow
 from dra_driver.operations.overview.serving import Serving
 from dra_driver.operations.overview.view import view
-from tests.builders.overview import CRASH_LOOP, CRASHED, TYPE_LABEL, driver_pod, published, taint
+from tests.builders.overview import CRASH_LOOP, CRASHED, TYPE_LABEL, driver_pod, of_device_plugin, published, taint
 from tests.golden import golden
 
 T = TypeVar("T")
@@ -592,8 +592,7 @@ def test_a_device_of_all_chips_has_the_fault_of_the_chip_that_the_condition_name
 
 
 def test_a_device_plugin_serves_no_claims() -> None:
-    plugin = driver_pod("node-1", state=CRASH_LOOP, last=CRASHED, ready=False)
-    plugin["metadata"]["labels"] = {"name": "neuron-device-plugin-ds"}
+    plugin = of_device_plugin(driver_pod("node-1", state=CRASH_LOOP, last=CRASHED, ready=False))
     held = row(claim("c", "node-1", "neuron-device-3", pods=("p",)), pods=(plugin,), node=NEURON_NODE)
     assert "device plugin" in row(pods=(plugin,), node=NEURON_NODE).serving.problem
     assert "device plugin" not in held.serving.problem
