@@ -10,6 +10,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import daemon, vocabulary
+from dra_driver.cli.terminal import say
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util import runtime
 from dra_driver.util.text import first_of
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             _end(transport, args.end)
         return 0
     more = [f"  and {len(found) - MAX_LISTED} more"] if len(found) > MAX_LISTED else []
-    print("These claims are in use:", *(f"  {text}" for text in found[:MAX_LISTED]), *more, sep="\n")
+    say("\n".join(["These claims are in use:", *(f"  {text}" for text in found[:MAX_LISTED]), *more]))
     print("Without the driver, their pods cannot end. Delete them first; helm uninstall --no-hooks does not check.")
     return 1
 

@@ -151,5 +151,10 @@ def _print(documents: Sequence[dict[str, Any]], output: str) -> None:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
 
     Dumper.add_representer(str, text)
-    written = (yaml.dump(item, Dumper=Dumper, sort_keys=False, width=200, allow_unicode=True) for item in documents)
-    print("---\n".join(written), end="")
+
+    def written(item: dict[str, Any], *, escaped: bool = False) -> str:
+        document: str = yaml.dump(item, Dumper=Dumper, sort_keys=False, width=200, allow_unicode=not escaped)
+        # YAML takes characters that turn the direction of a line.
+        return document if escaped or document.replace("\n", "").isprintable() else written(item, escaped=True)
+
+    print("---\n".join(map(written, documents)), end="")

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dra_driver.cli import vocabulary
-from dra_driver.cli.terminal import print_object, show
+from dra_driver.cli.terminal import print_object, say, show
 from dra_driver.neuron.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN, is_own_pool
 from dra_driver.util.envelope import envelope
 from dra_driver.util.errors import DriverError, UsageError
@@ -114,7 +114,7 @@ def _print_text(asked: _Asked, drawn: _Drawn, instance_type: InstanceType, view:
         print(f"\noffered with --partitions {asked.partitions}")
         print_table(offered_rows(view.offered))
     if drawn.lines:
-        print("\n" + "\n".join(f"  {line}" for line in drawn.lines))
+        say("\n" + "\n".join(f"  {line}" for line in drawn.lines))
     if view.selection:
         chosen = view.selection.devices
         print(f"\n{'device' if len(chosen) == 1 else 'devices'} {listed(chosen)}")

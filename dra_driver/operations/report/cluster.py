@@ -24,7 +24,7 @@ from dra_driver.operations.recovery.policy import decode_policy
 from dra_driver.operations.report import allowed
 from dra_driver.operations.report.archive import Collected, File
 from dra_driver.util.errors import DriverError
-from dra_driver.util.text import first_of, one_line
+from dra_driver.util.text import first_of, lines_to_print, one_line
 
 MAX_OBJECTS: Final = 20_000
 """Of one kind in the report."""
@@ -340,7 +340,8 @@ class ClusterReader:
             what = f"log of {namespace}/{pod}, container {container}"
             self._found.missing.append((what + (" (previous)" if previous else ""), _refused(error)))
             return None
-        return newest(body.decode("utf-8", "replace"))
+        # Escapes take more room than what they stand for.
+        return newest(lines_to_print(newest(body.decode("utf-8", "replace"))))
 
 
 def newest(log: str, most: int = LOG_BYTES) -> str:

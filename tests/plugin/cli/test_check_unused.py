@@ -49,6 +49,16 @@ def test_claims_that_pods_use_are_named_and_keep_the_driver(
     golden(capsys.readouterr().out)
 
 
+def test_names_of_those_that_use_a_claim_drive_no_terminal(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.add_claim("team", "mine", devices=[("r", "neuron-device-0")], pods=[("web\x1b]0;owned\x07\u202e", "u0")])
+    assert asked(server, tmp_path) == 1
+    lines = capsys.readouterr().out.split("\n")
+    assert [line for line in lines if "web" in line]
+    assert all(map(str.isprintable, lines))
+
+
 def test_what_the_api_server_does_not_tell_is_not_taken_for_unused(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -343,6 +343,15 @@ def test_a_huge_log_keeps_its_newest_lines(server: ApiServer, tmp_path: Path) ->
     assert (len(second), last.split()[0]) == (995, "3999")
 
 
+def test_a_log_that_somebody_looks_at_drives_no_terminal(server: ApiServer, tmp_path: Path) -> None:
+    stored = server.store.get("logs", f"{OWN}/{APP}-x1")
+    stored["data"]["plugin"] = "first\n\tsecond \x1b]0;owned\x07\x9b2J\u202e\r\n" + "\x1b" * (2 << 20)
+    server.store.update("logs", f"{OWN}/{APP}-x1", stored)
+    log = report(server, tmp_path)[f"logs/{OWN}/{APP}-x1/plugin.log"]
+    assert all(line.replace("\t", "").isprintable() for line in log.split("\n"))
+    assert len(log) < 1.1 * (1 << 20)
+
+
 @pytest.mark.parametrize("containers", [1, 8])
 def test_pods_that_pose_as_the_driver_leave_its_logs_in_the_report(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, containers: int

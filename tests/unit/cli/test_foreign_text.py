@@ -28,6 +28,7 @@ COMMANDS = (
     "explain --objects FILE",
     "plan FILE --instance-type trn2.48xlarge",
     "select -f FILE true",
+    "migrate FILE",
     "migrate FILE -o json",
     "migrate FILE --extended-resources -o json",
 )
@@ -114,6 +115,7 @@ PLACES: dict[str, tuple[Any, tuple[Any, ...], str]] = {
     "one in an explanation": (CLAIM, COUNT, f"explain {OBJECTS}"),
     "one that is refused": (CLAIM, COUNT, "plan FILE --instance-type trn2.48xlarge"),
     "one of a pod": (POD, ("spec", "containers", 0, "image"), "migrate FILE -o json"),
+    "one of a pod in YAML": (POD, ("spec", "containers", 0, "image"), "migrate FILE"),
 }
 
 
@@ -125,4 +127,27 @@ def test_what_is_odd_is_shown_without_what_drives_a_terminal(
     write(tmp_path / "objects.yaml", [spoilt(document, at, key=True)])
     text = shown(capsys, line, tmp_path / "objects.yaml")
     assert "owned" in text
+    assert not driving(text)
+
+
+def test_texts_of_others_in_yaml_are_the_same_when_they_are_read_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    said = {"direction": f"a{DRIVES}", "lines": f"first\n{DRIVES}\n\tlast\n", "words": "für Köln\nzwei"}
+    write(tmp_path / "objects.yaml", [{**POD, "metadata": {"name": "web", "annotations": said}}])
+    text = shown(capsys, "migrate FILE", tmp_path / "objects.yaml")
+    assert not driving(text)
+    _, pod = yaml.safe_load_all(text[text.index("apiVersion") :])
+    assert pod["metadata"]["annotations"] == said
+
+
+def test_who_has_a_claim_of_a_node_drives_no_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    main(["slices", "--instance-type", "trn2.48xlarge", "--node-name", "node-1", "-o", "json"])
+    slices = json.loads(capsys.readouterr().out)["items"]
+    results = [{"request": "a", "driver": "neuron.aws.com", "pool": "node-1", "device": "neuron-device-0"}]
+    users = [{"resource": "pods", "name": f"web{DRIVES}", "uid": "u"}]
+    status = {"allocation": {"devices": {"results": results}}, "reservedFor": users}
+    write(tmp_path / "objects.yaml", [*slices, {**CLAIM, "status": status}])
+    text = shown(capsys, "topology -f FILE", tmp_path / "objects.yaml")
+    assert "claim shop/chips has neuron-device-0, for pod web" in text
     assert not driving(text)
