@@ -70,7 +70,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the explanations; returns 0 if everything fits."""
-    from dra_driver.cli.searchtime import deadline
+    from dra_driver.cli.searchtime import SearchTime
     from dra_driver.simulator.explain import explanations
     from dra_driver.simulator.manifests import ManifestError, Manifests
 
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
                     target=target,
                     server=given.server,
                     progress=progress,
-                    deadline=deadline,
+                    deadline=SearchTime().begin,
                 )
             )
     except ManifestError as error:

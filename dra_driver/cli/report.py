@@ -17,6 +17,8 @@ from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import one_line, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dra_driver.kube.api.client import Transport
     from dra_driver.operations.report.allowed import Rule
     from dra_driver.operations.report.archive import Collected
@@ -29,6 +31,8 @@ EXPLAINED: Final = frozenset({"Node", "Pod", "ResourceSlice", "DeviceClass", "Re
 """Kinds that explanations rest on."""
 EXPLAINED_SECONDS: Final = 60.0
 """For all of these together."""
+NAMESPACE_SECONDS: Final = 15.0
+"""Of these, what the searches for one namespace may take."""
 MAX_REASON_BYTES: Final = 300
 OWN_NAMESPACES: Final = ("neuron-dra-driver", "neuron-healthcheck-system")
 """Their names are the same everywhere, and stay with --redact-names."""
@@ -159,7 +163,7 @@ def _show(found: Collected, args: argparse.Namespace, transport: Transport) -> N
 
 def _explain(found: Collected) -> None:
     """Say why pods wait by what is in the report: what is left out of it cannot be told."""
-    from dra_driver.cli.searchtime import deadline
+    from dra_driver.cli.searchtime import SearchTime, deadline
     from dra_driver.kube.api.codec import ServerVersion
     from dra_driver.operations.report.archive import File
     from dra_driver.operations.report.cluster import KINDS
@@ -174,9 +178,14 @@ def _explain(found: Collected) -> None:
         if kind in EXPLAINED and (path := f"cluster/{plural}.json") in content
     ]
     release = ".".join(map(str, ServerVersion(content["cluster/version.json"]["gitVersion"]).release or ()))
-    has_time = deadline(EXPLAINED_SECONDS)
+    has_time, shares = deadline(EXPLAINED_SECONDS), SearchTime(NAMESPACE_SECONDS)
+
+    def begin(namespace: str) -> Callable[[], bool]:
+        has_share = shares.begin(namespace)
+        return lambda: has_share() and has_time()
+
     given = of_known_classes(read_stored(lists))
-    waiting = explanations(given, nearest(release), server=release, deadline=lambda: has_time)
+    waiting = explanations(given, nearest(release), server=release, deadline=begin)
     explained: list[Explanation] = []
     for item in islice(waiting, MAX_EXPLAINED):
         if not has_time():

@@ -165,9 +165,10 @@ def _summary(outcomes: Sequence[Item]) -> Iterator[str]:
 
 def _explained(given: ClusterInput) -> Explanation | None:
     """Of what was to be placed first, if it was not."""
-    from dra_driver.cli.searchtime import deadline
+    from dra_driver.cli.searchtime import SearchTime
     from dra_driver.simulator.explain import explanations
 
+    deadline = SearchTime().begin
     first = next(explanations(given.manifests, given.kubernetes, server=given.server, deadline=deadline), None)
     return None if first is None or first.node is not None else first
 

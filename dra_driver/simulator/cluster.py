@@ -17,7 +17,7 @@ from dra_driver.kube.objects.resource import ResourceClaim, ResourceSlice
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KERNEL_DRIVER, message_of
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.neuron.topology.node_hardware import text_of
-from dra_driver.simulator.allocator import MayGoOn, NodeView, Selectors, Usage, World
+from dra_driver.simulator.allocator import Deadline, NodeView, Selectors, Usage, World, unlimited
 from dra_driver.simulator.cel import CelDevice, compile_for
 from dra_driver.simulator.manifests.model import Manifests, PodWithClaims
 
@@ -57,7 +57,7 @@ def _joined(first: Iterable[T], second: Iterable[T], key: Callable[[T], Any] = _
 
 
 def cluster_of(
-    manifests: Manifests, kubernetes: str, deadline: Callable[[], MayGoOn] = lambda: lambda: True
+    manifests: Manifests, kubernetes: str, deadline: Deadline = unlimited
 ) -> tuple[World, tuple[NodeView, ...]]:
     """The cluster with the devices of allocated claims in use, and its nodes by name.
 

@@ -16,7 +16,7 @@ import msgspec
 
 from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.resource import AllocationResult, DeviceClass, ResourceClaim, ResourceClaimStatus
-from dra_driver.simulator.allocator import Allocation, Choice, MayGoOn, NodeView, Refusal, Scheduler, World
+from dra_driver.simulator.allocator import Allocation, Choice, Deadline, NodeView, Refusal, Scheduler, World, unlimited
 from dra_driver.simulator.allocator.candidates import Candidate
 from dra_driver.simulator.allocator.capacity import used_up
 from dra_driver.simulator.allocator.partial_allocation import PartialAllocation
@@ -64,7 +64,7 @@ def simulate(
     manifests: Manifests,
     kubernetes: str,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-    deadline: Callable[[], MayGoOn] = lambda: lambda: True,
+    deadline: Deadline = unlimited,
 ) -> Simulation:
     """Place everything that is pending.
 

@@ -15,7 +15,16 @@ from dra_driver.kube.objects.resource import (
     ResourceClaim,
     ResourceSlice,
 )
-from dra_driver.simulator.allocator import Allocation, NodeView, Refusal, Selectors, Usage, World
+from dra_driver.simulator.allocator import (
+    Allocation,
+    Deadline,
+    NodeView,
+    Refusal,
+    Selectors,
+    Usage,
+    World,
+    unlimited,
+)
 from dra_driver.util.errors import DriverError
 
 NODE = NodeView("node-1", {"region": "here"})
@@ -171,7 +180,7 @@ def world(
     used: Sequence[Json] = (),
     kubernetes: str = "1.37",
     chosen: Selectors | None = None,
-    deadline: Callable[[], Callable[[], bool]] = lambda: lambda: True,
+    deadline: Deadline = unlimited,
 ) -> World:
     """A cluster of these objects."""
     return World(

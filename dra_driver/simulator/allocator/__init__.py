@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dra_driver.simulator.allocator.capacity import Usage
 from dra_driver.simulator.allocator.nodes import NodeView
-from dra_driver.simulator.allocator.pool_devices import MayGoOn, Selector, Selectors, TimeOver
+from dra_driver.simulator.allocator.pool_devices import Deadline, MayGoOn, Selector, Selectors, TimeOver, unlimited
 from dra_driver.simulator.allocator.scheduler import Scheduler, nodes_with_room
 from dra_driver.simulator.allocator.world import TIME_OVER, Allocation, Choice, Refusal, World
 
@@ -17,6 +17,7 @@ __all__ = [
     "TIME_OVER",
     "Allocation",
     "Choice",
+    "Deadline",
     "MayGoOn",
     "NodeView",
     "Refusal",
@@ -27,4 +28,5 @@ __all__ = [
     "Usage",
     "World",
     "nodes_with_room",
+    "unlimited",
 ]

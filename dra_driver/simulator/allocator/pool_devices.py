@@ -29,6 +29,13 @@ class Selector(Protocol):
 
 MayGoOn = Callable[[], bool]
 """Whether there is time left; the clock is the caller's."""
+Deadline = Callable[[str], MayGoOn]
+"""Begins the time for a question about one node, on behalf of a namespace."""
+
+
+def unlimited(_namespace: str) -> MayGoOn:
+    """A deadline that never comes."""
+    return lambda: True
 
 
 class TimeOver(Exception):  # noqa: N818 - control flow; no DriverError, which would count as one of the expression

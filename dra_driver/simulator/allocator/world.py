@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Literal
@@ -24,11 +24,13 @@ from dra_driver.simulator.allocator.capacity import Usage
 from dra_driver.simulator.allocator.nodes import NodeView
 from dra_driver.simulator.allocator.partial_allocation import Pick
 from dra_driver.simulator.allocator.pool_devices import (
+    Deadline,
     MayGoOn,
     SelectorFailure,
     Selectors,
     TimedSelector,
     TimeOver,
+    unlimited,
     verdict,
 )
 from dra_driver.simulator.allocator.pools import PoolIndex
@@ -182,7 +184,7 @@ class World:
         kubernetes: str = NEWEST,
         *,
         taint_rules: Iterable[DeviceTaintRule] = (),
-        deadline: Callable[[], MayGoOn] = lambda: lambda: True,
+        deadline: Deadline = unlimited,
     ) -> None:
         self.release = release(kubernetes)
         self.pools = PoolIndex(
@@ -201,9 +203,12 @@ class World:
     def _may_go_on(self) -> bool:
         return self._has_time()
 
-    def begin(self) -> None:
-        """Begin the time for a question about one node. Selectors raise TimeOver once it is over."""
-        self._has_time = self._deadline()
+    def begin(self, claims: Sequence[ResourceClaim]) -> None:
+        """Begin the time for a question about one node, for the claims of one pod.
+
+        Selectors raise TimeOver once it is over.
+        """
+        self._has_time = self._deadline(claims[0].metadata.namespace if claims else "")
 
     def prepare(self, claims: Sequence[ResourceClaim]) -> tuple[PreparedClaim, ...] | Refusal:
         """Prepare the claims of one pod, to be tried on several nodes."""
@@ -217,7 +222,7 @@ class World:
 
         Raises TimeOver.
         """
-        self.begin()
+        self.begin([item.claim for item in claims])
         options = [option for item in claims for request in item.requests for option in request.options]
         if self.pools.peculiar or any(option.capacity for option in options):
             return "usage"
@@ -252,7 +257,7 @@ class World:
         With ``prune=False`` all combinations are tried as in Kubernetes, which may take long. ``steps`` limits the
         search, as Kubernetes does by time if not given.
         """
-        self.begin()
+        self.begin([item.claim for item in claims])
         if not claims:
             return Allocation(node.name, ())
         try:

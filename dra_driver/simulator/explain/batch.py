@@ -14,7 +14,7 @@ from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.names import NODES_OF
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, INSTANCE_TYPE_LABEL
-from dra_driver.simulator.allocator import Allocation, MayGoOn, NodeView, Refusal, Scheduler, World
+from dra_driver.simulator.allocator import Allocation, Deadline, NodeView, Refusal, Scheduler, World, unlimited
 from dra_driver.simulator.binding import waits
 from dra_driver.simulator.cluster import cluster_of, missing_labels, obstacle, rules_of
 from dra_driver.simulator.emulated_nodes import ec2_nodes
@@ -59,7 +59,7 @@ def explanations(
     target: Target | None = None,
     server: str = "",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-    deadline: Callable[[], MayGoOn] = lambda: lambda: True,
+    deadline: Deadline = unlimited,
 ) -> Iterator[Explanation]:
     """One explanation for each pod, and each claim that no pod uses, in the order in which they are placed.
 
@@ -136,7 +136,7 @@ class _Batch:
         nodes: Sequence[NodeView],
         kubernetes: str,
         server: str,
-        deadline: Callable[[], MayGoOn],
+        deadline: Deadline,
     ) -> None:
         self._manifests = manifests
         self._world = world

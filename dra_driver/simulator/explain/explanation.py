@@ -90,7 +90,7 @@ class Survey:
     def look_at(self, node: NodeView, *, searched: bool = True) -> list[TrapInput]:
         """Each request on the node; empty if the slices cannot be read, an error that the allocator will report."""
         self.asked.append(node)
-        self._case.world.begin()
+        self._case.world.begin(self._case.claims)
         try:
             seen = trap_inputs(self._case, self._wishes, node, searched=searched)
         except DriverError:

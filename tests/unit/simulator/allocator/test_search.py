@@ -251,7 +251,7 @@ class Clock:
 def test_a_search_is_given_up_when_its_time_is_over_and_another_one_has_its_own() -> None:
     clocks: list[Clock] = []
 
-    def begin() -> Clock:
+    def begin(_namespace: str) -> Clock:
         clocks.append(Clock(100))
         return clocks[-1]
 
@@ -270,7 +270,7 @@ def test_selectors_are_evaluated_while_there_is_time_and_what_is_left_is_not_rem
     seen: list[str] = []
     clocks = iter([Clock(5), Clock(100)])
     different_ = [device(f"chip-{place}", attributes={"index": place}) for place in range(20)]
-    cluster_ = world(offered(*different_), chosen=selectors(seen.append), deadline=lambda: next(clocks))
+    cluster_ = world(offered(*different_), chosen=selectors(seen.append), deadline=lambda _: next(clocks))
     asked = claims_of(claim(request(selector="index=19")))
     assert allocate(asked, NODE, cluster_) == TIME_OVER
     assert len(seen) <= 6
@@ -282,7 +282,7 @@ def test_selectors_are_evaluated_while_there_is_time_and_what_is_left_is_not_rem
 def test_no_other_node_is_asked_once_time_is_over() -> None:
     clocks: list[Clock] = []
 
-    def begin() -> Clock:
+    def begin(_namespace: str) -> Clock:
         clocks.append(Clock(0))
         return clocks[-1]
 
