@@ -130,7 +130,8 @@ class Preparer:
                     draft = self._draft(situation, deadline)
                     # A chip whose holder is about to end is waited for here, where its end can have the lock.
                     if draft.passing and self._has_passed(draft, deadline, pauses):
-                        draft = self._draft(self._gatherer.situation(claim, deadline), deadline)
+                        situation = self._gatherer.situation(claim, deadline)
+                        draft = self._draft(situation, deadline)
                     # Its file is written before its turn where others have theirs: they do not wait for the disk.
                     with self._checkpoint.staged(draft.plan) as staged, self._checkpoint.locked(deadline) as prepared:
                         # Here it is decided, since nothing changes any more. Most often nothing has, since the draft.
@@ -179,13 +180,13 @@ class Preparer:
         log.info("unprepared claim %s", claim)
 
     def _has_passed(self, draft: _Draft, deadline: float, pauses: Pauses) -> bool:
-        """Wait while a claim is refused for what often ends by itself; whether it has ended."""
+        """Wait while a claim is refused for what often ends by itself; whether it is refused for that no longer."""
         end = min(runtime.monotonic() + self._patience, deadline - _LOOK_SECONDS)
         with self._waiting.place(draft.namespace) as has_place, pauses.pause():
             while draft.passing and has_place and (left := end - runtime.monotonic()) > 0:
                 self._checkpoint.wait_for_change(draft.revision, min(left, _LOOK_SECONDS))
                 with self._checkpoint.locked(deadline):
-                    pass  # what another instance of the driver has changed
+                    pass  # to have read what another instance of the driver has changed
                 draft = self._draft(self._gatherer.again(draft.situation), deadline)
         return not draft.passing
 

@@ -17,18 +17,19 @@ from dra_driver.kube.objects.apps import DaemonSet
 from dra_driver.neuron.names import DEVICE_PLUGIN_POD, DEVICES_VIEWER_ROLE, DRIVER_NAME, DRIVER_POD, VIEWER_ROLE
 from dra_driver.operations.overview.objects import (
     CLAIMS,
+    CREATE,
     DAEMON_SETS,
     EVENTS,
     GROUP_KEY,
     NODES,
     PODS,
+    PREPARE,
     SLICES,
     TAINT_RULES,
     TEMPLATES,
     ClusterView,
     Pod,
 )
-from dra_driver.operations.overview.pods import CREATE, PREPARE
 from dra_driver.util.errors import DriverError
 
 T = TypeVar("T")
@@ -198,8 +199,8 @@ def around(transport: Transport, namespace: str, name: str) -> tuple[Pod, Cluste
     That is a few small requests, however large the cluster is. Raises ApiError: the pod cannot be read.
     """
     pod: Pod = Collection(transport, PODS).get(namespace, name)
-    claims = [_if_permitted(partial(_one, transport, CLAIMS, namespace, name)) for name in pod.claims]
-    existing = [claim for those in claims for claim in those or ()]
+    answers = [_if_permitted(partial(_one, transport, CLAIMS, namespace, name)) for name in pod.claims]
+    claims, with_claims = [claim for answer in answers for claim in answer or ()], None not in answers
     about = f"involvedObject.uid={pod.metadata.uid},type=Warning"
     events = _if_permitted(partial(_selected, transport, EVENTS, about, namespace)) if pod.metadata.uid else ()
     if not pod.node:
@@ -207,7 +208,9 @@ def around(transport: Transport, namespace: str, name: str) -> tuple[Pod, Cluste
             name: _if_permitted(partial(_one, transport, TEMPLATES, namespace, name)) for name in pod.templates
         }
         there = None if None in templates.values() else [name for name, item in templates.items() if item]
-        return pod, ClusterView(claims=existing, pods=[pod], events=events or (), templates=there)
+        return pod, ClusterView(
+            claims=claims, pods=[pod], events=events or (), with_claims=with_claims, templates=there
+        )
     nodes = _if_permitted(partial(_one, transport, NODES, "", pod.node))
     of_node = f"spec.driver={DRIVER_NAME},spec.nodeName={pod.node}"
     slices = _if_permitted(partial(_selected, transport, SLICES, of_node))
@@ -215,14 +218,16 @@ def around(transport: Transport, namespace: str, name: str) -> tuple[Pod, Cluste
     return pod, ClusterView(
         nodes or (),
         slices or (),
-        existing,
-        [pod, *_others(transport, pod), *(serving or ())],
+        claims,
+        [pod, *(serving or ())],
         (),
         events or (),
         daemon_sets(transport),
         whole=serving is not None,
         with_nodes=nodes is not None,
         with_slices=slices is not None,
+        with_claims=with_claims,
+        group=_others(transport, pod),
     )
 
 

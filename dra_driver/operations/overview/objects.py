@@ -7,7 +7,8 @@ with 5,000 pods, 13 MB stay this way, and 220 MB as the structs of ``kube.object
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -44,6 +45,10 @@ GROUP_SIZE: Final = "leaderworkerset.sigs.k8s.io/size"
 """Annotation of the same pods: how many pods a group has."""
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 """Phases of pods that have no devices any more."""
+PREPARE: Final = "FailedPrepareDynamicResources"
+"""Reason of kubelet's Events about pods whose claims could not be prepared."""
+CREATE: Final = "FailedResourceClaimCreation"
+"""Reason of kube-controller-manager's Events about pods whose claims could not be created."""
 MESSAGE_BYTES: Final = 700
 """An Event has at most 1,024."""
 
@@ -439,5 +444,58 @@ class ClusterView:
     """Whether Nodes could be listed."""
     with_slices: bool = True
     """Whether ResourceSlices could be."""
+    with_claims: bool = True
+    """Whether all claims could be read; else that one is not there means nothing."""
+    group: Sequence[Pod] = ()
+    """The other pods of the group of the pod that is asked about, without their claims."""
     templates: Collection[str] | None = None
     """Names of the ResourceClaimTemplates in the namespace of the pod that is asked about; None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The objects of a cluster by what they are looked up by."""
+
+    pods: Mapping[tuple[str, str], Pod]
+    """By namespace and name."""
+    claims: Mapping[tuple[str, str], Claim]
+    """By namespace and name."""
+    with_claims: bool
+    """As of ``ClusterView``."""
+    events: Mapping[str, Sequence[PodEvent]]
+    """Warnings by the UID of their pod, the last one last."""
+    nodes: Mapping[str, Node]
+    groups: Mapping[tuple[str, str], Sequence[Pod]]
+    """Pods of LeaderWorkerSets by namespace and key of their group."""
+    templates: Collection[str] | None = None
+    """As of ``ClusterView``."""
+
+    @classmethod
+    def of(cls, cluster: ClusterView) -> Surroundings:
+        """From the objects of a cluster."""
+        events: dict[str, list[PodEvent]] = defaultdict(list)
+        for item in sorted(cluster.events, key=lambda item: item.last):
+            if item.uid:
+                events[item.uid].append(item)
+        groups: dict[tuple[str, str], list[Pod]] = defaultdict(list)
+        for pod in (*cluster.pods, *cluster.group):
+            if pod.group[0]:
+                groups[pod.metadata.namespace, pod.group[0]].append(pod)
+        return cls(
+            {pod.metadata.key: pod for pod in cluster.pods},
+            {claim.metadata.key: claim for claim in cluster.claims},
+            cluster.with_claims,
+            events,
+            {node.metadata.name: node for node in cluster.nodes},
+            groups,
+            cluster.templates,
+        )
+
+    def gone(self, pod: Pod) -> list[str]:
+        """Names of the pod's claims that do not exist."""
+        return [name for name in pod.claims if self.with_claims and (pod.metadata.namespace, name) not in self.claims]
+
+    def last(self, pod: Pod, reasons: Collection[str]) -> PodEvent | None:
+        """The last warning about a pod with one of these reasons."""
+        of_pod = self.events.get(pod.metadata.uid, ())
+        return next((item for item in reversed(of_pod) if item.reason in reasons), None)

@@ -6,8 +6,7 @@ Values in, values out.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,17 +16,13 @@ from dra_driver.neuron.device_status import READY
 from dra_driver.neuron.health.faults import REMEDIES
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.operations.overview.findings import RETRY_SECONDS, Finding, Who, finding, row_of
-from dra_driver.operations.overview.objects import ENDED, Claim, ClusterView, Node, Pod, PodEvent
+from dra_driver.operations.overview.objects import CREATE, ENDED, PREPARE, Claim, Pod, PodEvent, Surroundings
 from dra_driver.operations.overview.rows import NodeRow
 from dra_driver.operations.overview.uses import repeated
 from dra_driver.util.text import first_of, one_line
 
 REASON_BYTES: Final = 400
 """The scheduler lists a reason for each kind of node."""
-PREPARE: Final = "FailedPrepareDynamicResources"
-"""Reason of kubelet's Events about pods whose claims could not be prepared."""
-CREATE: Final = "FailedResourceClaimCreation"
-"""Reason of kube-controller-manager's Events about pods whose claims could not be created."""
 LOOK_SECONDS: Final = 10
 """A scheduler that runs has looked at a pod by then, and the controller at its claims."""
 
@@ -45,45 +40,6 @@ class PodEvidence:
     """Whether it has no devices any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What there is around the pods of a cluster, by what it is looked up by."""
-
-    claims: Mapping[tuple[str, str], Claim]
-    """By namespace and name."""
-    events: Mapping[str, Sequence[PodEvent]]
-    """Warnings by the UID of their pod, the last one last."""
-    nodes: Mapping[str, Node]
-    groups: Mapping[tuple[str, str], Sequence[Pod]]
-    """Pods of LeaderWorkerSets by namespace and key of their group."""
-    templates: Collection[str] | None = None
-    """As of ``ClusterView``."""
-
-    @classmethod
-    def of(cls, cluster: ClusterView) -> Surroundings:
-        """From the objects of a cluster."""
-        events: dict[str, list[PodEvent]] = defaultdict(list)
-        for item in sorted(cluster.events, key=lambda item: item.last):
-            if item.uid:
-                events[item.uid].append(item)
-        groups: dict[tuple[str, str], list[Pod]] = defaultdict(list)
-        for pod in cluster.pods:
-            if pod.group[0]:
-                groups[pod.metadata.namespace, pod.group[0]].append(pod)
-        return cls(
-            {claim.metadata.key: claim for claim in cluster.claims},
-            events,
-            {node.metadata.name: node for node in cluster.nodes},
-            groups,
-            cluster.templates,
-        )
-
-    def last(self, pod: Pod, reasons: Collection[str]) -> PodEvent | None:
-        """The last warning about a pod with one of these reasons."""
-        of_pod = self.events.get(pod.metadata.uid, ())
-        return next((item for item in reversed(of_pod) if item.reason in reasons), None)
-
-
 # Pods without a node
 
 
@@ -96,7 +52,7 @@ def pending(pod: Pod, around: Surroundings) -> Finding:
         return finding("SchedulingGated", f"scheduling gates: {first_of(pod.gates, 3)}", since=pod.created)
     if pod.templates:
         return _unmade(pod, around)
-    gone = [name for name in pod.claims if (namespace, name) not in around.claims]
+    gone = around.gone(pod)
     if gone:
         return finding("ClaimMissing", f"claim {first_of(gone, 3)} does not exist", namespace=namespace)
     scheduled = pod.scheduled
@@ -147,9 +103,9 @@ def node_not_ready(node: PartialNode) -> Finding | None:
     return finding("NodeNotReady", text, since=ready.last_transition_time or "", node=node.metadata.name)
 
 
-def lost_claims(pod: Pod, claims: Collection[tuple[str, str]]) -> Finding | None:
+def lost_claims(pod: Pod, around: Surroundings) -> Finding | None:
     """Of a pod on a node whose claims are gone, while the node's driver goes on holding its devices for it."""
-    gone = [name for name in pod.claims if (pod.metadata.namespace, name) not in claims]
+    gone = around.gone(pod)
     if not gone or not pod.node or pod.phase in ENDED:
         return None
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
@@ -185,11 +141,13 @@ def evidence(pod: Pod, around: Surroundings, row: NodeRow | None, now: float) ->
 def _on_node(pod: Pod, around: Surroundings, row: NodeRow | None) -> Iterator[Finding]:
     unserved = row.serving.finding if row is not None else None
     served = unserved is None or (row is not None and row.serving.serves)
-    if row is not None and row.not_ready is not None:
-        yield row.not_ready
+    node = around.nodes.get(pod.node)
+    not_ready = node_not_ready(node) if node is not None else None
+    if not_ready is not None:
+        yield not_ready
     if row is not None and unserved is not None:
         yield unserved if served else _unserved(pod, row, unserved)
-    lost = lost_claims(pod, around.claims)
+    lost = lost_claims(pod, around)
     if lost is not None and not pod.ending:
         yield lost
     if not pod.state.ready and not pod.ending:

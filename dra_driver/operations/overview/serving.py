@@ -33,6 +33,8 @@ from dra_driver.util.text import one_line
 
 LINE_BYTES: Final = 300
 """Of a message that is shown in a row."""
+CONDITION_BYTES: Final = 600
+"""Of a Node's condition, which says what to do at its end."""
 NOBODY: Final = "None"
 """Word of a node without a pod of the driver."""
 NOT_LOADED: Final = KERNEL_DRIVER.reason
@@ -205,10 +207,8 @@ def serving(
     health = _condition(conditions, HEALTH_CONDITION)
     stopped = health is not None and health.reason == STOPPED_REASON and health.status != "False"
     if offered and not (stopped and best is None and known):
-        late = next((item for item in able if item.state.word in _FAILED), None)
-        return Serving(
-            "Ready" if best is not None else "-", None if late is None or best is None else _late(late, best)
-        )
+        late = [_late(item, best) for item in able if item.state.word in _FAILED and best is not None]
+        return Serving("Ready" if best is not None else "-", late[0] if late else None)
     if best is not None:
         return Serving("NothingOffered", withheld or _of_pod("NothingOffered", best, _IDLE.format(best.kind)))
     if not known:
@@ -241,7 +241,8 @@ def _withheld(node: Node | PartialNode) -> Finding | None:
     for problem in (KERNEL_DRIVER, DEVICE_PLUGIN):
         item = _condition(conditions, problem.type)
         if item is not None and item.status == "True":
-            return finding(problem.reason, item.message, since=item.last_transition_time or "")
+            text = one_line(item.message, CONDITION_BYTES)
+            return finding(problem.reason, text, since=item.last_transition_time or "")
     info = getattr(node.status, "node_info", None)
     unsupported = kubelet_problem(info.kubelet_version) if info is not None else ""
     return finding(KUBELET.reason, unsupported) if unsupported else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -12,7 +12,7 @@ from dra_driver.kube.objects.meta import Condition
 from dra_driver.neuron.device_status import READY, spelled
 from dra_driver.neuron.topology.node_hardware import Hardware
 from dra_driver.neuron.topology.partitions import HardwarePart
-from dra_driver.operations.overview.objects import Claim, Pod, PodEvent
+from dra_driver.operations.overview.objects import PREPARE, Claim, Pod, Surroundings
 from dra_driver.operations.overview.rows import HolderOfChip
 from dra_driver.util.wording import named
 
@@ -31,24 +31,17 @@ class Use:
     """As of the claim, of these devices."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pods:
-    """The pods, and what kubelet last said of those whose claims it could not prepare, by UID."""
-
-    by_name: Mapping[tuple[str, str], Pod]
-    refusals: Mapping[str, PodEvent]
-
-    def described(self, holder: HolderOfChip) -> HolderOfChip:
-        """The holder with the state of its pod."""
-        pod = self.by_name.get((holder.namespace, holder.pod))
-        if pod is None:
-            return holder
-        state = pod.state
-        if state.ready:
-            return replace(holder, phase=state.word)
-        refusal = self.refusals.get(pod.metadata.uid) if pod.metadata.uid else None
-        problem = refusal.text if refusal is not None and not pod.ending else state.detail
-        return replace(holder, phase=state.word, since=state.since, problem=problem)
+def _described(holder: HolderOfChip, around: Surroundings) -> HolderOfChip:
+    """The holder with the state of its pod."""
+    pod = around.pods.get((holder.namespace, holder.pod))
+    if pod is None:
+        return holder
+    state = pod.state
+    if state.ready:
+        return replace(holder, phase=state.word)
+    refusal = around.last(pod, (PREPARE,))
+    problem = refusal.text if refusal is not None and not pod.ending else state.detail
+    return replace(holder, phase=state.word, since=state.since, problem=problem)
 
 
 @lru_cache(maxsize=4096)
@@ -56,7 +49,9 @@ def _named(devices: tuple[str, ...]) -> str:
     return named(devices)
 
 
-def of_claim(claim: Claim, devices: Sequence[str], node: str, hardware: Hardware, pods: Pods) -> Iterator[Use]:
+def of_claim(
+    claim: Claim, devices: Sequence[str], node: str, hardware: Hardware, around: Surroundings
+) -> Iterator[Use]:
     """What each pod of a claim has of the claim's devices on a node; what the claim has if no pod uses it."""
     namespace = claim.metadata.namespace
     parts = tuple(part for device in devices for part in hardware.parts(device))
@@ -65,7 +60,7 @@ def of_claim(claim: Claim, devices: Sequence[str], node: str, hardware: Hardware
     for name in claim.pods or ("",):
         named_so = _named(tuple(devices))
         holder = HolderOfChip(namespace, name, claim.metadata.name, node, named_so, chips, names=tuple(devices))
-        yield Use(pods.described(holder), parts, complaints)
+        yield Use(_described(holder, around), parts, complaints)
 
 
 def says(use: Use, sick: Collection[int], hardware: Hardware) -> Iterator[str]:
@@ -91,10 +86,12 @@ _SAME: Final = 300
 """Characters."""
 
 
-def of_plugin(pod: Pod, record: Holding, offered: PluginHardware | None, physical: int = 0) -> Use:
+def of_plugin(
+    pod: Pod, record: Holding, around: Surroundings, offered: PluginHardware | None, physical: int = 0
+) -> Use:
     """What a pod has of a device plugin; the other arguments are those of ``deviceplugin.use``."""
     from dra_driver.operations.overview.deviceplugin import use
 
     item, meta = use(record, offered, physical), pod.metadata
     holder = HolderOfChip(meta.namespace, meta.name, "", pod.node, item.devices, item.chips, doubt=item.doubt)
-    return Use(Pods({(meta.namespace, meta.name): pod}, {}).described(holder), item.parts)
+    return Use(_described(holder, around), item.parts)

@@ -25,11 +25,20 @@ from dra_driver.neuron.names import DRIVER_NAME, UNUSABLE_DEVICES, is_own_pool, 
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
 from dra_driver.neuron.topology.node_hardware import MEANINGS, Hardware
 from dra_driver.operations.overview.findings import Finding
-from dra_driver.operations.overview.objects import EXTENDED_RESOURCES, Claim, ClusterView, Node, Offered, Pod, Slice
-from dra_driver.operations.overview.pods import PREPARE, Surroundings, lost_claims, node_not_ready, pending
+from dra_driver.operations.overview.objects import (
+    EXTENDED_RESOURCES,
+    Claim,
+    ClusterView,
+    Node,
+    Offered,
+    Pod,
+    Slice,
+    Surroundings,
+)
+from dra_driver.operations.overview.pods import lost_claims, node_not_ready, pending
 from dra_driver.operations.overview.rows import ChipFault, ChipRow, Frame, HolderOfChip, NodeRow, PendingRow, TypeRow
 from dra_driver.operations.overview.serving import NOBODY, NOT_LOADED, Daemon, serving
-from dra_driver.operations.overview.uses import Pods, Use, of_claim, of_plugin, says
+from dra_driver.operations.overview.uses import Use, of_claim, of_plugin, says
 
 if TYPE_CHECKING:
     from dra_driver.legacy.rules import NodeHardware as PluginHardware
@@ -48,19 +57,17 @@ def view(cluster: ClusterView, *, sort: Sort = "name", namespace: str = "", node
         namespace: of the pods that are listed; "": all. What others hold is counted all the same.
         nodes: names of those that are shown; none: all that have Neuron devices.
     """
-    rows = _rows(cluster)
+    around = Surroundings.of(cluster)
+    rows = _rows(cluster, around)
     shown = [row for row in rows if not nodes or row.name in nodes]
     order: Callable[[NodeRow], Any] = {
         "name": lambda _: 0,
         "free": lambda row: -(row.free or 0),
         "sick": lambda row: (-row.sick, not row.condition),
     }[sort]
-    pods = {(pod.metadata.namespace, pod.metadata.name): pod for pod in cluster.pods}
-    claims = {(claim.metadata.namespace, claim.metadata.name): claim for claim in cluster.claims}
-    around = Surroundings.of(cluster)
     waiting = (
-        PendingRow(key[0], key[1], _asks(pod, claims), pending(pod, around))
-        for key, pod in sorted(pods.items())
+        PendingRow(key[0], key[1], _asks(pod, around), pending(pod, around))
+        for key, pod in sorted(around.pods.items())
         if pod.counts and not pod.node and namespace in ("", key[0])
     )
     holders = [holder for row in shown for holder in row.holders if namespace in ("", holder.namespace)]
@@ -74,8 +81,8 @@ def view(cluster: ClusterView, *, sort: Sort = "name", namespace: str = "", node
     )
 
 
-def _asks(pod: Pod, claims: Mapping[tuple[str, str], Claim]) -> str:
-    found = [claims.get((pod.metadata.namespace, name)) for name in pod.claims]
+def _asks(pod: Pod, around: Surroundings) -> str:
+    found = [around.claims.get((pod.metadata.namespace, name)) for name in pod.claims]
     parts = [claim.asks for claim in found if claim is not None]
     parts += [f"claim {name}, which does not exist" for name in pod.lacking]
     parts += [
@@ -111,20 +118,12 @@ def _natural(name: str) -> tuple[str | int, ...]:
 # Nodes
 
 
-def _rows(cluster: ClusterView) -> list[NodeRow]:
-    nodes = {node.metadata.name: node for node in cluster.nodes}
+def _rows(cluster: ClusterView, around: Surroundings) -> list[NodeRow]:
     slices: dict[str, list[Slice]] = defaultdict(list)
     for item in _tainted(cluster.slices, cluster.taint_rules):
         if is_own_pool(item.pool, item.node):
             slices[item.node].append(item)
-    held: dict[str, list[tuple[Claim, list[str]]]] = defaultdict(list)
-    for claim in cluster.claims:
-        by_node: dict[str, list[str]] = defaultdict(list)
-        for pool, device in claim.held:
-            by_node[node_of(pool)].append(device)
-        for name, devices in by_node.items():
-            held[name].append((claim, devices))
-    pods = {(pod.metadata.namespace, pod.metadata.name): pod for pod in cluster.pods}
+    held = _held(cluster.claims)
     plugin: dict[str, list[Pod]] = defaultdict(list)
     daemons: dict[str, list[Daemon]] = defaultdict(list)
     for pod in cluster.pods:
@@ -132,25 +131,38 @@ def _rows(cluster: ClusterView) -> list[NodeRow]:
             plugin[pod.node].append(pod)
         if pod.daemon is not None:
             daemons[pod.node].append(pod.daemon)
-    existing = {claim.metadata.key for claim in cluster.claims}
-    ready = [pod for pod in cluster.pods if pod.state.ready]
-    lost = [(pod.node, gone) for pod in ready if (gone := lost_claims(pod, existing)) is not None]
-    refusals = {item.uid: item for item in sorted(cluster.events, key=lambda item: item.last) if item.reason == PREPARE}
-    ours = {name for name, node in nodes.items() if _ours(node)}
+    lost: dict[str, list[Finding]] = defaultdict(list)
+    for pod in cluster.pods:
+        gone = lost_claims(pod, around) if pod.state.ready else None
+        if gone is not None:
+            lost[pod.node].append(gone)
+    ours = {name for name, node in around.nodes.items() if _ours(node)}
     return [
         _row(
             cluster,
             name,
-            nodes.get(name),
+            around.nodes.get(name),
             slices.get(name, ()),
             held.get(name, ()),
             plugin.get(name, ()),
             daemons.get(name, ()),
-            Pods(pods, refusals),
-            tuple(gone for node, gone in lost if node == name),
+            around,
+            tuple(lost.get(name, ())),
         )
         for name in sorted({*slices, *held, *ours, *plugin, *daemons} - {""}, key=_natural)
     ]
+
+
+def _held(claims: Iterable[Claim]) -> dict[str, list[tuple[Claim, list[str]]]]:
+    """By node, the claims that have devices there, and which."""
+    held: dict[str, list[tuple[Claim, list[str]]]] = defaultdict(list)
+    for claim in claims:
+        by_node: dict[str, list[str]] = defaultdict(list)
+        for pool, device in claim.held:
+            by_node[node_of(pool)].append(device)
+        for name, devices in by_node.items():
+            held[name].append((claim, devices))
+    return held
 
 
 Faults = Mapping[int, tuple[ChipFault, ...]]
@@ -172,7 +184,7 @@ def _row(
     held: Sequence[tuple[Claim, list[str]]],
     plugin: Sequence[Pod],
     daemons: Sequence[Daemon],
-    pods: Pods,
+    around: Surroundings,
     lost: tuple[Finding, ...],
 ) -> NodeRow:
     newest = max((item.generation for item in slices), default=0)
@@ -193,14 +205,16 @@ def _row(
     served = serving(node, offered, daemons, daemon_sets, known=cluster.whole, claims=bool(held))
     offered = offered and served.word not in (NOT_LOADED, NOBODY)
     hardware = _hardware(devices, kind)
-    uses = [use for claim, names in held for use in of_claim(claim, names, name, hardware, pods)]
+    uses = [use for claim, names in held for use in of_claim(claim, names, name, hardware, around)]
     if by_plugin is None:
         offers, former = _offers(devices), _former_plugin(kind, len(hardware.chips)) if plugin else None
-        uses += [of_plugin(pod, pod.holding, former, _physical(kind)) for pod in plugin if pod.holding is not None]
+        uses += [
+            of_plugin(pod, pod.holding, around, former, _physical(kind)) for pod in plugin if pod.holding is not None
+        ]
         cores = _without_plugin(devices, kind, hardware, uses)
     else:
         offers = tuple(zip(EXTENDED_RESOURCES, (by_plugin.devices, by_plugin.cores), strict=False))
-        uses += [of_plugin(pod, pod.holding, by_plugin) for pod in plugin if pod.holding is not None]
+        uses += [of_plugin(pod, pod.holding, around, by_plugin) for pod in plugin if pod.holding is not None]
         cores = dict.fromkeys(range(by_plugin.devices), (by_plugin.cores_per_device, 1))
     health, unusable = node.condition(HEALTH_CONDITION), node.metadata.annotations.get(UNUSABLE_DEVICES, "")
     faults, blocked, doubtful = _UNKNOWN

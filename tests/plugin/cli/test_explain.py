@@ -514,6 +514,30 @@ def test_a_pod_on_a_node_is_explained_without_rights_on_nodes(
     golden(capsys.readouterr().out)
 
 
+def test_a_claim_that_may_not_be_read_is_not_gone(
+    bound: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_holder(bound, "shop", "p", "node-a", ["neuron-device-1"], meta={"uid": "u-1"})
+    bound.fail(403, 10**6, path=r"/resourceclaims(/[^/]+)?$", message="that is forbidden")
+    with bound:
+        assert explained(bound, tmp_path, "pod/p", "-n", "shop") == 2
+    out, err = capsys.readouterr()
+    assert (out, "does not exist" in err) == ("", False)
+
+
+def test_a_node_that_is_not_ready_is_told_without_slices_too(
+    bound: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_holder(bound, "shop", "p", "node-a", ["neuron-device-1"], meta={"uid": "u-1"})
+    node = bound.store.get("nodes", "node-a")
+    ready = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet is silent."}
+    bound.store.update("nodes", "node-a", {**node, "status": {**node["status"], "conditions": [ready]}})
+    forbid(bound, "resourceslices")
+    with bound:
+        assert explained(bound, tmp_path, "pod/p", "-n", "shop") == 1
+    assert "Node node-a is not ready: Kubelet is silent" in capsys.readouterr().out
+
+
 def forbid(server: ApiServer, cluster: str) -> None:
     """Answer as to a user who may read the objects of namespaces, and no kinds of the cluster that are named."""
     server.fail(403, 10**6, path=rf"/({cluster})(/[^/]+)?$", message="that is forbidden")

@@ -43,13 +43,11 @@ def test_a_start_a_label_that_cannot_be_read_and_a_kubelet_that_is_updated(
         eventually(lambda: "is ignored" in log.text)
     finally:
         agent.stop()
-    golden(
-        sorted(
-            logged(
-                log, "EMULATED", "are offered as", "is ignored", "stopping", "registered the driver", "offered again"
-            )
-        )
+    lines = logged(
+        log, "EMULATED", "are offered as", "is ignored", "stopping", "registered the driver", "offered again"
     )
+    # The Node's condition has the same words, and may be written before the driver stops, or not.
+    golden(sorted(line for line in lines if not line.startswith("conditions ")))
 
 
 def test_what_a_host_has_not_is_not_offered(world: World, log: pytest.LogCaptureFixture) -> None:

@@ -26,8 +26,9 @@ from dra_driver.operations.overview.objects import (
     SLICES,
     TAINT_RULES,
     ClusterView,
+    Surroundings,
 )
-from dra_driver.operations.overview.pods import Surroundings, evidence
+from dra_driver.operations.overview.pods import evidence
 from dra_driver.operations.overview.rows import Frame, NodeRow
 from dra_driver.operations.overview.serving import Serving
 from dra_driver.operations.overview.view import view
