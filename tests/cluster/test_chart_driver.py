@@ -56,6 +56,8 @@ def plain(item: Object) -> Object:
     own = ("helm.sh/", "meta.helm.sh/", "kubectl.kubernetes.io/", "deprecated.daemonset.template.generation")
     notes = {key: value for key, value in notes_of(item).items() if not key.startswith(own)}
     kept = {key: value for key, value in item.items() if key not in ("metadata", "status")}
+    of_pods = kept.get("spec", {}).get("template", {}).get("metadata", {}).get("labels", {})
+    of_pods.pop("app.kubernetes.io/instance", None)  # the release
     return kept | {"namespace": metadata.get("namespace"), "labels": labels, "annotations": notes}
 
 

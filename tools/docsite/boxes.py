@@ -1,4 +1,4 @@
-"""The boxes of code of the built site that scroll in a real browser: ``python -m docsite.boxes [CHROMIUM]``.
+"""The boxes of code of the built site that scroll in a real browser: ``docsite.boxes [CHROMIUM]``.
 
 A page of this program's own loads each page of the site in a frame as wide as a small screen, and measures its boxes.
 It is served on the loopback address, since pages of files may not look into each other.
