@@ -10,10 +10,9 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import daemon, vocabulary
-from dra_driver.cli.terminal import say
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.util import runtime
-from dra_driver.util.text import first_of
+from dra_driver.util.text import first_of, lines_to_print
 
 if TYPE_CHECKING:
     from dra_driver.kube.api.client import Transport
@@ -63,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
             _end(transport, args.end)
         return 0
     more = [f"  and {len(found) - MAX_LISTED} more"] if len(found) > MAX_LISTED else []
-    say("\n".join(["These claims are in use:", *(f"  {text}" for text in found[:MAX_LISTED]), *more]))
+    lines = ["These claims are in use:", *(f"  {text}" for text in found[:MAX_LISTED]), *more]
+    print(lines_to_print("\n".join(lines)))
     print("Without the driver, their pods cannot end. Delete them first; helm uninstall --no-hooks does not check.")
     return 1
 

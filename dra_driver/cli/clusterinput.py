@@ -167,7 +167,7 @@ def _unserved(transport: Transport, found: Manifests) -> dict[str, str]:
     """See ``serving.unserved``; {} where pods of other namespaces may not be listed."""
     from dra_driver.neuron.health.taints import retired
     from dra_driver.neuron.names import DRIVER_NAME
-    from dra_driver.operations.overview.following import daemon_sets, daemons
+    from dra_driver.operations.overview.reading import daemon_sets, daemons
     from dra_driver.operations.overview.serving import Daemon, unserved
 
     pods = daemons(transport)

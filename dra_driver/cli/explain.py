@@ -117,9 +117,9 @@ def _evidence(args: argparse.Namespace, target: Target | None) -> dict[tuple[str
     Of the node of a pod that is named, a few small requests are made, however large the cluster is.
     """
     from dra_driver.kube.api.errors import ApiError, DecodeError
-    from dra_driver.operations.overview.following import around, listed, readable
     from dra_driver.operations.overview.objects import Surroundings
     from dra_driver.operations.overview.pods import evidence
+    from dra_driver.operations.overview.reading import around, listed, readable
     from dra_driver.operations.overview.view import view
 
     if target is not None and target.kind != "pod":

@@ -128,7 +128,7 @@ def _refused_faults(root: Path) -> str:
 def _of_cluster(args: argparse.Namespace) -> int:
     from dra_driver.cli.clusterinput import asking, check_nodes
     from dra_driver.kube.api.client import context_namespace
-    from dra_driver.operations.overview.following import listed, readable
+    from dra_driver.operations.overview.reading import listed, readable
     from dra_driver.operations.overview.rows import node_document
     from dra_driver.operations.overview.view import view
 

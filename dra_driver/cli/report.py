@@ -145,7 +145,7 @@ def _of_cluster(found: Collected, args: argparse.Namespace) -> None:
 
 def _show(found: Collected, args: argparse.Namespace, transport: Transport) -> None:
     from dra_driver.cli.overviewoutput import Shown, cluster_table
-    from dra_driver.operations.overview.following import listed, readable
+    from dra_driver.operations.overview.reading import listed, readable
     from dra_driver.operations.overview.view import view
     from dra_driver.operations.report.archive import File
 

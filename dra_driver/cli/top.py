@@ -15,7 +15,7 @@ from dra_driver.cli.overviewoutput import Cell, Shown
 from dra_driver.util.text import printable, shorten
 
 if TYPE_CHECKING:
-    from dra_driver.operations.overview.following import Followed
+    from dra_driver.operations.overview.reading import Followed
 
 MIN_PAUSE: Final = 0.5
 """Seconds between two frames, at least; a frame of a large cluster takes part of a second itself."""
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     """Show the cluster once, or until Ctrl-C."""
     import rich  # noqa: F401 - before the cluster is asked: nothing can be drawn without it
 
-    from dra_driver.operations.overview.following import Followed, listed, readable
+    from dra_driver.operations.overview.reading import Followed, listed, readable
     from dra_driver.operations.overview.view import view
 
     # What the watches would log, the status line says.

@@ -34,7 +34,8 @@ from dra_driver.kube.objects.resource import (
 from dra_driver.neuron.device_status import own_conditions
 from dra_driver.neuron.names import DRIVER_NAME, SERVER_2, SERVER_4
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
-from dra_driver.operations.overview.serving import Daemon, PodState, daemon_of, state_of
+from dra_driver.operations.overview.podstate import PodState, state_of
+from dra_driver.operations.overview.serving import Daemon, daemon_of
 from dra_driver.util.text import first_of, one_line
 
 EXTENDED_RESOURCES: Final = ("aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws.amazon.com/neurondevice")
@@ -447,9 +448,9 @@ class ClusterView:
     with_claims: bool = True
     """Whether all claims could be read; else that one is not there means nothing."""
     group: Sequence[Pod] = ()
-    """The other pods of the group of the pod that is asked about, without their claims."""
+    """The other pods of the group of the pod in question, without their claims."""
     templates: Collection[str] | None = None
-    """Names of the ResourceClaimTemplates in the namespace of the pod that is asked about; None: not known."""
+    """Names of the ResourceClaimTemplates in the namespace of the pod in question; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def _rows(cluster: ClusterView, around: Surroundings) -> list[NodeRow]:
     for item in _tainted(cluster.slices, cluster.taint_rules):
         if is_own_pool(item.pool, item.node):
             slices[item.node].append(item)
-    held = _held(cluster.claims)
+    allocated = _by_node(cluster.claims)
     plugin: dict[str, list[Pod]] = defaultdict(list)
     daemons: dict[str, list[Daemon]] = defaultdict(list)
     for pod in cluster.pods:
@@ -143,26 +143,26 @@ def _rows(cluster: ClusterView, around: Surroundings) -> list[NodeRow]:
             name,
             around.nodes.get(name),
             slices.get(name, ()),
-            held.get(name, ()),
+            allocated.get(name, ()),
             plugin.get(name, ()),
             daemons.get(name, ()),
             around,
             tuple(lost.get(name, ())),
         )
-        for name in sorted({*slices, *held, *ours, *plugin, *daemons} - {""}, key=_natural)
+        for name in sorted({*slices, *allocated, *ours, *plugin, *daemons} - {""}, key=_natural)
     ]
 
 
-def _held(claims: Iterable[Claim]) -> dict[str, list[tuple[Claim, list[str]]]]:
+def _by_node(claims: Iterable[Claim]) -> dict[str, list[tuple[Claim, list[str]]]]:
     """By node, the claims that have devices there, and which."""
-    held: dict[str, list[tuple[Claim, list[str]]]] = defaultdict(list)
+    allocated: dict[str, list[tuple[Claim, list[str]]]] = defaultdict(list)
     for claim in claims:
         by_node: dict[str, list[str]] = defaultdict(list)
         for pool, device in claim.held:
             by_node[node_of(pool)].append(device)
         for name, devices in by_node.items():
-            held[name].append((claim, devices))
-    return held
+            allocated[name].append((claim, devices))
+    return allocated
 
 
 Faults = Mapping[int, tuple[ChipFault, ...]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra_driver.operations.overview.following import readable
+from dra_driver.operations.overview.reading import readable
 from tests.doubles.apiserver.server import ApiServer
 from tests.golden import golden
 
