@@ -26,6 +26,12 @@ MAX_TERMS: Final = 3
 """Terms of a node affinity that are named."""
 CORDON: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 """What kubectl cordon puts on a node."""
+_OF_CONDITIONS: Final = frozenset(
+    f"node.kubernetes.io/{name}"
+    for name in ("not-ready", "unreachable", "network-unavailable", "disk-pressure", "memory-pressure", "pid-pressure")
+)
+"""Taints that Kubernetes puts on a node by its conditions, and takes away again
+(``k8s.io/kubernetes/pkg/controller/nodelifecycle``)."""
 
 
 class NodeSelectorError(DriverError):
@@ -74,7 +80,9 @@ def untolerated(node: AnyNode, tolerations: Sequence[Toleration]) -> str:
             if taint.key == CORDON.key:
                 return f"the node is cordoned (kubectl uncordon {node.metadata.name} makes it schedulable again)"
             value = f"={taint.value}" if taint.value else ""
-            return f"the pod does not tolerate the taint {taint.key}{value}:{taint.effect}"
+            ends = f", which goes away once the node is well: kubectl describe node {node.metadata.name}"
+            text = f"the pod does not tolerate the taint {taint.key}{value}:{taint.effect}"
+            return text + ends * (taint.key in _OF_CONDITIONS)
     return ""
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dra_driver.kube.node_affinity import selects, unselected
-from dra_driver.kube.objects.core import Node, NodeMeta, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from dra_driver.kube.node_affinity import selects, unselected, untolerated
+from dra_driver.kube.objects.core import (
+    Node,
+    NodeMeta,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    NodeSpec,
+    Taint,
+)
+from tests.golden import golden
 
 KEYS = st.sampled_from(["a", "metadata.name"])
 VALUES = st.sampled_from(["1", "2"])
@@ -32,3 +42,14 @@ def test_where_no_term_matches_the_first_requirement_of_each_that_is_not_met_is_
     assert bool(text) != selects(affinity, "2", labels)
     some = [term for term in terms if term.match_expressions or term.match_fields]
     assert text.count(", which ") == (len(some) if text else 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "of_node"),
+    [("node.kubernetes.io/disk-pressure", True), ("node.kubernetes.io/not-ready", True), ("team", False)],
+)
+def test_a_taint_that_a_nodes_condition_has_put_there_is_no_matter_of_tolerations(key: str, of_node: bool) -> None:
+    node = Node(NodeMeta(name="n"), NodeSpec(taints=(Taint(key, "", "NoSchedule"),)))
+    text = untolerated(node, ())
+    assert ("kubectl describe node n" in text) is of_node
+    golden(text)
