@@ -264,7 +264,7 @@ def unserved(
         here = [item for item in daemons.get(name, ()) if not item.plugin]
         if name in daemons and not here and name not in offered:
             texts[name] = "the device plugin runs there in place of the DRA driver"
-        elif here or lookup(kind.removeprefix(HYPERPOD_PREFIX)) is not None:
+        elif here or lookup(kind.removeprefix(HYPERPOD_PREFIX)) or _condition(node.status.conditions, HEALTH_CONDITION):
             state = serving(node, name in offered, here, daemon_sets)
             if not state.serves:
                 texts[name] = "; ".join(filter(None, (state.problem, state.remedy)))

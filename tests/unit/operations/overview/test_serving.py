@@ -8,7 +8,7 @@ import pytest
 from dra_driver.kube.api.codec import decode
 from dra_driver.kube.objects.apps import DaemonSet
 from dra_driver.kube.objects.core import Node
-from dra_driver.operations.overview.serving import serving
+from dra_driver.operations.overview.serving import serving, unserved
 from tests.builders.overview import daemon_set
 from tests.golden import golden
 
@@ -53,3 +53,15 @@ def test_a_node_without_a_driver_is_compared_with_the_daemon_set(pods: list[Obje
     sets = None if pods is None else [of(DaemonSet, daemon_set(f"d{place}", pod)) for place, pod in enumerate(pods)]
     found = serving(node, False, [], sets)
     golden([found.word, found.problem, found.remedy])
+
+
+def test_a_wrong_instance_type_hides_no_node_that_a_driver_has_served() -> None:
+    label, condition = {"node.kubernetes.io/instance-type": "m5.large"}, {"type": "NeuronHealth", "status": "Unknown"}
+    by_type = affinity([{"key": next(iter(label)), "operator": "In", "values": ["trn2.48xlarge"]}])
+    nodes = [
+        of(Node, {"metadata": {"name": name, "labels": label}, "status": {"conditions": conditions}})
+        for name, conditions in (("node-1", [condition]), ("web-1", []))
+    ]
+    texts = unserved(nodes, (), {}, [of(DaemonSet, daemon_set("d", by_type))])
+    assert list(texts) == ["node-1"]
+    golden(texts["node-1"])
