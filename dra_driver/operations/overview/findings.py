@@ -160,7 +160,12 @@ REMEDIES: Final[Mapping[str, Row]] = {
     "WebhookRefused": Row(
         Who.ADMINISTRATOR,
         "correct what the message names, or repair or delete the webhook (kubectl get "
-        "validatingwebhookconfigurations,mutatingwebhookconfigurations); the claim is then created by itself",
+        "validatingwebhookconfigurations,mutatingwebhookconfigurations); what it refused is then tried again by itself",
+    ),
+    "PolicyRefused": Row(
+        Who.ADMINISTRATOR,
+        "correct what the message names, or the policy (kubectl get validatingadmissionpolicies,"
+        "validatingadmissionpolicybindings); what it refused is then tried again by itself",
     ),
     "FailedResourceClaimCreation": Row(
         Who.OWNER,
@@ -207,8 +212,16 @@ REMEDIES: Final[Mapping[str, Row]] = {
     ),
     # The pod's containers, as kubelet names it.
     "ImagePullBackOff": Row(Who.OWNER, "correct the image, the registry, or the pod's imagePullSecrets"),
+    "FailedToRetrieveImagePullSecret": Row(
+        Who.OWNER, "create the Secret in namespace {namespace}, or correct the pod's imagePullSecrets"
+    ),
     "CrashLoopBackOff": Row(Who.OWNER, "read why: kubectl -n {namespace} logs {pod} --previous"),
     "CreateContainerConfigError": Row(Who.OWNER, "create what the message names, or correct the pod"),
+    "UnresolvableDevices": Row(
+        Who.ADMINISTRATOR,
+        "see that the container runtime of node {node} reads /var/run/cdi (containerd: enable_cdi and cdi_spec_dirs), "
+        "restart the runtime, and recreate the pod with its claim if it still does not start",
+    ),
     "FailedCreatePodSandBox": Row(
         Who.ADMINISTRATOR,
         "repair the container runtime or the network plugin (CNI) of node {node}: kubectl describe node {node}",
@@ -226,6 +239,7 @@ _SAME: Final = {
     "OOMKilled": "CrashLoopBackOff",
     "CreateContainerError": "CreateContainerConfigError",
     "RunContainerError": "CreateContainerConfigError",
+    "NetworkNotReady": "FailedCreatePodSandBox",
     "FailedAttachVolume": "FailedMount",
 }
 

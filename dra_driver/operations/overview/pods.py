@@ -6,7 +6,7 @@ Values in, values out.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -60,7 +60,13 @@ def pending(pod: Pod, around: Surroundings) -> Finding:
         name = pod.scheduler or "default-scheduler"
         return finding("NotScheduled", "no scheduler has looked at it yet", since=pod.created, scheduler=name)
     text = one_line(scheduled.message or scheduled.reason, REASON_BYTES)
-    return finding(scheduled.reason or "Unschedulable", text, since=scheduled.last_transition_time or "")
+    reason = _by_pattern(_REFUSAL, scheduled.message) or scheduled.reason or "Unschedulable"
+    return finding(reason, text, since=scheduled.last_transition_time or "")
+
+
+def _by_pattern(patterns: Mapping[str, re.Pattern[str]], text: str) -> str:
+    """The first reason whose pattern a text has; "" if none."""
+    return next((name for name, pattern in patterns.items() if pattern.search(text)), "")
 
 
 def _unmade(pod: Pod, around: Surroundings) -> Finding:
@@ -72,7 +78,7 @@ def _unmade(pod: Pod, around: Surroundings) -> Finding:
         return finding("TemplateMissing", text, namespace=namespace)
     event = around.last(pod, (CREATE,))
     if event is not None:
-        reason = next((name for name, pattern in _CREATION.items() if pattern.search(event.text)), CREATE)
+        reason = _by_pattern(_CREATION, event.text) or CREATE
         text = f"kube-controller-manager cannot create its claim ({event.last}): {event.text}"
         return finding(reason, text, namespace=namespace)
     each = first_of([f"ResourceClaimTemplate {name}" for name in pod.templates], 3)
@@ -81,9 +87,14 @@ def _unmade(pod: Pod, around: Surroundings) -> Finding:
     return finding("ClaimNotCreated", text, since=pod.created)
 
 
+_REFUSAL: Final = {
+    "PolicyRefused": re.compile(r"ValidatingAdmissionPolicy '"),
+    "WebhookRefused": re.compile(r"\bwebhook \""),
+}
+"""Reasons by what the API server says of a request that admission refuses, whoever has made it."""
 _CREATION: Final = {
     "QuotaExceeded": re.compile(r"exceeded quota"),
-    "WebhookRefused": re.compile(r"webhook"),
+    **_REFUSAL,
     "TemplateMissing": re.compile(r"template .*not found"),
 }
 """Reasons by what the controller says (``k8s.io/kubernetes/pkg/controller/resourceclaim``)."""
@@ -240,17 +251,23 @@ def _containers(pod: Pod, around: Surroundings) -> Iterator[Finding]:
             text = f"node {pod.node} has {item.type}: {one_line(item.message, REASON_BYTES)}"
             yield finding("NodeUnderPressure", text, since=item.last_transition_time or "", node=pod.node)
     if state.detail:
-        yield _with_row(state.word, f"{state.word}: {state.detail}", state.since, names)
+        row = "UnresolvableDevices" if _UNRESOLVABLE.search(state.detail) else state.word
+        yield _with_row(row, f"{state.word}: {state.detail}", state.since, names, state.word)
+        secret = around.last(pod, (_NO_CREDENTIALS,)) if row_of(row) == "ImagePullBackOff" else None
+        if secret is not None:
+            yield finding(_NO_CREDENTIALS, f"kubelet says ({secret.last}): {secret.text}", since=secret.last, **names)
         return
     event = around.last(pod, _WARNINGS)
     if event is not None:
         yield _with_row(event.reason, f"{event.reason} ({event.last}): {event.text}", event.last, names)
 
 
-def _with_row(word: str, text: str, since: str, names: dict[str, str]) -> Finding:
-    return replace(finding(row_of(word), text, since=since, **names), reason=word)
+def _with_row(row: str, text: str, since: str, names: dict[str, str], word: str = "") -> Finding:
+    return replace(finding(row_of(row), text, since=since, **names), reason=word or row)
 
 
+_UNRESOLVABLE: Final = re.compile(r"unresolvable CDI devices")
+_NO_CREDENTIALS: Final = "FailedToRetrieveImagePullSecret"
 _PRESSURES: Final = frozenset({"DiskPressure", "MemoryPressure", "PIDPressure"})
 _WARNINGS: Final = frozenset(
     {"FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume", "Failed", "NetworkNotReady"}

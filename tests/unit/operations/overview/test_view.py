@@ -629,6 +629,7 @@ def test_who_lost_its_claim_keeps_its_chips_and_nobody_says_which() -> None:
 
 QUOTA = 'resourceclaims.resource.k8s.io "w-n-x" is forbidden: exceeded quota: claims, requested: count=1, used: count=4'
 WEBHOOK = 'admission webhook "deny.example.com" denied the request: no'
+POLICY = "\"w-n-x\" is forbidden: ValidatingAdmissionPolicy 'deny' with binding 'deny' denied request: no"
 
 
 @pytest.mark.parametrize(
@@ -638,6 +639,7 @@ WEBHOOK = 'admission webhook "deny.example.com" denied the request: no'
         (QUOTA, "QuotaExceeded"),
         (WEBHOOK, "WebhookRefused"),
         ('failed calling webhook "x": connection refused', "WebhookRefused"),
+        (POLICY, "PolicyRefused"),
         ("the field is immutable", "FailedResourceClaimCreation"),
     ],
 )
@@ -658,6 +660,66 @@ def test_why_no_claim_is_created_is_what_the_controller_says(event: str, reason:
     (waiting,) = view(ClusterView(pods=[kept(PODS, pod)], events=events)).pending
     assert waiting.finding.reason == reason
     golden(f"{waiting.reason}; {waiting.finding.remedy} ({waiting.finding.who})")
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [(WEBHOOK, "WebhookRefused"), (POLICY, "PolicyRefused"), ("the object has been modified", "SchedulerError")],
+)
+def test_who_refuses_the_scheduler_its_allocation_is_named(message: str, reason: str) -> None:
+    scheduled = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "SchedulerError",
+        "message": f'running PreBind plugin "DynamicResources": add allocation to claim ml/c: {message}',
+    }
+    pod: Object = {
+        "metadata": {"name": "w", "namespace": "ml", "uid": "u-8", "creationTimestamp": "2026-03-01T10:00:00Z"},
+        "spec": {"resourceClaims": [{"name": "n", "resourceClaimName": "c"}]},
+        "status": {"phase": "Pending", "conditions": [scheduled]},
+    }
+    claims = [kept(CLAIMS, claim("c", "node-1", namespace="ml"))]
+    (waiting,) = view(ClusterView(claims=claims, pods=[kept(PODS, pod)])).pending
+    assert waiting.finding.reason == reason
+    golden(f"{waiting.reason}; {waiting.finding.remedy} ({waiting.finding.who})")
+
+
+UNRESOLVABLE = "CDI device injection failed: unresolvable CDI devices k8s.neuron.aws.com/claim=1-neuron-device-3"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "reason", "message"),
+    [
+        ({"reason": "CreateContainerError", "message": UNRESOLVABLE}, "", ""),
+        ({"reason": "CreateContainerError", "message": "no such file"}, "", ""),
+        ({"reason": "ContainerCreating"}, "NetworkNotReady", "network is not ready: cni plugin not initialized"),
+        (
+            {"reason": "ErrImagePull", "message": "401 Unauthorized"},
+            "FailedToRetrieveImagePullSecret",
+            "Unable to retrieve some image pull secrets (registry); attempting to pull the image may not succeed.",
+        ),
+    ],
+    ids=["CDI", "another container error", "network", "secret"],
+)
+def test_what_keeps_kubelet_from_starting_containers_has_its_own_remedy(
+    waiting: Object, reason: str, message: str
+) -> None:
+    pod: Object = {
+        "metadata": {"name": "p", "namespace": "ml", "uid": "u-7"},
+        "spec": {"nodeName": "node-1", "resourceClaims": [{"name": "n", "resourceClaimName": "c"}]},
+        "status": {"phase": "Pending", "containerStatuses": [{"state": {"waiting": waiting}}]},
+    }
+    event: Object = {
+        "metadata": {"name": "e", "namespace": "ml"},
+        "involvedObject": {"kind": "Pod", "namespace": "ml", "name": "p", "uid": "u-7"},
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": "2026-03-01T10:00:00Z",
+    }
+    held = kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",), namespace="ml"))
+    around = Surroundings.of(ClusterView(claims=[held], events=[kept(EVENTS, event)] if reason else []))
+    findings = evidence(kept(PODS, pod), around, None, 0.0).findings
+    golden(f"{item.reason}: {item.text}; {item.remedy} ({item.who})" for item in findings)
 
 
 def test_each_remedy_names_what_it_is_given() -> None:
