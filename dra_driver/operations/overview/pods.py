@@ -162,7 +162,9 @@ def _on_node(pod: Pod, around: Surroundings, row: NodeRow | None) -> Iterator[Fi
     if lost is not None and not pod.ending:
         yield lost
     if not pod.state.ready and not pod.ending:
-        refusals = list(_refusals(pod, around, served=served))
+        # A driver that is not ready still answers kubelet, and its answer may be why it is not.
+        answers = served or (row is not None and row.serving.word == "NotReady")
+        refusals = list(_refusals(pod, around, served=answers))
         yield from refusals or _containers(pod, around)
     elif not pod.ending:
         yield from _incomplete(pod, around)

@@ -722,6 +722,28 @@ def test_what_keeps_kubelet_from_starting_containers_has_its_own_remedy(
     golden(f"{item.reason}: {item.text}; {item.remedy} ({item.who})" for item in findings)
 
 
+def test_a_driver_that_is_not_ready_has_still_said_why_it_refuses_a_claim() -> None:
+    refused = saying(
+        claim("c", "node-1", "neuron-device-3", pods=("p",), namespace="ml"),
+        "neuron-device-3",
+        ("Ready", "False", "NotPrepared", "No space left on device; check the free space"),
+    )
+    pod: Object = {
+        "metadata": {"name": "p", "namespace": "ml", "uid": "p"},
+        "spec": {"nodeName": "node-1", "resourceClaims": [{"name": "n", "resourceClaimName": "c"}]},
+        "status": {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]},
+    }
+    cluster = ClusterView(
+        slices=[kept(SLICES, item) for item in published("node-1")],
+        claims=[kept(CLAIMS, refused)],
+        pods=[kept(PODS, driver_pod("node-1", ready=False))],
+    )
+    (node,) = view(cluster).nodes
+    assert node.serving.word == "NotReady"
+    findings = evidence(kept(PODS, pod), Surroundings.of(cluster), node, 0.0).findings
+    golden(f"{item.reason}: {item.text}; {item.remedy} ({item.who})" for item in findings)
+
+
 def test_each_remedy_names_what_it_is_given() -> None:
     objects = ("retry", "node", "namespace", "pod", "other", "driver", "scheduler", "daemon_set", "label")
     names = {name: name.upper() for name in objects}
