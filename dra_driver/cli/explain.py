@@ -182,14 +182,15 @@ def _show(items: Sequence[Explanation], manifests: Manifests, kubernetes: str, o
 
     if output in ("text", "wide"):
         # Of those that run, nothing is to be said but that they do.
-        running = [item for item in items if item.fits and item.bound] if output == "text" and len(items) > 1 else []
-        rest = [item for item in items if item not in running]
+        folded = output == "text" and len(items) > 1
+        running = [item for item in items if folded and item.fits and item.bound]
+        rest = [item for item in items if not (folded and item.fits and item.bound)]
         fit = [item for item in rest if item.fits]
         each = fit if output == "wide" else fit[:_EACH]
         more = fit[len(each) :]
         # What the reader came for is first.
         shown = [*(item for item in rest if not item.fits), *each]
-        lines = [brief(item) for item in shown] if output == "text" and len(items) > 1 else []
+        lines = [brief(item) for item in shown] if folded else []
         long = [item for item, line in zip(shown, lines, strict=True) if not line] if lines else shown
         if shown:
             show("\n\n".join(filter(None, (texts(long), "\n".join(filter(None, lines))))))
@@ -197,7 +198,7 @@ def _show(items: Sequence[Explanation], manifests: Manifests, kubernetes: str, o
             nodes = Counter(item.node or "" for item in some)
             on = first_of([f"{count} on {node}" for node, count in nodes.items()], _EACH)
             if some:
-                say(f"{chr(10) if shown else ''}{what}: {on} (-o wide shows each).")
+                say(("\n" if shown else "") + f"{what}: {on} (-o wide shows each).")
         if manifests.not_considered:
             say(f"\nNot considered: {'; '.join(manifests.not_considered)}.")
         return

@@ -36,6 +36,7 @@ from lab.spec import ClusterSpec, nodes_of_ultraservers
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.cluster.lib import diagnosis
+from tests.cluster.lib.commands import Commands
 from tests.cluster.lib.installation import EMULATED, EMULATED_ULTRASERVER, ULTRASERVERS, Installation
 from tests.cluster.lib.kube import ExternalCluster, Kube, eventually
 from tests.cluster.lib.namespace import Namespace
@@ -284,6 +285,12 @@ def lab(cluster: Cluster | ExternalCluster) -> Cluster:
     if not isinstance(cluster, Cluster):
         pytest.skip("needs the nodes of a cluster that the tests bring up themselves")
     return cluster
+
+
+@pytest.fixture
+def commands(lab: Cluster) -> Commands:
+    """The commands for people, as the administrator."""
+    return Commands(lab.kubeconfig)
 
 
 @pytest.fixture(scope="session")

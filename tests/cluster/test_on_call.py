@@ -34,12 +34,6 @@ SLICES_STAY = 75.0
 
 
 @pytest.fixture
-def commands(lab: Cluster) -> Commands:
-    """As the administrator."""
-    return Commands(lab.kubeconfig)
-
-
-@pytest.fixture
 def holder(driver: Installation, namespace: Namespace) -> str:
     """A running pod on ``NODE`` that has a chip, of a template of which tests make more pods."""
     namespace.apply(template("one", request()), with_chip("holder"))

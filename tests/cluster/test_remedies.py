@@ -28,12 +28,6 @@ LATE = 150.0
 
 
 @pytest.fixture
-def commands(lab: Cluster) -> Commands:
-    """As the administrator."""
-    return Commands(lab.kubeconfig)
-
-
-@pytest.fixture
 def waiting(request: pytest.FixtureRequest, namespace: Namespace, commands: Commands) -> Callable[[str, str], str]:
     """Waits until a pod has a finding as its first; gives the remedy."""
     request.getfixturevalue("lenient_driver" if "lenient_driver" in request.fixturenames else "driver")

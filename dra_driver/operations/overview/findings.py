@@ -67,7 +67,8 @@ def finding(reason: str, text: str, *, since: str = "", claim: str = "", **names
     """A finding with the remedy of its reason; one that the table lacks has none.
 
     Args:
-        reason: its reason.
+        reason: its reason. Nodes and kubelets may have chosen it: one that names a row whose objects are not given here
+            is none of ours.
         text: a sentence.
         since: RFC 3339, or "".
         claim: see ``Finding``.
@@ -75,7 +76,11 @@ def finding(reason: str, text: str, *, since: str = "", claim: str = "", **names
     """
     who, remedy = REMEDIES.get(reason, Row(Who.ADMINISTRATOR, ""))
     sentence = text if text.endswith("...") else text.removesuffix(".")
-    return Finding(reason, sentence, remedy.format_map(names), who, since, claim)
+    try:
+        remedy = remedy.format_map(names)
+    except KeyError:
+        who, remedy = Row(Who.ADMINISTRATOR, "")
+    return Finding(reason, sentence, remedy, who, since, claim)
 
 
 _KUBELET_RETRIES: Final = "kubelet tries again by itself, at the latest {retry}"

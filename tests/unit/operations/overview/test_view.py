@@ -812,3 +812,21 @@ def test_that_nobody_has_looked_at_a_pod_means_something_after_seconds(age: int)
     found = evidence(waiting, around, None, created + age)
     assert bool(found.findings) is (age > 10)
     golden(found.state)
+
+
+@pytest.mark.parametrize("reason", [*REMEDIES, "", "{node}"])
+def test_a_reason_that_somebody_else_wrote_ends_nothing_whatever_row_it_names(reason: str) -> None:
+    """Nodes write claims' conditions, and kubelets the reasons of pods: an administrator reads them of all."""
+    refused = saying(claim("c", "node-1", "neuron-device-3"), "neuron-device-3", ("Ready", "False", reason, "no"))
+    spec = {"nodeName": "node-1", "resourceClaims": [{"name": "n", "resourceClaimName": "c"}]}
+    word = {"type": "PodScheduled", "status": "False", "reason": reason, "message": "no"}
+    statuses: list[Object] = [
+        {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": reason, "message": "no"}}}]},
+        {"phase": "Failed", "reason": reason, "message": "no"},
+        {"phase": "Pending", "conditions": [word]},
+    ]
+    for status in statuses:
+        own = spec if "conditions" not in status else {"resourceClaims": spec["resourceClaims"]}
+        pod = kept(PODS, {"metadata": {"name": "p", "namespace": "ml", "uid": "u"}, "spec": own, "status": status})
+        around = Surroundings.of(ClusterView(claims=[kept(CLAIMS, refused)], pods=[pod]))
+        assert all("{" not in item.remedy for item in evidence(pod, around, None, 0.0).findings)
