@@ -227,7 +227,9 @@ def _row(
     elif held_back and by_plugin is None:
         blocked |= cores.keys() - {part.chip for device in open_ for part in hardware.parts(device.name)}
     not_ready = node_not_ready(node)
-    watched = cores.keys() - doubtful.keys() if offered and not_ready is None else frozenset[int]()
+    # Of a driver that is not ready, the last word on the chips may be old.
+    attended = offered and served.serves and not_ready is None
+    watched = cores.keys() - doubtful.keys() if attended else frozenset[int]()
     chips = _chips(uses, cores, faults, blocked, watched)
     return NodeRow(
         name,

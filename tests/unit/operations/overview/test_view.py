@@ -367,6 +367,7 @@ def test_chips_that_were_there_before_the_kernel_driver_was_unloaded_have_no_fau
 def test_a_driver_that_crashes_is_told_while_its_slices_are_still_there() -> None:
     found = row(pods=(driver_pod("node-1", state=CRASH_LOOP, last=CRASHED, ready=False),))
     assert (found.free, found.serving.word) == (16, "CrashLoopBackOff")
+    assert {chip.state for chip in found.chips} == {"unknown"}
     assert row(pods=(driver_pod("node-1"),)).serving == Serving("Ready")
 
 
@@ -555,19 +556,32 @@ def test_what_is_said_of_a_driver_where_pods_cannot_be_read_or_it_ended_just_now
     golden(f"{found.nodes[0].serving.word}: {found.nodes[0].serving.problem}" for found in frames)
 
 
-def test_texts_about_a_pod_that_has_a_node() -> None:
-    pod: Object = {
+def starting(waiting: Object | None = None) -> Object:
+    """A pod with claim ``c`` on ``node-1`` whose container does not run yet."""
+    state = {"waiting": waiting or {"reason": "ContainerCreating"}}
+    return {
         "metadata": {"name": "p", "namespace": "ml", "uid": "u-7"},
         "spec": {"nodeName": "node-1", "resourceClaims": [{"name": "n", "resourceClaimName": "c"}]},
-        "status": {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]},
+        "status": {"phase": "Pending", "containerStatuses": [{"state": state}]},
     }
-    event: Object = {
+
+
+def warning(reason: str, message: str) -> Object:
+    """Kubelet's Event about that pod."""
+    return {
         "metadata": {"name": "e", "namespace": "ml"},
         "involvedObject": {"kind": "Pod", "namespace": "ml", "name": "p", "uid": "u-7"},
-        "reason": "FailedPrepareDynamicResources",
-        "message": "Failed to prepare dynamic resources: prepare dynamic resources: got 3",
+        "reason": reason,
+        "message": message,
         "lastTimestamp": "2026-03-01T10:00:00Z",
     }
+
+
+def test_texts_about_a_pod_that_has_a_node() -> None:
+    pod = starting()
+    event = warning(
+        "FailedPrepareDynamicResources", "Failed to prepare dynamic resources: prepare dynamic resources: got 3"
+    )
     slices = [kept(SLICES, item) for item in published("node-1")]
     served = ClusterView(slices=slices, pods=[kept(PODS, driver_pod("node-1"))], events=[kept(EVENTS, event)])
     unserved = ClusterView([kept(NODES, NEURON_NODE)])
@@ -704,18 +718,8 @@ UNRESOLVABLE = "CDI device injection failed: unresolvable CDI devices k8s.neuron
 def test_what_keeps_kubelet_from_starting_containers_has_its_own_remedy(
     waiting: Object, reason: str, message: str
 ) -> None:
-    pod: Object = {
-        "metadata": {"name": "p", "namespace": "ml", "uid": "u-7"},
-        "spec": {"nodeName": "node-1", "resourceClaims": [{"name": "n", "resourceClaimName": "c"}]},
-        "status": {"phase": "Pending", "containerStatuses": [{"state": {"waiting": waiting}}]},
-    }
-    event: Object = {
-        "metadata": {"name": "e", "namespace": "ml"},
-        "involvedObject": {"kind": "Pod", "namespace": "ml", "name": "p", "uid": "u-7"},
-        "reason": reason,
-        "message": message,
-        "lastTimestamp": "2026-03-01T10:00:00Z",
-    }
+    pod = starting(waiting)
+    event = warning(reason, message)
     held = kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",), namespace="ml"))
     around = Surroundings.of(ClusterView(claims=[held], events=[kept(EVENTS, event)] if reason else []))
     findings = evidence(kept(PODS, pod), around, None, 0.0).findings
@@ -728,11 +732,7 @@ def test_a_driver_that_is_not_ready_has_still_said_why_it_refuses_a_claim() -> N
         "neuron-device-3",
         ("Ready", "False", "NotPrepared", "No space left on device; check the free space"),
     )
-    pod: Object = {
-        "metadata": {"name": "p", "namespace": "ml", "uid": "p"},
-        "spec": {"nodeName": "node-1", "resourceClaims": [{"name": "n", "resourceClaimName": "c"}]},
-        "status": {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]},
-    }
+    pod = starting()
     cluster = ClusterView(
         slices=[kept(SLICES, item) for item in published("node-1")],
         claims=[kept(CLAIMS, refused)],
@@ -779,18 +779,8 @@ def test_a_pod_that_runs_alone_of_its_group_is_told_who_does_not() -> None:
     ids=["driver", "old claim", "no answer", "refused"],
 )
 def test_what_kubelet_says_of_a_preparation_has_its_own_remedy(message: str) -> None:
-    pod: Object = {
-        "metadata": {"name": "p", "namespace": "ml", "uid": "u-7"},
-        "spec": {"nodeName": "node-1", "resourceClaims": [{"name": "n", "resourceClaimName": "c"}]},
-        "status": {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]},
-    }
-    event: Object = {
-        "metadata": {"name": "e", "namespace": "ml"},
-        "involvedObject": {"kind": "Pod", "namespace": "ml", "name": "p", "uid": "u-7"},
-        "reason": "FailedPrepareDynamicResources",
-        "message": f"Failed to prepare dynamic resources: {message}",
-        "lastTimestamp": "2026-03-01T10:00:00Z",
-    }
+    pod = starting()
+    event = warning("FailedPrepareDynamicResources", f"Failed to prepare dynamic resources: {message}")
     held = kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",)))
     around = Surroundings.of(ClusterView(claims=[held], events=[kept(EVENTS, event)]))
     golden(
