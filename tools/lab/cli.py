@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from lab import command, components, modules, state
+from lab import command, components, modules, registry, state
 from lab.build import Builder, available_modules
 from lab.cluster import Cluster
 from lab.errors import LabError
@@ -136,6 +138,8 @@ def _build(options: argparse.Namespace) -> int:
         wanted = (components.leaderworkerset(),)
     elif options.cdi_loader:
         wanted = (components.cdi_loader(),)
+    elif options.publishing:
+        wanted = (components.registry(), components.crane(), components.cosign())
     else:
         wanted = components.of_cluster(options.kubernetes, options.kubelet or options.kubernetes, available_modules())
         if options.test_driver:
@@ -143,6 +147,19 @@ def _build(options: argparse.Namespace) -> int:
     programs = Builder(Settings.from_environment(os.environ), Progress()).build(wanted)
     for name, path in sorted(programs.items()):
         print(f"{name}\t{path}")
+    return 0
+
+
+def _registry(options: argparse.Namespace) -> int:
+    with registry.serving(Settings.from_environment(os.environ), Progress(), options.port) as address:
+        print(
+            f"The registry is {address}. Publish into it, and run pods of its images on clusters of scripts/cluster:\n"
+            f"  scripts/release --publish {address} --repository-url https://git.example/neuron-dra-driver\n"
+            "Ctrl-C stops it and removes all that it has.",
+            flush=True,
+        )
+        with suppress(KeyboardInterrupt):  # also for SIGTERM, see lab.command
+            signal.pause()
     return 0
 
 
@@ -244,6 +261,13 @@ def _parser() -> argparse.ArgumentParser:
         add("build", "Only build the programs, and print their paths.", "build --test-driver", _build, named=False)
     )
     add(
+        "registry",
+        "Run a registry of container images on the loopback interface until Ctrl-C; nodes can pull from it.",
+        "registry --port 5000",
+        _registry,
+        named=False,
+    ).add_argument("--port", type=int, default=5000, help="its port (default: %(default)s)")
+    add(
         "clean",
         "Remove all cached programs and images; the next start builds them again.",
         "clean",
@@ -329,6 +353,12 @@ def _add_build(build: argparse.ArgumentParser) -> None:
         help=f"build only the controller of LeaderWorkerSet {components.LEADERWORKERSET_VERSION}",
     )
     what.add_argument("--cdi-loader", action="store_true", help="build only the program that loads CDI specs for tests")
+    what.add_argument(
+        "--publishing",
+        action="store_true",
+        help=f"build only what a release is published with: a registry {components.REGISTRY_VERSION}, crane "
+        f"{components.CRANE_VERSION} and cosign {components.COSIGN_VERSION}",
+    )
 
 
 def _add_versions(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,9 @@ KARPENTER_VERSION = "1.15.0"
 JOBSET_VERSION = "0.10.1"
 LEADERWORKERSET_VERSION = "0.9.0"
 HELM3_VERSION = "3.22.0"
+REGISTRY_VERSION = "3.1.2"
+CRANE_VERSION = "0.22.1"
+COSIGN_VERSION = "3.1.3"
 
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 # Go names a program after its package's directory (ignoring a last element such as v3).
@@ -216,6 +219,38 @@ def leaderworkerset() -> Component:
             (module, "config/crd/bases/disaggregatedset.x-k8s.io_disaggregatedsets.yaml"),
             (module, "config/webhook/manifests.yaml"),
         ),
+    )
+
+
+def registry() -> Component:
+    """Return the CNCF distribution, the registry of container images to which tests publish."""
+    module = "github.com/distribution/distribution/v3"
+    return Component(
+        name=f"registry-{REGISTRY_VERSION}",
+        module=f"registry-{REGISTRY_VERSION}",
+        packages=(f"{module}/cmd/registry",),
+        link_flags=f"-s -w -X {module}/version.version=v{REGISTRY_VERSION}",
+    )
+
+
+def crane() -> Component:
+    """Return crane, which pushes images and charts to a registry."""
+    module = "github.com/google/go-containerregistry"
+    return Component(
+        name=f"crane-{CRANE_VERSION}",
+        module=f"crane-{CRANE_VERSION}",
+        packages=(f"{module}/cmd/crane",),
+        link_flags=f"-s -w -X {module}/cmd/crane/cmd.Version=v{CRANE_VERSION}",
+    )
+
+
+def cosign() -> Component:
+    """Return cosign, which signs what is published and verifies it."""
+    return Component(
+        name=f"cosign-{COSIGN_VERSION}",
+        module=f"cosign-{COSIGN_VERSION}",
+        packages=("github.com/sigstore/cosign/v3/cmd/cosign",),
+        link_flags=f"-s -w -X sigs.k8s.io/release-utils/version.gitVersion=v{COSIGN_VERSION}",
     )
 
 

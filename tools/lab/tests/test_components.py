@@ -60,7 +60,10 @@ def test_a_version_without_a_module_is_refused_with_the_command_that_adds_it() -
         components.of_cluster("1.2.3", "1.2.3", build.available_modules())
 
 
-_OF_OTHERS = ("kube", "etcd", "containerd", "helm", "prometheus", "jobset", "leaderworkerset")
+_OF_OTHERS = (
+    *("kube", "etcd", "containerd", "helm", "prometheus", "jobset", "leaderworkerset"),
+    *("registry", "crane", "cosign"),
+)
 LAB_MODULES = [name for name in build.available_modules() if name.startswith(_OF_OTHERS)]
 
 
@@ -77,6 +80,9 @@ def test_every_module_is_complete_and_names_what_is_built_from_it(module: str) -
         "prometheus": components.prometheus(),
         "jobset": components.jobset(),
         "leaderworkerset": components.leaderworkerset(),
+        "registry": components.registry(),
+        "crane": components.crane(),
+        "cosign": components.cosign(),
         "kubernetes": components.kubernetes(version),
         "kubelet": components.kubelet(version, ()),
     }[kind]
