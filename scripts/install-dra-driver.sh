@@ -5,7 +5,8 @@
 #        install-dra-driver.sh --uninstall [options]
 #        install-dra-driver.sh --verify [options] IMAGE
 #
-#   IMAGE                the driver's container image, preferably with a digest or a tag that is never reused
+#   IMAGE                the driver's container image, preferably with a digest or a tag that is never reused (the script
+#                        of a release knows its image, and needs none)
 #   --emulate TYPE       emulate instances of TYPE, such as trn2.48xlarge; the driver then runs on every node
 #   --emulated-ultraservers SxN
 #                        with --emulate: group the nodes into S UltraServers of N nodes, such as 2x4, by the number at the
@@ -62,6 +63,8 @@ set -euo pipefail
 # others from what is installed (keep_settings); of both, kustomize makes the objects from what the chart gives in
 # deploy/ (render), and kubectl applies them. All checks are between the second step and the third.
 
+# What a release writes here, and in place of NEURON_DRA_IMAGE into deploy/.
+DEFAULT_IMAGE=''
 NAMESPACE='neuron-dra-driver'
 DAEMONSET='neuron-dra-driver-kubelet-plugin'
 DRIVER='neuron.aws.com'
@@ -173,6 +176,7 @@ parse() {
     if [[ -n $uninstall ]]; then
         [[ -z $image ]] || bad_arguments "--uninstall takes no image, got '$image'"
     else
+        image=${image:-$DEFAULT_IMAGE}
         [[ -n $image ]] || bad_arguments "which image? Usage: install-dra-driver.sh [options] IMAGE"
         matches IMAGE "$image" '^[A-Za-z0-9][A-Za-z0-9._/:@-]*$' "something like registry.example/neuron-dra-driver:1.0.0"
     fi
@@ -403,13 +407,21 @@ END
     kube kustomize "$scratch" || die "kubectl cannot make the objects (see above); version 1.27 or later is required"
 }
 
-# A new directory for kustomize, with a copy of deploy/: kustomize reads nothing outside of it.
+# A new directory for kustomize, with a copy of deploy/: kustomize reads nothing outside of it. Its image is the placeholder
+# again, for which any image can stand.
 begin() {
+    local file text
     if [[ -n $scratch ]]; then rm -rf "$scratch"; fi
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/neuron-dra-driver.XXXXXX")
     trap 'rm -rf "$scratch"' EXIT
     cp -R "$DEPLOY" "$scratch/deploy"
     components='' patches=''
+    if [[ -n $DEFAULT_IMAGE ]]; then
+        while read -r file; do
+            text=$(<"$file")
+            printf '%s\n' "${text//"$DEFAULT_IMAGE"/NEURON_DRA_IMAGE}" >"$file"
+        done < <(grep -rlF -- "$DEFAULT_IMAGE" "$scratch/deploy")
+    fi
 }
 
 offers_cores() { [[ .$partitions. == *.core.* ]]; }

@@ -21,7 +21,8 @@ from pathlib import Path
 import pytest
 import yaml
 from releasing import bill, plugin
-from releasing.main import CHART, build_packages, main, pack_chart, repack, set_repository_url, write_checksums
+from releasing.addresses import CHART, set_repository_url
+from releasing.main import build_packages, main, pack_chart, repack, write_checksums
 
 from dra_driver.version import VERSION
 from tests.golden import golden

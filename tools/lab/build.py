@@ -72,7 +72,7 @@ class Builder:
             return final
         with files.lock(root / f".{final.name}.lock", f"builds {component.name}", self._progress):
             if not final.is_dir():
-                large = component.name.startswith(("kube", "prometheus"))
+                large = component.name.startswith(("kube", "prometheus", "cosign"))
                 hint = ": 3 to 7 minutes on two cores the first time" if large else ""
                 with self._progress.step(f"building {component.name} with {go.version}{hint}"):
                     self._compile(component, go, final)

@@ -126,21 +126,8 @@ def _become(words: list[str]) -> NoReturn:
 
 
 def _build(options: argparse.Namespace) -> int:
-    if options.helm:
-        wanted: tuple[components.Component, ...] = (components.helm(options.helm),)
-    elif options.prometheus:
-        wanted = (components.prometheus(),)
-    elif options.karpenter:
-        wanted = (components.karpenter(),)
-    elif options.jobset:
-        wanted = (components.jobset(),)
-    elif options.leaderworkerset:
-        wanted = (components.leaderworkerset(),)
-    elif options.cdi_loader:
-        wanted = (components.cdi_loader(),)
-    elif options.publishing:
-        wanted = (components.registry(), components.crane(), components.cosign())
-    else:
+    wanted: tuple[components.Component, ...] = options.only
+    if not wanted:
         wanted = components.of_cluster(options.kubernetes, options.kubelet or options.kubernetes, available_modules())
         if options.test_driver:
             wanted = (*wanted, components.dra_test_driver(options.kubernetes))
@@ -334,31 +321,26 @@ def _add_build(build: argparse.ArgumentParser) -> None:
     _add_versions(build)
     what = build.add_mutually_exclusive_group()
     what.add_argument("--test-driver", action="store_true", help="also build Kubernetes' own DRA test driver")
-    for option, version in (("--helm", components.HELM_VERSION), ("--helm3", components.HELM3_VERSION)):
-        what.add_argument(option, dest="helm", action="store_const", const=version, help=f"build only helm {version}")
-    what.add_argument(
-        "--prometheus", action="store_true", help=f"build only Prometheus {components.PROMETHEUS_VERSION} and promtool"
-    )
-    what.add_argument(
-        "--karpenter",
-        action="store_true",
-        help=f"build only Karpenter {components.KARPENTER_VERSION} with its kwok provider",
-    )
-    what.add_argument(
-        "--jobset", action="store_true", help=f"build only the controller of JobSet {components.JOBSET_VERSION}"
-    )
-    what.add_argument(
-        "--leaderworkerset",
-        action="store_true",
-        help=f"build only the controller of LeaderWorkerSet {components.LEADERWORKERSET_VERSION}",
-    )
-    what.add_argument("--cdi-loader", action="store_true", help="build only the program that loads CDI specs for tests")
-    what.add_argument(
-        "--publishing",
-        action="store_true",
-        help=f"build only what a release is published with: a registry {components.REGISTRY_VERSION}, crane "
-        f"{components.CRANE_VERSION} and cosign {components.COSIGN_VERSION}",
-    )
+    for option, only, text in (
+        ("--helm", (components.helm(),), f"helm {components.HELM_VERSION}"),
+        ("--helm3", (components.helm(components.HELM3_VERSION),), f"helm {components.HELM3_VERSION}"),
+        ("--prometheus", (components.prometheus(),), f"Prometheus {components.PROMETHEUS_VERSION} and promtool"),
+        ("--karpenter", (components.karpenter(),), f"Karpenter {components.KARPENTER_VERSION} with its kwok provider"),
+        ("--jobset", (components.jobset(),), f"the controller of JobSet {components.JOBSET_VERSION}"),
+        (
+            "--leaderworkerset",
+            (components.leaderworkerset(),),
+            f"the controller of LeaderWorkerSet {components.LEADERWORKERSET_VERSION}",
+        ),
+        ("--cdi-loader", (components.cdi_loader(),), "the program that loads CDI specs for tests"),
+        (
+            "--registry",
+            (components.registry(), components.crane()),
+            f"a registry of images {components.REGISTRY_VERSION}, and crane {components.CRANE_VERSION}",
+        ),
+        ("--cosign", (components.cosign(),), f"cosign {components.COSIGN_VERSION}"),
+    ):
+        what.add_argument(option, dest="only", action="store_const", const=only, default=(), help=f"build only {text}")
 
 
 def _add_versions(parser: argparse.ArgumentParser) -> None:

@@ -53,7 +53,26 @@ class Package:
 
 def of_image(archive: Path) -> list[Package]:
     """The packages in an image (docker archive): those of its Python environment, and the system's."""
-    files = _read_image(archive)
+    with tarfile.open(archive) as outer:
+        layers = json.loads(_content(outer, "manifest.json").read())[0]["Layers"]
+        return _of_files(_read_layers(_content(outer, layer) for layer in layers))
+
+
+def of_layout(layout: Path) -> list[Package]:
+    """The packages in the images of an OCI layout: those of all architectures."""
+
+    def blob(digest: str) -> Path:
+        return layout / "blobs" / digest.replace(":", "/")
+
+    (index,) = json.loads((layout / "index.json").read_text())["manifests"]
+    packages: set[Package] = set()
+    for entry in json.loads(blob(index["digest"]).read_text())["manifests"]:
+        layers = json.loads(blob(entry["digest"]).read_text())["layers"]
+        packages.update(_of_files(_read_layers(blob(layer["digest"]).open("rb") for layer in layers)))
+    return sorted(packages)
+
+
+def _of_files(files: Mapping[str, str]) -> list[Package]:
     licences = {match[1]: text for name, text in files.items() if (match := _COPYRIGHT.fullmatch(name))}
     found = {
         _python(_metadata(text), _licence_beside(name, files))
@@ -112,20 +131,19 @@ def licence_list(subject: str, version: str, packages: Iterable[Package]) -> str
     return "\n".join([f"{subject} {version} contains, or needs, {len(listed)} packages.", "", *lines]) + "\n"
 
 
-def _read_image(archive: Path) -> dict[str, str]:
+def _read_layers(layers: Iterable[IO[bytes]]) -> dict[str, str]:
     """The files of an image that tell of its packages, by their name; later layers win."""
     found: dict[str, str] = {}
     shared: dict[str, str] = {}
-    with tarfile.open(archive) as outer:
-        for layer in json.loads(_content(outer, "manifest.json").read())[0]["Layers"]:
-            with tarfile.open(fileobj=_content(outer, layer)) as inner:
-                for member in inner:
-                    name = member.name.removeprefix("./").removeprefix("/")
-                    wanted = name == _DPKG_STATUS or _PYTHON.fullmatch(name) or _COPYRIGHT.fullmatch(name)
-                    if member.issym() and (link := _DOCUMENTATION.fullmatch(name)):
-                        shared[link[1]] = PurePosixPath(member.linkname).name
-                    if wanted and member.isfile() and member.size <= _MAX_BYTES:
-                        found[name] = _content(inner, member).read().decode(errors="replace")
+    for layer in layers:
+        with layer, tarfile.open(fileobj=layer) as inner:
+            for member in inner:
+                name = member.name.removeprefix("./").removeprefix("/")
+                wanted = name == _DPKG_STATUS or _PYTHON.fullmatch(name) or _COPYRIGHT.fullmatch(name)
+                if member.issym() and (link := _DOCUMENTATION.fullmatch(name)):
+                    shared[link[1]] = PurePosixPath(member.linkname).name
+                if wanted and member.isfile() and member.size <= _MAX_BYTES:
+                    found[name] = _content(inner, member).read().decode(errors="replace")
     for name, other in shared.items():
         text = found.get(f"usr/share/doc/{other}/copyright")
         if text is not None:

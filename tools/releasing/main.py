@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
+import json
 import os
 import platform
 import re
@@ -13,29 +14,44 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 import yaml
+from lab import components
+from lab.build import Builder
 from lab.errors import LabError
 from lab.images import ImageBuilder
 from lab.progress import Progress
 from lab.settings import Settings
 
-from dra_driver.version import VERSION
-from releasing import bill, plugin
+from releasing import bill, image, layouts, lines, plugin, publish
+from releasing.addresses import CHART, SCRIPT, set_image, set_repository_url
+from releasing.publish import PUBLIC_KEY, Cosign, Place, Published, PublishingError, Registry, Signer
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "neuron-dra-driver"
-CHART = "charts/neuron-helm-chart"
+LayoutWriter = Callable[..., str]
+UNSIGNED = """\
+nothing is signed: there is neither an identity nor a key. Make a key once, and run this again with it:
+   cosign generate-key-pair && scripts/release ... --key cosign.key"""
 DESCRIPTION = """\
 Make a release of the committed tree: source archive and wheel, kubectl neuron for krew, chart, the image of this
 machine's architecture, bills of materials with licences, the section of the changelog, and checksums of all, signed if
-a key is given. Two runs for one commit give the same bytes, if the image's base is the same."""
+a key is given. Two runs for one commit give the same bytes, if the image's base is the same.
+
+With --publish, image and chart go to a registry, and chart, script and manifests name the image there. Published before
+by the same commit, nothing changes, and nothing is signed again."""
 EPILOG = """\
-example:
+examples:
   scripts/release --repository-url https://git.example/neuron-dra-driver --sign releases@git.example
+  scripts/release --repository-url https://git.example/neuron --publish registry.example/team --key cosign.key
+
+Log in to the registry before, with docker login or crane auth login. Who signs is the identity of the environment
+(SIGSTORE_ID_TOKEN, or that of a workflow), otherwise --key, whose password is read from COSIGN_PASSWORD. CRANE and
+COSIGN name programs to use instead of those that are built here. To try it: scripts/cluster registry.
 
 The image's base is made with debootstrap from today's packages of the Debian release of this machine; to pin it, name a
 base by digest, such as --base docker.io/library/python@sha256:..., or keep the cached one. CONTRIBUTING.md
@@ -48,39 +64,188 @@ class NotReadyError(Exception):
     """The tree or the options do not allow a release; the text says what to do."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status."""
+def main(
+    arguments: Sequence[str] | None = None, root: Path = ROOT, write_layout: LayoutWriter = image.write_layout
+) -> int:
+    """Run the command for the checkout `root`; returns its exit status."""
     parser = argparse.ArgumentParser(
         prog="scripts/release", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument(
-        "--output", metavar="DIR", type=Path, default=ROOT / "dist", help="directory to make (default: dist)"
-    )
+    parser.add_argument("--output", metavar="DIR", type=Path, help="directory to make (default: dist)")
     parser.add_argument(
         "--repository-url",
         metavar="URL",
         help="where the project is published; goes into wheel, chart and krew's manifest",
     )
+    parser.add_argument("--publish", metavar="REGISTRY[/PATH]", help="push image and chart there")
+    parser.add_argument("--key", metavar="KEY", help="with --publish: sign with this key of cosign")
     parser.add_argument("--sign", metavar="KEY", help="sign the checksums with this key of gpg")
     parser.add_argument("--base", metavar="IMAGE@DIGEST", help="base image that buildah can pull")
     parser.add_argument("--no-image", action="store_true", help="without the image (which needs root)")
     parser.add_argument("--no-chart", action="store_true", help="without the chart (which needs helm)")
+    parser.add_argument("--no-plugin", action="store_true", help="without kubectl neuron (which needs a package index)")
     options = parser.parse_args(arguments)
     try:
-        release(options)
+        release(options, root, write_layout)
     except NotReadyError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (LabError, subprocess.CalledProcessError, OSError, ValueError) as error:
+    except (LabError, PublishingError, subprocess.CalledProcessError, OSError, ValueError) as error:
         detail = getattr(error, "stderr", "") or ""
         print(f"error: {error}{detail and ': ' + detail[-2000:]}", file=sys.stderr)
         return 1
     return 0
 
 
-def release(options: argparse.Namespace) -> None:
-    """Make all that the options ask for."""
+@dataclass(frozen=True)
+class Work:
+    """A release that is being made.
+
+    Attributes:
+        version: Its version.
+        commit: The commit that it is made from.
+        epoch: The commit's date, which everything bears.
+        url: Where the project is published, or None.
+        scratch: A directory for everything that is made.
+        progress: Reports to the user.
+    """
+
+    version: str
+    commit: str
+    epoch: int
+    url: str | None
+    scratch: Path
+    progress: Progress
+
+    @property
+    def tree(self) -> Path:
+        """The committed files."""
+        return self.scratch / "tree"
+
+    @property
+    def made(self) -> Path:
+        """The files of the release."""
+        return self.scratch / "made"
+
+
+def release(options: argparse.Namespace, root: Path, write_layout: LayoutWriter) -> None:
+    """Make all that the options ask for in a scratch directory, publish it, and move its files to the output."""
+    place = _check(options)
+    version = _version(root)
+    notes = _ready(root, version)
+    epoch, commit = _output(root, "git", "log", "-1", "--format=%ct %H").split()
+    output: Path = (options.output or root / "dist").absolute()
+    with tempfile.TemporaryDirectory(prefix="release-") as name:
+        work = Work(version, commit, int(epoch), options.repository_url, Path(name), Progress())
+        work.made.mkdir()
+        _export(root, work.tree)
+        if work.url:
+            set_repository_url(work.tree, work.url)
+        if place:
+            told = make_and_publish(work, place, options, notes, output, write_layout)
+        else:
+            told = make(work, options, notes)
+        output.mkdir(parents=True, exist_ok=True)
+        # What an earlier release has left in the directory is not listed.
+        moved = [Path(shutil.move(path, output / path.name)) for path in sorted(work.made.iterdir())]
+    print(f"-- {NAME} {version} is in {output}:")
+    for path in moved:
+        print(f"   {path.stat().st_size:>11,}  {path.name}")
+    print(
+        "   Check it with: sha256sum --check SHA256SUMS" + (" && gpg --verify SHA256SUMS.asc" if options.sign else "")
+    )
+    for line in told:
+        print(f"-- {line}")
+
+
+def make(work: Work, options: argparse.Namespace, notes: str) -> list[str]:
+    """Make a release that names no place: its image is a file, and the user says where it is."""
+    make_packages(work, options)
+    if not options.no_chart:
+        with work.progress.step("packing the chart"):
+            pack_chart(work.tree, work.made, work.epoch)
+    if not options.no_image:
+        archive = work.made / f"{NAME}-{work.version}-{_architecture()}.tar"
+        ImageBuilder(Settings.from_environment(os.environ), work.progress, work.tree, work.epoch).build(
+            f"{NAME}:{work.version}", archive, options.base
+        )
+        _bill(work, archive.name, f"{NAME} image", bill.of_image(archive))
+    (work.made / "RELEASE-NOTES.md").write_text(notes)
+    write_checksums(work.made, options.sign)
+    return []
+
+
+def make_and_publish(
+    work: Work, place: Place, options: argparse.Namespace, notes: str, output: Path, write_layout: LayoutWriter
+) -> list[str]:
+    """Make a release that names its image, and publish it; returns what was done, in words.
+
+    Nothing leaves this machine before all of it is made.
+    """
+    version, made, url = work.version, work.made, str(work.url)
+    signer = publish.signer(options.key, os.environ)
+    registry = Registry(_program("crane", components.crane(), work.progress))
+
+    # The image comes first: everything else names it by its digest.
+    layout = work.scratch / "image"
+    labels = image_labels(url, version, work.commit)
+    digest = write_layout(work.tree, layout, work.epoch, work.progress, base=options.base, labels=labels)
+    image = Published("image", place.image, version, digest, layout)
+    _bill(work, f"{NAME}-{version}-image", f"{NAME} image", bill.of_layout(layout))
+    set_image(work.tree, image, url)
+    getting = lines.get_it(url, version, image, place)
+    lines.write_into(work.tree, getting)
+
+    with work.progress.step("packing the chart"):
+        packed = pack_chart(work.tree, made, work.epoch)
+        digest = layouts.write_chart(packed, work.scratch / "chart", work.epoch)
+    chart = Published("chart", place.chart, version, digest, work.scratch / "chart")
+    _bill(work, packed.name, publish.CHART_NAME, [bill.Package("oci", NAME, image.digest, "Apache-2.0")])
+    make_packages(work, options)
+    pack_installer(work)
+    verifying = lines.verify(url, version, (image, chart), signer)
+    (made / "RELEASE-NOTES.md").write_text(f"{notes}\n### Get it\n\n{getting}\n### Verify it\n\n{verifying}")
+    predicate = publish.predicate(url, version, work.commit, os.environ)
+    statement = publish.statement(_subjects(made, (image, chart)), predicate)
+    (made / f"{NAME}-{version}.provenance.json").write_text(json.dumps(statement, indent=1) + "\n")
+    cosign = _cosign(signer, work)
+    write_checksums(made, options.sign)
+
+    # From here on, others see what happens.
+    done = []
+    for item in publish.missing(registry, (image, chart)):
+        with work.progress.step(f"pushing {item.by_tag}"):
+            registry.push(item)
+        done.append(f"pushed {item.by_tag}, which is {item.digest}")
+    if cosign:
+        with work.progress.step("signing"):
+            bills = {"image": made / f"{NAME}-{version}-image.cdx.json", "chart": made / f"{packed.name}.cdx.json"}
+            provenance = work.scratch / "predicate.json"
+            provenance.write_text(json.dumps(predicate))
+            done += publish.sign_all(cosign, (image, chart), bills, provenance)
+            done += publish.sign_files(cosign, sorted(made.iterdir()), output)
+    if not done:
+        done.append("already published, nothing to do")
+    return [*done, f"image: {image.by_digest}", f"chart: {chart.by_digest}", *([] if cosign else [UNSIGNED])]
+
+
+def make_packages(work: Work, options: argparse.Namespace) -> None:
+    """Make source archive, wheel and kubectl neuron."""
+    with work.progress.step("building source archive and wheel"):
+        wheel = build_packages(work.tree, work.made, work.epoch)
+    if options.no_plugin:
+        return
+    with work.progress.step("trying kubectl neuron as krew would install it"):
+        archive = plugin.pack_plugin(work.tree, wheel, work.made, work.epoch)
+        needed = _tried(archive, work.tree, work.scratch / "plugin")
+    _bill(work, wheel.name, NAME, bill.of_distributions(needed))
+    if work.url:
+        (work.made / "neuron.yaml").write_text(plugin.manifest(archive, work.url))
+
+
+def _check(options: argparse.Namespace) -> Place | None:
+    """Check the options; returns the place to publish to, if they name one."""
     if options.repository_url and not re.fullmatch(r"https://[^\s\"\\]+", options.repository_url):
         raise NotReadyError(
             f"--repository-url is {options.repository_url!r}; give an address that begins with https://"
@@ -89,76 +254,93 @@ def release(options: argparse.Namespace) -> None:
         raise NotReadyError(
             f"--base is {options.base!r}; name it by digest, as IMAGE@sha256:..., since a tag can change"
         )
-    epoch = int(_output("git", "log", "-1", "--format=%ct"))
-    version = VERSION
-    notes = _ready(version)
-    output: Path = options.output.absolute()
-    progress = Progress()
-    with tempfile.TemporaryDirectory(prefix="release-") as name:
-        tree, made = Path(name) / "tree", Path(name) / "made"
-        made.mkdir()
-        _export(tree)
-        if options.repository_url:
-            set_repository_url(tree, options.repository_url)
-        with progress.step("building source archive and wheel"):
-            wheel = build_packages(tree, made, epoch)
-        with progress.step("trying kubectl neuron as krew would install it"):
-            archive = plugin.pack_plugin(tree, wheel, made, epoch)
-            needed = _tried(archive, tree, Path(name) / "plugin")
-        _bill(made, f"{wheel.name}", NAME, version, bill.of_distributions(needed), epoch)
-        if options.repository_url:
-            (made / "neuron.yaml").write_text(plugin.manifest(archive, options.repository_url))
-        if not options.no_chart:
-            with progress.step("packing the chart"):
-                pack_chart(tree, made, epoch)
-        if not options.no_image:
-            image = made / f"{NAME}-{version}-{_architecture()}.tar"
-            ImageBuilder(Settings.from_environment(os.environ), progress, tree, epoch).build(
-                f"{NAME}:{version}", image, options.base
-            )
-            _bill(made, image.name, f"{NAME} image", version, bill.of_image(image), epoch)
-        (made / "RELEASE-NOTES.md").write_text(notes)
-        write_checksums(made, options.sign)
-        output.mkdir(parents=True, exist_ok=True)
-        # What an earlier release has left in the directory is not listed.
-        moved = [Path(shutil.move(path, output / path.name)) for path in sorted(made.iterdir())]
-    print(f"-- {NAME} {version} is in {options.output}:")
-    for path in moved:
-        print(f"   {path.stat().st_size:>11,}  {path.name}")
-    print(
-        "   Check it with: sha256sum --check SHA256SUMS" + (" && gpg --verify SHA256SUMS.asc" if options.sign else "")
-    )
+    if options.publish is None:
+        if options.key:
+            raise NotReadyError("--key signs what --publish publishes; without that, --sign signs the checksums")
+        return None
+    if options.no_image or options.no_chart:
+        raise NotReadyError("--publish publishes image and chart; leave out --no-image and --no-chart")
+    if not options.repository_url:
+        raise NotReadyError("--publish needs --repository-url: the lines with which people get the release name it")
+    if not publish.is_place(options.publish):
+        raise NotReadyError(
+            f"--publish is {options.publish!r}; give a registry and a path in lower case, such as registry.example/team"
+        )
+    return Place(options.publish)
 
 
-def _ready(version: str) -> str:
+def _version(root: Path) -> str:
+    """The version of the checkout."""
+    text = (root / "dra_driver/version.py").read_text()
+    match = re.search(r'^VERSION = "([^"]+)"', text, re.MULTILINE)
+    if match is None:
+        raise NotReadyError("dra_driver/version.py has no VERSION; write it")
+    return match[1]
+
+
+def _ready(root: Path, version: str) -> str:
     """This version's section of the changelog; NotReadyError if something of the tree does not fit the version."""
-    changed = _output("git", "status", "--porcelain", "--untracked-files=no")
+    changed = _output(root, "git", "status", "--porcelain", "--untracked-files=no")
     if changed:
         raise NotReadyError(f"the tree has changes that are not committed; commit or stash them first:\n{changed}")
-    chart = yaml.safe_load((ROOT / CHART / "Chart.yaml").read_text())
+    tags = _output(root, "git", "tag", "--points-at", "HEAD", "--list", "v*").split()
+    if tags and f"v{version}" not in tags:
+        raise NotReadyError(
+            f"the commit has the tag {tags[0]}, the driver is {version}; tag the commit whose version is {tags[0][1:]}"
+        )
+    chart = yaml.safe_load((root / CHART / "Chart.yaml").read_text())
     for key in ("version", "appVersion"):
         if chart[key] != version:
             raise NotReadyError(f"{CHART}/Chart.yaml has {key} {chart[key]}, the driver is {version}; make them equal")
-    section = re.search(rf"(?ms)^## {re.escape(version)}\b.*?(?=^## |\Z)", (ROOT / "CHANGELOG.md").read_text())
+    section = re.search(rf"(?ms)^## {re.escape(version)}\b.*?(?=^## |\Z)", (root / "CHANGELOG.md").read_text())
     if section is None:
         raise NotReadyError(f"CHANGELOG.md has no section ## {version}; write one")
     return section[0].rstrip() + "\n"
 
 
-def _export(tree: Path) -> None:
+def _export(root: Path, tree: Path) -> None:
     """The committed files."""
     tree.mkdir()
-    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
+    archive = subprocess.run(["git", "archive", "HEAD"], cwd=root, check=True, capture_output=True).stdout
     subprocess.run(["tar", "--extract", f"--directory={tree}"], input=archive, check=True)
 
 
-def set_repository_url(tree: Path, url: str) -> None:
-    """Write where the project is published into the metadata of the packages and of the chart in a file tree."""
-    project = tree / "pyproject.toml"
-    urls = f'[project.urls]\nRepository = "{url}"\nChangelog = "{url}/blob/main/CHANGELOG.md"\n\n'
-    project.write_text(project.read_text().replace("[project.scripts]\n", f"{urls}[project.scripts]\n", 1))
-    chart = tree / CHART / "Chart.yaml"
-    chart.write_text(f"{chart.read_text()}home: {url}\nsources:\n- {url}\n")
+def image_labels(url: str, version: str, commit: str) -> dict[str, str]:
+    """What the image says of itself; registries link it to the repository by it."""
+    title = "org.opencontainers.image"
+    return {f"{title}.source": url, f"{title}.version": version, f"{title}.revision": commit}
+
+
+def pack_installer(work: Work) -> None:
+    """Write the archive with the script, the manifests that it applies, and the examples."""
+    archive = work.made / lines.installer_name(work.version)
+    with tarfile.open(archive, "w:gz") as tar:
+        for part in ("LICENSE", SCRIPT, "deploy", "examples"):
+            tar.add(work.tree / part, f"{NAME}-{work.version}/{part}")
+    repack(archive, work.epoch)
+
+
+def _subjects(made: Path, published: Iterable[Published]) -> dict[str, str]:
+    """The SHA-256 sums of what is published, by name."""
+    files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made.iterdir()}
+    return files | {item.repository: item.digest.partition(":")[2] for item in published}
+
+
+def _cosign(signer: Signer | None, work: Work) -> Cosign | None:
+    """Cosign as the signer, whose public key becomes a file of the release; None if nobody signs."""
+    if signer is None:
+        return None
+    cosign = Cosign(_program("cosign", components.cosign(), work.progress), signer, work.scratch)
+    if signer.key:
+        cosign.write_public_key()
+        shutil.copyfile(work.scratch / PUBLIC_KEY, work.made / PUBLIC_KEY)
+    return cosign
+
+
+def _program(name: str, component: components.Component, progress: Progress) -> Path:
+    """A program that the environment names, otherwise one of the lab's."""
+    named = os.environ.get(name.upper())
+    return Path(named) if named else Builder(Settings.from_environment(os.environ), progress).build([component])[name]
 
 
 def build_packages(tree: Path, made: Path, epoch: int = 0) -> Path:
@@ -188,27 +370,28 @@ def _tried(archive: Path, tree: Path, directory: Path) -> list[Distribution]:
     return [item for item in distributions(path=[str(packages)]) if item.name.lower() not in tools]
 
 
-def pack_chart(tree: Path, made: Path, epoch: int) -> None:
-    """Write the packed chart of a file tree to the directory ``made``."""
+def pack_chart(tree: Path, made: Path, epoch: int) -> Path:
+    """Write the packed chart of a file tree to the directory ``made``; returns it."""
     helm = os.environ.get("HELM") or shutil.which("helm")
     if helm is None:
         raise NotReadyError("there is no helm; set HELM=/path/to/helm, or build one: scripts/cluster build --helm")
     command = [helm, "package", str(tree / CHART), "--destination", str(made)]
     subprocess.run(command, check=True, capture_output=True, text=True)
-    for archive in made.glob("*.tgz"):
-        repack(archive, epoch)
+    (archive,) = made.glob("*.tgz")
+    repack(archive, epoch)
+    return archive
 
 
 def _architecture() -> str:
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
-def _bill(made: Path, file: str, subject: str, version: str, packages: Iterable[bill.Package], epoch: int) -> None:
+def _bill(work: Work, file: str, subject: str, packages: Iterable[bill.Package]) -> None:
     listed = list(packages)
     if not listed:
         raise ValueError(f"no package was found in {file}, which cannot be")
-    (made / f"{file}.cdx.json").write_text(bill.document(subject, version, listed, epoch))
-    (made / f"{file}.licences.txt").write_text(bill.licence_list(subject, version, listed))
+    (work.made / f"{file}.cdx.json").write_text(bill.document(subject, work.version, listed, work.epoch))
+    (work.made / f"{file}.licences.txt").write_text(bill.licence_list(subject, work.version, listed))
 
 
 def repack(archive: Path, epoch: int) -> None:
@@ -239,8 +422,8 @@ def write_checksums(made: Path, key: str | None) -> None:
         subprocess.run(command, check=True, capture_output=True, text=True)
 
 
-def _output(*command: str) -> str:
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+def _output(root: Path, *command: str) -> str:
+    return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
 
 
 if __name__ == "__main__":
