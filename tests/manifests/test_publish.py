@@ -3,77 +3,37 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from lab import registry
 from lab.progress import Progress
 from lab.settings import Settings
-from releasing import layouts, lines, publish
+from releasing import lines, publish
 from releasing.addresses import CHART
 from releasing.main import main
 
 from dra_driver.version import VERSION
 from tests.builders.programs import needing
+from tests.builders.publishing import CRANE, LATER, URL, Publisher, commit_all, crane, git, raise_version, small_image
 from tests.golden import golden
 from tests.manifests.chart import HELM, KUBERNETES, helm, needs_helm
 from tests.manifests.support import KUBECTL, needs_kubectl
 from tests.paths import ROOT
 
-CRANE, COSIGN = os.environ.get("CRANE"), os.environ.get("COSIGN")
+COSIGN = os.environ.get("COSIGN")
 needs_cosign = needing(COSIGN, "there is no cosign here; COSIGN=/path/to/cosign names one", pytest.mark.nightly)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(180),
 ]
-URL = "https://git.example/neuron-dra-driver"
-LATER = "0.2.0"
-
-
-def small_image(
-    tree: Path, layout: Path, epoch: int, progress: Progress, *, base: str | None, labels: Mapping[str, str]
-) -> str:
-    """An image of two architectures that has one package, and differs by version."""
-    del epoch, progress, base
-    written = layouts.Layout(layout)
-    status = (
-        f"Package: base\nStatus: install ok installed\nVersion: {(tree / 'dra_driver/version.py').read_text()[-8:]}"
-    )
-    entries = []
-    for architecture in ("amd64", "arm64"):
-        file = layout / architecture
-        with tarfile.open(file, "w") as tar:
-            path = layout / "status"
-            path.write_text(f"{status}\nArchitecture: {architecture}\n")
-            os.utime(path, (0, 0))
-            tar.add(path, "var/lib/dpkg/status")
-        layer = written.add("application/vnd.oci.image.layer.v1.tar", file.read_bytes())
-        config = {
-            "architecture": architecture,
-            "os": "linux",
-            "config": {"Labels": dict(labels)},
-            "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
-        }
-        manifest = {
-            "schemaVersion": 2,
-            "mediaType": layouts.MANIFEST,
-            "config": written.add_json("application/vnd.oci.image.config.v1+json", config),
-            "layers": [layer],
-        }
-        entry = written.add_json(layouts.MANIFEST, manifest)
-        entries.append({**entry, "platform": {"architecture": architecture, "os": "linux"}})
-    index = {"schemaVersion": 2, "mediaType": layouts.INDEX, "manifests": entries}
-    return written.finish(written.add_json(layouts.INDEX, index))
 
 
 @pytest.fixture(scope="module")
@@ -85,70 +45,12 @@ def address() -> Iterator[str]:
         yield served
 
 
-def git(tree: Path, *arguments: str) -> str:
-    """Run git as nobody in particular, at a fixed date."""
-    names = {f"GIT_{who}_{what}": "x@git.example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    dates = {f"GIT_{who}_DATE": "@1750000000 +0000" for who in ("AUTHOR", "COMMITTER")}
-    environment = {**os.environ, **names, **dates, "GIT_CONFIG_GLOBAL": "/dev/null"}
-    done = subprocess.run(["git", *arguments], cwd=tree, env=environment, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
 @pytest.fixture(scope="module")
 def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of one commit with what is here now."""
     tree = tmp_path_factory.mktemp("repository")
-    listed = git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
-    for name in filter(None, listed):
-        if (ROOT / name).is_file() and not name.startswith(("tests/", "tools/")):
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tree / name)
-    git(tree, "init", "--quiet", "--initial-branch=main")
-    git(tree, "add", "--all")
-    git(tree, "commit", "--quiet", "--message=All")
+    commit_all(tree)
     return tree
-
-
-def raise_version(tree: Path) -> None:
-    """Commit the next version."""
-    for name in ("dra_driver/version.py", f"{CHART}/Chart.yaml", "CHANGELOG.md"):
-        path = tree / name
-        path.write_text(path.read_text().replace(VERSION, LATER, 3))
-    git(tree, "commit", "--quiet", "--all", "--message=Next")
-
-
-@dataclass(frozen=True)
-class Publisher:
-    """Somebody who publishes a tree.
-
-    Attributes:
-        tree: The checkout.
-        place: Where to.
-        output: Where the files go.
-    """
-
-    tree: Path
-    place: str
-    output: Path
-
-    def run(self, *options: str) -> int:
-        """Publish; returns the exit status."""
-        where = ("--publish", self.place, "--repository-url", URL, "--output", str(self.output))
-        return main((*where, "--no-plugin", *options), self.tree, small_image)
-
-    def digests(self) -> dict[str, str]:
-        """The digests of image and chart in the registry."""
-        place = publish.Place(self.place)
-        return {name: crane("digest", f"{name}:{VERSION}") for name in (place.image, place.chart)}
-
-    def sums(self) -> dict[str, str]:
-        """The sums of the files."""
-        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(self.output.iterdir())}
-
-
-def crane(*arguments: str) -> str:
-    assert CRANE is not None
-    return subprocess.run([CRANE, *arguments], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def tags(place: str) -> dict[str, str]:
@@ -162,7 +64,7 @@ def tags(place: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def published(address: str, committed: Path, tmp_path_factory: pytest.TempPathFactory) -> Publisher:
     """A release that nobody has signed."""
-    publisher = Publisher(committed, f"{address}/team", tmp_path_factory.mktemp("dist"))
+    publisher = Publisher(small_image, committed, f"{address}/team", tmp_path_factory.mktemp("dist"))
     assert publisher.run() == 0
     return publisher
 
@@ -171,7 +73,7 @@ def test_a_second_run_gives_the_same_and_publishes_nothing(
     published: Publisher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, digests = tags(published.place), published.digests()
-    elsewhere = Publisher(published.tree, published.place, tmp_path / "dist")
+    elsewhere = Publisher(small_image, published.tree, published.place, tmp_path / "dist")
     assert elsewhere.run() == 0
     said = capsys.readouterr().out
     assert "already published, nothing to do" in said
@@ -205,6 +107,31 @@ def test_the_chart_is_pulled_by_helm_and_names_its_image(published: Publisher, t
     shown = helm("show", "readme", str(archive)).stdout
     assert f"oci://{chart} --version {VERSION}" in shown
     assert "docker build" not in shown
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("settings", "image"),
+    [
+        ("image.repository=mirror.example/n", f"mirror.example/n:{VERSION}@{{digest}}"),
+        ("image.repository=mirror.example/n,image.digest=", f"mirror.example/n:{VERSION}"),
+        (f"image.tag=v7,image.digest=sha256:{'1' * 64}", f"{{repository}}:v7@sha256:{'1' * 64}"),
+        ("image.digest=", f"{{repository}}:{VERSION}"),
+        (f"image.digest=sha256:{'1' * 64}", None),
+    ],
+    ids=["mirror", "own image", "another version", "by tag", "of the release before"],
+)
+def test_the_chart_of_a_release_takes_another_image(published: Publisher, settings: str, image: str | None) -> None:
+    (archive,) = published.output.glob("*.tgz")
+    options = ("--kube-version", KUBERNETES, "--set", f"draDriver.enabled=true,{settings}")
+    rendered = helm("template", "neuron", str(archive), *options)
+    name = publish.Place(published.place).image
+    digest = published.digests()[name]
+    if image is None:
+        told = rendered.stderr[rendered.stderr.index("image.digest is") :].partition("\n\n")[0]
+        golden(told.replace(digest, "sha256:..."))
+    else:
+        assert images(rendered.stdout) >= {image.format(repository=name, digest=digest)}, rendered.stderr
 
 
 @needs_helm
@@ -293,7 +220,7 @@ def test_another_commit_under_a_published_version_is_refused(
     before = tags(published.place)
     (clone / CHART / "values.yaml").write_text((clone / CHART / "values.yaml").read_text() + "# other\n")
     git(clone, "commit", "--quiet", "--all", "--message=Other")
-    publisher = Publisher(clone, published.place, tmp_path / "dist")
+    publisher = Publisher(small_image, clone, published.place, tmp_path / "dist")
     error = [line for line in refused(publisher, capsys).splitlines() if line.startswith("error")][-1]
     golden(hidden(error, publisher))
     assert tags(published.place) == before
@@ -303,7 +230,7 @@ def test_a_tree_that_is_not_committed_is_refused(
     address: str, clone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (clone / "LICENSE").write_text("none")
-    golden(refused(Publisher(clone, f"{address}/dirty", tmp_path / "dist"), capsys))
+    golden(refused(Publisher(small_image, clone, f"{address}/dirty", tmp_path / "dist"), capsys))
     assert f"{address}/dirty" not in crane("catalog", address)
 
 
@@ -311,7 +238,7 @@ def test_a_tag_of_another_version_is_refused(
     address: str, clone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     git(clone, "tag", "v7.0.0")
-    golden(refused(Publisher(clone, f"{address}/tagged", tmp_path / "dist"), capsys))
+    golden(refused(Publisher(small_image, clone, f"{address}/tagged", tmp_path / "dist"), capsys))
 
 
 def test_a_version_that_is_tagged_and_the_next_one_are_published_beside_each_other(
@@ -320,7 +247,7 @@ def test_a_version_that_is_tagged_and_the_next_one_are_published_beside_each_oth
     raise_version(clone)
     git(clone, "tag", f"v{LATER}")
     before = tags(published.place)
-    assert Publisher(clone, published.place, tmp_path / "dist").run() == 0
+    assert Publisher(small_image, clone, published.place, tmp_path / "dist").run() == 0
     after = tags(published.place)
     assert {name.rpartition(":")[2] for name in after.keys() - before.keys()} == {LATER}
     assert {name: after[name] for name in before} == before
@@ -346,7 +273,7 @@ def test_a_registry_that_does_not_answer_is_told(
     address: str, committed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del address  # with it, there are the programs
-    publisher = Publisher(committed, "127.0.0.1:9/team", tmp_path / "dist")
+    publisher = Publisher(small_image, committed, "127.0.0.1:9/team", tmp_path / "dist")
     assert "Nothing was published" in refused(publisher, capsys)
 
 
@@ -366,7 +293,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def signed(address: str, committed: Path, key: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publisher]:
     """A release that is signed with a key."""
-    publisher = Publisher(committed, f"{address}/signed", tmp_path_factory.mktemp("dist"))
+    publisher = Publisher(small_image, committed, f"{address}/signed", tmp_path_factory.mktemp("dist"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COSIGN_PASSWORD", "")
         assert publisher.run("--key", str(key)) == 0
@@ -425,7 +352,7 @@ def test_what_is_published_unsigned_can_be_signed_later(
 ) -> None:
     monkeypatch.setenv("COSIGN_PASSWORD", "")
     digests = published.digests()
-    later = Publisher(published.tree, published.place, tmp_path / "dist")
+    later = Publisher(small_image, published.tree, published.place, tmp_path / "dist")
     assert later.run("--key", str(key)) == 0
     assert later.digests() == digests
     assert all(verifies(line, later.output) for line in verifications(later.output))
@@ -437,7 +364,7 @@ def test_a_password_that_is_wrong_is_told_before_anything_is_published(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("COSIGN_PASSWORD", "wrong, and never to be told")
-    publisher = Publisher(committed, f"{address}/password", tmp_path / "dist")
+    publisher = Publisher(small_image, committed, f"{address}/password", tmp_path / "dist")
     error = refused(publisher, capsys, "--key", str(key))
     assert "COSIGN_PASSWORD" in error
     assert "never to be told" not in error
@@ -453,7 +380,7 @@ def test_what_replaces_a_published_image_or_chart_is_not_verified(
     (clone / CHART / "values.yaml").write_text((clone / CHART / "values.yaml").read_text() + "# other\n")
     (clone / "dra_driver/version.py").write_text(f'# other\nVERSION = "{VERSION}"\n# other')
     git(clone, "commit", "--quiet", "--all", "--message=Other")
-    other = Publisher(clone, f"{signed.place}-{of}", tmp_path / "dist")
+    other = Publisher(small_image, clone, f"{signed.place}-{of}", tmp_path / "dist")
     assert other.run() == 0
     name, digest = getattr(publish.Place(signed.place), of), signed.digests()[getattr(publish.Place(signed.place), of)]
     theirs = getattr(publish.Place(other.place), of)

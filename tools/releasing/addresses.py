@@ -34,6 +34,12 @@ def set_image(tree: Path, image: Published, url: str) -> None:
         f"  repository: {image.repository}\n",
     )
     _replace(tree / CHART / "values.yaml", '  digest: ""\n', f"  digest: {image.digest}\n")
+    chart = tree / CHART / "Chart.yaml"
+    text = chart.read_text()
+    before, key, after = (
+        text.partition("\nannotations:\n") if "\nannotations:\n" in text else (text, "annotations:\n", "")
+    )
+    chart.write_text(f"{before}{key}  neuron.aws.com/image: {image.by_digest}\n{after}")
     _replace(tree / SCRIPT, "\nDEFAULT_IMAGE=''\n", f"\nDEFAULT_IMAGE='{reference}'\n")
     for folder in _FOLDERS:
         for path in sorted((tree / folder).rglob("*")):

@@ -31,6 +31,8 @@ $ helm upgrade --install neuron-helm-chart oci://{place.chart} --version {versio
     {_VALUES}
 ```
 
+The next release takes its place with `helm upgrade`, `--version` and `--reset-then-reuse-values`.
+
 With the script, or with kustomize:
 
 <!-- not run: tests/cluster/test_published.py runs these lines with a registry -->

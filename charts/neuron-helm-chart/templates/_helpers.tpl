@@ -336,12 +336,26 @@ true
 {{- if include "neuron.isOfAWS" $top -}}
 {{- fail (printf "image.repository is %s, which is AWS's image: set it to the repository of this project's image" $repository) -}}
 {{- end -}}
+{{- include "neuron.imageOfRelease" (dict "root" .root "image" $top) -}}
 {{- $tag := $own.tag -}}
 {{- if or $own.repository (include "neuron.isTagOfAWS" $tag) -}}
 {{- $tag = "" -}}
 {{- end -}}
 {{- $digest := default (ternary "" $top.digest (not (empty $tag))) $own.digest -}}
 {{- include "neuron.reference" (dict "repository" $repository "tag" (default $default $tag) "digest" $digest) -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+A release has its image in the values, by digest, and in an annotation, which no --reuse-values brings along from the
+release before: its digest with the tag of this one would be the former image under the new name.
+*/}}
+{{- define "neuron.imageOfRelease" -}}
+{{- with index (default (dict) .root.Chart.Annotations) "neuron.aws.com/image" -}}
+{{- $parts := splitList "@" . -}}
+{{- if and (eq (first $parts) $.image.repository) (not $.image.tag) $.image.digest (ne (last $parts) $.image.digest) -}}
+{{- fail (printf "\n\nimage.digest is %s,\nand the image of version %s is %s.\nHelm has kept the values of the former chart: pass --reset-then-reuse-values in place of --reuse-values. For another\nimage, set image.tag too." $.image.digest $.root.Chart.AppVersion (last $parts)) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

@@ -1,0 +1,160 @@
+"""Somebody who publishes what is here into a registry, with an image that is made quickly."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.progress import Progress
+from releasing import layouts, publish
+from releasing.addresses import CHART
+from releasing.main import LayoutWriter, main
+
+from dra_driver.version import VERSION
+from tests.paths import ROOT
+
+CRANE = os.environ.get("CRANE")
+URL = "https://git.example/neuron-dra-driver"
+LATER = "0.2.0"
+
+
+def small_image(
+    tree: Path, layout: Path, epoch: int, progress: Progress, *, base: str | None, labels: Mapping[str, str]
+) -> str:
+    """An image of two architectures that has one package, and differs by version."""
+    del epoch, progress, base
+    written = layouts.Layout(layout)
+    status = (
+        f"Package: base\nStatus: install ok installed\nVersion: {(tree / 'dra_driver/version.py').read_text()[-8:]}"
+    )
+    entries = []
+    for architecture in ("amd64", "arm64"):
+        file = layout / architecture
+        with tarfile.open(file, "w") as tar:
+            path = layout / "status"
+            path.write_text(f"{status}\nArchitecture: {architecture}\n")
+            os.utime(path, (0, 0))
+            tar.add(path, "var/lib/dpkg/status")
+        layer = written.add("application/vnd.oci.image.layer.v1.tar", file.read_bytes())
+        config = {
+            "architecture": architecture,
+            "os": "linux",
+            "config": {"Labels": dict(labels)},
+            "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
+        }
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": layouts.MANIFEST,
+            "config": written.add_json("application/vnd.oci.image.config.v1+json", config),
+            "layers": [layer],
+        }
+        entry = written.add_json(layouts.MANIFEST, manifest)
+        entries.append({**entry, "platform": {"architecture": architecture, "os": "linux"}})
+    index = {"schemaVersion": 2, "mediaType": layouts.INDEX, "manifests": entries}
+    return written.finish(written.add_json(layouts.INDEX, index))
+
+
+def packed_image(archive: Path) -> LayoutWriter:
+    """What writes an image that was built before, a docker archive, as the layout of a release."""
+
+    def write(
+        tree: Path, layout: Path, epoch: int, progress: Progress, *, base: str | None, labels: Mapping[str, str]
+    ) -> str:
+        del tree, epoch, progress, base
+        written = layouts.Layout(layout)
+        with tarfile.open(archive) as image:
+            content = {member.name: member for member in image if member.isfile()}
+
+            def read(name: str) -> bytes:
+                stream = image.extractfile(content[name])
+                return stream.read() if stream else b""
+
+            (described,) = json.loads(read("manifest.json"))
+            config = json.loads(read(described["Config"]))
+            config["config"]["Labels"] = dict(labels)
+            manifest = {
+                "schemaVersion": 2,
+                "mediaType": layouts.MANIFEST,
+                "config": written.add_json("application/vnd.oci.image.config.v1+json", config),
+                "layers": [
+                    written.add("application/vnd.oci.image.layer.v1.tar", read(name)) for name in described["Layers"]
+                ],
+            }
+        platform = {"architecture": config["architecture"], "os": "linux"}
+        entry = {**written.add_json(layouts.MANIFEST, manifest), "platform": platform}
+        index = {"schemaVersion": 2, "mediaType": layouts.INDEX, "manifests": [entry]}
+        return written.finish(written.add_json(layouts.INDEX, index))
+
+    return write
+
+
+def git(tree: Path, *arguments: str) -> str:
+    """Run git as nobody in particular, at a fixed date."""
+    names = {f"GIT_{who}_{what}": "x@git.example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    dates = {f"GIT_{who}_DATE": "@1750000000 +0000" for who in ("AUTHOR", "COMMITTER")}
+    environment = {**os.environ, **names, **dates, "GIT_CONFIG_GLOBAL": "/dev/null"}
+    done = subprocess.run(["git", *arguments], cwd=tree, env=environment, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def commit_all(tree: Path) -> None:
+    """Make a repository of one commit with what is here now."""
+    listed = git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+    for name in filter(None, listed):
+        if (ROOT / name).is_file() and not name.startswith(("tests/", "tools/")):
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
+    git(tree, "init", "--quiet", "--initial-branch=main")
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "--message=All")
+
+
+def raise_version(tree: Path) -> None:
+    """Commit the next version."""
+    for name in ("dra_driver/version.py", f"{CHART}/Chart.yaml", "CHANGELOG.md"):
+        path = tree / name
+        path.write_text(path.read_text().replace(VERSION, LATER, 3))
+    git(tree, "commit", "--quiet", "--all", "--message=Next")
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """Somebody who publishes a tree.
+
+    Attributes:
+        image: What writes the image's layout.
+        tree: The checkout.
+        place: Where to.
+        output: Where the files go.
+    """
+
+    image: LayoutWriter
+    tree: Path
+    place: str
+    output: Path
+
+    def run(self, *options: str) -> int:
+        """Publish; returns the exit status."""
+        where = ("--publish", self.place, "--repository-url", URL, "--output", str(self.output))
+        return main((*where, "--no-plugin", *options), self.tree, self.image)
+
+    def digests(self) -> dict[str, str]:
+        """The digests of image and chart in the registry."""
+        place = publish.Place(self.place)
+        return {name: crane("digest", f"{name}:{VERSION}") for name in (place.image, place.chart)}
+
+    def sums(self) -> dict[str, str]:
+        """The sums of the files."""
+        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(self.output.iterdir())}
+
+
+def crane(*arguments: str) -> str:
+    assert CRANE is not None
+    return subprocess.run([CRANE, *arguments], check=True, capture_output=True, text=True).stdout.strip()
