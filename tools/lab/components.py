@@ -17,6 +17,7 @@ KARPENTER_VERSION = "1.15.0"
 JOBSET_VERSION = "0.10.1"
 LEADERWORKERSET_VERSION = "0.9.0"
 HELM3_VERSION = "3.22.0"
+ACTIONLINT_VERSION = "1.7.12"
 REGISTRY_VERSION = "3.1.2"
 CRANE_VERSION = "0.22.1"
 COSIGN_VERSION = "3.1.3"
@@ -174,6 +175,17 @@ def prometheus() -> Component:
         link_flags=f"-s -w -X github.com/prometheus/common/version.Version={PROMETHEUS_VERSION}",
         # Tests have static targets and pods; clouds' own discovery is most of the code.
         tags=("remove_all_sd", "enable_kubernetes_sd"),
+    )
+
+
+def actionlint() -> Component:
+    """Return actionlint, which checks the workflows of the hosting site."""
+    module = "github.com/rhysd/actionlint"
+    return Component(
+        name=f"actionlint-{ACTIONLINT_VERSION}",
+        module=f"actionlint-{ACTIONLINT_VERSION}",
+        packages=(f"{module}/cmd/actionlint",),
+        link_flags="-s -w",
     )
 
 

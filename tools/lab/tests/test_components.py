@@ -62,7 +62,7 @@ def test_a_version_without_a_module_is_refused_with_the_command_that_adds_it() -
 
 _OF_OTHERS = (
     *("kube", "etcd", "containerd", "helm", "prometheus", "jobset", "leaderworkerset"),
-    *("registry", "crane", "cosign"),
+    *("registry", "crane", "cosign", "actionlint"),
 )
 LAB_MODULES = [name for name in build.available_modules() if name.startswith(_OF_OTHERS)]
 
@@ -83,6 +83,7 @@ def test_every_module_is_complete_and_names_what_is_built_from_it(module: str) -
         "registry": components.registry(),
         "crane": components.crane(),
         "cosign": components.cosign(),
+        "actionlint": components.actionlint(),
         "kubernetes": components.kubernetes(version),
         "kubelet": components.kubelet(version, ()),
     }[kind]
