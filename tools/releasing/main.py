@@ -27,7 +27,7 @@ from lab.images import ImageBuilder
 from lab.progress import Progress
 from lab.settings import Settings
 
-from releasing import bill, image, layouts, lines, plugin, publish
+from releasing import bill, image, layouts, lines, metadata, plugin, publish
 from releasing.addresses import CHART, SCRIPT, set_image, set_repository_url
 from releasing.publish import PUBLIC_KEY, Cosign, Place, Published, PublishingError, Registry, Signer
 
@@ -375,6 +375,7 @@ def pack_chart(tree: Path, made: Path, epoch: int) -> Path:
     helm = os.environ.get("HELM") or shutil.which("helm")
     if helm is None:
         raise NotReadyError("there is no helm; set HELM=/path/to/helm, or build one: scripts/cluster build --helm")
+    metadata.describe_chart(tree)
     command = [helm, "package", str(tree / CHART), "--destination", str(made)]
     subprocess.run(command, check=True, capture_output=True, text=True)
     (archive,) = made.glob("*.tgz")
