@@ -99,8 +99,9 @@ def _points(lines: Sequence[str]) -> Iterator[str]:
     """The items of a list, each as the plain text of its first sentence."""
     for item in re.split(r"(?m)^- ", "\n".join(lines))[1:]:
         text = " ".join(item.partition("\n\n")[0].split())
+        text = re.sub(r" \(\[[^]]+]\([^)]+\)\)", "", text)  # where the page is
         text = re.sub(r"\[([^]]+)]\([^)]+\)", r"\1", text).replace("`", "").replace("**", "")
-        yield re.split(r"(?<=\.) (?=[A-Z`])", text, maxsplit=1)[0].rstrip(".")
+        yield re.split(r"(?<=\.) (?=[A-Z]|dra-driver|kubectl)", text, maxsplit=1)[0].rstrip(".")
 
 
 def artifact_hub(identifier: str) -> str:
