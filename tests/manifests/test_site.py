@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -33,6 +34,20 @@ def test_each_page_has_its_place_in_the_navigation() -> None:
     shown = list(pages_of(CONFIGURATION["nav"]))
     assert len(shown) == len(set(shown))
     assert set(shown) == {str(path.relative_to(ROOT)) for pattern in PAGES for path in ROOT.glob(pattern)}
+
+
+def test_each_decision_is_dated_and_has_its_line_on_the_page_of_architecture() -> None:
+    """In their order; the site shows them from there, without a place in its navigation."""
+    folder = ROOT / "docs/develop/decisions"
+    numbers = [int(path.name[:4]) for path in sorted(folder.iterdir())]
+    assert numbers == list(range(1, len(numbers) + 1))
+    lines = []
+    for path in sorted(folder.iterdir()):
+        title, date, *headings = re.findall(r"^(?:# (.+)|(\d{4}-\d\d-\d\d)|## (.+))$", path.read_text(), re.MULTILINE)
+        assert [heading[2] for heading in headings] == ["Context", "Decision", "What it costs"], path.name
+        assert date[1], path.name
+        lines.append(f"- [{title[0]}](decisions/{path.name})")
+    assert "\n".join(lines) in (ROOT / "docs/develop/architecture.md").read_text()
 
 
 def test_what_belongs_to_a_lists_items_moves_to_four_spaces_a_level() -> None:
