@@ -208,3 +208,16 @@ def test_a_tag_is_released_from_a_new_clone_with_an_empty_home(
     called = (made / "clone/called").read_text().split()
     assert called == ["--publish", arguments[0], "--repository-url", arguments[1], "--output", "dist"]
     assert (made / "clone/home").read_text() == ""
+
+
+def test_rules_of_updates_know_every_file_with_pins() -> None:
+    text = re.sub(r"(?m)(^| )//.*", "", (ROOT / ".github/renovate.json5").read_text())
+    rules = yaml.safe_load(text)
+    (pattern,) = rules["pip_requirements"]["managerFilePatterns"]
+    with_hashes = [path for path in (ROOT / "requirements").iterdir() if "--hash=" in path.read_text()]
+    assert with_hashes
+    for path in with_hashes:
+        assert re.search(pattern.strip("/"), f"requirements/{path.name}"), path
+    modules = rules["packageRules"][-1]["matchFileNames"]
+    assert modules == ["tools/lab/gomodules/*-[0-9]*/**"]
+    assert any(path.is_file() for path in ROOT.glob(f"{modules[0]}/*"))
