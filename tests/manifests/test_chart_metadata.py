@@ -92,10 +92,6 @@ def test_the_icon_is_a_small_picture_that_loads_nothing() -> None:
     assert b"href" not in content
 
 
-def test_the_file_of_artifact_hub_has_the_id_alone() -> None:
-    assert yaml.safe_load(metadata.artifact_hub("some-id")) == {"repositoryID": "some-id"}
-
-
 @needs_helm
 def test_helm_finds_nothing_to_say_of_a_released_chart(tmp_path: Path) -> None:
     shutil.copytree(CHART, tmp_path / PATH)

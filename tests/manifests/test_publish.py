@@ -81,6 +81,25 @@ def test_a_second_run_gives_the_same_and_publishes_nothing(
     assert (tags(published.place), elsewhere.digests(), elsewhere.sums()) == (before, digests, published.sums())
 
 
+def test_a_chart_that_is_registered_with_artifact_hub_says_so_beside_its_versions(
+    address: str, committed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publisher = Publisher(small_image, committed, f"{address}/registered", tmp_path / "dist")
+    assert publisher.run("--artifact-hub", "some-id") == 0
+    chart = publish.Place(publisher.place).chart
+    manifest = json.loads(crane("manifest", f"{chart}:artifacthub.io"))
+    (layer,) = manifest["layers"]
+    kinds = (manifest["config"]["mediaType"], layer["mediaType"])
+    assert kinds == (
+        "application/vnd.cncf.artifacthub.config.v1+yaml",
+        "application/vnd.cncf.artifacthub.repository-metadata.layer.v1.yaml",
+    )
+    assert crane("blob", f"{chart}@{layer['digest']}") == "repositoryID: some-id"
+    capsys.readouterr()
+    assert publisher.run("--artifact-hub", "some-id") == 0
+    assert "already published, nothing to do" in capsys.readouterr().out
+
+
 def test_an_image_of_two_architectures_is_published_whole(published: Publisher) -> None:
     name = publish.Place(published.place).image
     entries = json.loads(crane("manifest", f"{name}:{VERSION}"))["manifests"]
@@ -261,8 +280,9 @@ def test_a_version_that_is_tagged_and_the_next_one_are_published_beside_each_oth
         ("--publish", "registry.example/team"),
         ("--publish", "registry.example/team", "--repository-url", URL, "--no-image"),
         ("--key", "cosign.key"),
+        ("--artifact-hub", "some-id"),
     ],
-    ids=["upper case", "no registry", "no address", "no image", "key"],
+    ids=["upper case", "no registry", "no address", "no image", "key", "registration"],
 )
 def test_options_that_do_not_fit_are_refused(options: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(options) == 2

@@ -79,6 +79,11 @@ def main(
         help="where the project is published; goes into wheel, chart and krew's manifest",
     )
     parser.add_argument("--publish", metavar="REGISTRY[/PATH]", help="push image and chart there")
+    parser.add_argument(
+        "--artifact-hub",
+        metavar="ID",
+        help="with --publish: the id that Artifact Hub has given to the chart's repository",
+    )
     parser.add_argument("--key", metavar="KEY", help="with --publish: sign with this key of cosign")
     parser.add_argument("--sign", metavar="KEY", help="sign the checksums with this key of gpg")
     parser.add_argument("--base", metavar="IMAGE@DIGEST", help="base image that buildah can pull")
@@ -218,6 +223,11 @@ def make_and_publish(
         with work.progress.step(f"pushing {item.by_tag}"):
             registry.push(item)
         done.append(f"pushed {item.by_tag}, which is {item.digest}")
+    if options.artifact_hub:
+        registration = metadata.registration(place, options.artifact_hub, work.scratch / "registration")
+        if registry.digest(registration.by_tag) != registration.digest:
+            registry.push(registration)
+            done.append(f"pushed {registration.by_tag}, by which Artifact Hub knows whose the chart is")
     if cosign:
         with work.progress.step("signing"):
             bills = {"image": made / f"{NAME}-{version}-image.cdx.json", "chart": made / f"{packed.name}.cdx.json"}
@@ -257,6 +267,8 @@ def _check(options: argparse.Namespace) -> Place | None:
     if options.publish is None:
         if options.key:
             raise NotReadyError("--key signs what --publish publishes; without that, --sign signs the checksums")
+        if options.artifact_hub:
+            raise NotReadyError("--artifact-hub registers the chart that --publish publishes; add --publish")
         return None
     if options.no_image or options.no_chart:
         raise NotReadyError("--publish publishes image and chart; leave out --no-image and --no-chart")

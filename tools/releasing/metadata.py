@@ -15,10 +15,13 @@ from urllib.parse import urlsplit
 import yaml
 
 from releasing.addresses import CHART
+from releasing.layouts import MANIFEST, Layout
+from releasing.publish import Place, Published
 
 KINDS = ("added", "changed", "deprecated", "removed", "fixed", "security")
 """Kinds of changes that Artifact Hub knows; they are the headings of the changelog."""
 PLATFORMS = ("linux/amd64", "linux/arm64")
+_ARTIFACT_HUB = "application/vnd.cncf.artifacthub"
 
 
 def describe_chart(tree: Path) -> None:
@@ -104,12 +107,22 @@ def _points(lines: Sequence[str]) -> Iterator[str]:
         yield re.split(r"(?<=\.) (?=[A-Z]|dra-driver|kubectl)", text, maxsplit=1)[0].rstrip(".")
 
 
-def artifact_hub(identifier: str) -> str:
-    """The file by which Artifact Hub knows that who publishes the chart is who has registered it.
+def registration(place: Place, identifier: str, layout: Path) -> Published:
+    """What tells Artifact Hub that who publishes the chart is who has registered it, as an OCI layout.
 
-    The identifier is the one that it has given to the repository. Nobody's name or address is in it.
+    The identifier is the one that Artifact Hub has given to the repository. Nobody's name or address is in it. It goes
+    beside the chart's versions, under a tag that Artifact Hub looks for.
     """
-    return yaml.safe_dump({"repositoryID": identifier})
+    written = Layout(layout)
+    content = yaml.safe_dump({"repositoryID": identifier}).encode()
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": written.add_json(f"{_ARTIFACT_HUB}.config.v1+yaml", {}),
+        "layers": [written.add(f"{_ARTIFACT_HUB}.repository-metadata.layer.v1.yaml", content)],
+    }
+    digest = written.finish(written.add_json(MANIFEST, manifest))
+    return Published("registration", place.chart, "artifacthub.io", digest, layout)
 
 
 def _text(path: Path) -> str:
