@@ -20,13 +20,18 @@ from pathlib import Path
 
 import pytest
 from lab import hostsettings
+from releasing import plugin
 
+from tests.builders.plugin import PYTHON, plugin_of_here
 from tests.golden import golden
 from tests.manifests.support import name_of
 from tests.paths import ROOT
 
 OURS = ("dra_driver", "tests", *(path.name for path in (ROOT / "tools").iterdir() if path.is_dir()))
-OTHERS = ("build", "grpc", "msgspec", "pip", "pytest", "setuptools", "yaml")
+OTHERS = (
+    *("build", "grpc", "msgspec", "pip", "pytest", "setuptools", "yaml"),
+    *("kubernetes", "lark", "kubectl_neuron", "pydantic", "rich", "urllib3", "sitecustomize", "usercustomize"),
+)
 STARTS = re.compile(
     r"""(?:python[0-9.]*|\{python\}|python3\}|executable|\(python\)|/python"?\))["')\]]*,?[ ]+["']?-[mc]\b""",
 )
@@ -38,7 +43,6 @@ AT_HOME = {
     "tools/mutants/mutants.toml": "^replace = ",
     "Dockerfile": r"^(#|RUN| {4}&&) ",  # in a directory with what it has copied from the checkout
     "dra_driver/__main__.py": '^"""Makes',
-    "tools/releasing/kubectl-neuron": "",  # to be replaced
 }
 """Lines that may start Python without -I or -P, by file."""
 
@@ -199,18 +203,56 @@ def test_the_environment_is_made_of_wheels_only(index: tuple[Path, str], hostile
 
 
 @pytest.mark.slow
-def test_the_plugin_of_krew_is_made_of_wheels_only(index: tuple[Path, str], tmp_path: Path) -> None:
+def test_the_plugin_of_krew_is_made_of_wheels_only(
+    index: tuple[Path, str], hostile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(hostile)
+    for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index[0]), "PIP_CONFIG_FILE": os.devnull}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="cannot be had") as refusal:
+        plugin.download({"sourceonly": index[1]}, tmp_path / "wheels", plugin.PLATFORMS[0], "3.11")
+    golden(str(refusal.value).partition("pip says:")[0])
+
+
+@pytest.mark.slow
+def test_the_plugin_of_krew_runs_no_code_but_its_own(
+    hostile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the directory, the environment and the user's own packages have."""
+    archive = plugin_of_here(tmp_path / "plugin", monkeypatch)
     store = tmp_path / "store"
-    store.mkdir()
-    launcher = shutil.copy(ROOT / "tools/releasing/kubectl-neuron", store)
-    (store / "requirements.txt").write_text(index[1])
-    done = installing([str(launcher), "version"], store, index[0])
-    assert done.returncode == 1, done.stderr
-    golden(told(done.stderr))
-    assert not list(store.glob("venv*")), "the next call tries again"
+    shutil.unpack_archive(archive, store, filter="data")
+    (hostile / "dra_driver").mkdir()
+    shutil.copy(hostile / "dra_driver.py", hostile / "dra_driver/__init__.py")
+    (hostile / "startup").write_text((hostile / "json.py").read_text())
+    ours = tmp_path / f".local/lib/python{PYTHON}/site-packages"
+    ours.mkdir(parents=True)
+    (ours / "own.pth").write_text(f"import sys; exec(open({str(hostile / 'json.py')!r}).read())\n")
+    environment = {
+        "PATH": os.defpath,
+        "HOME": str(tmp_path),
+        "PYTHON": sys.executable,
+        "PYTHONHOME": str(hostile),
+        "PYTHONPATH": str(hostile),
+        "PYTHONSTARTUP": str(hostile / "startup"),
+        "PYTHONINSPECT": "1",
+        "PYTHONUSERBASE": str(tmp_path / ".local"),
+        "PYTHONPLATLIBDIR": str(hostile),
+        "PYTHONBREAKPOINT": "json.run",
+        "PYTHONWARNINGS": "error::json.Warning",
+        "PYTHONSAFEPATH": "",
+    }
+    example = str(ROOT / "examples/specs/1x4-connected-devices.yaml")
+    for words in (["--help"], ["simulate", example, "--instance-type", "trn2.48xlarge"], ["top"]):
+        command = [str(store / "kubectl-neuron"), *words]
+        done = subprocess.run(
+            command, cwd=hostile, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == (2 if words == ["top"] else 0), done.stderr  # there is no kubeconfig
+        assert "Traceback" not in done.stderr
 
 
-INSTALLS = re.compile(r"""pip["']?,?[^\n]*?[ "']install\b|pip wheel\b""")
+INSTALLS = re.compile(r"""pip["']?,?[^\n]*?[ "'](?:install|download)\b|pip wheel\b""")
 
 
 def test_nothing_is_installed_but_wheels() -> None:

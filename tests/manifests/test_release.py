@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from releasing import bill, plugin
+from releasing import bill
 from releasing.addresses import CHART, set_repository_url
 from releasing.main import build_packages, main, pack_chart, repack, write_checksums
 
@@ -203,52 +202,6 @@ def test_a_package_simulates_outside_of_the_checkout(packages: Path, tmp_path: P
     assert Path(where.strip()).is_relative_to(site)
     simulated = run([site / "bin/dra-driver", "simulate", example, "--instance-type", "trn2.48xlarge"]).stdout
     assert "neuron-device-0 to 3" in simulated
-
-
-@pytest.mark.timeout(180)
-def test_the_plugin_of_krew_installs_itself_once_and_says_what_it_lacks(packages: Path, tmp_path: Path) -> None:
-    """Without an index: the packages that it needs are those that are here; scripts/release has it install them."""
-    url = "https://git.example/neuron-dra-driver"
-    (tmp_path / "again").mkdir()
-    archive, again = (plugin.pack_plugin(ROOT, packages / WHEEL, made, 7) for made in (tmp_path, tmp_path / "again"))
-    assert archive.read_bytes() == again.read_bytes()
-    listed = yaml.safe_load(plugin.manifest(archive, url))["spec"]
-    (platform,) = listed["platforms"]
-    assert listed["version"] == f"v{VERSION}"
-    assert platform["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
-    assert platform["uri"] == f"{url}/releases/download/v{VERSION}/{archive.name}"
-    store = tmp_path / "a store"
-    shutil.unpack_archive(archive, store, filter="data")
-    assert "--hash=sha256:" in (store / "requirements.txt").read_text()
-    (tmp_path / "kubectl-neuron").symlink_to(store / platform["bin"])
-
-    def call(**environment: str) -> subprocess.CompletedProcess[str]:
-        command = [str(tmp_path / "kubectl-neuron"), "topology", "trn2.48xlarge"]
-        settings = {"PATH": os.defpath, "PIP_NO_INDEX": "1", **environment}
-        return subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False)
-
-    for missing in (
-        call(PYTHON="/nope", PATH=str(commands(tmp_path, "dirname", "readlink"))),
-        call(PYTHON=sys.executable),
-    ):
-        assert missing.returncode == 1
-        golden(next(line for line in missing.stderr.splitlines() if line.startswith("error: ")))
-        assert not list(store.glob("venv*"))
-    (store / "requirements.txt").write_text("")
-    here = os.pathsep.join(sys.path)
-    first, second = call(PYTHON=sys.executable, PYTHONPATH=here), call(PYTHON="/nope", PYTHONPATH=here)
-    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
-    assert first.stdout == second.stdout != ""
-    assert (len(first.stderr.splitlines()), second.stderr) == (1, "")
-
-
-def commands(directory: Path, *names: str) -> Path:
-    """A directory with these programs of the machine and no other."""
-    found = directory / "programs"
-    found.mkdir()
-    for name in names:
-        (found / name).symlink_to(shutil.which(name) or name)
-    return found
 
 
 @needs_helm

@@ -339,6 +339,7 @@ def _add_build(build: argparse.ArgumentParser) -> None:
             f"a registry of images {components.REGISTRY_VERSION}, and crane {components.CRANE_VERSION}",
         ),
         ("--cosign", (components.cosign(),), f"cosign {components.COSIGN_VERSION}"),
+        ("--krew", (components.krew(),), f"krew {components.KREW_VERSION}, which installs plugins of kubectl"),
         ("--actionlint", (components.actionlint(),), f"actionlint {components.ACTIONLINT_VERSION}, for workflows"),
     ):
         what.add_argument(option, dest="only", action="store_const", const=only, default=(), help=f"build only {text}")

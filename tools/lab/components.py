@@ -21,6 +21,7 @@ ACTIONLINT_VERSION = "1.7.12"
 REGISTRY_VERSION = "3.1.2"
 CRANE_VERSION = "0.22.1"
 COSIGN_VERSION = "3.1.3"
+KREW_VERSION = "0.5.0"
 
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 # Go names a program after its package's directory (ignoring a last element such as v3).
@@ -263,6 +264,17 @@ def cosign() -> Component:
         module=f"cosign-{COSIGN_VERSION}",
         packages=("github.com/sigstore/cosign/v3/cmd/cosign",),
         link_flags=f"-s -w -X sigs.k8s.io/release-utils/version.gitVersion=v{COSIGN_VERSION}",
+    )
+
+
+def krew() -> Component:
+    """Return krew, which installs plugins of kubectl."""
+    module = "sigs.k8s.io/krew"
+    return Component(
+        name=f"krew-{KREW_VERSION}",
+        module=f"krew-{KREW_VERSION}",
+        packages=(f"{module}/cmd/krew",),
+        link_flags=f"-s -w -X {module}/internal/version.gitTag=v{KREW_VERSION}",
     )
 
 

@@ -246,12 +246,16 @@ def make_packages(work: Work, options: argparse.Namespace) -> None:
         wheel = build_packages(work.tree, work.made, work.epoch)
     if options.no_plugin:
         return
-    with work.progress.step("trying kubectl neuron as krew would install it"):
-        archive = plugin.pack_plugin(work.tree, wheel, work.made, work.epoch)
-        needed = _tried(archive, work.tree, work.scratch / "plugin")
+    with work.progress.step("packing kubectl neuron for each platform, and trying the one of this machine"):
+        archives = plugin.pack_plugins(work.tree, wheel, work.made, work.epoch)
+        contained = _tried(archives, work.tree, work.scratch / "plugin")
+    with work.progress.step("installing the wheel with what its commands need"):
+        needed = _installed(work.tree, wheel, work.scratch / "site")
     _bill(work, wheel.name, NAME, bill.of_distributions(needed))
+    packed = bill.of_distributions(item for item in needed if item.name in contained)
+    _bill(work, f"kubectl-neuron-{work.version}", "kubectl neuron", packed)
     if work.url:
-        (work.made / "neuron.yaml").write_text(plugin.manifest(archive, work.url))
+        (work.made / "neuron.yaml").write_text(plugin.manifest(archives, work.url))
 
 
 def _check(options: argparse.Namespace) -> Place | None:
@@ -369,17 +373,30 @@ def build_packages(tree: Path, made: Path, epoch: int = 0) -> Path:
     return wheel
 
 
-def _tried(archive: Path, tree: Path, directory: Path) -> list[Distribution]:
-    """What the wheel needs with all its commands: what is in the plugin's environment once it has simulated a pod."""
-    shutil.unpack_archive(archive, directory, filter="data")
+def _tried(archives: Iterable[Path], tree: Path, directory: Path) -> set[str]:
+    """The packages in the plugin, once that of this machine has simulated a pod with each Python that is here."""
+    here = f"-{platform.system().lower()}-{_architecture()}.tar.gz"
+    shutil.unpack_archive(next(path for path in archives if path.name.endswith(here)), directory, filter="data")
     example = tree / "examples/specs/1x4-connected-devices.yaml"
     command = [str(directory / "kubectl-neuron"), "simulate", str(example), "--instance-type", "trn2.48xlarge"]
-    shown = subprocess.run(command, check=True, cwd=directory, capture_output=True, text=True).stdout
-    if "neuron-device-0 to 3" not in shown:
-        raise ValueError(f"the installed wheel does not simulate the first example; it says:\n{shown}")
-    (packages,) = directory.glob("venv/lib/python3*/site-packages")
-    tools = {"pip", "setuptools", NAME}
-    return [item for item in distributions(path=[str(packages)]) if item.name.lower() not in tools]
+    others = (shutil.which(f"python{version}") for version in plugin.PYTHONS)
+    for python in (sys.executable, *filter(None, others)):
+        environment = {"PATH": os.environ["PATH"], "PYTHON": python}
+        shown = subprocess.run(
+            command, check=True, cwd=directory, env=environment, capture_output=True, text=True
+        ).stdout
+        if "neuron-device-0 to 3" not in shown:
+            raise ValueError(f"the plugin does not simulate the first example with {python}; it says:\n{shown}")
+    return {item.name for item in distributions(path=[str(directory / "lib")])}
+
+
+def _installed(tree: Path, wheel: Path, directory: Path) -> list[Distribution]:
+    """What the wheel needs with all its commands, installed from the pins."""
+    pip = [sys.executable, "-I", "-m", "pip", "install", "--only-binary", ":all:", "--no-deps", "--no-compile"]
+    pip += ["--quiet", "--disable-pip-version-check", "--target", str(directory)]
+    for what in (["--require-hashes", "--requirement", str(tree / "requirements/commands.txt")], [str(wheel)]):
+        subprocess.run([*pip, *what], check=True, capture_output=True, text=True)
+    return [item for item in distributions(path=[str(directory)]) if item.name.lower() != NAME]
 
 
 def pack_chart(tree: Path, made: Path, epoch: int) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -120,8 +121,11 @@ def _tables_file() -> str | bool:
     """The file in the user's cache directory in which Lark keeps the parser's tables; False if there is none.
 
     Computing the tables takes longer than everything else in a small simulation. Lark recomputes them when the grammar,
-    its own version or Python's version changes, and when the file cannot be read.
+    its own version or Python's version changes, and when the file cannot be read. Where Python itself is to write no
+    caches (-B), nor does this.
     """
+    if sys.dont_write_bytecode:
+        return False
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dra-driver"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

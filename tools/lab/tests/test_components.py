@@ -62,7 +62,7 @@ def test_a_version_without_a_module_is_refused_with_the_command_that_adds_it() -
 
 _OF_OTHERS = (
     *("kube", "etcd", "containerd", "helm", "prometheus", "jobset", "leaderworkerset"),
-    *("registry", "crane", "cosign", "actionlint"),
+    *("registry", "crane", "cosign", "actionlint", "krew"),
 )
 LAB_MODULES = [name for name in build.available_modules() if name.startswith(_OF_OTHERS)]
 
@@ -84,6 +84,7 @@ def test_every_module_is_complete_and_names_what_is_built_from_it(module: str) -
         "crane": components.crane(),
         "cosign": components.cosign(),
         "actionlint": components.actionlint(),
+        "krew": components.krew(),
         "kubernetes": components.kubernetes(version),
         "kubelet": components.kubelet(version, ()),
     }[kind]

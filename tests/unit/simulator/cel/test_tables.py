@@ -16,12 +16,12 @@ pytestmark = pytest.mark.slow
 ASK = "from dra_driver.simulator.cel import compile; print(compile('device.driver == \"a\"').cost)"
 
 
-def cost(cache: Path | str) -> str:
-    """What a process with this cache says of an expression."""
+def cost(cache: Path | str, *options: str) -> str:
+    """What a process with this cache, and these options of Python, says of an expression."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", ASK], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
-    )
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, *options, "-c", ASK]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
     assert done.stderr == ""
     return done.stdout.strip()
 
@@ -52,6 +52,11 @@ def test_a_folder_into_which_others_may_write_is_not_used(tmp_path: Path) -> Non
     folder.chmod(0o777)
     cost(tmp_path)
     assert list(folder.iterdir()) == []
+
+
+def test_nothing_is_written_where_python_is_to_write_no_caches(tmp_path: Path) -> None:
+    assert cost(tmp_path, "-B") == cost("/dev/null/nowhere")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_folder_to_write_to_expressions_are_read_all_the_same() -> None:
