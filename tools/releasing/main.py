@@ -379,8 +379,8 @@ def _tried(archives: Iterable[Path], tree: Path, directory: Path) -> set[str]:
     shutil.unpack_archive(next(path for path in archives if path.name.endswith(here)), directory, filter="data")
     example = tree / "examples/specs/1x4-connected-devices.yaml"
     command = [str(directory / "kubectl-neuron"), "simulate", str(example), "--instance-type", "trn2.48xlarge"]
-    others = (shutil.which(f"python{version}") for version in plugin.PYTHONS)
-    for python in (sys.executable, *filter(None, others)):
+    others = (path for version in plugin.PYTHONS if (path := shutil.which(f"python{version}")))
+    for python in (sys.executable, *filter(_runs, others)):
         environment = {"PATH": os.environ["PATH"], "PYTHON": python}
         shown = subprocess.run(
             command, check=True, cwd=directory, env=environment, capture_output=True, text=True
@@ -388,6 +388,11 @@ def _tried(archives: Iterable[Path], tree: Path, directory: Path) -> set[str]:
         if "neuron-device-0 to 3" not in shown:
             raise ValueError(f"the plugin does not simulate the first example with {python}; it says:\n{shown}")
     return {item.name for item in distributions(path=[str(directory / "lib")])}
+
+
+def _runs(python: str) -> bool:
+    """Whether this is a Python, and not a switch between versions of which none is chosen."""
+    return subprocess.run([python, "-I", "-c", ""], capture_output=True, check=False).returncode == 0
 
 
 def _installed(tree: Path, wheel: Path, directory: Path) -> list[Distribution]:
