@@ -5,8 +5,9 @@ is not there is withdrawn: after a reboot its device number may belong to other 
 writes it again when the chip is back.
 
 When does an entry end without kubelet's unprepare? The API server may say that its claim is gone (deleted, replaced, or
-no longer allocated to this node), but a pod that was deleted by force may be running all the same, so that alone never
-frees a chip. It does together with a reboot of the node since: then no container of before runs. Otherwise the driver
+no longer allocated to this node) or was allocated other devices, but a pod that was deleted by force may be running all
+the same, so that alone never frees a chip. It does together with a reboot of the node since: then no container of
+before runs, and while a claim is refused its other devices, it must not keep the former ones. Otherwise the driver
 waits for kubelet, which keeps its own list over restarts and unprepares once the containers have ended. A claim that is
 gone for long is reported, and an administrator who then removes its checkpoint file ends it. The file of a claim that
 the API server has is written again. An unreadable file has no boot in it. If its claim is allocated here, the API
@@ -104,12 +105,17 @@ def clashes(prepared: PreparedClaims, observations: Mapping[str, ClaimObservatio
 
 
 def _end(entry: CheckpointEntry, missing: bool, boot_id: str, observation: ClaimObservation | None) -> Repair | None:
-    if observation is None or observation.here:
+    if observation is None:
+        return None
+    uid, outlived = entry.plan.uid, entry.outlived(boot_id)
+    if observation.here:
+        if outlived and observation.devices != {device.device for device in entry.plan.devices}:
+            return Repair("release", uid, "its claim was allocated again and the node was booted since it was prepared")
         return None
     if missing:
-        return Repair("release", entry.plan.uid, "its checkpoint file was removed, and the claim is gone")
-    if entry.outlived(boot_id):
-        return Repair("release", entry.plan.uid, "its claim is gone and the node was booted since it was prepared")
+        return Repair("release", uid, "its checkpoint file was removed, and the claim is gone")
+    if outlived:
+        return Repair("release", uid, "its claim is gone and the node was booted since it was prepared")
     return None
 
 

@@ -157,7 +157,13 @@ class ClaimObserver:
         else:
             answer = ClaimObservation(here=bool(own), since=now, checked=now)
         if own and claim is not None:
-            answer = replace(answer, chips=self._chips(own), pods=users(claim), consumers=consumers_of(claim))
+            answer = replace(
+                answer,
+                devices=frozenset(item.device for item in own),
+                chips=self._chips(own),
+                pods=users(claim),
+                consumers=consumers_of(claim),
+            )
         self.answers[uid] = answer
 
     def _chips(self, own: Iterable[AllocatedDevice | DeviceRequestAllocationResult]) -> frozenset[int] | None:
@@ -193,6 +199,7 @@ class ClaimObservation:
         here: it exists under its UID and is allocated to this node.
         pods: whom it is reserved for; None: cannot be told.
         consumers: names and UIDs of those that are pods.
+        devices: names of the devices of this node that it has.
         chips: what it holds alone, when ``here``; None: cannot be told.
         since: clock reading of the first of the present run of equal answers.
         checks: number of answers in that run.
@@ -205,6 +212,7 @@ class ClaimObservation:
     checks: int = 1
     pods: frozenset[str] | None = None
     consumers: tuple[tuple[str, str], ...] = ()
+    devices: frozenset[str] = frozenset()
     chips: frozenset[int] | None = frozenset()
 
     @property

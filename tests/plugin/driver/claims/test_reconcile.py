@@ -175,18 +175,22 @@ def test_a_claim_of_an_earlier_boot_that_is_gone_is_released_at_the_first_word(n
     assert node.prepare(api.put(claim(3, [4])))
 
 
-@pytest.mark.parametrize("fate", ["replaced", "not allocated", "elsewhere"])
-def test_a_claim_of_an_earlier_boot_that_is_no_longer_here_is_released(node: Node, api: ApiServer, fate: str) -> None:
+@pytest.mark.parametrize("fate", ["replaced", "not allocated", "elsewhere", "allocated again"])
+def test_what_a_claim_of_an_earlier_boot_no_longer_has_is_released(node: Node, api: ApiServer, fate: str) -> None:
     item = api.put(claim(1, [4]))
     node.prepare(item)
     now = {
         "replaced": claim(2, [4], name="claim-1"),
         "not allocated": ResourceClaim(item.metadata),
         "elsewhere": claim(1, [result(4, pool="node-2")]),
+        "allocated again": claim(1, [5]),
     }
     api.put(now[fate])
     node.reboot()
+    with pytest.raises(DriverError):
+        node.prepare(api.put(claim(3, [4])))
     assert ("release", uid(1)) in kinds(node)
+    assert node.prepare(api.put(claim(3, [4])))
 
 
 def test_a_claim_that_is_gone_in_this_boot_stays_held_and_is_reported(

@@ -10,8 +10,10 @@ from dra_driver.kube.cdi import encode
 from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.host.inventory import NodeInventory
 from tests.builders.claims import SETTINGS, claim, host, plan, uid, without
+from tests.golden import golden
 
-HERE = ClaimObservation(here=True, since=0.0, checked=0.0)
+HERE = ClaimObservation(here=True, since=0.0, checked=0.0, devices=frozenset({"neuron-device-4", "neuron-device-5"}))
+ALLOCATED_AGAIN = ClaimObservation(here=True, since=0.0, checked=0.0, devices=frozenset({"neuron-device-5"}))
 GONE = ClaimObservation(here=False, since=0.0, checked=0.0)
 SURELY_GONE = ClaimObservation(here=False, since=0.0, checked=GONE_SECONDS, checks=GONE_CHECKS)
 
@@ -42,7 +44,7 @@ def kinds(wanted: list[Repair]) -> list[tuple[str, str]]:
 
 def test_nothing_is_done_where_all_is_well() -> None:
     assert found(FIRST, SECOND) == []
-    assert found(FIRST, SECOND, observations={uid(1): HERE, uid(2): HERE}, boot="boot-2") == []
+    assert found(FIRST, observations={uid(1): HERE}, boot="boot-2") == []
 
 
 def test_a_missing_or_different_spec_is_written() -> None:
@@ -93,19 +95,24 @@ def test_the_spec_of_a_chip_that_is_gone_is_withdrawn() -> None:
     [
         (None, "boot-2", False),
         (HERE, "boot-2", False),
+        (ALLOCATED_AGAIN, "boot-1", False),
+        (ALLOCATED_AGAIN, "", False),
+        (ALLOCATED_AGAIN, "boot-2", True),
         (GONE, "boot-1", False),
         (SURELY_GONE, "boot-1", False),
         (SURELY_GONE, "", False),
         (GONE, "boot-2", True),
     ],
 )
-def test_a_claim_ends_by_itself_only_if_it_is_gone_and_the_node_was_booted(
+def test_a_plan_ends_by_itself_only_if_no_claim_has_it_and_the_node_was_booted(
     observation: ClaimObservation | None, boot: str, released: bool
 ) -> None:
     wanted = found(
         FIRST, specs={uid(1): SPECS[uid(1)]}, boot=boot, observations={uid(1): observation} if observation else {}
     )
     assert kinds(wanted) == ([("release", uid(1))] if released else [])
+    for repair in wanted:
+        golden(repair.reason)
 
 
 @pytest.mark.parametrize(
