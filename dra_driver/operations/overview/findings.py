@@ -181,8 +181,13 @@ REMEDIES: Final[Mapping[str, Row]] = {
     "SchedulingGated": Row(Who.OWNER, "see that whoever removes the gates runs, or remove them"),
     "NotScheduled": Row(
         Who.ADMINISTRATOR,
-        "see that scheduler {scheduler} runs (kube-scheduler's lease is renewed every few seconds: kubectl -n "
-        "kube-system get lease kube-scheduler -o yaml)",
+        "see that kube-scheduler runs (its lease is renewed every few seconds: kubectl -n kube-system get lease "
+        "kube-scheduler -o yaml)",
+    ),
+    "OtherScheduler": Row(
+        Who.OWNER,
+        "see that a scheduler named {scheduler} runs, since no other takes this pod; or recreate the pod without "
+        "spec.schedulerName",
     ),
     # The node.
     "NodeNotReady": Row(
@@ -199,6 +204,12 @@ REMEDIES: Final[Mapping[str, Row]] = {
         "kubectl -n {namespace} logs {pod} --previous",
     ),
     "DriverNotReady": Row(Who.ADMINISTRATOR, "read why: kubectl -n {namespace} logs {pod} --tail 20"),
+    "DriverImage": Row(
+        Who.ADMINISTRATOR,
+        "if the message names a wrong image, correct it (the chart's image.repository and image.tag; IMAGE of the "
+        "installer script); else let nodes pull it, by their role or by a Secret in namespace {namespace} that "
+        "imagePullSecrets names (--image-pull-secret of the script)",
+    ),
     "DriverNotStarted": Row(Who.ADMINISTRATOR, _READ),
     "NothingOffered": Row(Who.ADMINISTRATOR, "read why: kubectl -n {namespace} logs {pod} --tail 20"),
     "NoDaemonSet": Row(Who.ADMINISTRATOR, "install the driver"),

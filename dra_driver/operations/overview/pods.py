@@ -57,11 +57,17 @@ def pending(pod: Pod, around: Surroundings) -> Finding:
         return finding("ClaimMissing", f"claim {first_of(gone, 3)} does not exist", namespace=namespace)
     scheduled = pod.scheduled
     if scheduled is None or scheduled.status == "True":
-        name = pod.scheduler or "default-scheduler"
-        return finding("NotScheduled", "no scheduler has looked at it yet", since=pod.created, scheduler=name)
+        if pod.scheduler in ("", _DEFAULT_SCHEDULER):
+            return finding("NotScheduled", "no scheduler has looked at it yet", since=pod.created)
+        name = one_line(pod.scheduler, 64)
+        text = f"scheduler {name}, which its spec.schedulerName names, has not looked at it yet"
+        return finding("OtherScheduler", text, since=pod.created, scheduler=name)
     text = one_line(scheduled.message or scheduled.reason, REASON_BYTES)
     reason = _by_pattern(_REFUSAL, scheduled.message) or scheduled.reason or "Unschedulable"
     return finding(reason, text, since=scheduled.last_transition_time or "")
+
+
+_DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
 def _by_pattern(patterns: Mapping[str, re.Pattern[str]], text: str) -> str:
@@ -142,7 +148,7 @@ def evidence(pod: Pod, around: Surroundings, row: NodeRow | None, now: float) ->
         since = f" since {item.since}" if item.since else ""
         created = seconds(pod.created)
         young = created is None or now - created < LOOK_SECONDS
-        missed = item.reason in ("NotScheduled", "ClaimNotCreated") and young
+        missed = item.reason in ("NotScheduled", "OtherScheduler", "ClaimNotCreated") and young
         return PodEvidence(f"it has no node{since}: {item.text}", () if missed else (item,), bound=False)
     since = f" since {state.since}" if state.since else ""
     text = f"its status is {state.word} on node {pod.node}{since}"
@@ -151,19 +157,17 @@ def evidence(pod: Pod, around: Surroundings, row: NodeRow | None, now: float) ->
 
 def _on_node(pod: Pod, around: Surroundings, row: NodeRow | None) -> Iterator[Finding]:
     unserved = row.serving.finding if row is not None else None
-    served = unserved is None or (row is not None and row.serving.serves)
     node = around.nodes.get(pod.node)
     not_ready = node_not_ready(node) if node is not None else None
     if not_ready is not None:
         yield not_ready
     if row is not None and unserved is not None:
-        yield unserved if served else _unserved(pod, row, unserved)
+        yield unserved if row.serving.serves else _unserved(pod, row, unserved)
     lost = lost_claims(pod, around)
     if lost is not None and not pod.ending:
         yield lost
     if not pod.state.ready and not pod.ending:
-        # A driver that is not ready still answers kubelet, and its answer may be why it is not.
-        answers = served or (row is not None and row.serving.word == "NotReady")
+        answers = unserved is None or (row is not None and row.serving.answers)
         refusals = list(_refusals(pod, around, served=answers))
         yield from refusals or _containers(pod, around)
     elif not pod.ending:
@@ -186,11 +190,12 @@ def _incomplete(pod: Pod, around: Surroundings) -> Iterator[Finding]:
 
 def _unserved(pod: Pod, row: NodeRow, item: Finding) -> Finding:
     """What the absence of the node's driver is in the way of."""
-    cannot = "unprepare" if pod.ending else "prepare"
-    consequence = "" if pod.state.ready else f", so kubelet cannot {cannot} its claims"
+    what = f"nothing serves the devices of node {row.name}"
+    consequence = f", so kubelet cannot {'unprepare' if pod.ending else 'prepare'} its claims"
+    if row.serving.answers:
+        what, consequence = f"the driver of node {row.name} is not well", ", and may refuse kubelet its claims"
     since = f" (since {item.since})" if item.since else ""
-    text = f"nothing serves the devices of node {row.name}{consequence}: {item.text}{since}"
-    return replace(item, text=text)
+    return replace(item, text=f"{what}{'' if pod.state.ready else consequence}: {item.text}{since}")
 
 
 def _refusals(pod: Pod, around: Surroundings, *, served: bool) -> Iterator[Finding]:

@@ -101,8 +101,13 @@ class Serving:
 
     @property
     def serves(self) -> bool:
-        """Whether a program of the node answers kubelet."""
+        """Whether a program of the node is there for kubelet, and well."""
         return self.word in ("Ready", "-")
+
+    @property
+    def answers(self) -> bool:
+        """Whether one may answer kubelet: what a driver answers may be why it is not ready."""
+        return self.serves or self.word == "NotReady"
 
 
 def serving(
@@ -161,8 +166,13 @@ _IS: Final = {
     "Failed": "has failed",
     "Error": "ended with an error",
 }
-_CRASHED: Final = frozenset({"CrashLoopBackOff", "Error", "OOMKilled"})
-_FAILED: Final = frozenset({*_CRASHED, "ImagePullBackOff", "ErrImagePull", "CreateContainerError", "InvalidImageName"})
+_REASONS: Final = {
+    "NotReady": "DriverNotReady",
+    **dict.fromkeys(("CrashLoopBackOff", "Error", "OOMKilled"), "DriverCrashes"),
+    **dict.fromkeys(("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"), "DriverImage"),
+}
+"""By the state of the pod."""
+_FAILED: Final = frozenset({*_REASONS, "CreateContainerError"} - {"NotReady"})
 """States of a pod that will not become ready soon."""
 
 
@@ -187,8 +197,7 @@ def _not_ready(daemon: Daemon) -> Finding:
     state = daemon.state
     text = f"the {daemon.kind}'s pod {daemon.pod} {_IS.get(state.word, f'is in {state.word}')}"
     text += f" ({state.detail})" if state.detail else ""
-    reason = "DriverCrashes" if state.word in _CRASHED else "DriverNotStarted"
-    return _of_pod("DriverNotReady" if state.word == "NotReady" else reason, daemon, text, state.since)
+    return _of_pod(_REASONS.get(state.word, "DriverNotStarted"), daemon, text, state.since)
 
 
 def _late(daemon: Daemon, best: Daemon) -> Finding:

@@ -788,6 +788,30 @@ def test_what_kubelet_says_of_a_preparation_has_its_own_remedy(message: str) -> 
     )
 
 
+@pytest.mark.parametrize("scheduler", ["default-scheduler", "volcano"])
+def test_a_pod_that_no_scheduler_has_looked_at_says_for_which_one_it_waits(scheduler: str) -> None:
+    pod: Object = {
+        "metadata": {"name": "w", "namespace": "ml", "uid": "u-8", "creationTimestamp": "2026-03-01T10:00:00Z"},
+        "spec": {"schedulerName": scheduler, "resourceClaims": [{"name": "n", "resourceClaimName": "c"}]},
+        "status": {"phase": "Pending"},
+    }
+    waiting = kept(PODS, pod)
+    around = Surroundings.of(ClusterView(claims=[kept(CLAIMS, claim("c", "node-1", namespace="ml"))]))
+    created = seconds(waiting.created)
+    assert created is not None
+    assert not evidence(waiting, around, None, created + 5).findings
+    (told,) = evidence(waiting, around, None, created + 60).findings
+    golden(f"{told.reason}: {told.text}; {told.remedy} ({told.who})")
+
+
+@pytest.mark.parametrize("reason", ["ImagePullBackOff", "InvalidImageName"])
+def test_a_driver_whose_image_cannot_be_pulled_says_what_to_correct(reason: str) -> None:
+    waiting = {"waiting": {"reason": reason, "message": 'Back-off pulling image "registry.example/driver:1"'}}
+    driver = driver_pod("node-1", state=waiting, ready=False, phase="Pending")
+    told = row(node=NEURON_NODE, pods=(driver,)).findings
+    golden(f"{item.reason}: {item.text}; {item.remedy} ({item.who})" for item in told)
+
+
 @pytest.mark.parametrize("age", [5, 60])
 def test_that_nobody_has_looked_at_a_pod_means_something_after_seconds(age: int) -> None:
     pod: Object = {
