@@ -94,14 +94,14 @@ def add_holder(
 ) -> None:
     """A pod on a node, with a claim ``POD-neurons`` that has these devices; ``more`` of its status."""
     claim = f"{pod}-neurons"
+    named = {"namespace": namespace, "name": pod, "uid": "7d1e", **(meta or {})}
     server.add_claim(namespace, claim, devices=[("neurons", device) for device in devices], node=node)
     stored = server.store.get("resourceclaims", f"{namespace}/{claim}")
-    stored["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": "7d1e"}]
+    stored["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": named["uid"]}]
     server.store.update("resourceclaims", f"{namespace}/{claim}", stored)
     spec = {"nodeName": node, "resourceClaims": [{"name": "neurons", "resourceClaimName": claim}]}
     ready = {"type": "Ready", "status": str(phase == "Running"), "lastTransitionTime": "2026-03-01T10:00:00Z"}
     status = {"phase": phase, "conditions": [ready], **more}
-    named = {"namespace": namespace, "name": pod, **(meta or {})}
     server.store.create("pods", {"metadata": named, "spec": spec, "status": status})
 
 

@@ -29,6 +29,7 @@ from dra_driver.kube.objects.resource import (
     PartialAllocatedDeviceStatus,
     PartialResourceClaim,
     PartialResourceClaimStatus,
+    ResourceClaimConsumerReference,
     ResourcePool,
 )
 from dra_driver.neuron.device_status import own_conditions
@@ -248,11 +249,9 @@ class Claim(PartialResourceClaim, frozen=True):
         )
 
     @property
-    def pods(self) -> tuple[str, ...]:
-        """Names of the pods that may use it, of its namespace."""
-        return tuple(
-            entry.name for entry in self.status.reserved_for if entry.resource == "pods" and not entry.api_group
-        )
+    def pods(self) -> tuple[ResourceClaimConsumerReference, ...]:
+        """The pods that may use it, of its namespace."""
+        return tuple(entry for entry in self.status.reserved_for if entry.resource == "pods" and not entry.api_group)
 
 
 def _claim(item: _Claim, _: str) -> Claim:
@@ -495,6 +494,12 @@ class Surroundings:
     def gone(self, pod: Pod) -> list[str]:
         """Names of the pod's claims that do not exist."""
         return [name for name in pod.claims if self.with_claims and (pod.metadata.namespace, name) not in self.claims]
+
+    def users(self, claim: Claim) -> list[str]:
+        """Names of the pods that have the claim; not of one that has no more than the name of one that is gone."""
+        namespace = claim.metadata.namespace
+        named = [(user, self.pods.get((namespace, user.name))) for user in claim.pods]
+        return [user.name for user, pod in named if pod is None or pod.metadata.uid == user.uid]
 
     def last(self, pod: Pod, reasons: Collection[str]) -> PodEvent | None:
         """The last warning about a pod with one of these reasons."""

@@ -57,7 +57,7 @@ def of_claim(
     parts = tuple(part for device in devices for part in hardware.parts(device))
     chips = tuple(sorted({part.chip for part in parts}))
     complaints = tuple(item for item in claim.complaints if item[0] in devices)
-    for name in claim.pods or ("",):
+    for name in around.users(claim) or ("",):
         named_so = _named(tuple(devices))
         holder = HolderOfChip(namespace, name, claim.metadata.name, node, named_so, chips, names=tuple(devices))
         yield Use(_described(holder, around), parts, complaints)

@@ -51,11 +51,14 @@ def holders_of(frame: Frame) -> tuple[tuple[Cell, ...], ...]:
     return next(section.rows for section in sections(frame) if section.title == "holders of devices")
 
 
+READY_POD: Object = {"type": "Ready", "status": "True"}
+
+
 def claim(name: str, node: str, *devices: str, pods: tuple[str, ...] = (), **more: object) -> Object:
     results = [
         {"request": "r", "driver": "neuron.aws.com", "pool": node, "device": device, **more} for device in devices
     ]
-    users = [{"resource": "pods", "name": pod, "uid": "u"} for pod in pods]
+    users = [{"resource": "pods", "name": pod, "uid": "u-7"} for pod in pods]
     status = {"allocation": {"devices": {"results": results}}, "reservedFor": users}
     return {"metadata": {"namespace": "ml", "name": name}, "status": status}
 
@@ -127,6 +130,26 @@ def test_pods_that_share_a_claim_hold_the_chip_once() -> None:
     found = frame(claim("c", "node-1", "neuron-device-3", pods=("a", "b")))
     assert [holder.pod for holder in found.holders] == ["a", "b"]
     assert (found.nodes[0].held, found.nodes[0].chips[3].holders) == (1, ("ml/a", "ml/b"))
+
+
+@pytest.mark.parametrize("uid", ["u-7", "u-8"])
+def test_a_pod_that_was_made_anew_does_not_have_what_its_predecessor_has(uid: str) -> None:
+    """As long as no controller takes the former claim back."""
+    pod: Object = {
+        "metadata": {"namespace": "ml", "name": "web-0", "uid": uid},
+        "spec": {"nodeName": "node-1", "resourceClaims": [{"name": "n", "resourceClaimName": "c"}]},
+        "status": {"phase": "Running", "conditions": [READY_POD]},
+    }
+    of_first = claim("c", "node-1", "neuron-device-3", pods=("web-0",), namespace="ml")
+    cluster = ClusterView(
+        slices=[kept(SLICES, item) for item in published("node-1")],
+        claims=[kept(CLAIMS, of_first)],
+        pods=[kept(PODS, pod), kept(PODS, driver_pod("node-1"))],
+    )
+    shown = view(cluster)
+    (node,) = shown.nodes
+    assert (node.free, node.chips[3].holders) == (15, ("ml/web-0",) if uid == "u-7" else ("ml/claim c",))
+    assert [item.phase for item in shown.holders] == (["Running"] if uid == "u-7" else [""])
 
 
 def test_slices_of_an_older_generation_do_not_count() -> None:
