@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.kube.objects.meta import Condition
 from dra_driver.neuron.device_status import READY, spelled
+from dra_driver.neuron.names import node_of
 from dra_driver.neuron.topology.node_hardware import Hardware
 from dra_driver.neuron.topology.partitions import HardwarePart
 from dra_driver.operations.overview.objects import PREPARE, Claim, Pod, Surroundings
@@ -49,17 +50,14 @@ def _named(devices: tuple[str, ...]) -> str:
     return named(devices)
 
 
-def of_claim(
-    claim: Claim, devices: Sequence[str], node: str, hardware: Hardware, around: Surroundings
-) -> Iterator[Use]:
+def of_claim(claim: Claim, node: str, hardware: Hardware, around: Surroundings) -> Iterator[Use]:
     """What each pod of a claim has of the claim's devices on a node; what the claim has if no pod uses it."""
-    namespace = claim.metadata.namespace
+    namespace, devices = claim.metadata.namespace, tuple(name for pool, name in claim.held if node_of(pool) == node)
     parts = tuple(part for device in devices for part in hardware.parts(device))
     chips = tuple(sorted({part.chip for part in parts}))
     complaints = tuple(item for item in claim.complaints if item[0] in devices)
     for name in around.users(claim) or ("",):
-        named_so = _named(tuple(devices))
-        holder = HolderOfChip(namespace, name, claim.metadata.name, node, named_so, chips, names=tuple(devices))
+        holder = HolderOfChip(namespace, name, claim.metadata.name, node, _named(devices), chips, names=devices)
         yield Use(_described(holder, around), parts, complaints)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -118,51 +118,38 @@ def _natural(name: str) -> tuple[str | int, ...]:
 # Nodes
 
 
+@dataclass(slots=True)
+class _OfNode:
+    """What a cluster has of one node."""
+
+    slices: list[Slice] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    """Those that have devices there."""
+    plugin: list[Pod] = field(default_factory=list)
+    """Pods that have devices of a device plugin."""
+    daemons: list[Daemon] = field(default_factory=list)
+    lost: list[Finding] = field(default_factory=list)
+    """Of pods whose claims are gone."""
+
+
 def _rows(cluster: ClusterView, around: Surroundings) -> list[NodeRow]:
-    slices: dict[str, list[Slice]] = defaultdict(list)
+    of_nodes: dict[str, _OfNode] = defaultdict(_OfNode)
     for item in _tainted(cluster.slices, cluster.taint_rules):
         if is_own_pool(item.pool, item.node):
-            slices[item.node].append(item)
-    allocated = _by_node(cluster.claims)
-    plugin: dict[str, list[Pod]] = defaultdict(list)
-    daemons: dict[str, list[Daemon]] = defaultdict(list)
+            of_nodes[item.node].slices.append(item)
+    for claim in cluster.claims:
+        for name in dict.fromkeys(node_of(pool) for pool, _ in claim.held):
+            of_nodes[name].claims.append(claim)
     for pod in cluster.pods:
         if pod.holding is not None and pod.counts:
-            plugin[pod.node].append(pod)
+            of_nodes[pod.node].plugin.append(pod)
         if pod.daemon is not None:
-            daemons[pod.node].append(pod.daemon)
-    lost: dict[str, list[Finding]] = defaultdict(list)
-    for pod in cluster.pods:
-        gone = lost_claims(pod, around) if pod.state.ready else None
-        if gone is not None:
-            lost[pod.node].append(gone)
-    ours = {name for name, node in around.nodes.items() if _ours(node)}
-    return [
-        _row(
-            cluster,
-            name,
-            around.nodes.get(name),
-            slices.get(name, ()),
-            allocated.get(name, ()),
-            plugin.get(name, ()),
-            daemons.get(name, ()),
-            around,
-            tuple(lost.get(name, ())),
-        )
-        for name in sorted({*slices, *allocated, *ours, *plugin, *daemons} - {""}, key=_natural)
-    ]
-
-
-def _by_node(claims: Iterable[Claim]) -> dict[str, list[tuple[Claim, list[str]]]]:
-    """By node, the claims that have devices there, and which."""
-    allocated: dict[str, list[tuple[Claim, list[str]]]] = defaultdict(list)
-    for claim in claims:
-        by_node: dict[str, list[str]] = defaultdict(list)
-        for pool, device in claim.held:
-            by_node[node_of(pool)].append(device)
-        for name, devices in by_node.items():
-            allocated[name].append((claim, devices))
-    return allocated
+            of_nodes[pod.node].daemons.append(pod.daemon)
+    names = {*of_nodes, *(name for name, node in around.nodes.items() if _ours(node))} - {""}
+    lost = [(pod.node, lost_claims(pod, around)) for pod in cluster.pods if pod.state.ready and pod.node in names]
+    for name, gone in lost:
+        of_nodes[name].lost += [gone] if gone is not None else []
+    return [_row(cluster, around, name, of_nodes[name]) for name in sorted(names, key=_natural)]
 
 
 Faults = Mapping[int, tuple[ChipFault, ...]]
@@ -176,21 +163,12 @@ def _ours(node: Node) -> bool:
     return node.plugin is not None or kind is not None or node.condition(HEALTH_CONDITION) is not None
 
 
-def _row(
-    cluster: ClusterView,
-    name: str,
-    found: Node | None,
-    slices: Sequence[Slice],
-    held: Sequence[tuple[Claim, list[str]]],
-    plugin: Sequence[Pod],
-    daemons: Sequence[Daemon],
-    around: Surroundings,
-    lost: tuple[Finding, ...],
-) -> NodeRow:
-    newest = max((item.generation for item in slices), default=0)
-    current = [item for item in slices if item.generation == newest]
+def _row(cluster: ClusterView, around: Surroundings, name: str, of_node: _OfNode) -> NodeRow:
+    stored, plugin = around.nodes.get(name), of_node.plugin
+    newest = max((item.generation for item in of_node.slices), default=0)
+    current = [item for item in of_node.slices if item.generation == newest]
     devices = tuple(device for item in current for device in item.devices)
-    node = found or Node(ObjectMeta(name=name))
+    node = stored or Node(ObjectMeta(name=name))
     label = node.instance_type.removeprefix(HYPERPOD_PREFIX)
     kind = next((item.instance_type for item in current if item.instance_type), "") or label
     servers = node.servers or next((item.servers for item in current), ())
@@ -201,11 +179,11 @@ def _row(
     held_back = message_of(DEVICE_PLUGIN, node.status.conditions)
     open_ = [device for device in devices if not any(map(retired, device.taints))]
     offered = bool(open_) or by_plugin is not None
-    daemon_sets = cluster.daemon_sets if found is not None else None
-    served = serving(node, offered, daemons, daemon_sets, known=cluster.whole, claims=bool(held))
+    daemon_sets = cluster.daemon_sets if stored is not None else None
+    served = serving(node, offered, of_node.daemons, daemon_sets, known=cluster.whole, claims=bool(of_node.claims))
     offered = offered and served.word not in (NOT_LOADED, NOBODY)
     hardware = _hardware(devices, kind)
-    uses = [use for claim, names in held for use in of_claim(claim, names, name, hardware, around)]
+    uses = [use for claim in of_node.claims for use in of_claim(claim, name, hardware, around)]
     if by_plugin is None:
         offers, former = _offers(devices), _former_plugin(kind, len(hardware.chips)) if plugin else None
         uses += [
@@ -234,7 +212,7 @@ def _row(
     return NodeRow(
         name,
         kind,
-        _status(found) if cluster.with_nodes else "-",
+        _status(stored) if cluster.with_nodes else "-",
         offers if offered else (),
         tuple(
             written(DeviceTaint(taint.key, taint.value, taint.effect))
@@ -250,7 +228,7 @@ def _row(
         cluster.whole,
         problem,
         held_back,
-        lost,
+        tuple(of_node.lost),
     )
 
 
