@@ -8,6 +8,7 @@ from typing import Final
 
 from dra_driver.neuron.emulation.faults import SIGNS, sign_text
 from dra_driver.neuron.health.faults import BOOT, DEFAULT_EFFECTS, FAULTS, REMEDIES, SEVERITIES, Fault
+from dra_driver.operations.overview import findings as findings_table
 from dra_driver.operations.recovery.policy import Policy
 from generating.blocks import filled, item
 
@@ -60,7 +61,21 @@ def effects() -> Iterator[str]:
         yield f"| `{code}` | `{row.reason}` | {row.strongest} | {steps} | {sign_text(code)} |"
 
 
-TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {"faults": faults, "remedies": remedies, "effects": effects}
+def findings() -> Iterator[str]:
+    """Codes of what commands tell of pods and nodes."""
+    yield "| `code` | What is wrong | `who` |"
+    yield "|---|---|---|"
+    for code, row in findings_table.REMEDIES.items():
+        codes = [code, *(other for other, same in findings_table.SAME.items() if same == code)]
+        yield f"| {', '.join(f'`{each}`' for each in codes)} | {row.meaning} | {row.who} |"
+
+
+TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
+    "faults": faults,
+    "remedies": remedies,
+    "effects": effects,
+    "findings": findings,
+}
 
 
 def page(text: str) -> str:

@@ -146,7 +146,9 @@ TARGETS: Final[Mapping[str, Target]] = {
         "the samples of the driver",
         one("docs/reference/metrics.md", lambda: metrics_page.page(metrics_page.families())),
     ),
-    "faults": Target("dra_driver/neuron/health/faults.py", part("docs/reference/faults.md", faults.page)),
+    "faults": Target(
+        "dra_driver/**/health/faults.py, dra_driver/**/findings.py", part("docs/reference/faults.md", faults.page)
+    ),
     "assumptions": Target(
         "dra_driver/operations/verification/assumptions.py", part("docs/reference/hardware.md", assumptions.page)
     ),

@@ -29,11 +29,16 @@ class Who(StrEnum):
 
 
 class Row(NamedTuple):
-    """What helps for a reason."""
+    """What a reason means, and what helps."""
 
     who: Who
+    meaning: str
+    """For the reference page."""
     remedy: str
     """Names in braces are those of the objects concerned; "" where the text says what helps."""
+
+
+_UNKNOWN: Final = Row(Who.ADMINISTRATOR, "", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +79,13 @@ def finding(reason: str, text: str, *, since: str = "", claim: str = "", **names
         claim: see ``Finding``.
         **names: of the objects that the remedy names.
     """
-    who, remedy = REMEDIES.get(reason, Row(Who.ADMINISTRATOR, ""))
+    row = REMEDIES.get(reason, _UNKNOWN)
     sentence = text if text.endswith("...") else text.removesuffix(".")
     try:
-        remedy = remedy.format_map(names)
+        remedy = row.remedy.format_map(names)
     except KeyError:
-        who, remedy = Row(Who.ADMINISTRATOR, "")
-    return Finding(reason, sentence, remedy, who, since, claim)
+        row, remedy = _UNKNOWN, ""
+    return Finding(reason, sentence, remedy, row.who, since, claim)
 
 
 _KUBELET_RETRIES: Final = "kubelet tries again by itself, at the latest {retry}"
@@ -90,164 +95,278 @@ _READ: Final = "read why: kubectl -n {namespace} describe pod {pod}"
 REMEDIES: Final[Mapping[str, Row]] = {
     # A node's driver refuses a claim (docs/use/in-containers.md).
     "InvalidParameters": Row(
-        Who.OWNER, f"correct the parameter in the ResourceClaimTemplate or DeviceClass; {_RECREATE}"
+        Who.OWNER,
+        "the parameters of the claim are wrong, or not possible for its devices",
+        f"correct the parameter in the ResourceClaimTemplate or DeviceClass; {_RECREATE}",
     ),
     "CoreSize": Row(
         Who.OWNER,
+        "cores of one chip would have different logical sizes",
         "use the logical core size that the chip has now, or select another chip or node in the request; "
         f"{_RECREATE}; or wait until no other claim has cores of the chip",
     ),
-    "ConflictingDevices": Row(Who.OWNER, f"change the claims or the pod's containers as the message says; {_RECREATE}"),
+    "ConflictingDevices": Row(
+        Who.OWNER,
+        "the devices of the claim overlap, or clash with those of another claim of the pod",
+        f"change the claims or the pod's containers as the message says; {_RECREATE}",
+    ),
     "NotContiguous": Row(
         Who.OWNER,
+        "the chips or cores of the claim have gaps between them",
         f"ask for connected chips by a constraint on a device group, or for one device that is a group; {_RECREATE}",
     ),
     "UltraServerMode": Row(
         Who.OWNER,
+        "the UltraServer does not offer the mode",
         f"request a mode that the node offers, or keep the pod off the node by a nodeSelector; {_RECREATE}",
     ),
-    "UltraServerElecting": Row(Who.NOBODY, f"wait; {_KUBELET_RETRIES}"),
-    "UnknownDevice": Row(Who.OWNER, "recreate the pod with its claim, so that the scheduler allocates anew"),
+    "UltraServerElecting": Row(Who.NOBODY, "the UltraServer does not know its mode yet", f"wait; {_KUBELET_RETRIES}"),
+    "UnknownDevice": Row(
+        Who.OWNER,
+        "the node publishes no such device",
+        "recreate the pod with its claim, so that the scheduler allocates anew",
+    ),
     "DeviceMissing": Row(
         Who.ADMINISTRATOR,
+        "a chip of the claim is not on the host",
         "repair the node, or drain it and replace its instance; or recreate the pod with its claim, so that it gets "
         "other chips",
     ),
-    "DeviceInUse": Row(Who.NOBODY, f"wait until the other claim is unprepared; {_KUBELET_RETRIES}"),
+    "DeviceInUse": Row(
+        Who.NOBODY,
+        "a device of the claim is still prepared for another one",
+        f"wait until the other claim is unprepared; {_KUBELET_RETRIES}",
+    ),
     "DeviceHeldBack": Row(
         Who.ADMINISTRATOR,
+        "a device plugin may have given the chip to a pod",
         "delete the pods there that use the device plugin's resources, and keep the device plugin off the node; "
         f"{_KUBELET_RETRIES}",
     ),
-    "DeviceUnhealthy": Row(Who.OWNER, "recreate the pod with its claim, so that it gets chips without this taint"),
+    "DeviceUnhealthy": Row(
+        Who.OWNER,
+        "a chip of the claim is unhealthy, and the driver is set to refuse such claims",
+        "recreate the pod with its claim, so that it gets chips without this taint",
+    ),
     "AllocatedAgain": Row(
         Who.NOBODY,
+        "containers may still use the devices that the claim had before",
         f"wait until the containers that use the former devices have ended, or delete their pod; {_KUBELET_RETRIES}",
     ),
-    "PodNotRead": Row(Who.ADMINISTRATOR, f"do what the message says; {_KUBELET_RETRIES}"),
-    "NotPrepared": Row(Who.ADMINISTRATOR, f"do what the message says; {_KUBELET_RETRIES}"),
+    "PodNotRead": Row(
+        Who.ADMINISTRATOR, "the driver cannot read the pod", f"do what the message says; {_KUBELET_RETRIES}"
+    ),
+    "NotPrepared": Row(
+        Who.ADMINISTRATOR,
+        "the driver cannot prepare the claim, for another reason",
+        f"do what the message says; {_KUBELET_RETRIES}",
+    ),
     # kubelet says why it could not prepare claims, and nobody has said more of them.
     "FailedPrepareDynamicResources": Row(
         Who.OWNER,
+        "kubelet cannot prepare the claims of the pod",
         f"do what the message says; {_KUBELET_RETRIES}; after a change of template or class, recreate the pod with its "
         "claim, because a claim keeps its parameters",
     ),
-    "OldClaimPrepared": Row(Who.NOBODY, f"wait until the pod that had the former claim has ended; {_KUBELET_RETRIES}"),
+    "OldClaimPrepared": Row(
+        Who.NOBODY,
+        "kubelet still has a claim of this name that is gone",
+        f"wait until the pod that had the former claim has ended; {_KUBELET_RETRIES}",
+    ),
     "DriverNotRegistered": Row(
         Who.ADMINISTRATOR,
+        "kubelet knows no such driver",
         f"see that driver {{driver}} runs on node {{node}} and is ready; {_KUBELET_RETRIES}",
     ),
     "DriverDoesNotAnswer": Row(
         Who.ADMINISTRATOR,
+        "the driver does not answer kubelet in time",
         f"read the log of driver {{driver}} on node {{node}}; {_KUBELET_RETRIES}",
     ),
     # The pod's claims.
     "ClaimGone": Row(
         Who.OWNER,
+        "the claim of a pod that has a node does not exist any more",
         "delete the pod and make it anew: the driver keeps its devices until it has ended, and it cannot get them back "
         "once a container of it has to start again",
     ),
-    "ClaimMissing": Row(Who.OWNER, "create the claim: kubectl -n {namespace} apply -f FILE"),
+    "ClaimMissing": Row(
+        Who.OWNER,
+        "the claim of a pod without a node does not exist",
+        "create the claim: kubectl -n {namespace} apply -f FILE",
+    ),
     "TemplateMissing": Row(
         Who.OWNER,
+        "the template of a claim does not exist",
         "create the ResourceClaimTemplate in namespace {namespace}, or recreate the pod with the right name of one",
     ),
     "ClaimNotCreated": Row(
         Who.ADMINISTRATOR,
+        "no claim is created from a template that is there, and nobody says why",
         "see that kube-controller-manager runs (its lease is renewed every few seconds: kubectl -n kube-system get "
         "lease kube-controller-manager -o yaml)",
     ),
     "QuotaExceeded": Row(
         Who.ADMINISTRATOR,
+        "a quota keeps a claim from being created",
         "raise the quota (kubectl -n {namespace} describe quota), or delete claims that it counts and nobody uses; the "
         "claim is then created by itself",
     ),
+    # Pods that do not exist.
+    "PodQuotaExceeded": Row(
+        Who.ADMINISTRATOR,
+        "a quota keeps pods of a workload from being created",
+        "raise the quota (kubectl -n {namespace} describe quota), delete pods that it counts, or correct the template "
+        "of the pods as the message says; they are then created by themselves",
+    ),
+    "LimitRangeExceeded": Row(
+        Who.OWNER,
+        "a LimitRange keeps pods of a workload from being created",
+        "correct what the template of the pods asks for, or the LimitRange (kubectl -n {namespace} describe "
+        "limitrange); they are then created by themselves",
+    ),
+    "FailedCreate": Row(
+        Who.OWNER,
+        "pods of a workload cannot be created, for another reason",
+        "correct what the message names; once the pods can be created, they are created by themselves",
+    ),
+    # Admission, of claims and of pods.
     "WebhookRefused": Row(
         Who.ADMINISTRATOR,
+        "a webhook refuses a claim, its allocation or a pod, or does not answer",
         "correct what the message names, or repair or delete the webhook (kubectl get "
         "validatingwebhookconfigurations,mutatingwebhookconfigurations); what it refused is then tried again by itself",
     ),
     "PolicyRefused": Row(
         Who.ADMINISTRATOR,
+        "a ValidatingAdmissionPolicy refuses a claim, its allocation or a pod",
         "correct what the message names, or the policy (kubectl get validatingadmissionpolicies,"
         "validatingadmissionpolicybindings); what it refused is then tried again by itself",
     ),
     "FailedResourceClaimCreation": Row(
         Who.OWNER,
+        "a claim cannot be created, for another reason",
         "correct what the message names; once the claim can be created, it is created by itself",
     ),
-    "GroupIncomplete": Row(Who.OWNER, "explain the others: dra-driver explain pod/{other} -n {namespace}"),
+    "GroupIncomplete": Row(
+        Who.OWNER,
+        "other pods of the group do not run",
+        "explain the others: dra-driver explain pod/{other} -n {namespace}",
+    ),
     # Scheduling.
-    "SchedulingGated": Row(Who.OWNER, "see that whoever removes the gates runs, or remove them"),
+    "SchedulingGated": Row(
+        Who.OWNER,
+        "scheduling gates keep the pod from a node",
+        "see that whoever removes the gates runs, or remove them",
+    ),
     "NotScheduled": Row(
         Who.ADMINISTRATOR,
+        "kube-scheduler has not looked at the pod",
         "see that kube-scheduler runs (its lease is renewed every few seconds: kubectl -n kube-system get lease "
         "kube-scheduler -o yaml)",
     ),
     "OtherScheduler": Row(
         Who.OWNER,
+        "the scheduler that the pod names has not looked at it",
         "see that a scheduler named {scheduler} runs, since no other takes this pod; or recreate the pod without "
         "spec.schedulerName",
     ),
     # The node.
     "NodeNotReady": Row(
         Who.ADMINISTRATOR,
+        "the node is not ready",
         "read why: kubectl describe node {node}, and on the node: journalctl -u kubelet",
     ),
-    "NodeUnderPressure": Row(Who.ADMINISTRATOR, "free what the node lacks: kubectl describe node {node}"),
+    "NodeUnderPressure": Row(
+        Who.ADMINISTRATOR,
+        "the node lacks memory, disk or process ids",
+        "free what the node lacks: kubectl describe node {node}",
+    ),
     # The driver of the node.
     "DriverCrashes": Row(
         Who.ADMINISTRATOR,
+        "the driver of the node ends again and again",
         "if it began with a change of settings or image, correct or revert that (helm rollback to a revision from helm "
         "history; the installer script with the previous settings; kubectl rollout undo --to-revision), and with "
         "updateStrategy OnDelete, delete the pod afterwards; else read why: "
         "kubectl -n {namespace} logs {pod} --previous",
     ),
-    "DriverNotReady": Row(Who.ADMINISTRATOR, "read why: kubectl -n {namespace} logs {pod} --tail 20"),
+    "DriverNotReady": Row(
+        Who.ADMINISTRATOR,
+        "the driver of the node runs and is not ready",
+        "read why: kubectl -n {namespace} logs {pod} --tail 20",
+    ),
     "DriverImage": Row(
         Who.ADMINISTRATOR,
+        "the image of the driver cannot be pulled",
         "if the message names a wrong image, correct it (the chart's image.repository and image.tag; IMAGE of the "
         "installer script); else let nodes pull it, by their role or by a Secret in namespace {namespace} that "
         "imagePullSecrets names (--image-pull-secret of the script)",
     ),
-    "DriverNotStarted": Row(Who.ADMINISTRATOR, _READ),
-    "NothingOffered": Row(Who.ADMINISTRATOR, "read why: kubectl -n {namespace} logs {pod} --tail 20"),
-    "NoDaemonSet": Row(Who.ADMINISTRATOR, "install the driver"),
-    "DaemonSetMakesNoPod": Row(Who.ADMINISTRATOR, "read why: kubectl -n {namespace} describe daemonset {daemon_set}"),
+    "DriverNotStarted": Row(Who.ADMINISTRATOR, "the pod of the driver does not run, for another reason", _READ),
+    "NothingOffered": Row(
+        Who.ADMINISTRATOR,
+        "the driver runs, and offers no devices",
+        "read why: kubectl -n {namespace} logs {pod} --tail 20",
+    ),
+    "NoDaemonSet": Row(Who.ADMINISTRATOR, "the cluster has no DaemonSet of the driver", "install the driver"),
+    "DaemonSetMakesNoPod": Row(
+        Who.ADMINISTRATOR,
+        "the DaemonSet of the driver selects the node, and makes no pod for it",
+        "read why: kubectl -n {namespace} describe daemonset {daemon_set}",
+    ),
     "DaemonSetLeavesNodeOut": Row(
         Who.ADMINISTRATOR,
+        "the DaemonSet of the driver does not select the node",
         "correct the label (kubectl label node {node} KEY=VALUE --overwrite, or KEY- to remove it) or taint (kubectl "
         "taint node {node} KEY-) of the node, or the driver's nodeSelector, affinity or tolerations in its settings",
     ),
     "NoDriver": Row(
         Who.ADMINISTRATOR,
+        "the node has no pod of the driver, and its DaemonSet may not be read",
         "compare the labels and taints of node {node} (kubectl describe node {node}) with the selector and affinity of "
         "the driver's DaemonSet (kubectl get daemonset -A -l {label} -o jsonpath="
         "'{{.items[*].spec.template.spec.nodeSelector}}{{.items[*].spec.template.spec.affinity}}'); if there is no "
         "DaemonSet, install the driver",
     ),
     # The pod's containers, as kubelet names it.
-    "ImagePullBackOff": Row(Who.OWNER, "correct the image, the registry, or the pod's imagePullSecrets"),
-    "FailedToRetrieveImagePullSecret": Row(
-        Who.OWNER, "create the Secret in namespace {namespace}, or correct the pod's imagePullSecrets"
+    "ImagePullBackOff": Row(
+        Who.OWNER,
+        "an image of the pod cannot be pulled",
+        "correct the image, the registry, or the pod's imagePullSecrets",
     ),
-    "CrashLoopBackOff": Row(Who.OWNER, "read why: kubectl -n {namespace} logs {pod} --previous"),
-    "CreateContainerConfigError": Row(Who.OWNER, "create what the message names, or correct the pod"),
+    "FailedToRetrieveImagePullSecret": Row(
+        Who.OWNER,
+        "a Secret for pulling images does not exist",
+        "create the Secret in namespace {namespace}, or correct the pod's imagePullSecrets",
+    ),
+    "CrashLoopBackOff": Row(
+        Who.OWNER, "a container ends again and again", "read why: kubectl -n {namespace} logs {pod} --previous"
+    ),
+    "CreateContainerConfigError": Row(
+        Who.OWNER, "a container cannot be created", "create what the message names, or correct the pod"
+    ),
     "UnresolvableDevices": Row(
         Who.ADMINISTRATOR,
+        "the container runtime does not find the devices of the claim",
         "see that the container runtime of node {node} reads /var/run/cdi (containerd: enable_cdi and cdi_spec_dirs), "
         "restart the runtime, and recreate the pod with its claim if it still does not start",
     ),
     "FailedCreatePodSandBox": Row(
         Who.ADMINISTRATOR,
+        "the container runtime or the network plugin cannot start the pod",
         "repair the container runtime or the network plugin (CNI) of node {node}: kubectl describe node {node}",
     ),
-    "FailedMount": Row(Who.OWNER, "create what the message names, or correct the pod's volumes"),
-    "Terminating": Row(Who.OWNER, _READ),
+    "FailedMount": Row(
+        Who.OWNER,
+        "a volume of the pod cannot be mounted",
+        "create what the message names, or correct the pod's volumes",
+    ),
+    "Terminating": Row(Who.OWNER, "a pod without a node is being deleted", _READ),
 }
 """By reason."""
 
-_SAME: Final = {
+SAME: Final = {
     "ErrImagePull": "ImagePullBackOff",
     "InvalidImageName": "ImagePullBackOff",
     "ErrImageNeverPull": "ImagePullBackOff",
@@ -258,8 +377,9 @@ _SAME: Final = {
     "NetworkNotReady": "FailedCreatePodSandBox",
     "FailedAttachVolume": "FailedMount",
 }
+"""Reasons of kubelet's that have the row of another one."""
 
 
 def row_of(word: str) -> str:
-    """The row of the table for a reason of kubelet's: several have one remedy."""
-    return _SAME.get(word, word)
+    """The row of the table for a reason of kubelet's."""
+    return SAME.get(word, word)

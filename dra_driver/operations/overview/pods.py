@@ -63,14 +63,14 @@ def pending(pod: Pod, around: Surroundings) -> Finding:
         text = f"scheduler {name}, which its spec.schedulerName names, has not looked at it yet"
         return finding("OtherScheduler", text, since=pod.created, scheduler=name)
     text = one_line(scheduled.message or scheduled.reason, REASON_BYTES)
-    reason = _by_pattern(_REFUSAL, scheduled.message) or scheduled.reason or "Unschedulable"
+    reason = by_pattern(ADMISSION, scheduled.message) or scheduled.reason or "Unschedulable"
     return finding(reason, text, since=scheduled.last_transition_time or "")
 
 
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
-def _by_pattern(patterns: Mapping[str, re.Pattern[str]], text: str) -> str:
+def by_pattern(patterns: Mapping[str, re.Pattern[str]], text: str) -> str:
     """The first reason whose pattern a text has; "" if none."""
     return next((name for name, pattern in patterns.items() if pattern.search(text)), "")
 
@@ -84,7 +84,7 @@ def _unmade(pod: Pod, around: Surroundings) -> Finding:
         return finding("TemplateMissing", text, namespace=namespace)
     event = around.last(pod, (CREATE,))
     if event is not None:
-        reason = _by_pattern(_CREATION, event.text) or CREATE
+        reason = by_pattern(_CREATION, event.text) or CREATE
         text = f"kube-controller-manager cannot create its claim ({event.last}): {event.text}"
         return finding(reason, text, namespace=namespace)
     each = first_of([f"ResourceClaimTemplate {name}" for name in pod.templates], 3)
@@ -93,14 +93,14 @@ def _unmade(pod: Pod, around: Surroundings) -> Finding:
     return finding("ClaimNotCreated", text, since=pod.created)
 
 
-_REFUSAL: Final = {
+ADMISSION: Final = {
     "PolicyRefused": re.compile(r"ValidatingAdmissionPolicy '"),
     "WebhookRefused": re.compile(r"\bwebhook \""),
 }
 """Reasons by what the API server says of a request that admission refuses, whoever has made it."""
 _CREATION: Final = {
     "QuotaExceeded": re.compile(r"exceeded quota"),
-    **_REFUSAL,
+    **ADMISSION,
     "TemplateMissing": re.compile(r"template .*not found"),
 }
 """Reasons by what the controller says (``k8s.io/kubernetes/pkg/controller/resourceclaim``)."""
@@ -258,19 +258,19 @@ def _containers(pod: Pod, around: Surroundings) -> Iterator[Finding]:
             text = f"node {pod.node} has {item.type}: {one_line(item.message, REASON_BYTES)}"
             yield finding("NodeUnderPressure", text, since=item.last_transition_time or "", node=pod.node)
     if state.detail:
-        row = "UnresolvableDevices" if _UNRESOLVABLE.search(state.detail) else state.word
-        yield _with_row(row, f"{state.word}: {state.detail}", state.since, names, state.word)
-        secret = around.last(pod, (_NO_CREDENTIALS,)) if row_of(row) == "ImagePullBackOff" else None
+        reason = "UnresolvableDevices" if _UNRESOLVABLE.search(state.detail) else state.word
+        yield _of_kubelets(reason, f"{state.word}: {state.detail}", state.since, names)
+        secret = around.last(pod, (_NO_CREDENTIALS,)) if row_of(reason) == "ImagePullBackOff" else None
         if secret is not None:
             yield finding(_NO_CREDENTIALS, f"kubelet says ({secret.last}): {secret.text}", since=secret.last, **names)
         return
     event = around.last(pod, _WARNINGS)
     if event is not None:
-        yield _with_row(event.reason, f"{event.reason} ({event.last}): {event.text}", event.last, names)
+        yield _of_kubelets(event.reason, f"{event.reason} ({event.last}): {event.text}", event.last, names)
 
 
-def _with_row(row: str, text: str, since: str, names: dict[str, str], word: str = "") -> Finding:
-    return replace(finding(row_of(row), text, since=since, **names), reason=word or row)
+def _of_kubelets(reason: str, text: str, since: str, names: dict[str, str]) -> Finding:
+    return replace(finding(row_of(reason), text, since=since, **names), reason=reason)
 
 
 _UNRESOLVABLE: Final = re.compile(r"unresolvable CDI devices")
