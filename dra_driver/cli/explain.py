@@ -28,7 +28,9 @@ from dra_driver.util.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from dra_driver.operations.overview.findings import Finding
     from dra_driver.operations.overview.pods import PodEvidence
+    from dra_driver.operations.overview.workloads import Podless
     from dra_driver.simulator.explain import Explanation, Target
     from dra_driver.simulator.manifests import Manifests
 
@@ -75,8 +77,13 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.simulator.manifests import ManifestError, Manifests
 
     target, files = _items(args)
-    evidence = _evidence(args, target) if vocabulary.from_cluster(args) and not files else {}
+    live = vocabulary.from_cluster(args) and not files
+    evidence, lacking_pods = _evidence(args, target) if live else ({}, ())
+    workloads = list(map(_of_workload, lacking_pods))
     alone = evidence.get(target.key) if target is not None and target.kind == "pod" else None
+    if target is not None and workloads:
+        _show(workloads, Manifests(), "", args.output)
+        return 1
     try:
         if target is not None and alone is not None and alone.ended:
             _show([_by_itself(target, alone)], Manifests(), "", args.output)
@@ -103,27 +110,30 @@ def run(args: argparse.Namespace) -> int:
             )
     except ManifestError as error:
         raise UsageError(str(error)) from error
-    if not found:
+    if not found and not workloads:
         beside = beside_nothing(given.manifests.not_considered)
         raise UsageError(f"nothing waits for devices{beside}", remedy="give the YAML of pods or claims as FILE")
-    explained = [_with_evidence(item, evidence) for item in found]
+    explained = [*(_with_evidence(item, evidence) for item in found), *workloads]
     _show(explained, given.manifests, given.kubernetes, args.output)
     return 0 if all(item.fits for item in explained) else 1
 
 
-def _evidence(args: argparse.Namespace, target: Target | None) -> dict[tuple[str, str], PodEvidence]:
-    """What a live cluster says of a pod, or of all that may have devices, by namespace and name.
+def _evidence(
+    args: argparse.Namespace, target: Target | None
+) -> tuple[Mapping[tuple[str, str], PodEvidence], Sequence[Podless]]:
+    """What a live cluster says of a pod, or of all that may have devices, by namespace and name; and who lacks pods.
 
     Of the node of a pod that is named, a few small requests are made, however large the cluster is.
     """
     from dra_driver.kube.api.errors import ApiError, DecodeError
     from dra_driver.operations.overview.objects import Surroundings
     from dra_driver.operations.overview.pods import evidence
-    from dra_driver.operations.overview.reading import around, listed, readable
+    from dra_driver.operations.overview.reading import around, listed, readable, unmade
     from dra_driver.operations.overview.view import view
 
+    lacking: list[Podless] = []
     if target is not None and target.kind != "pod":
-        return {}
+        return {}, lacking
     now = time.time()
     with asking(args) as transport:
         if args.namespace:
@@ -135,30 +145,48 @@ def _evidence(args: argparse.Namespace, target: Target | None) -> dict[tuple[str
             else:
                 cluster = listed(transport, readable(transport, namespace(args)))
                 pods = [pod for pod in cluster.pods if pod.counts]
+                lacking = unmade(transport, "" if args.all_namespaces else namespace(args))
         except DecodeError as error:
             vocabulary.warn(printable(f"not considered: what the cluster says of pods ({error})"))
-            return {}
+            return {}, lacking
         except DriverError as error:
             if isinstance(error, ApiError) and error.status not in (403, 404):
                 raise
-            return {}  # which pods there are follows below, and what the user may not read
+            if target is not None:
+                lacking = [item for item in unmade(transport, target.namespace) if item.concerns(target.name)]
+            return {}, lacking  # which pods there are follows below, and what the user may not read
     rows = {row.name: row for row in view(cluster).nodes}
     surroundings = Surroundings.of(cluster)
-    return {pod.metadata.key: evidence(pod, surroundings, rows.get(pod.node), now) for pod in pods}
+    return {pod.metadata.key: evidence(pod, surroundings, rows.get(pod.node), now) for pod in pods}, lacking
+
+
+def _of_workload(item: Podless) -> Explanation:
+    return _explanation(item.subject, f"{item.subject} lacks pods", (item.finding,))
 
 
 def _by_itself(target: Target, evidence: PodEvidence) -> Explanation:
     """A pod by what the cluster says of it alone."""
+    subject = f"pod {target.namespace}/{target.name}"
+    if evidence.ended:
+        return replace(_explanation(subject, f"{subject} has ended: {evidence.state}", evidence.findings), causes=())
+    return _explanation(subject, f"{subject} is not well: {evidence.state}", evidence.findings)
+
+
+def _explanation(subject: str, verdict: str, findings: Sequence[Finding]) -> Explanation:
     from dra_driver.simulator.explain import Explanation
 
-    subject = f"pod {target.namespace}/{target.name}"
-    verdict = f"{subject} has ended: {evidence.state}" if evidence.ended else f"{subject} is not well: {evidence.state}"
-    texts = () if evidence.ended else tuple(item.text for item in evidence.findings)
-    remedies = tuple(dict.fromkeys(item.remedy for item in evidence.findings if item.remedy))
-    documents = tuple(item.document() for item in evidence.findings)
     return Explanation(
-        subject, verdict, fits=not evidence.findings, causes=texts, remedies=remedies, evidence=documents
+        subject,
+        verdict,
+        fits=not findings,
+        causes=tuple(item.text for item in findings),
+        remedies=_remedies(findings),
+        evidence=tuple(item.document() for item in findings),
     )
+
+
+def _remedies(findings: Sequence[Finding]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(item.remedy for item in findings if item.remedy))
 
 
 def _with_evidence(item: Explanation, evidence: Mapping[tuple[str, str], PodEvidence]) -> Explanation:
@@ -169,7 +197,7 @@ def _with_evidence(item: Explanation, evidence: Mapping[tuple[str, str], PodEvid
     if of_pod is None:
         return item
     item = replace(item, evidence=tuple(each.document() for each in of_pod.findings))
-    ways = tuple(dict.fromkeys(each.remedy for each in of_pod.findings if each.remedy))
+    ways = _remedies(of_pod.findings)
     if of_pod.bound:
         # What a claim says is printed with the claim.
         causes = tuple(each.text for each in of_pod.findings if not each.claim)

@@ -60,7 +60,7 @@ KINDS: Final = {
     ),
     "Explanation": Kind(
         "explain",
-        "a pod, or a claim that no pod uses",
+        "a pod, a claim that no pod uses, or a workload whose pods cannot be created",
         "subject pod like claims fits node couldGoTo message podState causes findings error allocations nodeGroups "
         "nearestMiss refusals warnings holders remedies traps",
         "kubernetes notConsidered",
@@ -250,7 +250,7 @@ KEYS: Final = {
     "state": Key("health of a chip: `healthy`, `degraded`, `unhealthy`, `unknown` or `tainted`; null of a type"),
     "status": Key("of a node or pod, as in kubectl's column STATUS"),
     "step": Key("which step of scheduling decides about these nodes"),
-    "subject": Key("what is explained: `pod NAMESPACE/NAME` or `claim NAMESPACE/NAME`"),
+    "subject": Key("what is explained: `pod NAMESPACE/NAME`, `claim ...`, or a workload such as `Job ...`"),
     "summary": Key("of everything that was to be placed", _keys(Summary)),
     "taints": Key("taints of a Node that keep pods away, or those of its devices, in words"),
     "total": Key("how many there are"),

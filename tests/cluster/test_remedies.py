@@ -72,6 +72,45 @@ def test_a_quota_that_is_raised(namespace: Namespace, kube: Kube, commands: Comm
     namespace.wait_ready("w", within=LATE)
 
 
+@pytest.mark.parametrize(
+    ("kind", "spec", "code", "remedy"),
+    [
+        ("ResourceQuota", {"hard": {"pods": "0"}}, "PodQuotaExceeded", "raise the quota"),
+        ("LimitRange", {"limits": [{"type": "Container", "max": {"cpu": "1m"}}]}, "LimitRangeExceeded", "LimitRange"),
+    ],
+)
+def test_what_keeps_a_pod_from_being_created(
+    kind: str, spec: Object, code: str, remedy: str, namespace: Namespace, kube: Kube, waiting: Waiting
+) -> None:
+    namespace.apply({"apiVersion": "v1", "kind": kind, "metadata": {"name": "few"}, "spec": spec})
+    if kind == "ResourceQuota":
+        eventually(
+            "the quota to count", lambda: (kube.get("resourcequotas", "few", namespace.name) or {}).get("status"), 30
+        )
+    made = one("s")["spec"] | {"restartPolicy": "Always"}
+    cpu = {"cpu": "2m"}
+    made["containers"][0]["resources"] |= {"requests": cpu, "limits": cpu}
+    labels = {"app": "s"}
+    workload = {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": made}}
+    namespace.apply(
+        template("one", device_request()),
+        {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "s"}, "spec": workload},
+    )
+    assert remedy in waiting("s-0", code)
+    namespace.kubectl("delete", kind.lower(), "few")
+    namespace.wait_ready("s-0", within=LATE)
+
+
+def test_a_scheduler_that_does_not_exist(namespace: Namespace, waiting: Waiting) -> None:
+    pod_of_another = one("w")
+    pod_of_another["spec"]["schedulerName"] = "nobody"
+    namespace.apply(template("one", device_request()), pod_of_another)
+    assert "recreate the pod without spec.schedulerName" in waiting("w", "OtherScheduler")
+    namespace.delete_pod("w")
+    namespace.apply(one("w"))
+    namespace.wait_ready("w", within=LATE)
+
+
 def test_a_webhook_that_does_not_answer(namespace: Namespace, kube: Kube, waiting: Waiting) -> None:
     name = f"refuses-{namespace.name}"
     rule = {

@@ -366,6 +366,11 @@ def _group(meta: ObjectMeta) -> tuple[str, int]:
     return meta.labels.get(GROUP_KEY, ""), int(size) if size.isdecimal() and len(size) < 5 else 0
 
 
+def may_have_devices(spec: core.PodSpec) -> bool:
+    """Whether such pods may get Neuron devices: no template of a claim is read for it."""
+    return bool(spec.resource_claims) or _extended(spec)
+
+
 def _extended(spec: core.PodSpec) -> bool:
     """Whether a container asks for Neuron devices by extended resources."""
     return any(
@@ -378,11 +383,13 @@ def _extended(spec: core.PodSpec) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """A warning about a pod: kubelet's, or that of the controller that creates claims."""
+    """A warning about a pod, kubelet's or a controller's, or about what lacks one that cannot be created."""
 
     metadata: ObjectMeta
+    kind: str
+    name: str
     uid: str
-    """The pod's."""
+    """Of the pod, or of what lacks it."""
     reason: str
     last: str
     """RFC 3339, or ""."""
@@ -404,6 +411,8 @@ class _Event(ApiObject, frozen=True):
 def _event(item: _Event, _: str) -> PodEvent:
     return PodEvent(
         item.metadata.identity,
+        item.involved_object.kind,
+        item.involved_object.name,
         item.involved_object.uid,
         one_line(item.reason, 64),
         item.last_timestamp or item.first_timestamp or item.event_time or "",

@@ -13,6 +13,7 @@ from dra_driver.kube.api.codec import Resource
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
+from dra_driver.kube.formats import subdomain
 from dra_driver.kube.objects.apps import DaemonSet
 from dra_driver.neuron.names import DEVICE_PLUGIN_POD, DEVICES_VIEWER_ROLE, DRIVER_NAME, DRIVER_POD, VIEWER_ROLE
 from dra_driver.operations.overview.objects import (
@@ -30,6 +31,7 @@ from dra_driver.operations.overview.objects import (
     ClusterView,
     Pod,
 )
+from dra_driver.operations.overview.workloads import FAILED_CREATE, MAX_WORKLOADS, WORKLOADS, Podless, podless
 from dra_driver.util.errors import DriverError
 
 T = TypeVar("T")
@@ -229,6 +231,18 @@ def around(transport: Transport, namespace: str, name: str) -> tuple[Pod, Cluste
         with_claims=with_claims,
         group=_others(transport, pod),
     )
+
+
+def unmade(transport: Transport, namespace: str) -> list[Podless]:
+    """Workloads of a namespace, or of all if it is "", that lack pods, as far as the user may read that."""
+    read = partial(_selected, transport, EVENTS, f"reason={FAILED_CREATE}", namespace)
+    events = sorted(_if_permitted(read) or (), key=lambda item: item.last)
+    last = {item.uid: item for item in events if item.kind in WORKLOADS and not subdomain(item.name)}
+    lacking = []
+    for event in sorted(last.values(), key=lambda item: item.last)[-MAX_WORKLOADS:]:
+        get = partial(_one, transport, WORKLOADS[event.kind], event.metadata.namespace, event.name)
+        lacking += [podless(workload, event) for workload in _if_permitted(get) or ()]
+    return sorted(filter(None, lacking), key=lambda item: item.subject)
 
 
 def _others(transport: Transport, pod: Pod) -> list[Pod]:

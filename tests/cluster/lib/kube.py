@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _GROUPS = {
     "coordination.k8s.io/v1": ("leases",),
-    "apps/v1": ("daemonsets", "deployments", "replicasets"),
+    "apps/v1": ("daemonsets", "deployments", "replicasets", "statefulsets"),
     "resource.k8s.io/v1": ("resourceclaims", "resourceclaimtemplates", "resourceslices", "deviceclasses"),
     "rbac.authorization.k8s.io/v1": ("clusterroles", "clusterrolebindings"),
     "admissionregistration.k8s.io/v1": ("validatingadmissionpolicies", "validatingadmissionpolicybindings"),

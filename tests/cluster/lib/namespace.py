@@ -62,7 +62,7 @@ class Namespace:
 
     def remove(self) -> None:
         """Take away everything; returns when no pod is left, so that all claims are unprepared."""
-        for resource in ("deployments", "replicasets", "pods"):
+        for resource in ("deployments", "replicasets", "statefulsets", "pods"):
             self.kube.delete_all(resource, self.name, grace=1)
         eventually(f"the pods of {self.name} to be gone", lambda: not self.pods(), 60)
         self.kube.delete_all("resourceclaims", self.name)

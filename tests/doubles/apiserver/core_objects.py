@@ -17,6 +17,9 @@ PLAIN_KINDS = {
     "devicetaintrules": "DeviceTaintRule",
     "daemonsets": "DaemonSet",
     "deployments": "Deployment",
+    "replicasets": "ReplicaSet",
+    "statefulsets": "StatefulSet",
+    "jobs": "Job",
 }
 
 

@@ -36,8 +36,9 @@ GROUP_PATH = re.compile(
     r"(?P<sub>(?<=[^/])/status)?"
 )
 CORE_PATH = re.compile(
-    r"/(api|apis/coordination\.k8s\.io|apis/apps)/(?P<version>v1)/(namespaces/(?P<namespace>[^/]+)/)?"
-    r"(?P<kind>namespaces|nodes|pods|leases|events|configmaps|daemonsets|deployments)(/(?P<name>[^/]+))?"
+    r"/(api|apis/(coordination\.k8s\.io|apps|batch))/(?P<version>v1)/(namespaces/(?P<namespace>[^/]+)/)?"
+    r"(?P<kind>namespaces|nodes|pods|leases|events|configmaps|daemonsets|deployments|replicasets|statefulsets|jobs)"
+    r"(/(?P<name>[^/]+))?"
     r"(?P<sub>(?<=[^/])/(binding|eviction|status|log))?"
 )
 _OF_PODS = {"/binding": bind_pod, "/eviction": evict_pod}

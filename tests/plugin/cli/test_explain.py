@@ -242,6 +242,75 @@ def test_without_names_what_waits_in_the_namespace_is_explained(
             golden(capsys.readouterr().out)
 
 
+# Pods that do not exist, because the API server refuses them
+
+QUOTA = 'Error creating: pods "{}" is forbidden: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2'
+LIMIT = (
+    'create Pod {} in StatefulSet {} failed error: pods "{}" is forbidden: '
+    "maximum cpu usage per Pod is 1, but limit is 4"
+)
+SECURITY = 'Error creating: pods "{}" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true'
+
+
+def add_refused(
+    server: ApiServer, kind: str, name: str, message: str, *, claims: bool = True, made: int = 1, **about: object
+) -> None:
+    """A workload that lacks a pod, and its controller's Event."""
+    pod: Object = {"containers": [{"name": "main"}]}
+    pod |= {"resourceClaims": [{"name": "n", "resourceClaimTemplateName": "row"}]} if claims else {}
+    wanted = {"parallelism" if kind == "Job" else "replicas": 2}
+    meta = {"namespace": "shop", "name": name, "uid": f"uid-of-{name}", **about}
+    status = {"active" if kind == "Job" else "replicas": made}
+    workload = {"metadata": meta, "spec": {**wanted, "template": {"spec": pod}}, "status": status}
+    server.store.create(f"{kind.lower()}s", workload)
+    event = {
+        "metadata": {"namespace": "shop", "name": f"{name}.1"},
+        "involvedObject": {"kind": kind, "namespace": "shop", "name": name, "uid": meta["uid"]},
+        "type": "Warning",
+        "reason": "FailedCreate",
+        "message": message,
+        "lastTimestamp": "2026-03-01T10:00:00Z",
+    }
+    server.store.create("events", event)
+
+
+@pytest.fixture
+def refusing(server: ApiServer) -> ApiServer:
+    """Workloads in the namespace shop that lack pods, and some that only did, or never wanted devices."""
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "api", "uid": "d", "controller": True}
+    add_refused(server, "Job", "train", QUOTA.format("train-7x"))
+    add_refused(server, "StatefulSet", "db", LIMIT.format("db-0", "db", "db-0"))
+    add_refused(server, "ReplicaSet", "api-5d", SECURITY.format("api-5d-x"), ownerReferences=[owner])
+    add_refused(server, "Job", "whole-again", QUOTA.format("whole-again-1"), made=2)
+    add_refused(server, "Job", "of-no-devices", QUOTA.format("of-no-devices-1"), claims=False)
+    add_refused(server, "Job", "hostile", f"\x1b[2J{'x' * 4000}\n{{node}}")
+    return server
+
+
+def test_pods_that_the_api_server_refuses_are_told_by_their_workload(
+    refusing: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with refusing:
+        assert explained(refusing, tmp_path, "-n", "shop") == 1
+        golden("\n".join(line for line in capsys.readouterr().out.splitlines() if "web-0" not in line))
+        assert explained(refusing, tmp_path, "-n", "shop", "-o", "json") == 1
+        items = {item["subject"]: item for item in parsed(capsys.readouterr().out)["items"]}
+    assert {"Job shop/train", "StatefulSet shop/db", "Deployment shop/api", "Job shop/hostile"} <= items.keys()
+    assert not items.keys() & {"Job shop/whole-again", "Job shop/of-no-devices"}
+    assert len(items["Job shop/hostile"]["findings"][0]["message"]) < 1000
+    firsts = {name: item["findings"][0] for name, item in sorted(items.items()) if item["findings"]}
+    golden(f"{name}: {first['code']}: {first['message'][:200]}" for name, first in firsts.items())
+
+
+@pytest.mark.parametrize("name", ["train", "db-0", "api", "of-no-devices"])
+def test_a_pod_or_workload_that_is_named_and_has_no_pod_is_told_why(
+    name: str, refusing: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with refusing:
+        assert explained(refusing, tmp_path, name, "-n", "shop") == (2 if name == "of-no-devices" else 1)
+    golden("".join(capsys.readouterr()))
+
+
 @pytest.mark.parametrize("how", [[], ["-f"]], ids=["positional", "-f"])
 def test_objects_without_a_namespace_are_in_the_one_that_is_given(
     how: list[str], capsys: pytest.CaptureFixture[str]
