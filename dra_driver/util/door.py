@@ -438,6 +438,8 @@ class Turns(Generic[_Result]):
         """The key of what is being called."""
         self._busy = False
         """Whether a function is being called, or the pause after it lasts."""
+        self._lacking = False
+        """Whether no thread could be started for the last call."""
 
     def ask(
         self,
@@ -477,8 +479,12 @@ class Turns(Generic[_Result]):
         try:
             threading.Thread(target=self._call, args=arguments, name=self._name, daemon=True).start()
         except RuntimeError as error:  # the process table is full
-            log.warning("%s: no thread can be started: %s", self._name, error)
+            if not self._lacking:
+                log.warning("%s: no thread can be started: %s", self._name, error)
+            self._lacking = True
             self._door.later(_PAUSE_SECONDS, self._rested)
+        else:
+            self._lacking = False
 
     def _call(self, key: Hashable, function: Callable[[], _Result]) -> None:
         began = time.monotonic()

@@ -38,6 +38,8 @@ class Watchdog:
         self._liveness = liveness
         self._failures = 0
         self._logged: list[str] = []
+        self._armed = True
+        """Whether the last timer could be set."""
 
     def start(self) -> None:
         """Begin to watch; the first look is due in ``START_SECONDS``."""
@@ -65,7 +67,16 @@ class Watchdog:
         faulthandler.cancel_dump_traceback_later()
 
     def _arm(self, seconds: float) -> None:
-        faulthandler.dump_traceback_later(seconds, exit=True, file=2)  # stderr, whatever sys.stderr is
+        try:
+            faulthandler.dump_traceback_later(seconds, exit=True, file=2)  # stderr, whatever sys.stderr is
+        except RuntimeError as error:
+            # The timer is a thread, and somebody's processes have taken all that there may be. This program needs none
+            # to be well, and in their midst kubelet could not start it anew. The next look tries again.
+            if self._armed:
+                log.warning("until the next look nobody ends this program if it hangs: %s", error)
+            self._armed = False
+        else:
+            self._armed = True
 
     def _problems(self) -> list[str]:
         try:

@@ -221,13 +221,22 @@ class Job(Generic[_Result]):
     Args:
         work: what to do; it begins at once.
         name: of its thread.
+
+    Raises:
+        DriverError: there can be no further thread; that is nothing that a restart would mend.
     """
 
     def __init__(self, work: Callable[[], _Result], name: str) -> None:
         self._work = work
         self._ended = runtime.event()
         self._error: Exception | None = None
-        runtime.spawn(self._run, name=name)
+        try:
+            runtime.spawn(self._run, name=name)
+        except RuntimeError as error:
+            raise DriverError(
+                f"no thread can be started ({error})",
+                remedy="find out which processes of the node there are too many of, and end them",
+            ) from error
 
     def wait(self, seconds: float) -> bool:
         """Wait until the work has ended; False after ``seconds``."""
@@ -254,6 +263,9 @@ def bounded(work: Callable[[], _Result], seconds: float, overdue: Callable[[], E
         work: what to do, in a thread of its own.
         seconds: how long it may take.
         overdue: the error to raise after that; the thread is left behind.
+
+    Raises:
+        DriverError: there can be no further thread.
     """
     job = Job(work, name="bounded")
     if not job.wait(seconds):

@@ -40,10 +40,26 @@ class Container:
     process: subprocess.Popen[bytes]
     output: Path
     _group: Path
+    _processes: Path
+    """Its control group for processes and threads."""
+
+    @contextmanager
+    def no_further_threads(self) -> Iterator[None]:
+        """Within the block, it can start neither threads nor processes, as on a node where others have taken all."""
+        most = self._processes / "pids.max"
+        most.write_text("1")
+        try:
+            yield
+        finally:
+            most.write_text("max")
 
     @property
     def log(self) -> str:
         return self.output.read_text()
+
+    def threads(self) -> int:
+        """How many its process has."""
+        return len(list(Path(f"/proc/{self.process.pid}/task").iterdir()))
 
     def kills(self) -> int:
         """How often the kernel has ended a process of it for memory."""
@@ -120,7 +136,8 @@ def container(
         with output.open("wb") as file:
             started = subprocess.Popen(start, stdout=file, stderr=file, env=variables)
         with ended(started):
-            yield Container(started, output, directory)
+            processes = mounts.v1.get("pids", mounts.tracking) / group.strip("/")
+            yield Container(started, output, directory, processes)
     finally:
         cgroups.clear(mounts, group)
         cgroups.remove_if_empty(mounts, f"/{GROUP}")

@@ -331,8 +331,8 @@ class SliceController(Target[str, None, None]):
     def _follow(self) -> None:
         """Have the watch say when others change slices: from the first comparison on, before which all is news."""
         if not self._following:
+            self._reflector.start()  # raises where no thread can be had; then the next comparison tries again
             self._following = True
-            self._reflector.start()
 
     def _compare_with_server(self, wanted: Desired) -> float | Unfinished:
         """Compare with the server, and write what is needed; seconds until the next look."""

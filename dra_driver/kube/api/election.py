@@ -124,8 +124,12 @@ class Election:
         self._until = 0.0
         if was_leader and hand_over and ended:
             # Its requests may take longer than the remaining time.
-            resigning = runtime.spawn(self._resign, name="hand the lease over")
-            resigning.join(max(0.0, deadline - runtime.monotonic()))
+            try:
+                resigning = runtime.spawn(self._resign, name="hand the lease over")
+            except RuntimeError as error:
+                log.warning("the lease %s/%s is not handed over: %s", self._namespace, self._name, error)
+            else:
+                resigning.join(max(0.0, deadline - runtime.monotonic()))
 
     def _round(self) -> float:
         """Read the lease once; take it over or renew it if that is due."""

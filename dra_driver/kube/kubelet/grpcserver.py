@@ -5,10 +5,8 @@ own treatment would log a traceback for what anybody can send), an explained ref
 FAILED_PRECONDITION, any other exception as INTERNAL, both with one line of text, and a call to a server that is closing
 as UNAVAILABLE.
 
-Worker threads are daemons, unlike those of :class:`concurrent.futures.ThreadPoolExecutor`, so that a prepare that never
-returns cannot keep the process from exiting (kubelet repeats it with the next process). The first exists from the
-start, for a process table may be full later; the others begin when all are busy, and end when they have had nothing to
-do for a while (24 idle threads cost 3 MB).
+Calls are answered by ``Workers``: a prepare that never returns cannot keep the process from exiting (kubelet repeats it
+with the next process).
 
 gRPC binds and unbinds by path: a second server silently replaces the first one's socket, and the first one, when it
 stops (or is merely collected), removes whatever has its path by then. So a server here binds a hidden name that nobody
@@ -29,13 +27,11 @@ import stat
 import threading
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -43,6 +39,7 @@ from google.protobuf.message import DecodeError, Message
 from dra_driver.util.errors import DriverError
 from dra_driver.util.logs import operation
 from dra_driver.util.text import one_line
+from dra_driver.util.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -143,103 +140,6 @@ def _handler(method: Method, activity: Activity) -> grpc.RpcMethodHandler[Any, A
 
 def _encode(message: Message) -> bytes:
     return message.SerializeToString()
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-IDLE_SECONDS: Final = 30.0
-"""Without a job for so long, a thread ends that is not the last one."""
-
-_Job = Callable[[], None]
-
-
-class Workers(futures.Executor):
-    """At most ``count`` daemon threads that work through one queue.
-
-    Args:
-        count: threads at most.
-        name: beginning of their names.
-        idle_seconds: see ``IDLE_SECONDS``.
-    """
-
-    def __init__(self, count: int, name: str, idle_seconds: float = IDLE_SECONDS) -> None:
-        self._idle_seconds = idle_seconds
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._most = count
-        self._name = name
-        self._lock = threading.Lock()
-        self._threads = 0
-        self._free = 0
-        """Threads that wait for a job, less jobs that wait for a thread."""
-        self._closed = False
-        self._begin()
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:
-        """Queue a call.
-
-        Raises:
-            RuntimeError: after shutdown().
-        """
-        if self._closed:
-            raise RuntimeError("the workers were shut down")
-        future: futures.Future[T] = futures.Future()
-
-        def job() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 - whoever waits for the future gets it
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        with self._lock:
-            self._free -= 1
-            if self._free < 0 and self._threads < self._most:
-                self._begin()
-        self._jobs.put(job)
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let the threads end after what is queued; never waits (the arguments are the base class's)."""
-        del wait, cancel_futures
-        if not self._closed:
-            self._closed = True
-            for _ in range(self._most):
-                self._jobs.put(None)
-
-    def _begin(self) -> None:
-        try:
-            threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
-        except RuntimeError:
-            # The process table is full. The threads that there are take the job; without any, nothing would.
-            if self._threads == 0:
-                raise
-            return
-        self._threads += 1
-        self._free += 1
-
-    def _work(self) -> None:
-        while (job := self._next()) is not None:
-            job()
-            del job  # a waiting thread must not keep the last request alive
-            with self._lock:
-                self._free += 1
-
-    def _next(self) -> _Job | None:
-        """The next job; None when this thread is to end."""
-        while True:
-            # The last thread looks up now and then too; it stays.
-            try:
-                return self._jobs.get(timeout=self._idle_seconds)
-            except Empty:
-                with self._lock:
-                    if self._threads > 1 and self._free > 0:  # jobs that were put just now have their threads
-                        self._threads -= 1
-                        self._free -= 1
-                        return None
 
 
 def as_thread_pool(workers: Workers) -> Any:
@@ -446,7 +346,10 @@ class SocketServer:
             end()
         ended = self._server.stop(grace) if self._server else _already()
         # The workers go last: until then gRPC hands them calls that it had accepted.
-        threading.Thread(target=self._dismiss, args=(ended,), name="socket-server-stop", daemon=True).start()
+        try:
+            threading.Thread(target=self._dismiss, args=(ended,), name="socket-server-stop", daemon=True).start()
+        except RuntimeError:  # no thread can be had: such calls are lost
+            self._dismiss(_already())
         return ended
 
     def _dismiss(self, ended: threading.Event) -> None:

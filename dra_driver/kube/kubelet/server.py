@@ -286,7 +286,11 @@ class KubeletPlugin:
     def _fail(self, error: BaseException) -> None:
         if self._error is None:
             self._error = error
-            runtime.spawn(lambda: self._on_error(error), name="on-error")
+            try:
+                runtime.spawn(lambda: self._on_error(error), name="on-error")
+            except RuntimeError:  # no thread can be had: whoever finds the next error tells of it
+                self._error = None
+                raise
 
 
 _POD_UID = r"(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9A-Za-z_-]{11})"

@@ -19,7 +19,6 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +37,7 @@ from dra_driver.legacy.extender.turns import Turns
 from dra_driver.util.acceptor import Acceptor, task_of
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations
+from dra_driver.util.workers import Workers
 
 MAX_CONNECTIONS: Final = 256
 """Far more than schedulers and probes have open, far fewer than a process may have files."""
@@ -349,8 +349,8 @@ class ExtenderServer:
         self._tls = tls
         self._turns = Turns()
         # A single thread each: more would only take turns, and health checks are answered elsewhere.
-        self._judge = ThreadPoolExecutor(1, "judge")
-        self._preemption = ThreadPoolExecutor(1, "preempt")
+        self._judge = Workers(1, "judge")
+        self._preemption = Workers(1, "preempt")
         self._large = asyncio.Lock()
         self._client: aiohttp.ClientSession | None = None
         app = web.Application(client_max_size=MAX_BYTES, middlewares=[self._close_to_strangers])
@@ -407,8 +407,9 @@ class ExtenderServer:
         self._listener.end()
         if self._client is not None:
             await self._client.close()
-        for stop in (self._judge.shutdown, self._preemption.shutdown, self._turns.stop):
-            await asyncio.to_thread(stop)
+        self._judge.shutdown()
+        self._preemption.shutdown()
+        await self._turns.stop()
 
     def _asked(
         self, name: str, answer: Callable[[web.Request, bytes], Awaitable[tuple[bytes, bool]]]

@@ -181,8 +181,13 @@ class ExtenderService:
         """Start or stop watching if that is due."""
         if self._may_act() and self._followers is None:
             self.cluster.begin()
-            self._followers = Followers(self._transport, self.cluster)
-            self._followers.start()
+            followers = Followers(self._transport, self.cluster)
+            try:
+                followers.start()
+            except RuntimeError:  # no thread can be had: the next look begins anew
+                followers.stop()
+                raise
+            self._followers = followers
             self._settled = False
         elif not self._may_act() and self._followers is not None:
             ended, self._followers = self._followers, None

@@ -13,12 +13,12 @@ import asyncio
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from dra_driver.util.errors import DriverError
+from dra_driver.util.workers import Workers
 
 THREADS: Final = 16
 SLOW_SECONDS: Final = 1.0
@@ -85,7 +85,9 @@ class Turns:
     """Runs calls in its threads. Used in one event loop."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(THREADS, "bind")
+        self._threads = Workers(THREADS, "bind")
+        self._endings: set[asyncio.Future[Any]] = set()
+        """Of the calls that are under way."""
         self._namespaces: OrderedDict[str, _Namespace] = OrderedDict()
         """Those with calls, of which there are no more than connections; of those that wait, first whose turn it is."""
         self._slow: OrderedDict[str, float] = OrderedDict()
@@ -117,8 +119,10 @@ class Turns:
         self._shed(namespace)
         return await outcome
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Wait for the calls that are under way."""
+        while self._endings:
+            await asyncio.wait(self._endings)
         self._threads.shutdown()
 
     def _begin(self) -> None:
@@ -145,7 +149,9 @@ class Turns:
         self._running += 1
         self._count_slow(namespace)
         call.timer = loop.call_later(SLOW_SECONDS, self._note_late, namespace, call)
-        loop.run_in_executor(self._threads, call.work).add_done_callback(partial(self._end, namespace, call))
+        ending = loop.run_in_executor(self._threads, call.work)
+        self._endings.add(ending)
+        ending.add_done_callback(partial(self._end, namespace, call))
 
     def _may_begin(self, namespace: _Namespace) -> bool:
         """Whether the next call of a namespace may begin."""
@@ -162,6 +168,7 @@ class Turns:
 
     def _end(self, namespace: _Namespace, call: _Call, ending: asyncio.Future[Any]) -> None:
         """Pass on the outcome of a call."""
+        self._endings.discard(ending)
         _stop(call.timer)
         namespace.running.discard(call)
         self._running -= 1

@@ -99,7 +99,12 @@ class Hook:
             )
         except OSError as error:
             raise self._failed(f"it cannot be started: {error.strerror or error}") from error
-        output = _Output(process)
+        try:
+            output = _Output(process)
+        except RuntimeError as error:  # no thread can be had
+            with process:
+                _kill(process)
+            raise self._failed(f"what it writes cannot be read: {error}") from error
         ended = self._wait(process)
         said = output.text()
         log.info("hook %s %s: %s%s", self.program, " ".join(values), ended or "done", f": {said}" if said else "")
@@ -119,10 +124,15 @@ class Hook:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(LOOK_SECONDS)
         # Also after its end: what it has left behind.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        status = process.wait()
+        status = _kill(process)
         return text or (f"it exited with status {status}" if status else "")
 
     def _failed(self, what: str) -> DriverError:
         return DriverError(f"the hook {self.program} failed: {what}", consequence="it is retried later")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> int:
+    """End a process with all that it has started; returns its status."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()

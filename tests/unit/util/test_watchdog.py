@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from dra_driver.util.watchdog import Watchdog
+from tests.builders.threads import no_further_threads
 from tests.golden import golden
 
 PROGRAM = """
@@ -22,6 +23,9 @@ watchdog.HANG_SECONDS = watchdog.START_SECONDS = {hang}
 class Service:
     def start(self): print("started", flush=True)
     def stop(self): print("stopped", flush=True)
+
+arm = watchdog.faulthandler.dump_traceback_later
+def refuse(*_, **__): raise RuntimeError("unable to start watchdog thread")
 
 looks = []
 def liveness():
@@ -82,6 +86,30 @@ def test_what_is_wrong_is_logged_when_it_changes(caplog: pytest.LogCaptureFixtur
     watchdog.start()
     try:
         for _ in range(4):
+            watchdog.look()
+    finally:
+        watchdog.stop()
+    golden(caplog.messages)
+
+
+@pytest.mark.slow
+def test_where_it_can_have_no_timer_the_program_goes_on_and_has_one_later() -> None:
+    """The timer is a thread. It hangs at last, and is ended."""
+    full = "watchdog.faulthandler.dump_traceback_later = refuse if 2 < len(looks) < 9 else arm"
+    ended = run(f"{full}; time.sleep(600) if len(looks) > 20 else None; return []", hang=0.5)
+    assert "in liveness" in ended.stderr
+    assert (ended.returncode, ended.stdout) == (1, "started\n")
+
+
+def test_that_there_is_no_timer_is_logged_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    watchdog = Watchdog(list)
+    try:
+        with no_further_threads():
+            watchdog.start()
+            watchdog.look()
+        watchdog.look()
+        with no_further_threads():
             watchdog.look()
     finally:
         watchdog.stop()

@@ -13,6 +13,7 @@ import pytest
 
 from dra_driver.util.errors import DriverError
 from dra_driver.util.worker import Backoff, Worker, bounded, stop_in_turn
+from tests.builders.threads import no_further_threads
 from tests.eventually import eventually
 from tests.golden import golden, golden_error
 
@@ -224,3 +225,8 @@ def test_work_that_hangs_is_left_behind_with_the_callers_error() -> None:
     with golden_error(DriverError):
         bounded(hanging.wait, 0.05, lambda: DriverError("reading x does not end"))
     hanging.set()
+
+
+def test_bounded_work_that_can_have_no_thread_is_trouble_that_no_restart_mends() -> None:
+    with no_further_threads(), golden_error(DriverError):
+        bounded(int, PATIENCE, AssertionError)

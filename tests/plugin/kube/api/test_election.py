@@ -15,6 +15,7 @@ from dra_driver.kube.api.election import Election, Times
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.leading import KeptText
 from dra_driver.kube.api.resources import Collection
+from tests.builders.threads import no_further_threads
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
 
@@ -123,6 +124,14 @@ def test_a_server_that_takes_the_last_request_and_does_not_answer_does_not_hold_
         started = time.monotonic()
         election.stop(1.0)
         assert time.monotonic() - started < 30.0
+        assert not election.may_act()
+
+
+def test_a_leader_that_can_have_no_thread_ends_all_the_same(server: ApiServer) -> None:
+    with candidate(server) as election:
+        eventually(election.may_act, what="the lease")
+        with no_further_threads():
+            election.stop(5.0)
         assert not election.may_act()
 
 

@@ -25,6 +25,7 @@ from dra_driver.kube.kubelet.health import HealthServer
 from dra_driver.kube.kubelet.server import KubeletPlugin
 from dra_driver.util.errors import DriverError
 from tests.builders.probes import health_server, probe
+from tests.builders.threads import no_further_threads
 from tests.doubles.device_manager import DeviceManager, plugin_call, sockets
 from tests.doubles.kubelet import Kubelet
 from tests.doubles.kubelet_health import MESSAGES, watch
@@ -65,6 +66,14 @@ def test_a_socket_that_cannot_be_made_is_explained(root: Path) -> None:
     with pytest.raises(DriverError) as caught:
         SocketServer(root / "missing" / "dra.sock", [], 1, Activity()).start()
     golden(re.sub(r"/\.[0-9a-f]+", "/HIDDEN", str(caught.value)))
+
+
+def test_a_server_for_which_no_thread_can_be_had_says_so_and_can_be_stopped(root: Path) -> None:
+    server = SocketServer(root / "dra.sock", [], 1, Activity())
+    with no_further_threads():
+        with pytest.raises(DriverError, match="can't start new thread"):
+            server.start()
+        assert server.stop(0).is_set()
 
 
 def test_what_becomes_of_the_own_sockets_is_logged_and_reported(root: Path, log: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,7 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from dra_driver.kube.kubelet.api import dra_v1_pb2
 from dra_driver.kube.kubelet.grpcserver import SocketServer
 from dra_driver.kube.kubelet.registration import RegistrationState
 from dra_driver.kube.kubelet.server import KubeletPlugin
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from tests.doubles.kubelet import Kubelet, KubeletError
 from tests.doubles.sample_driver import DRIVER, SampleDriver, claim, client, node_directory, rpc, served
@@ -339,6 +340,27 @@ def test_a_look_at_the_own_sockets_that_fails_oddly_is_not_the_last(
         kubelet.wait(lambda: not failures, "the failing look")
         plugin.registration_socket.unlink()
         kubelet.wait(lambda: kubelet.registrations == 2, "registered again")
+
+
+def test_an_error_that_no_thread_can_be_had_for_is_reported_once_there_is_one(
+    kubelet: Kubelet, driver: SampleDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[BaseException] = []
+    refused: list[str] = []
+    spawn = runtime.spawn
+
+    def refuse_once(work: Callable[[], object], name: str) -> runtime.Thread:
+        if name == "on-error" and not refused:
+            refused.append(name)
+            raise RuntimeError("can't start new thread")
+        return spawn(work, name)
+
+    monkeypatch.setattr(runtime, "spawn", refuse_once)
+    with served(kubelet, driver, check_interval=0.05, on_error=errors.append) as plugin:
+        kubelet.wait_registered(DRIVER)
+        shutil.rmtree(plugin.endpoint.parent)
+        kubelet.wait(lambda: bool(errors), "error reported")
+    assert refused == ["on-error"]
 
 
 def test_a_directory_that_cannot_be_listed_is_explained(

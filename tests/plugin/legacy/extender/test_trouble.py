@@ -390,3 +390,21 @@ def test_annotations_of_others_are_not_touched(server: ApiServer, one: Extender)
     found = notes(server, "p")
     assert (found["mine"], found["k8s.ovn.org/pod-networks"]) == ("stays", "{}")
     assert len(ids(server, "p")) == 4
+
+
+def test_a_leader_that_can_have_no_thread_at_first_follows_the_cluster_once_it_can(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+    refused: list[str] = []
+
+    def refuse_once(thread: threading.Thread) -> None:
+        if thread.name == "watching nodes" and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    with extender(server) as one:
+        assert known(one).bind(add_pod(server, "p", limits(4)), "n") == ""
+    assert refused == ["watching nodes"]

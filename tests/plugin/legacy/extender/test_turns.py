@@ -17,6 +17,7 @@ import pytest
 from dra_driver.legacy.extender import binding, turns
 from dra_driver.legacy.extender.turns import Turns
 from tests.builders.extender import Extender, add_node, extender, known, pod_document
+from tests.builders.threads import no_further_threads
 from tests.calls import calls_in
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
@@ -159,9 +160,11 @@ def with_crowd(monkeypatch: pytest.MonkeyPatch, story: Callable[[Turns, Crowd], 
         them = Turns()
         with ExitStack() as stack:
             crowd = Crowd(them, stack)
-            stack.callback(them.stop)
-            stack.callback(crowd.end_all)
-            await story(them, crowd)
+            try:
+                await story(them, crowd)
+            finally:
+                crowd.end_all()
+                await them.stop()
 
     asyncio.run(run())
 
@@ -272,5 +275,20 @@ def test_a_binding_costs_the_same_however_many_namespaces_were_slow(monkeypatch:
         with calls_in(turns) as calls:
             await asyncio.gather(*prompt(them, "other", 20))
         return calls.number
+
+    with_crowd(monkeypatch, story)
+
+
+def test_calls_for_which_no_thread_can_be_had_keep_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of others may take all that a node may have; that passes, and each namespace binds again."""
+    names = [f"n{number}" for number in range(2 * turns.THREADS)]
+
+    async def story(them: Turns, crowd: Crowd) -> None:
+        with no_further_threads():
+            under_way = [task for name in names for task in crowd.begin(name)]
+            await asyncio.sleep(0)
+            crowd.end_all()
+            await asyncio.gather(*under_way)
+        await asyncio.gather(*(task for name in names for task in prompt(them, name, 2)))
 
     with_crowd(monkeypatch, story)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from dra_driver.kube.kubelet.dra import ClaimRef, Failure, KeyedLock, base_requests, distinct, is_driver_name
 from dra_driver.kube.kubelet.grpcserver import (
     Activity,
-    Workers,
     fitting,
     hidden_pattern,
     registrar_names,
@@ -21,7 +20,7 @@ from dra_driver.kube.kubelet.registration import Registration, RegistrationState
 from dra_driver.kube.kubelet.versions import kubelet_problem
 from dra_driver.util.errors import DriverError
 from dra_driver.util.logs import operation, operation_id
-from tests.golden import golden, golden_error
+from tests.golden import golden
 
 UID = "11111111-2222-3333-4444-555555555555"
 REGISTRY = Path("/var/lib/kubelet/plugins_registry")
@@ -251,51 +250,6 @@ def test_an_operation_within_another_keeps_its_id() -> None:
     assert operation_id() == ""
     with operation() as another:
         assert another != outer
-
-
-def test_workers_pass_on_results_and_errors_and_live_on() -> None:
-    workers = Workers(2, "test")
-    try:
-        assert workers.submit(lambda a, b: a + b, 1, b=2).result(30) == 3
-        with pytest.raises(SystemExit):
-            workers.submit(lambda: (_ for _ in ()).throw(SystemExit(1)).__next__()).result(30)
-        assert [workers.submit(int, str(n)).result(30) for n in range(10)] == list(range(10))
-        blocker = threading.Event()
-        running = [workers.submit(blocker.wait, 5) for _ in range(2)]
-        waiting = workers.submit(int)
-        assert waiting.cancel()
-        blocker.set()
-        assert all(future.result(30) for future in running)
-    finally:
-        workers.shutdown()
-        workers.shutdown()
-    with golden_error(RuntimeError):
-        workers.submit(int)
-
-
-def test_workers_without_work_end_but_for_one() -> None:
-    workers = Workers(3, "resting", idle_seconds=0.05)
-    together = threading.Barrier(3)
-    try:
-        for future in [workers.submit(together.wait, 5) for _ in range(3)]:
-            future.result(30)
-        end = time.monotonic() + 5
-        while sum(thread.name.startswith("resting-") for thread in threading.enumerate()) > 1:
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        for future in [workers.submit(together.wait, 5) for _ in range(3)]:
-            future.result(30)
-    finally:
-        workers.shutdown()
-
-
-def test_workers_end_after_shutdown() -> None:
-    workers = Workers(3, "ending")
-    workers.shutdown()
-    end = time.monotonic() + 5
-    while any(thread.name.startswith("ending-") for thread in threading.enumerate()):
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # -- versions

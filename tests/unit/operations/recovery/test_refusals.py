@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from dra_driver.operations.recovery.nodes import Mark, NeuronNode, Sightings
 from dra_driver.operations.recovery.nodes import view as view_of
 from dra_driver.operations.recovery.policy import Policy
 from dra_driver.util.errors import DriverError
+from tests.builders.threads import no_further_threads
 from tests.golden import golden, golden_error
 
 PRESENT = "neuron.amazonaws.com/present"
@@ -47,6 +50,24 @@ def test_a_hook_that_fails_says_how(tmp_path: Path, script: str | None, timeout:
         program.chmod(0o755)
     with golden_error(DriverError):
         Hook(str(program), timeout, lambda: stopping).call(view("n"), MARK)
+
+
+def test_a_hook_whose_words_no_thread_can_read_is_ended_and_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "hook"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    popen, started = subprocess.Popen, []
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with no_further_threads(), golden_error(DriverError):
+        Hook(str(program), 5.0).call(view("n"), MARK)
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
 
 
 def test_why_nodes_wait_and_what_the_hook_is_told() -> None:
