@@ -28,7 +28,7 @@ from dra_driver.simulator.manifests.names import MAX_NAMES, generated
 from dra_driver.simulator.manifests.pods import MAX_PODS, told, unconsidered, with_claims
 from dra_driver.simulator.manifests.slicevalidation import check_slice, check_taint_rule
 from dra_driver.simulator.manifests.validation import Compile, check_claim, check_class, raise_first
-from dra_driver.util.text import first_of
+from dra_driver.util.text import escaped, first_of
 
 NAMESPACE: Final = "default"
 """Namespace of objects that do not specify one."""
@@ -220,7 +220,7 @@ class _Reader:
             pods=tuple(map(self._with_operator, self._pods)),
             running=tuple(self._running),
             beside=self._without_claims,
-            not_considered=(*parts, *beside, *(f"field {name}" for name in self._unknown)),
+            not_considered=(*parts, *beside, *(f"field {escaped(name)}" for name in self._unknown)),
             origins=self._origins,
         )
 

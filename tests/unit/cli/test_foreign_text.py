@@ -130,6 +130,18 @@ def test_what_is_odd_is_shown_without_what_drives_a_terminal(
     assert not driving(text)
 
 
+@pytest.mark.parametrize("command", ["simulate", "explain"])
+def test_the_name_of_a_field_is_no_line_of_its_own(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    odd: Any = copy.deepcopy(CLAIM)
+    odd["spec"]["a\nPod web fits"] = 1
+    write(tmp_path / "objects.yaml", [odd])
+    lines = shown(capsys, f"{command} {OBJECTS}", tmp_path / "objects.yaml").splitlines()
+    assert any("Pod web fits" in line for line in lines)
+    assert not any(line.startswith("Pod web fits") for line in lines)
+
+
 def test_texts_of_others_in_yaml_are_the_same_when_they_are_read_again(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
