@@ -18,6 +18,7 @@ from dra_driver.kube.api.resources import Collection
 from tests.builders.threads import no_further_threads
 from tests.doubles.apiserver.server import ApiServer
 from tests.eventually import eventually
+from tests.golden import golden
 
 NAMESPACE, NAME = "default", "lease"
 QUICK = Times(lease=30, act=5.0, renew=0.2)
@@ -127,12 +128,13 @@ def test_a_server_that_takes_the_last_request_and_does_not_answer_does_not_hold_
         assert not election.may_act()
 
 
-def test_a_leader_that_can_have_no_thread_ends_all_the_same(server: ApiServer) -> None:
+def test_a_leader_that_can_have_no_thread_ends_all_the_same(server: ApiServer, log: pytest.LogCaptureFixture) -> None:
     with candidate(server) as election:
         eventually(election.may_act, what="the lease")
         with no_further_threads():
             election.stop(5.0)
         assert not election.may_act()
+    golden([message for message in log.messages if "handed over" in message])
 
 
 def test_a_leader_that_was_replaced_does_not_overwrite_what_its_successor_keeps(server: ApiServer) -> None:
