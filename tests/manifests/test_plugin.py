@@ -148,7 +148,7 @@ def test_a_package_without_a_wheel_for_a_platform_is_told_and_nothing_is_packed(
 
 
 def test_a_package_that_is_pinned_without_a_hash_is_not_packed(index: Index, tmp_path: Path) -> None:
-    assert index.wheels
+    assert index.wheels.is_dir()
     with pytest.raises(ValueError, match="Hashes are required"):
         plugin.download({"pure": "pure==1\n"}, tmp_path / "wheels", PLATFORMS[0], PYTHONS[0])
 
