@@ -1,6 +1,8 @@
-# The driver's image. With a registry: docker build -t neuron-dra-driver:dev .
-# Without one: scripts/build-image, which makes a base of its own. Any base with glibc and Python 3.11 or later will do
-# that has `python3 -m venv`; all stages must use the same one. (Not Alpine: some wheels exist for glibc only.)
+# The driver's image for those who build with Docker: docker build -t neuron-dra-driver:dev .
+# scripts/build-image and scripts/release make the same without a registry and without running anything of another
+# architecture; they read the last stage's settings from here, and a test compares the files. Any base with glibc and
+# Python 3.11 or later will do that has `python3 -m venv`; all stages must use the same one. (Not Alpine: some wheels
+# exist for glibc only.)
 ARG BASE_IMAGE=docker.io/library/python:3.13-slim-bookworm
 
 # What the driver needs; kept between builds, since it changes seldom.

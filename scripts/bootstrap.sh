@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Installs missing system packages that a part of the project needs.
 #   scripts/bootstrap.sh lab     a real Kubernetes on this machine (scripts/cluster)
-#   scripts/bootstrap.sh image   the driver's container image (scripts/build-image)
+#   scripts/bootstrap.sh base    a registry's image as the base of the driver's (scripts/build-image --base)
+#   scripts/bootstrap.sh pins    the signatures of Debian's indexes (scripts/build-image --renew-base)
+#   scripts/bootstrap.sh images  tests that run arm64 programs, and that build the Dockerfile (scripts/test nightly)
 #   scripts/bootstrap.sh tests   what commands of the pages use (scripts/test ci, nightly)
 #   scripts/bootstrap.sh venv    virtual environments of the system's Python
 # Prints nothing and needs no root if nothing is missing. It does not install Go: scripts/cluster uses the system's Go,
@@ -11,13 +13,14 @@ set -euo pipefail
 # What must be there: a command or a file, and the Debian or Ubuntu package that brings it.
 LAB="runc:runc /usr/lib/cni/bridge:containernetworking-plugins ip:iproute2 nsenter:util-linux openssl:openssl
   /bin/busybox:busybox-static /bin/bash-static:bash-static"
-IMAGE="buildah:buildah debootstrap:debootstrap
-  /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring"
+BASE="skopeo:skopeo"
+PINS="gpgv:gpgv /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring"
+IMAGES="$PINS qemu-aarch64:qemu-user buildah:buildah"
 TESTS="jq:jq"
 VENV="ensurepip:python3-venv"
 
 usage() {
-    sed -n '2,8s/^# \{0,1\}//p' "$0"
+    sed -n '2,10s/^# \{0,1\}//p' "$0"
 }
 
 is_there() {
@@ -31,7 +34,9 @@ is_there() {
 
 case ${1:-} in
 lab) wanted=$LAB ;;
-image) wanted=$IMAGE ;;
+base) wanted=$BASE ;;
+pins) wanted=$PINS ;;
+images) wanted=$IMAGES ;;
 tests) wanted=$TESTS ;;
 venv) wanted=$VENV ;;
 -h | --help)

@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab import hostsettings
+from lab import wheels
+from lab.errors import LabError
 from releasing import plugin
 
 from tests.builders.plugin import PYTHON, plugin_of_here
@@ -112,7 +113,10 @@ def test_what_root_calls_to_install_packages_runs_none_either(hostile: Path, tmp
 
 def test_what_builds_an_image_runs_none_either(hostile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(hostile)
-    assert hostsettings.pip_mounts(tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(LabError, match="No matching distribution"):
+        pin = f"nowhere==1.0 --hash=sha256:{'0' * 64}\n"
+        wheels.download(Path(sys.executable), pin, wheels.Platform("amd64", "3.13", 36), tmp_path)
 
 
 def files() -> list[Path]:

@@ -1,24 +1,34 @@
-"""Builds the driver's image without access to a registry: on a base made with debootstrap, with buildah."""
+"""The driver's image: a base, the two environments of the Dockerfile, and the driver, put together without a container.
+
+Nothing of another architecture is run, so that one machine makes the images of all: packages are unpacked, wheels are
+installed by their pins, and Python's files, which are the same everywhere, are compiled by the base's own Python of
+this machine's architecture. The Dockerfile makes the same for those who build with Docker; a test compares the two.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import platform
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from lab import files, hostsettings
+from lab import basepython, bases, debian, dockerfile, files, filetree, hostsettings, oci, wheels
+from lab.basepython import BasePython
+from lab.bases import Base
 from lab.errors import LabError
+from lab.filetree import Entry, Tree, link
 from lab.machine import bootstrap
+from lab.oci import Descriptor, Layer, Layout
 from lab.progress import Progress
 from lab.settings import REPOSITORY, Settings
+from lab.wheels import Environment
 
-# The inputs of the image; the same list as in .dockerignore.
+# The inputs of the Dockerfile's image; the same list as in .dockerignore.
 INPUTS = (
     "Dockerfile",
     "LICENSE",
@@ -29,54 +39,44 @@ INPUTS = (
     "requirements/node.txt",
     "dra_driver",
 )
-_PACKAGES = "python3,python3-venv,ca-certificates"
-_DIFFERING = (
-    "etc/apt/sources.list*",
-    "etc/apt/sources.list.d/*",
-    "etc/hostname",
-    "etc/machine-id",
-    "etc/resolv.conf",
-    "var/cache/debconf/*-old",
-    "var/cache/ldconfig/aux-cache",
-    "var/lib/dpkg/*-old",
-)
-_BASE_EPOCH = 0
-_BASE_FORMAT = 2
-"""Raised when `_strip` or the way of packing changes, so that a base that was made before is not used again."""
+ARCHITECTURES = ("amd64", "arm64")
+# As in the Dockerfile, which says why.
+_NODE, _COMMANDS = "opt/node", "opt/commands"
+_SERVICES = ("autoscaling", "cloudwatch", "ec2", "sts")
+_UNUSED = re.compile(rf"botocore/data/(?!(?:{'|'.join(_SERVICES)})/)[^/]+/.*|kubernetes/aio(/.*)?")
 _KEPT_IMAGES = 4
-_ERROR_LINES = 30
+_KEPT_LAYERS = 8
+_KEPT_BASES = 2
+# An image is made anew when what makes it changes.
+_MAKERS = ("bases", "basepython", "debian", "dockerfile", "filetree", "images", "oci", "wheels")
 
 
 class ImageBuilder:
-    """Builds images, and caches them and the base."""
+    """Builds images, and caches them, their layers, and the packages that these are made of."""
 
     def __init__(
         self, settings: Settings, progress: Progress, repository: Path = REPOSITORY, epoch: int | None = None
     ) -> None:
-        """Take the inputs from `repository`.
-
-        With `epoch` (seconds, Unix time), all files and the image itself bear that date, so that every build gives the
-        same bytes; but then buildah reuses no layers, and each build downloads what the driver needs.
-        """
+        """Take the inputs from `repository`; `epoch` (seconds, Unix time) is the date that the image bears."""
         self._directory = settings.cache / "images"
         self._progress = progress
         self._repository = repository
-        self._epoch = epoch
+        self._epoch = epoch or 0
 
     def build(self, tag: str, output: Path, base: str | None = None) -> None:
-        """Write the driver's image as a docker archive, rebuilt only if one of its inputs has changed.
+        """Write the image of this machine's architecture as an archive for containerd and Docker.
 
         Args:
             tag: The image's name in the archive.
             output: The archive.
-            base: A base image that buildah can pull; None to make one on this machine.
+            base: A base by the digest of its index, from a registry; None for packages of Debian by their pins.
 
         Raises:
-            LabError: It cannot be built; the message has the last lines of the failed step's output.
+            LabError: It cannot be built; the message says why.
         """
-        inputs = input_files(self._repository)
-        contents = {str(path.relative_to(self._repository)): path.read_bytes() for path in inputs}
-        key = image_key(contents, f"{tag} {self._epoch}", base or self._base_name())
+        architecture = basepython.native_architecture()
+        inputs = input_contents(self._repository)
+        key = image_key(inputs, f"{tag} {self._epoch}", base or self._pins((architecture,)))
         final = self._directory / f"driver-{key}.tar"
         with files.lock(self._directory / ".lock", "builds an image", self._progress):
             if final.exists():
@@ -84,149 +84,158 @@ class ImageBuilder:
                 final.touch()
             else:
                 self._forget_old()
-                self._build(tag, final, contents, base)
+                layout = Layout()
+                (manifest,) = self._add_images(layout, (architecture,), base, inputs, {})
+                layout.write_archive(final, manifest, (tag,))
             output.parent.mkdir(parents=True, exist_ok=True)
             output.unlink(missing_ok=True)
             shutil.copyfile(final, output)
 
-    def _build(self, tag: str, final: Path, contents: Mapping[str, bytes], base: str | None) -> None:
-        bootstrap("image")
-        buildah = Buildah(self._storage(contents, base), self._epoch)
-        if base is None:
-            base = f"localhost/ndl-base:{self._base_name()}"
-            rootfs = self._base()
-            if not buildah.has(base):
-                with self._progress.step("importing the base image"):
-                    buildah.import_base(rootfs, base)
+    def write_layout(
+        self, layout_directory: Path, architectures: Sequence[str], base: str | None, labels: Mapping[str, str]
+    ) -> str:
+        """Write an image index of all architectures to a new directory, in the OCI's layout; returns its digest.
+
+        Raises:
+            LabError: It cannot be built; the message says why.
+        """
+        inputs = input_contents(self._repository)
+        with files.lock(self._directory / ".lock", "builds an image", self._progress):
+            self._forget_old()
+            layout = Layout()
+            manifests = self._add_images(layout, architectures, base, inputs, labels)
+            index = layout.add_index(manifests, _labels(self._settings(inputs, {}, labels)))
+            layout.write_directory(layout_directory, index)
+        return str(index["digest"])
+
+    def _add_images(
+        self,
+        layout: Layout,
+        architectures: Sequence[str],
+        base_name: str | None,
+        inputs: Mapping[str, bytes],
+        labels: Mapping[str, str],
+    ) -> list[Descriptor]:
+        """Add the images of all architectures; the base of this machine's architecture is needed in any case."""
+        base = self._base(base_name)
+        with self._progress.step("unpacking the base"):
+            tree = base.tree(basepython.native_architecture())
+        with basepython.unpacked(tree, self._directory) as python, ThreadPoolExecutor() as pool:
+            with self._progress.step("building the driver's wheel"):
+                driver = self._driver(inputs, python)
+            below = pool.map(lambda architecture: self._layers(base, architecture, python, inputs), architectures)
+            return [
+                layout.add_image(
+                    architecture,
+                    [*layers, driver],
+                    self._settings(inputs, base.settings(architecture), labels),
+                    self._epoch,
+                )
+                for architecture, layers in zip(architectures, below, strict=True)
+            ]
+
+    def _base(self, name: str | None) -> Base:
+        if name is not None:
+            return bases.pull(name, self._directory / "bases")
+        archive = debian.Archive(self._directory / "packages", hostsettings.debian_mirrors())
+        return bases.DebianBase(self._repository, archive)
+
+    def _layers(self, base: Base, architecture: str, python: BasePython, inputs: Mapping[str, bytes]) -> list[Layer]:
+        """The layers below the driver, which stay the same as long as the pins do."""
+        key = image_key(
+            _requirements(inputs), f"{architecture} {python.version} {python.glibc}", base.key(architecture)
+        )
+        kept = self._directory / "layers" / key
+        if kept.exists():
+            kept.touch()
+            return [_kept_layer(path) for path in sorted(kept.iterdir())]
+        with self._progress.step(f"making the layers for {architecture}, from Debian's packages and from wheels"):
+            layers = base.layers(architecture, python)
+            for name in (_COMMANDS, _NODE):
+                tree = self._environment(name, architecture, python, inputs)
+                layers.append(oci.pack_layer(tree, architecture, bases.PINS_EPOCH, f"/{name}"))
+        with files.complete_directory(kept) as unfinished:
+            for number, layer in enumerate(layers):
+                _keep_layer(layer, unfinished, number)
+        return layers
+
+    def _environment(self, prefix: str, architecture: str, python: BasePython, inputs: Mapping[str, bytes]) -> Tree:
+        """One of the two environments; that of the commands finds in the node's what both pin alike."""
+        node, commands = (inputs[f"requirements/{name}.txt"].decode() for name in ("node", "commands"))
+        requirements = node if prefix == _NODE else wheels.without(commands, wheels.pins(node))
+        environment = _environment(prefix, python)
+        platform = wheels.Platform(architecture, python.minor, python.glibc)
+        downloaded = wheels.download(self._pip(), requirements, platform, self._directory)
+        tree = wheels.merged(
+            [environment.empty(), *(wheels.install(wheel, environment) for wheel in downloaded.values())]
+        )
+        if prefix == _NODE:
+            tree[f"{_NODE}/commands"] = link(f"/{_COMMANDS}")
+        else:
+            others = _environment(_NODE, python).packages
+            tree[f"{environment.packages}/node.pth"] = Entry(content=f"/{others}\n".encode())
+        unused = f"{environment.packages}/"
+        used = {path: entry for path, entry in tree.items() if not _UNUSED.fullmatch(path.removeprefix(unused))}
+        return used | python.compile(used)
+
+    def _driver(self, inputs: Mapping[str, bytes], python: BasePython) -> Layer:
+        """The driver itself."""
         with tempfile.TemporaryDirectory(dir=self._directory, prefix=".build-") as name:
-            work = Path(name)
-            for path, content in contents.items():
-                target = work / "context" / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content)
-            recipe = Recipe(
-                context=work / "context",
-                arguments={"BASE_IMAGE": base, "VERSION": _driver_version(contents)},
-                mounts=hostsettings.pip_mounts(work),
-            )
-            with self._progress.step("building the image: what the driver needs, from PyPI"):
-                buildah.build(recipe, "localhost/ndl-dependencies:latest", stage="dependencies")
-            with self._progress.step(f"building the image: the driver, as {tag}"):
-                buildah.build(recipe, tag)
-            with self._progress.step("writing the image archive"):
-                buildah.push(tag, work / "image.tar")
-            buildah.forget(tag)
-            (work / "image.tar").replace(final)
+            source, wheel_directory = Path(name) / "source", Path(name) / "wheels"
+            filetree.write({path: Entry(content=content) for path, content in inputs.items()}, source)
+            options = ["--quiet", "--no-deps", "--no-build-isolation", f"--wheel-dir={wheel_directory}"]
+            _run([str(self._pip()), "-P", "-m", "pip", "wheel", *options, str(source)])
+            (wheel,) = wheel_directory.iterdir()
+            tree = wheels.install(wheel.read_bytes(), _environment(_NODE, python))
+        return oci.pack_layer(tree | python.compile(tree), None, self._epoch, "the driver")
 
-    def _storage(self, contents: Mapping[str, bytes], base: str | None) -> Path:
-        """Return buildah's storage, which is kept as long as the base and the dependencies stay the same."""
-        lasting = {
-            name: content for name, content in contents.items() if name.startswith(("Dockerfile", "requirements/"))
+    def _settings(
+        self, inputs: Mapping[str, bytes], base: Mapping[str, object], labels: Mapping[str, str]
+    ) -> dict[str, object]:
+        """The base's settings with those of the Dockerfile, and with the labels that are given."""
+        own = dockerfile.settings(inputs["Dockerfile"].decode(), {"VERSION": driver_version(inputs)})
+        created = {"org.opencontainers.image.created": oci.timestamp(self._epoch)}
+        variables = {pair.partition("=")[0]: pair for pair in (*_list(base, "Env"), *_list(own, "Env"))}
+        return {
+            **base,
+            **own,
+            "Env": list(variables.values()),
+            "ExposedPorts": {**_mapping(base, "ExposedPorts"), **_mapping(own, "ExposedPorts")},
+            "Labels": {**_labels(base), **_labels(own), **created, **labels},
         }
-        storage = self._directory / f"storage-{image_key(lasting, '', base or self._base_name())}"
-        for other in self._directory.glob("storage-*"):
-            if other != storage:
-                shutil.rmtree(other)
-        return storage
 
-    def _base_name(self) -> str:
-        release = hostsettings.this_release()
-        inputs = f"{_PACKAGES} {_BASE_FORMAT}"
-        return f"{release.suite}-{platform.machine()}-{hashlib.sha256(inputs.encode()).hexdigest()[:8]}"
+    def _pip(self) -> Path:
+        """The interpreter of an environment with pip and the driver's build backend, made at the first use."""
+        requirements = self._repository / "requirements/build.txt"
+        key = hashlib.sha256(f"{sys.executable} {sys.version} {requirements.read_text()}".encode()).hexdigest()[:12]
+        final = self._directory / f"pip-{key}"
+        if not (final / "complete").exists():
+            bootstrap("venv")
+            _run([sys.executable, "-P", "-m", "venv", "--clear", str(final)])
+            install = ["pip", "install", "--quiet", "--require-hashes", "--only-binary", ":all:"]
+            _run([str(final / "bin/python"), "-P", "-m", *install, "-r", str(requirements)])
+            (final / "complete").touch()
+        return final / "bin/python"
 
-    def _base(self) -> Path:
-        """Return the base's file tree as a tar file, created with debootstrap the first time."""
-        final = self._directory / f"base-{self._base_name()}.tar"
-        if final.exists():
-            return final
-        release = hostsettings.this_release()
-        text = f"making the base image from {release.suite}'s packages with debootstrap; about a minute"
-        with (
-            self._progress.step(text),
-            tempfile.TemporaryDirectory(dir=self._directory, prefix=".base-") as name,
-        ):
-            root, archive = Path(name) / "root", Path(name) / "base.tar"
-            mirror = [release.mirror] if release.mirror else []
-            # Its mounts must not outlive it, however it ends.
-            own = ["unshare", "--mount", "--propagation", "private"]
-            # Days of password changes are those of this date instead of today's.
-            own += ["env", f"SOURCE_DATE_EPOCH={_BASE_EPOCH}"]
-            _run(
-                [*own, "debootstrap", "--variant=minbase", f"--include={_PACKAGES}", release.suite, str(root), *mirror]
-            )
-            _strip(root)
-            same = ["--sort=name", f"--mtime=@{_BASE_EPOCH}", "--numeric-owner"]
-            _run(["tar", "--create", *same, f"--file={archive}", f"--directory={root}", "."])
-            archive.replace(final)
-        return final
+    def _pins(self, architectures: Sequence[str]) -> str:
+        return "".join(debian.pins_file(self._repository, architecture).read_text() for architecture in architectures)
 
     def _forget_old(self) -> None:
-        for pattern in (".build-*", ".base-*"):  # left by killed runs
+        for pattern in (".build-*", ".base-*", ".wheels-*"):  # left by killed runs
             for unfinished in self._directory.glob(pattern):
                 shutil.rmtree(unfinished)
-        images = sorted(self._directory.glob("driver-*.tar"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for image in images[_KEPT_IMAGES - 1 :]:
-            image.unlink()
+        for pattern, number in (("driver-*.tar", _KEPT_IMAGES), ("layers/*", _KEPT_LAYERS), ("bases/*", _KEPT_BASES)):
+            kept = sorted(self._directory.glob(pattern), key=lambda path: path.stat().st_mtime, reverse=True)
+            for path in kept[number - 1 :]:
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What an image is built from.
-
-    Attributes:
-        context: Directory with the Dockerfile and its inputs.
-        arguments: Build arguments.
-        mounts: Files and directories (source, target) that are readable during the build.
-    """
-
-    context: Path
-    arguments: Mapping[str, str]
-    mounts: Sequence[tuple[Path, str]]
-
-
-class Buildah:
-    """Buildah with its own storage, in its own mount namespace so that it leaves no mounts behind."""
-
-    def __init__(self, storage: Path, epoch: int | None) -> None:
-        self._dated = [] if epoch is None else [f"--timestamp={epoch}"]
-        storage.mkdir(parents=True, exist_ok=True)
-        # Otherwise buildah would create /etc/cni on this machine.
-        settings = storage / "containers.conf"
-        files.write(settings, f'[network]\nnetwork_config_dir = "{storage}/cni"\n')
-        self._command = ["unshare", "--mount", "--propagation", "private"]
-        self._command += ["env", f"CONTAINERS_CONF={settings}", "buildah"]
-        self._command += ["--root", str(storage / "root"), "--runroot", str(storage / "run")]
-        self._command += ["--storage-driver", _storage_driver(storage)]
-        _run([*self._command, "rm", "--all"])  # left by killed runs
-
-    def has(self, name: str) -> bool:
-        """Return whether an image is in the storage."""
-        command = [*self._command, "inspect", "--type=image", name]
-        return subprocess.run(command, check=False, capture_output=True).returncode == 0
-
-    def import_base(self, rootfs: Path, name: str) -> None:
-        """Create a base image of one layer from a tar file."""
-        container = _run([*self._command, "from", "scratch"]).strip()
-        _run([*self._command, "add", container, str(rootfs), "/"])
-        _run([*self._command, "commit", "--rm", *self._dated, container, name])
-
-    def build(self, recipe: Recipe, tag: str, stage: str | None = None) -> None:
-        """Build the Dockerfile, or one of its stages."""
-        options = [f"--build-arg={name}={value}" for name, value in recipe.arguments.items()]
-        options += [f"--volume={source}:{target}:ro" for source, target in recipe.mounts]
-        options += [f"--target={stage}"] if stage else []
-        # Isolation by chroot needs no control groups; pip needs this machine's network.
-        common = ["build", "--layers", *self._dated, "--isolation=chroot", "--network=host"]
-        _run([*self._command, *common, *options, "--tag", tag, str(recipe.context)])
-
-    def forget(self, tag: str) -> None:
-        """Remove an image and all layers that no other image uses."""
-        _run([*self._command, "rmi", tag])
-        _run([*self._command, "rmi", "--prune"])
-
-    def push(self, tag: str, archive: Path) -> None:
-        """Write the image as a docker archive."""
-        _run([*self._command, "push", tag, f"docker-archive:{archive}:{tag}"])
+def input_contents(repository: Path) -> dict[str, bytes]:
+    """Return the contents of the image's input files, by their path in the repository."""
+    return {str(path.relative_to(repository)): path.read_bytes() for path in input_files(repository)}
 
 
 def input_files(repository: Path) -> list[Path]:
@@ -251,39 +260,53 @@ def image_key(contents: Mapping[str, bytes], tag: str, base: str) -> str:
     digest = hashlib.sha256(f"{tag}\0{base}\0".encode())
     for name, content in sorted(contents.items()):
         digest.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\0".encode())
+    for name in _MAKERS:
+        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _driver_version(contents: Mapping[str, bytes]) -> str:
-    found = re.search(rb'^VERSION = "([^"]+)"', contents.get("dra_driver/version.py", b""), re.MULTILINE)
-    return found.group(1).decode() if found else "dev"
+def driver_version(contents: Mapping[str, bytes]) -> str:
+    """Return the driver's version from its sources."""
+    match = re.search(rb'^VERSION = "([^"]+)"', contents.get("dra_driver/version.py", b""), re.MULTILINE)
+    return match.group(1).decode() if match else "dev"
 
 
-def _strip(root: Path) -> None:
-    """Remove what differs between two runs or machines, or can be downloaded; packages keep their licences."""
-    for pattern in _DIFFERING:
-        for path in root.glob(pattern):
-            if path.is_file():
-                path.unlink()
-    for directory in ("var/lib/apt/lists", "var/cache/apt", "var/log", "usr/share/locale"):
-        for child in (root / directory).glob("*"):
-            if child.is_dir() and not child.is_symlink():
-                shutil.rmtree(child)
-            else:
-                child.unlink()
-    for path in (root / "usr/share/doc").glob("*/**/*"):
-        if path.name != "copyright" and not path.is_dir():
-            path.unlink()
+def _requirements(inputs: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {name: content for name, content in inputs.items() if name.startswith("requirements/")}
 
 
-def _storage_driver(directory: Path) -> str:
-    kind = subprocess.run(["stat", "-f", "-c", "%T", str(directory)], check=True, capture_output=True, text=True)
-    return "vfs" if kind.stdout.strip() == "overlayfs" else "overlay"
+def _environment(prefix: str, python: BasePython) -> Environment:
+    return Environment(prefix, python.directory, python.version)
 
 
-def _run(command: Sequence[str]) -> str:
+def _labels(settings: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in _mapping(settings, "Labels").items()}
+
+
+def _mapping(settings: Mapping[str, object], name: str) -> dict[str, object]:
+    value = settings.get(name)
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _list(settings: Mapping[str, object], name: str) -> list[str]:
+    value = settings.get(name)
+    return [str(item) for item in value] if isinstance(value, list) else []
+
+
+def _keep_layer(layer: Layer, directory: Path, number: int) -> None:
+    """Write a layer to the cache; the file's name has all that is not in it."""
+    packed = "gz" if layer.media_type == oci.TAR_GZ else "tar"
+    history = layer.history.replace("/", "%")
+    files.write(directory / f"{number:02},{layer.diff_id},{history},{packed}", layer.blob, mode=0o644)
+
+
+def _kept_layer(path: Path) -> Layer:
+    _, diff_id, history, packed = path.name.split(",")
+    return Layer(path.read_bytes(), diff_id, oci.TAR_GZ if packed == "gz" else oci.TAR, history.replace("%", "/"))
+
+
+def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
-        last = "\n".join((done.stdout + done.stderr).splitlines()[-_ERROR_LINES:])
-        raise LabError(f"'{' '.join(command[:12])} ...' failed, so there is no image. Its last lines:\n{last}")
-    return done.stdout
+        last = (done.stdout + done.stderr)[-3000:]
+        raise LabError(f"'{' '.join(command[:8])} ...' failed, so there is no image. Its last lines:\n{last}")

@@ -178,7 +178,7 @@ def require_root(why: str) -> None:
 
 
 def bootstrap(part: str) -> None:
-    """Install the system packages that a part of the project (`lab` or `image`) needs, if they are missing.
+    """Install what is missing of the system packages of a part of the project, as `scripts/bootstrap.sh` names it.
 
     Raises:
         LabError: They cannot be installed.

@@ -1,14 +1,16 @@
 """Images: hand-written archives, and when the driver's image is rebuilt."""
 
 import fnmatch
+import gzip
 import json
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from lab import hostsettings, images, oci
+from lab import bases, dockerfile, hostsettings, images, oci
 from lab.errors import LabError
+from lab.filetree import Entry
 from lab.settings import REPOSITORY
 
 
@@ -119,19 +121,58 @@ def test_names_are_completed_as_container_runtimes_do(name: str, full: str) -> N
     assert oci.full_name(name) == full
 
 
-def test_pip_takes_over_this_machines_settings_the_environments_last() -> None:
-    listed = (
-        ":env:.cert='/a/ca.crt'\nglobal.cert='/b/ca.crt'\nglobal.find-links='x\\ny'\nlist.format='json'\nnonsense\n"
-    )
-    assert hostsettings.pip_settings(listed) == {"cert": "/a/ca.crt", "find-links": "x\n    y"}
-
-
-def test_the_mirror_is_the_one_that_apt_uses_for_the_release_itself() -> None:
+def test_mirrors_are_those_that_apt_uses_for_debian_itself() -> None:
     targets = (
-        "Packages stable-security main https://security.example/\n"
-        "Translations stable main https://wrong.example/\n"
-        "Packages stable contrib https://wrong.example/\n"
-        "Packages stable main https://mirror.example/debian/\n"
+        "Packages main https://other.example/ Docker\n"
+        "Translations main https://wrong.example/ Debian\n"
+        "Packages contrib https://wrong.example/ Debian\n"
+        "Packages main https://mirror.example/debian/ Debian\n"
+        "Packages main https://mirror.example/updates/ Debian\n"
+        "Packages main https://mirror.example/security/ Debian-Security\n"
     )
-    assert hostsettings.mirror_of(targets, "stable") == "https://mirror.example/debian/"
-    assert hostsettings.mirror_of(targets, "other") is None
+    assert hostsettings.mirrors_of(targets) == {
+        "debian": "https://mirror.example/debian/",
+        "debian-security": "https://mirror.example/security/",
+    }
+
+
+def test_the_settings_of_the_image_are_those_of_the_dockerfiles_last_stage() -> None:
+    settings = dockerfile.settings((REPOSITORY / "Dockerfile").read_text(), {"VERSION": "1.2.3"})
+    assert settings["Entrypoint"] == ["dra-driver"]
+    assert settings["Cmd"] == ["--help"]
+    assert settings["ExposedPorts"] == {"51515/tcp": {}}
+    assert isinstance(settings["Env"], list)
+    assert settings["Env"][0].startswith("PATH=/opt/node/bin:")
+    assert isinstance(settings["Labels"], dict)
+    assert settings["Labels"]["org.opencontainers.image.version"] == "1.2.3"
+    assert all(settings["Labels"].values())
+    assert set(settings) == {"Entrypoint", "Cmd", "Env", "ExposedPorts", "Labels"}
+
+
+def test_a_layer_with_programs_of_another_architecture_is_refused() -> None:
+    programs = {"amd64": 62, "arm64": 183}
+    for architecture, number in programs.items():
+        tree = {"opt/x.so": Entry(content=b"\x7fELF\2\1\1" + bytes(11) + number.to_bytes(2, "little"))}
+        oci.pack_layer(tree, architecture, 0, "x")
+        for other in {*programs, None} - {architecture}:
+            with pytest.raises(LabError, match=r"/opt/x\.so"):
+                oci.pack_layer(tree, other, 0, "x")
+
+
+def test_a_layout_has_one_index_whose_images_name_their_platforms(tmp_path: Path) -> None:
+    layout = oci.Layout()
+    layer = oci.pack_layer({"a/b": Entry(content=b"x")}, None, 7, "x")
+    assert layer == oci.pack_layer({"a/b": Entry(content=b"x")}, None, 7, "x")
+    assert oci.digest(gzip.decompress(layer.blob)) == layer.diff_id
+    images_of_it = [layout.add_image(name, [layer], {"Cmd": ["x"]}, 7) for name in ("amd64", "arm64")]
+    index = layout.add_index(images_of_it, {"org.opencontainers.image.title": "x"})
+    layout.write_directory(tmp_path / "layout", index)
+    pulled = bases.PulledBase(tmp_path / "layout")
+    assert {name: pulled.tree(name)["a/b"].content for name in ("amd64", "arm64")} == {"amd64": b"x", "arm64": b"x"}
+    assert pulled.settings("arm64") == {"Cmd": ["x"]}
+    with pytest.raises(LabError, match="riscv64"):
+        pulled.settings("riscv64")
+    blob = tmp_path / "layout/blobs" / oci.digest(layer.blob).replace(":", "/")
+    blob.write_bytes(layer.blob + b"x")
+    with pytest.raises(LabError, match="another one"):
+        pulled.tree("arm64")
