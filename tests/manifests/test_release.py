@@ -85,7 +85,7 @@ Status: deinstall ok config-files
 Version: 1
 
 """
-SITE = "opt/venv/lib/python3.11/site-packages"
+SITE, COMMANDS = (f"opt/{name}/lib/python3.13/site-packages" for name in ("node", "commands"))
 
 
 def test_packages_of_an_image_are_those_of_dpkg_and_of_its_python_environment(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_packages_of_an_image_are_those_of_dpkg_and_of_its_python_environment(tm
             f"{SITE}/old-2.0.dist-info/METADATA": "Name: old\nVersion: 2.0\nLicense: BSD\n",
             f"{SITE}/filed-3.dist-info/METADATA": "Name: filed\nVersion: 3\nLicense: UNKNOWN\n",
             f"{SITE}/filed-3.dist-info/LICENSE": "\n  Apache License\n  Version 2.0\n",
-            f"{SITE}/silent-4.dist-info/METADATA": "Name: silent\nVersion: 4\n",
+            f"{COMMANDS}/silent-4.dist-info/METADATA": "Name: silent\nVersion: 4\n",
             "opt/build/lib/python3.11/site-packages/pip-1.dist-info/METADATA": "Name: pip\nVersion: 1\n",
         },
     )

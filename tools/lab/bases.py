@@ -91,18 +91,23 @@ class PulledBase:
 
     def layers(self, architecture: str, python: BasePython) -> list[Layer]:  # noqa: ARG002 - they are what they are
         """Return its layers."""
-        manifest = self._manifest(architecture)
-        config = json.loads(oci.read_blob(self._layout, manifest["config"]))
+        described = zip(self._manifest(architecture)["layers"], self.diff_ids(architecture), strict=True)
         return [
             Layer(oci.read_blob(self._layout, layer), diff_id, oci.layer_type(layer["mediaType"]), "the base")
-            for layer, diff_id in zip(manifest["layers"], config["rootfs"]["diff_ids"], strict=True)
+            for layer, diff_id in described
         ]
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
         """Return its settings."""
-        config = json.loads(oci.read_blob(self._layout, self._manifest(architecture)["config"]))
-        settings: Mapping[str, Any] = config.get("config") or {}
+        settings: Mapping[str, Any] = self._config(architecture).get("config") or {}
         return settings
+
+    def diff_ids(self, architecture: str) -> list[str]:
+        """Return the digests of its layers, uncompressed."""
+        return [str(diff_id) for diff_id in self._config(architecture)["rootfs"]["diff_ids"]]
+
+    def _config(self, architecture: str) -> Any:
+        return json.loads(oci.read_blob(self._layout, self._manifest(architecture)["config"]))
 
     def _manifest(self, architecture: str) -> Any:
         return json.loads(oci.read_blob(self._layout, self._entry(architecture)))

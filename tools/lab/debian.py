@@ -198,6 +198,12 @@ def _configured(tree: Tree) -> dict[str, Entry]:
         "etc/passwd": Entry(content=filetree.read_file(tree, "usr/share/base-passwd/passwd.master")),
         "etc/group": Entry(content=filetree.read_file(tree, "usr/share/base-passwd/group.master")),
         "etc/nsswitch.conf": switch,
+        "etc/dpkg/origins/default": filetree.link("debian"),
+        # Programs and mounts use both names.
+        "var/run": filetree.link("/run"),
+        "var/lock": filetree.link("/run/lock"),
+        "run/lock": filetree.directory(0o1777),
+        **{path: filetree.directory() for path in ("media", "mnt", "opt", "srv")},
         _CERTIFICATES: Entry(content=b"".join(certificates)),
         # Where OpenSSL looks when nobody tells it a file.
         "usr/lib/ssl/cert.pem": filetree.link(f"/{_CERTIFICATES}"),

@@ -25,10 +25,14 @@ from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
+from lab import filetree
+from lab.bases import PulledBase
 from packageurl import PackageURL
 
 UNKNOWN = "unknown"
-_PYTHON = re.compile(r"opt/venv/lib/python3[^/]*/site-packages/[^/]+\.dist-info/(METADATA|licenses/.+|LICEN[SC]E.*)")
+_PYTHON = re.compile(
+    r"opt/(?:node|commands)/lib/python3[^/]*/site-packages/[^/]+\.dist-info/(METADATA|licenses/.+|LICEN[SC]E.*)"
+)
 _COPYRIGHT = re.compile(r"usr/share/doc/([^/]+)/copyright")
 _DOCUMENTATION = re.compile(r"usr/share/doc/([^/]+)")
 _DPKG_STATUS = "var/lib/dpkg/status"
@@ -53,44 +57,44 @@ class Package:
 
 def of_image(archive: Path) -> list[Package]:
     """The packages in an image (docker archive): those of its Python environment, and the system's."""
-    with tarfile.open(archive) as outer:
-        layers = json.loads(_content(outer, "manifest.json").read())[0]["Layers"]
-        return _of_files(_read_layers(_content(outer, layer) for layer in layers))
+    return _packages(_read_image(archive))
 
 
-def of_layout(layout: Path) -> list[Package]:
-    """The packages in the images of an OCI layout: those of all architectures."""
+def of_layout(layout: Path, architecture: str) -> list[Package]:
+    """The packages in an architecture's image of an OCI layout."""
+    tree = PulledBase(layout).tree(architecture)
+    texts = {
+        path: filetree.read_file(tree, path).decode(errors="replace")
+        for path in tree
+        if path == _DPKG_STATUS or _PYTHON.fullmatch(path) or _COPYRIGHT.fullmatch(path)
+    }
+    shared = {match[1]: entry.target for path, entry in tree.items() if (match := _DOCUMENTATION.fullmatch(path))}
+    for name, target in shared.items():
+        if target is not None:
+            path = f"usr/share/doc/{name}/copyright"
+            texts[path] = filetree.read_file(tree, path).decode(errors="replace")
+    return _packages(texts)
 
-    def blob(digest: str) -> Path:
-        return layout / "blobs" / digest.replace(":", "/")
 
-    (index,) = json.loads((layout / "index.json").read_text())["manifests"]
-    packages: set[Package] = set()
-    for entry in json.loads(blob(index["digest"]).read_text())["manifests"]:
-        layers = json.loads(blob(entry["digest"]).read_text())["layers"]
-        packages.update(_of_files(_read_layers(blob(layer["digest"]).open("rb") for layer in layers)))
-    return sorted(packages)
-
-
-def _of_files(files: Mapping[str, str]) -> list[Package]:
+def _packages(files: Mapping[str, str]) -> list[Package]:
     licences = {match[1]: text for name, text in files.items() if (match := _COPYRIGHT.fullmatch(name))}
     found = {
-        _python(_metadata(text), _licence_beside(name, files))
+        _python(fields(text), _licence_beside(name, files))
         for name, text in files.items()
         if name.endswith("/METADATA")
     }
     for paragraph in files.get(_DPKG_STATUS, "").split("\n\n"):
-        fields = _metadata(paragraph)
-        if "installed" in str(fields.get("Status", "")).split():
-            name = str(fields["Package"])
-            found.add(Package("deb", name, str(fields["Version"]), _debian_licence(licences.get(name, ""))))
+        package = fields(paragraph)
+        if "installed" in str(package.get("Status", "")).split():
+            name = str(package["Package"])
+            found.add(Package("deb", name, str(package["Version"]), _debian_licence(licences.get(name, ""))))
     return sorted(found)
 
 
 def of_distributions(distributions: Iterable[Distribution]) -> list[Package]:
     """The packages of installed distributions."""
     return sorted(
-        {_python(_metadata(item.read_text("METADATA") or ""), _first_licence_line(item)) for item in distributions}
+        {_python(fields(item.read_text("METADATA") or ""), _first_licence_line(item)) for item in distributions}
     )
 
 
@@ -131,19 +135,20 @@ def licence_list(subject: str, version: str, packages: Iterable[Package]) -> str
     return "\n".join([f"{subject} {version} contains, or needs, {len(listed)} packages.", "", *lines]) + "\n"
 
 
-def _read_layers(layers: Iterable[IO[bytes]]) -> dict[str, str]:
+def _read_image(archive: Path) -> dict[str, str]:
     """The files of an image that tell of its packages, by their name; later layers win."""
     found: dict[str, str] = {}
     shared: dict[str, str] = {}
-    for layer in layers:
-        with layer, tarfile.open(fileobj=layer) as inner:
-            for member in inner:
-                name = member.name.removeprefix("./").removeprefix("/")
-                wanted = name == _DPKG_STATUS or _PYTHON.fullmatch(name) or _COPYRIGHT.fullmatch(name)
-                if member.issym() and (link := _DOCUMENTATION.fullmatch(name)):
-                    shared[link[1]] = PurePosixPath(member.linkname).name
-                if wanted and member.isfile() and member.size <= _MAX_BYTES:
-                    found[name] = _content(inner, member).read().decode(errors="replace")
+    with tarfile.open(archive) as outer:
+        for layer in json.loads(_content(outer, "manifest.json").read())[0]["Layers"]:
+            with tarfile.open(fileobj=_content(outer, layer)) as inner:
+                for member in inner:
+                    name = member.name.removeprefix("./").removeprefix("/")
+                    wanted = name == _DPKG_STATUS or _PYTHON.fullmatch(name) or _COPYRIGHT.fullmatch(name)
+                    if member.issym() and (link := _DOCUMENTATION.fullmatch(name)):
+                        shared[link[1]] = PurePosixPath(member.linkname).name
+                    if wanted and member.isfile() and member.size <= _MAX_BYTES:
+                        found[name] = _content(inner, member).read().decode(errors="replace")
     for name, other in shared.items():
         text = found.get(f"usr/share/doc/{other}/copyright")
         if text is not None:
@@ -158,7 +163,8 @@ def _content(archive: tarfile.TarFile, member: str | tarfile.TarInfo) -> IO[byte
     return content
 
 
-def _metadata(text: str) -> Message:
+def fields(text: str) -> Message:
+    """The fields of a package's metadata, or of a paragraph of dpkg's status."""
     return email.parser.HeaderParser().parsestr(text)
 
 

@@ -28,7 +28,10 @@ def tar(files: Mapping[str, str], mode: Literal["w:gz", "w:xz"]) -> bytes:
     with tarfile.open(fileobj=buffer, mode=mode) as archive:
         for name, content in files.items():
             member = tarfile.TarInfo(f"./{name}")
-            if content.startswith("-> "):
+            if name.endswith("/"):
+                member.type = tarfile.DIRTYPE
+                archive.addfile(member)
+            elif content.startswith("-> "):
                 member.type, member.linkname = tarfile.SYMTYPE, content.removeprefix("-> ")
                 archive.addfile(member)
             else:
@@ -52,7 +55,7 @@ def deb(name: str, files: Mapping[str, str], *, version: str = "1", extra: str =
     return package
 
 
-BASE_FILES = deb("base-files", {"bin": "-> usr/bin", "lib": "-> usr/lib", "usr/bin/arch": "x"})
+BASE_FILES = deb("base-files", {"bin": "-> usr/bin", "lib": "-> usr/lib", "usr/bin/arch": "x", "var/run/": ""})
 
 
 def test_packages_are_unpacked_and_configured_and_dpkg_knows_them() -> None:
@@ -67,6 +70,7 @@ def test_packages_are_unpacked_and_configured_and_dpkg_knows_them() -> None:
     assert tree["usr/bin/sh"] == Entry(content=b"shell")
     assert tree["bin"] == link("usr/bin")
     assert "bin/sh" not in tree
+    assert (tree["var/run"], tree["var/lock"]) == (link("/run"), link("/run/lock"))
     assert tree["etc/passwd"].content + tree["etc/group"].content == b"rootg"
     assert tree["etc/ssl/certs/ca-certificates.crt"].content == b"a\nb\n"
     assert b"dns" in tree["etc/nsswitch.conf"].content
