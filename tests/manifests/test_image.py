@@ -27,7 +27,7 @@ from dra_driver.version import VERSION
 from tests.manifests import dockerfile
 from tests.paths import ROOT
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800), pytest.mark.xdist_group("image")]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 EPOCH = 1_790_000_000
 SOURCE = "https://git.example/neuron-dra-driver"

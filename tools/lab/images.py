@@ -76,7 +76,8 @@ class ImageBuilder:
         """
         architecture = basepython.native_architecture()
         inputs = input_contents(self._repository)
-        key = image_key(inputs, f"{tag} {self._epoch}", base or self._pins((architecture,)))
+        pins = debian.pins_file(self._repository, architecture).read_text()
+        key = image_key(inputs, f"{tag} {architecture} {self._epoch}", base or pins)
         final = self._directory / f"driver-{key}.tar"
         with files.lock(self._directory / ".lock", "builds an image", self._progress):
             if final.exists():
@@ -216,9 +217,6 @@ class ImageBuilder:
             _run([str(final / "bin/python"), "-P", "-m", *install, "-r", str(requirements)])
             (final / "complete").touch()
         return final / "bin/python"
-
-    def _pins(self, architectures: Sequence[str]) -> str:
-        return "".join(debian.pins_file(self._repository, architecture).read_text() for architecture in architectures)
 
     def _forget_old(self) -> None:
         for pattern in (".build-*", ".base-*", ".wheels-*"):  # left by killed runs

@@ -340,7 +340,7 @@ def _tree(image: Image) -> Tree:
 
 
 def _gzip(content: bytes) -> bytes:
-    """Compressed with a header of our own: those of Python's versions differ."""
+    """Compressed with a header of our own, since those of Python's versions differ; zlib itself has to be the same."""
     packer = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
     packed = packer.compress(content) + packer.flush()
     return _GZIP_HEADER + packed + struct.pack("<II", zlib.crc32(content), len(content) & 0xFFFFFFFF)
