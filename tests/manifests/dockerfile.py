@@ -19,7 +19,7 @@ from lab.settings import Settings
 
 ENVIRONMENTS = ("opt/node", "opt/commands")
 # What the Dockerfile's commands use beside what the image's base has.
-_PACKAGES = (*debianpins.PACKAGES, "python3-venv", "findutils")
+_PACKAGES = (*debianpins.PACKAGES, "python3-venv")
 
 
 def build(repository: Path, directory: Path) -> dict[str, Entry]:

@@ -17,8 +17,11 @@ from lab.errors import LabError
 SUITE = "trixie"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 # The interpreter and certificates; what wheels for manylinux expect of a system; a shell and the tools with which
-# people look at a container.
-PACKAGES = ("python3", "ca-certificates", "libstdc++6", "base-files", "base-passwd", "libc-bin", "dash", "coreutils")
+# people, and the chart's test, look around in a container (tar is for kubectl cp).
+PACKAGES = (
+    *("python3", "ca-certificates", "libstdc++6", "base-files", "base-passwd", "libc-bin"),
+    *("dash", "coreutils", "grep", "sed", "findutils", "tar"),
+)
 # What only maintainer scripts use, or programs that nothing of the driver starts.
 _NOT_NEEDED = {"awk", "debconf", "debianutils", "dpkg", "libdebconfclient0", "openssl", "readline-common"}
 # Archive, suite, and the component's directory in the signed index.

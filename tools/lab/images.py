@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -45,7 +45,7 @@ _NODE, _COMMANDS = "opt/node", "opt/commands"
 _SERVICES = ("autoscaling", "cloudwatch", "ec2", "sts")
 _UNUSED = re.compile(rf"botocore/data/(?!(?:{'|'.join(_SERVICES)})/)[^/]+/.*|kubernetes/aio(/.*)?")
 _KEPT_IMAGES = 4
-_KEPT_LAYERS = 8
+_KEPT_LAYERS = 16
 _KEPT_BASES = 2
 # An image is made anew when what makes it changes.
 _MAKERS = ("bases", "basepython", "debian", "dockerfile", "filetree", "images", "oci", "wheels")
@@ -143,18 +143,32 @@ class ImageBuilder:
 
     def _layers(self, base: Base, architecture: str, python: BasePython, inputs: Mapping[str, bytes]) -> list[Layer]:
         """The layers below the driver, which stay the same as long as the pins do."""
-        key = image_key(
-            _requirements(inputs), f"{architecture} {python.version} {python.glibc}", base.key(architecture)
+        platform = f"{architecture} {python.directory} {python.version} {python.glibc}"
+        lower = self._kept(
+            image_key({}, platform, base.key(architecture)),
+            f"making the base for {architecture}",
+            lambda: base.layers(architecture, python),
         )
+        upper = self._kept(
+            image_key(_requirements(inputs), platform, ""),
+            f"installing Python's packages for {architecture}",
+            lambda: [
+                oci.pack_layer(
+                    self._environment(name, architecture, python, inputs), architecture, bases.PINS_EPOCH, f"/{name}"
+                )
+                for name in (_COMMANDS, _NODE)
+            ],
+        )
+        return [*lower, *upper]
+
+    def _kept(self, key: str, step: str, make: Callable[[], list[Layer]]) -> list[Layer]:
+        """Layers of the cache; made, and kept there, if it has none by this key."""
         kept = self._directory / "layers" / key
         if kept.exists():
             kept.touch()
             return [_kept_layer(path) for path in sorted(kept.iterdir())]
-        with self._progress.step(f"making the layers for {architecture}, from Debian's packages and from wheels"):
-            layers = base.layers(architecture, python)
-            for name in (_COMMANDS, _NODE):
-                tree = self._environment(name, architecture, python, inputs)
-                layers.append(oci.pack_layer(tree, architecture, bases.PINS_EPOCH, f"/{name}"))
+        with self._progress.step(step):
+            layers = make()
         with files.complete_directory(kept) as unfinished:
             for number, layer in enumerate(layers):
                 _keep_layer(layer, unfinished, number)
