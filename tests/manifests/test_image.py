@@ -165,16 +165,12 @@ class Registry(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def registry(layout: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def registry(layout: tuple[Path, str]) -> Iterator[str]:
     """The address of a registry that has the image."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Registry, layout[0]))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    address = f"127.0.0.1:{server.server_port}"
-    settings = tmp_path / "registries.conf"
-    settings.write_text(f'[[registry]]\nlocation = "{address}"\ninsecure = true\n')
-    monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(settings))
-    yield address
+    yield f"127.0.0.1:{server.server_port}"
     server.shutdown()
     thread.join()
     server.server_close()
@@ -192,8 +188,8 @@ def test_an_image_of_a_registry_can_be_the_base(layout: tuple[Path, str], regist
     assert above.settings("arm64")["Labels"]["org.opencontainers.image.source"] == SOURCE
 
 
-# Scripts of `venv` for people's shells, and what pip notes of a wheel that it was given as a file.
-ALLOWED = r"bin/activate(\..+)?|bin/Activate\.ps1|.*\.dist-info/(REQUESTED|direct_url\.json)"
+# What `venv` writes for people's shells and for git, and what pip notes of a wheel that it was given as a file.
+ALLOWED = r"\.gitignore|bin/activate(\..+)?|bin/Activate\.ps1|.*\.dist-info/(REQUESTED|direct_url\.json)"
 # Which differ by who wrote them: pip or lab.wheels, `venv` or lab.wheels.
 WRITTEN_ANEW = (".dist-info/RECORD", "/pyvenv.cfg", ".pyc")
 

@@ -67,8 +67,9 @@ def read_tar(archive: tarfile.TarFile) -> dict[str, Entry]:
         path = _inside(member.name)
         if path == ".":
             continue
+        mode = member.mode & 0o7777  # some programs write the file's kind there too
         if member.isdir():
-            tree[path] = Entry(mode=member.mode, is_directory=True, group=member.gid)
+            tree[path] = Entry(mode=mode, is_directory=True, group=member.gid)
         elif member.issym():
             tree[path] = link(member.linkname)
         elif member.islnk():
@@ -76,7 +77,7 @@ def read_tar(archive: tarfile.TarFile) -> dict[str, Entry]:
         elif member.isfile():
             stream = archive.extractfile(member)
             content = b"" if stream is None else stream.read()
-            tree[path] = Entry(mode=member.mode, content=content, group=member.gid)
+            tree[path] = Entry(mode=mode, content=content, group=member.gid)
     return tree
 
 

@@ -69,6 +69,7 @@ def test_a_packed_tree_is_read_as_it_was_with_one_date_and_the_same_bytes() -> N
 
 def test_hard_links_are_copies_and_devices_are_left_out() -> None:
     file, hard, device = tarfile.TarInfo("./a"), tarfile.TarInfo("b"), tarfile.TarInfo("dev/null")
+    file.mode |= 0o100000  # as Go's programs write it
     file.size, hard.type, hard.linkname, device.type = 1, tarfile.LNKTYPE, "./a", tarfile.CHRTYPE
     with archive(file, hard, device) as opened:
         assert filetree.read_tar(opened) == {"a": Entry(content=b"x"), "b": Entry(content=b"x")}
