@@ -47,6 +47,13 @@ class Layout:
         return str(descriptor["digest"])
 
 
+def architectures(layout: Path) -> list[str]:
+    """The architectures of a layout's image index."""
+    (top,) = json.loads((layout / "index.json").read_text())["manifests"]
+    index = json.loads((layout / "blobs" / top["digest"].replace(":", "/")).read_text())
+    return [entry["platform"]["architecture"] for entry in index["manifests"]]
+
+
 def write_chart(archive: Path, layout: Path, epoch: int) -> str:
     """Write a packed chart as an OCI layout, as `helm push` does, but of the commit's date; returns the digest."""
     chart = _chart_metadata(archive)

@@ -48,7 +48,7 @@ Commands for people, with krew or with pip:
 <!-- not run: needs the release -->
 ```console
 $ kubectl krew install --manifest-url={files}/neuron.yaml
-$ pip install 'neuron-dra-driver[cli] @ {files}/neuron_dra_driver-{version}-py3-none-any.whl'
+$ pip install --only-binary :all: 'neuron-dra-driver[cli] @ {files}/neuron_dra_driver-{version}-py3-none-any.whl'
 ```
 """
 

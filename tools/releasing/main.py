@@ -38,9 +38,9 @@ UNSIGNED = """\
 nothing is signed: there is neither an identity nor a key. Make a key once, and run this again with it:
    cosign generate-key-pair && scripts/release ... --key cosign.key"""
 DESCRIPTION = """\
-Make a release of the committed tree: source archive and wheel, kubectl neuron for krew, chart, the image of this
-machine's architecture, bills of materials with licences, the section of the changelog, and checksums of all, signed if
-a key is given. Two runs for one commit give the same bytes, if the image's base is the same.
+Make a release of the committed tree: source archive and wheel, kubectl neuron for krew, chart, the image (of this
+machine's architecture; with --publish of both), bills of materials with licences, the section of the changelog, and
+checksums of all, signed if a key is given. Two runs for one commit give the same bytes.
 
 With --publish, image and chart go to a registry, and chart, script and manifests name the image there. Published before
 by the same commit, nothing changes, and nothing is signed again."""
@@ -53,9 +53,8 @@ Log in to the registry before, with docker login or crane auth login. Who signs 
 (SIGSTORE_ID_TOKEN, or that of a workflow), otherwise --key, whose password is read from COSIGN_PASSWORD. CRANE and
 COSIGN name programs to use instead of those that are built here. To try it: scripts/cluster registry.
 
-The image's base is made with debootstrap from today's packages of the Debian release of this machine; to pin it, name a
-base by digest, such as --base docker.io/library/python@sha256:..., or keep the cached one. CONTRIBUTING.md
-tells the rest, also how to make the image for arm64.
+The image's base is made of the packages of Debian that requirements/base-ARCHITECTURE.txt pins; to take another, name
+it by digest, such as --base docker.io/library/python@sha256:.... CONTRIBUTING.md tells the rest.
 
 Exit status 0: done, 1: something could not be made, 2: invalid options, or the tree is not ready for a release."""
 
@@ -86,8 +85,8 @@ def main(
     )
     parser.add_argument("--key", metavar="KEY", help="with --publish: sign with this key of cosign")
     parser.add_argument("--sign", metavar="KEY", help="sign the checksums with this key of gpg")
-    parser.add_argument("--base", metavar="IMAGE@DIGEST", help="base image that buildah can pull")
-    parser.add_argument("--no-image", action="store_true", help="without the image (which needs root)")
+    parser.add_argument("--base", metavar="IMAGE@DIGEST", help="base image to pull")
+    parser.add_argument("--no-image", action="store_true", help="without the image")
     parser.add_argument("--no-chart", action="store_true", help="without the chart (which needs helm)")
     parser.add_argument("--no-plugin", action="store_true", help="without kubectl neuron (which needs a package index)")
     options = parser.parse_args(arguments)
@@ -197,7 +196,7 @@ def make_and_publish(
     labels = image_labels(url, version, work.commit)
     digest = write_layout(work.tree, layout, work.epoch, work.progress, base=options.base, labels=labels)
     image = Published("image", place.image, version, digest, layout)
-    _bill(work, f"{NAME}-{version}-image", f"{NAME} image", bill.of_layout(layout))
+    _bill(work, f"{NAME}-{version}-image", f"{NAME} image", _packages_of(layout))
     set_image(work.tree, image, url)
     getting = lines.get_it(url, version, image, place)
     lines.write_into(work.tree, getting)
@@ -415,6 +414,11 @@ def pack_chart(tree: Path, made: Path, epoch: int) -> Path:
     (archive,) = made.glob("*.tgz")
     repack(archive, epoch)
     return archive
+
+
+def _packages_of(layout: Path) -> list[bill.Package]:
+    """The packages of an image, whatever the architecture."""
+    return sorted({package for name in layouts.architectures(layout) for package in bill.of_layout(layout, name)})
 
 
 def _architecture() -> str:
