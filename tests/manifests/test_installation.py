@@ -17,6 +17,7 @@ from dra_driver.kube.api.events import CLUSTER_NAMESPACE
 from dra_driver.neuron.health.condition import PROBLEMS, TYPE
 from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, DRIVER_NAME, PRESENT, VIEWER_ROLE
 from dra_driver.neuron.topology.partitions import Partitions
+from dra_driver.operations.overview.workloads import WORKLOADS
 from dra_driver.operations.report.cluster import KINDS, POLICIES
 from tests.golden import golden
 from tests.manifests.chart import needs_helm, template
@@ -268,7 +269,10 @@ def test_who_looks_at_a_cluster_may_read_and_nothing_else() -> None:
     assert {resource for rule in rules(VIEWER_ROLE) for resource in rule["resources"]} == {
         *(plural for plural, _ in KINDS.values()),
         *("configmaps", "pods/log"),
-    }, "what report reads, which reads the most"
+        *(kind.plural for kind in WORKLOADS.values()),
+    }, "what report reads, which reads the most, and the workloads that explain asks for by name"
+    by_name = {kind.plural for kind in WORKLOADS.values()}
+    assert {verb for rule in rules(VIEWER_ROLE) if by_name & {*rule["resources"]} for verb in rule["verbs"]} == {"get"}
     (policies,) = [rule for rule in rules(VIEWER_ROLE) if rule["resources"] == ["configmaps"]]
     assert set(policies["resourceNames"]) == POLICIES.keys()
 
