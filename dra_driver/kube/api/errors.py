@@ -98,7 +98,7 @@ _DENIED = "RBAC allows it: change the policy that the message names, or install 
 _SERVER_TROUBLE = "the API server has trouble; the request is retried later"
 MAX_REFUSAL_BYTES: Final = 64 << 10
 """Of a response that is not a success, that are read: its text may be whatever a tenant's webhook has said."""
-_MAX_MESSAGE: Final = 4096
+MAX_MESSAGE: Final = 4096
 """Characters of the server's text that are kept, logged and told."""
 _MAX_RETRY_AFTER = 300.0
 """Upper bound: longer waits that a server asks for are cut to this many seconds."""
@@ -137,7 +137,7 @@ def _status_by_its_beginning(body: bytes | bytearray) -> Status:
     start = _STATUS_UP_TO_MESSAGE.match(body)
     if start is None:
         return Status()
-    text = body[start.end() :][: 4 * _MAX_MESSAGE].decode(errors="ignore")
+    text = body[start.end() :][: 4 * MAX_MESSAGE].decode(errors="ignore")
     # Up to an escape that may be cut off, or the end of the text.
     match = _WHOLE_CHARACTERS.match(text)
     return Status(message=msgspec.json.decode(f'"{match[0]}"', type=str)) if match else Status()
@@ -158,7 +158,7 @@ def refusal(
     status = decode_status(body)
     if not status.kind:
         status = _status_by_its_beginning(body)
-    message = shorten(status.message, _MAX_MESSAGE) or body[:200].decode(errors="replace").strip()
+    message = shorten(status.message, MAX_MESSAGE) or body[:200].decode(errors="replace").strip()
     what = f"the API server answered {method} {path} with {http_status}"
     if status.reason:
         what += f" {status.reason}"
