@@ -108,7 +108,8 @@ def commit_all(tree: Path) -> None:
     """Make a repository of one commit with what is here now."""
     listed = git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
     for name in filter(None, listed):
-        if (ROOT / name).is_file() and not name.startswith(("tests/", "tools/")):
+        left_out = name.startswith(("tests/", "tools/")) and not name.startswith("tools/docsite/")
+        if (ROOT / name).is_file() and not left_out:
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, tree / name)
     git(tree, "init", "--quiet", "--initial-branch=main")
@@ -133,17 +134,19 @@ class Publisher:
         tree: The checkout.
         place: Where to.
         output: Where the files go.
+        without: Options for what takes long and a package index.
     """
 
     image: LayoutWriter
     tree: Path
     place: str
     output: Path
+    without: tuple[str, ...] = ("--no-plugin", "--no-site")
 
     def run(self, *options: str) -> int:
         """Publish; returns the exit status."""
         where = ("--publish", self.place, "--repository-url", URL, "--output", str(self.output))
-        return main((*where, "--no-plugin", *options), self.tree, self.image)
+        return main((*where, *self.without, *options), self.tree, self.image)
 
     def digests(self) -> dict[str, str]:
         """The digests of image and chart in the registry."""

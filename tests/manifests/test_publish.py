@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -98,6 +99,15 @@ def test_a_chart_that_is_registered_with_artifact_hub_says_so_beside_its_version
     capsys.readouterr()
     assert publisher.run("--artifact-hub", "some-id") == 0
     assert "already published, nothing to do" in capsys.readouterr().out
+
+
+def test_the_site_of_a_release_says_how_to_install_that_release(address: str, committed: Path, tmp_path: Path) -> None:
+    publisher = Publisher(small_image, committed, f"{address}/site", tmp_path / "dist", ("--no-plugin",))
+    assert publisher.run() == 0
+    with tarfile.open(tmp_path / f"dist/neuron-dra-driver-site-{VERSION}.tar.gz") as site:
+        page = site.extractfile("./docs/operate/install.html")
+        assert page is not None
+        assert f"oci://{publish.Place(publisher.place).chart}" in page.read().decode()
 
 
 def test_an_image_of_two_architectures_is_published_whole(published: Publisher) -> None:

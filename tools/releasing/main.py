@@ -89,6 +89,7 @@ def main(
     parser.add_argument("--no-image", action="store_true", help="without the image")
     parser.add_argument("--no-chart", action="store_true", help="without the chart (which needs helm)")
     parser.add_argument("--no-plugin", action="store_true", help="without kubectl neuron (which needs a package index)")
+    parser.add_argument("--no-site", action="store_true", help="without the site (which needs a package index)")
     options = parser.parse_args(arguments)
     try:
         release(options, root, write_layout)
@@ -208,6 +209,9 @@ def make_and_publish(
     _bill(work, packed.name, publish.CHART_NAME, [bill.Package("oci", NAME, image.digest, "Apache-2.0")])
     make_packages(work, options)
     pack_installer(work)
+    if not options.no_site:
+        with work.progress.step("building the site, whose pages name this release"):
+            pack_site(work)
     verifying = lines.verify(url, version, (image, chart), signer)
     (made / "RELEASE-NOTES.md").write_text(f"{notes}\n### Get it\n\n{getting}\n### Verify it\n\n{verifying}")
     predicate = publish.predicate(url, version, work.commit, os.environ)
@@ -332,6 +336,17 @@ def pack_installer(work: Work) -> None:
     with tarfile.open(archive, "w:gz") as tar:
         for part in ("LICENSE", SCRIPT, "deploy", "examples"):
             tar.add(work.tree / part, f"{NAME}-{work.version}/{part}")
+    repack(archive, work.epoch)
+
+
+def pack_site(work: Work) -> None:
+    """Write the archive of the site of the tree's pages."""
+    command = [str(work.tree / "scripts/build-site")]
+    environment = {**os.environ, "PYTHON": sys.executable, "SOURCE_DATE_EPOCH": str(work.epoch)}
+    subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    archive = work.made / f"{NAME}-site-{work.version}.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(work.tree / "out/site", ".")
     repack(archive, work.epoch)
 
 
