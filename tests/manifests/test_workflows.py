@@ -190,16 +190,7 @@ def test_a_tag_is_released_from_a_new_clone_with_an_empty_home(
     settings: list[str],
     arguments: list[str],
 ) -> None:
-    source = tmp_path / "source"
-    shutil.copytree(DIRECTORY, source / ".github/workflows")
-    script = source / "scripts/release"
-    script.parent.mkdir()
-    script.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >called; ls -A "$HOME" >home; cat .git/HEAD >head\n')
-    script.chmod(0o755)
-    git = ["git", "-C", str(source), "-c", "user.name=t", "-c", "user.email=t@example.org"]
-    for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "x"], ["tag", "v1.2.3"]):
-        subprocess.run([*git, *command], check=True)
-    monkeypatch.setattr(by_hand, "ROOT", source)
+    monkeypatch.setattr(by_hand, "ROOT", _tagged(tmp_path / "source"))
     sets = [word for setting in settings for word in ("--set", setting)]
     made = tmp_path / "made"
     assert by_hand.main(["v1.2.3", "--repository", repository, "--skip-login", "--directory", str(made), *sets]) == 0, (
@@ -208,6 +199,47 @@ def test_a_tag_is_released_from_a_new_clone_with_an_empty_home(
     called = (made / "clone/called").read_text().split()
     assert called == ["--publish", arguments[0], "--repository-url", arguments[1], "--output", "dist"]
     assert (made / "clone/home").read_text() == ""
+
+
+def test_files_of_a_release_by_hand_are_kept_only_in_a_directory_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(by_hand, "ROOT", _tagged(tmp_path / "source"))
+    command = ["v1.2.3", "--repository", "a/b", "--skip-login"]
+    assert by_hand.main(command) == 0
+    said = capfd.readouterr()
+    assert "--directory DIR keeps them" in said.out
+    assert "command not found" not in said.err
+    kept = ["--directory", str(tmp_path / "made")]
+    assert by_hand.main([*command, *kept]) == 0
+    assert f"stay: {tmp_path}/made/clone" in capfd.readouterr().out
+    with pytest.raises(SystemExit):
+        by_hand.main([*command, *kept])
+    assert "which holds something" in capfd.readouterr().err
+
+
+def test_wrong_arguments_of_a_release_by_hand_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(by_hand, "ROOT", _tagged(tmp_path / "source"))
+    assert by_hand.main(["v9.9.9", "--repository", "a/b"]) == 2
+    assert "has no tag v9.9.9" in capfd.readouterr().err
+    with pytest.raises(SystemExit):
+        by_hand.main(["v1.2.3", "--repository", "a/b", "--set", "REGISTRY"])
+    assert "give NAME=VALUE" in capfd.readouterr().err
+
+
+def _tagged(source: Path) -> Path:
+    """A repository with the tag v1.2.3, the workflows and a stand-in for scripts/release."""
+    shutil.copytree(DIRECTORY, source / ".github/workflows")
+    script = source / "scripts/release"
+    script.parent.mkdir()
+    script.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >called; ls -A "$HOME" >home; cat .git/HEAD >head\n')
+    script.chmod(0o755)
+    git = ["git", "-C", str(source), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "x"], ["tag", "v1.2.3"]):
+        subprocess.run([*git, *command], check=True)
+    return source
 
 
 def test_rules_of_updates_know_every_file_with_pins() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -87,16 +88,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--skip-login", action="store_true", help="for a registry that asks for no login")
     parser.add_argument("--directory", metavar="DIR", type=Path, help="clone and home go here, and stay")
     options = parser.parse_args(arguments)
+    for item in options.set:
+        if "=" not in item:
+            parser.error(f"--set is {item!r}; give NAME=VALUE, such as REGISTRY=registry.example/team")
     variables = dict(item.split("=", 1) for item in options.set)
+    if options.directory:
+        if options.directory.exists() and (not options.directory.is_dir() or any(options.directory.iterdir())):
+            parser.error(f"--directory is {options.directory}, which holds something; give one that does not exist")
+        status = _walk(options, variables, options.directory.absolute())
+        if not status:
+            print(f"-- clone and files stay: {options.directory.absolute() / 'clone'}")
+        return status
     with tempfile.TemporaryDirectory(prefix="release-by-hand-") as temporary:
-        return _walk(options, variables, (options.directory or Path(temporary)).absolute())
+        status = _walk(options, variables, Path(temporary))
+    print("-- clone and files are removed again, what is in the registry stays; --directory DIR keeps them")
+    return status
 
 
 def _walk(options: argparse.Namespace, variables: Mapping[str, str], directory: Path) -> int:
     clone, home = directory / "clone", directory / "home"
     home.mkdir(parents=True)
     command = ["git", "clone", "--quiet", "--depth", "1", "--branch", options.tag, f"file://{ROOT}", str(clone)]
-    subprocess.run([*command[:2], "--config", "advice.detachedHead=false", *command[2:]], check=True)
+    made = subprocess.run([*command[:2], "--config", "advice.detachedHead=false", *command[2:]], check=False)
+    if made.returncode:
+        print(f"error: {ROOT} has no tag {options.tag}, or cannot be cloned; see git's message above", file=sys.stderr)
+        return 2
     owner = options.repository.partition("/")[0]
     site = {
         "HOME": str(home),
@@ -109,6 +125,9 @@ def _walk(options: argparse.Namespace, variables: Mapping[str, str], directory: 
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
     for step in steps(yaml.safe_load((clone / WORKFLOW).read_text()), variables):
         if options.skip_login and step.command.startswith("docker login"):
+            continue
+        if "gh release " in step.command and shutil.which("gh") is None:
+            print("-- left out, as there is no gh here: to take the signatures that the site has of an earlier run")
             continue
         print(f"$ {step.command.strip()}", flush=True)
         shell = ["bash", "-e", "-o", "pipefail", "-c", step.command]
