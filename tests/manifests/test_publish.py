@@ -215,6 +215,8 @@ def test_the_notes_have_the_lines_and_the_files_their_sums(published: Publisher)
     for item in published.digests().items():
         assert "@".join(item) in notes or f"oci://{item[0]}" in notes
     assert f"{URL}/releases/download/v{VERSION}/{lines.installer_name(VERSION)}" in notes
+    assert f"]({URL}/blob/v{VERSION}/docs/" in notes
+    assert re.findall(r"\]\((?!https://)[^)]*\)", notes) == []
     command = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
     assert subprocess.run(command, cwd=published.output, check=False, capture_output=True).returncode == 0
     statement = json.loads((published.output / f"neuron-dra-driver-{VERSION}.provenance.json").read_text())
@@ -363,6 +365,8 @@ def test_each_file_that_is_installed_is_signed(signed: Publisher) -> None:
     )
     for name in bundles:
         assert verifies(line.replace("SHA256SUMS", name), signed.output), name
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in signed.output.iterdir()}
+    assert len(set(modes.values())) == 1, modes
 
 
 @needs_cosign

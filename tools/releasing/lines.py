@@ -31,6 +31,7 @@ $ helm upgrade --install neuron-helm-chart oci://{place.chart} --version {versio
     {_VALUES}
 ```
 
+`helm test neuron-helm-chart` runs a pod with one chip. Files in `examples/` that helm names are in the archive below.
 The next release takes its place with `helm upgrade`, `--version` and `--reset-then-reuse-values`.
 
 With the script, or with kustomize:
@@ -90,6 +91,11 @@ $ curl -fLO {files}/SHA256SUMS{BUNDLE}
 $ cosign verify-blob {options} --bundle SHA256SUMS{BUNDLE} SHA256SUMS
 ```
 """
+
+
+def with_addresses(text: str, url: str, version: str) -> str:
+    """Markdown whose links to files of the repository have their address: notes are read on a page elsewhere."""
+    return re.sub(r"\]\((?!#|[a-z]+:)([^)\s]+)\)", lambda link: f"]({url}/blob/v{version}/{link[1]})", text)
 
 
 def installer_name(version: str) -> str:

@@ -147,6 +147,7 @@ def release(options: argparse.Namespace, root: Path, write_layout: LayoutWriter)
         _export(root, work.tree)
         if work.url:
             set_repository_url(work.tree, work.url)
+            notes = lines.with_addresses(notes, work.url, version)
         if place:
             told = make_and_publish(work, place, options, notes, output, write_layout)
         else:

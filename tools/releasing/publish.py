@@ -218,6 +218,7 @@ class Cosign:
     def sign_file(self, file: Path, bundle: Path) -> None:
         """Write this signer's signature of a file to a bundle."""
         self._do("sign-blob", *self._signing(), "--bundle", str(bundle), str(file))
+        bundle.chmod(file.stat().st_mode & 0o777)  # cosign lets only its user read it
 
     def _signing(self) -> tuple[str, ...]:
         if not self.signer.key:
