@@ -142,6 +142,7 @@ def _registry(options: argparse.Namespace) -> int:
         print(
             f"The registry is {address}. Publish into it, and run pods of its images on clusters of scripts/cluster:\n"
             f"  scripts/release --publish {address} --repository-url https://git.example/neuron-dra-driver\n"
+            "It speaks HTTP, so helm needs --plain-http with the lines that the notes of that release have.\n"
             "Ctrl-C stops it and removes all that it has.",
             flush=True,
         )
