@@ -30,7 +30,7 @@ RUN { /opt/build/bin/pip install --no-cache-dir --require-hashes --only-binary :
         --no-compile -r requirements/commands.txt \
     || { echo "error: the pinned packages cannot be installed (see above), so there is no image. If no matching" \
         "distribution was found, there is no wheel for $(python3 --version) on $(uname -m), and nothing else is" \
-        "installed: choose a base with glibc and Python 3.11, 3.12 or 3.13, on x86_64 or aarch64" >&2; exit 1; }; } \
+        "installed: choose a base with glibc and Python 3.11 to 3.14, on x86_64 or aarch64" >&2; exit 1; }; } \
     && find /opt/commands/lib/python3*/site-packages/botocore/data -mindepth 1 -maxdepth 1 -type d \
         ! -name autoscaling ! -name cloudwatch ! -name ec2 ! -name sts -exec rm -r {} + \
     && rm -r /opt/commands/lib/python3*/site-packages/kubernetes/aio \

@@ -128,7 +128,7 @@ def _evidence(
     from dra_driver.kube.api.errors import ApiError, DecodeError
     from dra_driver.operations.overview.objects import Surroundings
     from dra_driver.operations.overview.pods import evidence
-    from dra_driver.operations.overview.reading import around, listed, readable, unmade
+    from dra_driver.operations.overview.reading import around, listed, readable, workloads_without_pods
     from dra_driver.operations.overview.view import view
 
     lacking: list[Podless] = []
@@ -145,7 +145,7 @@ def _evidence(
             else:
                 cluster = listed(transport, readable(transport, namespace(args)))
                 pods = [pod for pod in cluster.pods if pod.counts]
-                lacking = unmade(transport, "" if args.all_namespaces else namespace(args))
+                lacking = workloads_without_pods(transport, "" if args.all_namespaces else namespace(args))
         except DecodeError as error:
             vocabulary.warn(printable(f"not considered: what the cluster says of pods ({error})"))
             return {}, lacking
@@ -153,7 +153,9 @@ def _evidence(
             if isinstance(error, ApiError) and error.status not in (403, 404):
                 raise
             if target is not None:
-                lacking = [item for item in unmade(transport, target.namespace) if item.concerns(target.name)]
+                lacking = [
+                    item for item in workloads_without_pods(transport, target.namespace) if item.concerns(target.name)
+                ]
             return {}, lacking  # which pods there are follows below, and what the user may not read
     rows = {row.name: row for row in view(cluster).nodes}
     surroundings = Surroundings.of(cluster)

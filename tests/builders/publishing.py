@@ -7,13 +7,14 @@ import json
 import os
 import shutil
 import subprocess
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab import oci
+from lab.filetree import Entry
 from lab.progress import Progress
-from releasing import layouts, publish
+from releasing import publish
 from releasing.addresses import CHART
 from releasing.main import LayoutWriter, main
 
@@ -30,67 +31,39 @@ def small_image(
 ) -> str:
     """An image of two architectures that has one package, and differs by version."""
     del epoch, progress, base
-    written = layouts.Layout(layout)
+    written = oci.Layout()
     status = (
         f"Package: base\nStatus: install ok installed\nVersion: {(tree / 'dra_driver/version.py').read_text()[-8:]}"
     )
-    entries = []
+    manifests = []
     for architecture in ("amd64", "arm64"):
-        file = layout / architecture
-        with tarfile.open(file, "w") as tar:
-            path = layout / "status"
-            path.write_text(f"{status}\nArchitecture: {architecture}\n")
-            os.utime(path, (0, 0))
-            tar.add(path, "var/lib/dpkg/status")
-        layer = written.add("application/vnd.oci.image.layer.v1.tar", file.read_bytes())
-        config = {
-            "architecture": architecture,
-            "os": "linux",
-            "config": {"Labels": dict(labels)},
-            "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
-        }
-        manifest = {
-            "schemaVersion": 2,
-            "mediaType": layouts.MANIFEST,
-            "config": written.add_json("application/vnd.oci.image.config.v1+json", config),
-            "layers": [layer],
-        }
-        entry = written.add_json(layouts.MANIFEST, manifest)
-        entries.append({**entry, "platform": {"architecture": architecture, "os": "linux"}})
-    index = {"schemaVersion": 2, "mediaType": layouts.INDEX, "manifests": entries}
-    return written.finish(written.add_json(layouts.INDEX, index))
+        content = f"{status}\nArchitecture: {architecture}\n".encode()
+        layer = oci.pack_layer({"var/lib/dpkg/status": Entry(content=content)}, architecture, 0, "")
+        manifests.append(written.add_image(architecture, [layer], {"Labels": dict(labels)}))
+    return written.write_directory(layout, written.add_index(manifests, {}))
 
 
 def packed_image(archive: Path) -> LayoutWriter:
-    """What writes an image that was built before, a docker archive, as the layout of a release."""
+    """What writes an image that was built before, an archive of the lab's, as the layout of a release."""
 
     def write(
         tree: Path, layout: Path, epoch: int, progress: Progress, *, base: str | None, labels: Mapping[str, str]
     ) -> str:
         del tree, epoch, progress, base
-        written = layouts.Layout(layout)
-        with tarfile.open(archive) as image:
-            content = {member.name: member for member in image if member.isfile()}
-
-            def read(name: str) -> bytes:
-                stream = image.extractfile(content[name])
-                return stream.read() if stream else b""
-
-            (described,) = json.loads(read("manifest.json"))
-            config = json.loads(read(described["Config"]))
-            config["config"]["Labels"] = dict(labels)
-            manifest = {
-                "schemaVersion": 2,
-                "mediaType": layouts.MANIFEST,
-                "config": written.add_json("application/vnd.oci.image.config.v1+json", config),
-                "layers": [
-                    written.add("application/vnd.oci.image.layer.v1.tar", read(name)) for name in described["Layers"]
-                ],
-            }
-        platform = {"architecture": config["architecture"], "os": "linux"}
-        entry = {**written.add_json(layouts.MANIFEST, manifest), "platform": platform}
-        index = {"schemaVersion": 2, "mediaType": layouts.INDEX, "manifests": [entry]}
-        return written.finish(written.add_json(layouts.INDEX, index))
+        unpacked = layout.with_name(f"{layout.name}-of-archive")
+        shutil.unpack_archive(archive, unpacked, filter="data")
+        (top,) = json.loads((unpacked / "index.json").read_text())["manifests"]
+        manifest = json.loads(oci.read_blob(unpacked, top))
+        config = json.loads(oci.read_blob(unpacked, manifest["config"]))
+        layers = [
+            oci.Layer(oci.read_blob(unpacked, layer), diff_id, layer["mediaType"])
+            for layer, diff_id in zip(manifest["layers"], config["rootfs"]["diff_ids"], strict=True)
+        ]
+        written = oci.Layout()
+        settings = {**config["config"], "Labels": dict(labels)}
+        return written.write_directory(
+            layout, written.add_index([written.add_image(config["architecture"], layers, settings)], {})
+        )
 
     return write
 

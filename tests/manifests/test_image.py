@@ -85,7 +85,7 @@ def test_dpkgs_status_names_the_packages_of_the_pins(trees: dict[str, dict[str, 
 
 def test_the_bill_of_an_image_names_debians_packages_and_pythons(layout: tuple[Path, str]) -> None:
     for architecture in MACHINES:
-        packages = bill.of_layout(layout[0], architecture)
+        packages = bill.of_layout(layout[0], [architecture])
         names = {package.kind: {item.name for item in packages if item.kind == package.kind} for package in packages}
         assert {"libc6", "python3.13-minimal", "ca-certificates"} <= names["deb"]
         assert {"grpcio", "pydantic", "boto3", "neuron-dra-driver"} <= names["pypi"]

@@ -80,6 +80,11 @@ class PulledBase:
         (top,) = json.loads((layout / "index.json").read_text())["manifests"]
         self._index = json.loads(oci.read_blob(layout, top))
 
+    @property
+    def architectures(self) -> list[str]:
+        """Return those that it has an image for."""
+        return [entry["platform"]["architecture"] for entry in self._index.get("manifests", ())]
+
     def key(self, architecture: str) -> str:
         """Return the digest of its manifest."""
         return str(self._entry(architecture)["digest"])

@@ -106,8 +106,7 @@ class ImageBuilder:
             layout = Layout()
             manifests = self._add_images(layout, architectures, base, inputs, labels)
             index = layout.add_index(manifests, _labels(self._settings(inputs, {}, labels)))
-            layout.write_directory(layout_directory, index)
-        return str(index["digest"])
+            return layout.write_directory(layout_directory, index)
 
     def _add_images(
         self,

@@ -181,6 +181,10 @@ class Layout:
         self._blobs[digest(blob)] = blob
         return {"mediaType": media_type, "digest": digest(blob), "size": len(blob)}
 
+    def add_document(self, media_type: str, document: Mapping[str, object]) -> Descriptor:
+        """Add a JSON document and return its descriptor."""
+        return self.add(media_type, _json(document))
+
     def add_image(
         self, architecture: str, layers: Sequence[Layer], settings: Mapping[str, object], epoch: int | None = None
     ) -> Descriptor:
@@ -205,10 +209,10 @@ class Layout:
         manifest = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
-            "config": self.add(CONFIG, _json(config)),
+            "config": self.add_document(CONFIG, config),
             "layers": [self.add(layer.media_type, layer.blob) for layer in layers],
         }
-        return {**self.add(MANIFEST, _json(manifest)), "platform": platform}
+        return {**self.add_document(MANIFEST, manifest), "platform": platform}
 
     def add_index(self, manifests: Sequence[Descriptor], annotations: Mapping[str, str]) -> Descriptor:
         """Add an image index, which has an image for each platform, and return its descriptor."""
@@ -218,14 +222,15 @@ class Layout:
             "manifests": list(manifests),
             "annotations": dict(annotations),
         }
-        return self.add(INDEX, _json(index))
+        return self.add_document(INDEX, index)
 
-    def write_directory(self, directory: Path, descriptor: Descriptor) -> None:
-        """Write the layout to a new directory; its only entry is the one that is given."""
+    def write_directory(self, directory: Path, descriptor: Descriptor) -> str:
+        """Write the layout to a new directory; its only entry is the one that is given, whose digest is returned."""
         for path, content in self._contents([descriptor]).items():
             target = directory / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
+        return str(descriptor["digest"])
 
     def write_archive(self, output: Path, manifest: Descriptor, names: Sequence[str]) -> None:
         """Write an image as an archive that containerd imports under all of `names`, and that Docker loads too."""

@@ -136,7 +136,7 @@ def download(python: Path, requirements: str, wanted: Platform, scratch: Path) -
             raise LabError(
                 f"The pinned packages cannot be had for Python {wanted.python} on {wanted.architecture}, so there is "
                 "no image. If no matching distribution was found, there is no wheel for them, and nothing else is "
-                "installed: choose a base with glibc and Python 3.11, 3.12 or 3.13. If hashes do not match, ask who "
+                "installed: choose a base with glibc and Python 3.11 to 3.14. If hashes do not match, ask who "
                 f"runs the package index. pip says:\n{done.stderr[-3000:]}"
             )
         return {path.name: path.read_bytes() for path in sorted(wheels.iterdir())}

@@ -60,9 +60,14 @@ def of_image(archive: Path) -> list[Package]:
     return _packages(_read_image(archive))
 
 
-def of_layout(layout: Path, architecture: str) -> list[Package]:
-    """The packages in an architecture's image of an OCI layout."""
-    tree = PulledBase(layout).tree(architecture)
+def of_layout(layout: Path, architectures: Iterable[str] = ()) -> list[Package]:
+    """The packages in the images of an OCI layout, of these architectures or of all; what they have alike, once."""
+    image = PulledBase(layout)
+    names = tuple(architectures) or image.architectures
+    return sorted({package for name in names for package in _of_tree(image.tree(name))})
+
+
+def _of_tree(tree: filetree.Tree) -> list[Package]:
     texts = {
         path: filetree.read_file(tree, path).decode(errors="replace")
         for path in tree

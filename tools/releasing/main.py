@@ -21,13 +21,14 @@ from pathlib import Path
 
 import yaml
 from lab import components
+from lab.basepython import native_architecture
 from lab.build import Builder
 from lab.errors import LabError
 from lab.images import ImageBuilder
 from lab.progress import Progress
 from lab.settings import Settings
 
-from releasing import bill, image, layouts, lines, metadata, plugin, publish
+from releasing import bill, chart_layout, image, lines, metadata, plugin, publish
 from releasing.addresses import CHART, SCRIPT, set_image, set_repository_url
 from releasing.publish import PUBLIC_KEY, Cosign, Place, Published, PublishingError, Registry, Signer
 
@@ -172,7 +173,7 @@ def make(work: Work, options: argparse.Namespace, notes: str) -> list[str]:
         with work.progress.step("packing the chart"):
             pack_chart(work.tree, work.made, work.epoch)
     if not options.no_image:
-        archive = work.made / f"{NAME}-{work.version}-{_architecture()}.tar"
+        archive = work.made / f"{NAME}-{work.version}-{native_architecture()}.tar"
         ImageBuilder(Settings.from_environment(os.environ), work.progress, work.tree, work.epoch).build(
             f"{NAME}:{work.version}", archive, options.base
         )
@@ -198,14 +199,14 @@ def make_and_publish(
     labels = image_labels(url, version, work.commit)
     digest = write_layout(work.tree, layout, work.epoch, work.progress, base=options.base, labels=labels)
     image = Published("image", place.image, version, digest, layout)
-    _bill(work, f"{NAME}-{version}-image", f"{NAME} image", _packages_of(layout))
+    _bill(work, f"{NAME}-{version}-image", f"{NAME} image", bill.of_layout(layout))
     set_image(work.tree, image, url)
     getting = lines.get_it(url, version, image, place)
     lines.write_into(work.tree, getting)
 
     with work.progress.step("packing the chart"):
         packed = pack_chart(work.tree, made, work.epoch)
-        digest = layouts.write_chart(packed, work.scratch / "chart", work.epoch)
+        digest = chart_layout.write(packed, work.scratch / "chart", work.epoch)
     chart = Published("chart", place.chart, version, digest, work.scratch / "chart")
     _bill(work, packed.name, publish.CHART_NAME, [bill.Package("oci", NAME, image.digest, "Apache-2.0")])
     make_packages(work, options)
@@ -390,7 +391,7 @@ def build_packages(tree: Path, made: Path, epoch: int = 0) -> Path:
 
 def _tried(archives: Iterable[Path], tree: Path, directory: Path) -> set[str]:
     """The packages in the plugin, once that of this machine has simulated a pod with each Python that is here."""
-    here = f"-{platform.system().lower()}-{_architecture()}.tar.gz"
+    here = f"-{platform.system().lower()}-{native_architecture()}.tar.gz"
     shutil.unpack_archive(next(path for path in archives if path.name.endswith(here)), directory, filter="data")
     example = tree / "examples/specs/1x4-connected-devices.yaml"
     command = [str(directory / "kubectl-neuron"), "simulate", str(example), "--instance-type", "trn2.48xlarge"]
@@ -430,15 +431,6 @@ def pack_chart(tree: Path, made: Path, epoch: int) -> Path:
     (archive,) = made.glob("*.tgz")
     repack(archive, epoch)
     return archive
-
-
-def _packages_of(layout: Path) -> list[bill.Package]:
-    """The packages of an image, whatever the architecture."""
-    return sorted({package for name in layouts.architectures(layout) for package in bill.of_layout(layout, name)})
-
-
-def _architecture() -> str:
-    return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
 def _bill(work: Work, file: str, subject: str, packages: Iterable[bill.Package]) -> None:

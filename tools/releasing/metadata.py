@@ -13,9 +13,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
+from lab import oci
 
 from releasing.addresses import CHART
-from releasing.layouts import MANIFEST, Layout
 from releasing.publish import Place, Published
 
 KINDS = ("added", "changed", "deprecated", "removed", "fixed", "security")
@@ -113,15 +113,15 @@ def registration(place: Place, identifier: str, layout: Path) -> Published:
     The identifier is the one that Artifact Hub has given to the repository. Nobody's name or address is in it. It goes
     beside the chart's versions, under a tag that Artifact Hub looks for.
     """
-    written = Layout(layout)
+    written = oci.Layout()
     content = yaml.safe_dump({"repositoryID": identifier}).encode()
     manifest = {
         "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "config": written.add_json(f"{_ARTIFACT_HUB}.config.v1+yaml", {}),
+        "mediaType": oci.MANIFEST,
+        "config": written.add_document(f"{_ARTIFACT_HUB}.config.v1+yaml", {}),
         "layers": [written.add(f"{_ARTIFACT_HUB}.repository-metadata.layer.v1.yaml", content)],
     }
-    digest = written.finish(written.add_json(MANIFEST, manifest))
+    digest = written.write_directory(layout, written.add_document(oci.MANIFEST, manifest))
     return Published("registration", place.chart, "artifacthub.io", digest, layout)
 
 

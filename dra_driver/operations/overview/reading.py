@@ -233,7 +233,7 @@ def around(transport: Transport, namespace: str, name: str) -> tuple[Pod, Cluste
     )
 
 
-def unmade(transport: Transport, namespace: str) -> list[Podless]:
+def workloads_without_pods(transport: Transport, namespace: str) -> list[Podless]:
     """Workloads of a namespace, or of all if it is "", that lack pods, as far as the user may read that."""
     read = partial(_selected, transport, EVENTS, f"reason={FAILED_CREATE}", namespace)
     events = sorted(_if_permitted(read) or (), key=lambda item: item.last)
