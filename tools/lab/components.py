@@ -106,42 +106,27 @@ def dra_test_driver(version: str) -> Component:
 
 def benchmark_client() -> Component:
     """Return the client that measures DRA drivers; its source is in the module itself."""
-    return Component(
-        name="benchmark-client",
-        module="benchmark-client",
-        packages=("neuron-dra-driver.invalid/lab/benchmark-client",),
-        link_flags="-s -w",
-    )
+    return _own("benchmark-client")
 
 
 def extender_load() -> Component:
     """Return the program that measures the extender by acting as both of its peers; its source is in the module."""
-    return Component(
-        name="extender-load",
-        module="extender-load",
-        packages=("neuron-dra-driver.invalid/lab/extender-load",),
-        link_flags="-s -w",
-    )
+    return _own("extender-load")
 
 
 def cdi_loader() -> Component:
     """Return the program that loads CDI specs with the library that runtimes use; its source is in the module."""
-    return Component(
-        name="cdi-loader",
-        module="cdi-loader",
-        packages=("neuron-dra-driver.invalid/lab/cdi-loader",),
-        link_flags="-s -w",
-    )
+    return _own("cdi-loader")
+
+
+def _own(name: str) -> Component:
+    """A program whose source is in the lab's module of its name."""
+    return Component(name, name, (f"neuron-dra-driver.invalid/lab/{name}",), "-s -w")
 
 
 def etcd() -> Component:
     """Return etcd."""
-    return Component(
-        name=f"etcd-{ETCD_VERSION}",
-        module=f"etcd-{ETCD_VERSION}",
-        packages=("go.etcd.io/etcd/server/v3",),
-        link_flags="-s -w",
-    )
+    return _program("etcd", ETCD_VERSION, "go.etcd.io/etcd/server/v3")
 
 
 def containerd() -> Component:
@@ -158,12 +143,7 @@ def containerd() -> Component:
 def helm(version: str = HELM_VERSION) -> Component:
     """Return helm, which is used to test the chart: the present one, or 3."""
     library = f"helm.sh/helm/v{version.partition('.')[0]}"
-    return Component(
-        name=f"helm-{version}",
-        module=f"helm-{version}",
-        packages=(f"{library}/cmd/helm",),
-        link_flags=f"-s -w -X {library}/internal/version.version=v{version}",
-    )
+    return _program("helm", version, f"{library}/cmd/helm", f"{library}/internal/version.version")
 
 
 def prometheus() -> Component:
@@ -181,13 +161,7 @@ def prometheus() -> Component:
 
 def actionlint() -> Component:
     """Return actionlint, which checks the workflows of the hosting site."""
-    module = "github.com/rhysd/actionlint"
-    return Component(
-        name=f"actionlint-{ACTIONLINT_VERSION}",
-        module=f"actionlint-{ACTIONLINT_VERSION}",
-        packages=(f"{module}/cmd/actionlint",),
-        link_flags="-s -w",
-    )
+    return _program("actionlint", ACTIONLINT_VERSION, "github.com/rhysd/actionlint/cmd/actionlint")
 
 
 def karpenter() -> Component:
@@ -238,44 +212,31 @@ def leaderworkerset() -> Component:
 def registry() -> Component:
     """Return the CNCF distribution, the registry of container images to which tests publish."""
     module = "github.com/distribution/distribution/v3"
-    return Component(
-        name=f"registry-{REGISTRY_VERSION}",
-        module=f"registry-{REGISTRY_VERSION}",
-        packages=(f"{module}/cmd/registry",),
-        link_flags=f"-s -w -X {module}/version.version=v{REGISTRY_VERSION}",
-    )
+    return _program("registry", REGISTRY_VERSION, f"{module}/cmd/registry", f"{module}/version.version")
 
 
 def crane() -> Component:
     """Return crane, which pushes images and charts to a registry."""
-    module = "github.com/google/go-containerregistry"
-    return Component(
-        name=f"crane-{CRANE_VERSION}",
-        module=f"crane-{CRANE_VERSION}",
-        packages=(f"{module}/cmd/crane",),
-        link_flags=f"-s -w -X {module}/cmd/crane/cmd.Version=v{CRANE_VERSION}",
-    )
+    package = "github.com/google/go-containerregistry/cmd/crane"
+    return _program("crane", CRANE_VERSION, package, f"{package}/cmd.Version")
 
 
 def cosign() -> Component:
     """Return cosign, which signs what is published and verifies it."""
-    return Component(
-        name=f"cosign-{COSIGN_VERSION}",
-        module=f"cosign-{COSIGN_VERSION}",
-        packages=("github.com/sigstore/cosign/v3/cmd/cosign",),
-        link_flags=f"-s -w -X sigs.k8s.io/release-utils/version.gitVersion=v{COSIGN_VERSION}",
-    )
+    stamp = "sigs.k8s.io/release-utils/version.gitVersion"
+    return _program("cosign", COSIGN_VERSION, "github.com/sigstore/cosign/v3/cmd/cosign", stamp)
 
 
 def krew() -> Component:
     """Return krew, which installs plugins of kubectl."""
     module = "sigs.k8s.io/krew"
-    return Component(
-        name=f"krew-{KREW_VERSION}",
-        module=f"krew-{KREW_VERSION}",
-        packages=(f"{module}/cmd/krew",),
-        link_flags=f"-s -w -X {module}/internal/version.gitTag=v{KREW_VERSION}",
-    )
+    return _program("krew", KREW_VERSION, f"{module}/cmd/krew", f"{module}/internal/version.gitTag")
+
+
+def _program(name: str, version: str, package: str, stamp: str = "") -> Component:
+    """One program of the lab's module of its name and version; `stamp` is the variable of Go that holds the version."""
+    flags = f"-s -w -X {stamp}=v{version}" if stamp else "-s -w"
+    return Component(f"{name}-{version}", f"{name}-{version}", (package,), flags)
 
 
 def of_cluster(kubernetes_version: str, kubelet_version: str, modules: Iterable[str]) -> tuple[Component, ...]:
