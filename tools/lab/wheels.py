@@ -10,7 +10,7 @@ import re
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,36 +110,46 @@ def without(requirements: str, others: Mapping[str, str]) -> str:
     return "".join(left)
 
 
-def download(python: Path, requirements: str, wanted: Platform, scratch: Path) -> dict[str, bytes]:
-    """Return the wheels of a requirements file, by name, that fit a platform.
+def fetch(pip: Path, requirements: str, python: str, tags: Sequence[str], directory: Path) -> list[Path]:
+    """Download the wheels of pins to a new directory, for any platform, and return them.
 
     Args:
-        python: An interpreter of this machine that has pip.
+        pip: An interpreter of this machine that has pip.
         requirements: Pins with hashes of all that is needed.
-        wanted: The platform.
-        scratch: Where temporary files go.
+        python: The version of Python that they are for, such as `3.13`.
+        tags: What wheels call the platform.
+        directory: Where they go.
 
     Raises:
-        LabError: There is no wheel of a package, or it is another one than the pin says.
+        LabError: There is no wheel of a package, or it is another one than the pin says; the message is pip's.
     """
+    directory.mkdir()
+    file = directory.with_name(f"{directory.name}.txt")
+    file.write_text(requirements)
+    # Wheels only: the build of a source archive would run now, with build requirements that no hash pins.
+    options = ["--quiet", "--disable-pip-version-check", "--require-hashes", "--no-deps"]
+    options += ["--implementation", "cp", "--python-version", python, *(f"--platform={tag}" for tag in tags)]
+    command = [str(pip), "-I", "-m", "pip", "download", "--only-binary", ":all:", *options]
+    command += [f"--dest={directory}", f"--requirement={file}"]
+    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise LabError(done.stderr.strip()[-3000:])
+    return sorted(directory.glob("*.whl"))
+
+
+def download(pip: Path, requirements: str, wanted: Platform, scratch: Path) -> dict[str, bytes]:
+    """Return the wheels of a requirements file, by name, that fit a platform; see `fetch`."""
     with tempfile.TemporaryDirectory(dir=scratch, prefix=".wheels-") as name:
-        file = Path(name) / "requirements.txt"
-        file.write_text(requirements)
-        wheels = Path(name) / "wheels"
-        # Wheels only: the build of a source archive would run now, with build requirements that no hash pins.
-        options = ["--quiet", "--require-hashes", "--no-deps", "--only-binary", ":all:"]
-        options += ["--implementation", "cp", "--python-version", wanted.python]
-        options += [f"--platform={tag}" for tag in wanted.tags]
-        command = [str(python), "-P", "-m", "pip", "download", *options, f"--dest={wheels}", f"--requirement={file}"]
-        done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        if done.returncode != 0:
+        try:
+            wheels = fetch(pip, requirements, wanted.python, wanted.tags, Path(name) / "wheels")
+        except LabError as error:
             raise LabError(
                 f"The pinned packages cannot be had for Python {wanted.python} on {wanted.architecture}, so there is "
                 "no image. If no matching distribution was found, there is no wheel for them, and nothing else is "
                 "installed: choose a base with glibc and Python 3.11 to 3.14. If hashes do not match, ask who "
-                f"runs the package index. pip says:\n{done.stderr[-3000:]}"
-            )
-        return {path.name: path.read_bytes() for path in sorted(wheels.iterdir())}
+                f"runs the package index. pip says:\n{error}"
+            ) from error
+        return {path.name: path.read_bytes() for path in wheels}
 
 
 def install(wheel: bytes, environment: Environment) -> dict[str, Entry]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -24,6 +23,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 import yaml
+from lab.errors import LabError
+from lab.wheels import fetch
 
 from dra_driver.version import VERSION
 
@@ -167,23 +168,14 @@ def needed(pins: str) -> dict[str, str]:
 
 def download(pins: Mapping[str, str], directory: Path, platform: Platform, python: str) -> list[Path]:
     """The wheels of pins for a platform and a version of Python; ValueError if one cannot be had."""
-    directory.mkdir()
-    requirements = directory.with_name(f"{directory.name}.txt")
-    requirements.write_text("".join(pins.values()))
-    command = [
-        *(sys.executable, "-I", "-m", "pip", "download", "--only-binary", ":all:", "--no-deps", "--require-hashes"),
-        *("--quiet", "--disable-pip-version-check", "--requirement", str(requirements), "--dest", str(directory)),
-        *("--implementation", "cp", "--python-version", python),
-        *(word for tag in platform.tags for word in ("--platform", tag)),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
+    try:
+        return fetch(Path(sys.executable), "".join(pins.values()), python, platform.tags, directory)
+    except LabError as error:
         raise ValueError(
             f"packages of kubectl neuron for {platform.name} and Python {python} cannot be had, so none is packed; "
             "if one has no wheel, pin a version that has, or take that Python out of PYTHONS in "
-            f"tools/releasing/plugin.py. pip says:\n{done.stderr.strip()}"
-        )
-    return sorted(directory.glob("*.whl"))
+            f"tools/releasing/plugin.py. pip says:\n{error}"
+        ) from error
 
 
 def _by_kind(pins: Mapping[str, str], wheels: Iterable[Path]) -> tuple[list[Path], dict[str, str]]:
