@@ -27,7 +27,7 @@ LATER = "0.2.0"
 
 
 def small_image(
-    tree: Path, layout: Path, epoch: int, progress: Progress, *, base: str | None, labels: Mapping[str, str]
+    tree: Path, layout: Path, epoch: int, progress: Progress, base: str | None, labels: Mapping[str, str]
 ) -> str:
     """An image of two architectures that has one package, and differs by version."""
     del epoch, progress, base
@@ -47,7 +47,7 @@ def packed_image(archive: Path) -> LayoutWriter:
     """What writes an image that was built before, an archive of the lab's, as the layout of a release."""
 
     def write(
-        tree: Path, layout: Path, epoch: int, progress: Progress, *, base: str | None, labels: Mapping[str, str]
+        tree: Path, layout: Path, epoch: int, progress: Progress, base: str | None, labels: Mapping[str, str]
     ) -> str:
         del tree, epoch, progress, base
         unpacked = layout.with_name(f"{layout.name}-of-archive")

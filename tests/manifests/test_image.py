@@ -6,6 +6,7 @@ It downloads what the image is made of, which is kept in the lab's cache.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -19,9 +20,11 @@ import pytest
 from lab import debian, filetree, machine
 from lab.bases import PulledBase
 from lab.filetree import Entry
+from lab.images import ImageBuilder
 from lab.progress import Progress
+from lab.settings import Settings
 from releasing import bill
-from releasing.image import write_layout
+from releasing.main import write_image
 
 from dra_driver.version import VERSION
 from tests.manifests import dockerfile
@@ -40,7 +43,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The image in a directory, and its digest."""
     directory = tmp_path_factory.mktemp("image") / "layout"
     labels = {"org.opencontainers.image.source": SOURCE}
-    return directory, write_layout(ROOT, directory, EPOCH, Progress(), labels=labels)
+    return directory, write_image(ROOT, directory, EPOCH, Progress(), None, labels)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +109,7 @@ def test_another_build_from_nothing_gives_the_same_digest(
 ) -> None:
     monkeypatch.setenv("NEURON_DRA_CACHE", str(tmp_path / "another cache, with a longer name"))
     labels = {"org.opencontainers.image.source": SOURCE}
-    assert write_layout(ROOT, tmp_path / "again", EPOCH, Progress(), labels=labels) == layout[1]
+    assert write_image(ROOT, tmp_path / "again", EPOCH, Progress(), None, labels) == layout[1]
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +182,8 @@ def registry(layout: tuple[Path, str]) -> Iterator[str]:
 def test_an_image_of_a_registry_can_be_the_base(layout: tuple[Path, str], registry: str, tmp_path: Path) -> None:
     """Here our own image is, which has all that a base needs."""
     base = f"{registry}/neuron-dra-driver@{layout[1]}"
-    write_layout(ROOT, tmp_path / "layout", EPOCH, Progress(), architectures=["arm64"], base=base)
+    builder = ImageBuilder(Settings.from_environment(os.environ), Progress(), ROOT, EPOCH)
+    builder.write_layout(tmp_path / "layout", ["arm64"], base, {})
     below, above = PulledBase(layout[0]), PulledBase(tmp_path / "layout")
     lower, upper = (image.diff_ids("arm64") for image in (below, above))
     assert upper[: len(lower)] == lower

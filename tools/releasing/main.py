@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
@@ -24,17 +24,18 @@ from lab import components
 from lab.basepython import native_architecture
 from lab.build import Builder
 from lab.errors import LabError
-from lab.images import ImageBuilder
+from lab.images import ARCHITECTURES, ImageBuilder
 from lab.progress import Progress
 from lab.settings import Settings
 
-from releasing import bill, chart_layout, image, lines, metadata, plugin, publish
+from releasing import bill, chart_layout, lines, metadata, plugin, publish
 from releasing.addresses import CHART, SCRIPT, set_image, set_repository_url
 from releasing.publish import PUBLIC_KEY, Cosign, Place, Published, PublishingError, Registry, Signer
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "neuron-dra-driver"
-LayoutWriter = Callable[..., str]
+LayoutWriter = Callable[[Path, Path, int, Progress, str | None, Mapping[str, str]], str]
+"""Writes the image of a tree to a layout, of a date and with a base and labels; returns the digest of its index."""
 UNSIGNED = """\
 nothing is signed: there is neither an identity nor a key. Make a key once, and run this again with it:
    cosign generate-key-pair && scripts/release ... --key cosign.key"""
@@ -60,13 +61,19 @@ it by digest, such as --base docker.io/library/python@sha256:.... CONTRIBUTING.m
 Exit status 0: done, 1: something could not be made, 2: invalid options, or the tree is not ready for a release."""
 
 
+def write_image(
+    tree: Path, layout: Path, epoch: int, progress: Progress, base: str | None, labels: Mapping[str, str]
+) -> str:
+    """Write the image of all architectures; nothing of another architecture is run."""
+    builder = ImageBuilder(Settings.from_environment(os.environ), progress, tree, epoch)
+    return builder.write_layout(layout, ARCHITECTURES, base, labels)
+
+
 class NotReadyError(Exception):
     """The tree or the options do not allow a release; the text says what to do."""
 
 
-def main(
-    arguments: Sequence[str] | None = None, root: Path = ROOT, write_layout: LayoutWriter = image.write_layout
-) -> int:
+def main(arguments: Sequence[str] | None = None, root: Path = ROOT, write_layout: LayoutWriter = write_image) -> int:
     """Run the command for the checkout `root`; returns its exit status."""
     parser = argparse.ArgumentParser(
         prog="scripts/release", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
@@ -197,7 +204,7 @@ def make_and_publish(
     # The image comes first: everything else names it by its digest.
     layout = work.scratch / "image"
     labels = image_labels(url, version, work.commit)
-    digest = write_layout(work.tree, layout, work.epoch, work.progress, base=options.base, labels=labels)
+    digest = write_layout(work.tree, layout, work.epoch, work.progress, options.base, labels)
     image = Published("image", place.image, version, digest, layout)
     _bill(work, f"{NAME}-{version}-image", f"{NAME} image", bill.of_layout(layout))
     set_image(work.tree, image, url)
