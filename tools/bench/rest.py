@@ -158,7 +158,7 @@ def _requests(transport: Transport) -> dict[str, int]:
 def _install(cluster: Cluster, settings: Settings, progress: Progress) -> None:
     with tempfile.TemporaryDirectory() as directory:
         archive = Path(directory) / "driver.tar"
-        ImageBuilder(settings, progress).build(IMAGE, archive)
+        ImageBuilder(settings, progress).build(IMAGE, archive, or_newest=True)
         cluster.load(archive)
     kubectl = f"{REPOSITORY}/scripts/cluster --name {cluster.spec.name} kubectl"
     command = [str(REPOSITORY / "scripts/install-dra-driver.sh"), "--yes", "--kubectl", kubectl]

@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,15 +41,20 @@ class Base(Protocol):
 
 
 class DebianBase:
-    """Packages of Debian, as `requirements/base-ARCHITECTURE.txt` names them."""
+    """Packages of Debian by their pins.
 
-    def __init__(self, repository: Path, archive: debian.Archive) -> None:
-        self._repository = repository
+    Args:
+        pins: Gives the text of an architecture's pins.
+        archive: Where packages come from.
+    """
+
+    def __init__(self, pins: Callable[[str], str], archive: debian.Archive) -> None:
+        self._pins = pins
         self._archive = archive
 
     def key(self, architecture: str) -> str:
         """Return its pins."""
-        return self._pins_file(architecture).read_text()
+        return self._pins(architecture)
 
     def tree(self, architecture: str) -> Tree:
         """Return the files of the packages, which are downloaded if they are not kept."""
@@ -60,15 +65,11 @@ class DebianBase:
         tree = self.tree(architecture)
         library = f"usr/lib/python{python.minor}/"
         compiled = python.compile({path: entry for path, entry in tree.items() if path.startswith(library)})
-        history = f"packages of Debian: {self._pins_file(architecture).relative_to(self._repository)}"
-        return [oci.pack_layer({**tree, **compiled}, architecture, PINS_EPOCH, history)]
+        return [oci.pack_layer({**tree, **compiled}, architecture, PINS_EPOCH, "packages of Debian")]
 
     def settings(self, architecture: str) -> Mapping[str, Any]:  # noqa: ARG002 - a pulled base has some
         """Return nothing."""
         return {}
-
-    def _pins_file(self, architecture: str) -> Path:
-        return debian.pins_file(self._repository, architecture)
 
 
 class PulledBase:

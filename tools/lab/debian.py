@@ -18,9 +18,8 @@ from lab.errors import LabError
 from lab.filetree import Entry, Tree
 
 RENEWAL = "scripts/build-image --renew-base"
+SNAPSHOT_FORMAT = "%Y%m%dT%H%M%SZ"
 _ARCHIVES = ("debian", "debian-security")
-_MIRROR = "http://deb.debian.org"
-SNAPSHOTS = "http://snapshot.debian.org/archive"
 _TIMEOUT_SECONDS = 60.0
 _DOWNLOADS = 4
 _LINE = re.compile(
@@ -88,19 +87,31 @@ def read_pins(text: str) -> Pins:
     return Pins(snapshot, packages)
 
 
+class GoneError(LabError):
+    """No mirror has a package of a pin any more."""
+
+
 class Archive:
     """Debian's packages: from a mirror as long as it has them, then from Debian's archive of all that ever was."""
 
-    def __init__(self, cache: Path, mirrors: Mapping[str, str]) -> None:
-        """Keep packages in `cache`; `mirrors` are this machine's, by `debian` and `debian-security`."""
+    def __init__(self, cache: Path, mirrors: Mapping[str, str], snapshots: str = "") -> None:
+        """Keep packages in `cache`.
+
+        Args:
+            cache: A directory.
+            mirrors: By `debian` and `debian-security`.
+            snapshots: Address of Debian's archive of all versions, or "".
+        """
         self._cache = cache
         self._mirrors = mirrors
+        self._snapshots = snapshots.rstrip("/")
 
     def fetch(self, pins: Pins) -> list[bytes]:
         """Return the packages, whatever the mirror sends: each is the one of its pin.
 
         Raises:
-            LabError: A package cannot be had, or is another one than its pin says.
+            GoneError: A package cannot be had.
+            LabError: It is another one than its pin says.
         """
         with ThreadPoolExecutor(_DOWNLOADS) as pool:
             return list(pool.map(lambda package: self._package(package, pins.snapshot), pins.packages))
@@ -109,8 +120,9 @@ class Archive:
         kept = self._cache / f"{package.sha256}.deb"
         if kept.exists() and _sha256(content := kept.read_bytes()) == package.sha256:
             return content
-        mirror = self._mirrors.get(package.archive, default_mirror(package.archive)).rstrip("/")
-        addresses = [f"{mirror}/{package.path}", f"{SNAPSHOTS}/{package.archive}/{snapshot}/{package.path}"]
+        addresses = [f"{self._mirrors[package.archive].rstrip('/')}/{package.path}"]
+        if self._snapshots:
+            addresses.append(f"{self._snapshots}/{package.archive}/{snapshot}/{package.path}")
         problems = []
         for address in addresses:
             try:
@@ -126,15 +138,11 @@ class Archive:
                 )
             files.write(kept, content, mode=0o644)
             return content
-        raise LabError(
+        raise GoneError(
             f"{package.name} {package.version} cannot be had, so there is no image: {'; '.join(problems)}. Mirrors "
-            f"keep the newest versions only: if they have a newer one now, renew the pins: {RENEWAL}"
+            f"keep the newest versions only: if they have a newer one now, renew the pins: {RENEWAL}. To build with "
+            "these, give DEBIAN_SNAPSHOTS the address of Debian's archive of all versions."
         )
-
-
-def default_mirror(archive: str) -> str:
-    """Return Debian's own mirror of one of its archives."""
-    return f"{_MIRROR}/{archive}"
 
 
 def read_url(address: str) -> bytes:

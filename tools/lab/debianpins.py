@@ -44,11 +44,15 @@ def renew(repository: Path, architectures: Iterable[str], mirrors: Mapping[str, 
     """
     written = []
     for architecture in architectures:
-        pins = Pins(snapshot, closure(PACKAGES, index(architecture, mirrors)))
         path = debian.pins_file(repository, architecture)
-        files.write(path, pins_text(pins, architecture), mode=0o644)
+        files.write(path, newest(architecture, mirrors, snapshot), mode=0o644)
         written.append(path)
     return written
+
+
+def newest(architecture: str, mirrors: Mapping[str, str], snapshot: str) -> str:
+    """Return the text of the pins as they are now; see `renew`."""
+    return pins_text(Pins(snapshot, closure(PACKAGES, index(architecture, mirrors))), architecture)
 
 
 def pins_text(pins: Pins, architecture: str) -> str:
@@ -64,7 +68,7 @@ def index(architecture: str, mirrors: Mapping[str, str]) -> dict[str, Fields]:
     """Return the newest version of every package, by name, from indexes whose signatures and hashes are right."""
     packages: dict[str, Fields] = {}
     for archive, suite in _SUITES:
-        root = f"{mirrors.get(archive, debian.default_mirror(archive)).rstrip('/')}/dists/{suite}"
+        root = f"{mirrors[archive].rstrip('/')}/dists/{suite}"
         release = signed_text(_get(f"{root}/InRelease"), KEYRING)
         name = f"main/binary-{architecture}/Packages.xz"
         content = _get(f"{root}/{name}")

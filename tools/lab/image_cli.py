@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lab import command, debianpins, hostsettings, machine, oci
+from lab import command, debian, debianpins, hostsettings, machine, oci
 from lab.errors import LabError
 from lab.images import ARCHITECTURES, ImageBuilder
 from lab.progress import Progress
@@ -27,7 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Build the driver's image without a container registry or engine, for this machine's "
         "architecture, from packages of Debian and of Python by their pins. An image is built again only if its inputs "
         "have changed. If you have access to a registry, `docker build .` works as well.",
-        epilog="Example: scripts/build-image out/driver.tar && scripts/cluster load out/driver.tar",
+        epilog="Example: scripts/build-image out/driver.tar && scripts/cluster load out/driver.tar. Where mirrors have "
+        "not got a pinned package any more, the newest ones are taken, and it is said. Debian's packages come from the "
+        "mirror of this machine's apt, or from DEBIAN_MIRROR; DEBIAN_SNAPSHOTS is the address of Debian's archive of "
+        "all versions.",
     )
     parser.add_argument("output", metavar="OUT.tar", nargs="?", help="archive to write, for containerd and Docker")
     parser.add_argument("--tag", default="neuron-dra-driver:dev", help="name of the image (default: %(default)s)")
@@ -57,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _renew_base() -> int:
     machine.bootstrap("pins")
-    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    now = datetime.now(UTC).strftime(debian.SNAPSHOT_FORMAT)
     for path in debianpins.renew(REPOSITORY, ARCHITECTURES, hostsettings.debian_mirrors(), now):
         print(f"{path.relative_to(REPOSITORY)} has the newest packages. Next: git diff, and try the image.")
     return 0
@@ -76,6 +79,7 @@ def _build(options: argparse.Namespace) -> int:
         machine.bootstrap("lab")
         oci.write_archive(oci.tools(), (name,), output)
     else:
-        ImageBuilder(Settings.from_environment(os.environ), Progress()).build(name, output, options.base)
+        builder = ImageBuilder(Settings.from_environment(os.environ), Progress())
+        builder.build(name, output, options.base, or_newest=True)
     print(f"{name} is in {output} ({output.stat().st_size >> 20} MiB). Next: scripts/cluster load {output}")
     return 0

@@ -8,6 +8,7 @@ this machine's architecture. The Dockerfile makes the same for those who build w
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -15,9 +16,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
-from lab import basepython, bases, debian, dockerfile, files, filetree, hostsettings, oci, wheels
+from lab import basepython, bases, debian, debianpins, dockerfile, files, filetree, hostsettings, oci, wheels
 from lab.basepython import BasePython
 from lab.bases import Base
 from lab.errors import LabError
@@ -63,13 +66,15 @@ class ImageBuilder:
         self._repository = repository
         self._epoch = epoch or 0
 
-    def build(self, tag: str, output: Path, base: str | None = None) -> None:
+    def build(self, tag: str, output: Path, base: str | None = None, *, or_newest: bool = False) -> None:
         """Write the image of this machine's architecture as an archive for containerd and Docker.
 
         Args:
             tag: The image's name in the archive.
             output: The archive.
             base: A base by the digest of its index, from a registry; None for packages of Debian by their pins.
+            or_newest: Take today's packages where mirrors have not got the pinned ones any more: for images that are
+                no release.
 
         Raises:
             LabError: It cannot be built; the message says why.
@@ -86,7 +91,8 @@ class ImageBuilder:
             else:
                 self._forget_old()
                 layout = Layout()
-                (manifest,) = self._add_images(layout, (architecture,), base, inputs, {})
+                chosen = self.base(base, or_newest=or_newest)
+                (manifest,) = self._add_images(layout, (architecture,), chosen, inputs, {})
                 layout.write_archive(final, manifest, (tag,))
             output.parent.mkdir(parents=True, exist_ok=True)
             output.unlink(missing_ok=True)
@@ -104,7 +110,7 @@ class ImageBuilder:
         with files.lock(self._directory / ".lock", "builds an image", self._progress):
             self._forget_old()
             layout = Layout()
-            manifests = self._add_images(layout, architectures, base, inputs, labels)
+            manifests = self._add_images(layout, architectures, self.base(base), inputs, labels)
             index = layout.add_index(manifests, _labels(self._settings(inputs, {}, labels)))
             return layout.write_directory(layout_directory, index)
 
@@ -112,12 +118,11 @@ class ImageBuilder:
         self,
         layout: Layout,
         architectures: Sequence[str],
-        base_name: str | None,
+        base: Base,
         inputs: Mapping[str, bytes],
         labels: Mapping[str, str],
     ) -> list[Descriptor]:
         """Add the images of all architectures; the base of this machine's architecture is needed in any case."""
-        base = self._base(base_name)
         with self._progress.step("unpacking the base"):
             tree = base.tree(basepython.native_architecture())
         with basepython.unpacked(tree, self._directory) as python, ThreadPoolExecutor() as pool:
@@ -134,11 +139,25 @@ class ImageBuilder:
                 for architecture, layers in zip(architectures, below, strict=True)
             ]
 
-    def _base(self, name: str | None) -> Base:
+    def base(self, name: str | None, *, or_newest: bool = False) -> Base:
+        """Return what an image stands on; see `build`."""
         if name is not None:
             return bases.pull(name, self._directory / "bases")
-        archive = debian.Archive(self._directory / "packages", hostsettings.debian_mirrors())
-        return bases.DebianBase(self._repository, archive)
+        mirrors, snapshots = hostsettings.debian_mirrors(), os.environ.get("DEBIAN_SNAPSHOTS", "")
+        archive = debian.Archive(self._directory / "packages", mirrors, snapshots)
+        base = bases.DebianBase(
+            lambda architecture: debian.pins_file(self._repository, architecture).read_text(), archive
+        )
+        if not or_newest:
+            return base
+        try:
+            archive.fetch(debian.read_pins(base.key(basepython.native_architecture())))
+        except debian.GoneError as error:
+            bootstrap("pins")
+            now = datetime.now(UTC).strftime(debian.SNAPSHOT_FORMAT)
+            self._progress.say(f"{error}\nThe newest packages are taken, so that this image is none of a release.")
+            return bases.DebianBase(cache(lambda name: debianpins.newest(name, mirrors, now)), archive)
+        return base
 
     def _layers(self, base: Base, architecture: str, python: BasePython, inputs: Mapping[str, bytes]) -> list[Layer]:
         """The layers below the driver, which stay the same as long as the pins do."""

@@ -157,17 +157,16 @@ def test_a_kept_package_that_somebody_has_changed_is_downloaded_again(mirror: tu
 
 
 def test_what_the_mirror_no_longer_has_comes_from_the_archive_of_all_versions(
-    mirror: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mirror: tuple[Path, str], tmp_path: Path
 ) -> None:
     directory, address = mirror
-    monkeypatch.setattr(debian, "SNAPSHOTS", f"{address}/archive")
     pins = pinned(BASE_FILES)
     file = directory / f"archive/debian/{SNAPSHOT}" / pins.packages[0].path
     file.parent.mkdir(parents=True)
     file.write_bytes(BASE_FILES)
-    archive = debian.Archive(tmp_path / "cache", {"debian": address})
+    archive = debian.Archive(tmp_path / "cache", {"debian": address}, f"{address}/archive")
     assert archive.fetch(pins) == [BASE_FILES]
-    with pytest.raises(LabError, match=r"renew the pins: scripts/build-image --renew-base"):
+    with pytest.raises(debian.GoneError, match=r"renew the pins: scripts/build-image --renew-base"):
         archive.fetch(pinned(b"never was"[:5], "pool/main/never.deb"))
 
 

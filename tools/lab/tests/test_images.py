@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lab import bases, dockerfile, hostsettings, images, oci
+from lab import bases, debian, debianpins, dockerfile, hostsettings, images, oci
 from lab.errors import LabError
 from lab.filetree import Entry
-from lab.settings import REPOSITORY
+from lab.progress import Progress
+from lab.settings import REPOSITORY, Settings
 
 
 @pytest.fixture
@@ -134,6 +135,41 @@ def test_mirrors_are_those_that_apt_uses_for_debian_itself() -> None:
         "debian": "https://mirror.example/debian/",
         "debian-security": "https://mirror.example/security/",
     }
+
+
+def test_a_system_that_is_not_debian_has_the_mirror_of_its_own_list_or_the_one_that_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no apt
+    monkeypatch.delenv("DEBIAN_MIRROR", raising=False)
+    template = tmp_path / "Debian.info"
+    with pytest.raises(LabError, match="Name one in DEBIAN_MIRROR"):
+        hostsettings.debian_mirrors(template)
+    template.write_text("Suite: {series}\nBaseURI: https://mirror.example/debian/\nBaseURI: https://other.example/\n")
+    assert hostsettings.debian_mirrors(template) == {
+        "debian": "https://mirror.example/debian/",
+        "debian-security": "https://mirror.example/debian-security/",
+    }
+    monkeypatch.setenv("DEBIAN_MIRROR", "https://named.example/mirrors")
+    assert hostsettings.debian_mirrors(template) == {
+        "debian": "https://named.example/mirrors/debian/",
+        "debian-security": "https://named.example/mirrors/debian-security/",
+    }
+
+
+def test_where_a_pinned_package_is_gone_the_newest_are_taken_but_for_no_release(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def gone(_: debian.Archive, pins: debian.Pins) -> list[bytes]:
+        raise debian.GoneError(f"{pins.packages[0].name} cannot be had")
+
+    monkeypatch.setattr(debian.Archive, "fetch", gone)
+    monkeypatch.setattr(images, "bootstrap", lambda _: None)
+    monkeypatch.setattr(debianpins, "newest", lambda architecture, *_: f"newest for {architecture}")
+    builder = images.ImageBuilder(Settings.from_environment({"XDG_CACHE_HOME": str(tmp_path)}), Progress())
+    assert builder.base(None, or_newest=True).key("amd64") == "newest for amd64"
+    pins = debian.pins_file(REPOSITORY, "amd64").read_text()
+    assert builder.base(None).key("amd64") == pins
 
 
 def test_the_settings_of_the_image_are_those_of_the_dockerfiles_last_stage() -> None:
