@@ -13,6 +13,7 @@ import msgspec
 
 from dra_driver.kube.api.errors import DecodeError
 from dra_driver.kube.api.tolerance import readable
+from dra_driver.kube.objects.apiextensions import CustomResourceDefinition
 from dra_driver.kube.objects.apps import DaemonSet
 from dra_driver.kube.objects.core import ClaimingPod, ConfigMap, Event, Lease, Node, PartialNode, Pod, in_short
 from dra_driver.kube.objects.meta import ApiObject, JsonObject
@@ -30,6 +31,12 @@ from dra_driver.kube.objects.resource import (
 )
 
 T = TypeVar("T")
+
+WITHOUT_DRA: Final = (
+    "no device can be published or prepared",
+    "use Kubernetes 1.34 or later, or enable the API with --runtime-config on older ones",
+)
+"""What follows where ``resource.k8s.io`` is not served, and what to do about it."""
 
 _RELEASE: Final = re.compile(r"v([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", re.ASCII)
 
@@ -49,6 +56,7 @@ class Resource(Generic[T]):
         to_version: the inverse.
         wire: the type that ``from_version`` is given: a struct with the few fields that it reads makes the list of a
             large cluster several times smaller while it is decoded.
+        unserved: what follows where no version is served, and what to do about it.
     """
 
     struct: type[T]
@@ -58,6 +66,7 @@ class Resource(Generic[T]):
     from_version: Callable[[Any, str], T] | None = None
     to_version: Callable[[T, str], JsonObject] | None = None
     wire: Any = JsonObject
+    unserved: tuple[str, str] = WITHOUT_DRA
 
 
 class ServerVersion(ApiObject, frozen=True):
@@ -232,3 +241,6 @@ DAEMON_SETS: Final = Resource(DaemonSet, "DaemonSet", "daemonsets", ("apps/v1",)
 LEASES: Final = Resource(Lease, "Lease", "leases", ("coordination.k8s.io/v1",))
 EVENTS: Final = Resource(Event, "Event", "events", ("v1",))
 CONFIG_MAPS: Final = Resource(ConfigMap, "ConfigMap", "configmaps", ("v1",))
+CUSTOM_RESOURCE_DEFINITIONS: Final = Resource(
+    CustomResourceDefinition, "CustomResourceDefinition", "customresourcedefinitions", ("apiextensions.k8s.io/v1",)
+)

@@ -20,6 +20,7 @@ from dra_driver.kube.api.codec import (
     NODES,
     REPORTED_CLAIMS,
     RESOURCE_SLICES,
+    WITHOUT_DRA,
     ListMeta,
     ListPage,
     RawEvent,
@@ -103,8 +104,9 @@ class ServedVersion:
     that a server upgrade is noticed.
     """
 
-    def __init__(self, versions: tuple[str, ...]) -> None:
+    def __init__(self, versions: tuple[str, ...], unserved: tuple[str, str] = WITHOUT_DRA) -> None:
         self._versions = versions
+        self._unserved = unserved
         self.known = versions[0]
 
     def call(self, send: Callable[[str], U], *, newest_first: bool = False) -> U:
@@ -120,12 +122,13 @@ class ServedVersion:
                 continue
             self._remember(version, served=True)
             return answer
+        consequence, remedy = self._unserved
         raise ApiError(
             f"the API server serves none of {', '.join(self._versions)}",
             status=404,
             reason="NotServed",
-            consequence="no device can be published or prepared",
-            remedy="use Kubernetes 1.34 or later, or enable the API with --runtime-config on older ones",
+            consequence=consequence,
+            remedy=remedy,
         )
 
     def _remember(self, version: str, *, served: bool) -> None:
@@ -161,7 +164,7 @@ class Collection(Generic[T]):
         self._namespace = namespace
         self._query = tuple(query)
         self._timeout = timeout
-        self._served = served or ServedVersion(resource.versions)
+        self._served = served or ServedVersion(resource.versions, resource.unserved)
 
     @property
     def version(self) -> str:
@@ -227,13 +230,22 @@ class Collection(Generic[T]):
             self._request("POST", namespace, "", lambda version: self._encode(document, version), query=query)
         )
 
-    def replace(self, namespace: str, name: str, document: T) -> T:
-        """Replace an object; if ``metadata.resourceVersion`` is set, only that version of it (else 409)."""
-        return self._read(self._request("PUT", namespace, name, lambda version: self._encode(document, version)))
+    def replace(self, namespace: str, name: str, document: T, *, subresource: str = "") -> T:
+        """Replace an object; if ``metadata.resourceVersion`` is set, only that version of it (else 409).
 
-    def patch(self, namespace: str, name: str, change: Mapping[str, Any]) -> T:
-        """Merge-patch an object; UID and resource version in its ``metadata`` are preconditions (else 409)."""
-        return self._read(self._request("PATCH", namespace, name, lambda _: dict(change), MERGE_PATCH))
+        Of a ``subresource`` such as ``status``, only the fields that belong to it are replaced: all else is left as it
+        is stored, metadata included.
+        """
+        encoded = lambda version: self._encode(document, version)  # noqa: E731
+        return self._read(self._request("PUT", namespace, name, encoded, subresource=subresource))
+
+    def patch(self, namespace: str, name: str, change: Mapping[str, Any], *, subresource: str = "") -> T:
+        """Merge-patch an object; UID and resource version in its ``metadata`` are preconditions (else 409).
+
+        Of a ``subresource`` such as ``status``, only the fields that belong to it are changed.
+        """
+        body = lambda _: dict(change)  # noqa: E731
+        return self._read(self._request("PATCH", namespace, name, body, MERGE_PATCH, subresource=subresource))
 
     def apply(
         self, namespace: str, name: str, document: T | Mapping[str, Any], manager: str, *, subresource: str = ""

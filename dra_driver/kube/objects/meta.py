@@ -70,6 +70,13 @@ class Condition(ApiObject, frozen=True):
     last_transition_time: str | None = None
 
 
+class ObservedCondition(Condition, frozen=True, omit_defaults=False):
+    """``metav1.Condition``, as custom resources have it: complete, and with the generation that it was made of."""
+
+    last_transition_time: str = ""
+    observed_generation: int = 0
+
+
 MIN_SECONDS: Final = -62_135_596_800
 """Since the epoch: the first second of the year 1, in UTC."""
 MAX_SECONDS: Final = 253_402_300_799

@@ -22,6 +22,7 @@ from dra_driver.kube.api.codec import ServerVersion
 from tests.doubles.apiserver.claim_status import apply_devices
 from tests.doubles.apiserver.core_objects import MERGE_PATCH, PLAIN_KINDS, bind_pod, evict_pod, patch_node, write_plain
 from tests.doubles.apiserver.crowd import Crowd
+from tests.doubles.apiserver.custom_objects import CUSTOM_GROUP, CUSTOM_KINDS, write_custom
 from tests.doubles.apiserver.discovery import discovery
 from tests.doubles.apiserver.node_fields import APPLY, apply_conditions, apply_labels
 from tests.doubles.apiserver.selectors import event_type, selected
@@ -41,15 +42,23 @@ CORE_PATH = re.compile(
     r"(/(?P<name>[^/]+))?"
     r"(?P<sub>(?<=[^/])/(binding|eviction|status|log))?"
 )
+CUSTOM_PATH = re.compile(
+    rf"/apis/(?P<group>{re.escape(CUSTOM_GROUP)})/(?P<version>[^/]+)/(namespaces/(?P<namespace>[^/]+)/)?"
+    rf"(?P<kind>{'|'.join(CUSTOM_KINDS)})(/(?P<name>[^/]+))?(?P<sub>(?<=[^/])/status)?"
+)
 _OF_PODS = {"/binding": bind_pod, "/eviction": evict_pod}
 CHUNK = 32
 """Texts in a chunk of a page, at least."""
-KINDS = {
-    "namespaces": "Namespace",
-    "nodes": "Node",
-    "resourceclaims": "ResourceClaim",
-    "resourceslices": "ResourceSlice",
-} | PLAIN_KINDS
+KINDS = (
+    {
+        "namespaces": "Namespace",
+        "nodes": "Node",
+        "resourceclaims": "ResourceClaim",
+        "resourceslices": "ResourceSlice",
+    }
+    | PLAIN_KINDS
+    | CUSTOM_KINDS
+)
 
 
 @dataclass(slots=True)
@@ -300,9 +309,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 def served_path(api: ApiServer, path: str) -> re.Match[str] | None:
     """The parts of a path of objects that are served; None: it is something else."""
-    match = GROUP_PATH.fullmatch(path) or CORE_PATH.fullmatch(path)
+    match = GROUP_PATH.fullmatch(path) or CORE_PATH.fullmatch(path) or CUSTOM_PATH.fullmatch(path)
     if match is None or match["kind"] not in KINDS:
         return None
+    if match.re is CUSTOM_PATH:
+        return match if match["version"] in api.custom_versions else None
     return match if match.re is CORE_PATH or match["version"] in api.versions else None
 
 
@@ -326,6 +337,9 @@ def respond(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int
         return 200, _got(api, request, match, key)
     if of_pod := _OF_PODS.get(match.groupdict().get("sub") or ""):
         return 201, of_pod(store, key, request.body)
+    if kind in CUSTOM_KINDS:
+        status, item = write_custom(store, request, match)
+        return status, export(item, match)
     if kind in PLAIN_KINDS:
         return write_plain(store, request.method, kind, namespace or "", name or "", request.body)
     if kind in _PATCHES and request.method == "PATCH":
@@ -406,8 +420,7 @@ def _page(api: ApiServer, request: Request, match: re.Match[str]) -> Object:
         int(request.query.get("limit", 0)),
     )
     meta: Object = {"resourceVersion": str(version), **({"continue": more} if more else {})}
-    group = f"resource.k8s.io/{match['version']}" if match.re is GROUP_PATH else "v1"
-    of_kind = {"kind": f"{KINDS[kind]}List", "apiVersion": group}
+    of_kind = {"kind": f"{KINDS[kind]}List", "apiVersion": _api_version(match)}
     return {**of_kind, "metadata": meta, "items": [export(item, match) for item in items]}
 
 
@@ -444,7 +457,8 @@ def export(item: Object, match: re.Match[str]) -> Object:
 
 
 def _api_version(match: re.Match[str]) -> str:
-    return "v1" if match.re is CORE_PATH else f"resource.k8s.io/{match['version']}"
+    group = "" if match.re is CORE_PATH else match.groupdict().get("group") or "resource.k8s.io"
+    return f"{group}/{match['version']}".lstrip("/")
 
 
 def _import(document: Object, version: str) -> Object:

@@ -31,6 +31,8 @@ class ApiServer:
 
     versions: tuple[str, ...] = ("v1",)
     """Served versions of resource.k8s.io."""
+    custom_versions: tuple[str, ...] = ("v1beta1", "v1")
+    """Served versions of the custom resources; none: nobody has installed them."""
     git_version: str = "v1.37.1"
     """Version in the response of ``/version``."""
     bookmark_seconds: float = 60.0

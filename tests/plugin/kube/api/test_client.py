@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import cycle
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -24,10 +25,21 @@ from dra_driver.kube.api.client import RestConfig, Transport
 from dra_driver.kube.api.codec import PARTIAL_RESOURCE_CLAIMS
 from dra_driver.kube.api.errors import ApiError, Unreachable
 from dra_driver.kube.api.resources import Collection, ResourceApi
+from dra_driver.kube.api.watch import Informer
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.kube.objects.resource import EXTENDED_RESOURCE_CLAIM, POD_CLAIM, Device, DeviceAttribute, ResourceSlice
+from dra_driver.neuron.ultraserver_objects import (
+    FINALIZER,
+    ULTRASERVER_WORKLOADS,
+    ULTRASERVERS,
+    NeuronUltraServerWorkload,
+    UltraServerMeta,
+    WorkloadSpec,
+    WorkloadStatus,
+)
 from dra_driver.util.errors import DriverError
 from tests.doubles.apiserver.server import ApiServer
+from tests.eventually import eventually
 from tests.golden import golden, golden_error
 
 DRIVER = "neuron.aws.com"
@@ -217,6 +229,66 @@ def test_a_server_without_the_api_is_explained() -> None:
         assert caught.value.status == 404
         assert not caught.value.object_missing
         assert "1.34" in caught.value.remedy
+
+
+# Custom resources
+
+
+def workload(name: str = "train") -> NeuronUltraServerWorkload:
+    return NeuronUltraServerWorkload(UltraServerMeta(name=name), WorkloadSpec("trn2u.48xlarge", 1, 4))
+
+
+def test_a_status_is_written_apart_and_takes_nothing_else_along(server: ApiServer) -> None:
+    workloads = Collection(server.transport(), ULTRASERVER_WORKLOADS)
+    stored = workloads.create("ns", workload())
+    assert (stored.metadata.generation, stored.status) == (1, WorkloadStatus()), "a new object has no status"
+    status = WorkloadStatus("Allocated", ("us-1",), "2026-11-30T00:00:00Z", 1)
+    changed = replace(stored, spec=WorkloadSpec("trn1.32xlarge"), status=status)
+    written = workloads.replace("ns", "train", changed, subresource="status")
+    assert (written.spec, written.status) == (stored.spec, status)
+    assert workloads.get("ns", "train") == written
+    with pytest.raises(ApiError) as caught:
+        workloads.replace("ns", "train", changed, subresource="status")
+    assert caught.value.status == 409, "it rests on a version that is no longer there"
+    freed: dict[str, object] = {
+        "metadata": {"resourceVersion": written.metadata.resource_version, "uid": written.metadata.uid}
+    }
+    freed |= {"spec": {"topologySize": 1}, "status": msgspec.to_builtins(WorkloadStatus("Pending"))}
+    again = workloads.patch("ns", "train", freed, subresource="status")
+    assert (again.spec, again.status) == (stored.spec, WorkloadStatus("Pending"))
+    outside = workloads.patch("ns", "train", {"status": {"state": "Failed"}, "spec": {"topologySize": 1}})
+    assert (outside.spec.topology_size, outside.status, outside.metadata.generation) == (1, again.status, 2)
+
+
+def test_objects_with_a_finalizer_stay_until_it_is_gone(server: ApiServer) -> None:
+    workloads = Collection(server.transport(), ULTRASERVER_WORKLOADS)
+    made = workloads.create("ns", workload())
+    workloads.patch("ns", "train", {"metadata": {"finalizers": [FINALIZER]}})
+    workloads.delete("ns", "train", made.metadata.uid)
+    ending = workloads.get("ns", "train").metadata
+    assert (ending.finalizers, bool(ending.deletion_timestamp)) == ((FINALIZER,), True)
+    workloads.patch("ns", "train", {"metadata": {"finalizers": []}})
+    assert workloads.list_all()[0] == []
+
+
+@pytest.mark.parametrize("versions", [("v1beta1", "v1"), ("v1",), ("v1beta1",)])
+def test_the_kinds_are_followed_in_the_version_that_is_served(versions: tuple[str, ...]) -> None:
+    with ApiServer(custom_versions=versions) as server:
+        workloads = Collection(server.transport(), ULTRASERVER_WORKLOADS)
+        informer = Informer("workloads", workloads, lambda: None)
+        informer.start()
+        try:
+            eventually(lambda: informer.current)
+            workloads.create("ns", workload())
+            eventually(lambda: [item.spec for item in informer.objects()] == [workload().spec])
+        finally:
+            informer.stop()
+        assert workloads.version == f"neuron.aws.com/{versions[0]}"
+
+
+def test_a_cluster_without_the_kinds_is_told_what_installs_them() -> None:
+    with ApiServer(custom_versions=()) as server, golden_error(ApiError):
+        Collection(server.transport(), ULTRASERVERS).list_all()
 
 
 # Trouble
