@@ -31,6 +31,7 @@ GENERATED = (
     "docs/reference/metrics.md",
     "docs/reference/settings.md",
     "deploy/deviceclasses.yaml",
+    "charts/neuron-helm-chart/files/ultraserver-definitions.yaml",
 )
 DEFECTS = ("AssertionError", "RuntimeError")
 THREADS = ("threading.Thread", "runtime.spawn", "Job")

@@ -31,7 +31,7 @@ from dra_driver.neuron import opaque_config
 from dra_driver.neuron.names import API_VERSIONS
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.operations.verification.assumptions import TABLE
-from generating import assumptions, chartsettings, faults, features, instancetypes, memory
+from generating import assumptions, chartsettings, definitions, faults, features, instancetypes, memory
 from tests.builders import metrics_page
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -172,6 +172,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "chart-settings": Target(
         "dra_driver/**/settings.py, dra_driver/cli", one(chartsettings.PATH, chartsettings.template)
     ),
+    "definitions": Target("dra_driver/ultraserver/definitions.py", one(definitions.PATH, definitions.manifest)),
     "deploy": Target("charts/neuron-helm-chart", deploy),
 }
 """By name. What is made of what others make comes after them."""
