@@ -21,6 +21,9 @@
 #   --placer             also run the placer, which keeps groups of pods on UltraServers from blocking each other
 #   --group-timeout S    with --placer: seconds after which a group that lacks nodes is recreated elsewhere
 #                        (default 300)
+#   --ultraserver-operator
+#                        with the placer, which it implies: also install AWS's kinds NeuronUltraServer and
+#                        NeuronUltraServerWorkload, and the rights to serve them; nothing is allocated yet
 #   --toleration T       run on nodes with this taint, too: KEY=VALUE:EFFECT, KEY:EFFECT, KEY, or * for all (driver and
 #                        placer)
 #   --image-pull-secret NAME
@@ -73,7 +76,9 @@ CLAIM_STATUS='neuron-dra-driver-claim-status'
 PARAMETERS='neuron-dra-driver-parameters'
 POLICIES=(neuron-dra-driver-own-{slices,pools,node,events,claims} "$PARAMETERS")
 PLACER='neuron-dra-driver-placer'
-FLAGS=' --placer --extended-resources --restart --reset --uninstall --verify --force --dry-run --yes '
+DEFINITIONS=(neuronultraserver{s,workloads}.neuron.aws.com)
+PEOPLE=(neuron-ultraservers-{viewer,editor})
+FLAGS=' --placer --ultraserver-operator --extended-resources --restart --reset --uninstall --verify --force --dry-run --yes '
 LISTS='--toleration --image-pull-secret --env'
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 DEPLOY=$HERE/../deploy
@@ -93,10 +98,10 @@ QUOTE="'"
 
 # The options, by their names. Empty: not given. Of what can be given several times: a line each.
 emulate='' emulated_ultraservers='' partitions='' extended_resources='' node_selector='' kubelet_root='' placer=''
-group_timeout='' parameters_policy='' toleration='' image_pull_secret='' env='' resources='' resource_api='' values='' timeout=300
-restart='' reset='' uninstall='' verify='' force='' dry_run='' yes='' kubectl=${KUBECTL:-kubectl}
+ultraserver_operator='' group_timeout='' parameters_policy='' toleration='' image_pull_secret='' env='' resources=''
+resource_api='' values='' timeout=300 restart='' reset='' uninstall='' verify='' force='' dry_run='' yes='' kubectl=${KUBECTL:-kubectl}
 # And what else is found out on the way.
-image='' place='' given=' ' space='' classes='' with_policy=1 scratch='' components='' patches=''
+image='' place='' given=' ' space='' classes='' foreign='' was_operator='' with_policy=1 scratch='' components='' patches=''
 
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; }
 # Names, messages and versions in what is printed may be of nodes and tenants: nothing of it drives a terminal.
@@ -288,7 +293,7 @@ set_from_file() {
     fi
     case $1 in
     --image) image=${image:-$text} ;;
-    --placer | --extended-resources)
+    --placer | --ultraserver-operator | --extended-resources)
         [[ $text == true ]] || bad_arguments "expected '${1#--}: true'; to disable it, remove the line and pass --reset"
         set_flag "$1"
         ;;
@@ -302,6 +307,7 @@ complete() {
     if [[ -n $emulated_ultraservers && -z $emulate ]]; then
         bad_arguments "--emulated-ultraservers goes with --emulate trn2u.48xlarge"
     fi
+    if [[ -n $ultraserver_operator ]]; then placer=1; fi
     if [[ -n $group_timeout && -z $placer ]]; then bad_arguments "--group-timeout goes with --placer"; fi
     kubelet_root=${kubelet_root:-/var/lib/kubelet}
     if [[ -n $placer ]]; then group_timeout=${group_timeout:-300}; fi
@@ -317,6 +323,7 @@ settings() {
         if [[ -n ${!name} ]]; then printf '%s %s\n' "$option" "${!name}"; fi
     done
     if [[ -n $placer ]]; then printf '%s\n' --placer "--group-timeout $group_timeout"; fi
+    if [[ -n $ultraserver_operator ]]; then echo --ultraserver-operator; fi
     for option in $LISTS --resources --parameters-policy; do
         name=$(variable_of "$option")
         while IFS= read -r line; do
@@ -448,6 +455,7 @@ render() {
     if [[ $parameters_policy == off ]]; then components+="deploy/$SETTINGS/no-parameters-policy, "; fi
     if has_env NODE_STATUS=off; then components+="deploy/$SETTINGS/no-node-status, "; fi
     if [[ -n $placer ]]; then component $SETTINGS/placer '"300"' "\"$group_timeout\""; fi
+    if [[ -n $ultraserver_operator ]]; then components+="deploy/$SETTINGS/ultraserver-operator, "; fi
     add_tolerations
     add_pull_secrets
     while IFS= read -r line; do
@@ -466,6 +474,7 @@ render() {
     local delete="{\$patch: delete, apiVersion: v1, kind: any, metadata: {name: any}}"
     if [[ -z $with_policy ]]; then patch 'ValidatingAdmissionPolicy.*' "$delete"; fi
     if claims_are_silent; then patch "ClusterRole.*, name: $CLAIM_STATUS" "$delete"; fi
+    for line in $foreign; do patch "CustomResourceDefinition, name: $line" "$delete"; done
     kustomize kustomize/driver
 }
 
@@ -622,6 +631,8 @@ daemonset_columns+='|{.spec.template.spec.containers[*].env[?(@.name=="PARTITION
 # Its name before, when the words were joined by commas.
 daemonset_columns+='{.spec.template.spec.containers[*].env[?(@.name=="DEVICES")].value}'
 placer_columns='{.metadata.name}|{.spec.template.spec.containers[*].env[?(@.name=="GROUP_TIMEOUT")].value}'
+placer_columns+='|{.spec.template.spec.containers[*].env[?(@.name=="ULTRASERVER_OPERATOR")].value}'
+definition_columns='{range .items[*]}{.metadata.name}|{.metadata.labels.app\.kubernetes\.io/component}{"\n"}{end}'
 class_columns='{range .items[*]}{.metadata.name}|{.spec.extendedResourceName}{"\n"}{end}'
 
 # What is installed now: the settings as of `settings`, and single ones of them.
@@ -635,7 +646,7 @@ read_installed() {
         -o "jsonpath={.metadata.annotations.${OPTIONS//./\\.}}") || unknown "what is installed"
     classes=$(kube get deviceclasses -o "jsonpath=$class_columns") || unknown "which DeviceClasses there are"
     IFS='|' read -r was_there was_image was_emulate ultraservers was_root types labels offered <<<"$driver"
-    IFS='|' read -r was_placer seconds <<<"$renewed"
+    IFS='|' read -r was_placer seconds was_operator <<<"$renewed"
     was_root=${was_root%/plugins}
     if [[ -n $was_there && $classes == *"chip.$DRIVER|a"* ]]; then extended=1; fi
     # Beside a list of instance types, labels are somebody else's addition, which `apply` leaves alone.
@@ -653,6 +664,7 @@ read_installed() {
     was --kubelet-root "$was_root"
     if [[ -n $was_placer ]]; then installed+="--placer$NEWLINE"; fi
     was --group-timeout "$seconds"
+    if [[ -n $was_operator ]]; then installed+="--ultraserver-operator$NEWLINE"; fi
     installed+=$options
     installed=${installed%"$NEWLINE"}
 }
@@ -671,6 +683,7 @@ keep_settings() {
         case $line in
         '' | --placer) ;;
         --extended-resources) extended_resources=1 ;;
+        --ultraserver-operator) ultraserver_operator=1 ;;
         # Another type need not have UltraServers.
         '--emulated-ultraservers '*) if [[ $emulate == "$was_emulate" ]]; then keep "$option" "${line#* }"; fi ;;
         '--emulate '* | '--partitions '* | '--node-selector '* | '--kubelet-root '* | '--group-timeout '*)
@@ -730,6 +743,19 @@ check_extended_stored() {
     fi
 }
 
+# Finds the definitions that others have installed, such as AWS's chart: they stay as they are.
+check_definitions() {
+    local found name part
+    found=$(kube get customresourcedefinitions "${DEFINITIONS[@]}" --ignore-not-found -o "jsonpath=$definition_columns") ||
+        unknown "who has installed ${DEFINITIONS[*]}"
+    while IFS='|' read -r name part; do
+        if [[ -n $name && $part != placer ]]; then
+            foreign+="$name "
+            warn "the CustomResourceDefinition $name was installed by somebody else, and stays as it is"
+        fi
+    done <<<"$found"
+}
+
 # The instance types that the driver knows, joined by commas.
 instance_types() {
     sed -n 's/^ *- \([a-z0-9.-]*\.[0-9]*xlarge\)$/\1/p' "$DEPLOY/kustomize/driver/driver.yaml" | paste -sd, -
@@ -769,6 +795,7 @@ apply() {
         kube delete validatingadmissionpolicybinding,validatingadmissionpolicy "$PARAMETERS" --ignore-not-found
     fi
     if claims_are_silent; then kube delete clusterrolebinding,clusterrole "$CLAIM_STATUS" --ignore-not-found; fi
+    if [[ -n $was_operator && -z $ultraserver_operator ]]; then kube delete clusterrole "${PEOPLE[@]}" --ignore-not-found; fi
     if [[ -n $restart ]]; then kube -n "$NAMESPACE" rollout restart "daemonset/$DAEMONSET"; fi
     if [[ -n $restart && -n $placer ]]; then kube -n "$NAMESPACE" rollout restart "deployment/$PLACER"; fi
 }
@@ -937,9 +964,14 @@ uninstall() {
     # shellcheck disable=SC2046 # one word a class
     remove deviceclass $(sed -n 's/^  name: //p' "$DEPLOY/deviceclasses.yaml")
     remove clusterrolebinding neuron-dra-driver-binding "$CLAIM_STATUS" "$PLACER"
-    remove clusterrole neuron-dra-driver-clusterrole "$CLAIM_STATUS" neuron-viewer neuron-devices-viewer "$PLACER"
+    remove clusterrole neuron-dra-driver-clusterrole "$CLAIM_STATUS" neuron-viewer neuron-devices-viewer "$PLACER" \
+        "${PEOPLE[@]}"
     remove -n default rolebinding,role neuron-dra-driver-events
     remove namespace "$NAMESPACE"
+    if [[ -n $was_operator ]]; then
+        lines "" "Left in the cluster: the CustomResourceDefinitions ${DEFINITIONS[*]}, since all workloads would go with" \
+            "them. To remove both, run ${KUBE[*]} delete customresourcedefinitions ${DEFINITIONS[*]}"
+    fi
     lines "" "Left on the nodes: $kubelet_root/plugins/$DRIVER, with the record of prepared claims and of the chips' health," \
         "and, until the next boot, /run/neuron-health and files k8s.neuron.aws.com-claim_*.json in /var/run/cdi. A later" \
         "installation continues with them. If none is planned, and no pod uses the devices, you may delete them." \
@@ -1121,6 +1153,7 @@ main() {
         check_nodes
         check_former_names
         if [[ -n $image_pull_secret ]]; then check_pull_secrets; fi
+        if [[ -n $ultraserver_operator ]]; then check_definitions; fi
         if [[ -n $was_there ]]; then check_nodes_left; fi
         begin
         render >"$scratch/objects.yaml"

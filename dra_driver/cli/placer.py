@@ -35,6 +35,16 @@ class Settings(ControllerProbes, daemon.Program):
             made_of=".groupTimeoutSeconds",
         ),
     ]
+    ultraserver_operator: Annotated[
+        bool,
+        Option(
+            "--ultraserver-operator",
+            "ULTRASERVER_OPERATOR",
+            "off",
+            "on or off: also serve NeuronUltraServerWorkload objects (so far it only accepts the setting)",
+            made_of="ultraserverOperator.enabled",
+        ),
+    ]
 
 
 TABLES = (Settings,)
@@ -67,7 +77,13 @@ def run(args: argparse.Namespace) -> int:
     configure(settings.log_format, args.v)
     identity = settings.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
     rules = Rules(timeout=settings.group_timeout, avoid=settings.group_timeout)
-    service = PlacerService(daemon.transport(settings.kubeconfig), settings.namespace, identity, rules)
+    service = PlacerService(
+        daemon.transport(settings.kubeconfig),
+        settings.namespace,
+        identity,
+        rules,
+        operator=settings.ultraserver_operator,
+    )
     checks = {"liveness": service.stuck, "readiness": service.problems}
     door = Door(own_addresses(settings.node_address))
     health = HealthServer(settings.health_port, settings.health_address, checks, door=door)

@@ -21,6 +21,7 @@ _KINDS = {
         *(("Node", False), ("Namespace", False), ("Pod", True), ("Secret", True)),
         *(("ServiceAccount", True), ("ConfigMap", True), ("Service", True)),
     ),
+    "apiextensions.k8s.io/v1": (("CustomResourceDefinition", False),),
     "apps/v1": (("DaemonSet", True), ("Deployment", True)),
     "batch/v1": (("Job", True),),
     "policy/v1": (("PodDisruptionBudget", True),),

@@ -305,6 +305,7 @@ WITHOUT_VALUE = {
     *("EXTENDER_IDENTITY", "PLACER_IDENTITY", "RECOVERY_IDENTITY", "PORT", "BIND_ADDRESS", "HEALTHCHECK_ADDRESS"),
     # By other names: the values at the top, and arguments.
     *("LOG_FORMAT", "NEURON_DRA_DRIVER_EMULATION_MODE", "RECOVERY_HOOK", "RECOVERY_HOOK_TIMEOUT", "HEALTH_POLICY"),
+    "ULTRASERVER_OPERATOR",
 }
 
 
@@ -597,7 +598,7 @@ def objects_in(schema: object, path: str = "") -> Iterator[tuple[str, dict[str, 
             yield from objects_in(value, f"{path}[{number}]")
 
 
-FREE = {".properties.global", ".properties.observer", ".properties.ultraserverOperator", ".definitions.ofAWS"}
+FREE = {".properties.global", ".properties.observer", ".definitions.ofAWS"}
 """What has keys of others: helm's own, and those of AWS's chart without a meaning here."""
 
 
@@ -817,9 +818,8 @@ def test_the_role_of_awss_detector_is_that_of_the_recovery() -> None:
 @needs_helm
 def test_the_notes_name_the_keys_of_awss_chart_without_effect_and_say_what_takes_their_place() -> None:
     shown = notes(values=EXAMPLE, kubernetes="1.37.1")
-    assert "--set draDriver.placer.enabled=true" in shown
     listed = set(re.findall(r"(?m)^  ([A-Za-z.]+)(?::|$)", shown.partition("no effect here:")[2]))
-    assert listed == {"draDriver.image", "ultraserverOperator", "observer"}
+    assert listed == {"draDriver.image", "observer"}
     assert "no effect" not in notes(*EVERYTHING)
 
 
@@ -835,7 +835,7 @@ def test_the_notes_of_an_upgrade_from_awss_chart_name_what_is_left_out() -> None
         *("scheduler.customScheduler.readinessProbe", "scheduler.defaultScheduler.nodeSelector"),
         *("scheduler.defaultScheduler.tolerations", "npd.config", "npd.nodeProblemDetector", "npd.nodeRecovery.image"),
         *("npd.nodeRecovery.counters", "npd.nodeRecovery.startupDelaySeconds", "npd.nodeRecovery.resources.limits.cpu"),
-        *("ultraserverOperator", "observer"),
+        "observer",
     }
 
 

@@ -87,6 +87,7 @@ EQUAL = {
     "driver-settings/extended-resources": ("draDriver.extendedResources=true",),
     "driver-settings/node-selector": ("draDriver.nodeSelector.example\\.com/neuron=dra",),
     "driver-settings/placer": ("draDriver.placer.enabled=true",),
+    "driver-settings/ultraserver-operator": ("ultraserverOperator.enabled=true",),
     "driver-settings/device-numbering": ("draDriver.deviceNumbering=host",),
     "driver-settings/contiguity": ("draDriver.contiguity=refuse",),
     "driver-settings/metrics": ("draDriver.metricsPort=9100",),
@@ -101,6 +102,8 @@ EQUAL = {
     "legacy-settings/image-pull-secret": ("imagePullSecrets={registry}",),
 }
 """Components, and the values of the chart that do the same."""
+AFTER = {"driver-settings/ultraserver-operator": ("driver-settings/placer",)}
+"""Components that others need."""
 
 
 @needs_helm
@@ -115,7 +118,8 @@ def test_a_base_has_the_objects_of_the_chart(base: str, values: tuple[str, ...])
 @pytest.mark.parametrize("setting", EQUAL)
 def test_a_setting_makes_of_the_base_what_values_make_of_the_chart(setting: str, tmp_path: Path) -> None:
     base = setting.partition("-")[0]
-    made = with_settings(tmp_path / "own", base, DEPLOY / "kustomize" / setting)
+    settings = [DEPLOY / "kustomize" / name for name in (*AFTER.get(setting, ()), setting)]
+    made = with_settings(tmp_path / "own", base, *settings)
     assert ordered(made) == ordered(templated(*(DRIVER if base == "driver" else LEGACY), *EQUAL[setting]))
 
 

@@ -708,6 +708,51 @@ def test_a_placer_that_does_not_become_ready_is_a_failure_that_says_where_to_loo
     golden(result.stderr)
 
 
+OPERATOR_ROLES = "delete clusterrole neuron-ultraservers-viewer neuron-ultraservers-editor --ignore-not-found"
+DEFINITIONS = "neuronultraservers.neuron.aws.com neuronultraserverworkloads.neuron.aws.com"
+
+
+@pytest.mark.parametrize(
+    ("there", "left_out"),
+    [
+        ("", set()),
+        ("neuronultraservers.neuron.aws.com|placer\n", set()),
+        ("neuronultraservers.neuron.aws.com|\n", {"neuronultraservers.neuron.aws.com"}),
+        ("".join(f"{name}|of-aws\n" for name in DEFINITIONS.split()), set(DEFINITIONS.split())),
+    ],
+    ids=["none", "own", "unlabelled", "labelled"],
+)
+def test_definitions_of_others_stay_as_they_are(cluster: Cluster, there: str, left_out: set[str]) -> None:
+    cluster.reply("get customresourcedefinitions", there)
+    done = cluster.run("--ultraserver-operator", IMAGE)
+    assert done.returncode == 0, done.stderr
+    made = {item["metadata"]["name"] for item in documents(cluster.applied) if item["kind"].startswith("CustomRes")}
+    assert made == set(DEFINITIONS.split()) - left_out
+    golden([line for line in done.stderr.splitlines() if "CustomResourceDefinition" in line])
+
+
+@pytest.mark.parametrize(
+    ("options", "same_as"), [((), "--ultraserver-operator"), (("--reset",), "--placer")], ids=["update", "reset"]
+)
+def test_the_operator_is_kept_by_an_update_and_ends_with_a_reset(
+    cluster: Cluster, options: tuple[str, ...], same_as: str
+) -> None:
+    cluster.installed("--ultraserver-operator")
+    cluster.reply("get customresourcedefinitions", "")
+    assert cluster.run(*options, IMAGE).returncode == 0
+    assert cluster.applied == install("--dry-run", same_as, IMAGE).stdout, "the placer stays"
+    assert (OPERATOR_ROLES in cluster.changes) is bool(options)
+
+
+def test_an_uninstallation_leaves_the_definitions_and_says_so(cluster: Cluster) -> None:
+    cluster.installed("--ultraserver-operator")
+    done = cluster.run("--uninstall")
+    assert done.returncode == 0, done.stderr
+    assert not [line for line in cluster.changes if "customresourcedefinition" in line]
+    assert [line for line in cluster.changes if "neuron-ultraservers-viewer neuron-ultraservers-editor" in line]
+    golden(done.stderr.partition("Left on the nodes")[0])
+
+
 def test_without_admission_policies_the_placer_comes_without_its_own(cluster: Cluster) -> None:
     cluster.reply("get --raw /apis/admissionregistration", "", "not found\n", 1)
     assert cluster.run("--placer", IMAGE).returncode == 0

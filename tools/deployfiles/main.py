@@ -28,6 +28,7 @@ Key = tuple[str, str]
 """Kind and name: no two objects here differ in the namespace alone."""
 
 DRIVER: Final = ("draDriver.enabled=true", "devicePlugin.enabled=false")
+PLACER: Final = (*DRIVER, "draDriver.placer.enabled=true")
 LEGACY: Final = ("scheduler.enabled=true", f"scheduler.tls.existingSecret={TLS}")
 
 
@@ -59,6 +60,12 @@ SETTINGS: Final = {
     ),
     "driver-settings/placer": Setting(
         DRIVER, ("draDriver.placer.enabled=true",), "Keeps groups of pods on UltraServers from blocking each other."
+    ),
+    "driver-settings/ultraserver-operator": Setting(
+        PLACER,
+        ("ultraserverOperator.enabled=true",),
+        "UltraServers by workload. List it after `placer`; leave the CustomResourceDefinitions out of a copy of it "
+        "where others have them.",
     ),
     "driver-settings/device-numbering": Setting(
         DRIVER, ("draDriver.deviceNumbering=host",), "Chips keep the host's numbers in containers."
@@ -353,9 +360,10 @@ def generated(helm: str) -> dict[str, str]:
     for file in FILES:
         text = joined(text for key, text in legacy.items() if file_of(key) == file)
         made[f"kubectl/{file}"] = text
+    bases = {DRIVER: driver, LEGACY: legacy, PLACER: template(helm, PLACER)}
     for name, setting in SETTINGS.items():
-        before = driver if setting.base is DRIVER else legacy
-        parts = component(before, template(helm, (*setting.base, *setting.values)), setting.comment)
+        values = (*setting.base, *setting.values)
+        parts = component(bases[setting.base], template(helm, values), setting.comment)
         made |= {f"kustomize/{name}/{file}": text for file, text in parts.items()}
     return made
 

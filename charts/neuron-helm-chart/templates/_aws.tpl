@@ -66,10 +66,47 @@ none. They are accepted, since people have them in their files, and named in the
 {{- $lines = append $lines (printf "  %s" (trimSuffix "." (trim .))) -}}
 {{- end -}}
 {{- end -}}
-{{- range list "ultraserverOperator" "observer" -}}
-{{- if get $.Values . -}}
-{{- $lines = append $lines (printf "  %s" .) -}}
+{{- with .Values.ultraserverOperator -}}
+{{- if include "neuron.operator" $ -}}
+{{- range list "image" "resources" "serviceAccount" "healthPort" "nameOverride" "fullnameOverride" "namespaceOverride" -}}
+{{- if get $.Values.ultraserverOperator . -}}
+{{- $lines = append $lines (printf "  ultraserverOperator.%s: draDriver.placer.%s counts, since the placer is the operator" . .) -}}
 {{- end -}}
+{{- end -}}
+{{- if .verbosity -}}
+{{- $lines = append $lines "  ultraserverOperator.verbosity: draDriver.placer.logVerbosity counts" -}}
+{{- end -}}
+{{- if .metricsPort -}}
+{{- $lines = append $lines "  ultraserverOperator.metricsPort: it has no metrics" -}}
+{{- end -}}
+{{- if eq (toString .leaderElect) "false" -}}
+{{- $lines = append $lines "  ultraserverOperator.leaderElect: of its replicas, one always leads" -}}
+{{- end -}}
+{{- else if .enabled -}}
+{{- $lines = append $lines "  ultraserverOperator.enabled: it needs draDriver.enabled=true" -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.observer -}}
+{{- $lines = append $lines "  observer" -}}
 {{- end -}}
 {{- join "\n" $lines -}}
+{{- end -}}
+
+{{/*
+The values of the placer with what AWS's chart has for the pods of its operator, which are the same pods here: dict
+"values" "more". As JSON. Lists are added, of labels and the like the placer's win.
+*/}}
+{{- define "neuron.withOperators" -}}
+{{- $made := deepCopy .values -}}
+{{- $more := .more -}}
+{{- range list "imagePullSecrets" "tolerations" -}}
+{{- $_ := set $made . (concat (default (list) (get $made .)) (default (list) (get $more .))) -}}
+{{- end -}}
+{{- range list "nodeSelector" "podAnnotations" "podSecurityContext" -}}
+{{- $_ := set $made . (merge (dict) (default (dict) (get $made .)) (default (dict) (get $more .))) -}}
+{{- end -}}
+{{- if and $more.affinity (not $made.affinity) -}}
+{{- $_ := set $made "affinity" $more.affinity -}}
+{{- end -}}
+{{- toJson $made -}}
 {{- end -}}

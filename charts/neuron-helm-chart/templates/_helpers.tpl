@@ -48,6 +48,10 @@ draDriver:
     groupTimeoutSeconds: 300
     healthPort: 51516
     resources: {requests: {cpu: 10m, memory: 64Mi}, limits: {memory: 256Mi}}
+ultraserverOperator:
+  enabled: false
+  crds: {create: true}
+  editRole: {aggregate: false}
 npd:
   enabled: false
   healthPort: 51515
@@ -172,11 +176,21 @@ npd.nodeRecovery:
 {{- end -}}
 {{- if .Values.draDriver.enabled -}}
 {{- $_ := set $made "draDriver" true -}}
-{{- if .Values.draDriver.placer.enabled -}}{{- $_ := set $made "draDriver.placer" true -}}{{- end -}}
 {{- end -}}
+{{- if include "neuron.placer" . -}}{{- $_ := set $made "draDriver.placer" true -}}{{- end -}}
 {{- if .Values.npd.enabled -}}{{- $_ := set $made "npd" true -}}{{- end -}}
 {{- if .Values.npd.nodeRecovery.enabled -}}{{- $_ := set $made "npd.nodeRecovery" true -}}{{- end -}}
 {{- toJson $made -}}
+{{- end -}}
+
+{{/* Whether the operator of UltraServers runs, which is a part of the placer: "true" or "". */}}
+{{- define "neuron.operator" -}}
+{{- if and .Values.draDriver.enabled .Values.ultraserverOperator.enabled -}}true{{- end -}}
+{{- end -}}
+
+{{/* Whether the placer's Deployment is there, by its own switch or by that of the operator: "true" or "". */}}
+{{- define "neuron.placer" -}}
+{{- if or (include "neuron.operator" .) (and .Values.draDriver.enabled .Values.draDriver.placer.enabled) -}}true{{- end -}}
 {{- end -}}
 
 {{/* The values of a workload, of this chart; dict "root" "of". As JSON. */}}
@@ -184,6 +198,9 @@ npd.nodeRecovery:
 {{- $values := .root.Values -}}
 {{- range splitList "." .of -}}
 {{- $values = get $values . -}}
+{{- end -}}
+{{- if and (eq .of "draDriver.placer") (include "neuron.operator" .root) -}}
+{{- $values = include "neuron.withOperators" (dict "values" $values "more" .root.Values.ultraserverOperator) | fromJson -}}
 {{- end -}}
 {{- toJson $values -}}
 {{- end -}}

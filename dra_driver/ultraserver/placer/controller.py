@@ -488,11 +488,20 @@ class PlacerService(Leading):
         identity: in the lease; unique to this process.
         rules: settings.
         times: of the election.
+        operator: whether it serves NeuronUltraServerWorkloads as well.
     """
 
     def __init__(
-        self, transport: Transport, namespace: str, identity: str, rules: Rules, times: Times | None = None
+        self,
+        transport: Transport,
+        namespace: str,
+        identity: str,
+        rules: Rules,
+        times: Times | None = None,
+        *,
+        operator: bool = False,
     ) -> None:
+        self._operator = operator  # nothing depends on it yet
         super().__init__(
             "the placer",
             transport,

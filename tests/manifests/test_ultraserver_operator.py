@@ -1,0 +1,258 @@
+"""The operator of UltraServers: a switch of the placer's Deployment, with its kinds and its rights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from generating.definitions import PATH
+
+from dra_driver.cli.daemon import read
+from dra_driver.cli.placer import Settings
+from dra_driver.neuron.ultraserver_objects import GROUP
+from dra_driver.ultraserver.definitions import DEFINITIONS, NAMES
+from tests.golden import golden
+from tests.manifests.chart import CHART, KUBERNETES, OF_AWS, VALUES, helm, needs_helm, notes, refusal, template
+from tests.manifests.support import IMAGE, Object, documents, needs_kubectl, of_kind, pod_spec, rendered
+from tests.manifests.test_chart_in_use import upgrade
+from tests.paths import ROOT
+
+DRIVER = ("draDriver.enabled=true", "devicePlugin.enabled=false")
+PLACER = (*DRIVER, "draDriver.placer.enabled=true")
+ON = (*DRIVER, "ultraserverOperator.enabled=true")
+NEW = {"CustomResourceDefinition", "ClusterRole"}
+
+
+def text(*settings: str) -> str:
+    """What helm prints, byte by byte."""
+    named = [part for setting in ("image.repository=registry.example/n", *settings) for part in ("--set", setting)]
+    done = helm("template", "neuron", str(CHART), "--kube-version", KUBERNETES, *named)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def by_key(objects: list[Object]) -> dict[tuple[str, str], Object]:
+    return {(item["kind"], item["metadata"]["name"]): item for item in objects}
+
+
+def definitions(objects: list[Object]) -> list[Object]:
+    return [item for item in objects if item["kind"] == "CustomResourceDefinition"]
+
+
+def rules(objects: list[Object], kind: str, name: str) -> list[Object]:
+    found: list[Object] = by_key(objects)[kind, name]["rules"]
+    return found
+
+
+# The switch
+
+
+@needs_helm
+@pytest.mark.parametrize("others", [DRIVER, PLACER, ("scheduler.enabled=true", "scheduler.tls.existingSecret=s")])
+def test_without_the_switch_its_values_change_no_byte(others: tuple[str, ...]) -> None:
+    off = ("ultraserverOperator.enabled=false", "ultraserverOperator.editRole.aggregate=true")
+    more = ("ultraserverOperator.crds.create=true", "ultraserverOperator.podAnnotations.a=b")
+    plain = text(*others)
+    assert text(*others, *off, *more) == plain
+    assert "neuronultraserver" not in plain
+
+
+@needs_helm
+@pytest.mark.parametrize("others", [(), ("fullnameOverride=own",), ("draDriver.placer.serviceAccount.name=mine",)])
+def test_turned_on_beside_the_placer_it_changes_neither_names_nor_selectors(others: tuple[str, ...]) -> None:
+    before, after = by_key(template(*PLACER, *others)), by_key(template(*PLACER, *ON, *others))
+    assert before.keys() <= after.keys()
+    assert {kind for kind, _ in after.keys() - before.keys()} == NEW
+    changed = {key for key, item in before.items() if item != after[key]}
+    assert {kind for kind, _ in changed} == {"ClusterRole", "Role", "ValidatingAdmissionPolicy", "Deployment"}
+    ((key, placer),) = ((key, item) for key, item in before.items() if key[0] == "Deployment")
+    container = pod_spec(after[key])["containers"][0]
+    assert container["env"].pop() == {"name": "ULTRASERVER_OPERATOR", "value": "on"}
+    assert after[key] == placer, "nothing but the variable"
+
+
+@needs_helm
+def test_either_switch_makes_the_deployment_and_only_beside_the_driver() -> None:
+    assert by_key(template(*ON)) == by_key(template(*PLACER, *ON))
+    (deployment,) = [item for item in template(*ON) if item["kind"] == "Deployment"]
+    assert deployment["spec"]["replicas"] == 2
+    assert of_kind(template(*ON), "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    without = ("draDriver.enabled=false", "ultraserverOperator.enabled=true")
+    assert by_key(template(*without)) == by_key(template())
+    assert "ultraserverOperator.enabled: it needs draDriver.enabled=true" in notes(*without)
+
+
+@needs_helm
+def test_the_program_takes_the_setting() -> None:
+    (deployment,) = [item for item in template(*ON) if item["kind"] == "Deployment"]
+    environment = {entry["name"]: entry.get("value", "") for entry in pod_spec(deployment)["containers"][0]["env"]}
+    assert read(Settings, {}, environment).ultraserver_operator
+    assert not read(Settings, {}, {}).ultraserver_operator
+
+
+# The kinds
+
+
+@needs_helm
+def test_the_definitions_are_the_programs_and_outlive_the_release() -> None:
+    made = definitions(template(*ON))
+    assert [{**item, "metadata": {"name": item["metadata"]["name"]}} for item in made] == [*DEFINITIONS]
+    assert {item["metadata"]["annotations"]["helm.sh/resource-policy"] for item in made} == {"keep"}
+    assert [*yaml.safe_load_all((ROOT / PATH).read_text())] == [*DEFINITIONS], "also for those who apply the file"
+    for version in ("1.34", "1.37"):
+        for item in made:
+            kubernetes_validate.validate(item, version, strict=True)
+    assert definitions(template(*ON, "ultraserverOperator.crds.create=false")) == []
+
+
+def in_cluster(owner: dict[str, str] | None) -> list[Object]:
+    """The definitions as somebody has installed them."""
+    return [
+        {**item, "metadata": {**item["metadata"], "annotations": owner}} if owner is not None else item
+        for item in DEFINITIONS
+    ]
+
+
+OWN = {"meta.helm.sh/release-name": "neuron", "meta.helm.sh/release-namespace": "default"}
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("owner", "made"),
+    [
+        (OWN, 2),
+        (OWN | {"meta.helm.sh/release-name": "aws"}, 0),
+        (OWN | {"meta.helm.sh/release-namespace": "other"}, 0),
+        (None, 0),
+    ],
+)
+def test_the_definitions_of_others_stay_as_they_are(owner: dict[str, str] | None, made: int, tmp_path: Path) -> None:
+    done = upgrade(tmp_path, in_cluster(owner), *ON)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("kind: CustomResourceDefinition\n") == made
+    told = done.stdout.partition("UltraServers by workload")[2]
+    golden(told.partition("These of your values")[0])
+
+
+# Rights
+
+
+@needs_helm
+def test_it_may_do_exactly_this_more_than_the_placer() -> None:
+    objects, before = template(*ON), template(*PLACER)
+    name = "neuron-dra-driver-placer"
+    more = {
+        kind: [rule for rule in rules(objects, kind, name) if rule not in rules(before, kind, name)]
+        for kind in ("ClusterRole", "Role")
+    }
+    assert more == {
+        "ClusterRole": [
+            {
+                "apiGroups": [GROUP],
+                "resources": ["neuronultraserverworkloads"],
+                "verbs": ["get", "list", "watch", "patch"],
+            },
+            {"apiGroups": [GROUP], "resources": ["neuronultraserverworkloads/status"], "verbs": ["patch", "update"]},
+            {
+                "apiGroups": ["apiextensions.k8s.io"],
+                "resources": ["customresourcedefinitions"],
+                "resourceNames": [*NAMES],
+                "verbs": ["get"],
+            },
+        ],
+        "Role": [
+            {
+                "apiGroups": [GROUP],
+                "resources": ["neuronultraservers"],
+                "verbs": ["get", "list", "watch", "create", "patch", "update"],
+            },
+            {"apiGroups": [GROUP], "resources": ["neuronultraservers/status"], "verbs": ["patch", "update"]},
+        ],
+    }
+    policy = json.dumps(by_key(objects)["ValidatingAdmissionPolicy", f"{name}-own-objects"])
+    assert "in ['Pod', 'Node', 'NeuronUltraServer', 'NeuronUltraServerWorkload']" in policy
+
+
+@needs_helm
+@pytest.mark.parametrize("aggregated", [False, True])
+def test_people_see_both_kinds_and_make_workloads_where_an_administrator_lets_them(aggregated: bool) -> None:
+    objects = by_key(template(*ON, f"ultraserverOperator.editRole.aggregate={str(aggregated).lower()}"))
+    viewer = objects["ClusterRole", "neuron-ultraservers-viewer"]
+    editor = objects["ClusterRole", "neuron-ultraservers-editor"]
+    aggregate = "rbac.authorization.k8s.io/aggregate-to-"
+    assert viewer["metadata"]["labels"][f"{aggregate}view"] == "true"
+    assert (editor["metadata"]["labels"].get(f"{aggregate}edit") == "true") is aggregated
+    (seen,), (made,) = viewer["rules"], editor["rules"]
+    assert set(seen["resources"]) == {"neuronultraservers", "neuronultraserverworkloads"}
+    assert set(seen["verbs"]) == {"get", "list", "watch"}
+    assert made["resources"] == ["neuronultraserverworkloads"], "neither the servers nor what is allocated"
+
+
+# Values of AWS's chart
+
+
+@needs_helm
+def test_what_awss_chart_has_for_the_operators_pods_is_for_the_placers() -> None:
+    values = {
+        "imagePullSecrets": ["registry"],
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+        "nodeSelector": {"pool": "system", "zone": "a"},
+        "podAnnotations": {"a": "operator", "b": "operator"},
+        "podSecurityContext": {"fsGroup": 7},
+        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+    }
+    own = {"placer": {"nodeSelector": {"pool": "placer"}, "podAnnotations": {"a": "placer"}}}
+    given: Any = {"ultraserverOperator": values, "draDriver": own}
+    (deployment,) = [item for item in template(*ON, values=json.dumps(given)) if item["kind"] == "Deployment"]
+    spec = pod_spec(deployment)
+    assert spec["imagePullSecrets"] == [{"name": "registry"}]
+    assert spec["tolerations"][-1] == {"key": "system", "operator": "Exists"}
+    assert spec["nodeSelector"] == {"pool": "placer", "zone": "a"}
+    assert deployment["spec"]["template"]["metadata"]["annotations"] == {"a": "placer", "b": "operator"}
+    assert spec["securityContext"]["fsGroup"] == 7
+    assert spec["affinity"] == values["affinity"]
+    assert by_key(template(*PLACER, values=json.dumps(given))) == by_key(
+        template(*PLACER, values=json.dumps({"draDriver": own}))
+    ), "without the switch, they are nobody's"
+
+
+@needs_helm
+def test_the_notes_name_what_has_no_effect() -> None:
+    values = {"ultraserverOperator": yaml.safe_load(OF_AWS)["ultraserverOperator"] | {"leaderElect": False}}
+    golden(notes(*ON, values=json.dumps(values)).partition("UltraServers by workload")[2])
+
+
+@needs_helm
+def test_a_misspelt_value_is_refused() -> None:
+    assert "crd" in refusal(*ON, "ultraserverOperator.crd.create=false")
+    assert set(VALUES["ultraserverOperator"]) == {"enabled", "crds", "editRole"}
+
+
+# The installer
+
+
+@needs_helm
+@needs_kubectl
+def test_the_installer_makes_what_the_chart_makes() -> None:
+    with_it, without = by_key(rendered("--ultraserver-operator", IMAGE)), by_key(rendered("--placer", IMAGE))
+    assert {kind for kind, _ in with_it.keys() - without.keys()} == NEW
+    assert by_key(rendered("--placer", "--ultraserver-operator", IMAGE)) == with_it
+    charts = by_key(template(*ON))
+    for key in with_it.keys() - without.keys():
+        assert with_it[key].get("spec") == charts[key].get("spec")
+        assert with_it[key].get("rules") == charts[key].get("rules")
+    (container,) = pod_spec(with_it["Deployment", "neuron-dra-driver-placer"])["containers"]
+    assert {"name": "ULTRASERVER_OPERATOR", "value": "on"} in container["env"]
+
+
+@needs_kubectl
+def test_a_values_file_of_the_installer_can_have_it(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("ultraserver-operator: true\ngroup-timeout: 20\n")
+    made = by_key(rendered("--values", str(file), IMAGE))
+    assert made == by_key(rendered("--ultraserver-operator", "--group-timeout=20", IMAGE))
+    assert documents(yaml.safe_dump_all(DEFINITIONS)), "the file is YAML"
