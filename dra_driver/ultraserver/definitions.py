@@ -184,7 +184,7 @@ _WORKLOAD: Final = _kind(
 # Definitions
 
 Column = tuple[str, str, str]
-"""Name, type and path of what kubectl shows."""
+"""Name, type and path of what kubectl shows. Of the values that a path gives, the API server takes the first."""
 
 _AGE: Final[Column] = ("Age", "date", ".metadata.creationTimestamp")
 _ROWS: Final[Mapping[str, tuple[JsonObject, str, Sequence[Column]]]] = {
@@ -194,8 +194,8 @@ _ROWS: Final[Mapping[str, tuple[JsonObject, str, Sequence[Column]]]] = {
         (
             ("State", "string", ".status.state"),
             ("Type", "string", ".spec.instanceType"),
-            ("Nodes", "string", ".spec.topology[*].nodeName"),
-            ("Allocations", "string", ".status.allocations[*].workloadRef"),
+            ("First node", "string", ".spec.topology[0].nodeName"),
+            ("Allocated", "string", '.status.conditions[?(@.type=="Allocated")].message'),
             _AGE,
         ),
     ),
