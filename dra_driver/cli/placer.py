@@ -41,7 +41,7 @@ class Settings(ControllerProbes, daemon.Program):
             "--ultraserver-operator",
             "ULTRASERVER_OPERATOR",
             "off",
-            "on or off: also serve NeuronUltraServerWorkload objects (so far it only accepts the setting)",
+            "on or off: also serve NeuronUltraServerWorkload objects",
             made_of="ultraserverOperator.enabled",
         ),
     ]

@@ -8,28 +8,36 @@ LeaderWorkerSet, which creates workers when the leader has a node and a new gate
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from dra_driver.neuron.names import SERVER_2, SERVER_4
+from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4, SERVER_MODE
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.servers import memberships
+from dra_driver.ultraserver.placer.truth import WriteAllocations, WriteUids, writes
 from dra_driver.ultraserver.placer.values import (
+    Accept,
     Action,
     Annotate,
     Assign,
     Demands,
+    Describe,
     EmitEvent,
     Evict,
+    Forget,
     GroupPod,
     Released,
+    Report,
     Rules,
     ServerNode,
+    SetGrants,
     Snapshot,
     WarnNode,
 )
+from dra_driver.ultraserver.placer.workload import Extent, Grant, ServerRecord, Verdict, Workload
 
 
 def demands(**fields: object) -> bytes:
@@ -44,6 +52,38 @@ def ultraservers(count: int = 2) -> list[ServerNode]:
         for server in range(count)
         for node in range(4)
     ]
+
+
+def typed_ultraservers(count: int = 2, kind: str = "trn2u.48xlarge") -> list[ServerNode]:
+    """As ``ultraservers``, with the other labels that nodes have."""
+    return [
+        replace(
+            node,
+            labels={
+                **node.labels,
+                INSTANCE_TYPE_LABEL: kind,
+                PLACE_OF[SERVER_4]: str(index % 4),
+                PLACE_OF[SERVER_2]: str(index % 2),
+                SERVER_MODE: "1_2_4",
+            },
+        )
+        for index, node in enumerate(ultraservers(count))
+    ]
+
+
+@dataclass(frozen=True)
+class UltraServerObject:
+    """A NeuronUltraServer: its annotation, its status, and its version."""
+
+    uids: Mapping[str, str] = field(default_factory=dict)
+    grants: tuple[Grant, ...] = ()
+    version: str = ""
+
+    @property
+    def record(self) -> ServerRecord:
+        """What it says, as the placer reads it."""
+        grants = tuple(replace(grant, uid=self.uids.get(grant.workload, "")) for grant in self.grants)
+        return ServerRecord(self.uids, grants)
 
 
 @dataclass
@@ -68,6 +108,12 @@ class World:
     """Nodes that a pod's affinity excludes, by UID."""
     ended: set[str] = field(default_factory=set)
     """Keys of groups that are not to be recreated."""
+    workloads: dict[str, Workload] = field(default_factory=dict)
+    """By ``namespace/name``."""
+    objects: dict[str, UltraServerObject] = field(default_factory=dict)
+    """NeuronUltraServers by name."""
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    """By UID of the workload: what was reported last."""
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     # What users and other controllers do
@@ -89,6 +135,13 @@ class World:
                 owner="StatefulSet",
             )
         )
+
+    def ask(self, name: str, servers: int, nodes: int, namespace: str = "a", kind: str = "trn2u.48xlarge") -> Workload:
+        """Create a workload."""
+        uid = f"u{next(self._ids)}"
+        workload = Workload(namespace, name, uid, self.now, Extent(kind, servers, nodes))
+        self.workloads[workload.reference] = workload
+        return workload
 
     def intrude(self, node: str) -> None:
         """Let a pod without a gate take a node, if it is free."""
@@ -183,7 +236,11 @@ class World:
             pod.node: f"{pod.namespace}/{pod.name}" for pod in self.pods.values() if self._holds(pod)
         }
         nodes = tuple(replace(node, claim=holders.get(node.name, "")) for node in self.nodes)
-        return Snapshot(nodes, tuple(self.pods.values()), tuple(self.released), self.record)
+        records = {name: item.record for name, item in self.objects.items()}
+        workloads = tuple(self.workloads.values())
+        return Snapshot(
+            nodes, tuple(self.pods.values()), tuple(self.released), self.record, frozenset(), True, workloads, records
+        )
 
     def decide(self) -> list[Action]:
         """The placer's decisions for the current state, after it has written down what it will remember."""
@@ -191,10 +248,36 @@ class World:
         self.record = memberships(seen)
         return decide(seen, self.now, self.rules, self.began)
 
-    def apply(self, actions: Sequence[Action]) -> None:
-        """Apply actions as the API server would; one that is based on an old state changes nothing."""
+    def apply(self, actions: Sequence[Action], most: int | None = None, seen: Mapping[str, str] | None = None) -> None:
+        """Apply actions as the API server would; one that is based on an old state changes nothing.
+
+        Args:
+            actions: the placer's.
+            most: writes of NeuronUltraServers, after which the placer is killed; None: all.
+            seen: versions of the NeuronUltraServers that the actions are based on; None: those of now.
+        """
+        left = 10**6 if most is None else most
         for action in actions:
             match action:
+                case SetGrants(name, grants):
+                    version = self.version(name) if seen is None else seen.get(name, "")
+                    for write in writes(self._record(name), grants):
+                        left -= 1
+                        if left < 0:
+                            return
+                        if self.version(name) != version:
+                            break
+                        version = self._write(name, write)
+                case Accept(workload) if left > 0:
+                    if (current := self.workloads.get(workload.reference)) and current.uid == workload.uid:
+                        self.workloads[workload.reference] = replace(current, accepted=workload.extent)
+                case Forget(name) if left > 0:
+                    self.objects.pop(name, None)
+                case Report(workload, verdict):
+                    current = self.workloads.get(workload.reference)
+                    if current is not None and current.uid == workload.uid and left > 0:
+                        self.verdicts[workload.uid] = verdict
+                        self.workloads[workload.reference] = replace(current, recorded=verdict.servers)
                 case Assign(pod, label, server, since, _, rivals) if self._current(pod):
                     self.barred[pod.uid] = rivals
                     asked = demands(selector={**pod.demands.selector, label: server})
@@ -213,10 +296,30 @@ class World:
         """Decide and act until only explanations are left; returns those."""
         for _ in range(most):
             actions = self.decide()
-            if all(isinstance(action, EmitEvent | WarnNode) for action in actions):
-                return actions
             self.apply(actions)
+            if all(isinstance(action, EmitEvent | WarnNode | Report | Describe) for action in actions):
+                return actions
         raise AssertionError(f"the decisions do not come to rest: {actions}")
+
+    def version(self, name: str) -> str:
+        """Version of a NeuronUltraServer; "" if it is not there."""
+        return self.objects[name].version if name in self.objects else ""
+
+    def _record(self, name: str) -> ServerRecord:
+        return self.objects[name].record if name in self.objects else ServerRecord()
+
+    def _write(self, name: str, write: WriteUids | WriteAllocations) -> str:
+        """Carry out a write; returns the new version."""
+        before = self.objects.get(name, UltraServerObject())
+        version = str(next(self._ids))
+        match write:
+            case WriteUids(uids):
+                self.objects[name] = replace(before, uids=uids, version=version)
+            case WriteAllocations(grants):
+                self.objects[name] = replace(
+                    before, grants=tuple(replace(one, uid="") for one in grants), version=version
+                )
+        return version
 
     # Queries
 

@@ -30,6 +30,7 @@ from dra_driver.kube.objects.core import ObjectReference
 from dra_driver.kube.objects.meta import JsonObject, timestamp
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.ultraserver.placer.decide import decide
+from dra_driver.ultraserver.placer.operator import Operator
 from dra_driver.ultraserver.placer.servers import memberships
 from dra_driver.ultraserver.placer.snapshot import read_kept, snapshot, write_kept
 from dra_driver.ultraserver.placer.trouble import Trouble
@@ -39,13 +40,13 @@ from dra_driver.ultraserver.placer.values import (
     PLACED_ANNOTATION,
     SINCE_ANNOTATION,
     STUCK_ANNOTATION,
-    Action,
     Annotate,
     Assign,
     EmitEvent,
     Evict,
     GroupPod,
     PlacerRecord,
+    PodAction,
     Released,
     Rules,
     WarnNode,
@@ -149,6 +150,7 @@ class Placer(Term):
         may_act: asked before each write; see ``Election.may_act``.
         well: called after each decision with the seconds until the next one at the latest (see ``Worker.well``).
         clock: see ``Term``.
+        operator: whether it serves NeuronUltraServerWorkloads as well.
     """
 
     def __init__(
@@ -159,6 +161,8 @@ class Placer(Term):
         may_act: Callable[[], bool],
         well: Callable[[float], None],
         clock: Callable[[], float] = time.time,
+        *,
+        operator: bool = False,
     ) -> None:
         super().__init__(may_act, well, min(LOOK_SECONDS, rules.timeout / 5), clock)
         self._rules = rules
@@ -170,11 +174,13 @@ class Placer(Term):
             name: Informer(name, Collection(transport, MEMBERS, query), self._wake.set, is_member)
             for name, query in _SELECTORS.items()
         }
+        self._operator = Operator(transport, namespace, self._wake.set, may_act, self._clock) if operator else None
         self._informers: tuple[Informer[Any], ...] = (
             self._nodes,
             self._offers,
             self._claims,
             *self._members.values(),
+            *(self._operator.informers() if self._operator is not None else ()),
         )
         self._pods = Collection(transport, MEMBERS, timeout=REQUEST_SECONDS)
         self._memory = Memory(transport, namespace)
@@ -183,6 +189,7 @@ class Placer(Term):
         """By UID of the pod."""
         self._began: float | None = None
         """When it looked first."""
+        self._told_rivals: frozenset[str] = frozenset()
         self._trouble = Trouble()
         """By UID of a pod, or key of a group that is to be released."""
         self._event_trouble = Trouble()
@@ -208,12 +215,19 @@ class Placer(Term):
         if self._began is None:
             self._began = now
             self._take_over(record, now)
+            if self._operator is not None:
+                self._operator.check_definitions()
         seen = snapshot(
             self._nodes.objects(), self._offers.objects(), self._claims.objects(), self._candidates(now), record
         )
         seen = replace(seen, in_trouble=self._trouble.namespaces(now))
         self._well(MAX_ROUND_SECONDS)  # a tenant may have made the decision long
-        actions = decide(seen, now, self._rules, self._began)
+        if self._operator is not None:
+            alone = not self._rivals()
+            workloads, records = self._operator.workloads(), self._operator.records()
+            seen = replace(seen, has_operator=alone, workloads=workloads, records=records)
+        decided = decide(seen, now, self._rules, self._began)
+        actions = [action for action in decided if isinstance(action, PodAction)]
         self._well(MAX_ROUND_SECONDS)
         assigned = {action.pod.uid: action.place for action in actions if isinstance(action, Assign)}
         members = memberships(seen)
@@ -229,12 +243,27 @@ class Placer(Term):
         self._recorder.forget_all_but({pod.uid for pod in seen.pods} | {node.uid for node in seen.nodes})
         try:
             self._act([*actions, *(doubt.action for doubt in self._doubts.values() if not doubt.refused)])
+            if self._operator is not None:
+                surprised = self._operator.carry_out(one for one in decided if not isinstance(one, PodAction))
+                self._surprised = self._surprised or surprised
         finally:
             # Not before: a tenant may have thousands of groups wait, and others should not wait until they are told.
             self._write_events([*_turns(_news(actions))])
             self._surprised = self._surprised or bool(self._doubts)
         if unrecorded is not None:
             raise unrecorded
+
+    def _rivals(self) -> frozenset[str]:
+        """Who else gives UltraServers to workloads: this placer gives none then, and tells it once."""
+        rivals = self._operator.rivals if self._operator is not None else frozenset()
+        if rivals - self._told_rivals:
+            log.warning(
+                "no UltraServer is given to a workload: %s writes the status of NeuronUltraServers as well; turn one "
+                "of the two operators off, and delete the NeuronUltraServers that no workload has",
+                ", ".join(sorted(rivals)),
+            )
+        self._told_rivals = rivals
+        return rivals
 
     def _take_over(self, record: PlacerRecord, now: float) -> None:
         """What the leader before recorded and nobody sees yet may have been sent, and take effect late."""
@@ -262,7 +291,7 @@ class Placer(Term):
             pods[uid] = replace(pods[uid], gated=False, placed=(doubt.action.label, doubt.action.server))
         return [pod for uid, pod in pods.items() if not pod.gated or self._trouble.is_due(uid, now)]
 
-    def _act(self, actions: Iterable[Action]) -> None:
+    def _act(self, actions: Iterable[PodAction]) -> None:
         """What fails for one namespace does not keep the others waiting.
 
         Raises ApiError if all fails for several, or a release cannot be recorded.
@@ -403,7 +432,7 @@ class Placer(Term):
             informer.wrote(member)
 
 
-def _namespace(action: Action) -> str:
+def _namespace(action: PodAction) -> str:
     match action:
         case Evict(_, released):
             return released.namespace
@@ -413,7 +442,7 @@ def _namespace(action: Action) -> str:
             return pod.namespace
 
 
-def _item(action: Action) -> Hashable:
+def _item(action: PodAction) -> Hashable:
     """The object that an action writes, for ``Trouble``."""
     match action:
         case Evict(_, released):
@@ -424,7 +453,7 @@ def _item(action: Action) -> Hashable:
             return pod.uid
 
 
-def _news(actions: Iterable[Action]) -> Iterator[News]:
+def _news(actions: Iterable[PodAction]) -> Iterator[News]:
     for action in actions:
         match action:
             case WarnNode(node, message):
@@ -501,13 +530,12 @@ class PlacerService(Leading):
         *,
         operator: bool = False,
     ) -> None:
-        self._operator = operator  # nothing depends on it yet
         super().__init__(
             "the placer",
             transport,
             namespace,
             LEASE_NAME,
             identity,
-            lambda may_act, well: Placer(transport, namespace, rules, may_act, well),
+            lambda may_act, well: Placer(transport, namespace, rules, may_act, well, operator=operator),
             times,
         )

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dra_driver.neuron.names import NODES_OF, SERVER_4
+from dra_driver.ultraserver.placer.allot import Allotter, standing
 from dra_driver.ultraserver.placer.groups import PodGroup, Shape, groups_of, shape_of
 from dra_driver.ultraserver.placer.servers import (
     Ledger,
@@ -31,21 +32,28 @@ from dra_driver.ultraserver.placer.servers import (
     to_keep,
     unfit,
 )
+from dra_driver.ultraserver.placer.truth import writes
 from dra_driver.ultraserver.placer.values import (
     GATE,
     GROUP_LABEL,
     MAX_DEMANDS,
+    Accept,
     Action,
     Annotate,
     Assign,
+    Describe,
     EmitEvent,
     Evict,
+    Forget,
     GroupPod,
     Released,
+    Report,
     Rules,
+    SetGrants,
     Snapshot,
     WarnNode,
 )
+from dra_driver.ultraserver.placer.workload import ServerRecord, Workload
 
 SKEW_SECONDS = 60.0
 """A time on a pod that is further in the future, or before its creation, was not written by a placer with a correct
@@ -77,22 +85,72 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None, began: fl
             clash = clashing.get((group.namespace, group.key), "")
             actions += _watch_over(group, servers, ledger, now, rules, began, clash)
             group.forget_admission()
-    waiting = sorted(
-        (group for group in groups if group.gated and not group.placed),
-        key=lambda group: (group.namespace in snapshot.in_trouble, group.arrival),
+    allotter = _allotter(snapshot, servers, ledger, now, rules)
+    # Who has servers goes on with them, before anybody who waits gets any.
+    workloads = snapshot.workloads if snapshot.has_operator else ()
+    reports = [Report(workload, allotter.serve(workload)) for workload in workloads if allotter.of(workload)]
+    holders = {report.workload.uid for report in reports}
+    waiting: list[PodGroup | Workload] = sorted(
+        [
+            *(group for group in groups if group.gated and not group.placed),
+            *(workload for workload in workloads if workload.uid not in holders),
+        ],
+        key=lambda item: (item.namespace in snapshot.in_trouble, item.arrival),
     )
-    shapes = [_shape_or_news(group) for group in waiting]
-    ready = Counter(group.namespace for group, shape in zip(waiting, shapes, strict=True) if isinstance(shape, Shape))
+    shapes = {item.arrival: _shape_or_news(item) for item in waiting if isinstance(item, PodGroup)}
+    ready = Counter(namespace for (_, namespace, _), shape in shapes.items() if isinstance(shape, Shape))
     queue = _Queue(servers, ledger, snapshot.released, now, rules, _turns(ready, servers))
-    for group, shape in zip(waiting, shapes, strict=True):
-        actions += queue.serve(group, shape) if isinstance(shape, Shape) else [shape]
-        group.forget_admission()
+    for item in waiting:
+        if isinstance(item, Workload):
+            reports.append(Report(item, allotter.serve(item)))
+            queue.open = None
+            continue
+        shape = shapes[item.arrival]
+        actions += queue.serve(item, shape) if isinstance(shape, Shape) else [shape]
+        item.forget_admission()
+    actions += _workload_actions(snapshot, allotter, reports)
     actions += [
         EmitEvent(pod, f"it has the gate {GATE}, but no group: add the label {GROUP_LABEL}", wrong=True)
         for pod in snapshot.pods
         if pod.gated and not pod.group and not pod.ending and not pod.finished
     ]
     return actions
+
+
+def _workload_actions(snapshot: Snapshot, allotter: Allotter, reports: Sequence[Report]) -> Iterator[Action]:
+    """What is to be written of servers and workloads, each before what rests on it."""
+    if not snapshot.has_operator:
+        return
+    yield from (Describe(whole.description) for whole in allotter.wholes.values() if whole.instance_type)
+    for report in reports:
+        if report.workload.accepted is None and allotter.of(report.workload):
+            yield Accept(report.workload)
+    for name in sorted(snapshot.records.keys() | allotter.grants.keys()):
+        wanted = allotter.grants.get(name, ())
+        if any(writes(snapshot.records.get(name, ServerRecord()), wanted)):
+            yield SetGrants(name, wanted)
+        elif not wanted and name not in allotter.wholes:
+            yield Forget(name)
+    yield from reports
+
+
+def _allotter(
+    snapshot: Snapshot, servers: Mapping[str, Sequence[Server]], ledger: Ledger, now: float, rules: Rules
+) -> Allotter:
+    """Who has what, as far as it stands."""
+    workloads = {workload.reference: workload for workload in snapshot.workloads}
+    held = {node.name for node in snapshot.nodes if node.claim}
+    grants = {name: record.grants for name, record in snapshot.records.items()}
+    former = {
+        grant.workload
+        for of_server in grants.values()
+        for grant in of_server
+        if grant.workload in workloads and workloads[grant.workload].uid != grant.uid
+    }
+    stand = standing(grants, workloads, held)
+    allotter = Allotter(servers, ledger, stand, now, former, rules.most_of_namespace)
+    allotter.restore(snapshot.workloads)
+    return allotter
 
 
 def _with_credible_times(pod: GroupPod, now: float) -> GroupPod:
@@ -235,11 +293,8 @@ class _Queue:
     someone_keeps: bool = False
     served: Counter[str] = field(default_factory=Counter)
     """Groups by namespace."""
-    open: dict[str, list[Server]] = field(init=False)
-    """By label, the servers that may be free: most groups wait while there are none."""
-
-    def __post_init__(self) -> None:
-        self.open = self._open_servers()
+    open: dict[str, list[Server]] | None = None
+    """By label, the servers that may be free: most groups wait while there are none. None: to be looked for."""
 
     def serve(self, group: PodGroup, shape: Shape) -> Iterator[Action]:
         """Assign a server to the group, or explain why there is none."""
@@ -254,10 +309,12 @@ class _Queue:
             yield EmitEvent(group.gated[0], excess, wrong=True)
             return
         avoided = self._avoided(group)
+        if self.open is None:
+            self.open = self._open_servers()
         server = choose(group, shape, self.open, self.ledger, avoided)
         if server is not None:
             self.ledger.give(server, group)
-            self.open = self._open_servers()
+            self.open = None
             for pod in group.gated[: shape.size]:
                 yield _assign(pod, server, self.now)
             return
@@ -270,7 +327,7 @@ class _Queue:
             kept = to_keep(candidates, self.ledger, self.now - group.arrival[0], self.rules.hold)
             if kept is not None:
                 self.ledger.keep(kept, group)
-                self.open = self._open_servers()
+                self.open = None
 
     def _open_servers(self) -> dict[str, list[Server]]:
         return {

@@ -82,7 +82,7 @@ class Ledger:
     lws_groups: Mapping[str, frozenset[tuple[str, str]]]
     """By node: namespace and group of the LeaderWorkerSet pods on it, which repel other groups of the namespace."""
     kept: dict[str, str] = field(default_factory=dict)
-    """By node: the group for which it is kept."""
+    """By node: for whom it is kept, such as ``group a/g-0, which has waited longer for a whole server``."""
     assigned: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """By namespace, label and server: how many pods have a place there, whatever group they say that they are of."""
     strays: Counter[str] = field(default_factory=Counter)
@@ -94,7 +94,7 @@ class Ledger:
 
     def keep(self, server: Server, group: PodGroup) -> None:
         """Reserve the server's nodes against later groups."""
-        self.kept |= dict.fromkeys(server.names, group.name)
+        self.kept |= dict.fromkeys(server.names, f"group {group.name}, which has waited longer for a whole server")
 
     def obstacle(self, node: ServerNode, group: PodGroup) -> str:
         """Why the group cannot have the node now, or ""."""
@@ -105,7 +105,7 @@ class Ledger:
         if self._repelled(node, group):
             return "runs a pod of another LeaderWorkerSet group of this namespace"
         if node.name in self.kept:
-            return f"is kept for group {self.kept[node.name]}, which has waited longer for a whole server"
+            return f"is kept for {self.kept[node.name]}"
         return ""
 
     def excess(self, namespace: str) -> str:

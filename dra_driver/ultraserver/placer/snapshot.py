@@ -13,6 +13,7 @@ from dra_driver.kube.objects.meta import seconds, timestamp
 from dra_driver.kube.objects.resource import AllocatedClaim
 from dra_driver.neuron.names import DRIVER_NAME, NODES_OF, node_of
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
+from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.ultraserver.placer.values import MAX_TAINTS, GroupPod, PlacerRecord, Released, ServerNode, Snapshot
 from dra_driver.ultraserver.placer.watched import Offer
 
@@ -32,7 +33,7 @@ def snapshot(
     holders = _holders(claims)
     return Snapshot(
         nodes=tuple(
-            _node(node, node.metadata.name in offering, holders.get(node.metadata.name, ""))
+            _node(node, offering.get(node.metadata.name), holders.get(node.metadata.name, ""))
             for node in nodes
             if any(node.metadata.labels.get(label) for label in NODES_OF)
         ),
@@ -52,13 +53,13 @@ def _with_place(pod: GroupPod, place: str) -> GroupPod:
     return replace(pod, placed=(label, server)) if place in pod.servers and not pod.gated else pod
 
 
-def _offering(offers: Iterable[Offer]) -> set[str]:
-    """Nodes whose whole-node device is in the newest generation of their pool; each offer is ``of_its_node``."""
+def _offering(offers: Iterable[Offer]) -> dict[str, Offer]:
+    """By node, the offer of its whole-node device, if the newest generation of its pool has it; each is its node's."""
     newest: dict[str, Offer] = {}
     for offer in offers:
         latest = newest.get(offer.pool, offer)
         newest[offer.pool] = max(offer, latest, key=lambda one: (one.generation, one.of_whole_node))
-    return {offer.node for offer in newest.values() if offer.of_whole_node}
+    return {offer.node: offer for offer in newest.values() if offer.of_whole_node}
 
 
 def _holders(claims: Iterable[AllocatedClaim]) -> dict[str, str]:
@@ -71,7 +72,7 @@ def _holders(claims: Iterable[AllocatedClaim]) -> dict[str, str]:
     return found
 
 
-def _node(node: PartialNode, offers: bool, claim: str) -> ServerNode:
+def _node(node: PartialNode, offer: Offer | None, claim: str) -> ServerNode:
     ready = any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
     taints = tuple(taint for taint in node.spec.taints if taint.effect in BLOCKING)
     troubles = (
@@ -79,7 +80,7 @@ def _node(node: PartialNode, offers: bool, claim: str) -> ServerNode:
         (not ready, "is not Ready"),
         (node.spec.unschedulable, "is cordoned"),
         (len(taints) > MAX_TAINTS, f"has more than {MAX_TAINTS} taints"),
-        (not offers, f"offers no device {NODE_DEVICE}"),
+        (offer is None, f"offers no device {NODE_DEVICE}"),
     )
     return ServerNode(
         name=node.metadata.name,
@@ -89,7 +90,14 @@ def _node(node: PartialNode, offers: bool, claim: str) -> ServerNode:
         trouble=next((text for is_so, text in troubles if is_so), ""),
         taints=taints[:MAX_TAINTS],
         claim=claim,
+        modes=_modes(offer.modes) if offer is not None else (),
     )
+
+
+def _modes(text: str) -> tuple[Mode, ...]:
+    """Those of them that there are: a node writes what it likes."""
+    names = text.split(",")
+    return tuple(mode for mode in Mode if mode.name in names)
 
 
 def read_kept(text: str) -> PlacerRecord:

@@ -15,6 +15,8 @@ import msgspec
 
 from dra_driver.kube.objects.core import NodeSelectorTerm, Taint, Toleration
 from dra_driver.kube.objects.meta import ApiObject
+from dra_driver.neuron.topology.ultraserver import Mode
+from dra_driver.ultraserver.placer.workload import Description, Grant, ServerRecord, Verdict, Workload
 
 GATE: Final = "neuron.aws.com/ultraserver"
 """Scheduling gate of the pods that the placer manages."""
@@ -55,6 +57,8 @@ class ServerNode:
     """Those that keep new pods away (effects NoSchedule and NoExecute)."""
     claim: str = ""
     """``namespace/name`` of a claim that holds a device of the node, or ""."""
+    modes: tuple[Mode, ...] = ()
+    """In which it can work with others now, as its driver publishes it."""
 
 
 MAX_DEMANDS: Final = 4096
@@ -165,6 +169,11 @@ class Snapshot:
     """As in ``PlacerRecord``."""
     in_trouble: frozenset[str] = frozenset()
     """Namespaces in which writes have failed a short time ago: all others are served first."""
+    has_operator: bool = False
+    """Whether workloads are served; else what they have is only respected."""
+    workloads: tuple[Workload, ...] = ()
+    records: Mapping[str, ServerRecord] = field(default_factory=dict)
+    """By name, of each NeuronUltraServer that is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +189,8 @@ class Rules:
     """How long a released group avoids the server that it failed on."""
     hold: float = 300.0
     """First length of the turns in which one server is kept for the first waiting group of four."""
+    most_of_namespace: int | None = None
+    """UltraServers that the workloads of one namespace may have; None: any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,4 +247,44 @@ class WarnNode:
     message: str
 
 
-Action = Assign | Annotate | Evict | EmitEvent | WarnNode
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Write down what a workload is served with, before it is."""
+
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Have a NeuronUltraServer say what it consists of."""
+
+    description: Description
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Delete the NeuronUltraServer of a server that is not there any more."""
+
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetGrants:
+    """Have a NeuronUltraServer say who has its nodes."""
+
+    server: str
+    """Name of the object."""
+    grants: tuple[Grant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Have a workload's status say what it has."""
+
+    workload: Workload
+    verdict: Verdict
+
+
+PodAction = Assign | Annotate | Evict | EmitEvent | WarnNode
+WorkloadAction = Accept | SetGrants | Describe | Forget | Report
+Action = PodAction | WorkloadAction

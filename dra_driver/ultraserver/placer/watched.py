@@ -9,7 +9,7 @@ import msgspec
 from dra_driver.kube.api.codec import PODS, RESOURCE_SLICES, Resource
 from dra_driver.kube.objects.core import NodeSelectorTerm, PartialNode, Pod
 from dra_driver.kube.objects.meta import ApiObject, ObjectMeta, seconds
-from dra_driver.kube.objects.resource import AllocatedClaim, ObjectIdentity, PartialResourceSlice
+from dra_driver.kube.objects.resource import AllocatedClaim, ObjectIdentity, ResourcePool
 from dra_driver.neuron.names import DRIVER_NAME, NODES_OF, is_own_pool
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.ultraserver.placer.values import (
@@ -117,17 +117,68 @@ class Offer(ApiObject, frozen=True):
     pool: str
     generation: int
     of_whole_node: bool
+    modes: str = ""
+    """Of the whole-node device: in which it can work with other nodes, such as ``X4,X2V,X1``."""
 
 
-def offer_of(item: PartialResourceSlice, _: str = "") -> Offer:
+class _Value(ApiObject, frozen=True):
+    """The value of an attribute, if it is a text."""
+
+    string: str = ""
+
+
+class _Attributes(ApiObject, frozen=True):
+    """The one attribute that is read; in v1beta1, ``basic`` has them."""
+
+    ultraserver_modes: _Value = _Value()
+
+
+class _Basic(ApiObject, frozen=True):
+    attributes: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Device(ApiObject, frozen=True):
+    """A device, whose attributes are read only if they are asked for: a slice has many."""
+
+    name: str
+    attributes: msgspec.Raw = msgspec.Raw(b"{}")
+    basic: _Basic = _Basic()
+
+
+class _OfferSpec(ApiObject, frozen=True):
+    driver: str
+    pool: ResourcePool
+    node_name: str | None = None
+    devices: tuple[_Device, ...] | None = ()
+    """None: there are none, on a server before 1.35."""
+
+
+class _OfferSlice(ApiObject, frozen=True):
+    metadata: ObjectIdentity
+    spec: _OfferSpec
+
+
+def offer_of(item: _OfferSlice, _: str = "") -> Offer:
     """What is kept of the slice, whoever wrote it."""
     spec = item.spec
-    whole = any(device.name == NODE_DEVICE for device in spec.devices or ())
-    return Offer(item.metadata, spec.node_name or "", spec.pool.name, spec.pool.generation, whole)
+    whole = next((device for device in spec.devices or () if device.name == NODE_DEVICE), None)
+    modes = _modes(whole) if whole is not None else ""
+    return Offer(item.metadata, spec.node_name or "", spec.pool.name, spec.pool.generation, whole is not None, modes)
+
+
+def _modes(device: _Device) -> str:
+    for attributes in (device.attributes, device.basic.attributes):
+        try:
+            found = msgspec.json.decode(attributes, type=_Attributes).ultraserver_modes.string
+        except (msgspec.DecodeError, RecursionError):  # null, or what no driver writes
+            continue
+        if found:
+            return found[:LONGEST]
+    return ""
 
 
 OFFERS: Final = Resource(
-    Offer, RESOURCE_SLICES.kind, RESOURCE_SLICES.plural, RESOURCE_SLICES.versions, offer_of, None, PartialResourceSlice
+    Offer, RESOURCE_SLICES.kind, RESOURCE_SLICES.plural, RESOURCE_SLICES.versions, offer_of, None, _OfferSlice
 )
 """Slices, of which one may have 128 devices, and annotations of 256 KiB."""
 

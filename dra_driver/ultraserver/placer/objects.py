@@ -1,0 +1,232 @@
+"""NeuronUltraServers and NeuronUltraServerWorkloads as values for a decision, and decisions as what these objects say.
+
+Values in, values out. Workloads are tenants' objects: what cannot be read counts as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from dra_driver.kube.objects.meta import JsonObject, ObservedCondition, seconds, timestamp
+from dra_driver.neuron.ultraserver_objects import (
+    ACCEPTED_SPEC,
+    FINALIZER,
+    WORKLOAD_UIDS,
+    Allocation,
+    NeuronUltraServer,
+    NeuronUltraServerWorkload,
+    ServerMember,
+    UltraServerSpec,
+    UltraServerStatus,
+    WorkloadStatus,
+)
+from dra_driver.ultraserver.placer.workload import Description, Extent, Grant, ServerRecord, Verdict, Workload
+
+_BOUND: Final = "Bound"
+
+
+# From objects
+
+
+def record_of(server: NeuronUltraServer) -> ServerRecord:
+    """Who has its nodes, and what it says of itself."""
+    uids = _uids(server.metadata.annotations.get(WORKLOAD_UIDS, ""))
+    return ServerRecord(uids, tuple(_grant(item, uids) for item in server.status.allocations))
+
+
+def _uids(text: str) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, str])
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+
+
+def _grant(item: Allocation, uids: dict[str, str]) -> Grant:
+    return Grant(
+        workload=item.workload_ref,
+        uid=uids.get(item.workload_ref, ""),
+        nodes=item.allocated_nodes,
+        index=item.ultraserver_index,
+        bound=item.phase == _BOUND,
+        at=seconds(item.allocated_at) or 0.0,
+    )
+
+
+class _Accepted(msgspec.Struct, rename="camel"):
+    """The part of the annotation that servers are given by."""
+
+    instance_type: str
+    server_count: int
+    topology_size: int
+
+
+def workload_of(item: NeuronUltraServerWorkload) -> Workload:
+    """What the placer needs of it."""
+    meta, spec = item.metadata, item.spec
+    return Workload(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        created=seconds(meta.creation_timestamp) or 0.0,
+        extent=Extent(spec.instance_type, spec.server_count, spec.topology_size),
+        accepted=_accepted(meta.annotations.get(ACCEPTED_SPEC, "")),
+        ending=meta.deletion_timestamp is not None,
+        recorded=item.status.allocated_ultra_servers,
+    )
+
+
+def _accepted(text: str) -> Extent | None:
+    try:
+        found = msgspec.json.decode(text, type=_Accepted)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return Extent(found.instance_type, found.server_count, found.topology_size)
+
+
+def accepted_spec(extent: Extent) -> str:
+    """The annotation that says what a workload was served with."""
+    fields = _Accepted(extent.instance_type, extent.servers, extent.nodes)
+    return msgspec.json.encode(fields).decode()
+
+
+# To objects
+
+
+def uids_patch(server: NeuronUltraServer, uids: dict[str, str]) -> JsonObject:
+    """The annotation, and the finalizer that goes with it: a merge patch of exactly this state of the object."""
+    others = [one for one in server.metadata.finalizers if one != FINALIZER]
+    note = msgspec.json.encode(dict(sorted(uids.items()))).decode() if uids else None
+    return {
+        "metadata": {
+            **_exactly(server),
+            "annotations": {WORKLOAD_UIDS: note},
+            "finalizers": [*others, FINALIZER] if uids else others,
+        }
+    }
+
+
+def status_patch(item: NeuronUltraServer | NeuronUltraServerWorkload, status: object) -> JsonObject:
+    """The status: a merge patch of exactly this state of the object."""
+    return {"metadata": _exactly(item), "status": msgspec.to_builtins(status)}
+
+
+def spec_patch(server: NeuronUltraServer, spec: UltraServerSpec) -> JsonObject:
+    """The nodes of a server: a merge patch of exactly this state of the object."""
+    return {"metadata": _exactly(server), "spec": msgspec.to_builtins(spec)}
+
+
+def _exactly(item: NeuronUltraServer | NeuronUltraServerWorkload) -> JsonObject:
+    return {"uid": item.metadata.uid, "resourceVersion": item.metadata.resource_version}
+
+
+def spec_of(description: Description) -> UltraServerSpec:
+    """The nodes of a server."""
+    members = (
+        ServerMember(one.node, one.place, _link(up=one.horizontal), _link(up=one.vertical))
+        for one in description.members
+    )
+    return UltraServerSpec(description.instance_type, tuple(members))
+
+
+def _link(*, up: bool) -> str:
+    return "up" if up else "down"
+
+
+def server_status(
+    before: NeuronUltraServer, description: Description | None, grants: Sequence[Grant], now: float
+) -> UltraServerStatus:
+    """The status of a server with these grants.
+
+    Args:
+        before: the object as it is.
+        description: of its nodes; None: none is there.
+        grants: who has them.
+        now: seconds since the epoch, for conditions that change.
+    """
+    trouble = description.trouble if description is not None else "none of its nodes is there"
+    holders = ", ".join(grant.workload for grant in grants)
+    conditions = (
+        ("Ready", not trouble, "Degraded" if trouble else "AllNodes", trouble or "all its nodes are in order"),
+        ("Degraded", bool(trouble), "Nodes" if trouble else "AllNodes", trouble or "all its nodes are in order"),
+        ("Allocated", bool(grants), "Workloads" if grants else "Free", holders or "no workload has nodes of it"),
+    )
+    return UltraServerStatus(
+        state="Degraded" if trouble else "Ready",
+        observed_generation=before.metadata.generation,
+        conditions=_conditions(conditions, before.status.conditions, before.metadata.generation, now),
+        allocations=tuple(map(_allocation, grants)),
+    )
+
+
+def _allocation(grant: Grant) -> Allocation:
+    return Allocation(
+        workload_ref=grant.workload,
+        allocated_nodes=grant.nodes,
+        node_count=len(grant.nodes),
+        leader_node_name=grant.nodes[0] if grant.nodes else "",
+        ultraserver_index=grant.index,
+        phase=_BOUND if grant.bound else "Pending",
+        allocated_at=timestamp(grant.at),
+    )
+
+
+def workload_status(before: NeuronUltraServerWorkload, verdict: Verdict, now: float) -> WorkloadStatus:
+    """The status of a workload of which this was decided."""
+    ready = verdict.state == "Allocated"
+    under_way = verdict.state in ("Pending", "Allocating", "Deallocating")
+    failed = verdict.message if verdict.state in ("PartiallyAllocated", "Failed") else ""
+    degraded = verdict.trouble or failed or "nothing is wrong"
+    conditions = [
+        ("Ready", ready, verdict.reason, verdict.message),
+        ("Progressing", under_way, verdict.reason, verdict.message),
+        ("Degraded", bool(verdict.trouble or failed), "Nodes" if verdict.trouble else verdict.reason, degraded),
+    ]
+    workload = workload_of(before)
+    if workload.accepted is not None and workload.accepted != workload.extent:
+        accepted = workload.accepted
+        text = (
+            "spec was changed after servers were allocated; what was asked for first counts: "
+            f"{accepted.servers} UltraServers of {accepted.instance_type} with {accepted.nodes} nodes each. Delete the "
+            "workload and make another one to change that"
+        )
+        conditions.append(("SpecFollowed", False, "SpecChanged", text))
+    strategy = before.spec.allocation_policy.failure_strategy
+    if strategy != "NoOp":
+        text = f"failureStrategy {strategy[:60]} acts as NoOp: what is wrong is told, and no pod is evicted"
+        conditions.append(("FailureStrategyFollowed", False, "ActsAsNoOp", text))
+    at = before.status.allocated_at if before.status.allocated_ultra_servers == verdict.servers else None
+    return WorkloadStatus(
+        state=verdict.state,
+        allocated_ultra_servers=verdict.servers,
+        allocated_at=(at or timestamp(now)) if verdict.servers else None,
+        observed_generation=before.metadata.generation,
+        conditions=_conditions(conditions, before.status.conditions, before.metadata.generation, now),
+    )
+
+
+def _conditions(
+    wanted: Iterable[tuple[str, bool, str, str]],
+    before: Iterable[ObservedCondition],
+    generation: int,
+    now: float,
+) -> tuple[ObservedCondition, ...]:
+    """Conditions by type, status, reason and message; the time is that of the last change of the status."""
+    former = {condition.type: condition for condition in before}
+    conditions = []
+    for kind, is_so, reason, message in wanted:
+        status = "True" if is_so else "False"
+        same = kind in former and former[kind].status == status and former[kind].last_transition_time
+        conditions.append(
+            ObservedCondition(
+                type=kind,
+                status=status,
+                reason=reason,
+                message=message,
+                last_transition_time=former[kind].last_transition_time if same else timestamp(now),
+                observed_generation=generation,
+            )
+        )
+    return tuple(conditions)

@@ -1,0 +1,232 @@
+"""Reads and writes NeuronUltraServers and NeuronUltraServerWorkloads: the edge of what ``decide`` says of workloads.
+
+Each write rests on the version of the object that the decision was made from; what is refused for that, or gets no
+clear answer, is decided again from what is there then. What cannot be written for one workload or server keeps no other
+waiting, and is tried ever less often.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
+from dra_driver.kube.api.codec import CUSTOM_RESOURCE_DEFINITIONS
+from dra_driver.kube.api.errors import ApiError
+from dra_driver.kube.api.resources import Collection
+from dra_driver.kube.api.watch import Informer
+from dra_driver.kube.objects.meta import JsonObject
+from dra_driver.neuron.ultraserver_objects import (
+    ACCEPTED_SPEC,
+    ULTRASERVER_WORKLOADS,
+    ULTRASERVERS,
+    NeuronUltraServer,
+    NeuronUltraServerWorkload,
+    UltraServerMeta,
+)
+from dra_driver.ultraserver.definitions import NAMES, compare
+from dra_driver.ultraserver.placer.objects import (
+    accepted_spec,
+    record_of,
+    server_status,
+    spec_of,
+    spec_patch,
+    status_patch,
+    uids_patch,
+    workload_of,
+    workload_status,
+)
+from dra_driver.ultraserver.placer.trouble import Trouble
+from dra_driver.ultraserver.placer.truth import WriteUids, writes
+from dra_driver.ultraserver.placer.values import Accept, Describe, Forget, Report, SetGrants, WorkloadAction
+from dra_driver.ultraserver.placer.workload import Description, ServerRecord, Workload
+
+OWN_MANAGERS: Final = frozenset({"dra-driver"})
+"""The API server takes the first part of the user agent where a client names none (``util.managedfields``)."""
+MAX_SLOW_SECONDS: Final = 10.0
+"""Of writes without a clear answer after one decision; then the next one is made."""
+log = logging.getLogger(__name__)
+
+
+class Operator:
+    """The servers' objects and the workloads.
+
+    Args:
+        transport: the API server.
+        namespace: of the servers' objects.
+        wake: called after each change.
+        may_act: asked before each write.
+        clock: Unix time.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        namespace: str,
+        wake: Callable[[], None],
+        may_act: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self._namespace = namespace
+        self._may_act = may_act
+        self._clock = clock
+        self._servers = Collection(transport, ULTRASERVERS, timeout=REQUEST_SECONDS)
+        self._workloads = Collection(transport, ULTRASERVER_WORKLOADS, timeout=REQUEST_SECONDS)
+        own = Collection(transport, ULTRASERVERS, namespace=namespace)
+        self._seen_servers = Informer("UltraServers", own, wake)
+        self._seen_workloads = Informer("workloads of UltraServers", Collection(transport, ULTRASERVER_WORKLOADS), wake)
+        self._definitions = Collection(transport, CUSTOM_RESOURCE_DEFINITIONS, timeout=REQUEST_SECONDS)
+        self._trouble = Trouble()
+        self._descriptions: dict[str, Description] = {}
+        """By name, as of the last decision."""
+
+    def informers(self) -> Sequence[Informer[Any]]:
+        """What is watched."""
+        return self._seen_servers, self._seen_workloads
+
+    @property
+    def rivals(self) -> frozenset[str]:
+        """Field managers, such as AWS's operator, that write the status of our servers: only one can give them."""
+        return frozenset(
+            entry.manager
+            for item in self._seen_servers.objects()
+            for entry in item.metadata.managed_fields
+            if entry.subresource == "status" and entry.manager not in OWN_MANAGERS and "kubectl" not in entry.manager
+        )
+
+    def check_definitions(self) -> None:
+        """Log in what the cluster's definitions differ from ours, which may be those of AWS's chart."""
+        for name in NAMES:
+            try:
+                differences = compare(self._definitions.get("", name))
+            except ApiError as error:
+                log.warning("the definition %s cannot be compared: %s", name, error)
+                continue
+            for text in differences:
+                log.warning("the definition %s differs from the one of this version: %s", name, text)
+
+    def workloads(self) -> tuple[Workload, ...]:
+        """All workloads."""
+        return tuple(map(workload_of, self._seen_workloads.objects()))
+
+    def records(self) -> dict[str, ServerRecord]:
+        """By name: who has each server."""
+        return {item.metadata.name: record_of(item) for item in self._seen_servers.objects()}
+
+    def carry_out(self, actions: Iterable[WorkloadAction]) -> bool:
+        """Write what was decided, in this order; returns whether something was not as expected.
+
+        Raises ApiError if the API server gives no clear answer to any write.
+        """
+        todo = list(actions)
+        self._descriptions = {one.description.name: one.description for one in todo if isinstance(one, Describe)}
+        self._trouble.forget(self._clock())
+        surprised, answered, slow = False, False, 0.0
+        unclear: ApiError | None = None
+        for action in todo:
+            item, namespace, started = _item(action), _namespace(action), self._clock()
+            if not self._may_act() or slow > MAX_SLOW_SECONDS:
+                break
+            if not self._trouble.is_due(item, started):
+                continue
+            try:
+                self._write(action)
+            except ApiError as error:
+                surprised = True
+                log.warning("%s is not written: %s", " ".join(item), error)
+                if error.undecided:
+                    unclear, slow = error, slow + self._clock() - started
+                else:
+                    answered = True
+                if error.status not in (404, 409):
+                    self._trouble.note_failure(item, namespace, self._clock())
+                continue
+            self._trouble.note_success(item)
+            answered = True
+        if unclear is not None and not answered:
+            raise unclear
+        return surprised
+
+    def _write(self, action: WorkloadAction) -> None:
+        match action:
+            case Describe(description):
+                self._describe(description)
+            case Accept(workload):
+                self._accept(workload)
+            case SetGrants(name, _):
+                self._set_grants(name, action)
+            case Forget(name):
+                server = self._server(name)
+                if server is not None:
+                    self._servers.delete(self._namespace, name, server.metadata.uid, server.metadata.resource_version)
+                    self._seen_servers.gone(self._namespace, name, server.metadata.uid)
+            case Report(workload, verdict):
+                item = self._workload(workload)
+                if item is not None:
+                    status = workload_status(item, verdict, self._clock())
+                    if status != item.status:
+                        self._patch_workload(item, status_patch(item, status), "status")
+
+    def _describe(self, description: Description) -> None:
+        server, spec = self._server(description.name), spec_of(description)
+        if server is None:
+            meta = UltraServerMeta(name=description.name, namespace=self._namespace)
+            server = self._servers.create(self._namespace, NeuronUltraServer(meta, spec))
+            log.info("UltraServer %s consists of %s", description.name, ", ".join(m.node for m in description.members))
+        elif server.spec != spec:
+            server = self._patch_server(server, spec_patch(server, spec))
+        status = server_status(server, description, record_of(server).grants, self._clock())
+        if status != server.status:
+            self._patch_server(server, status_patch(server, status), "status")
+
+    def _set_grants(self, name: str, action: SetGrants) -> None:
+        server = self._server(name)
+        if server is None:
+            return  # it is described first
+        for write in writes(record_of(server), action.grants):
+            if not self._may_act():
+                return
+            if isinstance(write, WriteUids):
+                server = self._patch_server(server, uids_patch(server, dict(write.uids)))
+            else:
+                status = server_status(server, self._descriptions.get(name), write.grants, self._clock())
+                server = self._patch_server(server, status_patch(server, status), "status")
+        log.info("UltraServer %s: %s", name, ", ".join(grant.workload for grant in action.grants) or "free")
+
+    def _accept(self, workload: Workload) -> None:
+        item = self._workload(workload)
+        if item is not None:
+            exactly = {"uid": item.metadata.uid, "resourceVersion": item.metadata.resource_version}
+            note = {ACCEPTED_SPEC: accepted_spec(workload.extent)}
+            self._patch_workload(item, {"metadata": {**exactly, "annotations": note}})
+
+    def _server(self, name: str) -> NeuronUltraServer | None:
+        return next((one for one in self._seen_servers.objects() if one.metadata.name == name), None)
+
+    def _workload(self, workload: Workload) -> NeuronUltraServerWorkload | None:
+        return next((one for one in self._seen_workloads.objects() if one.metadata.uid == workload.uid), None)
+
+    def _patch_server(self, server: NeuronUltraServer, change: JsonObject, part: str = "") -> NeuronUltraServer:
+        written = self._servers.patch(self._namespace, server.metadata.name, change, subresource=part)
+        self._seen_servers.wrote(written)
+        return written
+
+    def _patch_workload(self, item: NeuronUltraServerWorkload, change: JsonObject, part: str = "") -> None:
+        meta = item.metadata
+        self._seen_workloads.wrote(self._workloads.patch(meta.namespace, meta.name, change, subresource=part))
+
+
+def _item(action: WorkloadAction) -> tuple[str, ...]:
+    """The object that an action writes, and what of it, for ``Trouble`` and the log."""
+    match action:
+        case Accept(workload) | Report(workload):
+            return "workload", workload.reference, type(action).__name__
+        case Describe(description):
+            return "UltraServer", description.name, "nodes"
+        case SetGrants(name) | Forget(name):
+            return "UltraServer", name, "allocations"
+
+
+def _namespace(action: WorkloadAction) -> str:
+    return action.workload.namespace if isinstance(action, Accept | Report) else ""

@@ -1,0 +1,213 @@
+"""The placer as it serves workloads of UltraServers, against an API server: what it writes, and in which order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from dra_driver.kube.api.election import Times
+from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
+from dra_driver.neuron.ultraserver_objects import ACCEPTED_SPEC, FINALIZER, WORKLOAD_UIDS
+from dra_driver.ultraserver.placer.controller import Placer, PlacerService
+from dra_driver.ultraserver.placer.values import Rules
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.apiserver.store import Object
+from tests.eventually import eventually
+
+SYSTEM = "neuron-dra-driver"
+STEADY = Times(lease=300, act=200.0, renew=0.1)
+KIND = "trn2u.48xlarge"
+
+
+def add_server(server: ApiServer, name: str, modes: str = "X4,X2V,X2H,X1") -> None:
+    """Four Ready nodes of an UltraServer, as their drivers publish them."""
+    for index in range(4):
+        node = f"{name}-n{index}"
+        labels = {SERVER_4: name, SERVER_2: f"{name}-h{index // 2}", INSTANCE_TYPE_LABEL: KIND}
+        labels |= {PLACE_OF[SERVER_4]: str(3 - index), PLACE_OF[SERVER_2]: str(index % 2)}
+        status = {"conditions": [{"type": "Ready", "status": "True"}]}
+        server.store.create("nodes", {"metadata": {"name": node, "labels": labels}, "spec": {}, "status": status})
+        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+        device = {"name": "neuron-node", "attributes": {"ultraserverModes": {"string": modes}}}
+        spec = {"driver": "neuron.aws.com", "nodeName": node, "pool": pool, "devices": [device]}
+        server.store.create("resourceslices", {"metadata": {"name": node}, "spec": spec})
+
+
+def ask(server: ApiServer, name: str, servers: int = 1, nodes: int = 4) -> Object:
+    spec = {"instanceType": KIND, "serverCount": servers, "topologySize": nodes}
+    meta = {"namespace": "a", "name": name, "generation": 1}
+    return server.store.create("neuronultraserverworkloads", {"metadata": meta, "spec": spec})
+
+
+def workload(server: ApiServer, name: str) -> Object:
+    return server.store.get("neuronultraserverworkloads", f"a/{name}")
+
+
+def state(server: ApiServer, name: str) -> str:
+    return str(workload(server, name).get("status", {}).get("state", ""))
+
+
+def ultraserver(server: ApiServer, name: str) -> Object:
+    """The object; nothing if it is not there."""
+    return next((one for one in server.store.list("neuronultraservers")[0] if one["metadata"]["name"] == name), {})
+
+
+def allocations(server: ApiServer, name: str) -> list[dict[str, Any]]:
+    return list(ultraserver(server, name).get("status", {}).get("allocations", []))
+
+
+def conditions(item: Object) -> dict[str, tuple[str, str, str]]:
+    return {one["type"]: (one["status"], one["reason"], one["message"]) for one in item["status"]["conditions"]}
+
+
+@contextmanager
+def placing(server: ApiServer, identity: str = "one") -> Iterator[PlacerService]:
+    service = PlacerService(server.transport(), SYSTEM, identity, Rules(), STEADY, operator=True)
+    service.start()
+    try:
+        yield service
+    finally:
+        service.stop()
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        add_server(running, "s0")
+        add_server(running, "s1")
+        yield running
+
+
+def test_a_workload_gets_servers_and_all_objects_say_so(server: ApiServer) -> None:
+    made = ask(server, "train", servers=2)
+    with placing(server):
+        eventually(lambda: state(server, "train") == "Allocated")
+    item = workload(server, "train")
+    assert item["status"]["allocatedUltraServers"] == ["ultraserver-s0", "ultraserver-s1"]
+    assert json.loads(item["metadata"]["annotations"][ACCEPTED_SPEC]) == {
+        "instanceType": KIND,
+        "serverCount": 2,
+        "topologySize": 4,
+    }
+    assert conditions(item)["Ready"] == (
+        "True",
+        "Allocated",
+        "2 of 2 UltraServers: ultraserver-s0, ultraserver-s1",
+    )
+    one = ultraserver(server, "ultraserver-s1")
+    (allocation,) = one["status"]["allocations"]
+    del allocation["allocatedAt"]
+    assert allocation == {
+        "workloadRef": "a/train",
+        "allocatedNodes": ["s1-n3", "s1-n2", "s1-n1", "s1-n0"],
+        "nodeCount": 4,
+        "leaderNodeName": "s1-n3",
+        "ultraserverIndex": 1,
+        "phase": "Bound",
+    }
+    assert json.loads(one["metadata"]["annotations"][WORKLOAD_UIDS]) == {"a/train": made["metadata"]["uid"]}
+    assert one["metadata"]["finalizers"] == [FINALIZER]
+    assert conditions(one)["Allocated"] == ("True", "Workloads", "a/train")
+
+
+def test_a_server_says_what_it_consists_of(server: ApiServer) -> None:
+    add_server(server, "s2", modes="X2V,X1")
+    with placing(server):
+        eventually(lambda: ultraserver(server, "ultraserver-s2").get("status", {}).get("state") == "Ready")
+        node = server.store.get("nodes", "s2-n0")
+        node["status"]["conditions"][0]["status"] = "False"
+        server.store.update("nodes", "s2-n0", node)
+        eventually(lambda: ultraserver(server, "ultraserver-s2")["status"]["state"] == "Degraded")
+    item = ultraserver(server, "ultraserver-s2")
+    assert item["spec"]["instanceType"] == KIND
+    assert item["spec"]["topology"] == [
+        {"nodeName": f"s2-n{3 - place}", "nodeId": place, "linkStatusHorizontal": "down", "linkStatusVertical": "up"}
+        for place in range(4)
+    ]
+    assert conditions(item)["Degraded"] == ("True", "Nodes", "s2-n0 is not Ready")
+
+
+def test_what_a_deleted_workload_had_is_given_to_who_waits(server: ApiServer) -> None:
+    ask(server, "first", servers=2)
+    with placing(server):
+        eventually(lambda: state(server, "first") == "Allocated")
+        ask(server, "second")
+        eventually(lambda: state(server, "second") == "Pending")
+        assert "ultraserver-s0: s0-n0 is used by workload a/first" in conditions(workload(server, "second"))["Ready"][2]
+        server.store.delete("neuronultraserverworkloads", "a/first")
+        eventually(lambda: state(server, "second") == "Allocated")
+        eventually(lambda: not allocations(server, "ultraserver-s1"))
+        eventually(lambda: not ultraserver(server, "ultraserver-s1")["metadata"].get("finalizers"))
+    assert [one["workloadRef"] for one in allocations(server, "ultraserver-s0")] == ["a/second"]
+
+
+def test_a_server_that_is_gone_has_no_object(server: ApiServer) -> None:
+    with placing(server):
+        eventually(lambda: len(server.store.list("neuronultraservers")[0]) == 2)
+        for index in range(4):
+            server.store.delete("nodes", f"s1-n{index}")
+        eventually(
+            lambda: (
+                [one["metadata"]["name"] for one in server.store.list("neuronultraservers")[0]] == ["ultraserver-s0"]
+            )
+        )
+
+
+@pytest.mark.parametrize("writes", range(1, 9))
+def test_a_leader_that_ends_between_two_writes_leaves_what_the_next_one_completes(
+    server: ApiServer, writes: int
+) -> None:
+    with placing(server):
+        eventually(lambda: len(server.store.list("neuronultraservers")[0]) == 2)
+    ask(server, "train", servers=2)
+    before = len(server.requests)
+    term = Placer(
+        server.transport(),
+        SYSTEM,
+        Rules(),
+        lambda: server.writes(since=before) < writes,
+        lambda _: None,
+        operator=True,
+    )
+    for informer in term.informers():
+        informer.start()
+    try:
+        eventually(lambda: all(informer.current for informer in term.informers()))
+
+        def ended() -> bool:
+            term.look()
+            return server.writes(since=before) >= writes
+
+        eventually(ended)
+    finally:
+        for informer in term.informers():
+            informer.stop()
+    with placing(server, "two"):
+        eventually(lambda: state(server, "train") == "Allocated")
+    assert [one["phase"] for name in ("s0", "s1") for one in allocations(server, f"ultraserver-{name}")] == [
+        "Bound"
+    ] * 2
+
+
+def test_who_cannot_be_written_keeps_nobody_waiting(server: ApiServer) -> None:
+    server.fail(422, times=10**6, method="PATCH", path="neuronultraserverworkloads/odd")
+    ask(server, "odd")
+    ask(server, "train")
+    with placing(server):
+        eventually(lambda: state(server, "train") == "Allocated")
+    assert state(server, "odd") == ""
+
+
+def test_without_the_switch_nobody_asks_for_workloads(server: ApiServer) -> None:
+    service = PlacerService(server.transport(), SYSTEM, "one", Rules(), STEADY)
+    service.start()
+    try:
+        eventually(lambda: not service.problems())
+    finally:
+        service.stop()
+    assert server.count(path="neuronultraserver") == 0

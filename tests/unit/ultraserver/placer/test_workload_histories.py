@@ -1,0 +1,283 @@
+"""Random histories of workloads and gated groups on the same servers: the placer is killed between any two writes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from dra_driver.neuron.names import SERVER_2
+from dra_driver.ultraserver.placer.values import Action, Rules, SetGrants
+from dra_driver.ultraserver.placer.workload import Grant, Workload, object_name
+from tests.builders.placer import World, typed_ultraservers
+from tests.generators.effort import examples
+
+picks = st.integers(0, 10**6)
+
+
+class WorkloadHistories(RuleBasedStateMachine):
+    """Workloads of all sizes, groups of two and four, nodes that break, strangers, kills, a leader that comes late."""
+
+    @initialize(servers=st.integers(2, 4))
+    def begin(self, servers: int) -> None:
+        self.world = World(typed_ultraservers(servers), Rules(timeout=60.0, avoid=60.0, hold=30.0))
+        self.count = 0
+        self.bound: dict[tuple[str, str], tuple[tuple[str, ...], int]] = {}
+        """By UID and server: the nodes and the index of each grant that was ever seen bound."""
+        self.deleted: set[str] = set()
+        """Objects that are yet to be made again."""
+        self.late: tuple[list[Action], dict[str, str]] | None = None
+        """Decisions of a leader that sleeps, and the versions that they rest on."""
+
+    def order(self) -> list[Workload]:
+        return sorted(self.world.workloads.values(), key=lambda workload: workload.arrival)
+
+    def grants(self) -> list[tuple[str, Grant]]:
+        return [(name, grant) for name, item in self.world.objects.items() for grant in item.record.grants]
+
+    @rule(name=st.sampled_from("xyz"), servers=st.integers(1, 3), nodes=st.sampled_from([1, 1, 2, 2, 3, 4, 4]))
+    def workload(self, name: str, servers: int, nodes: int) -> None:
+        """Also one of the name of another, which is gone by then."""
+        self.world.ask(name, servers, nodes)
+        self.world.now += 1.0
+
+    @precondition(lambda self: self.world.workloads)
+    @rule(pick=picks, at_once=st.booleans())
+    def workload_ends(self, pick: int, at_once: bool) -> None:
+        reference = sorted(self.world.workloads)[pick % len(self.world.workloads)]
+        if at_once or self.world.workloads[reference].ending:
+            del self.world.workloads[reference]
+        else:
+            self.world.workloads[reference] = replace(self.world.workloads[reference], ending=True)
+
+    @rule(size=st.sampled_from([2, 4]))
+    def group(self, size: int) -> None:
+        if len(self.world.pods) < 8:
+            self.count += 1
+            self.world.arrive(f"g{self.count}", size)
+            self.world.run_all()
+
+    @precondition(lambda self: self.world.pods)
+    @rule(pick=picks)
+    def group_ends(self, pick: int) -> None:
+        keys = sorted({pod.group for pod in self.world.pods.values()})
+        self.world.end(keys[pick % len(keys)])
+        self.world.sweep_all()
+
+    @rule(pick=picks)
+    def stranger(self, pick: int) -> None:
+        name = self.world.nodes[pick % len(self.world.nodes)].name
+        if not any(name in grant.nodes and grant.bound for _, grant in self.grants()):
+            self.world.intrude(name)
+
+    @precondition(lambda self: any(grant.bound for _, grant in self.grants()))
+    @rule(pick=picks)
+    def pods_of_a_workload_run(self, pick: int) -> None:
+        of_bound = [grant for _, grant in self.grants() if grant.bound]
+        for name in of_bound[pick % len(of_bound)].nodes:
+            self.world.intrude(name)
+        self.late = None  # a claim that comes after the decision to take the node back only keeps it from others
+
+    @precondition(lambda self: self.world.strangers)
+    @rule()
+    def pods_end(self) -> None:
+        self.world.strangers.clear()
+
+    @rule(pick=picks, trouble=st.sampled_from(["", "is not Ready"]))
+    def node_changes(self, pick: int, trouble: str) -> None:
+        index = pick % len(self.world.nodes)
+        self.world.nodes[index] = replace(self.world.nodes[index], trouble=trouble)
+
+    @precondition(lambda self: self.world.objects)
+    @rule(pick=picks)
+    def object_is_deleted(self, pick: int) -> None:
+        """Of a server all of whose workloads have it whole: their status says enough to make it again."""
+        name = sorted(self.world.objects)[pick % len(self.world.objects)]
+        own = self.world.objects[name].record.grants
+        told = all(
+            len(grant.nodes) == 4
+            and grant.workload in self.world.workloads
+            and (workload := self.world.workloads[grant.workload]).uid == grant.uid
+            and not workload.ending
+            and name in workload.recorded
+            for grant in own
+        )
+        if told:
+            del self.world.objects[name]
+            self.deleted.add(name)
+            self.late = None  # its lease has ended before a new leader can have made the object again
+
+    @rule(writes=st.integers(1, 6))
+    def placer_is_killed(self, writes: int) -> None:
+        self.world.apply(self.decisions(), writes)
+
+    @rule()
+    def leader_falls_asleep(self) -> None:
+        self.late = self.decisions(), {name: item.version for name, item in self.world.objects.items()}
+
+    @precondition(lambda self: self.late is not None)
+    @rule(writes=st.integers(1, 9))
+    def leader_wakes_up(self, writes: int) -> None:
+        if self.late is not None:
+            self.world.apply(self.late[0], writes, self.late[1])
+            self.late = None
+
+    @rule(seconds=st.sampled_from([1.0, 40.0, 100.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.now += seconds
+
+    def decisions(self) -> list[Action]:
+        """What the placer decides now, each new grant judged by itself."""
+        world, before = self.world, {(grant.uid, name): grant for name, grant in self.grants()}
+        actions = world.decide()
+        troubled = {node.name for node in world.nodes if node.trouble}
+        grouped = {name for name, groups in world.given().items() if groups}
+        owners = {name: grant for _, grant in self.grants() for name in grant.nodes if self.stands(grant)}
+        for action in actions:
+            for grant in action.grants if isinstance(action, SetGrants) else ():
+                former = before.get((grant.uid, action.server))
+                if former is None and not grant.bound:
+                    taken = troubled | grouped | world.strangers.keys()
+                    assert taken.isdisjoint(grant.nodes), "it gets nodes that it cannot use"
+                    assert all(owners[name].uid == grant.uid for name in grant.nodes if name in owners)
+                    self.judge_turn(grant, {uid for uid, _ in before}, actions)
+                elif former is not None and grant.bound and not former.bound:
+                    assert (troubled | world.strangers.keys()).isdisjoint(grant.nodes), "bound where others are"
+        return actions
+
+    def stands(self, grant: Grant) -> bool:
+        """Whether nobody may take the grant away now."""
+        workload = self.world.workloads.get(grant.workload)
+        alive = workload is not None and workload.uid == grant.uid and not workload.ending
+        return grant.bound and (alive or any(name in self.world.strangers for name in grant.nodes))
+
+    def judge_turn(self, grant: Grant, served: set[str], actions: list[Action]) -> None:
+        """Nobody who came before and waits could use the nodes, but those that cannot be served anyway."""
+        mine = self.world.workloads[grant.workload]
+        if mine.uid in served:
+            return
+        gets = {one.uid for action in actions for one in _grants(action)}
+        for other in self.order():
+            waits = not other.ending and other.uid not in served
+            former = any(one.workload == other.reference and one.uid != other.uid for _, one in self.grants())
+            enough = len(self.usable(other, self.in_order())) >= other.extent.servers
+            if other.arrival < mine.arrival and waits and enough and not former and other.uid not in gets:
+                sets = [names for _, names in self.sets(other) if names <= self.in_order()]
+                assert not any(names & set(grant.nodes) for names in sets), f"{mine.name} overtakes {other.name}"
+                return
+
+    @rule()
+    def placer(self) -> None:
+        """Nothing is half done once the decisions have come to rest, and nobody waits for what is free."""
+        world = self.world
+        self.decisions()
+        world.place()
+        for name, item in world.objects.items():
+            assert set(item.uids) == {grant.workload for grant in item.grants}, f"{name} names whom it does not serve"
+        first = True
+        for workload in self.order():
+            own = [grant for _, grant in self.grants() if grant.uid == workload.uid]
+            verdict = world.verdicts[workload.uid]
+            if workload.ending:
+                assert verdict.state == "Deallocating"
+            elif workload.extent.nodes == 3:
+                assert (verdict.state, own) == ("Failed", [])
+            elif own:
+                assert all(grant.bound for grant in own)
+                assert sorted(grant.index for grant in own) == list(range(workload.extent.servers))
+                assert verdict.state == "Allocated"
+            else:
+                assert verdict.state == "Pending"
+                if first and verdict.reason != "Releasing" and not world.waiting():
+                    free = self.usable(workload, self.free())
+                    assert len(free) < workload.extent.servers, f"{workload.reference} waits though {free} are free"
+                first = first and len(self.usable(workload, self.in_order())) < workload.extent.servers
+
+    def in_order(self) -> set[str]:
+        return {node.name for node in self.world.nodes if not node.trouble}
+
+    def free(self) -> set[str]:
+        """Nodes that nobody has, by what the objects, the pods and the claims say."""
+        granted = {name for _, grant in self.grants() for name in grant.nodes}
+        grouped = {name for name, groups in self.world.given().items() if groups}
+        return self.in_order() & self.world.free_nodes() - granted - grouped
+
+    def sets(self, workload: Workload) -> list[tuple[str, set[str]]]:
+        """Each set of nodes that works together in its size, with its server."""
+        by_key: dict[tuple[str, str], set[str]] = {}
+        for node in self.world.nodes:
+            server = node.name.partition("-")[0]
+            key = {1: node.name, 2: node.labels[SERVER_2], 4: server}[workload.extent.nodes]
+            by_key.setdefault((server, key), set()).add(node.name)
+        return [(server, names) for (server, _), names in by_key.items()]
+
+    def usable(self, workload: Workload, nodes: set[str]) -> set[str]:
+        """Servers of which it could use some of these nodes."""
+        if workload.extent.nodes == 3:
+            return set()
+        return {server for server, names in self.sets(workload) if names <= nodes}
+
+    @invariant()
+    def no_node_is_given_twice(self) -> None:
+        for item in self.world.objects.values() if hasattr(self, "world") else ():
+            names = [name for grant in item.grants for name in grant.nodes]
+            assert len(names) == len(set(names)), f"given twice: {names}"
+
+    @invariant()
+    def what_is_bound_stays(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        seen = {(grant.uid, name): (grant.nodes, grant.index) for name, grant in self.grants() if grant.bound}
+        alive = {workload.uid for workload in self.world.workloads.values() if not workload.ending}
+        self.deleted -= {name for _, name in seen}
+        for (uid, name), value in self.bound.items():
+            held = uid in alive or any(node in self.world.strangers for node in value[0])
+            assert not held or name in self.deleted or seen.get((uid, name)) == value, f"{name} lost {value}"
+        self.bound = {key: value for key, value in self.bound.items() if key[0] in alive} | seen
+
+    @invariant()
+    def sets_are_those_of_hosts(self) -> None:
+        for name, item in self.world.objects.items() if hasattr(self, "world") else ():
+            nodes = {node.name: node for node in self.world.nodes if object_name(node.name.partition("-")[0]) == name}
+            for grant in item.grants:
+                assert set(grant.nodes) <= nodes.keys()
+                assert len(grant.nodes) in (1, 2, 4)
+                assert len(grant.nodes) != 2 or len({nodes[one].labels[SERVER_2] for one in grant.nodes}) == 1
+                assert list(grant.nodes) == sorted(grant.nodes)
+
+    def teardown(self) -> None:
+        """All that runs ends: everybody gets a turn, and nothing is left."""
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        world.strangers.clear()
+        world.nodes = [replace(node, trouble="") for node in world.nodes]
+        most = len({node.name.partition("-")[0] for node in world.nodes})
+        for _ in range(80):
+            world.sweep_all()
+            world.place()
+            world.run_all()
+            for key in {pod.group for pod in world.pods.values() if world.complete(pod.group)}:
+                world.end(key)
+            for reference, workload in list(world.workloads.items()):
+                state = world.verdicts[workload.uid].state if workload.uid in world.verdicts else "Pending"
+                hopeless = workload.extent.nodes == 3 or workload.extent.servers > most
+                if state in ("Allocated", "Deallocating") or hopeless:
+                    del world.workloads[reference]
+            world.now += 40.0
+            if not world.pods and not world.workloads:
+                break
+        world.place()
+        assert not world.workloads, f"never served: {[world.verdicts.get(one.uid) for one in self.order()]}"
+        assert not world.pods
+        assert all(not item.grants and not item.uids for item in world.objects.values())
+
+
+def _grants(action: Action) -> tuple[Grant, ...]:
+    return action.grants if isinstance(action, SetGrants) else ()
+
+
+WorkloadHistories.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40)
+TestWorkloadHistories = WorkloadHistories.TestCase
