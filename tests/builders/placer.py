@@ -104,6 +104,8 @@ class World:
     record: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What the placer remembers of the servers' nodes."""
     released: list[Released] = field(default_factory=list)
+    _left: int = 0
+    """Writes of NeuronUltraServers until the placer is killed."""
     barred: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Nodes that a pod's affinity excludes, by UID."""
     ended: set[str] = field(default_factory=set)
@@ -256,28 +258,11 @@ class World:
             most: writes of NeuronUltraServers, after which the placer is killed; None: all.
             seen: versions of the NeuronUltraServers that the actions are based on; None: those of now.
         """
-        left = 10**6 if most is None else most
+        self._left = 10**6 if most is None else most
         for action in actions:
+            if self._left < 0:
+                return
             match action:
-                case SetGrants(name, grants):
-                    version = self.version(name) if seen is None else seen.get(name, "")
-                    for write in writes(self._record(name), grants):
-                        left -= 1
-                        if left < 0:
-                            return
-                        if self.version(name) != version:
-                            break
-                        version = self._write(name, write)
-                case Accept(workload) if left > 0:
-                    if (current := self.workloads.get(workload.reference)) and current.uid == workload.uid:
-                        self.workloads[workload.reference] = replace(current, accepted=workload.extent)
-                case Forget(name) if left > 0:
-                    self.objects.pop(name, None)
-                case Report(workload, verdict):
-                    current = self.workloads.get(workload.reference)
-                    if current is not None and current.uid == workload.uid and left > 0:
-                        self.verdicts[workload.uid] = verdict
-                        self.workloads[workload.reference] = replace(current, recorded=verdict.servers)
                 case Assign(pod, label, server, since, _, rivals) if self._current(pod):
                     self.barred[pod.uid] = rivals
                     asked = demands(selector={**pod.demands.selector, label: server})
@@ -289,8 +274,31 @@ class World:
                 case Evict(pods, released):
                     self.released.append(released)
                     self._delete([self.pods[pod.uid] for pod in pods if pod.uid in self.pods])
-                case EmitEvent() | Assign() | Annotate() | WarnNode():
-                    pass
+                case SetGrants(name, grants):
+                    self._set_grants(name, grants, seen)
+                case Accept() | Forget() | Report() if self._left > 0:
+                    self._note(action)
+
+    def _set_grants(self, name: str, grants: tuple[Grant, ...], seen: Mapping[str, str] | None) -> None:
+        version = self.version(name) if seen is None else seen.get(name, "")
+        for write in writes(self._record(name), grants):
+            self._left -= 1
+            if self._left < 0 or self.version(name) != version:
+                return
+            version = self._write(name, write)
+
+    def _note(self, action: Accept | Forget | Report) -> None:
+        if isinstance(action, Forget):
+            self.objects.pop(action.server, None)
+            return
+        current = self.workloads.get(action.workload.reference)
+        if current is None or current.uid != action.workload.uid:
+            return
+        if isinstance(action, Accept):
+            self.workloads[current.reference] = replace(current, accepted=action.workload.extent)
+        else:
+            self.verdicts[current.uid] = action.verdict
+            self.workloads[current.reference] = replace(current, recorded=action.verdict.servers)
 
     def place(self, most: int = 20) -> list[Action]:
         """Decide and act until only explanations are left; returns those."""

@@ -14,7 +14,7 @@ from tests.builders.placer import World, typed_ultraservers
 
 
 def world(servers: int = 2, **rules: int) -> World:
-    return World(typed_ultraservers(servers), Rules(**rules))  # type: ignore[arg-type] # names of the class
+    return World(typed_ultraservers(servers), Rules(**rules))
 
 
 def nodes_of(cluster: World, workload: Workload) -> list[tuple[str, ...]]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dra_driver.kube.objects.core import PartialNode
 from dra_driver.kube.objects.core import Pod as ApiPod
 from dra_driver.kube.objects.meta import seconds, timestamp
-from dra_driver.kube.objects.resource import AllocatedClaim, PartialResourceSlice
+from dra_driver.kube.objects.resource import AllocatedClaim
 from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.snapshot import (
     MAX_RELEASED,
@@ -30,7 +30,7 @@ from dra_driver.ultraserver.placer.values import (
     PlacerRecord,
     Released,
 )
-from dra_driver.ultraserver.placer.watched import Offer, member_of, offer_of
+from dra_driver.ultraserver.placer.watched import OFFERS, Offer, member_of, offer_of
 
 
 def node(**changes: Any) -> PartialNode:
@@ -45,7 +45,7 @@ def node(**changes: Any) -> PartialNode:
 def offer(generation: int, *devices: str) -> Offer:
     pool = {"name": "n", "generation": generation, "resourceSliceCount": 1}
     spec = {"driver": "neuron.aws.com", "nodeName": "n", "pool": pool, "devices": [{"name": name} for name in devices]}
-    return offer_of(msgspec.convert({"metadata": {"name": f"slice{generation}"}, "spec": spec}, PartialResourceSlice))
+    return offer_of(msgspec.convert({"metadata": {"name": f"slice{generation}"}, "spec": spec}, OFFERS.wire))
 
 
 def claim(driver: str = "neuron.aws.com", *, pool: str = "n", admin: bool = False) -> AllocatedClaim:

@@ -135,8 +135,8 @@ class WorkloadHistories(RuleBasedStateMachine):
         troubled = {node.name for node in world.nodes if node.trouble}
         grouped = {name for name, groups in world.given().items() if groups}
         owners = {name: grant for _, grant in self.grants() for name in grant.nodes if self.stands(grant)}
-        for action in actions:
-            for grant in action.grants if isinstance(action, SetGrants) else ():
+        for action in (one for one in actions if isinstance(one, SetGrants)):
+            for grant in action.grants:
                 former = before.get((grant.uid, action.server))
                 if former is None and not grant.bound:
                     taken = troubled | grouped | world.strangers.keys()
