@@ -42,6 +42,11 @@ class ApiError(DriverError):
         self.object_missing = object_missing
 
     @property
+    def kind_missing(self) -> bool:
+        """Whether the server serves no version of the kind: then there are no objects of it."""
+        return self.reason == NOT_SERVED
+
+    @property
     def undecided(self) -> bool:
         """Whether a change may have been made, or may yet be.
 
@@ -77,6 +82,8 @@ class TooLarge(DecodeError):  # noqa: N818 # reads as what it says: `except TooL
     """The response has more bytes than its reader takes; the rest of it was not read."""
 
 
+NOT_SERVED: Final = "NotServed"
+"""The reason where no version of a kind is served."""
 _UNDECIDED: Final = frozenset({0, 401, 429})
 """HTTP statuses below 500 that do not say whether a change was made."""
 _WEBHOOK_DENIED: Final = re.compile(r'admission webhook "[^"]*" denied the request')

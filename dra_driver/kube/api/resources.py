@@ -29,7 +29,7 @@ from dra_driver.kube.api.codec import (
     decode,
     missing_fields,
 )
-from dra_driver.kube.api.errors import ApiError, Status, TooLarge, refusal
+from dra_driver.kube.api.errors import NOT_SERVED, ApiError, Status, TooLarge, refusal
 from dra_driver.kube.objects.core import Event, Node, Pod
 from dra_driver.kube.objects.meta import Condition, JsonObject, ObjectMeta
 from dra_driver.kube.objects.resource import AllocatedClaim, AllocatedDeviceStatus, ReportedClaim, ResourceSlice
@@ -126,7 +126,7 @@ class ServedVersion:
         raise ApiError(
             f"the API server serves none of {', '.join(self._versions)}",
             status=404,
-            reason="NotServed",
+            reason=NOT_SERVED,
             consequence=consequence,
             remedy=remedy,
         )

@@ -77,6 +77,8 @@ class Reflector(Generic[T]):
         self._broken = False
         self._resource_version = ""
         self._trouble = ""
+        self.kind_missing = False
+        """Whether the server does not serve the kind, as far as is known."""
         self.worker = Worker(f"watching {name}", self._round)
 
     @property
@@ -106,12 +108,13 @@ class Reflector(Generic[T]):
             if not resource_version:
                 objects, resource_version = self._list()
                 self._on_list(objects)
-                self._trouble = ""
+                self._trouble, self.kind_missing = "", False
             resource_version = self._follow(resource_version)
         except ApiError as error:
             trouble = error
             if error.status == 410:
                 resource_version = ""
+            self.kind_missing = error.kind_missing
         except _Moved as moved:
             trouble, resource_version = moved.error, moved.resource_version
             if moved.error.status == 410 and not self._expired:
@@ -220,6 +223,8 @@ class Informer(Generic[HeldT]):
         changed: called, in the informer's thread, after each change.
         wanted: which objects to keep; of pods, most clusters have many that nobody here asks about, and what tenants
             make must not fill the memory.
+        optional: whether the kind may be one that the server does not serve: then it has no objects, and that is no
+            error. What it is served with later is seen within the longest wait.
     """
 
     def __init__(
@@ -228,6 +233,8 @@ class Informer(Generic[HeldT]):
         collection: Collection[HeldT],
         changed: Callable[[], None],
         wanted: Callable[[HeldT], bool] = lambda _: True,
+        *,
+        optional: bool = False,
     ) -> None:
         self._lock = runtime.lock()
         self._objects: dict[tuple[str, str], HeldT] = {}
@@ -235,6 +242,7 @@ class Informer(Generic[HeldT]):
         """Objects that were written and that the watch has not delivered yet."""
         self._changed = changed
         self._wanted = wanted
+        self._optional = optional
         self._synced = False
         self._reflector: Reflector[HeldT] = Reflector(
             name,
@@ -261,17 +269,22 @@ class Informer(Generic[HeldT]):
     @property
     def current(self) -> bool:
         """Whether the objects have been listed and are followed without errors."""
-        return self._synced and not self._reflector.last_error
+        return self.absent or (self._synced and not self._reflector.last_error)
+
+    @property
+    def absent(self) -> bool:
+        """Whether the server does not serve the kind, which is optional."""
+        return self._optional and self._reflector.kind_missing
 
     @property
     def last_error(self) -> str:
         """Why they are not watched, or ""."""
-        return self._reflector.last_error
+        return "" if self.absent else self._reflector.last_error
 
     def objects(self) -> list[HeldT]:
         """All objects, in no particular order."""
         with self._lock:
-            return list(self._objects.values())
+            return [] if self.absent else list(self._objects.values())
 
     def wrote(self, item: HeldT) -> None:
         """Record the server's response to a write or read, which is newer than the state from the watch."""

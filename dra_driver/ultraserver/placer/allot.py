@@ -39,7 +39,7 @@ MAX_SERVED: Final = 100
 
 
 def standing(
-    grants: Mapping[str, Sequence[Grant]], workloads: Mapping[str, Workload], held: Collection[str]
+    grants: Mapping[str, Sequence[Grant]], workloads: Mapping[str, Workload], in_claims: Collection[str]
 ) -> dict[str, tuple[Grant, ...]]:
     """The grants that stay, by server.
 
@@ -49,7 +49,7 @@ def standing(
     Args:
         grants: by server.
         workloads: by ``namespace/name``.
-        held: nodes of which a claim holds a device.
+        in_claims: nodes of which a claim holds a device.
     """
 
     def stays(server: str, grant: Grant) -> Grant | None:
@@ -57,7 +57,7 @@ def standing(
         if not grant.uid and workload is not None and server in workload.recorded:
             grant = replace(grant, uid=workload.uid)
         alive = workload is not None and workload.uid == grant.uid and not workload.ending
-        return grant if alive or (grant.bound and any(node in held for node in grant.nodes)) else None
+        return grant if alive or (grant.bound and any(node in in_claims for node in grant.nodes)) else None
 
     kept = {
         server: tuple(grant for one in of_server if (grant := stays(server, one)) is not None)
@@ -160,7 +160,7 @@ class Allotter:
             if self.troubles.get(name, "is not there")
         ]
         wants = workload.wants.servers
-        text = f"{len(own)} of {wants} UltraServers: {', '.join(own)}"
+        text = f"{len(own)} of {wants} UltraServers: {_names(own)}"
         # What status names is bound: from it, an object that somebody deletes is made again.
         bound = all(grant.bound for grant in own.values())
         state: State = "Allocating" if not bound else "PartiallyAllocated" if len(own) < wants else "Allocated"
@@ -280,12 +280,20 @@ def _use(grant: Grant) -> Use:
 def _ending(own: Mapping[str, Grant]) -> Verdict:
     if not own:
         return Verdict("Deallocating", "Released", "it has no UltraServer any more")
-    return Verdict("Deallocating", "InUse", f"pods still hold nodes of {', '.join(own)}", tuple(own))
+    return Verdict("Deallocating", "InUse", f"pods still hold nodes of {_names(own)}", tuple(own))
 
 
 def _listed(texts: Sequence[str]) -> str:
+    return ". " + "; ".join(_first(texts)) if texts else ""
+
+
+def _names(servers: Collection[str]) -> str:
+    return ", ".join(_first(list(servers)))
+
+
+def _first(texts: Sequence[str]) -> list[str]:
     more = [f"and {len(texts) - MAX_LISTED} more"] if len(texts) > MAX_LISTED else []
-    return ". " + "; ".join([*texts[:MAX_LISTED], *more]) if texts else ""
+    return [*texts[:MAX_LISTED], *more]
 
 
 @dataclass(frozen=True, slots=True)

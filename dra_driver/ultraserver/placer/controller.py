@@ -189,7 +189,6 @@ class Placer(Term):
         """By UID of the pod."""
         self._began: float | None = None
         """When it looked first."""
-        self._told_rivals: frozenset[str] = frozenset()
         self._trouble = Trouble()
         """By UID of a pod, or key of a group that is to be released."""
         self._event_trouble = Trouble()
@@ -215,17 +214,15 @@ class Placer(Term):
         if self._began is None:
             self._began = now
             self._take_over(record, now)
-            if self._operator is not None:
-                self._operator.check_definitions()
         seen = snapshot(
             self._nodes.objects(), self._offers.objects(), self._claims.objects(), self._candidates(now), record
         )
         seen = replace(seen, in_trouble=self._trouble.namespaces(now))
         self._well(MAX_ROUND_SECONDS)  # a tenant may have made the decision long
         if self._operator is not None:
-            alone = not self._rivals()
+            has_operator = self._operator.may_serve()
             workloads, records = self._operator.workloads(), self._operator.records()
-            seen = replace(seen, has_operator=alone, workloads=workloads, records=records)
+            seen = replace(seen, has_operator=has_operator, workloads=workloads, records=records)
         decided = decide(seen, now, self._rules, self._began)
         actions = [action for action in decided if isinstance(action, PodAction)]
         self._well(MAX_ROUND_SECONDS)
@@ -240,7 +237,8 @@ class Placer(Term):
             except ApiError as error:
                 unrecorded = error
                 actions = [action for action in actions if not isinstance(action, Assign)]
-        self._recorder.forget_all_but({pod.uid for pod in seen.pods} | {node.uid for node in seen.nodes})
+        servers = self._operator.uids() if self._operator is not None else set()
+        self._recorder.forget_all_but({pod.uid for pod in seen.pods} | {node.uid for node in seen.nodes} | servers)
         try:
             self._act([*actions, *(doubt.action for doubt in self._doubts.values() if not doubt.refused)])
             if self._operator is not None:
@@ -248,22 +246,14 @@ class Placer(Term):
                 self._surprised = self._surprised or surprised
         finally:
             # Not before: a tenant may have thousands of groups wait, and others should not wait until they are told.
-            self._write_events([*_turns(_news(actions))])
+            self._write_events([*_turns(_news(actions)), *self._foreign_news()])
             self._surprised = self._surprised or bool(self._doubts)
         if unrecorded is not None:
             raise unrecorded
 
-    def _rivals(self) -> frozenset[str]:
-        """Who else gives UltraServers to workloads: this placer gives none then, and tells it once."""
-        rivals = self._operator.rivals if self._operator is not None else frozenset()
-        if rivals - self._told_rivals:
-            log.warning(
-                "no UltraServer is given to a workload: %s writes the status of NeuronUltraServers as well; turn one "
-                "of the two operators off, and delete the NeuronUltraServers that no workload has",
-                ", ".join(sorted(rivals)),
-            )
-        self._told_rivals = rivals
-        return rivals
+    def _foreign_news(self) -> Iterator[News]:
+        for about, text in self._operator.news() if self._operator is not None else ():
+            yield News(about, "ForeignOperator", text, wrong=True)
 
     def _take_over(self, record: PlacerRecord, now: float) -> None:
         """What the leader before recorded and nobody sees yet may have been sent, and take effect late."""

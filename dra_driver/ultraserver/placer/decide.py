@@ -139,7 +139,7 @@ def _allotter(
 ) -> Allotter:
     """Who has what, as far as it stands."""
     workloads = {workload.reference: workload for workload in snapshot.workloads}
-    held = {node.name for node in snapshot.nodes if node.claim}
+    in_claims = {node.name for node in snapshot.nodes if node.claim}
     grants = {name: record.grants for name, record in snapshot.records.items()}
     former = {
         grant.workload
@@ -147,7 +147,8 @@ def _allotter(
         for grant in of_server
         if grant.workload in workloads and workloads[grant.workload].uid != grant.uid
     }
-    stand = standing(grants, workloads, held)
+    # What another operator has written down is not ours to judge.
+    stand = standing(grants, workloads, in_claims) if snapshot.has_operator else dict(grants)
     allotter = Allotter(servers, ledger, stand, now, former, rules.most_of_namespace)
     allotter.restore(snapshot.workloads)
     return allotter

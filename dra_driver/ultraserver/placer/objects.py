@@ -14,6 +14,7 @@ from dra_driver.kube.objects.meta import JsonObject, ObservedCondition, seconds,
 from dra_driver.neuron.ultraserver_objects import (
     ACCEPTED_SPEC,
     FINALIZER,
+    MAX_TEXT_CHARACTERS,
     WORKLOAD_UIDS,
     Allocation,
     NeuronUltraServer,
@@ -80,10 +81,10 @@ def workload_of(item: NeuronUltraServerWorkload) -> Workload:
 
 def _accepted(text: str) -> Extent | None:
     try:
-        found = msgspec.json.decode(text, type=_Accepted)
+        spec = msgspec.json.decode(text, type=_Accepted)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return Extent(found.instance_type, found.server_count, found.topology_size)
+    return Extent(spec.instance_type, spec.server_count, spec.topology_size)
 
 
 def accepted_spec(extent: Extent) -> str:
@@ -147,7 +148,7 @@ def server_status(
         now: seconds since the epoch, for conditions that change.
     """
     trouble = description.trouble if description is not None else "none of its nodes is there"
-    holders = ", ".join(grant.workload for grant in grants)
+    holders = "; ".join(f"{grant.workload}: {', '.join(grant.nodes)}" for grant in grants)
     conditions = (
         ("Ready", not trouble, "Degraded" if trouble else "AllNodes", trouble or "all its nodes are in order"),
         ("Degraded", bool(trouble), "Nodes" if trouble else "AllNodes", trouble or "all its nodes are in order"),
@@ -188,14 +189,14 @@ def workload_status(before: NeuronUltraServerWorkload, verdict: Verdict, now: fl
     if workload.accepted is not None and workload.accepted != workload.extent:
         accepted = workload.accepted
         text = (
-            "spec was changed after servers were allocated; what was asked for first counts: "
+            "spec was changed after servers were allocated; what it had first counts: "
             f"{accepted.servers} UltraServers of {accepted.instance_type} with {accepted.nodes} nodes each. Delete the "
             "workload and make another one to change that"
         )
         conditions.append(("SpecFollowed", False, "SpecChanged", text))
     strategy = before.spec.allocation_policy.failure_strategy
     if strategy != "NoOp":
-        text = f"failureStrategy {strategy[:60]} acts as NoOp: what is wrong is told, and no pod is evicted"
+        text = f"failureStrategy {strategy[:60]} acts as NoOp: conditions say what is wrong, and no pod is evicted"
         conditions.append(("FailureStrategyFollowed", False, "ActsAsNoOp", text))
     at = before.status.allocated_at if before.status.allocated_ultra_servers == verdict.servers else None
     return WorkloadStatus(
@@ -224,7 +225,7 @@ def _conditions(
                 type=kind,
                 status=status,
                 reason=reason,
-                message=message,
+                message=message[:MAX_TEXT_CHARACTERS],
                 last_transition_time=former[kind].last_transition_time if same else timestamp(now),
                 observed_generation=generation,
             )

@@ -8,7 +8,7 @@ waiting, and is tried ever less often.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
@@ -16,11 +16,13 @@ from dra_driver.kube.api.codec import CUSTOM_RESOURCE_DEFINITIONS
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
+from dra_driver.kube.objects.core import ObjectReference
 from dra_driver.kube.objects.meta import JsonObject
 from dra_driver.neuron.ultraserver_objects import (
     ACCEPTED_SPEC,
     ULTRASERVER_WORKLOADS,
     ULTRASERVERS,
+    FieldManager,
     NeuronUltraServer,
     NeuronUltraServerWorkload,
     UltraServerMeta,
@@ -74,10 +76,14 @@ class Operator:
         self._servers = Collection(transport, ULTRASERVERS, timeout=REQUEST_SECONDS)
         self._workloads = Collection(transport, ULTRASERVER_WORKLOADS, timeout=REQUEST_SECONDS)
         own = Collection(transport, ULTRASERVERS, namespace=namespace)
-        self._seen_servers = Informer("UltraServers", own, wake)
-        self._seen_workloads = Informer("workloads of UltraServers", Collection(transport, ULTRASERVER_WORKLOADS), wake)
+        self._seen_servers = Informer("UltraServers", own, wake, optional=True)
+        everywhere = Collection(transport, ULTRASERVER_WORKLOADS)
+        self._seen_workloads = Informer("workloads of UltraServers", everywhere, wake, optional=True)
         self._definitions = Collection(transport, CUSTOM_RESOURCE_DEFINITIONS, timeout=REQUEST_SECONDS)
         self._trouble = Trouble()
+        self._compared = False
+        self._foreign: frozenset[str] = frozenset()
+        """Field managers that the log has named."""
         self._descriptions: dict[str, Description] = {}
         """By name, as of the last decision."""
 
@@ -85,17 +91,38 @@ class Operator:
         """What is watched."""
         return self._seen_servers, self._seen_workloads
 
-    @property
-    def rivals(self) -> frozenset[str]:
-        """Field managers, such as AWS's operator, that write the status of our servers: only one can give them."""
-        return frozenset(
-            entry.manager
-            for item in self._seen_servers.objects()
-            for entry in item.metadata.managed_fields
-            if entry.subresource == "status" and entry.manager not in OWN_MANAGERS and "kubectl" not in entry.manager
-        )
+    def may_serve(self) -> bool:
+        """Whether both kinds are there, and nobody else writes them. The log says once what keeps it from that."""
+        if any(informer.absent for informer in self.informers()):
+            self._compared = False
+            return False
+        if not self._compared:
+            self._compare_definitions()
+            self._compared = True
+        foreign = frozenset(manager for _, managers in self.rivals() for manager in managers)
+        if foreign - self._foreign:
+            log.warning("no UltraServer is given to a workload: %s", _foreign_text(foreign))
+        self._foreign = foreign
+        return not foreign
 
-    def check_definitions(self) -> None:
+    def rivals(self) -> Iterator[tuple[NeuronUltraServer, frozenset[str]]]:
+        """Servers whose status others write, such as AWS's operator, and these field managers."""
+        for item in self._seen_servers.objects():
+            if managers := frozenset(entry.manager for entry in item.metadata.managed_fields if _is_foreign(entry)):
+                yield item, managers
+
+    def news(self) -> Iterator[tuple[ObjectReference, str]]:
+        """What Events say of servers whose status others write."""
+        for item, managers in self.rivals():
+            meta = item.metadata
+            about = ObjectReference(ULTRASERVERS.kind, meta.namespace, meta.name, meta.uid, ULTRASERVERS.versions[0])
+            yield about, _foreign_text(managers)
+
+    def uids(self) -> set[str]:
+        """Of all servers."""
+        return {item.metadata.uid for item in self._seen_servers.objects()}
+
+    def _compare_definitions(self) -> None:
         """Log in what the cluster's definitions differ from ours, which may be those of AWS's chart."""
         for name in NAMES:
             try:
@@ -215,6 +242,19 @@ class Operator:
     def _patch_workload(self, item: NeuronUltraServerWorkload, change: JsonObject, part: str = "") -> None:
         meta = item.metadata
         self._seen_workloads.wrote(self._workloads.patch(meta.namespace, meta.name, change, subresource=part))
+
+
+def _is_foreign(entry: FieldManager) -> bool:
+    """Whether another program than this one writes the status; people may correct it by hand."""
+    return entry.subresource == "status" and entry.manager not in OWN_MANAGERS and "kubectl" not in entry.manager
+
+
+def _foreign_text(managers: Iterable[str]) -> str:
+    names = ", ".join(sorted(managers))
+    return (
+        f"{names} writes the status of NeuronUltraServers as well, so this operator writes none; turn one of the two "
+        "off, and delete the NeuronUltraServers that the other one has written"
+    )
 
 
 def _item(action: WorkloadAction) -> tuple[str, ...]:

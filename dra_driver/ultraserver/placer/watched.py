@@ -138,7 +138,7 @@ class _Basic(ApiObject, frozen=True):
 
 
 class _Device(ApiObject, frozen=True):
-    """A device, whose attributes are read only if they are asked for: a slice has many."""
+    """A device, whose attributes are read only of the one that matters: a slice has many."""
 
     name: str
     attributes: msgspec.Raw = msgspec.Raw(b"{}")
@@ -169,11 +169,11 @@ def offer_of(item: _OfferSlice, _: str = "") -> Offer:
 def _modes(device: _Device) -> str:
     for attributes in (device.attributes, device.basic.attributes):
         try:
-            found = msgspec.json.decode(attributes, type=_Attributes).ultraserver_modes.string
+            modes = msgspec.json.decode(attributes, type=_Attributes).ultraserver_modes.string
         except (msgspec.DecodeError, RecursionError):  # null, or what no driver writes
             continue
-        if found:
-            return found[:LONGEST]
+        if modes:
+            return modes[:LONGEST]
     return ""
 
 

@@ -14,10 +14,11 @@ from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.neuron.ultraserver_objects import ACCEPTED_SPEC, FINALIZER, WORKLOAD_UIDS
 from dra_driver.ultraserver.placer.controller import Placer, PlacerService
-from dra_driver.ultraserver.placer.values import Rules
+from dra_driver.ultraserver.placer.values import GATE, GROUP_LABEL, NODES_ANNOTATION, PLACED_ANNOTATION, Rules
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
 from tests.eventually import eventually
+from tests.golden import golden
 
 SYSTEM = "neuron-dra-driver"
 STEADY = Times(lease=300, act=200.0, renew=0.1)
@@ -112,7 +113,7 @@ def test_a_workload_gets_servers_and_all_objects_say_so(server: ApiServer) -> No
     }
     assert json.loads(one["metadata"]["annotations"][WORKLOAD_UIDS]) == {"a/train": made["metadata"]["uid"]}
     assert one["metadata"]["finalizers"] == [FINALIZER]
-    assert conditions(one)["Allocated"] == ("True", "Workloads", "a/train")
+    assert conditions(one)["Allocated"] == ("True", "Workloads", "a/train: s1-n3, s1-n2, s1-n1, s1-n0")
 
 
 def test_a_server_says_what_it_consists_of(server: ApiServer) -> None:
@@ -201,6 +202,101 @@ def test_who_cannot_be_written_keeps_nobody_waiting(server: ApiServer) -> None:
     with placing(server):
         eventually(lambda: state(server, "train") == "Allocated")
     assert state(server, "odd") == ""
+
+
+def add_group(server: ApiServer, name: str) -> None:
+    """Four pods with the gate."""
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": "u", "controller": True}
+    for index in range(4):
+        labels = {GROUP_LABEL: name}
+        meta = {
+            "namespace": "a",
+            "name": f"{name}-{index}",
+            "labels": labels,
+            "annotations": {NODES_ANNOTATION: "4"},
+            "ownerReferences": [owner],
+        }
+        spec = {"schedulingGates": [{"name": GATE}], "containers": []}
+        server.store.create("pods", {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+
+
+def placed_on(server: ApiServer, group: str) -> set[str]:
+    """The servers of a group's pods; "" for pods that wait."""
+    pods = [pod for pod in server.store.list("pods")[0] if pod["metadata"]["labels"].get(GROUP_LABEL) == group]
+    return {str(pod["metadata"]["annotations"].get(PLACED_ANNOTATION, "")) for pod in pods}
+
+
+def test_without_the_kinds_groups_are_placed_and_workloads_served_once_they_are_there(
+    server: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.custom_versions = ()
+    add_group(server, "g")
+    with placing(server) as service:
+        eventually(lambda: placed_on(server, "g") == {"s0"})
+        assert (service.problems(), service.stuck()) == ([], [])
+        told = [record.getMessage() for record in caplog.records if "install the Custom" in record.getMessage()]
+        assert len(told) == len(set(told)) == 2, "once for each kind"
+        ask(server, "train")
+        server.custom_versions = ("v1beta1", "v1")
+        eventually(lambda: state(server, "train") == "Allocated", 30)
+        assert [one["workloadRef"] for one in allocations(server, "ultraserver-s1")] == ["a/train"]
+        server.custom_versions = ()
+        server.close_watches()
+        for index in range(4):
+            server.store.delete("pods", f"a/g-{index}")
+        add_group(server, "h")
+        eventually(lambda: placed_on(server, "h") != {""}, 30)
+        eventually(lambda: not service.problems())
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1"])
+def test_one_of_the_two_versions_is_enough(server: ApiServer, version: str) -> None:
+    server.custom_versions = (version,)
+    ask(server, "train")
+    with placing(server):
+        eventually(lambda: state(server, "train") == "Allocated")
+        server.store.delete("neuronultraserverworkloads", "a/train")
+        eventually(lambda: not allocations(server, "ultraserver-s0"))
+
+
+def events(server: ApiServer, reason: str) -> list[Object]:
+    return [event for event in server.store.list("events")[0] if event["reason"] == reason]
+
+
+def write_status_as(server: ApiServer, manager: str, *names: str) -> None:
+    """As if another program wrote the status of servers; none: as if nobody else had."""
+    for item in server.store.list("neuronultraservers")[0]:
+        name = item["metadata"]["name"]
+        entry = {"manager": manager, "operation": "Update", "subresource": "status"}
+        meta = {**item["metadata"], "managedFields": [entry] if name in names else []}
+        server.store.update("neuronultraservers", f"{SYSTEM}/{name}", {**item, "metadata": meta})
+
+
+def test_while_another_operator_writes_its_status_nothing_is_given(server: ApiServer) -> None:
+    with placing(server):
+        ask(server, "first")
+        eventually(lambda: state(server, "first") == "Allocated")
+        write_status_as(server, "dra-driver", "ultraserver-s0", "ultraserver-s1")
+        ask(server, "second")
+        eventually(lambda: state(server, "second") == "Allocated")
+        write_status_as(server, "neuron-ultraserver-operator", "ultraserver-s1")
+        eventually(lambda: events(server, "ForeignOperator"))
+        before = len(server.requests)
+        ask(server, "third")
+        server.store.delete("neuronultraserverworkloads", "a/first")
+        add_group(server, "g")
+        eventually(lambda: events(server, "WaitsForUltraServer"))  # a decision has been carried out
+        written = [one.path for one in server.requests[before:] if one.method not in ("GET", "")]
+        assert not [path for path in written if "neuronultraserver" in path]
+        for index in range(4):
+            server.store.delete("pods", f"a/g-{index}")
+        write_status_as(server, "neuron-ultraserver-operator")
+        eventually(lambda: state(server, "third") == "Allocated")
+    (event,) = events(server, "ForeignOperator")
+    about = event["involvedObject"]
+    assert (about["kind"], about["apiVersion"]) == ("NeuronUltraServer", "neuron.aws.com/v1beta1")
+    assert (about["namespace"], about["name"]) == (SYSTEM, "ultraserver-s1")
+    golden(event["message"])
 
 
 def test_without_the_switch_nobody_asks_for_workloads(server: ApiServer) -> None:
