@@ -795,7 +795,12 @@ apply() {
         kube delete validatingadmissionpolicybinding,validatingadmissionpolicy "$PARAMETERS" --ignore-not-found
     fi
     if claims_are_silent; then kube delete clusterrolebinding,clusterrole "$CLAIM_STATUS" --ignore-not-found; fi
-    if [[ -n $was_operator && -z $ultraserver_operator ]]; then kube delete clusterrole "${PEOPLE[@]}" --ignore-not-found; fi
+    if [[ -n $was_operator && -z $ultraserver_operator ]]; then
+        kube delete clusterrole "${PEOPLE[@]}" --ignore-not-found
+        if [[ -n $with_policy ]]; then
+            kube delete validatingadmissionpolicybinding,validatingadmissionpolicy "$PLACER-workloads" --ignore-not-found
+        fi
+    fi
     if [[ -n $restart ]]; then kube -n "$NAMESPACE" rollout restart "daemonset/$DAEMONSET"; fi
     if [[ -n $restart && -n $placer ]]; then kube -n "$NAMESPACE" rollout restart "deployment/$PLACER"; fi
 }
@@ -959,7 +964,7 @@ uninstall() {
     remove resourceslices --field-selector "spec.driver=$DRIVER"
     if [[ -n $dry_run ]] || serves_policies; then
         remove validatingadmissionpolicybinding,validatingadmissionpolicy "${POLICIES[@]}" "$PLACER" \
-            "$PLACER-own-objects" "$PLACER-annotations" "$PLACER-mirror-pods"
+            "$PLACER-own-objects" "$PLACER-annotations" "$PLACER-mirror-pods" "$PLACER-workloads"
     fi
     # shellcheck disable=SC2046 # one word a class
     remove deviceclass $(sed -n 's/^  name: //p' "$DEPLOY/deviceclasses.yaml")

@@ -45,6 +45,17 @@ class Settings(ControllerProbes, daemon.Program):
             made_of="ultraserverOperator.enabled",
         ),
     ]
+    max_servers_per_namespace: Annotated[
+        int | None,
+        Option(
+            "--max-servers-per-namespace",
+            "MAX_SERVERS_PER_NAMESPACE",
+            "",
+            "UltraServers, whole or in part, that workloads of one namespace may have (default: any number)",
+            bounds=(1, 5000),
+            made_of="ultraserverOperator.maxServersPerNamespace",
+        ),
+    ]
 
 
 TABLES = (Settings,)
@@ -76,7 +87,11 @@ def run(args: argparse.Namespace) -> int:
     settings = daemon.read(Settings, vars(args), os.environ)
     configure(settings.log_format, args.v)
     identity = settings.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
-    rules = Rules(timeout=settings.group_timeout, avoid=settings.group_timeout)
+    rules = Rules(
+        timeout=settings.group_timeout,
+        avoid=settings.group_timeout,
+        most_of_namespace=settings.max_servers_per_namespace,
+    )
     service = PlacerService(
         daemon.transport(settings.kubeconfig),
         settings.namespace,

@@ -13,9 +13,10 @@ from generating.definitions import PATH
 
 from dra_driver.cli.daemon import read
 from dra_driver.cli.placer import Settings
-from dra_driver.neuron.ultraserver_objects import GROUP
+from dra_driver.neuron.ultraserver_objects import ACCEPTED_SPEC, FINALIZER, GROUP
 from dra_driver.ultraserver.definitions import DEFINITIONS, NAMES
 from tests.golden import golden
+from tests.manifests.admission import admits
 from tests.manifests.chart import CHART, KUBERNETES, OF_AWS, VALUES, helm, needs_helm, notes, refusal, template
 from tests.manifests.support import IMAGE, Object, documents, needs_kubectl, of_kind, pod_spec, rendered
 from tests.manifests.test_chart_in_use import upgrade
@@ -24,7 +25,12 @@ from tests.paths import ROOT
 DRIVER = ("draDriver.enabled=true", "devicePlugin.enabled=false")
 PLACER = (*DRIVER, "draDriver.placer.enabled=true")
 ON = (*DRIVER, "ultraserverOperator.enabled=true")
-NEW = {"CustomResourceDefinition", "ClusterRole"}
+NEW = {
+    "CustomResourceDefinition",
+    "ClusterRole",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+}
 
 
 def text(*settings: str) -> str:
@@ -92,6 +98,14 @@ def test_the_program_takes_the_setting() -> None:
     environment = {entry["name"]: entry.get("value", "") for entry in pod_spec(deployment)["containers"][0]["env"]}
     assert read(Settings, {}, environment).ultraserver_operator
     assert not read(Settings, {}, {}).ultraserver_operator
+    assert read(Settings, {}, environment).max_servers_per_namespace is None
+    (deployment,) = [
+        item for item in template(*ON, "ultraserverOperator.maxServersPerNamespace=7") if item["kind"] == "Deployment"
+    ]
+    environment = {entry["name"]: entry.get("value", "") for entry in pod_spec(deployment)["containers"][0]["env"]}
+    assert read(Settings, {}, environment).max_servers_per_namespace == 7
+    for value in ("0", "-1", "many", "5001"):
+        assert "maxServersPerNamespace" in refusal(*ON, f"ultraserverOperator.maxServersPerNamespace={value}")
 
 
 # The kinds
@@ -168,13 +182,60 @@ def test_it_may_do_exactly_this_more_than_the_placer() -> None:
             {
                 "apiGroups": [GROUP],
                 "resources": ["neuronultraservers"],
-                "verbs": ["get", "list", "watch", "create", "patch", "update"],
+                "verbs": ["get", "list", "watch", "create", "patch", "update", "delete"],
             },
             {"apiGroups": [GROUP], "resources": ["neuronultraservers/status"], "verbs": ["patch", "update"]},
         ],
     }
     policy = json.dumps(by_key(objects)["ValidatingAdmissionPolicy", f"{name}-own-objects"])
     assert "in ['Pod', 'Node', 'NeuronUltraServer', 'NeuronUltraServerWorkload']" in policy
+
+
+def tenants(**meta: object) -> Object:
+    """A workload as somebody else has made it."""
+    spec = {"instanceType": "trn2u.48xlarge", "serverCount": 1, "topologySize": 4}
+    return {"metadata": {"name": "w", "namespace": "a", **meta}, "spec": spec}
+
+
+@needs_helm
+def test_of_a_workload_the_placer_changes_its_finalizer_and_its_annotation_alone() -> None:
+    policy = by_key(template(*ON))["ValidatingAdmissionPolicy", "neuron-dra-driver-placer-workloads"]["spec"]
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert (rule["resources"], rule["operations"]) == (["neuronultraserverworkloads"], ["UPDATE"])
+    (condition,) = policy["matchConditions"]
+    account = "system:serviceaccount:neuron-dra-driver:neuron-dra-driver-placer"
+    assert condition["expression"] == f'request.userInfo.username == "{account}"'
+    of_placer = {**policy, "matchConditions": []}
+    plain = tenants()
+    full = tenants(
+        labels={"a": "b"}, annotations={"a": "b"}, finalizers=["x"], ownerReferences=[{"kind": "Job", "uid": "u"}]
+    )
+    for before in (plain, full):
+        meta = before["metadata"]
+        notes, finalizers = meta.get("annotations", {}), meta.get("finalizers", [])
+
+        def changed(before: Object = before, **fields: object) -> Object:
+            return {**before, "metadata": {**before["metadata"], **fields}}
+
+        noted = changed(annotations={**notes, ACCEPTED_SPEC: "{}"})
+        kept = changed(finalizers=[*finalizers, FINALIZER])
+        for allowed in (before, noted, kept):
+            assert admits(of_placer, (), before, allowed)
+            assert admits(of_placer, (), allowed, before), "and takes them back"
+        refused = [
+            {**before, "spec": {**before["spec"], "serverCount": 9}},
+            changed(annotations={**notes, "other": "x"}),
+            changed(annotations={**notes, "a": "c"}),
+            changed(labels={"a": "c"}),
+            changed(finalizers=[*finalizers, "other"]),
+            changed(ownerReferences=[{"kind": "Pod", "uid": "v"}]),
+        ]
+        for after in refused:
+            assert not admits(of_placer, (), before, after)
+            assert admits(policy, (), before, after), "who is not the placer is not asked"
+    for field in ("labels", "annotations", "finalizers", "ownerReferences"):
+        without = {name: value for name, value in full["metadata"].items() if name != field}
+        assert not admits(of_placer, (), full, {**full, "metadata": without})
 
 
 @needs_helm
@@ -229,7 +290,7 @@ def test_the_notes_name_what_has_no_effect() -> None:
 @needs_helm
 def test_a_misspelt_value_is_refused() -> None:
     assert "crd" in refusal(*ON, "ultraserverOperator.crd.create=false")
-    assert set(VALUES["ultraserverOperator"]) == {"enabled", "crds", "editRole"}
+    assert set(VALUES["ultraserverOperator"]) == {"enabled", "crds", "editRole", "maxServersPerNamespace"}
 
 
 # The installer
