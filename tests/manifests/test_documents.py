@@ -6,11 +6,13 @@ import re
 import shlex
 from pathlib import Path
 
+import jsonschema
 import kubernetes_validate
 import pytest
 
 from dra_driver.driver.device_health import device_health
 from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth
+from dra_driver.ultraserver.definitions import DEFINITIONS
 from tests.manifests.pages import commands_of, is_shown
 from tests.manifests.support import Object, documents, install, name_of, needs_kubectl, printed
 from tests.paths import ROOT
@@ -62,8 +64,16 @@ def objects_in(path: Path) -> list[Object]:
 
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if objects_in(path)], ids=name_of)
 def test_objects_in_documents_are_valid(path: Path) -> None:
+    schemas = {
+        (f"{definition['spec']['group']}/{version['name']}", definition["spec"]["names"]["kind"]): version["schema"]
+        for definition in DEFINITIONS
+        for version in definition["spec"]["versions"]
+    }
     for item in objects_in(path):
-        kubernetes_validate.validate(item, "1.37", strict=True)
+        if schema := schemas.get((item["apiVersion"], item["kind"])):
+            jsonschema.validate(item, schema["openAPIV3Schema"])
+        else:
+            kubernetes_validate.validate(item, "1.37", strict=True)
 
 
 @needs_kubectl
