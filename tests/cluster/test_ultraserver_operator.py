@@ -1,0 +1,172 @@
+"""UltraServers by workload: kubectl applies what AWS's documents have, and the placer gives servers before any pod."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
+from tests.cluster.lib.groupstream import complete, lws, one_node, servers
+from tests.cluster.lib.installation import EMULATED_ULTRASERVER, NAMESPACE, ULTRASERVERS, Installation
+from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.leaderworkerset import LeaderWorkerSets
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.test_placer import FAILOVER_SECONDS, PLACER, acting, servers_of
+
+pytestmark = [pytest.mark.ultraservers, pytest.mark.kubernetes("1.37", "1.34"), pytest.mark.nightly]
+
+WORKLOADS = "neuronultraserverworkloads.neuron.aws.com"
+SERVERS = "neuronultraservers.neuron.aws.com"
+
+
+@pytest.fixture(scope="module")
+def operator(installation: Installation, kube: Kube) -> Iterator[None]:
+    """Two UltraServers, whose nodes say their instance type, and an operator that acts."""
+    kube.kubectl("label", "nodes", "--all", "--overwrite", f"{INSTANCE_TYPE_LABEL}={EMULATED_ULTRASERVER}")
+    emulated = ("--emulate", EMULATED_ULTRASERVER, "--emulated-ultraservers", ULTRASERVERS)
+    installation.ensure(*emulated, "--ultraserver-operator", "--group-timeout=120")
+    eventually("the nodes to be labelled", lambda: len(servers(kube)) == 2, 30)
+    eventually("an operator to act", lambda: acting(kube), FAILOVER_SECONDS)
+    yield
+    kube.kubectl("label", "nodes", "--all", f"{INSTANCE_TYPE_LABEL}-")
+
+
+def ask(kube: Kube, namespace: Namespace, name: str, *, servers: int = 1, nodes: int = 4, version: str = "v1") -> None:
+    """As AWS's documents write it."""
+    kube.kubectl("apply", "-n", namespace.name, "-f", "-", stdin=f"""
+apiVersion: neuron.aws.com/{version}
+kind: NeuronUltraServerWorkload
+metadata:
+  name: {name}
+spec:
+  instanceType: {EMULATED_ULTRASERVER}
+  serverCount: {servers}
+  topologySize: {nodes}
+  allocationPolicy:
+    failureStrategy: NoOp
+  config:
+    logicalNeuronCore: 2
+  resourceClaimTemplate:
+    name: {name}-template
+""")  # fmt: skip
+
+
+def objects(kube: Kube, *arguments: str) -> list[Object]:
+    return list(json.loads(kube.kubectl("get", *arguments, "-o", "json"))["items"])
+
+
+def states(kube: Kube, namespace: Namespace) -> dict[str, str]:
+    return {
+        item["metadata"]["name"]: item.get("status", {}).get("state", "")
+        for item in objects(kube, WORKLOADS, "-n", namespace.name)
+    }
+
+
+def allocations(kube: Kube, namespace: Namespace) -> dict[str, list[tuple[str, ...]]]:
+    """By workload, the nodes that it has of each server."""
+    given: dict[str, list[tuple[str, ...]]] = {}
+    for server in objects(kube, SERVERS, "-n", NAMESPACE):
+        members = {one["nodeName"] for one in server["spec"]["topology"]}
+        for one in server.get("status", {}).get("allocations", []):
+            assert one["phase"] == "Bound"
+            assert members.issuperset(one["allocatedNodes"])
+            given.setdefault(one["workloadRef"].removeprefix(f"{namespace.name}/"), []).append(
+                tuple(one["allocatedNodes"])
+            )
+    nodes = [node for of_workload in given.values() for names in of_workload for node in names]
+    assert len(nodes) == len(set(nodes)), "no node is in two workloads"
+    return given
+
+
+def settle(kube: Kube, namespace: Namespace, **wanted: str) -> None:
+    eventually(f"the workloads to be {wanted}", lambda: states(kube, namespace) == wanted, 40)
+
+
+def delete(kube: Kube, namespace: Namespace, *names: str) -> None:
+    kube.kubectl("delete", WORKLOADS, "-n", namespace.name, *names)
+
+
+@pytest.mark.usefixtures("operator")
+def test_workloads_get_servers_and_what_one_gives_back_the_next_one_has(kube: Kube, namespace: Namespace) -> None:
+    ask(kube, namespace, "four", version="v1beta1")
+    settle(kube, namespace, four="Allocated")
+    ask(kube, namespace, "two-a", nodes=2)
+    settle(kube, namespace, **{"four": "Allocated", "two-a": "Allocated"})
+    ask(kube, namespace, "two-b", nodes=2, version="v1beta1")
+    settle(kube, namespace, **{"four": "Allocated", "two-a": "Allocated", "two-b": "Allocated"})
+    given = allocations(kube, namespace)
+    assert {name: [len(nodes) for nodes in of_workload] for name, of_workload in given.items()} == {
+        "four": [4],
+        "two-a": [2],
+        "two-b": [2],
+    }
+    ask(kube, namespace, "one", nodes=1)
+    settle(kube, namespace, **dict.fromkeys(given, "Allocated"), one="Pending")
+    shown = kube.kubectl("get", "nusw", "-n", namespace.name)
+    assert "Allocated" in shown
+    assert "Pending" in shown
+    taken = {node for nodes in given["two-a"] for node in nodes}
+    # The leader ends between the deletion and what follows from it.
+    kube.kubectl("delete", WORKLOADS, "-n", namespace.name, "two-a", "--wait=false")
+    kube.delete("pods", acting(kube), NAMESPACE, grace=0)
+    eventually("the next one to have a node", lambda: states(kube, namespace).get("one") == "Allocated", 60)
+    ((node,),) = allocations(kube, namespace)["one"]
+    assert node in taken
+    assert f"{namespace.name}/one: {node}" in kube.kubectl("get", "nus", "-n", NAMESPACE)
+    delete(kube, namespace, "four", "two-b", "one")
+    eventually("the servers to be free", lambda: not allocations(kube, namespace))
+    for item in objects(kube, SERVERS, "-n", NAMESPACE):
+        assert "finalizers" not in item["metadata"]
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_workload_of_both_servers_and_a_group_wait_for_each_other(kube: Kube, namespace: Namespace) -> None:
+    namespace.apply(one_node())
+    with LeaderWorkerSets(kube) as groups:
+        groups.apply(lws("group", 4, gated=True), namespace=namespace.name)
+        eventually("the group to run", lambda: complete(groups.pods("group", namespace.name), 4), 60)
+        (used,) = servers_of(kube, groups.pods("group", namespace.name))
+        ask(kube, namespace, "both", servers=2)
+        settle(kube, namespace, both="Pending")
+        (item,) = objects(kube, WORKLOADS, "-n", namespace.name)
+        (ready,) = (one for one in item["status"]["conditions"] if one["type"] == "Ready")
+        assert f"group {namespace.name}/group-0" in ready["message"]
+        groups.delete("group", namespace.name)
+        eventually("the group to be gone", lambda: not groups.pods("group", namespace.name), 60)
+        settle(kube, namespace, both="Allocated")
+        groups.apply(lws("next", 4, gated=True), namespace=namespace.name)
+        namespace.wait_event("next-0", f"is used by workload {namespace.name}/both", 30)
+        delete(kube, namespace, "both")
+        eventually("the group to run", lambda: complete(groups.pods("next", namespace.name), 4), 60)
+        groups.delete("next", namespace.name)
+    assert used in servers(kube)
+
+
+@pytest.mark.usefixtures("operator")
+def test_the_operators_account_changes_of_a_workload_its_annotation_alone(kube: Kube, namespace: Namespace) -> None:
+    ask(kube, namespace, "mine", servers=9)
+    settle(kube, namespace, mine="Pending")
+    account = f"--as=system:serviceaccount:{NAMESPACE}:{PLACER}"
+
+    def patch(text: str) -> str:
+        command = ("patch", WORKLOADS, "mine", "-n", namespace.name, account, "--type=merge", "-p", text)
+        return kube.access.kubectl(*command, check=False).stderr
+
+    refusals = {
+        '{"spec": {"serverCount": 1}}': "neither what a workload asks for",
+        '{"metadata": {"labels": {"a": "b"}}}': "nor its labels and owners",
+        '{"metadata": {"finalizers": ["example.com/x"]}}': "no finalizer of a workload",
+        '{"metadata": {"annotations": {"a": "b"}}}': "no annotation of a workload",
+    }
+    for text, reason in refusals.items():
+        assert reason in patch(text)
+    (item,) = objects(kube, WORKLOADS, "-n", namespace.name)
+    assert item["spec"]["serverCount"] == 9
+    assert not {"labels", "finalizers"} & item["metadata"].keys()
+    assert not patch('{"metadata": {"finalizers": ["neuron.aws.com/ultraserver"]}}')
+    (item,) = objects(kube, WORKLOADS, "-n", namespace.name)
+    assert item["metadata"]["finalizers"] == ["neuron.aws.com/ultraserver"]
+    assert not patch('{"metadata": {"finalizers": []}}')
+    delete(kube, namespace, "mine")
