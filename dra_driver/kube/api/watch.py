@@ -286,6 +286,11 @@ class Informer(Generic[HeldT]):
         with self._lock:
             return [] if self.absent else list(self._objects.values())
 
+    def get(self, namespace: str, name: str) -> HeldT | None:
+        """One of the objects; None: it is not there."""
+        with self._lock:
+            return None if self.absent else self._objects.get((namespace, name))
+
     def wrote(self, item: HeldT) -> None:
         """Record the server's response to a write or read, which is newer than the state from the watch."""
         with self._lock:

@@ -101,7 +101,7 @@ class Operator:
             self._compared = True
         foreign = frozenset(manager for _, managers in self.rivals() for manager in managers)
         if foreign - self._foreign:
-            log.warning("no UltraServer is given to a workload: %s", _foreign_text(foreign))
+            log.warning("workloads wait: %s", _foreign_text(foreign))
         self._foreign = foreign
         return not foreign
 
@@ -131,7 +131,7 @@ class Operator:
                 log.warning("the definition %s cannot be compared: %s", name, error)
                 continue
             for text in differences:
-                log.warning("the definition %s differs from the one of this version: %s", name, text)
+                log.warning("the definition %s: %s", name, text)
 
     def workloads(self) -> tuple[Workload, ...]:
         """All workloads."""
@@ -229,10 +229,11 @@ class Operator:
             self._patch_workload(item, {"metadata": {**exactly, "annotations": note}})
 
     def _server(self, name: str) -> NeuronUltraServer | None:
-        return next((one for one in self._seen_servers.objects() if one.metadata.name == name), None)
+        return self._seen_servers.get(self._namespace, name)
 
     def _workload(self, workload: Workload) -> NeuronUltraServerWorkload | None:
-        return next((one for one in self._seen_workloads.objects() if one.metadata.uid == workload.uid), None)
+        item = self._seen_workloads.get(workload.namespace, workload.name)
+        return item if item is not None and item.metadata.uid == workload.uid else None
 
     def _patch_server(self, server: NeuronUltraServer, change: JsonObject, part: str = "") -> NeuronUltraServer:
         written = self._servers.patch(self._namespace, server.metadata.name, change, subresource=part)

@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 
 from dra_driver.neuron.names import SERVER_2, SERVER_4, SERVER_MODE
+from dra_driver.ultraserver.placer import allot
+from dra_driver.ultraserver.placer.servers import Ledger
 from dra_driver.ultraserver.placer.truth import WriteAllocations, WriteUids, writes
 from dra_driver.ultraserver.placer.values import Rules
-from dra_driver.ultraserver.placer.workload import Grant, ServerRecord, Workload, object_name
+from dra_driver.ultraserver.placer.workload import Extent, Grant, ServerRecord, Workload, object_name
 from tests.builders.placer import World, typed_ultraservers
+from tests.golden import golden
 
 
 def world(servers: int = 2, **rules: int) -> World:
@@ -23,7 +26,9 @@ def nodes_of(cluster: World, workload: Workload) -> list[tuple[str, ...]]:
 
 
 def told(cluster: World, workload: Workload) -> str:
-    return cluster.verdicts[workload.uid].message
+    message = cluster.verdicts[workload.uid].message
+    golden(message)
+    return message
 
 
 def test_a_workload_gets_whole_servers_and_is_told_which() -> None:
@@ -213,3 +218,22 @@ def test_the_uid_is_written_before_the_allocation_and_goes_after_it() -> None:
         WriteUids({"a/other": "u2"}),
     ]
     assert list(writes(full, (grant,))) == []
+
+
+def test_verdicts_on_what_cannot_be_and_on_what_is_over() -> None:
+    cluster = world(1)
+    told(cluster, cluster_after(cluster, cluster.ask("three", 1, 3)))
+    cluster.intrude("s0-n0")
+    crowd = [cluster.ask(f"w{number:03}", 1, 4) for number in range(allot.MAX_SERVED + 1)]
+    told(cluster, cluster_after(cluster, crowd[-1]))
+    grant = Grant("a/over", "u", ("s0-n0",), 0, bound=True, at=0.0)
+    over = Workload("a", "over", "u", 0.0, Extent("trn2u.48xlarge", 1, 1), ending=True)
+    for grants in ({"ultraserver-s0": (grant,)}, {}):
+        allotter = allot.Allotter({SERVER_4: (), SERVER_2: ()}, Ledger({}, {}), dict(grants), 0.0)
+        golden(allotter.serve(over).message)
+
+
+def cluster_after(cluster: World, workload: Workload) -> Workload:
+    """The workload, after all decisions that there are to make."""
+    cluster.place()
+    return workload
