@@ -104,8 +104,6 @@ class World:
     record: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What the placer remembers of the servers' nodes."""
     released: list[Released] = field(default_factory=list)
-    _left: int = 0
-    """Writes of NeuronUltraServers until the placer is killed."""
     barred: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Nodes that a pod's affinity excludes, by UID."""
     ended: set[str] = field(default_factory=set)
@@ -114,6 +112,10 @@ class World:
     """By ``namespace/name``."""
     objects: dict[str, UltraServerObject] = field(default_factory=dict)
     """NeuronUltraServers by name."""
+    lost: dict[str, tuple[Grant, ...]] = field(default_factory=dict)
+    """What the placer remembers of NeuronUltraServers that somebody has deleted."""
+    closed: set[str] = field(default_factory=set)
+    """NeuronUltraServers that cannot be written."""
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     """By UID of the workload: what was reported last."""
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -241,7 +243,15 @@ class World:
         records = {name: item.record for name, item in self.objects.items()}
         workloads = tuple(self.workloads.values())
         return Snapshot(
-            nodes, tuple(self.pods.values()), tuple(self.released), self.record, frozenset(), True, workloads, records
+            nodes,
+            tuple(self.pods.values()),
+            tuple(self.released),
+            self.record,
+            has_operator=True,
+            workloads=workloads,
+            records=records,
+            lost=dict(self.lost),
+            closed=frozenset(self.closed),
         )
 
     def decide(self) -> list[Action]:
@@ -258,47 +268,53 @@ class World:
             most: writes of NeuronUltraServers, after which the placer is killed; None: all.
             seen: versions of the NeuronUltraServers that the actions are based on; None: those of now.
         """
-        self._left = 10**6 if most is None else most
+        left = 10**6 if most is None else most
         for action in actions:
-            if self._left < 0:
-                return
-            match action:
-                case Assign(pod, label, server, since, _, rivals) if self._current(pod):
-                    self.barred[pod.uid] = rivals
-                    asked = demands(selector={**pod.demands.selector, label: server})
-                    self._change(
-                        pod.uid, gated=False, placed=(label, server), since=since, stuck=None, written_demands=asked
-                    )
-                case Annotate(pod, since, stuck) if self._current(pod):
-                    self._change(pod.uid, since=since, stuck=stuck)
-                case Evict(pods, released):
-                    self.released.append(released)
-                    self._delete([self.pods[pod.uid] for pod in pods if pod.uid in self.pods])
-                case SetGrants(name, grants):
-                    self._set_grants(name, grants, seen)
-                case Accept() | Forget() | Report() if self._left > 0:
-                    self._note(action)
+            if not isinstance(action, SetGrants):
+                self._apply(action, alive=left > 0)
+            elif action.server not in self.closed:
+                version = self.version(action.server) if seen is None else seen.get(action.server, "")
+                left -= self._set_grants(action, left, version)
 
-    def _set_grants(self, name: str, grants: tuple[Grant, ...], seen: Mapping[str, str] | None) -> None:
-        version = self.version(name) if seen is None else seen.get(name, "")
-        for write in writes(self._record(name), grants):
-            self._left -= 1
-            if self._left < 0 or self.version(name) != version:
-                return
-            version = self._write(name, write)
+    def _set_grants(self, action: SetGrants, most: int, version: str) -> int:
+        """Write a NeuronUltraServer that has this version; returns how many writes that took."""
+        todo = list(writes(self._record(action.server), action.grants))
+        if self.version(action.server) != version:
+            return 1
+        for write in todo[:most]:
+            self._write(action.server, write)
+        if len(todo) <= most:
+            self.lost.pop(action.server, None)
+        return len(todo)
 
-    def _note(self, action: Accept | Forget | Report) -> None:
-        if isinstance(action, Forget):
-            self.objects.pop(action.server, None)
-            return
-        current = self.workloads.get(action.workload.reference)
-        if current is None or current.uid != action.workload.uid:
-            return
-        if isinstance(action, Accept):
-            self.workloads[current.reference] = replace(current, accepted=action.workload.extent)
-        else:
-            self.verdicts[current.uid] = action.verdict
-            self.workloads[current.reference] = replace(current, recorded=action.verdict.servers)
+    def _apply(self, action: Action, *, alive: bool) -> None:
+        match action:
+            case Accept(workload) if alive:
+                if (current := self.workloads.get(workload.reference)) and current.uid == workload.uid:
+                    self.workloads[workload.reference] = replace(current, accepted=workload.extent)
+            case Forget(name) if alive:
+                self.objects.pop(name, None)
+            case Report(workload, verdict) if alive:
+                current = self.workloads.get(workload.reference)
+                if current is not None and current.uid == workload.uid:
+                    self.verdicts[workload.uid] = verdict
+                    self.workloads[workload.reference] = replace(current, recorded=verdict.servers)
+            case _:
+                self._apply_to_pods(action)
+
+    def _apply_to_pods(self, action: Action) -> None:
+        match action:
+            case Assign(pod, label, server, since, _, rivals) if self._current(pod):
+                self.barred[pod.uid] = rivals
+                asked = demands(selector={**pod.demands.selector, label: server})
+                self._change(
+                    pod.uid, gated=False, placed=(label, server), since=since, stuck=None, written_demands=asked
+                )
+            case Annotate(pod, since, stuck) if self._current(pod):
+                self._change(pod.uid, since=since, stuck=stuck)
+            case Evict(pods, released):
+                self.released.append(released)
+                self._delete([self.pods[pod.uid] for pod in pods if pod.uid in self.pods])
 
     def place(self, most: int = 20) -> list[Action]:
         """Decide and act until only explanations are left; returns those."""

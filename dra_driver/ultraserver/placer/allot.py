@@ -59,11 +59,27 @@ def standing(
         alive = workload is not None and workload.uid == grant.uid and not workload.ending
         return grant if alive or (grant.bound and any(node in in_claims for node in grant.nodes)) else None
 
-    kept = {
-        server: tuple(grant for one in of_server if (grant := stays(server, one)) is not None)
-        for server, of_server in grants.items()
+    alive = [
+        (server, grant)
+        for server in sorted(grants)
+        for one in grants[server]
+        if (grant := stays(server, one)) is not None
+    ]
+    kept: dict[str, tuple[Grant, ...]] = {}
+    given: set[str] = set()
+    for server, grant in sorted(alive, key=lambda item: not item[1].bound):
+        of_server = kept.get(server, ())
+        twice = any(other.workload == grant.workload for other in of_server)
+        # Somebody has edited a status: no node is given twice, and no server to one workload.
+        if grant.nodes and not twice and given.isdisjoint(grant.nodes):
+            kept[server] = (*of_server, grant)
+            given |= set(grant.nodes)
+    # What is unchanged is not written again.
+    order = {server: [(one.workload, one.nodes) for one in of_server] for server, of_server in grants.items()}
+    return {
+        server: tuple(sorted(some, key=lambda one: order[server].index((one.workload, one.nodes))))
+        for server, some in kept.items()
     }
-    return {server: of_server for server, of_server in kept.items() if of_server}
 
 
 @dataclass(slots=True)
@@ -78,6 +94,7 @@ class Allotter:
         former: workloads, as ``namespace/name``, of which an object still says that a former one of the name has nodes.
             Its UID is to go before that of the new one comes: an object has one UID for each name.
         most_of_namespace: servers that one namespace may have; None: any number.
+        closed: names of servers that nobody is given now: their objects cannot be written, or are being deleted.
     """
 
     servers: InitVar[Mapping[str, Sequence[Server]]]
@@ -86,10 +103,13 @@ class Allotter:
     now: float
     former: Collection[str] = ()
     most_of_namespace: int | None = None
+    closed: Collection[str] = ()
     wholes: dict[str, Whole] = field(init=False)
     """By name."""
     troubles: dict[str, str] = field(init=False)
     """By node; "" for one that is in order."""
+    claims: dict[str, str] = field(init=False)
+    """By node, as in ``ServerNode.claim``."""
     _of_workload: dict[str, dict[str, Grant]] = field(default_factory=dict)
     """By ``namespace/name`` and server, whatever the UID."""
     _of_namespace: Counter[str] = field(default_factory=Counter)
@@ -98,13 +118,32 @@ class Allotter:
     """Waiting workloads by namespace."""
     _ahead: set[str] = field(default_factory=set)
     """Instance types for which a workload that could be served waits already."""
+    _by_type: dict[str, list[Whole]] = field(default_factory=dict)
+    """By instance type."""
+    _looks: dict[tuple[str, int], _Look] = field(default_factory=dict)
+    """By instance type and nodes of each server."""
 
     def __post_init__(self, servers: Mapping[str, Sequence[Server]]) -> None:
         self.wholes = {whole.name: whole for whole in wholes_of(servers)}
         self.troubles = {node.name: node.trouble for whole in self.wholes.values() for node in whole.nodes}
+        for whole in self.wholes.values():
+            if whole.instance_type:
+                self._by_type.setdefault(whole.instance_type, []).append(whole)
+        self.claims = {node.name: node.claim for whole in self.wholes.values() for node in whole.nodes}
         for server, of_server in self.grants.items():
             for grant in of_server:
                 self._count(server, grant)
+
+    @property
+    def bound(self) -> dict[str, str]:
+        """By node: the workload that it is bound to."""
+        return {
+            node: grant.workload
+            for of_server in self.grants.values()
+            for grant in of_server
+            if grant.bound
+            for node in grant.nodes
+        }
 
     def of(self, workload: Workload) -> dict[str, Grant]:
         """The workload's grants by server, in the order of their indices."""
@@ -113,126 +152,149 @@ class Allotter:
         return dict(sorted(own, key=lambda item: item[1].index))
 
     def restore(self, workloads: Iterable[Workload]) -> None:
-        """Give back what workloads' status says that they have, where somebody has deleted the object that said it."""
-        for workload in sorted(workloads, key=lambda workload: workload.arrival):
-            for index, name in enumerate(workload.recorded):
-                whole = self.wholes.get(name)
-                if whole is None or workload.ending or name in self.of(workload):
-                    continue
-                given = {node for grant in self.grants.get(name, ()) for node in grant.nodes}
-                sets = [nodes for nodes in whole.sets(workload.wants.nodes) if given.isdisjoint(nodes)]
-                if sets:
-                    grant = Grant(workload.reference, workload.uid, sets[0], index, bound=True, at=self.now)
-                    self._give(name, grant)
+        """Give back what workloads' status says that they have, where the object that said it is gone.
 
-    def serve(self, workload: Workload) -> Verdict:
-        """What the workload has after this decision: it goes on with what it has, or gets servers, or waits."""
-        own, wants = self.of(workload), workload.wants
+        A tenant may write its own status. So only nodes count all of which claims of its namespace hold: it keeps
+        nothing from anybody that these do not.
+        """
+        for workload in sorted(workloads, key=lambda workload: workload.arrival):
+            if workload.ending or workload.reference in self.former:
+                continue
+            for index, name in enumerate(workload.recorded[: workload.wants.servers]):
+                nodes = self._nodes_in_use(workload, name)
+                if nodes and not self._excess(workload, 1):
+                    self._give(name, Grant(workload.reference, workload.uid, nodes, index, bound=True, at=self.now))
+
+    def _nodes_in_use(self, workload: Workload, server: str) -> tuple[str, ...]:
+        """Nodes of a server on which only its pods can be: those of groups say so."""
+        whole = self.wholes.get(server)
+        if whole is None or server in self._of_workload.get(workload.reference, ()):
+            return ()
+        given = {node for grant in self.grants.get(server, ()) for node in grant.nodes}
+        own = {node.name for node in whole.nodes if node.claim.partition("/")[0] == workload.namespace}
+        own -= {name for name in own if (use := self.ledger.uses.get(name)) is not None and not use.foreign}
+        sets = whole.sets(workload.wants.nodes, in_order=False)
+        return next((nodes for nodes in sets if own.difference(given).issuperset(nodes)), ())
+
+    def settle(self, workload: Workload) -> Verdict | None:
+        """What the workload has, if it has something to go on with.
+
+        None: it waits for its turn, with nothing; a reservation that lacks something is given back. So is a server that
+        it was given twice, by two leaders, and one that was bound while another one was not: no status names it.
+        """
+        own = self.of(workload)
         if workload.ending:
             return _ending(own)
-        if not any(grant.bound for grant in own.values()):
-            own = self._usable(workload, own)
-            if len(own) < wants.servers:
-                return self._first_servers(workload, own)
+        wants = workload.wants if any(grant.bound for grant in own.values()) else workload.extent
+        chosen: dict[int, str] = {}
+        for server, grant in sorted(own.items(), key=lambda item: self._precedence(workload, *item)):
+            if len(chosen) < wants.servers and (grant.bound or self._is_usable(server, grant, wants)):
+                chosen.setdefault(grant.index, server)
+        complete = len(chosen) == wants.servers
         for server, grant in own.items():
+            if not (complete and server in chosen.values()) and not self._in_use(grant):
+                self._take_back(server, grant)
+        stays = self.of(workload)
+        for server, grant in stays.items():
             if not grant.bound:
                 self._bind(server, grant)
-        return self._verdict(workload, own)
+        return self._verdict(stays, wants) if stays else None
 
-    def _usable(self, workload: Workload, own: Mapping[str, Grant]) -> dict[str, Grant]:
-        """Those of its pending grants whose nodes can still be used; the others are taken back."""
-        usable = {}
-        for server, grant in own.items():
-            whole = self.wholes.get(server)
-            ours = all(self.ledger.uses[node] == _use(grant) for node in grant.nodes)
-            if whole is not None and ours and grant.nodes in whole.sets(workload.wants.nodes):
-                usable[server] = grant
-            else:
-                self._take_back(server, grant)
-        return usable
+    def _precedence(self, workload: Workload, server: str, grant: Grant) -> tuple[object, ...]:
+        """Which of its grants stay where it has too many."""
+        return not self._in_use(grant), not grant.bound, server not in workload.recorded, grant.index, server
 
-    def _verdict(self, workload: Workload, own: Mapping[str, Grant]) -> Verdict:
-        """Of a workload that has servers. ``own``: its grants before this decision."""
-        troubles = [
-            f"{name} {self.troubles.get(name, 'is not there')}"
-            for grant in own.values()
-            for name in grant.nodes
-            if self.troubles.get(name, "is not there")
-        ]
-        wants = workload.wants.servers
-        text = f"{len(own)} of {wants} UltraServers: {_names(own)}"
-        # What status names is bound: from it, an object that somebody deletes is made again.
-        bound = all(grant.bound for grant in own.values())
-        state: State = "Allocating" if not bound else "PartiallyAllocated" if len(own) < wants else "Allocated"
-        return Verdict(state, state, text, tuple(own) if state != "Allocating" else (), "; ".join(troubles[:4]))
+    def _in_use(self, grant: Grant) -> bool:
+        return grant.bound and any(self.claims.get(node) for node in grant.nodes)
 
-    def _first_servers(self, workload: Workload, own: Mapping[str, Grant]) -> Verdict:
-        """Reserve the servers that it lacks; or none, and take back those that it has."""
+    def _is_usable(self, server: str, grant: Grant, wants: Extent) -> bool:
+        """Whether what is reserved can still be bound."""
+        whole = self.wholes.get(server)
+        ours = all(self.ledger.uses[node] == _use(grant) for node in grant.nodes)
+        if whole is None or server in self.closed:
+            return False
+        return ours and grant.nodes in whole.sets(wants.nodes)
+
+    def serve(self, workload: Workload) -> Verdict:
+        """Reserve servers for a workload that has none, or say what it waits for."""
         self._served[workload.namespace] += 1
-        wants = workload.wants
+        wants = workload.extent
         if wants.nodes not in SIZES:
             text = f"topologySize is {wants.nodes}; 1, 2 or 4 nodes of an UltraServer work together"
-            return replace(self._wait(own, "TopologySize", text), state="Failed")
+            return Verdict("Failed", "TopologySize", text)
         if workload.reference in self.former:
-            return self._wait(own, "Releasing", "the servers of a former workload of this name are being released")
+            return _wait("Releasing", "the servers of a former workload of this name are being released")
         if self._served[workload.namespace] > MAX_SERVED:
-            return self._wait(own, "Queued", f"it waits for {MAX_SERVED} workloads of its namespace that are older")
-        if excess := self._excess(workload):
-            return self._wait(own, "TooManyServers", excess)
-        choices = self._choices(wants, own)
-        if len(choices) >= wants.servers - len(own):
-            free_indices = sorted(set(range(wants.servers)) - {grant.index for grant in own.values()})
-            for index, (name, nodes) in zip(free_indices, choices, strict=False):
+            return _wait("Queued", f"it waits for {MAX_SERVED} workloads of its namespace that are older")
+        if excess := self._excess(workload, wants.servers):
+            return _wait("TooManyServers", excess)
+        look = self._look(wants)
+        if len(look.choices) >= wants.servers:
+            for index, (name, nodes) in enumerate(look.choices[: wants.servers]):
                 self._give(name, Grant(workload.reference, workload.uid, nodes, index, bound=False, at=self.now))
-            return self._verdict(workload, self.of(workload))
-        fit = [whole for whole in self._of_type(wants) if any(whole.sets(wants.nodes))]
-        if len(fit) < wants.servers:
-            return self._wait(own, "NotEnoughServers", self._missing(wants, fit))
-        verdict = self._wait(own, "ServersInUse", self._busy(wants, len(choices) + len(own), fit))
+            return self._verdict(self.of(workload), wants)
+        if len(look.fit) < wants.servers:
+            return _wait("NotEnoughServers", self._missing(wants, look))
+        verdict = _wait("ServersInUse", _busy(wants, look))
         if wants.instance_type not in self._ahead:
             self._ahead.add(wants.instance_type)
-            for name in (name for whole in fit for nodes in whole.sets(wants.nodes) for name in nodes):
-                self.ledger.kept.setdefault(name, f"workload {workload.reference}, which has waited longer")
+            names = [name for whole in look.fit for nodes in whole.sets(wants.nodes) for name in nodes]
+            self.ledger.keep_for(names, f"workload {workload.reference}, which has waited longer")
         return verdict
 
-    def _wait(self, own: Mapping[str, Grant], reason: str, text: str) -> Verdict:
-        for server, grant in own.items():
-            self._take_back(server, grant)
-        return Verdict("Pending", reason, text)
+    def _verdict(self, own: Mapping[str, Grant], wants: Extent) -> Verdict:
+        """Of a workload that has servers. ``own``: its grants before this decision."""
+        troubles = [
+            text for grant in own.values() for name in grant.nodes if (text := self._trouble(name, _use(grant)))
+        ]
+        text = f"{len(own)} of {wants.servers} UltraServers: {_names(own)}"
+        # What status names is bound: from it, an object that somebody deletes is made again.
+        bound = all(grant.bound for grant in own.values())
+        state: State = "Allocating" if not bound else "PartiallyAllocated" if len(own) < wants.servers else "Allocated"
+        return Verdict(state, state, text, tuple(own) if state != "Allocating" else (), "; ".join(troubles[:4]))
 
-    def _of_type(self, wants: Extent) -> list[Whole]:
-        return [whole for whole in self.wholes.values() if whole.instance_type == wants.instance_type]
+    def _trouble(self, node: str, own: Use) -> str:
+        """What keeps who has the node from it, or "". A claim there may be its own."""
+        if text := self.troubles.get(node, "is not there"):
+            return f"{node} {text}"
+        use = self.ledger.uses.get(node, own)
+        return "" if use == own or use.foreign else f"{node} is used by {use.by}"
 
-    def _missing(self, wants: Extent, fit: Sequence[Whole]) -> str:
-        of_type = self._of_type(wants)
+    def _missing(self, wants: Extent, look: _Look) -> str:
+        of_type = len(self._by_type.get(wants.instance_type, ()))
         if not of_type:
             return f"there is no UltraServer of {wants.instance_type}"
         what = f"it wants {wants.servers} UltraServers with {wants.nodes} nodes that work together"
-        others = [f"{whole.name}: {whole.lack(wants.nodes)}" for whole in of_type if whole not in fit]
-        return f"{what}; {len(fit)} of the {len(of_type)} of {wants.instance_type} are that{_listed(others)}"
+        return f"{what}; {len(look.fit)} of the {of_type} of {wants.instance_type} are that{_listed(look.lacks)}"
 
-    def _busy(self, wants: Extent, free: int, fit: Sequence[Whole]) -> str:
-        what = f"it wants {wants.servers} UltraServers with {wants.nodes} free nodes that work together"
-        texts = [
-            f"{whole.name}: {text}"
-            for whole in fit
-            if (text := next((text for node in whole.nodes if (text := self._obstacle(node))), ""))
-        ]
-        return f"{what}; {free} of {len(fit)} are free{_listed(texts)}"
+    def _look(self, wants: Extent) -> _Look:
+        """What there is for workloads of this type and size; looked up once for all that come until something changes.
 
-    def _choices(self, wants: Extent, own: Mapping[str, Grant]) -> list[tuple[str, tuple[str, ...]]]:
-        """Of each server that it does not have, the nodes that it can have now; the best servers first.
-
-        Those come first that break up the fewest sets of free nodes, so that whole servers stay free.
+        Those servers come first that break up the fewest sets of free nodes, so that whole servers stay free.
         """
-        choices = []
-        for whole in self._of_type(wants):
-            free = {node.name for node in whole.nodes if not self._obstacle(node)}
-            sets = [nodes for nodes in whole.sets(wants.nodes) if free.issuperset(nodes)]
-            if sets and whole.name not in own:
+        key = wants.instance_type, wants.nodes
+        if (last := self._looks.get(key)) is not None and last.changes == self.ledger.changes:
+            return last
+        choices, obstacles, fit, lacks = [], [], [], []
+        for whole in self._by_type.get(wants.instance_type, ()):
+            in_order = whole.sets(wants.nodes)
+            if not in_order:
+                lacks.append(f"{whole.name}: {whole.lack(wants.nodes)}")
+                continue
+            fit.append(whole)
+            barriers = {node.name: text for node in whole.nodes if (text := self._obstacle(node))}
+            if barriers:
+                obstacles.append(f"{whole.name}: {next(iter(barriers.values()))}")
+            free = {node.name for node in whole.nodes} - barriers.keys()
+            sets = [nodes for nodes in in_order if free.issuperset(nodes)]
+            if whole.name in self.closed:
+                obstacles.append(f"{whole.name}: its object is being deleted, or cannot be written")
+            elif sets:
                 damage, nodes = min((whole.damage(nodes, free), nodes) for nodes in sets)
                 choices.append((damage, whole.name, nodes))
-        return [(name, nodes) for _, name, nodes in sorted(choices)]
+        best = [(name, nodes) for _, name, nodes in sorted(choices)]
+        look = self._looks[key] = _Look(self.ledger.changes, best, obstacles, fit, lacks)
+        return look
 
     def _obstacle(self, node: ServerNode) -> str:
         """Why no workload can have the node now, or ""."""
@@ -242,11 +304,11 @@ class Allotter:
             return f"{node.name} is used by {use.by}"
         return f"{node.name} is kept for {who}" if (who := self.ledger.kept.get(node.name)) else ""
 
-    def _excess(self, workload: Workload) -> str:
-        others = self._of_namespace[workload.namespace] - len(self.of(workload))
-        if self.most_of_namespace is None or others + workload.wants.servers <= self.most_of_namespace:
+    def _excess(self, workload: Workload, servers: int) -> str:
+        others = self._of_namespace[workload.namespace]
+        if self.most_of_namespace is None or others + servers <= self.most_of_namespace:
             return ""
-        has = f"it wants {workload.wants.servers} UltraServers, and its namespace has {others} more"
+        has = f"it wants {servers} UltraServers, and its namespace has {others} more"
         return f"{has}; the administrator allows {self.most_of_namespace} (maxServersPerNamespace)"
 
     def _give(self, server: str, grant: Grant) -> None:
@@ -256,21 +318,39 @@ class Allotter:
     def _count(self, server: str, grant: Grant) -> None:
         self._of_workload.setdefault(grant.workload, {})[server] = grant
         self._of_namespace[grant.workload.partition("/")[0]] += 1
-        for node in grant.nodes:
-            self.ledger.uses.setdefault(node, _use(grant))
+        self.ledger.use(grant.nodes, _use(grant))
 
     def _take_back(self, server: str, grant: Grant) -> None:
         self.grants[server] = tuple(one for one in self.grants[server] if one != grant)
         del self._of_workload[grant.workload][server]
         self._of_namespace[grant.workload.partition("/")[0]] -= 1
-        for node in grant.nodes:
-            if self.ledger.uses[node] == _use(grant):
-                del self.ledger.uses[node]
+        self.ledger.free(grant.nodes, _use(grant))
 
     def _bind(self, server: str, grant: Grant) -> None:
         bound = replace(grant, bound=True)
         self.grants[server] = tuple(bound if one == grant else one for one in self.grants[server])
         self._of_workload[grant.workload][server] = bound
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Which servers of a type have sets of a size."""
+
+    changes: int
+    """Of the ledger, until then."""
+    choices: Sequence[tuple[str, tuple[str, ...]]]
+    """Servers with free nodes, the best first, and the nodes."""
+    obstacles: Sequence[str]
+    """What keeps the others from being free."""
+    fit: Sequence[Whole]
+    """Those that have such sets, free or not."""
+    lacks: Sequence[str]
+    """Why the others have none."""
+
+
+def _busy(wants: Extent, look: _Look) -> str:
+    what = f"it wants {wants.servers} UltraServers with {wants.nodes} free nodes that work together"
+    return f"{what}; {len(look.choices)} of {len(look.fit)} are free{_listed(look.obstacles)}"
 
 
 def _use(grant: Grant) -> Use:
@@ -283,12 +363,16 @@ def _ending(own: Mapping[str, Grant]) -> Verdict:
     return Verdict("Deallocating", "InUse", f"pods still hold nodes of {_names(own)}", tuple(own))
 
 
-def _listed(texts: Sequence[str]) -> str:
-    return ". " + "; ".join(_first(texts)) if texts else ""
+def _wait(reason: str, text: str) -> Verdict:
+    return Verdict("Pending", reason, text)
 
 
 def _names(servers: Collection[str]) -> str:
     return ", ".join(_first(list(servers)))
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return ". " + "; ".join(_first(texts)) if texts else ""
 
 
 def _first(texts: Sequence[str]) -> list[str]:
@@ -304,15 +388,15 @@ class Whole:
     """Of its object."""
     label: str
     instance_type: str
-    """"" if its nodes are not all of one type."""
+    """That of most of its nodes; "" if these do not say."""
     nodes: tuple[ServerNode, ...]
 
-    def sets(self, size: int) -> list[tuple[str, ...]]:
+    def sets(self, size: int, *, in_order: bool = True) -> list[tuple[str, ...]]:
         """Each set of so many nodes that work together and are in order: their names, in the order of their ranks."""
         return [
             tuple(node.name for node in sorted(nodes, key=lambda node: _rank(node, size)))
             for nodes in self._sets(size)
-            if not any(node.trouble for node in nodes)
+            if not (in_order and any(node.trouble for node in nodes))
         ]
 
     def damage(self, nodes: Collection[str], free: Collection[str]) -> int:
@@ -348,6 +432,8 @@ class Whole:
         return f"its nodes do not offer to work together by {size}"
 
     def _sets(self, size: int) -> list[list[ServerNode]]:
+        if size not in SIZES:
+            return []
         by_id: dict[str, list[ServerNode]] = {}
         for node in self.nodes:
             key = node.name if size == 1 else node.labels.get(_LABEL_OF[size], "")
@@ -385,8 +471,19 @@ def wholes_of(servers: Mapping[str, Sequence[Server]]) -> list[Whole]:
     largest = [*servers[SERVER_4], *(server for server in servers[SERVER_2] if in_fours.isdisjoint(server.names))]
     wholes = []
     for server in largest:
-        kinds = {node.labels.get(INSTANCE_TYPE_LABEL, "").removeprefix(HYPERPOD_PREFIX) for node in server.nodes}
         name = object_name(server.id)
         if name:
-            wholes.append(Whole(name, server.label, kinds.pop() if len(kinds) == 1 else "", server.nodes))
+            kinds = Counter(map(_kind, server.nodes))
+            kind = min(kinds, key=lambda kind: (-kinds[kind], kind))
+            wholes.append(Whole(name, server.label, kind, tuple(_if_of(kind, node) for node in server.nodes)))
     return wholes
+
+
+def _kind(node: ServerNode) -> str:
+    return node.labels.get(INSTANCE_TYPE_LABEL, "").removeprefix(HYPERPOD_PREFIX)
+
+
+def _if_of(kind: str, node: ServerNode) -> ServerNode:
+    """The node; in trouble if it says that it is of another type than most of its server: it keeps only itself away."""
+    own = _kind(node)
+    return node if own == kind else replace(node, trouble=f"is of type {own or 'unknown'}, unlike most of its server")

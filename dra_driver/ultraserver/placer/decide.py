@@ -79,16 +79,17 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None, began: fl
     servers = servers_of(snapshot.nodes, snapshot.members)
     ledger = ledger_of(snapshot, groups, servers)
     actions: list[Action] = [WarnNode(node, text) for node, text in label_problems(servers).values()]
-    clashing = _clashing(groups, servers)
+    allotter = _allotter(snapshot, servers, ledger, now, rules)
+    clashing = _clashing(groups, servers, allotter.bound if snapshot.has_operator else {})
     for group in groups:
         if group.placed:
             clash = clashing.get((group.namespace, group.key), "")
             actions += _watch_over(group, servers, ledger, now, rules, began, clash)
             group.forget_admission()
-    allotter = _allotter(snapshot, servers, ledger, now, rules)
     # Who has servers goes on with them, before anybody who waits gets any.
     workloads = snapshot.workloads if snapshot.has_operator else ()
-    reports = [Report(workload, allotter.serve(workload)) for workload in workloads if allotter.of(workload)]
+    settled = ((workload, allotter.settle(workload)) for workload in workloads)
+    reports = [Report(workload, verdict) for workload, verdict in settled if verdict is not None]
     holders = {report.workload.uid for report in reports}
     waiting: list[PodGroup | Workload] = sorted(
         [
@@ -102,8 +103,10 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None, began: fl
     queue = _Queue(servers, ledger, snapshot.released, now, rules, _turns(ready, servers))
     for item in waiting:
         if isinstance(item, Workload):
+            changes = ledger.changes
             reports.append(Report(item, allotter.serve(item)))
-            queue.open = None
+            if ledger.changes != changes:
+                queue.open = None
             continue
         shape = shapes[item.arrival]
         actions += queue.serve(item, shape) if isinstance(shape, Shape) else [shape]
@@ -123,11 +126,14 @@ def _workload_actions(snapshot: Snapshot, allotter: Allotter, reports: Sequence[
         return
     yield from (Describe(whole.description) for whole in allotter.wholes.values() if whole.instance_type)
     for report in reports:
-        if report.workload.accepted is None and allotter.of(report.workload):
-            yield Accept(report.workload)
+        workload, own = report.workload, allotter.of(report.workload)
+        # Before anything is bound it has no meaning, whoever wrote it.
+        of_operator = workload.accepted is not None and any(grant.bound for grant in own.values())
+        if own and not workload.ending and not of_operator and workload.accepted != workload.extent:
+            yield Accept(workload)
     for name in sorted(snapshot.records.keys() | allotter.grants.keys()):
         wanted = allotter.grants.get(name, ())
-        if any(writes(snapshot.records.get(name, ServerRecord()), wanted)):
+        if name in snapshot.lost or any(writes(snapshot.records.get(name, ServerRecord()), wanted)):
             yield SetGrants(name, wanted)
         elif not wanted and name not in allotter.wholes:
             yield Forget(name)
@@ -141,15 +147,15 @@ def _allotter(
     workloads = {workload.reference: workload for workload in snapshot.workloads}
     in_claims = {node.name for node in snapshot.nodes if node.claim}
     grants = {name: record.grants for name, record in snapshot.records.items()}
+    # What another operator has written down is not ours to judge.
+    stand = standing(grants | dict(snapshot.lost), workloads, in_claims) if snapshot.has_operator else grants
     former = {
         grant.workload
-        for of_server in grants.values()
+        for of_server in (*stand.values(), *(record.grants for record in snapshot.records.values()))
         for grant in of_server
         if grant.workload in workloads and workloads[grant.workload].uid != grant.uid
     }
-    # What another operator has written down is not ours to judge.
-    stand = standing(grants, workloads, in_claims) if snapshot.has_operator else dict(grants)
-    allotter = Allotter(servers, ledger, stand, now, former, rules.most_of_namespace)
+    allotter = Allotter(servers, ledger, stand, now, former, rules.most_of_namespace, snapshot.closed)
     allotter.restore(snapshot.workloads)
     return allotter
 
@@ -234,12 +240,22 @@ def _given_up(
     return ""
 
 
-def _clashing(groups: Iterable[PodGroup], servers: Mapping[str, Sequence[Server]]) -> dict[tuple[str, str], str]:
+def _clashing(
+    groups: Iterable[PodGroup], servers: Mapping[str, Sequence[Server]], bound: Mapping[str, str]
+) -> dict[tuple[str, str], str]:
     """Groups that were assigned to nodes of another group, which takes two placers that both believe to be the leader.
 
     One that has nodes stays before one that has none, one that has all before one that has some, and the earlier one
     before the later; for the other, the text says why it must go. One of two servers must contain the other: a node may
     claim to be part of two that have nothing to do with each other.
+
+    A group goes as well where a workload has nodes, which its status says already: the pods would wait for nodes that
+    they never get. One that has all of its nodes stays (``_watch_over``), and the workload's status says that.
+
+    Args:
+        groups: all.
+        servers: by label.
+        bound: by node, the workload that has it.
     """
     owners: list[tuple[frozenset[str], PodGroup]] = []
     found = {}
@@ -250,8 +266,11 @@ def _clashing(groups: Iterable[PodGroup], servers: Mapping[str, Sequence[Server]
     for group in sorted((group for group in groups if group.placed), key=standing):
         own = [server.names for label, value in group.servers for server in servers[label] if server.id == value]
         others = sorted(other.name for taken, other in owners for names in own if names <= taken or taken <= names)
+        workloads = sorted({bound[name] for names in own for name in names if name in bound})
         if others:
             found[group.namespace, group.key] = f"group {others[0]} uses the same server"
+        elif workloads:
+            found[group.namespace, group.key] = f"workload {workloads[0]} has nodes of its server"
         else:
             owners += [(names, group) for names in own]
     return found

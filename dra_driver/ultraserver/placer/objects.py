@@ -24,6 +24,7 @@ from dra_driver.neuron.ultraserver_objects import (
     UltraServerStatus,
     WorkloadStatus,
 )
+from dra_driver.ultraserver.placer.allot import SIZES
 from dra_driver.ultraserver.placer.workload import Description, Extent, Grant, ServerRecord, Verdict, Workload
 
 _BOUND: Final = "Bound"
@@ -84,7 +85,9 @@ def _accepted(text: str) -> Extent | None:
         spec = msgspec.json.decode(text, type=_Accepted)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return Extent(spec.instance_type, spec.server_count, spec.topology_size)
+    extent = Extent(spec.instance_type, spec.server_count, spec.topology_size)
+    # Who may write the workload may write this: what no spec can say says nothing.
+    return extent if extent.servers >= 1 and extent.nodes in SIZES else None
 
 
 def accepted_spec(extent: Extent) -> str:

@@ -88,13 +88,37 @@ class Ledger:
     strays: Counter[str] = field(default_factory=Counter)
     """By namespace: pods that have to stay recorded and have no place on any server, so that no server bounds them."""
 
+    changes: int = 0
+    """How often it has changed: what was looked up before may not hold any more."""
+
     def give(self, server: Server, group: PodGroup) -> None:
         """Count the server's nodes as used by the group."""
         self.uses |= {node.name: Use(f"group {group.name}", foreign=False) for node in server.nodes}
+        self.changes += 1
 
     def keep(self, server: Server, group: PodGroup) -> None:
         """Reserve the server's nodes against later groups."""
         self.kept |= dict.fromkeys(server.names, f"group {group.name}, which has waited longer for a whole server")
+        self.changes += 1
+
+    def keep_for(self, nodes: Iterable[str], whom: str) -> None:
+        """Reserve nodes that are kept for nobody yet against whoever comes later."""
+        for node in nodes:
+            self.kept.setdefault(node, whom)
+        self.changes += 1
+
+    def use(self, nodes: Iterable[str], use: Use) -> None:
+        """Count nodes that nobody uses as used."""
+        for node in nodes:
+            self.uses.setdefault(node, use)
+        self.changes += 1
+
+    def free(self, nodes: Iterable[str], use: Use) -> None:
+        """Count nodes as free that were used by this."""
+        for node in nodes:
+            if self.uses.get(node) == use:
+                del self.uses[node]
+        self.changes += 1
 
     def obstacle(self, node: ServerNode, group: PodGroup) -> str:
         """Why the group cannot have the node now, or ""."""

@@ -174,6 +174,10 @@ class Snapshot:
     workloads: tuple[Workload, ...] = ()
     records: Mapping[str, ServerRecord] = field(default_factory=dict)
     """By name, of each NeuronUltraServer that is there."""
+    lost: Mapping[str, tuple[Grant, ...]] = field(default_factory=dict)
+    """By name, what NeuronUltraServers said that somebody has deleted since: they are to say it again."""
+    closed: frozenset[str] = frozenset()
+    """NeuronUltraServers that are being deleted, or could not be written a short time ago."""
 
 
 @dataclass(frozen=True, slots=True)

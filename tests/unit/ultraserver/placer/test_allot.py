@@ -7,13 +7,17 @@ from dataclasses import replace
 import pytest
 
 from dra_driver.neuron.names import SERVER_2, SERVER_4, SERVER_MODE
+from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.ultraserver.placer import allot
+from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.servers import Ledger
 from dra_driver.ultraserver.placer.truth import WriteAllocations, WriteUids, writes
-from dra_driver.ultraserver.placer.values import Rules
+from dra_driver.ultraserver.placer.values import Assign, Evict, Rules
 from dra_driver.ultraserver.placer.workload import Extent, Grant, ServerRecord, Workload, object_name
 from tests.builders.placer import World, typed_ultraservers
 from tests.golden import golden
+
+KIND = "trn2u.48xlarge"
 
 
 def world(servers: int = 2, **rules: int) -> World:
@@ -230,10 +234,267 @@ def test_verdicts_on_what_cannot_be_and_on_what_is_over() -> None:
     over = Workload("a", "over", "u", 0.0, Extent("trn2u.48xlarge", 1, 1), ending=True)
     for grants in ({"ultraserver-s0": (grant,)}, {}):
         allotter = allot.Allotter({SERVER_4: (), SERVER_2: ()}, Ledger({}, {}), dict(grants), 0.0)
-        golden(allotter.serve(over).message)
+        verdict = allotter.settle(over)
+        assert verdict is not None
+        golden(verdict.message)
 
 
 def cluster_after(cluster: World, workload: Workload) -> Workload:
     """The workload, after all decisions that there are to make."""
     cluster.place()
     return workload
+
+
+# What nobody is to be left with
+
+
+def test_a_late_write_of_a_former_leader_gives_no_second_server() -> None:
+    cluster = world(2)
+    workload = cluster.ask("train", 1, 4)
+    late, versions = cluster.decide(), {name: cluster.version(name) for name in ("ultraserver-s0", "ultraserver-s1")}
+    cluster.intrude("s0-n0")
+    cluster.place()
+    assert nodes_of(cluster, workload) == [("s1-n0", "s1-n1", "s1-n2", "s1-n3")]
+    cluster.strangers.clear()
+    cluster.apply(late, seen=versions)
+    assert len(nodes_of(cluster, workload)) == 2
+    cluster.place()
+    assert nodes_of(cluster, workload) == [("s1-n0", "s1-n1", "s1-n2", "s1-n3")]
+
+
+def test_two_leaders_that_bind_different_servers_leave_one_of_them() -> None:
+    cluster = world(2)
+    workload = cluster.ask("train", 1, 4)
+    cluster.place()
+    grant = cluster.objects["ultraserver-s0"].grants[0]
+    other = replace(grant, nodes=tuple(f"s1-n{index}" for index in range(4)))
+    cluster.objects["ultraserver-s1"] = replace(cluster.objects["ultraserver-s0"], grants=(other,), version="x")
+    cluster.strangers["s1-n2"] = "a/train-pod"
+    cluster.place()
+    assert nodes_of(cluster, workload) == [other.nodes]
+
+
+def test_what_is_bound_by_half_is_completed_elsewhere_or_given_back() -> None:
+    cluster = world(3)
+    workload = cluster.ask("train", 2, 4)
+    cluster.apply(cluster.decide())
+    cluster.apply(cluster.decide(), most=1)
+    assert [grant.bound for item in cluster.objects.values() for grant in item.grants] == [True, False]
+    cluster.intrude("s1-n0")
+    cluster.place()
+    assert len(nodes_of(cluster, workload)) == 2
+    assert cluster.objects["ultraserver-s1"].record == ServerRecord()
+    # And where no other is free.
+    cluster = world(2)
+    workload = cluster.ask("train", 2, 4)
+    cluster.apply(cluster.decide())
+    cluster.apply(cluster.decide(), most=1)
+    cluster.intrude("s1-n0")
+    cluster.place()
+    assert nodes_of(cluster, workload) == []
+    assert cluster.verdicts[workload.uid].reason == "ServersInUse"
+
+
+def test_nobody_overtakes_with_a_reservation_that_lacks_a_server() -> None:
+    cluster = world(3)
+    cluster.intrude("s0-n0")
+    cluster.intrude("s1-n0")
+    late = cluster.ask("late", 2, 4)
+    cluster.strangers.clear()
+    cluster.intrude("s2-n0")
+    cluster.apply(cluster.decide())
+    first = cluster.ask("first", 2, 4)
+    cluster.workloads[first.reference] = replace(first, created=0.0)
+    cluster.strangers = {"s1-n0": "other/pod"}
+    cluster.place()
+    assert len(nodes_of(cluster, cluster.workloads[first.reference])) == 2
+    assert nodes_of(cluster, late) == []
+
+
+def test_a_server_that_cannot_be_written_is_given_to_nobody() -> None:
+    cluster = world(3)
+    cluster.closed = {"ultraserver-s0"}
+    workload = cluster.ask("train", 2, 4)
+    cluster.place()
+    assert [nodes[0] for nodes in nodes_of(cluster, workload)] == ["s1-n0", "s2-n0"]
+    other = cluster.ask("other", 1, 4)
+    cluster.place()
+    assert told(cluster, other).endswith(
+        "0 of 3 are free. ultraserver-s0: its object is being deleted, or cannot be written; "
+        "ultraserver-s1: s1-n0 is used by workload a/train; ultraserver-s2: s2-n0 is used by workload a/train"
+    )
+
+
+# What a tenant writes into its own workload
+
+
+def test_servers_that_a_status_names_are_not_given_for_that() -> None:
+    cluster = world(3, most_of_namespace=1)
+    victim = cluster.ask("victim", 1, 4, namespace="b")
+    cluster.strangers["s1-n0"] = "b/pod"
+    cluster.now += 1
+    liar = replace(cluster.ask("liar", 1, 4), recorded=tuple(f"ultraserver-s{index}" for index in (2, 1, 0)))
+    cluster.workloads[liar.reference] = liar
+    cluster.place()
+    assert nodes_of(cluster, victim) == [tuple(f"s0-n{index}" for index in range(4))]
+    assert nodes_of(cluster, liar) == [tuple(f"s2-n{index}" for index in range(4))]
+
+
+def test_a_server_whose_object_is_gone_is_given_back_to_whose_claims_hold_it() -> None:
+    cluster = world(2)
+    workload = cluster.ask("train", 1, 2)
+    cluster.place()
+    before = nodes_of(cluster, workload)
+    cluster.objects.clear()
+    cluster.ask("other", 2, 1, namespace="b")
+    cluster.strangers |= {"s0-n0": "a/train-pod-0", "s0-n1": "a/train-pod-1"}
+    cluster.nodes[0] = replace(cluster.nodes[0], trouble="is not Ready")
+    cluster.place()
+    assert nodes_of(cluster, workload) == before
+    assert len(nodes_of(cluster, cluster.workloads["b/other"])) == 2
+
+
+def test_what_the_leader_remembers_of_an_object_is_said_again() -> None:
+    cluster = world(1)
+    workload = cluster.ask("train", 1, 1)
+    cluster.place()
+    item = cluster.objects.pop("ultraserver-s0")
+    cluster.lost["ultraserver-s0"] = item.record.grants
+    cluster.ask("other", 1, 1, namespace="b")
+    cluster.place()
+    assert nodes_of(cluster, workload) == [("s0-n0",)]
+    assert not cluster.lost
+
+
+@pytest.mark.parametrize("accepted", [Extent(KIND, 3, 1), Extent(KIND, 1, 4), Extent("trn3u.48xlarge", 1, 1)])
+def test_what_a_tenant_says_was_accepted_gives_nothing(accepted: Extent) -> None:
+    cluster = world(3)
+    workload = replace(cluster.ask("train", 1, 1), accepted=accepted)
+    cluster.workloads[workload.reference] = workload
+    cluster.place()
+    assert nodes_of(cluster, workload) == [("s0-n0",)]
+    assert cluster.workloads[workload.reference].accepted == workload.extent
+    # Nor afterwards, when another one waits.
+    cluster.strangers = {"s0-n0": "a/pod"}
+    cluster.workloads[workload.reference] = replace(cluster.workloads[workload.reference], accepted=accepted)
+    cluster.place()
+    assert nodes_of(cluster, workload) == [("s0-n0",)]
+
+
+@pytest.mark.parametrize("nodes", [3, 0, -1, 2**63])
+def test_a_size_that_no_server_has_is_no_trouble_of_others(nodes: int) -> None:
+    cluster = world(1)
+    odd = replace(cluster.ask("odd", 1, nodes), recorded=("ultraserver-s0",))
+    cluster.workloads[odd.reference] = odd
+    cluster.strangers["s0-n0"] = "a/pod"
+    workload = cluster.ask("train", 1, 1)
+    cluster.place()
+    assert cluster.verdicts[odd.uid].state == "Failed"
+    assert len(nodes_of(cluster, workload)) == 1
+
+
+# What people edit, and what nodes say
+
+
+def test_a_status_that_gives_a_node_twice_gives_it_once() -> None:
+    cluster = world(2)
+    one, other = cluster.ask("one", 1, 1), cluster.ask("other", 1, 1)
+    cluster.place()
+    item = cluster.objects["ultraserver-s0"]
+    first, second = item.grants
+    edited = (first, replace(second, nodes=first.nodes), replace(first, index=7), replace(second, nodes=()))
+    cluster.objects["ultraserver-s0"] = replace(item, grants=edited, version="edited")
+    cluster.place()
+    assert nodes_of(cluster, one) == [first.nodes]
+    assert nodes_of(cluster, other) == [second.nodes]
+
+
+def test_a_node_that_says_that_it_is_of_another_type_keeps_only_itself_away() -> None:
+    cluster = world(1)
+    labels = {**cluster.nodes[3].labels, INSTANCE_TYPE_LABEL: "aaa.large"}
+    cluster.nodes[3] = replace(cluster.nodes[3], labels=labels)
+    pair, whole = cluster.ask("pair", 1, 2), cluster.ask("whole", 1, 4)
+    single, odd = cluster.ask("single", 1, 1), cluster.ask("odd", 1, 1, kind="aaa.large")
+    cluster.place()
+    assert nodes_of(cluster, pair) == [("s0-n0", "s0-n1")]
+    assert nodes_of(cluster, single) == [("s0-n2",)]
+    assert told(cluster, whole).endswith("s0-n3 is of type aaa.large, unlike most of its server")
+    assert told(cluster, odd) == "there is no UltraServer of aaa.large"
+
+
+def test_nodes_without_a_type_are_no_server_of_a_workload_without_one() -> None:
+    cluster = World(typed_ultraservers(1, kind=""))
+    workload = cluster.ask("train", 1, 1, kind="")
+    cluster.place()
+    assert nodes_of(cluster, workload) == []
+
+
+# Groups on the servers of workloads
+
+
+def late_group(cluster: World, key: str, size: int) -> None:
+    """A group that a former leader assigned, whose write comes after a workload was given the server."""
+    cluster.arrive(key, size)
+    actions = cluster.decide()
+    del cluster.pods[next(uid for uid, pod in cluster.pods.items() if pod.group == key)]
+    cluster.ask("train", 1, 1)
+    cluster.place()
+    (assignment,) = (action for action in actions if isinstance(action, Assign))
+    cluster.pods[assignment.pod.uid] = assignment.pod
+    cluster.apply([assignment])
+
+
+def test_a_group_that_was_assigned_late_leaves_the_server_of_a_workload() -> None:
+    cluster = world(1)
+    late_group(cluster, "group", 4)
+    (eviction,) = (action for action in cluster.decide() if isinstance(action, Evict))
+    assert eviction.why == "workload a/train has nodes of its server"
+    golden(eviction.why)
+    assert eviction.released.server == "s0"
+
+
+def test_a_group_that_runs_on_the_node_of_a_workload_stays_and_the_workload_is_told() -> None:
+    cluster = world(1)
+    late_group(cluster, "group", 2)
+    cluster.run_all()
+    assert cluster.complete("group")
+    cluster.place()
+    assert cluster.complete("group")
+    assert cluster.verdicts[cluster.workloads["a/train"].uid].trouble == "s0-n0 is used by group a/group-0"
+
+
+# Many
+
+
+def test_workloads_that_wait_cost_little_however_many_they_are() -> None:
+    cluster = world(100)
+    cluster.ask("all", 100, 1)
+    cluster.place()
+    few, many = (looks_for(cluster, count) for count in (100, 2000))
+    assert many < few + 1000
+
+
+def looks_for(cluster: World, waiting: int) -> int:
+    """How often a label of a node is read in one decision with so many workloads of as many namespaces."""
+    count = 0
+
+    class Labels(dict[str, str]):
+        def get(self, *args: str) -> str:  # type: ignore[override] # always with a default here
+            nonlocal count
+            count += 1
+            return super().get(*args)
+
+    for index in range(waiting):
+        cluster.ask(f"w{index}", 2**63 - 1 if index % 2 else 100, 4, namespace=f"n{index}")
+    seen = cluster.snapshot()
+    decide(replace(seen, nodes=tuple(replace(node, labels=Labels(node.labels)) for node in seen.nodes)), cluster.now)
+    return count
+
+
+def test_a_condition_names_not_all_of_many_servers() -> None:
+    cluster = world(45)
+    workload = cluster.ask("train", 45, 4)
+    cluster.place()
+    assert told(cluster, workload).startswith("45 of 45 UltraServers: ultraserver-s0, ")
+    assert told(cluster, workload).endswith(", and 41 more")
+    assert len(cluster.verdicts[workload.uid].servers) == 45

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from hypothesis import settings
@@ -10,11 +11,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dra_driver.neuron.names import SERVER_2
 from dra_driver.ultraserver.placer.values import Action, Rules, SetGrants
-from dra_driver.ultraserver.placer.workload import Grant, Workload, object_name
+from dra_driver.ultraserver.placer.workload import Extent, Grant, Workload, object_name
 from tests.builders.placer import World, typed_ultraservers
 from tests.generators.effort import examples
 
 picks = st.integers(0, 10**6)
+sizes = st.sampled_from([1, 2, 4])
 
 
 class WorkloadHistories(RuleBasedStateMachine):
@@ -25,9 +27,7 @@ class WorkloadHistories(RuleBasedStateMachine):
         self.world = World(typed_ultraservers(servers), Rules(timeout=60.0, avoid=60.0, hold=30.0))
         self.count = 0
         self.bound: dict[tuple[str, str], tuple[tuple[str, ...], int]] = {}
-        """By UID and server: the nodes and the index of each grant that was ever seen bound."""
-        self.deleted: set[str] = set()
-        """Objects that are yet to be made again."""
+        """By UID and server: the nodes and the index of each grant of a workload that had all."""
         self.late: tuple[list[Action], dict[str, str]] | None = None
         """Decisions of a leader that sleeps, and the versions that they rest on."""
 
@@ -77,7 +77,8 @@ class WorkloadHistories(RuleBasedStateMachine):
     def pods_of_a_workload_run(self, pick: int) -> None:
         of_bound = [grant for _, grant in self.grants() if grant.bound]
         for name in of_bound[pick % len(of_bound)].nodes:
-            self.world.intrude(name)
+            if name in self.world.free_nodes():
+                self.world.strangers[name] = f"a/{name}"
         self.late = None  # a claim that comes after the decision to take the node back only keeps it from others
 
     @precondition(lambda self: self.world.strangers)
@@ -91,23 +92,34 @@ class WorkloadHistories(RuleBasedStateMachine):
         self.world.nodes[index] = replace(self.world.nodes[index], trouble=trouble)
 
     @precondition(lambda self: self.world.objects)
-    @rule(pick=picks)
-    def object_is_deleted(self, pick: int) -> None:
-        """Of a server all of whose workloads have it whole: their status says enough to make it again."""
+    @rule(pick=picks, remembered=st.booleans())
+    def object_is_deleted(self, pick: int, remembered: bool) -> None:
+        """Under a leader that remembers what it said, or under none."""
         name = sorted(self.world.objects)[pick % len(self.world.objects)]
-        own = self.world.objects[name].record.grants
-        told = all(
-            len(grant.nodes) == 4
-            and grant.workload in self.world.workloads
-            and (workload := self.world.workloads[grant.workload]).uid == grant.uid
-            and not workload.ending
-            and name in workload.recorded
-            for grant in own
-        )
-        if told:
-            del self.world.objects[name]
-            self.deleted.add(name)
-            self.late = None  # its lease has ended before a new leader can have made the object again
+        grants = self.world.objects.pop(name).record.grants
+        if remembered and grants:
+            self.world.lost.setdefault(name, grants)
+        else:
+            self.world.lost.pop(name, None)
+            gone = {uid for uid, server in self.bound if server == name}
+            self.bound = {key: value for key, value in self.bound.items() if key[0] not in gone}
+        self.late = None  # its lease has ended before a new leader can have made the object again
+
+    @precondition(lambda self: self.world.workloads)
+    @rule(pick=picks, servers=st.lists(st.integers(0, 3), max_size=4), extent=st.tuples(st.integers(1, 4), sizes))
+    def tenant_lies(self, pick: int, servers: list[int], extent: tuple[int, int]) -> None:
+        """In what it may write of its own workload."""
+        reference = sorted(self.world.workloads)[pick % len(self.world.workloads)]
+        workload = self.world.workloads[reference]
+        recorded = tuple(object_name(f"s{server}") for server in servers)
+        accepted = workload.accepted
+        if not self.world.lost and not any(grant.workload == reference for _, grant in self.grants()):
+            accepted = Extent(workload.extent.instance_type, *extent)
+        self.world.workloads[reference] = replace(workload, recorded=recorded, accepted=accepted)
+
+    @rule(pick=picks)
+    def object_cannot_be_written(self, pick: int) -> None:
+        self.world.closed = {object_name(self.world.nodes[pick % len(self.world.nodes)].name.partition("-")[0])}
 
     @rule(writes=st.integers(1, 6))
     def placer_is_killed(self, writes: int) -> None:
@@ -135,15 +147,22 @@ class WorkloadHistories(RuleBasedStateMachine):
         troubled = {node.name for node in world.nodes if node.trouble}
         grouped = {name for name, groups in world.given().items() if groups}
         owners = {name: grant for _, grant in self.grants() for name in grant.nodes if self.stands(grant)}
-        for action in (one for one in actions if isinstance(one, SetGrants)):
+        for action in actions:
+            if not isinstance(action, SetGrants):
+                continue
             for grant in action.grants:
                 former = before.get((grant.uid, action.server))
                 if former is None and not grant.bound:
                     taken = troubled | grouped | world.strangers.keys()
                     assert taken.isdisjoint(grant.nodes), "it gets nodes that it cannot use"
+                    assert action.server not in world.closed, "its object cannot be written"
                     assert all(owners[name].uid == grant.uid for name in grant.nodes if name in owners)
                     self.judge_turn(grant, {uid for uid, _ in before}, actions)
-                elif former is not None and grant.bound and not former.bound:
+                elif former is None:
+                    held = all(world.strangers.get(name, "").startswith("a/") for name in grant.nodes)
+                    lost = [(one.uid, one.nodes) for one in world.lost.get(action.server, ())]
+                    assert held or (grant.uid, grant.nodes) in lost, "nobody knows that it had that"
+                elif grant.bound and not former.bound:
                     assert (troubled | world.strangers.keys()).isdisjoint(grant.nodes), "bound where others are"
         return actions
 
@@ -158,10 +177,11 @@ class WorkloadHistories(RuleBasedStateMachine):
         mine = self.world.workloads[grant.workload]
         if mine.uid in served:
             return
+        said = [grant for _, grant in self.grants()] + [one for some in self.world.lost.values() for one in some]
         gets = {one.uid for action in actions for one in _grants(action)}
         for other in self.order():
             waits = not other.ending and other.uid not in served
-            former = any(one.workload == other.reference and one.uid != other.uid for _, one in self.grants())
+            former = any(one.workload == other.reference and one.uid != other.uid for one in said)
             enough = len(self.usable(other, self.in_order())) >= other.extent.servers
             if other.arrival < mine.arrival and waits and enough and not former and other.uid not in gets:
                 sets = [names for _, names in self.sets(other) if names <= self.in_order()]
@@ -172,8 +192,12 @@ class WorkloadHistories(RuleBasedStateMachine):
     def placer(self) -> None:
         """Nothing is half done once the decisions have come to rest, and nobody waits for what is free."""
         world = self.world
+        world.closed.clear()
         self.decisions()
         world.place()
+        granted = {name for _, grant in self.grants() for name in grant.nodes if grant.bound}
+        for name, groups in world.given().items():
+            assert name not in granted or all(map(world.complete, groups)), f"{groups} wait for {name} for ever"
         for name, item in world.objects.items():
             assert set(item.uids) == {grant.workload for grant in item.grants}, f"{name} names whom it does not serve"
         first = True
@@ -184,6 +208,9 @@ class WorkloadHistories(RuleBasedStateMachine):
                 assert verdict.state == "Deallocating"
             elif workload.extent.nodes == 3:
                 assert (verdict.state, own) == ("Failed", [])
+            elif own and len(own) < workload.extent.servers:
+                assert verdict.state == "PartiallyAllocated"
+                assert all(any(name in world.strangers for name in grant.nodes) for grant in own)
             elif own:
                 assert all(grant.bound for grant in own)
                 assert sorted(grant.index for grant in own) == list(range(workload.extent.servers))
@@ -230,12 +257,13 @@ class WorkloadHistories(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         seen = {(grant.uid, name): (grant.nodes, grant.index) for name, grant in self.grants() if grant.bound}
-        alive = {workload.uid for workload in self.world.workloads.values() if not workload.ending}
-        self.deleted -= {name for _, name in seen}
+        wants = {one.uid: one.extent.servers for one in self.world.workloads.values() if not one.ending}
         for (uid, name), value in self.bound.items():
-            held = uid in alive or any(node in self.world.strangers for node in value[0])
-            assert not held or name in self.deleted or seen.get((uid, name)) == value, f"{name} lost {value}"
-        self.bound = {key: value for key, value in self.bound.items() if key[0] in alive} | seen
+            held = uid in wants or any(node in self.world.strangers for node in value[0])
+            assert not held or name in self.world.lost or seen.get((uid, name)) == value, f"{name} lost {value}"
+        has = Counter(uid for uid, _ in seen)
+        complete = {key: value for key, value in seen.items() if has[key[0]] == wants.get(key[0])}
+        self.bound = {key: value for key, value in self.bound.items() if key[0] in wants} | complete
 
     @invariant()
     def sets_are_those_of_hosts(self) -> None:
@@ -253,6 +281,7 @@ class WorkloadHistories(RuleBasedStateMachine):
             return
         world = self.world
         world.strangers.clear()
+        world.closed.clear()
         world.nodes = [replace(node, trouble="") for node in world.nodes]
         most = len({node.name.partition("-")[0] for node in world.nodes})
         for _ in range(80):
