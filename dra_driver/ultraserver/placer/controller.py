@@ -222,7 +222,14 @@ class Placer(Term):
         if self._operator is not None:
             has_operator = self._operator.may_serve()
             workloads, records = self._operator.workloads(), self._operator.records()
-            seen = replace(seen, has_operator=has_operator, workloads=workloads, records=records)
+            seen = replace(
+                seen,
+                has_operator=has_operator,
+                workloads=workloads,
+                records=records,
+                lost=self._operator.lost(),
+                closed=self._operator.closed(),
+            )
         decided = decide(seen, now, self._rules, self._began)
         actions = [action for action in decided if isinstance(action, PodAction)]
         self._well(MAX_ROUND_SECONDS)

@@ -7,9 +7,13 @@ waiting, and is tried ever less often.
 
 from __future__ import annotations
 
+import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
 from dra_driver.kube.api.codec import CUSTOM_RESOURCE_DEFINITIONS
@@ -20,6 +24,7 @@ from dra_driver.kube.objects.core import ObjectReference
 from dra_driver.kube.objects.meta import JsonObject
 from dra_driver.neuron.ultraserver_objects import (
     ACCEPTED_SPEC,
+    FINALIZER,
     ULTRASERVER_WORKLOADS,
     ULTRASERVERS,
     FieldManager,
@@ -42,12 +47,14 @@ from dra_driver.ultraserver.placer.objects import (
 from dra_driver.ultraserver.placer.trouble import Trouble
 from dra_driver.ultraserver.placer.truth import WriteUids, writes
 from dra_driver.ultraserver.placer.values import Accept, Describe, Forget, Report, SetGrants, WorkloadAction
-from dra_driver.ultraserver.placer.workload import Description, ServerRecord, Workload
+from dra_driver.ultraserver.placer.workload import Description, Grant, ServerRecord, Verdict, Workload
 
 OWN_MANAGERS: Final = frozenset({"dra-driver"})
 """The API server takes the first part of the user agent where a client names none (``util.managedfields``)."""
 MAX_SLOW_SECONDS: Final = 10.0
 """Of writes without a clear answer after one decision; then the next one is made."""
+MAX_REPORTS: Final = 200
+"""Of workloads whose status is written after one decision: nobody waits for a tenant's thousands."""
 log = logging.getLogger(__name__)
 
 
@@ -86,6 +93,10 @@ class Operator:
         """Field managers that the log has named."""
         self._descriptions: dict[str, Description] = {}
         """By name, as of the last decision."""
+        self._said: dict[str, tuple[str, tuple[Grant, ...]]] = {}
+        """By name of a server: UID of its object, and what that said last of who has its nodes."""
+        self._silent: dict[str, tuple[str, Verdict]] = {}
+        """By UID of a workload: the version of it to which nothing is to be added, and what was to be said."""
 
     def informers(self) -> Sequence[Informer[Any]]:
         """What is watched."""
@@ -139,7 +150,28 @@ class Operator:
 
     def records(self) -> dict[str, ServerRecord]:
         """By name: who has each server."""
-        return {item.metadata.name: record_of(item) for item in self._seen_servers.objects()}
+        records = {}
+        for item in self._seen_servers.objects():
+            records[item.metadata.name] = record = record_of(item)
+            uid, grants = self._said.get(item.metadata.name, (item.metadata.uid, ()))
+            if uid == item.metadata.uid or not grants:
+                self._said[item.metadata.name] = item.metadata.uid, record.grants
+        return records
+
+    def lost(self) -> dict[str, tuple[Grant, ...]]:
+        """What servers' objects said that somebody has deleted, as of ``records``, until new ones say it again."""
+        present = {item.metadata.name: item.metadata.uid for item in self._seen_servers.objects()}
+        return {name: grants for name, (uid, grants) in self._said.items() if grants and present.get(name) != uid}
+
+    def closed(self) -> frozenset[str]:
+        """Servers whose objects take no new allocations: they end, or cannot be written."""
+        now = self._clock()
+        return frozenset(
+            item.metadata.name
+            for item in self._seen_servers.objects()
+            if item.metadata.deletion_timestamp is not None
+            or self._trouble.lasts(("UltraServer", item.metadata.name, "allocations"), now)
+        )
 
     def carry_out(self, actions: Iterable[WorkloadAction]) -> bool:
         """Write what was decided, in this order; returns whether something was not as expected.
@@ -147,9 +179,15 @@ class Operator:
         Raises ApiError if the API server gives no clear answer to any write.
         """
         todo = list(actions)
+        reports = [action for action in todo if isinstance(action, Report)]
+        todo = [action for action in todo if not isinstance(action, Report)]
+        changes = list(itertools.islice(filter(self._is_news, _in_turns(reports)), MAX_REPORTS + 1))
+        more, todo = len(changes) > MAX_REPORTS, [*todo, *changes[:MAX_REPORTS]]
+        uids = {report.workload.uid for report in reports}
+        self._silent = {uid: version for uid, version in self._silent.items() if uid in uids}
         self._descriptions = {one.description.name: one.description for one in todo if isinstance(one, Describe)}
         self._trouble.forget(self._clock())
-        surprised, answered, slow = False, False, 0.0
+        surprised, answered, slow = more, False, 0.0
         unclear: ApiError | None = None
         for action in todo:
             item, namespace, started = _item(action), _namespace(action), self._clock()
@@ -174,6 +212,19 @@ class Operator:
         if unclear is not None and not answered:
             raise unclear
         return surprised
+
+    def _is_news(self, report: Report) -> bool:
+        """Whether the workload does not say so yet, and may be written."""
+        item = self._workload(report.workload)
+        if item is None or not self._trouble.is_due(_item(report), self._clock()):
+            return False
+        version = item.metadata.resource_version, report.verdict
+        if self._silent.get(item.metadata.uid) == version:
+            return False
+        if workload_status(item, report.verdict, self._clock()) != item.status:
+            return True
+        self._silent[item.metadata.uid] = version
+        return False
 
     def _write(self, action: WorkloadAction) -> None:
         match action:
@@ -201,8 +252,19 @@ class Operator:
             meta = UltraServerMeta(name=description.name, namespace=self._namespace)
             server = self._servers.create(self._namespace, NeuronUltraServer(meta, spec))
             log.info("UltraServer %s consists of %s", description.name, ", ".join(m.node for m in description.members))
-        elif server.spec != spec:
-            server = self._patch_server(server, spec_patch(server, spec))
+        elif server.spec.instance_type not in ("", spec.instance_type) and not record_of(server).grants:
+            # The type never changes. It is made again with the one that its nodes have now.
+            self._servers.delete(
+                self._namespace, description.name, server.metadata.uid, server.metadata.resource_version
+            )
+            return
+        else:
+            spec = replace(spec, instance_type=server.spec.instance_type or spec.instance_type)
+            if server.spec != spec:
+                server = self._patch_server(server, spec_patch(server, spec))
+        record, meta = record_of(server), server.metadata
+        if record.grants and FINALIZER not in meta.finalizers and meta.deletion_timestamp is None:
+            server = self._patch_server(server, uids_patch(server, dict(record.uids)))
         status = server_status(server, description, record_of(server).grants, self._clock())
         if status != server.status:
             self._patch_server(server, status_patch(server, status), "status")
@@ -219,6 +281,7 @@ class Operator:
             else:
                 status = server_status(server, self._descriptions.get(name), write.grants, self._clock())
                 server = self._patch_server(server, status_patch(server, status), "status")
+        self._said[name] = server.metadata.uid, record_of(server).grants
         log.info("UltraServer %s: %s", name, ", ".join(grant.workload for grant in action.grants) or "free")
 
     def _accept(self, workload: Workload) -> None:
@@ -256,6 +319,16 @@ def _foreign_text(managers: Iterable[str]) -> str:
         f"{names} writes the status of NeuronUltraServers as well, so this operator writes none; turn one of the two "
         "off, and delete the NeuronUltraServers that the other one has written"
     )
+
+
+def _in_turns(reports: Iterable[Report]) -> list[Report]:
+    """The first of each namespace, then the second of each, and so on."""
+    counts: Counter[str] = Counter()
+    turns = []
+    for report in reports:
+        counts[report.workload.namespace] += 1
+        turns.append((counts[report.workload.namespace], report))
+    return [report for _, report in sorted(turns, key=lambda item: item[0])]
 
 
 def _item(action: WorkloadAction) -> tuple[str, ...]:

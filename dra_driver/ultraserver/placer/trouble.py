@@ -12,18 +12,22 @@ MAX_RETRY_SECONDS: Final = 300.0
 TROUBLE_SECONDS: Final = 60.0
 """A namespace comes after all others for so long after a write there has failed."""
 
+LASTING_SECONDS: Final = 10.0
+"""Nobody waits for a write that has failed for so long."""
+
 
 class Trouble:
     """Writes that have failed: when each object is tried again, and in which namespaces that was a short time ago."""
 
     def __init__(self) -> None:
-        self._retries: dict[Hashable, tuple[Backoff, float]] = {}
+        self._retries: dict[Hashable, tuple[Backoff, float, float]] = {}
+        """By object: when it is tried again, and since when that fails."""
         self._namespaces: dict[str, float] = {}
 
     def note_failure(self, item: Hashable, namespace: str, now: float) -> None:
         """A write of the object, which is in that namespace, has failed."""
-        backoff, _ = self._retries.get(item, (Backoff(first=1.0, cap=MAX_RETRY_SECONDS), 0.0))
-        self._retries[item] = backoff, now + backoff.next()
+        backoff, _, since = self._retries.get(item, (Backoff(first=1.0, cap=MAX_RETRY_SECONDS), 0.0, now))
+        self._retries[item] = backoff, now + backoff.next(), since
         self._namespaces[namespace] = now
 
     def note_success(self, item: Hashable) -> None:
@@ -32,8 +36,12 @@ class Trouble:
 
     def is_due(self, item: Hashable, now: float) -> bool:
         """Whether the object may be tried."""
-        _, due = self._retries.get(item, (None, now))
+        _, due, _ = self._retries.get(item, (None, now, now))
         return now >= due
+
+    def lasts(self, item: Hashable, now: float) -> bool:
+        """Whether no write of the object has succeeded for so long that it may never do."""
+        return item in self._retries and now >= self._retries[item][2] + LASTING_SECONDS
 
     def namespaces(self, now: float) -> frozenset[str]:
         """Those in which writes have failed a short time ago: others go first."""

@@ -14,6 +14,7 @@ from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.neuron.ultraserver_objects import ACCEPTED_SPEC, FINALIZER, WORKLOAD_UIDS
 from dra_driver.ultraserver.placer.controller import Placer, PlacerService
+from dra_driver.ultraserver.placer.operator import MAX_REPORTS
 from dra_driver.ultraserver.placer.values import GATE, GROUP_LABEL, NODES_ANNOTATION, PLACED_ANNOTATION, Rules
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object
@@ -297,6 +298,119 @@ def test_while_another_operator_writes_its_status_nothing_is_given(server: ApiSe
     assert (about["kind"], about["apiVersion"]) == ("NeuronUltraServer", "neuron.aws.com/v1beta1")
     assert (about["namespace"], about["name"]) == (SYSTEM, "ultraserver-s1")
     golden(event["message"])
+
+
+def test_a_server_that_cannot_be_written_leaves_no_workload_half_served(server: ApiServer) -> None:
+    add_server(server, "s2")
+    with placing(server):
+        eventually(lambda: len(server.store.list("neuronultraservers")[0]) == 3)
+        server.fail(403, times=10**6, method="PATCH", path="neuronultraservers/ultraserver-s1")
+        ask(server, "train", servers=2)
+        eventually(lambda: state(server, "train") == "Allocated", within=60)
+    assert workload(server, "train")["status"]["allocatedUltraServers"] == ["ultraserver-s0", "ultraserver-s2"]
+
+
+def test_an_object_that_somebody_deletes_says_again_who_has_the_server(server: ApiServer) -> None:
+    ask(server, "train")
+    with placing(server):
+        eventually(lambda: state(server, "train") == "Allocated")
+        before = ultraserver(server, "ultraserver-s0")
+        ask(server, "other", servers=2)
+        eventually(lambda: state(server, "other") == "Pending")
+        remove(server, "ultraserver-s0")
+        eventually(lambda: bool(allocations(server, "ultraserver-s0")))
+        assert ultraserver(server, "ultraserver-s0")["metadata"]["uid"] != before["metadata"]["uid"]
+        eventually(
+            lambda: ultraserver(server, "ultraserver-s0")["status"]["allocations"] == before["status"]["allocations"]
+        )
+    assert state(server, "train") == "Allocated"
+
+
+def remove(server: ApiServer, name: str) -> None:
+    """Delete an object whatever finalizers it has."""
+    item = ultraserver(server, name)
+    item["metadata"]["finalizers"] = []
+    key = f"{item['metadata']['namespace']}/{name}"
+    server.store.update("neuronultraservers", key, item)
+    server.store.delete("neuronultraservers", key)
+
+
+def test_a_finalizer_that_somebody_removes_comes_back(server: ApiServer) -> None:
+    ask(server, "train")
+    with placing(server):
+        eventually(lambda: state(server, "train") == "Allocated")
+        item = ultraserver(server, "ultraserver-s0")
+        item["metadata"]["finalizers"] = ["example.com/other"]
+        server.store.update("neuronultraservers", f"{SYSTEM}/ultraserver-s0", item)
+        eventually(
+            lambda: ultraserver(server, "ultraserver-s0")["metadata"]["finalizers"] == ["example.com/other", FINALIZER]
+        )
+
+
+def test_an_object_of_another_type_under_the_name_is_made_anew(server: ApiServer) -> None:
+    meta = {"namespace": SYSTEM, "name": "ultraserver-s0", "generation": 1}
+    server.store.create(
+        "neuronultraservers", {"metadata": meta, "spec": {"instanceType": "trn1.2xlarge", "topology": []}}
+    )
+    with placing(server):
+        eventually(lambda: ultraserver(server, "ultraserver-s0").get("spec", {}).get("instanceType") == KIND)
+        ask(server, "train")
+        eventually(lambda: state(server, "train") == "Allocated")
+
+
+@pytest.mark.parametrize("note", [None, "[", '{"a/train": 1}', "x" * 10000])
+def test_an_annotation_that_somebody_spoils_is_written_again(server: ApiServer, note: str | None) -> None:
+    made = ask(server, "train")
+    with placing(server):
+        eventually(lambda: state(server, "train") == "Allocated")
+        item = ultraserver(server, "ultraserver-s0")
+        before = item["status"]["allocations"]
+        item["metadata"]["annotations"] = {} if note is None else {WORKLOAD_UIDS: note}
+        server.store.update("neuronultraservers", f"{SYSTEM}/ultraserver-s0", item)
+        right = json.dumps({"a/train": made["metadata"]["uid"]}, separators=(",", ":"))
+        eventually(
+            lambda: ultraserver(server, "ultraserver-s0")["metadata"].get("annotations", {}).get(WORKLOAD_UIDS) == right
+        )
+    assert ultraserver(server, "ultraserver-s0")["status"]["allocations"] == before
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "[",
+        '{"instanceType":"x","serverCount":-1,"topologySize":4}',
+        '{"instanceType":"","serverCount":1e400,"topologySize":1}',
+    ],
+)
+def test_a_tenant_s_annotation_of_what_was_accepted_counts_for_nothing(server: ApiServer, note: str) -> None:
+    meta = {"namespace": "a", "name": "train", "generation": 1, "annotations": {ACCEPTED_SPEC: note}}
+    spec = {"instanceType": KIND, "serverCount": 1, "topologySize": 4}
+    server.store.create("neuronultraserverworkloads", {"metadata": meta, "spec": spec})
+    with placing(server):
+        eventually(lambda: state(server, "train") == "Allocated")
+    accepted = json.loads(workload(server, "train")["metadata"]["annotations"][ACCEPTED_SPEC])
+    assert (accepted["serverCount"], accepted["topologySize"]) == (1, 4)
+
+
+def test_nobody_waits_until_the_thousands_of_another_namespace_are_written(server: ApiServer) -> None:
+    for index in range(MAX_REPORTS + 50):
+        ask(server, f"w{index}", servers=2**63 - 1)
+    meta = {"namespace": "b", "name": "late", "generation": 1}
+    spec = {"instanceType": KIND, "serverCount": 5, "topologySize": 4}
+    server.store.create("neuronultraserverworkloads", {"metadata": meta, "spec": spec})
+    before = len(server.requests)
+    term = Placer(server.transport(), SYSTEM, Rules(), lambda: True, lambda _: None, operator=True)
+    for informer in term.informers():
+        informer.start()
+    try:
+        eventually(lambda: all(informer.current for informer in term.informers()))
+        term.look()
+    finally:
+        for informer in term.informers():
+            informer.stop()
+    assert server.writes(since=before) <= MAX_REPORTS + 20
+    late = server.store.get("neuronultraserverworkloads", "b/late")
+    assert late["status"]["state"] == "Pending"
 
 
 def test_without_the_switch_nobody_asks_for_workloads(server: ApiServer) -> None:
