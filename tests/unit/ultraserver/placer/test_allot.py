@@ -12,7 +12,7 @@ from dra_driver.ultraserver.placer import allot
 from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.servers import Ledger
 from dra_driver.ultraserver.placer.truth import WriteAllocations, WriteUids, writes
-from dra_driver.ultraserver.placer.values import Assign, Evict, Rules
+from dra_driver.ultraserver.placer.values import Accept, Assign, Evict, Rules
 from dra_driver.ultraserver.placer.workload import Extent, Grant, ServerRecord, Workload, object_name
 from tests.builders.placer import World, typed_ultraservers
 from tests.golden import golden
@@ -325,19 +325,74 @@ def test_a_server_that_cannot_be_written_is_given_to_nobody() -> None:
     )
 
 
+@pytest.mark.parametrize("breaks", [True, False])
+def test_what_cannot_be_used_or_written_any_more_is_not_bound(breaks: bool) -> None:
+    cluster = world(3)
+    workload = cluster.ask("train", 2, 4)
+    cluster.apply(cluster.decide())
+    if breaks:
+        cluster.nodes[4] = replace(cluster.nodes[4], trouble="is not Ready")
+    else:
+        cluster.closed = {"ultraserver-s1"}
+    cluster.apply(cluster.decide())
+    cluster.apply(cluster.decide())
+    names = [name for name, item in cluster.objects.items() if any(grant.bound for grant in item.grants)]
+    assert names == ["ultraserver-s0", "ultraserver-s2"]
+    assert cluster.verdicts[workload.uid].state != "PartiallyAllocated"
+
+
+def test_a_server_all_of_whose_nodes_are_gone_is_still_its_workload_s() -> None:
+    cluster = world(1)
+    workload = cluster.ask("train", 1, 4)
+    cluster.place()
+    before, cluster.nodes = nodes_of(cluster, workload), []
+    cluster.place()
+    assert nodes_of(cluster, workload) == before
+    assert cluster.verdicts[workload.uid].trouble.startswith("s0-n0 is not there; ")
+
+
+def test_three_nodes_are_no_server_of_four() -> None:
+    cluster = world(1)
+    cluster.nodes.pop()
+    workload = cluster.ask("train", 1, 4)
+    cluster.place()
+    assert told(cluster, workload).endswith("ultraserver-s0: 3 of 4 nodes are there")
+
+
 # What a tenant writes into its own workload
 
 
 def test_servers_that_a_status_names_are_not_given_for_that() -> None:
-    cluster = world(3, most_of_namespace=1)
-    victim = cluster.ask("victim", 1, 4, namespace="b")
-    cluster.strangers["s1-n0"] = "b/pod"
+    cluster = world(3)
+    cluster.strangers |= {f"s1-n{index}": "b/pod" for index in range(4)}
+    cluster.ask("first", 3, 4, namespace="b")
     cluster.now += 1
     liar = replace(cluster.ask("liar", 1, 4), recorded=tuple(f"ultraserver-s{index}" for index in (2, 1, 0)))
     cluster.workloads[liar.reference] = liar
     cluster.place()
-    assert nodes_of(cluster, victim) == [tuple(f"s0-n{index}" for index in range(4))]
-    assert nodes_of(cluster, liar) == [tuple(f"s2-n{index}" for index in range(4))]
+    assert nodes_of(cluster, liar) == []
+
+
+def test_pods_that_need_no_workload_make_no_more_of_one_than_it_may_have() -> None:
+    cluster = world(3, most_of_namespace=2)
+    cluster.strangers |= {f"s{server}-n{index}": "a/pod" for server in range(3) for index in range(4)}
+    servers = tuple(f"ultraserver-s{index}" for index in (2, 1, 0))
+    for name, count in (("one", 1), ("many", 3)):
+        workload = replace(cluster.ask(name, count, 4), recorded=servers)
+        cluster.workloads[workload.reference] = workload
+        cluster.now += 1
+    cluster.place()
+    assert len(nodes_of(cluster, cluster.workloads["a/one"])) == 1
+    assert len(nodes_of(cluster, cluster.workloads["a/many"])) == 1
+
+
+def test_a_tenant_s_annotation_does_not_make_its_reservation_come_and_go() -> None:
+    cluster = world(2)
+    workload = replace(cluster.ask("train", 1, 4), accepted=Extent(KIND, 2, 4))
+    cluster.workloads[workload.reference] = workload
+    for _ in range(2):
+        cluster.apply([action for action in cluster.decide() if not isinstance(action, Accept)])
+    assert [grant.bound for item in cluster.objects.values() for grant in item.grants] == [True]
 
 
 def test_a_server_whose_object_is_gone_is_given_back_to_whose_claims_hold_it() -> None:
@@ -360,9 +415,21 @@ def test_what_the_leader_remembers_of_an_object_is_said_again() -> None:
     cluster.place()
     item = cluster.objects.pop("ultraserver-s0")
     cluster.lost["ultraserver-s0"] = item.record.grants
-    cluster.ask("other", 1, 1, namespace="b")
+    other = cluster.ask("other", 1, 1, namespace="b")
+    cluster.workloads[other.reference] = replace(other, created=0.0)
     cluster.place()
     assert nodes_of(cluster, workload) == [("s0-n0",)]
+    assert not cluster.lost
+
+
+def test_what_the_leader_remembers_of_a_workload_that_is_gone_is_forgotten() -> None:
+    cluster = world(1)
+    cluster.ask("train", 1, 4)
+    cluster.place()
+    cluster.lost["ultraserver-s0"] = cluster.objects.pop("ultraserver-s0").record.grants
+    workload = cluster.ask("train", 1, 4)
+    cluster.place()
+    assert len(nodes_of(cluster, workload)) == 1
     assert not cluster.lost
 
 
@@ -400,13 +467,16 @@ def test_a_status_that_gives_a_node_twice_gives_it_once() -> None:
     cluster = world(2)
     one, other = cluster.ask("one", 1, 1), cluster.ask("other", 1, 1)
     cluster.place()
+    cluster.workloads["a/late"] = Workload("a", "late", "u9", 0.0, Extent(KIND, 1, 1))
     item = cluster.objects["ultraserver-s0"]
+    item = replace(item, uids={**item.uids, "a/late": "u9"})
     first, second = item.grants
-    edited = (first, replace(second, nodes=first.nodes), replace(first, index=7), replace(second, nodes=()))
+    pending = Grant("a/late", "u9", first.nodes, 0, bound=False, at=0.0)
+    edited = (pending, first, replace(second, nodes=first.nodes), replace(first, index=7), replace(second, nodes=()))
     cluster.objects["ultraserver-s0"] = replace(item, grants=edited, version="edited")
     cluster.place()
     assert nodes_of(cluster, one) == [first.nodes]
-    assert nodes_of(cluster, other) == [second.nodes]
+    assert nodes_of(cluster, other) == [("s0-n2",)]
 
 
 def test_a_node_that_says_that_it_is_of_another_type_keeps_only_itself_away() -> None:
@@ -427,6 +497,43 @@ def test_nodes_without_a_type_are_no_server_of_a_workload_without_one() -> None:
     workload = cluster.ask("train", 1, 1, kind="")
     cluster.place()
     assert nodes_of(cluster, workload) == []
+
+
+def test_a_reservation_of_a_workload_that_is_gone_goes_though_strangers_are_there() -> None:
+    cluster = world(1)
+    workload = cluster.ask("train", 1, 4)
+    cluster.apply(cluster.decide())
+    del cluster.workloads[workload.reference]
+    cluster.intrude("s0-n0")
+    cluster.place()
+    assert cluster.objects["ultraserver-s0"].record == ServerRecord()
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_an_allocation_without_a_uid_is_of_whom_says_that_it_has_it(recorded: bool) -> None:
+    cluster = world(1)
+    cluster.ask("train", 1, 4)
+    cluster.place()
+    cluster.objects["ultraserver-s0"] = replace(cluster.objects["ultraserver-s0"], uids={})
+    cluster.strangers["s0-n0"] = "a/pod"
+    if not recorded:
+        cluster.workloads.clear()
+        cluster.ask("train", 1, 4)
+    cluster.place()
+    uids = {"a/train": cluster.workloads["a/train"].uid}
+    assert (cluster.objects["ultraserver-s0"].uids == uids) == recorded
+    assert [grant.bound for grant in cluster.objects["ultraserver-s0"].grants] == [True]
+
+
+def test_a_workload_has_one_set_of_nodes_of_a_server() -> None:
+    cluster = world(1)
+    workload = cluster.ask("train", 1, 1)
+    cluster.place()
+    item = cluster.objects["ultraserver-s0"]
+    edited = (*item.grants, replace(item.grants[0], nodes=("s0-n1",), index=1))
+    cluster.objects["ultraserver-s0"] = replace(item, grants=edited, version="edited")
+    cluster.place()
+    assert nodes_of(cluster, workload) == [("s0-n0",)]
 
 
 # Groups on the servers of workloads
