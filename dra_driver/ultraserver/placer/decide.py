@@ -131,7 +131,7 @@ def _workload_actions(snapshot: Snapshot, allotter: Allotter, reports: Sequence[
         of_operator = workload.accepted is not None and any(grant.bound for grant in own.values())
         if own and not workload.ending and not of_operator and workload.accepted != workload.extent:
             yield Accept(workload)
-    for name in sorted(snapshot.records.keys() | allotter.grants.keys()):
+    for name in sorted(snapshot.records.keys() | snapshot.lost.keys() | allotter.grants.keys()):
         wanted = allotter.grants.get(name, ())
         if name in snapshot.lost or any(writes(snapshot.records.get(name, ServerRecord()), wanted)):
             yield SetGrants(name, wanted)

@@ -362,12 +362,13 @@ def test_three_nodes_are_no_server_of_four() -> None:
 # What a tenant writes into its own workload
 
 
-def test_servers_that_a_status_names_are_not_given_for_that() -> None:
+@pytest.mark.parametrize("server", ["ultraserver-s1", "ultraserver-s2"])
+def test_servers_that_a_status_names_are_not_given_for_that(server: str) -> None:
     cluster = world(3)
     cluster.strangers |= {f"s1-n{index}": "b/pod" for index in range(4)}
     cluster.ask("first", 3, 4, namespace="b")
     cluster.now += 1
-    liar = replace(cluster.ask("liar", 1, 4), recorded=tuple(f"ultraserver-s{index}" for index in (2, 1, 0)))
+    liar = replace(cluster.ask("liar", 1, 4), recorded=(server,))
     cluster.workloads[liar.reference] = liar
     cluster.place()
     assert nodes_of(cluster, liar) == []
@@ -427,9 +428,8 @@ def test_what_the_leader_remembers_of_a_workload_that_is_gone_is_forgotten() -> 
     cluster.ask("train", 1, 4)
     cluster.place()
     cluster.lost["ultraserver-s0"] = cluster.objects.pop("ultraserver-s0").record.grants
-    workload = cluster.ask("train", 1, 4)
+    cluster.workloads.clear()
     cluster.place()
-    assert len(nodes_of(cluster, workload)) == 1
     assert not cluster.lost
 
 
