@@ -120,6 +120,8 @@ class Allotter:
     """Instance types for which a workload that could be served waits already."""
     _by_type: dict[str, list[Whole]] = field(default_factory=dict)
     """By instance type."""
+    _server_of: dict[str, str] = field(init=False)
+    """By node."""
     _looks: dict[tuple[str, int], _Look] = field(default_factory=dict)
     """By instance type and nodes of each server."""
 
@@ -129,6 +131,7 @@ class Allotter:
         for whole in self.wholes.values():
             if whole.instance_type:
                 self._by_type.setdefault(whole.instance_type, []).append(whole)
+        self._server_of = {node.name: whole.name for whole in self.wholes.values() for node in whole.nodes}
         self.claims = {node.name: node.claim for whole in self.wholes.values() for node in whole.nodes}
         for server, of_server in self.grants.items():
             for grant in of_server:
@@ -230,15 +233,15 @@ class Allotter:
             return _wait("TooManyServers", excess)
         look = self._look(wants)
         if len(look.choices) >= wants.servers:
-            for index, (name, nodes) in enumerate(look.choices[: wants.servers]):
+            for index, (_, name, nodes) in enumerate(look.choices[: wants.servers]):
                 self._give(name, Grant(workload.reference, workload.uid, nodes, index, bound=False, at=self.now))
             return self._verdict(self.of(workload), wants)
-        if len(look.fit) < wants.servers:
+        if len(look.sets) < wants.servers:
             return _wait("NotEnoughServers", self._missing(wants, look))
         verdict = _wait("ServersInUse", _busy(wants, look))
         if wants.instance_type not in self._ahead:
             self._ahead.add(wants.instance_type)
-            names = [name for whole in look.fit for nodes in whole.sets(wants.nodes) for name in nodes]
+            names = [name for sets in look.sets.values() for nodes in sets for name in nodes]
             self.ledger.keep_for(names, f"workload {workload.reference}, which has waited longer")
         return verdict
 
@@ -265,36 +268,40 @@ class Allotter:
         if not of_type:
             return f"there is no UltraServer of {wants.instance_type}"
         what = f"it wants {wants.servers} UltraServers with {wants.nodes} nodes that work together"
-        return f"{what}; {len(look.fit)} of the {of_type} of {wants.instance_type} are that{_listed(look.lacks)}"
+        return f"{what}; {len(look.sets)} of the {of_type} of {wants.instance_type} are that{_listed(look.lacks)}"
 
     def _look(self, wants: Extent) -> _Look:
-        """What there is for workloads of this type and size; looked up once for all that come until something changes.
-
-        Those servers come first that break up the fewest sets of free nodes, so that whole servers stay free.
-        """
+        """What there is for workloads of this type and size: looked up once, and then again where something changes."""
         key = wants.instance_type, wants.nodes
-        if (last := self._looks.get(key)) is not None and last.changes == self.ledger.changes:
-            return last
-        choices, obstacles, fit, lacks = [], [], [], []
-        for whole in self._by_type.get(wants.instance_type, ()):
-            in_order = whole.sets(wants.nodes)
-            if not in_order:
-                lacks.append(f"{whole.name}: {whole.lack(wants.nodes)}")
-                continue
-            fit.append(whole)
-            barriers = {node.name: text for node in whole.nodes if (text := self._obstacle(node))}
-            if barriers:
-                obstacles.append(f"{whole.name}: {next(iter(barriers.values()))}")
-            free = {node.name for node in whole.nodes} - barriers.keys()
-            sets = [nodes for nodes in in_order if free.issuperset(nodes)]
-            if whole.name in self.closed:
-                obstacles.append(f"{whole.name}: its object is being deleted, or cannot be written")
-            elif sets:
-                damage, nodes = min((whole.damage(nodes, free), nodes) for nodes in sets)
-                choices.append((damage, whole.name, nodes))
-        best = [(name, nodes) for _, name, nodes in sorted(choices)]
-        look = self._looks[key] = _Look(self.ledger.changes, best, obstacles, fit, lacks)
+        if key not in self._looks:
+            self._looks[key] = self._first_look(wants)
+        look = self._looks[key]
+        if changes := self.ledger.changes[look.changes :]:
+            for name in {self._server_of.get(node, "") for node in changes} & look.sets.keys():
+                look.sights[name] = self._sight(name, look.sets[name])
+            look.sort(len(self.ledger.changes))
         return look
+
+    def _first_look(self, wants: Extent) -> _Look:
+        sets, lacks = {}, []
+        for whole in self._by_type.get(wants.instance_type, ()):
+            if in_order := whole.sets(wants.nodes):
+                sets[whole.name] = in_order
+            else:
+                lacks.append(f"{whole.name}: {whole.lack(wants.nodes)}")
+        look = _Look(sets, lacks, {name: self._sight(name, of_server) for name, of_server in sets.items()})
+        look.sort(len(self.ledger.changes))
+        return look
+
+    def _sight(self, server: str, sets: Sequence[tuple[str, ...]]) -> _Sight:
+        """What one server has. ``sets``: its sets of nodes in order, free or not."""
+        whole = self.wholes[server]
+        barriers = {node.name: text for node in whole.nodes if (text := self._obstacle(node))}
+        free = {node.name for node in whole.nodes} - barriers.keys()
+        choices = [(whole.damage(nodes, free), server, nodes) for nodes in sets if free.issuperset(nodes)]
+        if server in self.closed:  # what is free there is given to nobody
+            return _Sight(None, f"{server}: its object is being deleted, or cannot be written")
+        return _Sight(min(choices, default=None), f"{server}: {next(iter(barriers.values()))}" if barriers else "")
 
     def _obstacle(self, node: ServerNode) -> str:
         """Why no workload can have the node now, or ""."""
@@ -333,24 +340,41 @@ class Allotter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """Which servers of a type have sets of a size."""
+class _Sight:
+    """What one server has for workloads of a size."""
 
-    changes: int
-    """Of the ledger, until then."""
-    choices: Sequence[tuple[str, tuple[str, ...]]]
-    """Servers with free nodes, the best first, and the nodes."""
-    obstacles: Sequence[str]
-    """What keeps the others from being free."""
-    fit: Sequence[Whole]
-    """Those that have such sets, free or not."""
+    choice: tuple[int, str, tuple[str, ...]] | None
+    """Its best set of free nodes: the larger sets of free nodes that this breaks up, the server, and the nodes."""
+    obstacle: str
+    """What keeps a node from being free, or ""."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """What servers of a type have for workloads of a size."""
+
+    sets: Mapping[str, Sequence[tuple[str, ...]]]
+    """By name of each server that has such sets of nodes in order, free or not."""
     lacks: Sequence[str]
     """Why the others have none."""
+    sights: dict[str, _Sight]
+    """By name."""
+    changes: int = 0
+    """Of the ledger, until then."""
+    choices: Sequence[tuple[int, str, tuple[str, ...]]] = ()
+    """Those come first that break up the fewest sets of free nodes, so that whole servers stay free."""
+    obstacles: Sequence[str] = ()
+
+    def sort(self, changes: int) -> None:
+        """Order what is seen after so many changes of the ledger."""
+        self.changes = changes
+        self.choices = sorted(sight.choice for sight in self.sights.values() if sight.choice is not None)
+        self.obstacles = [sight.obstacle for sight in self.sights.values() if sight.obstacle]
 
 
 def _busy(wants: Extent, look: _Look) -> str:
     what = f"it wants {wants.servers} UltraServers with {wants.nodes} free nodes that work together"
-    return f"{what}; {len(look.choices)} of {len(look.fit)} are free{_listed(look.obstacles)}"
+    return f"{what}; {len(look.choices)} of {len(look.sets)} are free{_listed(look.obstacles)}"
 
 
 def _use(grant: Grant) -> Use:

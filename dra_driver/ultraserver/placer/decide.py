@@ -103,9 +103,9 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None, began: fl
     queue = _Queue(servers, ledger, snapshot.released, now, rules, _turns(ready, servers))
     for item in waiting:
         if isinstance(item, Workload):
-            changes = ledger.changes
+            changes = len(ledger.changes)
             reports.append(Report(item, allotter.serve(item)))
-            if ledger.changes != changes:
+            if len(ledger.changes) != changes:
                 queue.open = None
             continue
         shape = shapes[item.arrival]

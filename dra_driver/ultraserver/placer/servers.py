@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.neuron.names import NODES_OF, PLACE_OF, SERVER_4
@@ -88,37 +88,37 @@ class Ledger:
     strays: Counter[str] = field(default_factory=Counter)
     """By namespace: pods that have to stay recorded and have no place on any server, so that no server bounds them."""
 
-    changes: int = 0
-    """How often it has changed: what was looked up before may not hold any more."""
+    changes: list[str] = field(default_factory=list)
+    """Nodes that somebody got or left, or that are kept, in this order: what was looked up of them may not hold."""
 
     def give(self, server: Server, group: PodGroup) -> None:
         """Count the server's nodes as used by the group."""
         self.uses |= {node.name: Use(f"group {group.name}", foreign=False) for node in server.nodes}
-        self.changes += 1
+        self.changes += (node.name for node in server.nodes)
 
     def keep(self, server: Server, group: PodGroup) -> None:
         """Reserve the server's nodes against later groups."""
         self.kept |= dict.fromkeys(server.names, f"group {group.name}, which has waited longer for a whole server")
-        self.changes += 1
+        self.changes += server.names
 
-    def keep_for(self, nodes: Iterable[str], whom: str) -> None:
+    def keep_for(self, nodes: Collection[str], whom: str) -> None:
         """Reserve nodes that are kept for nobody yet against whoever comes later."""
         for node in nodes:
             self.kept.setdefault(node, whom)
-        self.changes += 1
+        self.changes += nodes
 
-    def use(self, nodes: Iterable[str], use: Use) -> None:
+    def use(self, nodes: Collection[str], use: Use) -> None:
         """Count nodes that nobody uses as used."""
         for node in nodes:
             self.uses.setdefault(node, use)
-        self.changes += 1
+        self.changes += nodes
 
-    def free(self, nodes: Iterable[str], use: Use) -> None:
+    def free(self, nodes: Collection[str], use: Use) -> None:
         """Count nodes as free that were used by this."""
         for node in nodes:
             if self.uses.get(node) == use:
                 del self.uses[node]
-        self.changes += 1
+        self.changes += nodes
 
     def obstacle(self, node: ServerNode, group: PodGroup) -> str:
         """Why the group cannot have the node now, or ""."""

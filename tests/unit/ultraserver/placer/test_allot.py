@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dra_driver.neuron.names import SERVER_2, SERVER_4, SERVER_MODE
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
@@ -583,6 +585,13 @@ def test_workloads_that_wait_cost_little_however_many_they_are() -> None:
 
 def looks_for(cluster: World, waiting: int) -> int:
     """How often a label of a node is read in one decision with so many workloads of as many namespaces."""
+    for index in range(waiting):
+        cluster.ask(f"w{index}", 2**63 - 1 if index % 2 else 100, 4, namespace=f"n{index}")
+    return looks_of(cluster)
+
+
+def looks_of(cluster: World) -> int:
+    """How often a label of a node is read in one decision."""
     count = 0
 
     class Labels(dict[str, str]):
@@ -591,11 +600,43 @@ def looks_for(cluster: World, waiting: int) -> int:
             count += 1
             return super().get(*args)
 
-    for index in range(waiting):
-        cluster.ask(f"w{index}", 2**63 - 1 if index % 2 else 100, 4, namespace=f"n{index}")
     seen = cluster.snapshot()
     decide(replace(seen, nodes=tuple(replace(node, labels=Labels(node.labels)) for node in seen.nodes)), cluster.now)
     return count
+
+
+def test_workloads_that_come_at_once_cost_no_more_where_there_are_more_servers() -> None:
+    costs = []
+    for servers in (50, 200):
+        cluster = world(servers)
+        alone = looks_of(cluster)
+        for index in range(100):
+            cluster.ask(f"w{index}", 1, 2, namespace=f"n{index}")
+        costs.append(looks_of(cluster) - alone)
+    few, many = costs
+    assert many < few + 150 * 40, "each server is looked at once, and then only those that are given"
+
+
+@given(
+    wants=st.lists(st.tuples(st.sampled_from((1, 1, 2, 3)), st.sampled_from((1, 2, 4))), max_size=8),
+    busy=st.sets(st.sampled_from([f"s{server}-n{node}" for server in range(4) for node in range(4)])),
+)
+def test_who_comes_with_others_gets_what_each_gets_alone(wants: list[tuple[int, int]], busy: set[str]) -> None:
+    together, after_another = world(4), world(4)
+    for cluster in (together, after_another):
+        for node in sorted(busy):
+            cluster.intrude(node)
+        for number, (servers, nodes) in enumerate(wants):
+            cluster.now += 1
+            cluster.ask(f"w{number}", servers, nodes)
+            if cluster is after_another:
+                cluster.place()
+    together.place()
+    assert shares(together) == shares(after_another)
+
+
+def shares(cluster: World) -> dict[str, list[tuple[str, ...]]]:
+    return {workload.reference: nodes_of(cluster, workload) for workload in cluster.workloads.values()}
 
 
 def test_a_condition_names_not_all_of_many_servers() -> None:
