@@ -160,18 +160,22 @@ class Allotter:
         A tenant may write its own status. So only nodes count all of which claims of its namespace hold: it keeps
         nothing from anybody that these do not.
         """
+        in_use: dict[str, set[str]] = {}
+        for node, claim in self.claims.items():
+            in_use.setdefault(claim.partition("/")[0], set()).add(self._server_of[node])
         for workload in sorted(workloads, key=lambda workload: workload.arrival):
             if workload.ending or workload.reference in self.former:
                 continue
-            for index, name in enumerate(workload.recorded[: workload.wants.servers]):
-                nodes = self._nodes_in_use(workload, name)
+            candidates = in_use.get(workload.namespace, set())
+            for index, name in enumerate(dict.fromkeys(workload.recorded[: workload.wants.servers])):
+                nodes = self._nodes_in_use(workload, name) if name in candidates else ()
                 if nodes and not self._excess(workload, 1):
                     self._give(name, Grant(workload.reference, workload.uid, nodes, index, bound=True, at=self.now))
 
     def _nodes_in_use(self, workload: Workload, server: str) -> tuple[str, ...]:
         """Nodes of a server on which only its pods can be: those of groups say so."""
-        whole = self.wholes.get(server)
-        if whole is None or server in self._of_workload.get(workload.reference, ()):
+        whole = self.wholes[server]
+        if server in self._of_workload.get(workload.reference, ()):
             return ()
         given = {node for grant in self.grants.get(server, ()) for node in grant.nodes}
         own = {node.name for node in whole.nodes if node.claim.partition("/")[0] == workload.namespace}

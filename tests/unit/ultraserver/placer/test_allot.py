@@ -605,6 +605,20 @@ def looks_of(cluster: World) -> int:
     return count
 
 
+def test_servers_that_many_statuses_name_cost_nothing() -> None:
+    costs = []
+    for servers in (0, 100):
+        cluster = world(100)
+        cluster.strangers["s0-n0"] = "a/pod"
+        for index in range(100):
+            workload = cluster.ask(f"w{index}", 100, 4)
+            names = tuple(f"ultraserver-s{server}" for server in range(servers)) * 2
+            cluster.workloads[workload.reference] = replace(workload, recorded=names)
+        costs.append(looks_of(cluster))
+    nothing, everything = costs
+    assert everything < nothing + 100 * 40, "only the server where the namespace has a claim is looked at"
+
+
 def test_workloads_that_come_at_once_cost_no_more_where_there_are_more_servers() -> None:
     costs = []
     for servers in (50, 200):
