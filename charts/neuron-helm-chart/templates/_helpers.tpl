@@ -392,10 +392,10 @@ release before: its digest with the tag of this one would be the former image un
   "inf2.xlarge" "inf2.8xlarge" "inf2.24xlarge" "inf2.48xlarge"
   "trn1.2xlarge" "trn1.32xlarge" "trn1n.32xlarge"
   "trn2.3xlarge" "trn2.48xlarge" "trn2u.48xlarge" "trn2n.48xlarge" "trn2e.48xlarge" "trn2p.48xlarge" "trn2eu.48xlarge"
-  "trn2u-ac.24xlarge" "trn2es.48xlarge" "trn2en.24xlarge"
+  "trn2u-ac.24xlarge" "trn2es.48xlarge" "trn2en.24xlarge" "trn2-ac.24xlarge"
   "trn3.48xlarge" "trn3p.48xlarge" "trn3s.48xlarge" "trn3pd98.48xlarge" "trn3-dev0.48xlarge" "trn3-dev1.48xlarge"
   "trn3e.24xlarge" "trn3e-dev0.24xlarge" "trn3s-es.48xlarge" "trn3sn.48xlarge" "trn3sn-es.48xlarge" "trn3pd98.3xlarge"
-  "trn3s-es.3xlarge" "trn3sn.3xlarge" "trn3sn-es.3xlarge"
+  "trn3s-es.3xlarge" "trn3sn.3xlarge" "trn3sn-es.3xlarge" "trn3n.48xlarge" "trn3en.24xlarge"
 -}}
 {{- $made := $types -}}
 {{- range $type := $types -}}

@@ -7,7 +7,8 @@ trn2ac, trn2uac) are not EC2 types and have no row.
 
 Sources: aws-neuron-sdk ``about-neuron/arch``, ``tools/neuron-sys-tools/neuron-ls.rst``,
 ``neuron-runtime/explore/runtime-performance-tips.rst`` (PCI addresses, NUMA nodes); the EFA pairing library's
-``lookup/config`` (which types are paired, and with which row); the platform names of the Neuron kernel driver.
+``lookup/config`` (which types are paired, and with which row); the platform names of the Neuron kernel driver; the node
+selectors of AWS's charts (neuron-helm-chart 1.10.0: trn3n, trn3en; aws-dranet 1.0.0: trn2-ac).
 """
 
 from __future__ import annotations
@@ -161,6 +162,7 @@ _TRAINIUM2_TYPES = (
     InstanceType("trn2u-ac.24xlarge", TRAINIUM2, Unknown(), ultraserver=TRN2_ULTRASERVER, inferred=("ultraserver",)),
     InstanceType("trn2es.48xlarge", TRAINIUM2, Unknown(), ultraserver=TRN2_PARTITIONED, inferred=("ultraserver",)),
     InstanceType("trn2en.24xlarge", TRAINIUM2, Unknown(4), ultraserver=TRN2_RACK, inferred=("ultraserver",)),
+    InstanceType("trn2-ac.24xlarge", TRAINIUM2, Unknown()),
 )
 
 # Trainium3 is switched wherever its architecture is described; the names below are known from software only, so the
@@ -191,6 +193,8 @@ _TRAINIUM3_TYPES = (
     InstanceType("trn3s-es.3xlarge", TRAINIUM3, Unknown()),
     InstanceType("trn3sn.3xlarge", TRAINIUM3, Unknown()),
     InstanceType("trn3sn-es.3xlarge", TRAINIUM3, Unknown()),
+    InstanceType("trn3n.48xlarge", TRAINIUM3, Unknown()),
+    InstanceType("trn3en.24xlarge", TRAINIUM3, Unknown()),
 )
 
 INSTANCE_TYPES: Mapping[str, InstanceType] = MappingProxyType(

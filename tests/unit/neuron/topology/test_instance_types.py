@@ -46,6 +46,7 @@ PUBLISHED = {
 FURTHER_NAMES = {
     *(f"trn2{letters}.48xlarge" for letters in ("n", "e", "p", "eu", "es")),
     *("trn2en.24xlarge", "trn2u-ac.24xlarge", "trn3e-dev0.24xlarge"),
+    *("trn2-ac.24xlarge", "trn3n.48xlarge", "trn3en.24xlarge"),  # of the charts only
     *(f"trn3{letters}.48xlarge" for letters in ("p", "s", "pd98", "-dev0", "-dev1", "s-es", "sn", "sn-es")),
     *(f"trn3{letters}.3xlarge" for letters in ("pd98", "s-es", "sn", "sn-es")),
 }
