@@ -20,6 +20,8 @@ import yaml
 from dra_driver.cli.main import main
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from dra_driver.neuron.emulation.efa import EFA_CLASS
+from dra_driver.neuron.health.condition import condition, stopped
+from dra_driver.neuron.health.faults import NodeHealth
 from tests.manifests.support import EXAMPLES, Object, documents, name_of
 from tests.paths import ROOT
 
@@ -190,3 +192,12 @@ def test_the_queue_covers_what_kueue_counts_and_no_more_than_the_hardware_has() 
     assert chips == 4 * 16
     (job,) = [item for item in documents((KUEUE / "job.yaml").read_text()) if item["kind"] == "Job"]
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == objects["LocalQueue"]["metadata"]["name"]
+
+
+def test_a_node_is_open_to_pods_once_the_driver_has_seen_healthy_chips() -> None:
+    """And not before: no condition is written until then, and none of other words has that status."""
+    (rule,) = documents((HEALTH / "ready-for-claims.yaml").read_text())
+    (required,) = rule["spec"]["conditions"]
+    healthy = condition(NodeHealth())
+    assert (required["type"], required["requiredStatus"]) == (healthy.type, healthy.status)
+    assert stopped(NodeHealth()).status != required["requiredStatus"]
