@@ -16,7 +16,10 @@ from tests.paths import DOCS
 
 RULES = CHART / "files/alerts.yaml"
 ALERTS: dict[str, dict[str, Any]] = {
-    rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
+    rule["alert"]: rule
+    for group in yaml.safe_load(RULES.read_text())["groups"]
+    for rule in group["rules"]
+    if "alert" in rule
 }
 P = "neuron_dra_driver_"
 

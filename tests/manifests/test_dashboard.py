@@ -13,6 +13,7 @@ from dashboard.drawing import Series, dashboard, legend
 
 from dra_driver.neuron.health.faults import State
 from tests.builders.prometheus import asked, needs_prometheus, promtool
+from tests.manifests.chart import CHART
 from tests.paths import DOCS, ROOT
 
 PANELS = json.loads((ROOT / "deploy/grafana/neuron-dra-driver.json").read_text())["panels"]
@@ -62,7 +63,7 @@ def test_series_are_named_as_grafana_would() -> None:
 
 JOINS = re.findall(
     r"```text\n(.*?)```",
-    (DOCS / "operate/monitoring.md").read_text().partition("\n### Joins\n")[2].partition("\n## ")[0],
+    (DOCS / "operate/monitoring.md").read_text().partition("\n### Joins\n")[2].partition("\n### ")[0],
     re.DOTALL,
 )
 CHIP = 'instance="n1:9100",node="n1",device="neuron4",neuron_device_index="4",namespace="team",pod="train",claim="c"'
@@ -118,5 +119,65 @@ def test_a_chip_that_two_containers_share_counts_once(tmp_path: Path) -> None:
     }
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
+    done = promtool("test", "rules", str(file))
+    assert done.returncode == 0, done.stdout
+
+
+def allocation(metric: str, device: str, claim: str, pod: str, namespace: str = "team", container: str = "main") -> str:
+    """A series of it; the pod's UID is its name."""
+    return (
+        f'neuron_dra_driver_{metric}_allocation{{node="n1",device="{device}",claim="{claim}",namespace="{namespace}",'
+        f'pod="{pod}",pod_uid="{pod}",container="{container}"}}'
+    )
+
+
+@needs_prometheus
+def test_chip_hours_are_of_whole_chips_and_core_hours_of_single_cores(tmp_path: Path) -> None:
+    """A pod has two chips for half an hour, in two containers; another has three cores of a chip for an hour."""
+    half, whole = "1x29 stale", "1x59 stale"
+    series = {
+        allocation(metric, device, "c", "chips", container=container): half
+        for container in ("main", "side")
+        for metric, number in (("chip", "neuron"), ("device", "neuron-device-"))
+        for device in (f"{number}4", f"{number}12")
+    }
+    series |= {allocation("chip", "neuron1", "d", "cores"): whole}
+    series |= {allocation("device", f"neuron-core-1-{core}", "d", "cores"): whole for core in (0, 1, 3)}
+    series |= {allocation("chip", "neuron2", "e", "other", namespace="b"): whole}
+    series |= {'neuron_dra_driver_devices{node="n1",instance="n1:9100"}': "16x70"}
+    series |= {'node_total_hourly_cost{node="n1",instance="i"}': "32x70"}
+    hours, cost = (
+        asked(query)
+        for query in re.findall(
+            r"```text\n(.*?)```",
+            (DOCS / "operate/monitoring.md").read_text().partition("\n### Chip-hours")[2].partition("\n### ")[0],
+            re.DOTALL,
+        )
+    )
+    expected = [
+        (hours, {"team": 1.0, "b": 1.0}, "70m"),
+        (hours.replace("chips", "cores"), {"team": 3.0}, "70m"),
+        (query_of("Chip-hours by namespace", "chips"), {"team": 1.0, "b": 1.0}, "70m"),
+        (query_of("Core-hours by namespace", "cores"), {"team": 3.0}, "70m"),
+        (cost, {"team": 4.0, "b": 2.0}, "20m"),
+    ]
+    test: dict[str, Any] = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": query,
+                "eval_time": at,
+                "exp_samples": [
+                    *({"labels": f'{{namespace="{name}"}}', "value": value} for name, value in values.items()),
+                    *([{"labels": "{}", "value": 0}] if "vector(0)" in query else []),
+                ],
+            }
+            for query, values, at in expected
+        ],
+    }
+    file = tmp_path / "test.yaml"
+    rules = CHART / "files/alerts.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}))
     done = promtool("test", "rules", str(file))
     assert done.returncode == 0, done.stdout

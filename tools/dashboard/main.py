@@ -24,6 +24,7 @@ from tests.paths import DOCS, ROOT
 
 FILE = DOCS / "operate/dashboard.svg"
 DASHBOARD = json.loads((ROOT / "deploy/grafana/neuron-dra-driver.json").read_text())
+RULES = ROOT / "charts/neuron-helm-chart/files/alerts.yaml"
 STEP = 8.0
 """Seconds between two events of the history."""
 PODS = (("research", "train", (0, 1, 2, 3)), ("serving", "llm-0", (4,)), ("serving", "llm-1", (5,)))
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stack.enter_context(agent(world, "--metrics-port", str(port), "--health-hints-dir", "")).ready()
         monitor = stack.enter_context(served(NEURON_MONITOR))
         targets = {f"127.0.0.1:{port}": {"node": NODE}, f"127.0.0.1:{monitor}": {"node": NODE}}
-        server = stack.enter_context(prometheus(targets))
+        server = stack.enter_context(prometheus(targets, RULES))
         began = time.time()
         _history(world, resources)
         data = {panel["id"]: _asked(server, panel, began) for panel in _panels()}

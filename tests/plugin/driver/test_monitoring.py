@@ -62,11 +62,15 @@ def server() -> Iterator[Server]:
         monitor = stack.enter_context(served(NEURON_MONITOR))
         driver = {"node": NODE, "namespace": "neuron-dra-driver", "pod": "neuron-dra-driver-x", "container": "driver"}
         targets = {f"127.0.0.1:{port}": driver, f"127.0.0.1:{monitor}": {"node": NODE}}
-        found = stack.enter_context(prometheus(targets, RULES))
+        rules = Path(name) / "rules.yaml"
+        rules.write_text(RULES.read_text().replace("interval: 1m", "interval: 1s"))
+        found = stack.enter_context(prometheus(targets, rules))
         prepare(world, resources)
         sick = f'{PREFIX}chip_health{{state="unhealthy"}}'
         used = f'{PREFIX}chip_allocation{{container="main"}}'
-        eventually(lambda: found.query(sick) and found.query(used), what="the fault and the container")
+        record = f"node_namespace_pod:{PREFIX}chips:count"
+        news = (sick, used, record)
+        eventually(lambda: all(map(found.query, news)), what="the fault, the container and what is recorded of it")
         time.sleep(2.1)  # for rates, which need two scrapes
         yield found
 
