@@ -167,6 +167,8 @@ class SimulatedKubelet:
         """What the driver says of each device."""
         self.prepared: dict[str, tuple[str, ...]] = {}
         """CDI names by UID of each claim that was prepared and not unprepared, as this kubelet knows."""
+        self.called: dict[str, float] = {}
+        """When the last call began that prepared a claim, by its UID."""
         self.left: set[str] = set()
         """Claims of calls under way when a kubelet ended: they may take effect after those of the next one."""
         self.unprepared: dict[str, float] = {}
@@ -352,10 +354,12 @@ class SimulatedKubelet:
         request.claims.add(namespace=claim.namespace, name=claim.name, uid=claim.uid)
         if not self._registered:
             return False
+        began = self.scheduler.clock
         reply = self._call(self._registered[-1], f"/{_DRA}/NodePrepareResources", request, CALL_SECONDS)
         if reply is None or reply.claims[claim.uid].error or pod.ending:
             return False
         devices = reply.claims[claim.uid].devices
+        self.called[claim.uid] = began
         self.prepared[claim.uid] = tuple(name for device in devices for name in device.cdi_device_ids)
         self._names[claim.uid] = tuple(device.device_name for device in devices)
         return True

@@ -85,8 +85,8 @@ class Node:
         """Claims with admin access, which have nothing for themselves."""
         self.elsewhere: set[str] = set()
         """Claims that a pod of another node has, too."""
-        self.reused: set[str] = set()
-        """Claims that were allocated anew while kubelet took them for prepared, and so does not have them prepared."""
+        self.allocated_again: dict[str, float] = {}
+        """When a claim was that last, by its UID."""
         self.major = MAJOR
         self.partitions: str | None = None
         """What the next instance of the driver is set to offer on all nodes."""
@@ -236,6 +236,12 @@ class Node:
         """The same, but of claims that only watch."""
         return {uid: devices for uid, devices in self.allocations().items() if uid not in self.watching}
 
+    @property
+    def reused(self) -> set[str]:
+        """Claims that kubelet had prepared by a call from before they were allocated again: it does not call anew."""
+        called = self.kubelet.called
+        return {uid for uid, again in self.allocated_again.items() if called.get(uid, math.inf) <= again}
+
     def free_devices(self) -> list[str]:
         """What the scheduler could allocate now."""
         held = {device for devices in self.exclusive_allocations().values() for device in devices}
@@ -273,8 +279,7 @@ class Node:
             if admin:
                 self.watching.add(uid)
         else:
-            if claim["metadata"]["uid"] in self.kubelet.prepared:
-                self.reused.add(claim["metadata"]["uid"])
+            self.allocated_again[claim["metadata"]["uid"]] = self.scheduler.clock
             claim["status"] = {
                 "allocation": {"devices": {"results": results, "config": []}},
                 "reservedFor": [{"resource": "pods", "name": pod, "uid": pod_uid}],

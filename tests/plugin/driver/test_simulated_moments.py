@@ -335,6 +335,33 @@ def test_a_claim_that_is_prepared_while_a_pass_of_repair_ends_says_so(node: Node
     assert not unrest(node)
 
 
+def test_a_claim_that_is_allocated_again_during_a_call_keeps_what_the_call_has_read(node: Node) -> None:
+    """It is prepared then, and kubelet does not call again: its next pod has what was allocated to the one before."""
+    begin(node)
+    stops_at_request(node, PREPARE, "GET", "/resourceclaims/", answered=True)
+    former = node.allocate("neuron-device-0")
+    node.pass_time(1.0)
+    assert PREPARE in node.scheduler.held
+    # Deleted by force: kubelet has not heard of it yet.
+    node.server.store.delete("pods", f"default/{former.name}")
+    (claim,) = node.claims()
+    claim["status"] = {}
+    following = node.allocate("neuron-device-3", claim=claim)
+    goes_on(node, PREPARE)
+    node.pass_time(130.0)
+    assert following.running
+    assert {minor for numbers in following.numbers.values() for _, minor in numbers} == {0}
+    assert not [*violations(node), *unrest(node), *remains(node, plugin=False)]
+    other = node.allocate("neuron-device-0")
+    node.pass_time(10.0)
+    assert (following.running, other.running) == (True, False)
+    former.ending = True
+    node.end(following, force=False, keep_claim=True)
+    node.pass_time(130.0)
+    assert other.running
+    assert not [*violations(node), *unrest(node), *remains(node, plugin=False)]
+
+
 @contextmanager
 def node_without_server(kind: str, partitions: str) -> Iterator[Node]:
     """Its driver has started before the API server answers."""
