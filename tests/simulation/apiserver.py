@@ -73,13 +73,13 @@ class SimulatedServer:
         try:
             status, document = respond(self.api, request, match)
         except Refused as refused:
-            return refused.status, _status(refused)
+            status, document = refused.status, _status(refused)
         if request.method != "GET" and "dryRun" not in request.query:
-            changed = "" if self.store.version != before else " (no change)"
+            changed = "" if self.store.version != before else f" (no change: {status})"
             self.writes.append(
                 (self._scheduler.clock, self._scheduler.life.name, f"{request.method} {request.path}{changed}")
             )
-            if match["kind"] == "resourceslices" and request.method != "DELETE":
+            if match["kind"] == "resourceslices" and request.method != "DELETE" and status < 400:
                 self.on_slice(document)
         return status, document
 

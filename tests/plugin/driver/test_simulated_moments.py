@@ -352,6 +352,9 @@ def test_a_claim_that_is_allocated_again_during_a_call_keeps_what_the_call_has_r
     assert following.running
     assert {minor for numbers in following.numbers.values() for _, minor in numbers} == {0}
     assert not [*violations(node), *unrest(node), *remains(node, plugin=False)]
+    before = len(node.server.writes)
+    node.pass_time(15.0)
+    assert not node.server.writes[before:], "what is refused once is not tried again and again"
     other = node.allocate("neuron-device-0")
     node.pass_time(10.0)
     assert (following.running, other.running) == (True, False)
