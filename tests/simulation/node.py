@@ -84,7 +84,7 @@ class Node:
         self.watching: set[str] = set()
         """Claims with admin access, which have nothing for themselves."""
         self.elsewhere: set[str] = set()
-        """Claims that a pod of another node has, too."""
+        """Claims that a pod of another node has, too, by their present allocation."""
         self.allocated_again: dict[str, float] = {}
         """When a claim was that last, by its UID."""
         self.major = MAJOR
@@ -280,6 +280,7 @@ class Node:
                 self.watching.add(uid)
         else:
             self.allocated_again[claim["metadata"]["uid"]] = self.scheduler.clock
+            self.elsewhere.discard(claim["metadata"]["uid"])
             claim["status"] = {
                 "allocation": {"devices": {"results": results, "config": []}},
                 "reservedFor": [{"resource": "pods", "name": pod, "uid": pod_uid}],
