@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -273,6 +273,44 @@ def test_a_kubelet_writes_slices_of_this_driver_to_pools_of_its_node_only(
     for asked in (new_slice(own), new_slice(own, pool=f"{own}/cores"), new_slice(own, pool="x", driver="example.com")):
         assert "created" in answer(asked)
     assert "created" in answer(new_slice(own, pool="x"), "admin", "system:masters")
+
+
+@pytest.fixture
+def neighbour(driver: Installation, nodes: Sequence[str], client_with: ClientOf) -> Iterator[Transport]:
+    """The API server as another DRA driver on the first node sees it, whose rights on slices RBAC alone bounds."""
+    kube, name = driver.kube, f"neighbour-{secrets.token_hex(3)}"
+    kube.kubectl("create", "serviceaccount", name, "--namespace=default")
+    rule = ("--verb=create,update,delete", "--resource=resourceslices.resource.k8s.io")
+    kube.kubectl("create", "clusterrole", name, *rule)
+    kube.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--serviceaccount=default:{name}")
+    bound = ("--bound-object-kind=Node", f"--bound-object-name={nodes[0]}")
+    try:
+        yield client_with(kube.kubectl("create", "token", name, "--namespace=default", *bound).strip())
+    finally:
+        kube.kubectl("delete", f"clusterrolebinding/{name}", f"clusterrole/{name}")
+        kube.kubectl("delete", "serviceaccount", name, "--namespace=default")
+
+
+@pytest.mark.kubernetes("1.37", "1.34")
+def test_the_token_of_another_driver_writes_no_slices_of_this_one_for_other_nodes(
+    driver: Installation, neighbour: Transport, nodes: Sequence[str]
+) -> None:
+    """Whoever is root on a node has the tokens of all its pods."""
+    own, other = nodes[:2]
+
+    def create(asked: Object) -> None:
+        neighbour.request("POST", SLICES, query=(("dryRun", "All"),), body=asked)
+
+    assert "only to the pool of its own name" in denied(neighbour, "POST", SLICES, new_slice(own, pool=other))
+    assert f'only with spec.nodeName "{own}"' in denied(neighbour, "POST", SLICES, new_slice(other))
+    (theirs,) = driver.kube.slices(other)
+    path = f"{SLICES}/{theirs['metadata']['name']}"
+    fewer = theirs | {"spec": theirs["spec"] | {"devices": theirs["spec"]["devices"][:1]}}
+    assert f'only with spec.nodeName "{own}"' in denied(neighbour, "PUT", path, fewer)
+    create(new_slice(own))
+    create(new_slice(other, driver="example.com"))
+    create(new_slice(own, pool="x", driver="example.com"))
+    neighbour.request("PUT", path, query=(("dryRun", "All"),), body=theirs)  # as whoever migrates storage does
 
 
 @pytest.mark.parametrize("metadata", HOLDS, ids=json.dumps)

@@ -148,8 +148,8 @@ def test_all_settings_together_are_valid_and_in_the_namespace_of_choice(tmp_path
     text = yaml.safe_dump_all(made)
     assert not re.search(r"namespace: neuron-dra-driver\b|serviceaccount:neuron-dra-driver:", text)
     policies = [item for item in made if item["kind"] == "ValidatingAdmissionPolicy"]
-    of_accounts = [item for item in policies if not item["metadata"]["name"].endswith(("-mirror-pods", "-own-pools"))]
-    assert (len(policies), len(of_accounts)) == (10, 8)
+    of_accounts = [item for item in policies if not item["metadata"]["name"].endswith("-mirror-pods")]
+    assert (len(policies), len(of_accounts)) == (10, 9)
     assert all("serviceaccount:neuron-system:" in json.dumps(item["spec"]["matchConditions"]) for item in of_accounts)
     daemonset = pod_spec(of_kind(made, "DaemonSet"))
     assert {"key": "dedicated", "operator": "Equal", "value": "neuron", "effect": "NoSchedule"} in daemonset[
@@ -163,11 +163,11 @@ def test_another_namespace_leaves_the_policies_that_name_none_as_they_are(tmp_pa
     made = with_settings(tmp_path / "own", "driver", settings / "placer", settings / "namespace")
     plain = with_settings(tmp_path / "plain", "driver", settings / "placer")
     before, after = (
-        [item for item in all_ if item["metadata"]["name"].endswith(("-parameters", "-own-pools", "-mirror-pods"))]
+        [item for item in all_ if item["metadata"]["name"].endswith(("-parameters", "-mirror-pods"))]
         for all_ in (plain, made)
     )
     assert before == after
-    assert len(after) == 6
+    assert len(after) == 4
 
 
 @needs_kubectl

@@ -613,13 +613,23 @@ def test_the_policy_for_parameters_can_be_left_out(options: tuple[str, ...], the
     )
 
 
-def test_nodes_write_slices_of_this_driver_to_their_own_pools_only() -> None:
+def test_nodes_and_their_pods_write_slices_of_this_driver_to_their_own_pools_only() -> None:
+    """``tests/cluster/test_security.py`` has an API server judge by it."""
     spec = policy("neuron-dra-driver-own-pools")
     (rule,) = spec["matchConstraints"]["resourceRules"]
     assert (rule["apiVersions"], rule["operations"]) == (["v1", "v1beta2", "v1beta1"], ["CREATE", "UPDATE"])
-    (condition,) = spec["matchConditions"]
-    assert "'system:nodes' in request.userInfo.groups" in condition["expression"]
-    assert condition["expression"].endswith(f"object.spec.driver == '{DRIVER_NAME}'")
+    driver, condition = spec["matchConditions"]
+    account = "system:serviceaccount:neuron-dra-driver:neuron-dra-driver-sa"
+    assert driver["expression"] == f'request.userInfo.username != "{account}"'
+    for part in (
+        f"object.spec.driver == '{DRIVER_NAME}'",
+        "'system:nodes' in request.userInfo.groups",
+        "authentication.kubernetes.io/node-name",
+    ):
+        assert part in condition["expression"]
+    pools, nodes = (item["expression"] for item in spec["validations"])
+    assert "object.spec.pool.name" in pools
+    assert nodes.endswith("object.spec.?nodeName.orValue('') == variables.userNode")
 
 
 def test_the_labels_that_the_policy_lets_pass_are_those_that_the_driver_writes() -> None:

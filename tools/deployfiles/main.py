@@ -187,7 +187,6 @@ replacements:
   - select: {kind: ValidatingAdmissionPolicy}
     reject:
     - {name: neuron-dra-driver-parameters}
-    - {name: neuron-dra-driver-own-pools}
     - {name: neuron-dra-driver-placer-mirror-pods}
     fieldPaths: [spec.matchConditions.0.expression]
     options: {delimiter: ':', index: 2}
