@@ -104,9 +104,10 @@ resource_api='' values='' timeout=300 restart='' reset='' uninstall='' verify=''
 image='' place='' given=' ' space='' classes='' foreign='' was_operator='' with_policy=1 scratch='' components='' patches=''
 
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; }
-# Names, messages and versions in what is printed may be of nodes and tenants: nothing of it drives a terminal.
+# Names, messages and versions in what is printed may be of nodes and tenants: nothing of it drives a terminal, or turns
+# the direction of a line, which some locales let pass as printable.
 lines() {
-    local line
+    local line LC_ALL=C
     for line in "$@"; do printf '%s\n' "${line//[^[:print:]$NEWLINE]/?}" >&2; done
 }
 note() { lines "$*"; }
@@ -1044,7 +1045,9 @@ verify_node() {
     # Its kubelet says what these are, and how long they are.
     container_log "$job" lines 262144 "$scratch/lines" || status=lost
     printable <"$scratch/lines"
-    if [[ $status != lost ]]; then container_log "$job" report 4194304 "$report" || status=lost; fi
+    if [[ $status != lost ]]; then
+        container_log "$job" report 4194304 "$scratch/report" && put "$scratch/report" "$report" || status=lost
+    fi
     kube -n "$NAMESPACE" delete job "$job" --wait=false >/dev/null </dev/null || status+=' and not deleted'
     if [[ $status == lost* ]]; then
         warn "the logs of its Job could not be read to their end: they are missing, too slow or too long"
@@ -1062,6 +1065,10 @@ container_log() {
     if [[ $(wc -c <"$4") -ge $3 ]]; then status=1; fi
     return "$status"
 }
+
+# put FILE NAME: a copy of the file under that name in the current directory, whose owner may have put a link there: it is
+# replaced, and what it leads to is left alone.
+put() { rm -f -- "$2" && (set -o noclobber && cat -- "$1" >"$2"); }
 
 verify_columns='NAME:.metadata.name,TYPE:.metadata.labels.node\.kubernetes\.io/instance-type'
 

@@ -268,6 +268,25 @@ def test_all_nodes_that_say_nonsense_is_not_taken_for_no_nodes(cluster: Cluster)
     golden(result.stderr)
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_report_is_written_through_no_link_that_somebody_has_put_there(
+    cluster: Cluster, tmp_path: Path, there: bool
+) -> None:
+    """A kubelet chooses what it says, and whoever made the directory, such as a clone, where it would be written."""
+    mine = tmp_path / "home/.bashrc"
+    mine.parent.mkdir()
+    if there:
+        mine.write_text("mine\n")
+    (tmp_path / "verify-trn2.48xlarge.json").symlink_to("home/.bashrc")
+    (tmp_path / "verify-ml.trn1.32xlarge.json").mkdir()
+    result = cluster.run("--verify", IMAGE)
+    assert mine.exists() == there
+    assert not there or mine.read_text() == "mine\n"
+    report = tmp_path / "verify-trn2.48xlarge.json"
+    assert (report.is_symlink(), json.loads(report.read_text())["kind"]) == (False, "HostReport")
+    assert (result.returncode, "no result from node-d (ml.trn1.32xlarge)" in result.stderr) == (1, True)
+
+
 def test_what_a_kubelet_gives_as_a_log_is_bounded_and_drives_no_terminal(cluster: Cluster, tmp_path: Path) -> None:
     cluster.reply("-c lines", "\x1b]0;owned\x07 45 ok, 0 differs\n", "\x1b]0;owned\x07 kubelet says\n")
     cluster.reply("-c report", "x" * (5 << 20))
@@ -275,7 +294,7 @@ def test_what_a_kubelet_gives_as_a_log_is_bounded_and_drives_no_terminal(cluster
     assert "kubelet says" in result.stderr
     assert result.returncode == 1, "too long a report is none"
     assert not drives_a_terminal(result.stdout + result.stderr)
-    assert (tmp_path / "verify-trn2.48xlarge.json").stat().st_size <= 4 << 20
+    assert not (tmp_path / "verify-trn2.48xlarge.json").exists()
 
 
 def test_it_does_not_go_with_a_removal() -> None:
