@@ -43,8 +43,8 @@ STALLED_SECONDS: Final = 60.0
 _DETAIL_BYTES: Final = 200
 _INVALID: Final = 2
 """In the file ``reset``."""
-_CLOCK_SECONDS: Final = 300
-"""A hint from further in the future than this is nonsense."""
+CLOCK_SECONDS: Final = 300
+"""A time that is further in the future than this is nonsense: it was written when the clock was wrong."""
 
 
 class Track(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -228,7 +228,9 @@ def _base(memory: ChipMemory, name: str) -> int:
 
 def _logged(kind: str) -> Rule:
     def rule(view: View) -> SignalReading:
-        hints = [hint for hint in view.hints if hint.kind == kind and hint.seen > view.memory.cleared_at]
+        # Which lines came after a clearing by a clock that was ahead is not known, so it counts for none.
+        cleared_at = _credible(view.memory.cleared_at, view.host.read_at)
+        hints = [hint for hint in view.hints if hint.kind == kind and hint.seen > cleared_at]
         if not hints:
             return _NO
         first = min(hints, key=lambda hint: (hint.seen, -1 if hint.core is None else hint.core))
@@ -236,6 +238,11 @@ def _logged(kind: str) -> Rule:
         return SignalReading(True, detail, min(first.seen, int(view.host.read_at)))
 
     return rule
+
+
+def _credible(moment: int, now: float) -> int:
+    """A Unix time that was noted, or 0 if the clock was ahead then."""
+    return moment if moment <= now + CLOCK_SECONDS else 0
 
 
 def _other_component(view: View) -> SignalReading:
@@ -517,7 +524,7 @@ def hints_by_chip(hints: Collection[Hint], reading: HostReading, memory: HealthM
     indexes = {*reading.expected, *(chip.index for chip in reading.chips), *(chip.index for chip in memory.chips)}
     by_chip: dict[int, list[Hint]] = {}
     for hint in hints:
-        if hint.kind not in KINDS or hint.seen > reading.read_at + _CLOCK_SECONDS:
+        if hint.kind not in KINDS or hint.seen > reading.read_at + CLOCK_SECONDS:
             continue
         if reading.boot_id and hint.boot_id != reading.boot_id:
             continue
@@ -555,7 +562,7 @@ def clear(memory: HealthMemory, index: int, now: float) -> Cleared:
         else counter
         for name, counter in of_chip.counters.items()
     }
-    cleared_at = max(int(now), of_chip.newest_hint, of_chip.cleared_at)
+    cleared_at = max(int(now), *(_credible(moment, now) for moment in (of_chip.newest_hint, of_chip.cleared_at)))
     after = replace(of_chip, tracks=kept, counters=counters, cleared_at=cleared_at)
     chips = tuple(after if chip.index == index else chip for chip in memory.chips)
     gone = [fault.code for fault in _active(of_chip) if fault.code not in kept]

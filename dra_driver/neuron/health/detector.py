@@ -15,7 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from dra_driver.neuron.health.assess import KINDS, Hint
+from msgspec.structs import replace
+
+from dra_driver.neuron.health.assess import CLOCK_SECONDS, KINDS, Hint
 from dra_driver.neuron.health.hints import MAX_FILES, decode, encode, file_name
 from dra_driver.neuron.health.kernel_log import (
     IGNORED,
@@ -167,6 +169,7 @@ class Detector:
         # Like the kernel's clock for its log, `monotonic` stands still while the machine is suspended.
         now, uptime = runtime.now(), runtime.monotonic()
         fresh, lost = unread(self._tail, text)
+        _correct(self._hints, int(now))
         first = self._read_at is None
         earliest = now - uptime if self._read_at is None else min(self._read_at, now)
         for line in marked_lines(fresh):
@@ -248,6 +251,13 @@ class Detector:
             consequence="the node's driver does not get faults from the kernel log",
             remedy="make the directory writable for the detector, and check its free space",
         )
+
+
+def _correct(hints: dict[str, Hint], now: int) -> None:
+    """Give hints that were written by a clock that was ahead the time of now: a driver takes none from the future."""
+    for name, hint in hints.items():
+        if hint.seen > now + CLOCK_SECONDS:
+            hints[name] = replace(hint, seen=now)
 
 
 def _described(hint: Hint) -> str:

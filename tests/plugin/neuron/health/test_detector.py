@@ -22,6 +22,7 @@ from dra_driver.neuron.health.assess import Hint
 from dra_driver.neuron.health.detector import Detector, read_log_file, read_system_log
 from dra_driver.neuron.health.hints import MAX_FILES, encode, file_name, read_hints
 from dra_driver.neuron.health.kernel_log import TAIL_BYTES
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from tests.builders.agent import free_port, health, scraped
 from tests.builders.programs import ended
@@ -111,6 +112,21 @@ def test_a_line_that_comes_again_moves_the_time_of_its_hint_forward_only(node: N
         assert abs(now - 500 - first.seen) <= 2
         node.add(line(blamed()))
         eventually(lambda: node.hints()[name].seen >= now - 10)
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_line_that_came_while_the_clock_was_ahead_counts_once_that_is_right(node: Node, again: bool) -> None:
+    """A driver takes no hint from the future."""
+    ahead = [10 * 365 * 86400]
+    with runtime.use(runtime.Runtime(now=lambda: time.time() + ahead[0])), node.detector():
+        node.add(line(blamed()))
+        eventually(node.hints, what="the hint")
+        ((name, first),) = node.hints().items()
+        assert first.seen > time.time() + 9 * 365 * 86400
+        ahead[0] = 0
+        if again:
+            node.add(line(blamed()))
+        eventually(lambda: node.hints()[name].seen <= time.time())
 
 
 def test_lines_from_before_the_start_count_however_old_they_are(node: Node) -> None:

@@ -425,6 +425,25 @@ def test_a_hint_is_remembered_when_its_file_is_gone_until_it_is_cleared_or_the_n
     assert node.faults(1) == []
 
 
+YEARS = 10 * 365 * 86400
+
+
+@pytest.mark.parametrize("boots", [0, 1])
+def test_what_was_cleared_by_a_clock_that_was_ahead_keeps_no_later_line_from_the_chip(node: Node, boots: int) -> None:
+    """Else no line would count for years. Those of before count again: the fault can be cleared once more."""
+    node.host.booted_at += YEARS
+    node.hints = [node.host.hint("DMA_ERROR")]
+    node.read()
+    assert node.clear() == (("log-dma",), ())
+    node.host.booted_at -= YEARS
+    for _ in range(boots):
+        node.host.reboot()
+    node.hints = [node.host.hint("DMA_ERROR")]
+    assert node.faults() == ["log-dma"]
+    assert node.clear() == (("log-dma",), ())
+    assert node.faults() == []
+
+
 def test_what_is_not_read_is_told_by_nobody() -> None:
     """A chip of which no file could be read at all."""
     memory = HealthMemory()
