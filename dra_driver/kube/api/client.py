@@ -17,6 +17,7 @@ import ipaddress
 import logging
 import math
 import os
+import re
 import socket
 import threading
 import time
@@ -62,6 +63,7 @@ http.client._MAXHEADERS = 8192  # type: ignore[attr-defined] # noqa: SLF001 # th
 """Headers of a response. The API server sends a header ``Warning`` for each warning of a webhook, of which there may be
 as many as characters, 4,096 in all (kubernetes ``apiserver/pkg/endpoints/filters/warning.go``); above the 100 that are
 usual in Python, a response that came would count as none."""
+_USER_INFO: Final = re.compile(r"(?<=://)\S*@")
 _CHUNK: Final = 1 << 16
 """Bytes that are read, and unpacked, at once."""
 _NO_RETRIES: Final = urllib3.Retry(total=False, redirect=False)
@@ -238,6 +240,11 @@ def context_namespace(path: str | None, context: str | None = None) -> str:
         raise DriverError(f"no namespace can be read from the kubeconfig: {reason}", remedy=remedy) from error
 
 
+def without_credentials(text: str) -> str:
+    """A text without the user names and passwords of the URLs in it."""
+    return _USER_INFO.sub("", text)
+
+
 def bypasses_proxy(server: str, no_proxy: str) -> bool:
     """Whether a server is reached directly, without the proxy.
 
@@ -393,7 +400,9 @@ class _Endpoint:
                 self._urlopen = self._manager.urlopen
                 self._base = server
         except (urllib3.exceptions.HTTPError, ValueError) as error:
-            raise DriverError(f"{config.server} cannot be reached{self.via}: {error}") from error
+            # A URL that cannot be parsed is repeated by whoever says so.
+            text = without_credentials(f"{config.server} cannot be reached{self.via}: {error}")
+            raise DriverError(text) from None
 
     def close(self) -> None:
         """Close idle connections; no more requests can be sent."""
@@ -402,7 +411,10 @@ class _Endpoint:
     @property
     def via(self) -> str:
         """The proxy in use, for error messages; never includes its credentials."""
-        return f" through proxy {urlsplit(self.proxy).hostname}" if self.proxy else ""
+        try:
+            return f" through proxy {urlsplit(self.proxy).hostname}" if self.proxy else ""
+        except ValueError:  # the URL cannot be parsed
+            return " through the proxy"
 
     def send(
         self, method: str, target: str, headers: dict[str, str], body: bytes | None, timeout: urllib3.Timeout
@@ -439,7 +451,7 @@ class Transport:
         self._endpoint = _Endpoint(config)
         self._lock = threading.Lock()
         self._user_agent = user_agent
-        self.server = config.server
+        self.server = without_credentials(config.server)
         self._heard: Callable[[Unreachable | None], None] = lambda _: None
 
     @classmethod
@@ -675,10 +687,8 @@ def _unreachable(endpoint: _Endpoint, method: str, path: str, error: BaseExcepti
     remedy = f"check that the API server is up and reachable from {endpoint.config.place}"
     if isinstance(error, urllib3.exceptions.SSLError):
         remedy = "check the certificate authority in the kubeconfig or pod, and whether a proxy answers at this address"
-    return Unreachable(
-        f"the API server {endpoint.config.server} did not answer {method} {path}{endpoint.via}: {_cause(error)}",
-        remedy=remedy,
-    )
+    text = f"the API server {endpoint.config.server} did not answer {method} {path}{endpoint.via}: {_cause(error)}"
+    return Unreachable(without_credentials(text), remedy=remedy)
 
 
 def _swallowed_by_idle_connection(error: BaseException | None) -> bool:

@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -489,6 +490,26 @@ def test_a_pod_uses_the_proxy_of_its_environment(
 )
 def test_what_no_proxy_exempts(server: str, exempt: str, directly: bool) -> None:
     assert client.bypasses_proxy(server, exempt) is directly
+
+
+@pytest.mark.parametrize(
+    ("server", "proxy"),
+    [
+        ("https://127.0.0.1:1", "http://me:secret@127.0.0.1:99999"),
+        ("https://127.0.0.1:1", "http://me:se/cret@127.0.0.1:1"),
+        ("https://127.0.0.1:1", "http://me:secret@[127.0.0.1"),
+        ("https://me:secret@127.0.0.1:99999", None),
+        ("https://me:secret@127.0.0.1:1", None),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_told_without_its_password(server: str, proxy: str | None) -> None:
+    """A pod's log is read by many, and its reports are sent on."""
+    with pytest.raises(DriverError) as caught:
+        client.Transport(client.RestConfig(server=server, proxy=proxy)).request("GET", "/version", timeout=2)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "secret" not in shown
+    assert "cret@" not in shown
+    assert "127.0.0.1" in str(caught.value)
 
 
 def test_a_proxy_that_refuses_is_named_without_its_password(tmp_path: Path) -> None:
