@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -177,7 +178,15 @@ def text(host: Evidence) -> Iterator[str]:
 
 
 def _write(path: Path, content: str) -> None:
+    """Write the report, through no link: it is root who does, and somebody else may have made the directory."""
+    import errno
+
+    from dra_driver.util.files import open_regular
+
     try:
-        path.write_text(content, encoding="ascii")
+        descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 # opened without following links
+            file.write(content)
     except OSError as error:
-        raise DriverError(f"cannot write the report to {path}: {error.strerror}", remedy="name another file") from error
+        why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+        raise DriverError(f"cannot write the report to {path}: {why}", remedy="name another file") from error

@@ -157,7 +157,8 @@ class Cluster:
     def environment(self) -> dict[str, str]:
         """Write the rules; the environment that finds this kubectl."""
         (self.directory / "rules").write_text(repr(list(self.rules.items())))
-        return {"PATH": f"{self.directory}:{os.environ['PATH']}", "KUBECTL": "kubectl"}
+        # A locale such as people have: in that of C, bash takes far less for printable.
+        return {"PATH": f"{self.directory}:{os.environ['PATH']}", "KUBECTL": "kubectl", "LC_ALL": "C.UTF-8"}
 
     @property
     def calls(self) -> list[str]:

@@ -222,6 +222,7 @@ INJECTED = (
         "containerd://" + "9" * 64,
         "--container-runtime",
         "\x1b]0;owned\x07",
+        "containerd://\u202e2.1.5\u200b",
         "",
     ],
 )

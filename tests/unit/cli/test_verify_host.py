@@ -75,6 +75,20 @@ def test_a_report_is_written_judged_and_emulated(
     assert json.loads(report.read_text())["kind"] == "HostReport"
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_report_is_written_through_no_link(
+    host: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], there: bool
+) -> None:
+    mine, report = tmp_path / "mine", tmp_path / "report.json"
+    if there:
+        mine.write_text("precious")
+    report.symlink_to(mine)
+    assert main(["verify-host", "--host-root", str(host), "--report", str(report)]) == 1
+    assert "report.json: it is a symbolic link" in capsys.readouterr().err
+    assert mine.exists() == there
+    assert not there or mine.read_text() == "precious"
+
+
 def test_a_report_is_never_written_over_a_directory_with_something_else(
     host: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
