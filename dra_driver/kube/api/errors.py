@@ -134,7 +134,7 @@ def decode_status(body: bytes | bytearray) -> Status:
     """The Status in a body; an empty one if the body is something else."""
     try:
         status = _STATUS.decode(body)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return Status()
     return status if status.kind == "Status" else Status()
 

@@ -18,6 +18,7 @@ from typing import Generic, Protocol, TypeVar
 
 from dra_driver.kube.api.errors import ApiError, DecodeError
 from dra_driver.kube.api.resources import Collection, Watch, WatchEvent
+from dra_driver.kube.objects.meta import version_number
 from dra_driver.util import runtime
 from dra_driver.util.worker import MAX_ROUND_SECONDS, Backoff, Worker
 
@@ -345,6 +346,4 @@ def _key(item: HasMetadata) -> tuple[str, str]:
 
 
 def _version(item: HasMetadata) -> int:
-    """Resource versions of one kind are increasing integers (Kubernetes 1.35 API conventions, and etcd before that)."""
-    text = item.metadata.resource_version
-    return int(text) if text.isdecimal() else 0
+    return version_number(item.metadata.resource_version)

@@ -60,6 +60,19 @@ class ObjectMeta(ApiObject, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
+_VERSION_DIGITS: Final = 20
+"""Of the largest number of 64 bits; Python takes no text of thousands of digits for a number."""
+
+
+def version_number(resource_version: str) -> int:
+    """A resource version as a number; 0 for what is none.
+
+    Those of one kind are increasing integers (Kubernetes 1.35 API conventions, and etcd before that).
+    """
+    is_number = resource_version.isdecimal() and len(resource_version) <= _VERSION_DIGITS
+    return int(resource_version) if is_number else 0
+
+
 class Condition(ApiObject, frozen=True):
     """``status.conditions[]`` of Nodes and pods, and of devices in claims; times as in ``seconds``."""
 

@@ -17,6 +17,7 @@ from dra_driver.kube.kubelet.client import CallError
 from dra_driver.kube.kubelet.devicecheckpoint import AllocatedContainer
 from dra_driver.kube.kubelet.deviceplugin import ContainerDevices
 from dra_driver.kube.kubelet.podresources import PodDevices
+from dra_driver.kube.objects.meta import version_number
 from dra_driver.legacy.annotations import ContainerShare
 from dra_driver.legacy.device_plugin.choosing import (
     AllocateError,
@@ -79,8 +80,7 @@ class ReadPods:
 
 
 def _version(pod: PluginPod) -> int:
-    text = pod.metadata.resource_version
-    return int(text) if text.isdecimal() else 0
+    return version_number(pod.metadata.resource_version)
 
 
 class Sources(Protocol):

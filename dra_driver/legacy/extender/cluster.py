@@ -21,6 +21,7 @@ from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection, WatchEvent
 from dra_driver.kube.api.watch import Reflector
+from dra_driver.kube.objects.meta import version_number
 from dra_driver.legacy.annotations import CORE_USAGE, DEVICE_USAGE, ContainerShare, RecordedAllocation, usage_map
 from dra_driver.legacy.extender.preemption import Tenancy, Tenant
 from dra_driver.legacy.extender.wire import (
@@ -437,8 +438,7 @@ class Cluster:
 
 
 def _version(pod: ExtenderPod) -> int:
-    """Resource versions of one kind are increasing numbers."""
-    return int(pod.version) if pod.version.isdecimal() else 0
+    return version_number(pod.version)
 
 
 def _sentence(text: str) -> str:

@@ -72,7 +72,7 @@ def ask(directory: Path, device: int, within: float = WAIT_SECONDS) -> Answer:
             consequence="nothing is cleared",
             remedy="run the command as root on the node, or in the driver's container; --state-dir names the directory",
         ) from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DriverError(
             f"the driver's answer cannot be read: {error}", remedy="use a command of the same version as the driver"
         ) from None

@@ -55,7 +55,7 @@ def decode(data: bytes | str) -> Hint | None:
     try:
         version = msgspec.json.decode(data, type=_Versioned).version
         hint = msgspec.json.decode(data, type=Hint)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     wrong = (
         version != _VERSION

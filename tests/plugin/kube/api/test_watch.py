@@ -368,3 +368,14 @@ def test_what_was_written_is_not_undone_by_a_list_of_before(server: ApiServer) -
         server.close_watches()
         eventually(lambda: len(zones) >= 2)
         assert zones == ["1", "written"]
+
+
+@pytest.mark.parametrize("version", ["", "latest", "9" * 5000, "\u0663"])
+def test_a_version_that_is_no_number_is_older_than_any(server: ApiServer, version: str) -> None:
+    """What answers may not be an API server; that is no defect of who asks."""
+    with informed(server) as (informer, nodes, zones):
+        node = nodes.get("", "node-a")
+        informer.wrote(replace(node, metadata=replace(node.metadata, resource_version=version, labels={"zone": "x"})))
+        relabel(server, "2")
+        eventually(lambda: len(zones) >= 2)
+        assert zones == ["1", "2"]

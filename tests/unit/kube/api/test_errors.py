@@ -105,6 +105,16 @@ def test_of_a_webhooks_text_the_beginning_is_kept_and_is_still_a_webhooks(charac
     assert max(len(str(error)), len(str(whole))) < 5000
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b'{"kind": "Status", "message": "\xff\xfe"}', b'{"kind": "Status", "x": ' + b"[" * 5000, b"[" * 5000, b"\xff"],
+    ids=["no text", "many levels", "nothing but levels", "no JSON"],
+)
+def test_an_answer_of_something_in_between_is_a_refusal_all_the_same(body: bytes) -> None:
+    """Such as a load balancer: what its answer is like is no defect of the program."""
+    assert refusal("GET", "/x", 502, body).status == 502
+
+
 def test_what_is_no_status_is_told_by_its_beginning() -> None:
     assert "<html>" in str(refusal("GET", "/x", 502, b"<html>" + b"x" * 9000))
     assert len(str(refusal("GET", "/x", 502, b"<html>" + b"x" * 9000))) < 500

@@ -76,6 +76,10 @@ def test_what_is_no_hint_is_not_taken_for_one(changed: dict[str, object]) -> Non
     assert decode(json.dumps({**PLAIN, **changed})) is None
 
 
+def test_a_hint_with_what_is_no_text_is_none() -> None:
+    assert decode(encode(Hint(BOOT, "DMA_ERROR", 1_700_000_000, 3)).replace(b"DMA", b"\xff\xfe")) is None
+
+
 @given(st.binary(max_size=200) | st.builds(lambda depth: b"[" * depth, st.integers(0, 8192)))
 def test_no_content_raises_anything(data: bytes) -> None:
     assert decode(data) is None
