@@ -213,8 +213,10 @@ def _show(items: Sequence[Explanation], manifests: Manifests, kubernetes: str, o
     if output in ("text", "wide"):
         # Of those that run, nothing is to be said but that they do.
         folded = output == "text" and len(items) > 1
-        running = [item for item in items if folded and item.fits and item.bound]
-        rest = [item for item in items if not (folded and item.fits and item.bound)]
+        running: list[Explanation] = []
+        rest: list[Explanation] = []
+        for item in items:
+            (running if folded and item.fits and item.bound and not item.warnings else rest).append(item)
         fit = [item for item in rest if item.fits]
         each = fit if output == "wide" else fit[:_EACH]
         more = fit[len(each) :]

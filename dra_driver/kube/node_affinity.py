@@ -71,19 +71,30 @@ def unselected(node: AnyNode, node_selector: Mapping[str, str], affinity: NodeSe
 
 
 def untolerated(node: AnyNode, tolerations: Sequence[Toleration]) -> str:
-    """Which taint of the node keeps a pod off, as half a sentence; "" if none does."""
-    taints = [taint for taint in node.spec.taints if taint.effect in BLOCKING]
-    if node.spec.unschedulable and CORDON not in taints:
+    """Which taints of the node keep a pod off, as half a sentence; "" if none does."""
+    texts = []
+    for taint in _untolerated(node, tolerations):
+        value = f"={taint.value}" if taint.value else ""
+        text = f"the pod does not tolerate the taint {taint.key}{value}:{taint.effect}"
+        if taint == CORDON:
+            text = f"the node is cordoned (kubectl uncordon {node.metadata.name} makes it schedulable again)"
+        if taint.key in _OF_CONDITIONS:
+            text += f", which goes away once the node is well: kubectl describe node {node.metadata.name}"
+        texts.append(text)
+    return ", and ".join(texts)
+
+
+def removable(node: AnyNode, tolerations: Sequence[Toleration]) -> tuple[list[Taint], list[Taint]]:
+    """The taints of the node that keep a pod off and that people put there, a cordon as ``CORDON``; and the others."""
+    taints = [taint for taint in _untolerated(node, tolerations) if taint.key not in _OF_CONDITIONS]
+    return taints, [taint for taint in node.spec.taints if taint not in taints and taint.key != CORDON.key]
+
+
+def _untolerated(node: AnyNode, tolerations: Sequence[Toleration]) -> list[Taint]:
+    taints = [taint for taint in node.spec.taints if taint.effect in BLOCKING and taint.key != CORDON.key]
+    if node.spec.unschedulable or any(taint.key == CORDON.key for taint in node.spec.taints):
         taints.append(CORDON)
-    for taint in taints:
-        if not any(tolerates(toleration, taint) for toleration in tolerations):
-            if taint.key == CORDON.key:
-                return f"the node is cordoned (kubectl uncordon {node.metadata.name} makes it schedulable again)"
-            value = f"={taint.value}" if taint.value else ""
-            ends = f", which goes away once the node is well: kubectl describe node {node.metadata.name}"
-            text = f"the pod does not tolerate the taint {taint.key}{value}:{taint.effect}"
-            return text + ends * (taint.key in _OF_CONDITIONS)
-    return ""
+    return [taint for taint in taints if not any(tolerates(toleration, taint) for toleration in tolerations)]
 
 
 def _requirement(item: NodeSelectorRequirement, fields: Mapping[str, str]) -> str:

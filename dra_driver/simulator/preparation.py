@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from types import MappingProxyType
@@ -16,7 +16,12 @@ from dra_driver.driver.claims.sharing import claims_of_containers
 from dra_driver.driver.claims.situation import NodeFacts, Situation, claim_facts, users
 from dra_driver.kube.cdi import CdiDevice, Spec
 from dra_driver.kube.objects.core import Pod
-from dra_driver.kube.objects.resource import Device, PartialResourceClaim, ResourceSlice
+from dra_driver.kube.objects.resource import (
+    Device,
+    PartialResourceClaim,
+    ResourceClaim,
+    ResourceSlice,
+)
 from dra_driver.neuron.emulation.memory import emulated_inventory
 from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.neuron.names import CDI_KIND, DRIVER_NAME
@@ -27,6 +32,7 @@ from dra_driver.simulator.objects import objects
 from dra_driver.simulator.placement import Outcome
 from dra_driver.util.envelope import Document, Reference
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import first_of
 
 
 class PlannedClaim(Reference, frozen=True):
@@ -163,6 +169,26 @@ def containers(pod: Pod, found: Sequence[Prepared]) -> tuple[Container, ...]:
                 )
             )
     return tuple(rows)
+
+
+def unused(pod: Pod, claims: Iterable[PartialResourceClaim]) -> Iterator[str]:
+    """The claims of a pod of which no container gets any devices, a sentence each."""
+    uses = [use for _, uses in claims_of_containers(pod) for use in uses]
+    extended = pod.status.extended_resource_claim_status  # for whichever containers ask for these
+    for claim in (item for item in claims if extended is None or item.metadata.name != extended.resource_claim_name):
+        name, requests = claim.metadata.name, [request for own, request in uses if own == claim.metadata.name]
+        if pod.spec.containers and not requests:
+            yield (
+                f"no container gets the devices of claim {name}: the one that needs them has to name it in its "
+                "resources.claims"
+            )
+        there = [request.name for request in claim.spec.devices.requests] if isinstance(claim, ResourceClaim) else []
+        wrong = sorted({*requests} - {"", *there}) if there else []
+        if wrong:
+            yield (
+                f"a container asks for request {first_of(wrong, 3)} of claim {name}, which has {first_of(there, 3)} "
+                "and no other: it gets no devices for it"
+            )
 
 
 class NodeDrivers:

@@ -30,6 +30,7 @@ from dra_driver.simulator.preparation import (
     StoredObjects,
     containers,
     prepared_on_nodes,
+    unused,
 )
 from dra_driver.util.envelope import API_VERSION, ApiVersion, Document, Reference
 
@@ -230,7 +231,11 @@ def _item(outcome: Outcome, pods: Mapping[Key, Pod], prepared: Mapping[Key, Prep
         pod=Reference(pod.namespace, pod.name),
         controller=pod.controller or None,
         containers=rows,
-        warnings=(*own_variables(pod.written.get("spec") or {}, rows, kind), *waits(outcome.claims)),
+        warnings=(
+            *unused(pods[pod.namespace, pod.name], outcome.claims),
+            *own_variables(pod.written.get("spec") or {}, rows, kind),
+            *waits(outcome.claims),
+        ),
     )
 
 

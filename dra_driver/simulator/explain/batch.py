@@ -10,7 +10,8 @@ import msgspec
 from msgspec import structs
 
 from dra_driver.driver.settings import PARTITIONS_LABEL
-from dra_driver.kube.objects.core import Node
+from dra_driver.kube.node_affinity import CORDON, removable
+from dra_driver.kube.objects.core import Node, Taint
 from dra_driver.kube.objects.resource import ResourceClaim
 from dra_driver.neuron.names import NODES_OF
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, INSTANCE_TYPE_LABEL
@@ -31,7 +32,14 @@ from dra_driver.simulator.manifests import (
 )
 from dra_driver.simulator.own_variables import own_variables
 from dra_driver.simulator.placement import Outcome, SoFar
-from dra_driver.simulator.preparation import NodeDrivers, Prepared, StoredObjects, containers, prepared_on_nodes
+from dra_driver.simulator.preparation import (
+    NodeDrivers,
+    Prepared,
+    StoredObjects,
+    containers,
+    prepared_on_nodes,
+    unused,
+)
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import shorten
 from dra_driver.util.wording import counted, listed, natural
@@ -166,7 +174,7 @@ class _Batch:
             found = explain(question)
             if found.node is not None:
                 self._so_far.take(attempt.pod, found.node)
-            return self._with_types(question, self._with_labels(attempt.pod, question, found))
+            return self._with_ways(attempt.pod, question, found)
         excluded = exclusions(question)
         on = [node for node in self._nodes if node.name not in excluded] if excluded else None
         answer = self._scheduler.place(waiting, on, question.choose)
@@ -180,9 +188,37 @@ class _Batch:
         key = (msgspec.json.encode([claim.spec for claim in waiting]), tuple(sorted(excluded.items())))
         if key in self._refused:
             return replace(self._refused[key], subject=question.subject, like=self._refused[key].subject)
-        found = self._with_labels(attempt.pod, question, explain(question, answer))
-        found = self._refused[key] = self._with_types(question, found)
+        found = self._refused[key] = self._with_ways(attempt.pod, question, explain(question, answer))
         return found
+
+    def _with_ways(self, pod: PodWithClaims | None, question: Question, item: Explanation) -> Explanation:
+        """With what would help beside changes of the claims, where these fit on no node."""
+        if item.node is not None:
+            return item
+        return self._with_types(question, self._opened(pod, question, self._with_labels(pod, question, item)))
+
+    def _opened(self, pod: PodWithClaims | None, question: Question, item: Explanation) -> Explanation:
+        """With the node that would fit without a cordon and the taints that people have put there."""
+        if pod is None or not question.waiting:
+            return item
+        excluded, closed = dict(question.excluded), dict[str, list[Taint]]()
+        for node in self._manifests.nodes:
+            name, spec = node.metadata.name, node.spec
+            if excluded.get(name) == self._obstacle(pod, node):
+                closed[name], kept = removable(node, pod.spec.tolerations)
+                open_ = structs.replace(node, spec=structs.replace(spec, unschedulable=False, taints=tuple(kept)))
+                excluded[name] = self._obstacle(pod, open_)
+        excluded = {name: text for name, text in excluded.items() if text}
+        answer = decide(replace(question, excluded=excluded)) if len(excluded) < len(question.excluded) else None
+        if not isinstance(answer, Allocation):
+            return item
+        name, removed = answer.node, closed.get(answer.node, [])
+        taints = [f"{taint.key}:{taint.effect}-" for taint in removed if taint != CORDON]
+        ways = [f"kubectl uncordon {name}"] if CORDON in removed else []
+        ways += [f"kubectl taint node {name} {' '.join(taints)}"] if taints else []
+        or_else = ", or have the pod tolerate its taints" if taints else ""
+        way = f"open node {name} to the pod, unless it is kept from it for a reason: {listed(ways)}{or_else}"
+        return replace(item, remedies=(way, *item.remedies))
 
     def _with_labels(self, pod: PodWithClaims | None, question: Question, found: Explanation) -> Explanation:
         """With the labels that would make the pod fit, where no node has them."""
@@ -288,7 +324,8 @@ class _Batch:
         stored, found = self._prepared(pod, claims, node)
         rows = containers(stored.pods[pod.namespace, pod.name], list(found.values()))
         own = own_variables(pod.written.get("spec") or {}, rows, self._drivers.hardware(node).kind)
-        return (*self._sizes(pod, claims), *own, *waits(claims))
+        idle = unused(stored.pods[pod.namespace, pod.name], claims)
+        return (*self._sizes(pod, claims), *idle, *own, *waits(claims))
 
     def _sizes(self, pod: PodWithClaims, claims: Sequence[ResourceClaim]) -> Iterator[str]:
         """Numbers of nodes that do not agree: of the group's pods, of its topology, and of the UltraServer's mode."""

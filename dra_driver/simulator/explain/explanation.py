@@ -298,8 +298,15 @@ def _allocated(question: Question) -> Explanation:
     )
     verdict = f"{question.subject} already has its devices: {listing}"
     refused = question.refused(question.claims, could[0]) if could else ()
+    remedies: tuple[str, ...] = ()
     if not could:
         verdict += "; but it may not run on any node"
+        there = [node.name for node in question.nodes if node.name not in exclusions(replace(question, excluded={}))]
+        remedies = tuple(
+            f"let the pod run on node {name}, where its claims have their devices ({excluded[name]}), or give it "
+            "claims of its own, by a ResourceClaimTemplate"
+            for name in there[:1]
+        )
     elif refused:
         verdict += "; but the driver will refuse it"
     return Explanation(
@@ -311,6 +318,7 @@ def _allocated(question: Question) -> Explanation:
         could=tuple(could),
         placed=had,
         nodes=_together({name: Diagnosis("pod", text) for name, text in excluded.items()}) if not could else (),
+        remedies=remedies,
         refused=refused,
         warnings=question.warnings(question.claims, could[0]) if could else (),
     )

@@ -40,6 +40,7 @@ from dra_driver.simulator.explain.minimal_conflict import (
 from dra_driver.simulator.explain.spelling import spellings
 from dra_driver.simulator.explain.values import DeviceGroup, Diagnosis, clause_text
 from dra_driver.util.errors import DriverError
+from dra_driver.util.text import first_of
 from dra_driver.util.wording import listed, named
 
 MAX_HOLDERS = 64
@@ -209,15 +210,31 @@ def _ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iterator
     if not helpful:
         yield from _all_ended(case, miss, holders)
         return
-    listing = [
-        f"{item.metadata.full_name} (has {named(one.device for one in item.status.results)})"
-        for item in helpful[:MAX_NAMED]
-    ]
-    more = len(helpful) - len(listing)
+    ending = [item for item in helpful if _for_pods(item)]
+    for item in [item for item in helpful if not _for_pods(item)][:MAX_NAMED]:
+        others = [f"{user.resource}.{user.api_group} {user.name}" for user in item.status.reserved_for]
+        yield (
+            f"delete claim {_holding(item)}, which no pod uses, once {first_of(others, MAX_NAMED)} has given it back: "
+            f"kubectl -n {item.metadata.namespace} delete resourceclaim {item.metadata.name}; node {miss.node.name} "
+            "then has room"
+        )
+    listing = list(map(_holding, ending[:MAX_NAMED]))
+    more = len(ending) - len(listing)
     if more:
         listing.append(f"{more} more")
-    whose = "when this claim ends" if len(helpful) == 1 else "when one of these claims ends"
-    yield f"wait: node {miss.node.name} has room {whose}: {listed(listing, 'or')}"
+    whose = "when this claim ends" if len(ending) == 1 else "when one of these claims ends"
+    if ending:
+        yield f"wait: node {miss.node.name} has room {whose}: {listed(listing, 'or')}"
+
+
+def _holding(claim: ResourceClaim) -> str:
+    return f"{claim.metadata.full_name} (has {named(one.device for one in claim.status.results)})"
+
+
+def _for_pods(claim: ResourceClaim) -> bool:
+    """Whether the end of pods frees its devices. One that is allocated in thought is reserved for nobody."""
+    users = claim.status.reserved_for
+    return not users or any(item.resource == "pods" and not item.api_group for item in users)
 
 
 def _all_ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
 from dra_driver.simulator.allocator.requests import RequestAlternative
@@ -144,6 +144,12 @@ class Trap:
     sentence: str
 
 
+_BESIDE_CLAIMS: Final = (
+    "correct what kube-scheduler names beside the claims, such as volumes, other resources or ports of the pod; it "
+    "tries again by itself when something changes, and every five minutes"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Whether and where the claims of one pod fit, and if not, why not."""
@@ -213,8 +219,7 @@ class Explanation:
             worked_out = self.remedies if self.nodes or not ways else ()
             return replace(self, state=state, remedies=(*ways, *worked_out))
         verdict = f"{self.subject} waits, although its claims fit on node {self.node}"
-        again = ways or ("wait: kube-scheduler tries again when something changes, and every five minutes",)
-        return replace(self, verdict=verdict, fits=False, state=state, remedies=again)
+        return replace(self, verdict=verdict, fits=False, state=state, remedies=ways or (_BESIDE_CLAIMS,))
 
 
 def request_view(claim: str, option: RequestAlternative, found: Sequence[DeviceFinding]) -> RequestView:

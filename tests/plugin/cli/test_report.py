@@ -401,7 +401,7 @@ def test_of_many_waiting_pods_the_first_fifty_are_explained_and_the_manifest_say
     assert "why more pods wait" not in report(server, tmp_path)["MANIFEST.txt"]
 
 
-@pytest.mark.parametrize("times", [0, 8])
+@pytest.mark.parametrize("times", [0, 25])
 def test_explanations_end_when_their_time_is_over(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:

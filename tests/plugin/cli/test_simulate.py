@@ -36,7 +36,10 @@ def server(capsys: pytest.CaptureFixture[str]) -> ApiServer:
     made.add_claim("default", "used", devices=[("r", f"neuron-device-{i}") for i in range(16)], node="node-a")
     waiting: Object = {
         "metadata": {"name": "waits", "namespace": "default"},
-        "spec": {"containers": [{"name": "x"}], "resourceClaims": [{"name": "mine", "resourceClaimName": "mine"}]},
+        "spec": {
+            "containers": [{"name": "x", "resources": {"claims": [{"name": "mine"}]}}],
+            "resourceClaims": [{"name": "mine", "resourceClaimName": "mine"}],
+        },
     }
     made.store.create("pods", waiting)
     request = {"name": "r", "exactly": {"deviceClassName": "neuron.aws.com", "count": 2}}

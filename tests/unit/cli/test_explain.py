@@ -70,7 +70,7 @@ def pod(name: str, *claims: str, **spec: Any) -> Json:
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "default"},
         "spec": {
-            "containers": [{"name": "main"}],
+            "containers": [{"name": "main", "resources": {"claims": [{"name": item} for item in claims]}}],
             "resourceClaims": [{"name": item, "resourceClaimName": item} for item in claims],
             **spec,
         },
@@ -445,3 +445,77 @@ def test_a_node_of_the_right_type_that_offers_something_else(shell: Shell, tmp_p
     status, out, _ = shell(write(tmp_path, wanted, chips, name="claim.yaml"), *cluster, "-o", "json")
     assert status == 1
     golden(parsed(out)["items"][0]["remedies"])
+
+
+@pytest.mark.parametrize(
+    ("uses", "warned"),
+    [
+        ([], True),
+        ([{"name": "c", "request": "x"}], True),
+        ([{"name": "c"}], False),
+        ([{"name": "c", "request": "r"}], False),
+    ],
+    ids=["no claim", "no such request", "the claim", "the request"],
+)
+def test_a_claim_of_which_no_container_gets_anything(
+    uses: list[Json], warned: bool, shell: Shell, tmp_path: Path
+) -> None:
+    held = claim("c", 1, allocated=("neuron-device-0",))
+    for given in (claim("c"), held):
+        asked = pod("p", "c", containers=[{"name": "main", "resources": {"claims": uses}}])
+        status, out, _ = shell("pod/p", "--objects", write(tmp_path, *SMALL, given, asked))
+        assert status == 0
+        assert ("Warning: " in out) is warned
+    if warned:
+        golden(line for line in out.splitlines() if "Warning: " in line)
+
+
+CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule", "timeAdded": "2026-03-01T10:00:00Z"}
+MAINTENANCE = {"key": "maintenance", "value": "planned", "effect": "NoExecute"}
+NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    "taints",
+    [[CORDON], [MAINTENANCE], [CORDON, MAINTENANCE], [CORDON, NOT_READY]],
+    ids=["cordon", "taint", "both", "sick"],
+)
+def test_a_node_that_people_closed_is_told_with_all_that_opens_it(
+    taints: list[Json], shell: Shell, tmp_path: Path
+) -> None:
+    closed = node("n1", taints=taints, unschedulable=CORDON in taints)
+    full = claim("held", 4, allocated=tuple(f"neuron-device-{place}" for place in range(4)))
+    objects = write(tmp_path, node("n0"), closed, *SMALL[2:], full, claim("c"), pod("p", "c"))
+    status, out, _ = shell("pod/p", "--objects", objects)
+    assert status == 1
+    golden(out)
+    golden(parsed(shell("pod/p", "--objects", objects, "-o", "json")[1])["items"][0]["remedies"], "remedies")
+    if NOT_READY in taints:  # it goes away by itself, and not before the node is well
+        return
+    opened = write(tmp_path, *SMALL, full, claim("c"), pod("p", "c"), name="opened.yaml")
+    assert shell("pod/p", "--objects", opened)[0] == 0
+
+
+def test_nobody_is_told_to_wait_for_a_claim_that_no_pod_uses(shell: Shell, tmp_path: Path) -> None:
+    held = claim("held", 4, allocated=tuple(f"neuron-device-{place}" for place in range(4)))
+    held["status"]["reservedFor"] = [{"apiGroup": "example.com", "resource": "sandboxes", "name": "s1", "uid": "1"}]
+    objects = write(tmp_path, *SMALL[:1], *SMALL[2:3], CLASS, held, claim("c"), pod("p", "c"))
+    status, out, _ = shell("pod/p", "--objects", objects)
+    assert status == 1
+    golden(out)
+    golden(parsed(shell("pod/p", "--objects", objects, "-o", "json")[1])["items"][0]["remedies"], "remedies")
+
+
+def test_a_pod_that_may_not_run_where_its_claim_has_its_devices(shell: Shell, tmp_path: Path) -> None:
+    selector = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n0"]}]}]}
+    held = claim("c", 1, allocated=("neuron-device-0",))
+    held["status"]["allocation"]["nodeSelector"] = selector
+    labelled = [
+        {**node(name), "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}} for name in ("n0", "n1")
+    ]
+    asked = pod("p", "c", nodeSelector={"kubernetes.io/hostname": "n1"})
+    objects = write(tmp_path, *labelled, *SMALL[2:], held, asked)
+    status, out, _ = shell("pod/p", "--objects", objects)
+    assert status == 1
+    golden(out)
+    golden(parsed(shell("pod/p", "--objects", objects, "-o", "json")[1])["items"][0]["remedies"], "remedies")

@@ -43,13 +43,18 @@ def claim(name: str, count: int = 1, device_class: str = "neuron.aws.com", **req
     }
 
 
+def main_with(*claims: str) -> dict[str, Any]:
+    """A container that uses these claims of its pod."""
+    return {"name": "main", "resources": {"claims": [{"name": one} for one in claims]}}
+
+
 def pod(name: str, *claims: str, **spec: Any) -> dict[str, Any]:
     entries = [{"name": one, "resourceClaimName": one} for one in claims]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name},
-        "spec": {"containers": [{"name": "main"}], "resourceClaims": entries, **spec},
+        "spec": {"containers": [main_with(*claims)], "resourceClaims": entries, **spec},
     }
 
 
@@ -525,7 +530,7 @@ def replicas(count: int, chips: int = 1) -> list[dict[str, Any]]:
         "spec": {"spec": spec},
     }
     pods = {
-        "containers": [{"name": "main", "image": "x"}],
+        "containers": [main_with("c") | {"image": "x"}],
         "resourceClaims": [{"name": "c", "resourceClaimTemplateName": "chips"}],
     }
     deployment = {
@@ -638,7 +643,7 @@ def test_a_node_object_describes_an_emulated_node(shell: Shell, tmp_path: Path) 
 
 def test_cpu_and_affinity_are_listed_as_not_considered(shell: Shell, tmp_path: Path) -> None:
     asked = pod("p", "c", affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}})
-    asked["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "8", "memory": "1Gi"}}
+    asked["spec"]["containers"][0]["resources"] |= {"requests": {"cpu": "8", "memory": "1Gi"}}
     file = write(tmp_path, claim("c"), asked)
     assert shell(file, "--instance-type", "trn2.48xlarge") == 0
     section = shell.out.split("not considered\n")[1]
