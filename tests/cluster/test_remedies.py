@@ -13,9 +13,10 @@ import pytest
 from lab.cluster import Cluster
 
 from tests.cluster.lib.commands import Commands
+from tests.cluster.lib.installation import NAMESPACE as INSTALLED
 from tests.cluster.lib.installation import Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
-from tests.cluster.lib.lifecycle import wait_gone
+from tests.cluster.lib.lifecycle import wait_driver_ready, wait_gone
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import SLEEP, claim, config, container, neuron_config, pod, template
 from tests.cluster.lib.objects import request as device_request
@@ -239,3 +240,76 @@ def test_an_image_that_is_corrected(namespace: Namespace, waiting: Waiting) -> N
     namespace.wait_ready("w", within=LATE)
     namespace.delete_pod("w")
     wait_gone(namespace, "w")
+
+
+def recreated(namespace: Namespace, name: str) -> None:
+    namespace.delete_pod(name)
+    namespace.apply(one(name))
+    namespace.wait_ready(name, within=LATE)
+
+
+def test_a_pod_that_names_its_node(namespace: Namespace, waiting: Waiting) -> None:
+    named = pod("w", templates={"neurons": "one"})
+    named["spec"]["nodeName"] = NODE
+    namespace.apply(template("one", device_request()), named)
+    assert "without spec.nodeName" in waiting("w", "ClaimNotAllocated")
+    recreated(namespace, "w")
+
+
+def test_a_runtime_class_whose_handler_the_node_has_not(namespace: Namespace, kube: Kube, waiting: Waiting) -> None:
+    name = f"no-handler-{namespace.name}"
+    kube.apply({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": "none"})
+    try:
+        of_class = one("w")
+        of_class["spec"]["runtimeClassName"] = name
+        namespace.apply(template("one", device_request()), of_class)
+        assert "without spec.runtimeClassName" in waiting("w", "RuntimeHandlerMissing")
+        recreated(namespace, "w")
+    finally:
+        kube.kubectl("delete", "runtimeclass", name)
+
+
+def test_an_init_container_that_fails_is_told_with_a_log_that_can_be_read(
+    namespace: Namespace, waiting: Waiting
+) -> None:
+    prepare = container("prepare", command=["sh", "-c", "echo no such bucket; exit 3"])
+    failing = pod("w", templates={"neurons": "one"}, init=[prepare], node=NODE)
+    failing["spec"]["restartPolicy"] = "Always"
+    namespace.apply(template("one", device_request()), failing)
+    _, _, command = waiting("w", "Error").partition("kubectl ")
+    assert "no such bucket" in namespace.kube.kubectl(*command.split())
+    recreated(namespace, "w")
+
+
+def test_a_container_that_is_not_ready_is_told_by_its_probe(namespace: Namespace, waiting: Waiting) -> None:
+    probed = one("w")
+    probed["spec"]["containers"][0]["readinessProbe"] = {"exec": {"command": ["false"]}, "periodSeconds": 1}
+    namespace.apply(template("one", device_request()), probed)
+    assert "correct the probe" in waiting("w", "Unhealthy")
+    recreated(namespace, "w")
+
+
+def test_a_claim_that_a_finalizer_keeps(namespace: Namespace, waiting: Waiting) -> None:
+    kept = claim("mine", device_request())
+    namespace.apply(kept | {"metadata": {"name": "mine", "finalizers": ["example.com/audit"]}})
+    namespace.kubectl("delete", "resourceclaim", "mine", "--wait=false")
+    namespace.apply(pod("w", {"neurons": "mine"}, node=NODE))
+    assert "a finalizer other than" in waiting("w", "ClaimEnding")
+    namespace.kubectl("patch", "resourceclaim", "mine", "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
+    namespace.apply(kept)
+    namespace.wait_ready("w", within=LATE)
+
+
+def test_a_driver_whose_pod_is_refused(
+    driver: Installation, namespace: Namespace, kube: Kube, waiting: Waiting
+) -> None:
+    label = "pod-security.kubernetes.io/enforce"
+    kube.kubectl("label", "--overwrite", "namespace", INSTALLED, f"{label}=restricted")
+    try:
+        kube.kubectl("-n", INSTALLED, "delete", "pod", driver.pod(NODE)["metadata"]["name"], "--grace-period=1")
+        namespace.apply(template("one", device_request()), one("w"))
+        assert label in waiting("w", "DriverNotCreated")
+    finally:
+        kube.kubectl("label", "--overwrite", "namespace", INSTALLED, f"{label}=privileged")
+        wait_driver_ready(driver, NODE, within=LATE)
+    namespace.wait_ready("w", within=LATE)

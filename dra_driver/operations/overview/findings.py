@@ -168,6 +168,12 @@ REMEDIES: Final[Mapping[str, Row]] = {
         f"do what the message says; {_KUBELET_RETRIES}; after a change of template or class, recreate the pod with its "
         "claim, because a claim keeps its parameters",
     ),
+    "ClaimNotAllocated": Row(
+        Who.OWNER,
+        "the pod came to its node without devices for its claims",
+        "make the pod anew without spec.nodeName, which bypasses kube-scheduler (a nodeSelector on "
+        "kubernetes.io/hostname chooses the node), and with a scheduler that allocates claims",
+    ),
     "OldClaimPrepared": Row(
         Who.NOBODY,
         "kubelet still has a claim of this name that is gone",
@@ -189,6 +195,13 @@ REMEDIES: Final[Mapping[str, Row]] = {
         "the claim of a pod that has a node does not exist any more",
         "delete the pod and make it anew: the driver keeps its devices until it has ended, and it cannot get them back "
         "once a container of it has to start again",
+    ),
+    "ClaimEnding": Row(
+        Who.OWNER,
+        "the claim of a pod without a node is being deleted",
+        "wait until the pods that use the claim have ended; a finalizer other than "
+        "resource.kubernetes.io/delete-protection has to be removed by whoever has set it, or by kubectl -n "
+        "{namespace} edit resourceclaim; then create the claim anew: kubectl -n {namespace} apply -f FILE",
     ),
     "ClaimMissing": Row(
         Who.OWNER,
@@ -289,7 +302,14 @@ REMEDIES: Final[Mapping[str, Row]] = {
         "if it began with a change of settings or image, correct or revert that (helm rollback to a revision from helm "
         "history; the installer script with the previous settings; kubectl rollout undo --to-revision), and with "
         "updateStrategy OnDelete, delete the pod afterwards; else read why: "
-        "kubectl -n {namespace} logs {pod} --previous",
+        "kubectl -n {namespace} logs {log}",
+    ),
+    "DriverOutOfMemory": Row(
+        Who.ADMINISTRATOR,
+        "the driver of the node needs more memory than it may have",
+        "raise its limit (the chart's draDriver.resources.limits.memory, or devicePlugin.resources.limits.memory; "
+        "--resources of the installer script), and with updateStrategy OnDelete, delete the pod "
+        "afterwards",
     ),
     "DriverNotReady": Row(
         Who.ADMINISTRATOR,
@@ -314,6 +334,12 @@ REMEDIES: Final[Mapping[str, Row]] = {
         Who.ADMINISTRATOR,
         "the DaemonSet of the driver selects the node, and makes no pod for it",
         "read why: kubectl -n {namespace} describe daemonset {daemon_set}",
+    ),
+    "DriverNotCreated": Row(
+        Who.ADMINISTRATOR,
+        "the DaemonSet of the driver selects the node, and its pod is refused",
+        "correct what the message names, such as the label pod-security.kubernetes.io/enforce, a quota or a LimitRange "
+        "of namespace {namespace}, or a webhook; the pod is then created by itself",
     ),
     "DaemonSetLeavesNodeOut": Row(
         Who.ADMINISTRATOR,
@@ -341,7 +367,23 @@ REMEDIES: Final[Mapping[str, Row]] = {
         "create the Secret in namespace {namespace}, or correct the pod's imagePullSecrets",
     ),
     "CrashLoopBackOff": Row(
-        Who.OWNER, "a container ends again and again", "read why: kubectl -n {namespace} logs {pod} --previous"
+        Who.OWNER, "a container ends again and again", "read why: kubectl -n {namespace} logs {log}"
+    ),
+    "OutOfMemory": Row(
+        Who.OWNER,
+        "a container needs more memory than it may have",
+        "raise the container's resources.limits.memory, or let it use less, and recreate the pod",
+    ),
+    "Unhealthy": Row(
+        Who.OWNER,
+        "a probe of a container fails",
+        "mend what the probe asks for (kubectl -n {namespace} logs {log}), or correct the probe and recreate the pod",
+    ),
+    "Failed": Row(
+        Who.OWNER,
+        "a pod has failed",
+        "correct what the message says (kubectl -n {namespace} logs {log} may say more), and recreate the pod unless a "
+        "controller does that",
     ),
     "CreateContainerConfigError": Row(
         Who.OWNER, "a container cannot be created", "create what the message names, or correct the pod"
@@ -351,6 +393,12 @@ REMEDIES: Final[Mapping[str, Row]] = {
         "the container runtime does not find the devices of the claim",
         "see that the container runtime of node {node} reads /var/run/cdi (containerd: enable_cdi and cdi_spec_dirs), "
         "restart the runtime, and recreate the pod with its claim if it still does not start",
+    ),
+    "RuntimeHandlerMissing": Row(
+        Who.OWNER,
+        "the container runtime of the node does not know the handler of the pod's RuntimeClass",
+        "recreate the pod without spec.runtimeClassName, which Neuron devices do not need, or with one whose handler "
+        "the container runtime of node {node} has",
     ),
     "FailedCreatePodSandBox": Row(
         Who.ADMINISTRATOR,
@@ -371,7 +419,8 @@ SAME: Final = {
     "InvalidImageName": "ImagePullBackOff",
     "ErrImageNeverPull": "ImagePullBackOff",
     "Error": "CrashLoopBackOff",
-    "OOMKilled": "CrashLoopBackOff",
+    "NotReady": "CrashLoopBackOff",
+    "OOMKilled": "OutOfMemory",
     "CreateContainerError": "CreateContainerConfigError",
     "RunContainerError": "CreateContainerConfigError",
     "NetworkNotReady": "FailedCreatePodSandBox",

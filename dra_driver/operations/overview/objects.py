@@ -32,10 +32,10 @@ from dra_driver.kube.objects.resource import (
     ResourceClaimConsumerReference,
     ResourcePool,
 )
+from dra_driver.kube.podstate import PodState, state_of
 from dra_driver.neuron.device_status import own_conditions
 from dra_driver.neuron.names import DRIVER_NAME, SERVER_2, SERVER_4
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
-from dra_driver.operations.overview.podstate import PodState, state_of
 from dra_driver.operations.overview.serving import Daemon, daemon_of
 from dra_driver.util.text import first_of, one_line
 
@@ -262,8 +262,11 @@ def _claim(item: _Claim, _: str) -> Claim:
         for condition in conditions
         if condition.status != "True"
     )
+    meta, ends = item.metadata.identity, item.metadata.deletion_timestamp
+    if ends is not None:
+        meta = msgspec.structs.replace(meta, deletion_timestamp=ends, finalizers=item.metadata.finalizers)
     kept = Claim(
-        item.metadata.identity,
+        meta,
         PartialResourceClaimStatus(status.allocation, status.reserved_for),
         item.spec,
         tuple(complaints),
@@ -444,7 +447,7 @@ class ClusterView:
     pods: Sequence[Pod] = ()
     taint_rules: Sequence[DeviceTaintRule] = ()
     events: Sequence[PodEvent] = ()
-    """Warnings about pods."""
+    """Warnings about pods, and about DaemonSets whose pods cannot be created."""
     daemon_sets: Sequence[DaemonSet] | None = None
     """Of the driver; None: the user may not list them."""
     whole: bool = True
@@ -471,8 +474,8 @@ class Surroundings:
     """By namespace and name."""
     with_claims: bool
     """As of ``ClusterView``."""
-    events: Mapping[str, Sequence[PodEvent]]
-    """Warnings by the UID of their pod, the last one last."""
+    events: Mapping[tuple[str, str], Sequence[PodEvent]]
+    """Warnings by namespace and UID of their pod or DaemonSet, the last one last: tenants name any UID in theirs."""
     nodes: Mapping[str, Node]
     groups: Mapping[tuple[str, str], Sequence[Pod]]
     """Pods of LeaderWorkerSets by namespace and key of their group."""
@@ -482,10 +485,10 @@ class Surroundings:
     @classmethod
     def of(cls, cluster: ClusterView) -> Surroundings:
         """From the objects of a cluster."""
-        events: dict[str, list[PodEvent]] = defaultdict(list)
+        events: dict[tuple[str, str], list[PodEvent]] = defaultdict(list)
         for item in sorted(cluster.events, key=lambda item: item.last):
             if item.uid:
-                events[item.uid].append(item)
+                events[item.metadata.namespace, item.uid].append(item)
         groups: dict[tuple[str, str], list[Pod]] = defaultdict(list)
         for pod in (*cluster.pods, *cluster.group):
             if pod.group[0]:
@@ -500,6 +503,11 @@ class Surroundings:
             cluster.templates,
         )
 
+    def own(self, pod: Pod) -> list[Claim]:
+        """The pod's claims, as far as they exist."""
+        found = (self.claims.get((pod.metadata.namespace, name)) for name in pod.claims)
+        return [claim for claim in found if claim is not None]
+
     def gone(self, pod: Pod) -> list[str]:
         """Names of the pod's claims that do not exist."""
         return [name for name in pod.claims if self.with_claims and (pod.metadata.namespace, name) not in self.claims]
@@ -510,7 +518,11 @@ class Surroundings:
         named = [(user, self.pods.get((namespace, user.name))) for user in claim.pods]
         return [user.name for user, pod in named if pod is None or pod.metadata.uid == user.uid]
 
+    def refusal(self, of: ObjectMeta) -> str:
+        """The last warning about a DaemonSet; "": there is none."""
+        return next((f"{item.text} ({item.last})" for item in self.events.get((of.namespace, of.uid), ())[::-1]), "")
+
     def last(self, pod: Pod, reasons: Collection[str]) -> PodEvent | None:
         """The last warning about a pod with one of these reasons."""
-        of_pod = self.events.get(pod.metadata.uid, ())
+        of_pod = self.events.get((pod.metadata.namespace, pod.metadata.uid), ())
         return next((item for item in reversed(of_pod) if item.reason in reasons), None)

@@ -12,6 +12,7 @@ from typing import Final
 
 from dra_driver.kube.objects.core import PartialNode
 from dra_driver.kube.objects.meta import Condition, seconds, timestamp
+from dra_driver.kube.podstate import OUT_OF_MEMORY
 from dra_driver.neuron.device_status import READY
 from dra_driver.neuron.health.faults import REMEDIES
 from dra_driver.neuron.names import DRIVER_NAME
@@ -55,6 +56,11 @@ def pending(pod: Pod, around: Surroundings) -> Finding:
     gone = around.gone(pod)
     if gone:
         return finding("ClaimMissing", f"claim {first_of(gone, 3)} does not exist", namespace=namespace)
+    ending = [claim.metadata for claim in around.own(pod) if claim.metadata.deletion_timestamp]
+    if ending:
+        each = [f"{item.name}, which {first_of(item.finalizers, 3) or 'nothing'} keeps" for item in ending]
+        text = f"claim {first_of(each, 3)}, is being deleted"
+        return finding("ClaimEnding", text, since=ending[0].deletion_timestamp or "", namespace=namespace)
     scheduled = pod.scheduled
     if scheduled is None or scheduled.status == "True":
         if pod.scheduler in ("", _DEFAULT_SCHEDULER):
@@ -142,7 +148,8 @@ def evidence(pod: Pod, around: Surroundings, row: NodeRow | None, now: float) ->
     state = pod.state
     if pod.phase in ENDED:
         text = f"{state.word} on node {pod.node}" + (f": {state.detail}" if state.detail else "")
-        return PodEvidence(text, (finding(state.word, text),) if pod.phase == "Failed" else (), ended=True)
+        why = replace(finding("Failed", text, **_names(pod)), reason=state.word)
+        return PodEvidence(text, (why,) if pod.phase == "Failed" else (), ended=True)
     if not pod.node:
         item = pending(pod, around)
         since = f" since {item.since}" if item.since else ""
@@ -204,8 +211,7 @@ def _refusals(pod: Pod, around: Surroundings, *, served: bool) -> Iterator[Findi
     ``served``: whether kubelet had somebody to ask; if not, that is what has to be mended.
     """
     event = around.last(pod, (PREPARE,))
-    own = (around.claims.get((pod.metadata.namespace, name)) for name in pod.claims)
-    refused = [(claim, item) for claim in own if claim for _, item in claim.complaints if item.type == READY]
+    refused = [(claim, item) for claim in around.own(pod) for _, item in claim.complaints if item.type == READY]
     retry = _retry(event)
     if event is not None and not any(repeated(item, event.text) for _, item in refused):
         reason, names = _of_kubelet(event.text)
@@ -234,6 +240,8 @@ def _retry(event: PodEvent | None) -> str:
 
 
 _NOT_REGISTERED: Final = re.compile(r"driver (\S+) is not\b")
+_UNALLOCATED: Final = re.compile(r"not allowed to use ResourceClaim \w|ResourceClaim not created yet")
+"""kubelet asks for the claims of a pod that has a node: a scheduler that knows claims has waited for them."""
 _NO_ANSWER: Final = re.compile(r"DeadlineExceeded|deadline exceeded|code = Unavailable|connection refused")
 
 
@@ -242,6 +250,8 @@ def _of_kubelet(text: str) -> tuple[str, dict[str, str]]:
     unregistered = _NOT_REGISTERED.search(text)
     if unregistered is not None:
         return "DriverNotRegistered", {"driver": one_line(unregistered[1], 64)}
+    if _UNALLOCATED.search(text):
+        return "ClaimNotAllocated", {}
     if "with same name" in text:
         return "OldClaimPrepared", {}
     if _NO_ANSWER.search(text):
@@ -251,33 +261,46 @@ def _of_kubelet(text: str) -> tuple[str, dict[str, str]]:
 
 def _containers(pod: Pod, around: Surroundings) -> Iterator[Finding]:
     """What kubelet says of containers that do not run, and of what keeps it from starting them."""
-    state, names = pod.state, {"namespace": pod.metadata.namespace, "pod": pod.metadata.name, "node": pod.node}
+    state, names = pod.state, _names(pod)
     node = around.nodes.get(pod.node)
     for item in node.status.conditions if node is not None else ():
         if item.type in _PRESSURES and item.status == "True":
             text = f"node {pod.node} has {item.type}: {one_line(item.message, REASON_BYTES)}"
             yield finding("NodeUnderPressure", text, since=item.last_transition_time or "", node=pod.node)
     if state.detail:
-        reason = "UnresolvableDevices" if _UNRESOLVABLE.search(state.detail) else state.word
+        reason = by_pattern(_BY_TEXT, state.detail) or state.word
         yield _of_kubelets(reason, f"{state.word}: {state.detail}", state.since, names)
-        secret = around.last(pod, (_NO_CREDENTIALS,)) if row_of(reason) == "ImagePullBackOff" else None
-        if secret is not None:
-            yield finding(_NO_CREDENTIALS, f"kubelet says ({secret.last}): {secret.text}", since=secret.last, **names)
+        also = around.last(pod, _BESIDE.get(row_of(reason), ()))
+        if also is not None and not also.text.startswith("Readiness"):  # which ends no container
+            yield finding(also.reason, f"kubelet says ({also.last}): {also.text}", since=also.last, **names)
         return
     event = around.last(pod, _WARNINGS)
     if event is not None:
-        yield _of_kubelets(event.reason, f"{event.reason} ({event.last}): {event.text}", event.last, names)
+        reason = by_pattern(_BY_TEXT, event.text) or event.reason
+        yield _of_kubelets(reason, f"{event.reason} ({event.last}): {event.text}", event.last, names)
 
 
 def _of_kubelets(reason: str, text: str, since: str, names: dict[str, str]) -> Finding:
     return replace(finding(row_of(reason), text, since=since, **names), reason=reason)
 
 
-_UNRESOLVABLE: Final = re.compile(r"unresolvable CDI devices")
-_NO_CREDENTIALS: Final = "FailedToRetrieveImagePullSecret"
+def _names(pod: Pod) -> dict[str, str]:
+    """For remedies that name the pod."""
+    meta = pod.metadata
+    return {"namespace": meta.namespace, "pod": meta.name, "node": pod.node, "log": pod.state.log or meta.name}
+
+
+_BY_TEXT: Final = {
+    "UnresolvableDevices": re.compile(r"unresolvable CDI devices"),
+    "RuntimeHandlerMissing": re.compile(r"no runtime for \"\w|find runtime handler|failed to get RuntimeClass"),
+    "OutOfMemory": re.compile(rf"{OUT_OF_MEMORY} with exit code"),
+}
+"""Reasons by what kubelet, containerd and CRI-O say."""
+_BESIDE: Final = {"ImagePullBackOff": ("FailedToRetrieveImagePullSecret",), "CrashLoopBackOff": ("Unhealthy",)}
+"""Reasons of Events that say more of a container than its own reason does."""
 _PRESSURES: Final = frozenset({"DiskPressure", "MemoryPressure", "PIDPressure"})
 _WARNINGS: Final = frozenset(
-    {"FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume", "Failed", "NetworkNotReady"}
+    {"FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume", "Failed", "NetworkNotReady", "Unhealthy"}
 )
 """Reasons of kubelet's Events about pods whose containers say nothing yet."""
 

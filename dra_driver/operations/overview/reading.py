@@ -46,6 +46,7 @@ class _Source(NamedTuple):
     query: Query = ()
 
 
+_NO_DAEMON: Final = f"reason={FAILED_CREATE},involvedObject.kind=DaemonSet"
 _SOURCES: Final = (
     _Source("nodes", NODES),
     _Source("slices", SLICES, (("fieldSelector", f"spec.driver={DRIVER_NAME}"),)),
@@ -55,6 +56,7 @@ _SOURCES: Final = (
     # The API server selects Events by one reason.
     _Source("prepare_events", EVENTS, (("fieldSelector", f"reason={PREPARE}"),)),
     _Source("create_events", EVENTS, (("fieldSelector", f"reason={CREATE}"),)),
+    _Source("failed_events", EVENTS, (("fieldSelector", _NO_DAEMON),)),
     _Source("daemon_sets", DAEMON_SETS, (("labelSelector", "=".join(DRIVER_POD)),)),
 )
 
@@ -176,7 +178,7 @@ def _cluster(scope: Scope, objects: Mapping[str, list[Any]]) -> ClusterView:
         claims,
         pods,
         rules,
-        [*objects.get("prepare_events", []), *objects.get("create_events", [])],
+        [event for name in ("prepare", "create", "failed") for event in objects.get(f"{name}_events", [])],
         objects.get("daemon_sets"),
         whole=not scope.namespace,
         with_nodes=NODES.plural not in scope.lacking,
@@ -217,13 +219,14 @@ def around(transport: Transport, namespace: str, name: str) -> tuple[Pod, Cluste
     of_node = f"spec.driver={DRIVER_NAME},spec.nodeName={pod.node}"
     slices = _if_permitted(partial(_selected, transport, SLICES, of_node))
     serving = daemons(transport, f"spec.nodeName={pod.node}")
+    refused = () if serving else _if_permitted(partial(_selected, transport, EVENTS, _NO_DAEMON))
     return pod, ClusterView(
         nodes or (),
         slices or (),
         claims,
         [pod, *(serving or ())],
         (),
-        events or (),
+        [*(events or ()), *(refused or ())],
         daemon_sets(transport),
         whole=serving is not None,
         with_nodes=nodes is not None,

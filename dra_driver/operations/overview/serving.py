@@ -7,7 +7,7 @@ on that node, is therefore what counts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,13 +21,13 @@ from dra_driver.kube.objects.core import (
     ReportedPod,
     Toleration,
 )
-from dra_driver.kube.objects.meta import Condition
+from dra_driver.kube.objects.meta import Condition, ObjectMeta
+from dra_driver.kube.podstate import OUT_OF_MEMORY, PodState, state_of
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, KERNEL_DRIVER, KUBELET, STOPPED_REASON
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.names import DEVICE_PLUGIN_POD, DRIVER_POD
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, INSTANCE_TYPE_LABEL, lookup
 from dra_driver.operations.overview.findings import Finding, finding
-from dra_driver.operations.overview.podstate import PodState, state_of
 from dra_driver.util.text import one_line
 
 CONDITION_BYTES: Final = 600
@@ -115,6 +115,7 @@ def serving(
     offered: bool,
     daemons: Sequence[Daemon],
     daemon_sets: Sequence[DaemonSet] | None = None,
+    refusal: Callable[[ObjectMeta], str] = lambda _: "",
     *,
     known: bool = True,
     claims: bool = False,
@@ -128,6 +129,7 @@ def serving(
         offered: whether any are offered now, by slices or by a device plugin.
         daemons: the pods of driver and device plugin on the node.
         daemon_sets: of the driver; None: they could not be read.
+        refusal: why no pods can be created for a DaemonSet, or "".
         known: whether all pods could be read.
         claims: whether pods there have claims, which only the driver can prepare and unprepare, whatever device plugin
             runs there.
@@ -154,7 +156,7 @@ def serving(
     if not known:
         return Serving("Unknown", withheld or finding("NotKnown", "no devices are published there"))
     since = (health.last_transition_time if stopped and health is not None else "") or ""
-    return Serving(NOBODY, _absence(node, daemon_sets, since))
+    return Serving(NOBODY, _absence(node, daemon_sets, since, refusal))
 
 
 _IDLE: Final = "the {} runs, but offers no devices"
@@ -165,6 +167,7 @@ _IS: Final = {
     "Evicted": "was evicted",
     "Failed": "has failed",
     "Error": "ended with an error",
+    "OOMKilled": "was ended by the kernel",
 }
 _REASONS: Final = {
     "NotReady": "DriverNotReady",
@@ -197,7 +200,8 @@ def _not_ready(daemon: Daemon) -> Finding:
     state = daemon.state
     text = f"the {daemon.kind}'s pod {daemon.pod} {_IS.get(state.word, f'is in {state.word}')}"
     text += f" ({state.detail})" if state.detail else ""
-    return _of_pod(_REASONS.get(state.word, "DriverNotStarted"), daemon, text, state.since)
+    reason = "DriverOutOfMemory" if OUT_OF_MEMORY in state.detail else _REASONS.get(state.word, "DriverNotStarted")
+    return _of_pod(reason, daemon, text, state.since)
 
 
 def _late(daemon: Daemon, best: Daemon) -> Finding:
@@ -208,10 +212,12 @@ def _late(daemon: Daemon, best: Daemon) -> Finding:
 
 def _of_pod(reason: str, daemon: Daemon, text: str, since: str = "") -> Finding:
     namespace, _, pod = daemon.pod.partition("/")
-    return finding(reason, text, since=since, namespace=namespace, pod=pod)
+    return finding(reason, text, since=since, namespace=namespace, pod=pod, log=daemon.state.log or pod)
 
 
-def _absence(node: Node | PartialNode, daemon_sets: Sequence[DaemonSet] | None, since: str) -> Finding:
+def _absence(
+    node: Node | PartialNode, daemon_sets: Sequence[DaemonSet] | None, since: str, refusal: Callable[[ObjectMeta], str]
+) -> Finding:
     """Why the DaemonSet has no pod on a node."""
     name, text = node.metadata.name, "no pod of the driver runs there"
     if daemon_sets is None:
@@ -219,13 +225,14 @@ def _absence(node: Node | PartialNode, daemon_sets: Sequence[DaemonSet] | None, 
     own = [item for item in daemon_sets if _mounts(item.spec.template.spec, _REGISTRY)]
     if not own:
         return finding("NoDaemonSet", f"{text}, because there is no DaemonSet of it", since=since)
-    obstacles = {f"{item.metadata.namespace}/{item.metadata.name}": _left_out(node, item) for item in own}
-    selecting = next((key for key, obstacle in obstacles.items() if not obstacle), "")
-    if selecting:
-        namespace, _, daemon_set = selecting.partition("/")
-        text += f", although DaemonSet {selecting} selects the node"
-        return finding("DaemonSetMakesNoPod", text, since=since, namespace=namespace, daemon_set=daemon_set)
-    each = [f"DaemonSet {key} leaves the node out: {obstacle}" for key, obstacle in obstacles.items()]
+    obstacles = [(item.metadata, _left_out(node, item)) for item in own]
+    selecting = next((meta for meta, obstacle in obstacles if not obstacle), None)
+    if selecting is not None:
+        why = refusal(selecting)
+        text += f", although DaemonSet {selecting.full_name} selects the node" + (f": {why}" if why else "")
+        reason, names = "DriverNotCreated" if why else "DaemonSetMakesNoPod", {"namespace": selecting.namespace}
+        return finding(reason, text, since=since, daemon_set=selecting.name, **names)
+    each = [f"DaemonSet {meta.full_name} leaves the node out: {obstacle}" for meta, obstacle in obstacles]
     return finding("DaemonSetLeavesNodeOut", f"{text}, because {'; '.join(each)}", since=since, node=name)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,13 +38,12 @@ from dra_driver.operations.overview.pods import lost_claims, node_not_ready, pen
 from dra_driver.operations.overview.rows import ChipFault, ChipRow, Frame, HolderOfChip, NodeRow, PendingRow, TypeRow
 from dra_driver.operations.overview.serving import NOBODY, NOT_LOADED, Daemon, serving
 from dra_driver.operations.overview.uses import Use, of_claim, of_plugin, says
+from dra_driver.util.wording import natural
 
 if TYPE_CHECKING:
     from dra_driver.legacy.rules import NodeHardware as PluginHardware
 
 Sort = Literal["name", "free", "sick"]
-
-_NUMBERS: Final = re.compile(r"([0-9]{1,18})")
 
 
 def view(cluster: ClusterView, *, sort: Sort = "name", namespace: str = "", nodes: Collection[str] = ()) -> Frame:
@@ -71,10 +69,11 @@ def view(cluster: ClusterView, *, sort: Sort = "name", namespace: str = "", node
         if pod.counts and not pod.node and namespace in ("", key[0])
     )
     holders = [holder for row in shown for holder in row.holders if namespace in ("", holder.namespace)]
+    places = {name: place for place, name in enumerate(natural({row.node for row in holders}))}
     return Frame(
         tuple(sorted(shown, key=order)) if cluster.with_slices else (),
         tuple(_by_type(rows)) if cluster.with_slices else (),
-        tuple(sorted(holders, key=lambda row: (_natural(row.node), row.namespace, row.pod, row.claim))),
+        tuple(sorted(holders, key=lambda row: (places[row.node], row.namespace, row.pod, row.claim))),
         tuple(waiting),
         cluster.whole,
         cluster.with_slices,
@@ -108,11 +107,6 @@ def _by_type(rows: Iterable[NodeRow]) -> Iterator[TypeRow]:
             sum(row.tainted for row in group),
             sum(row.unknown for row in group),
         )
-
-
-def _natural(name: str) -> tuple[str | int, ...]:
-    """Sorts ``node-10`` after ``node-9``: texts and numbers alternate."""
-    return tuple(int(part) if place % 2 else part for place, part in enumerate(_NUMBERS.split(name)))
 
 
 # Nodes
@@ -149,7 +143,7 @@ def _rows(cluster: ClusterView, around: Surroundings) -> list[NodeRow]:
     lost = [(pod.node, lost_claims(pod, around)) for pod in cluster.pods if pod.state.ready and pod.node in names]
     for name, gone in lost:
         of_nodes[name].lost += [gone] if gone is not None else []
-    return [_row(cluster, around, name, of_nodes[name]) for name in sorted(names, key=_natural)]
+    return [_row(cluster, around, name, of_nodes[name]) for name in natural(names)]
 
 
 Faults = Mapping[int, tuple[ChipFault, ...]]
@@ -180,7 +174,8 @@ def _row(cluster: ClusterView, around: Surroundings, name: str, of_node: _OfNode
     open_ = [device for device in devices if not any(map(retired, device.taints))]
     offered = bool(open_) or by_plugin is not None
     daemon_sets = cluster.daemon_sets if stored is not None else None
-    served = serving(node, offered, of_node.daemons, daemon_sets, known=cluster.whole, claims=bool(of_node.claims))
+    claims, daemons = bool(of_node.claims), of_node.daemons
+    served = serving(node, offered, daemons, daemon_sets, around.refusal, known=cluster.whole, claims=claims)
     offered = offered and served.word not in (NOT_LOADED, NOBODY)
     hardware = _hardware(devices, kind)
     uses = [use for claim in of_node.claims for use in of_claim(claim, name, hardware, around)]

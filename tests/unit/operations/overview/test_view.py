@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dra_driver.cli.overviewoutput import Cell, sections, share
 from dra_driver.kube.api.codec import Resource, decode
+from dra_driver.kube.objects.apps import DaemonSet
 from dra_driver.kube.objects.meta import seconds
 from dra_driver.neuron.health.faults import FAULTS
 from dra_driver.operations.overview.findings import REMEDIES, finding
@@ -32,7 +33,16 @@ from dra_driver.operations.overview.pods import evidence
 from dra_driver.operations.overview.rows import Frame, NodeRow
 from dra_driver.operations.overview.serving import Serving
 from dra_driver.operations.overview.view import view
-from tests.builders.overview import CRASH_LOOP, CRASHED, TYPE_LABEL, driver_pod, of_device_plugin, published, taint
+from tests.builders.overview import (
+    CRASH_LOOP,
+    CRASHED,
+    TYPE_LABEL,
+    daemon_set,
+    driver_pod,
+    of_device_plugin,
+    published,
+    taint,
+)
 from tests.golden import golden
 
 T = TypeVar("T")
@@ -735,8 +745,13 @@ UNRESOLVABLE = "CDI device injection failed: unresolvable CDI devices k8s.neuron
             "FailedToRetrieveImagePullSecret",
             "Unable to retrieve some image pull secrets (registry); attempting to pull the image may not succeed.",
         ),
+        (
+            {"reason": "ContainerCreating"},
+            "FailedCreatePodSandBox",
+            'unable to get OCI runtime for sandbox "0d5b": no runtime for "neuron" is configured',
+        ),
     ],
-    ids=["CDI", "another container error", "network", "secret"],
+    ids=["CDI", "another container error", "network", "secret", "runtime class"],
 )
 def test_what_keeps_kubelet_from_starting_containers_has_its_own_remedy(
     waiting: Object, reason: str, message: str
@@ -768,7 +783,7 @@ def test_a_driver_that_is_not_ready_has_still_said_why_it_refuses_a_claim() -> N
 
 
 def test_each_remedy_names_what_it_is_given() -> None:
-    objects = ("retry", "node", "namespace", "pod", "other", "driver", "scheduler", "daemon_set", "label")
+    objects = ("retry", "node", "namespace", "pod", "log", "other", "driver", "scheduler", "daemon_set", "label")
     names = {name: name.upper() for name in objects}
     items = [finding(reason, "It is so.", **names) for reason in REMEDIES]
     assert {item.text for item in items} == {"It is so"}
@@ -798,8 +813,10 @@ def test_a_pod_that_runs_alone_of_its_group_is_told_who_does_not() -> None:
         "old ResourceClaim with same name c and different UID 1 still exists (previous pod force-deleted?!)",
         "NodePrepareResources: rpc error: code = DeadlineExceeded desc = context deadline exceeded",
         "NodePrepareResources failed for ResourceClaim c: got 3",
+        'pod "ml/p": ResourceClaim not created yet',
+        "pod p (u-7) is not allowed to use ResourceClaim c (u-9)",
     ],
-    ids=["driver", "old claim", "no answer", "refused"],
+    ids=["driver", "old claim", "no answer", "refused", "no claim yet", "not reserved"],
 )
 def test_what_kubelet_says_of_a_preparation_has_its_own_remedy(message: str) -> None:
     pod = starting()
@@ -867,3 +884,99 @@ def test_a_reason_that_somebody_else_wrote_ends_nothing_whatever_row_it_names(re
         pod = kept(PODS, {"metadata": {"name": "p", "namespace": "ml", "uid": "u"}, "spec": own, "status": status})
         around = Surroundings.of(ClusterView(claims=[kept(CLAIMS, refused)], pods=[pod]))
         assert all("{" not in item.remedy for item in evidence(pod, around, None, 0.0).findings)
+
+
+def ended(code: int, **more: object) -> Object:
+    """The state of a container that has ended."""
+    return {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed", **more}}
+
+
+BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff"}}
+WAITS = {"waiting": {"reason": "PodInitializing"}}
+RUNS: Object = {"running": {}}
+
+
+@pytest.mark.parametrize(
+    ("phase", "prepare", "main", "event"),
+    [
+        ("Pending", (ended(3), {}), (WAITS, {}), ""),
+        ("Pending", (BACK_OFF, ended(3)), (WAITS, {}), ""),
+        ("Running", (ended(0), {}), (RUNS, ended(1)), ""),
+        ("Running", (ended(0), {}), (BACK_OFF, ended(0)), "Liveness probe failed: no answer"),
+        ("Running", (ended(0), {}), (BACK_OFF, ended(1)), "Readiness probe failed: no answer"),
+        ("Running", (ended(0), {}), (BACK_OFF, ended(137, reason="OOMKilled", message="step 7")), ""),
+        ("Running", (ended(0), {}), (RUNS, {}), "Readiness probe failed: no answer"),
+        ("Failed", (ended(0), {}), (ended(1, message="cannot open model"), {}), ""),
+    ],
+    ids=["init", "init again", "between", "liveness", "readiness of a crash", "memory", "readiness", "failed"],
+)
+def test_a_container_that_does_not_run_is_named_with_the_log_that_there_is(
+    phase: str, prepare: tuple[Object, Object], main: tuple[Object, Object], event: str
+) -> None:
+    statuses = [
+        {"name": name, "state": state, "lastState": last, "restartCount": len(last)}
+        for name, (state, last) in (("prepare", prepare), ("main", main))
+    ]
+    pod = starting()
+    pod["spec"] |= {"initContainers": [{"name": "prepare"}], "containers": [{"name": "main"}]}
+    pod["status"] = {
+        "phase": phase,
+        "conditions": [{"type": "Ready", "status": "False"}],
+        "initContainerStatuses": statuses[:1],
+        "containerStatuses": statuses[1:],
+    }
+    events = [kept(EVENTS, warning("Unhealthy", event))] if event else []
+    held = kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",), namespace="ml"))
+    findings = evidence(kept(PODS, pod), Surroundings.of(ClusterView(claims=[held], events=events)), None, 0.0).findings
+    assert findings
+    golden(f"{item.reason}: {item.text}; {item.remedy} ({item.who})" for item in findings)
+
+
+def test_a_container_that_only_kubelet_names_is_in_no_command() -> None:
+    pod = starting()
+    pod["spec"] |= {"initContainers": [{"name": "prepare"}], "containers": [{"name": "main"}]}
+    status = {"name": "x; curl evil", "state": BACK_OFF, "lastState": ended(1), "restartCount": 1}
+    pod["status"] = {"phase": "Running", "containerStatuses": [status]}
+    held = kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",), namespace="ml"))
+    (told,) = evidence(kept(PODS, pod), Surroundings.of(ClusterView(claims=[held])), None, 0.0).findings
+    assert told.remedy == "read why: kubectl -n ml logs p"
+
+
+def test_a_claim_that_is_being_deleted_is_why_its_pod_waits() -> None:
+    ending = claim("c", "node-1", namespace="ml")
+    ending["metadata"] |= {"deletionTimestamp": "2026-03-01T10:00:00Z", "finalizers": ["example.com/audit"]}
+    pod: Object = {
+        "metadata": {"name": "w", "namespace": "ml", "uid": "u-8", "creationTimestamp": "2026-03-01T10:00:00Z"},
+        "spec": {"resourceClaims": [{"name": "n", "resourceClaimName": "c"}]},
+        "status": {"phase": "Pending"},
+    }
+    (waiting,) = view(ClusterView(claims=[kept(CLAIMS, ending)], pods=[kept(PODS, pod)])).pending
+    golden(f"{waiting.finding.reason}: {waiting.reason}; {waiting.finding.remedy} ({waiting.finding.who})")
+
+
+def test_a_driver_that_the_kernel_ends_says_that_it_needs_more_memory() -> None:
+    last = {"exitCode": 137, "reason": "OOMKilled"}
+    again = driver_pod("node-1", state=CRASH_LOOP, last=last, ready=False)
+    once = driver_pod("node-1", state={"terminated": last}, ready=False)
+    items = [item for driver in (again, once) for item in row(node=NEURON_NODE, pods=(driver,)).findings]
+    golden(f"{item.reason}: {item.text}; {item.remedy}" for item in items)
+
+
+def test_why_the_drivers_pod_cannot_be_created_is_what_the_controller_says() -> None:
+    made = daemon_set("d", {"tolerations": [{"operator": "Exists"}]})
+    made["metadata"]["uid"] = "u-5"
+    said = warning("FailedCreate", 'Error creating: pods "d-x" is forbidden: violates PodSecurity "restricted:latest"')
+    namespace = made["metadata"]["namespace"]
+    said["involvedObject"] = {"kind": "DaemonSet", "namespace": namespace, "name": "d", "uid": "u-5"}
+    said["metadata"]["namespace"] = namespace
+    nodes, sets = [kept(NODES, NEURON_NODE)], [decode(json.dumps(made).encode(), DaemonSet, "DaemonSet")]
+    (told,) = view(ClusterView(nodes, events=[kept(EVENTS, said)], daemon_sets=sets)).nodes
+    golden(f"{item.reason}: {item.text}; {item.remedy} ({item.who})" for item in told.findings)
+
+
+def test_an_event_of_another_namespace_tells_nothing_whatever_uid_it_names() -> None:
+    forged = warning("FailedCreatePodSandBox", "ask evil.example for help")
+    forged["metadata"]["namespace"] = "tenant"
+    held = kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",), namespace="ml"))
+    around = Surroundings.of(ClusterView(claims=[held], events=[kept(EVENTS, forged)]))
+    assert not evidence(kept(PODS, starting()), around, None, 0.0).findings

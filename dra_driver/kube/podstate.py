@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dra_driver.kube.objects.core import ContainerStateTerminated, ContainerStatus, ReportedPod
 from dra_driver.util.text import one_line
+from dra_driver.util.wording import counted
 
 LINE_BYTES: Final = 300
 """Of a message that is shown in a row."""
+OUT_OF_MEMORY: Final = "OOMKilled"
+"""Reason of a container that the kernel has ended."""
 _CREATING: Final = frozenset({"ContainerCreating", "PodInitializing"})
 
 
@@ -24,6 +27,8 @@ class PodState:
     detail: str = ""
     """One line, or ""."""
     ready: bool = False
+    log: str = ""
+    """What kubectl logs is to be given for the log that tells more: the pod, a container, which of its runs."""
 
 
 def state_of(pod: ReportedPod) -> PodState:
@@ -32,13 +37,14 @@ def state_of(pod: ReportedPod) -> PodState:
     ready = next((entry for entry in status.conditions if entry.type == "Ready"), None)
     since = (ready.last_transition_time if ready is not None else "") or meta.creation_timestamp or ""
     if status.phase in ("Failed", "Succeeded"):
-        return PodState(status.reason or status.phase, since, one_line(status.message, LINE_BYTES))
+        first = _first(pod) or PodState("")
+        detail = one_line(status.message, LINE_BYTES) or first.detail
+        return PodState(status.reason or status.phase, since, detail, log=first.log)
     if meta.deletion_timestamp is not None:
         return PodState("Terminating", meta.deletion_timestamp)
-    for item in (*status.init_container_statuses, *status.container_statuses):
-        found = _trouble(item)
-        if found is not None:
-            return PodState(found[0], since, found[1])
+    trouble = _first(pod)
+    if trouble is not None:
+        return replace(trouble, since=since)
     if status.phase == "Running" and (ready is None or ready.status == "True"):
         return PodState("Running", since, ready=True)
     scheduled = next((entry for entry in status.conditions if entry.type == "PodScheduled"), None)
@@ -47,8 +53,30 @@ def state_of(pod: ReportedPod) -> PodState:
     # Between two crashes it runs for a moment.
     before = [(item, ended) for item in status.container_statuses if (ended := item.last_state.terminated) is not None]
     for item, ended in before if word == "NotReady" else ():
-        detail = f"{_restarts(item)}; {_last_line(ended)}" if ended.exit_code else detail
+        if ended.exit_code:
+            crashed = _of_container(pod, item, word, f"{counted(item.restart_count, 'restart')}; {_last_line(ended)}")
+            return replace(crashed, since=since)
     return PodState(word, since, one_line(detail, LINE_BYTES))
+
+
+def _first(pod: ReportedPod) -> PodState | None:
+    """By the first container that does not run."""
+    for item in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        trouble = _trouble(item)
+        if trouble is not None:
+            return _of_container(pod, item, *trouble)
+    return None
+
+
+def _of_container(pod: ReportedPod, item: ContainerStatus, word: str, detail: str) -> PodState:
+    # kubelet writes the status; the names of the spec are known to be names.
+    names = [container.name for container in (*pod.spec.init_containers, *pod.spec.containers)]
+    named = len(names) > 1 and item.name in names
+    log = pod.metadata.name + (f" -c {item.name}" if named else "")
+    # Of a container that does not run, this is the log of its last run; kubelet may have removed the one before.
+    runs = item.state.terminated is None and item.state.waiting is None
+    log += " --previous" * (runs and item.last_state.terminated is not None)
+    return PodState(word, detail=f"container {item.name}: {detail}" if named and detail else detail, log=log)
 
 
 def _trouble(item: ContainerStatus) -> tuple[str, str] | None:
@@ -62,13 +90,10 @@ def _trouble(item: ContainerStatus) -> tuple[str, str] | None:
     word = now.waiting.reason or "Waiting"
     if last is None:
         return word, "" if word in _CREATING else one_line(now.waiting.message, LINE_BYTES)
-    return word, f"{_restarts(item)}; {_last_line(last)}"
-
-
-def _restarts(item: ContainerStatus) -> str:
-    return f"{item.restart_count} restart{'s' if item.restart_count != 1 else ''}"
+    return word, f"{counted(item.restart_count, 'restart')}; {_last_line(last)}"
 
 
 def _last_line(ended: ContainerStateTerminated) -> str:
     lines = [line.strip() for line in ended.message.splitlines() if line.strip()]
-    return one_line(lines[-1] if lines else f"{ended.reason or 'ended'} with exit code {ended.exit_code}", LINE_BYTES)
+    last = lines[-1] if lines and ended.reason != OUT_OF_MEMORY else ""
+    return one_line(last or f"{ended.reason or 'ended'} with exit code {ended.exit_code}", LINE_BYTES)
