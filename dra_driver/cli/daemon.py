@@ -6,6 +6,7 @@ import argparse
 import ctypes
 import faulthandler
 import gc
+import secrets
 import signal
 import socket
 import tempfile
@@ -92,6 +93,11 @@ def identity(variable: str) -> Option:
     """How a controller with a lease is named."""
     text = "unique name of this process in the lease (default: host name and a random suffix)"
     return Option("--identity", variable, "", text)
+
+
+def new_identity() -> str:
+    """By which one replica tells itself from the others, where its option is not given."""
+    return f"{socket.gethostname()}_{secrets.token_hex(4)}"
 
 
 def add_options(parser: argparse.ArgumentParser, *tables: type[Table]) -> None:

@@ -22,8 +22,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         about="Offer this node's chips and cores to kubelet as extended resources, and give containers the devices "
         "that the scheduler extender has chosen. Without an extender, a container can request one or all.",
         examples=["device-plugin --node-name node-1 --emulate trn1.32xlarge --kubeconfig admin.conf"],
-        done="stopped by SIGTERM or SIGINT",
-        refused="it cannot start or continue; the log says why",
     )
     daemon.add_options(parser, *TABLES)
     parser.set_defaults(run=run)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import secrets
 import signal
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -96,8 +94,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "that the device plugin reads. With several replicas, one leads, and the others forward requests to it.",
         notes=NOTES,
         examples=["extender --kubeconfig admin.conf --bind-address 127.0.0.1 --no-leader-elect"],
-        done="stopped by SIGTERM or SIGINT",
-        refused="it cannot start or continue; the log says why",
     )
     daemon.add_options(parser, *TABLES)
     parser.add_argument(
@@ -135,7 +131,7 @@ def extender_settings(settings: Settings, *, leader_elect: bool) -> ExtenderSett
         port=settings.port,
         tls=_tls(settings.tls_cert, settings.tls_key, settings.tls_client_ca),
         namespace=settings.namespace,
-        identity=settings.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}",
+        identity=settings.identity or daemon.new_identity(),
         advertise=settings.advertise_address,
         leader_elect=leader_elect,
         node_address=settings.node_address,

@@ -6,12 +6,11 @@ import argparse
 import os
 import re
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dra_driver.cli import vocabulary
-from dra_driver.cli.hostinput import HostHealth, found_state_dir, read_health, state_dirs
+from dra_driver.cli.hostinput import HostHealth, check_host_root, found_state_dir, read_health, state_dirs
 from dra_driver.cli.overviewoutput import FAULT_COLUMNS, cluster_table
 from dra_driver.cli.terminal import columns, print_object, show
 from dra_driver.neuron.topology.partitions import device_name
@@ -96,11 +95,7 @@ def run(args: argparse.Namespace) -> int:
         return _of_cluster(args)
     if args.node_name:
         raise UsageError("--node-name names nodes of a cluster", remedy="remove it or --host-root")
-    if not args.host_root.is_dir():
-        raise UsageError(
-            f"--host-root {args.host_root} is not a directory",
-            remedy="make one with: dra-driver emulate-host --instance-type trn2.48xlarge DIR",
-        )
+    check_host_root(args.host_root)
     if refused := _refused_faults(args.host_root):
         vocabulary.warn(f"{args.host_root / FAULTS_FILE}: {refused}")
     policy = HealthPolicy.load(args.health_policy) if args.health_policy else HealthPolicy.default()
@@ -151,6 +146,7 @@ def document(said: HostHealth, policy: HealthPolicy) -> dict[str, Any]:
     A fault of the whole host is one of the node, with its remedy in words; beside it, only chips with faults of their
     own are there.
     """
+    from dra_driver.kube.objects.meta import MAX_SECONDS, timestamp
     from dra_driver.neuron.host.findings import LOAD_DRIVER
 
     health, kind = said
@@ -160,7 +156,7 @@ def document(said: HostHealth, policy: HealthPolicy) -> dict[str, Any]:
         return {
             "code": "driver-not-loaded" if fault.of_host else fault.code,
             "severity": fault.fault.severity,
-            "since": _time(fault.since),
+            "since": timestamp(min(max(fault.since, 0), MAX_SECONDS)),
             "effect": policy.taint(fault, kind, time.clock_gettime(time.CLOCK_BOOTTIME)).effect,
             "remedy": LOAD_DRIVER if fault.of_host else fault.fault.remedy,
         }
@@ -175,10 +171,6 @@ def document(said: HostHealth, policy: HealthPolicy) -> dict[str, Any]:
         ],
     }
     return envelope(KIND, [node])
-
-
-def _time(seconds: int) -> str:
-    return datetime.fromtimestamp(min(max(seconds, 0), 253402300799), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def table(said: HostHealth, policy: HealthPolicy) -> str:

@@ -35,6 +35,13 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
     vocabulary.add_host_root(source)
 
 
+def check_host_root(root: Path) -> None:
+    """Raise UsageError for what is no directory."""
+    if not root.is_dir():
+        way = "make one with: dra-driver emulate-host --instance-type trn2.48xlarge DIR"
+        raise UsageError(f"--host-root {root} is not a directory", remedy=way)
+
+
 def read_host(args: argparse.Namespace) -> NodeInventory:
     """The inventory of the host selected with ``add_host_arguments``; raises UsageError if none is.
 
@@ -43,11 +50,7 @@ def read_host(args: argparse.Namespace) -> NodeInventory:
     from dra_driver.neuron.host.discover import discover
 
     if args.host_root is not None:
-        if not args.host_root.is_dir():
-            raise UsageError(
-                f"--host-root {args.host_root} is not a directory",
-                remedy="make one with: dra-driver emulate-host --instance-type trn2.48xlarge DIR",
-            )
+        check_host_root(args.host_root)
         inventory = discover(args.host_root)
         for finding in inventory.findings:
             vocabulary.warn(finding.text)

@@ -40,8 +40,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "kubelet-plugin",
         about="Run the node agent, which publishes this node's Neuron devices and prepares claims for kubelet.",
         examples=["kubelet-plugin --node-name node-1 --emulate trn2.48xlarge --kubeconfig admin.conf"],
-        done="stopped by SIGTERM or SIGINT",
-        refused="it cannot start or continue; the log says why",
     )
     daemon.add_options(parser, *TABLES)
     parser.set_defaults(run=run)

@@ -81,8 +81,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "error. The node's driver or device plugin takes them as hints. Needs root with the capability SYSLOG; "
         "changes nothing but its own directory.",
         examples=["node-problem-detector --health-hints-dir /tmp/hints --healthcheck-port -1"],
-        done="stopped by SIGTERM or SIGINT",
-        refused="it cannot start or continue; the log says why",
     )
     daemon.add_options(parser, *TABLES)
     parser.set_defaults(run=run)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
-import socket
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -69,8 +67,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         about="Assign each group of pods with the scheduling gate neuron.aws.com/ultraserver a free UltraServer, or "
         "half of one. With several replicas, one is active, and the others wait for its lease to expire.",
         examples=["placer --kubeconfig admin.conf --namespace neuron-dra-driver --group-timeout 120"],
-        done="stopped by SIGTERM or SIGINT",
-        refused="it cannot start or continue; the log says why",
     )
     daemon.add_options(parser, *TABLES)
     parser.set_defaults(run=run)
@@ -86,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings = daemon.read(Settings, vars(args), os.environ)
     configure(settings.log_format, args.v)
-    identity = settings.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
+    identity = settings.identity or daemon.new_identity()
     rules = Rules(
         timeout=settings.group_timeout,
         avoid=settings.group_timeout,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
 import shutil
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -74,8 +72,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "changes are reverted when the fault is over. Without --act, it only writes Events on the Nodes about what it "
         "would do. With several replicas, one is active, and the others wait for its lease to expire.",
         examples=["recover --kubeconfig admin.conf --policy policy.yaml"],
-        done="stopped by SIGTERM or SIGINT",
-        refused="it cannot start or continue; the log says why",
     )
     daemon.add_options(parser, *TABLES)
     parser.add_argument("--act", action="store_true", help="carry out the actions (default: dry run)")
@@ -98,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     settings = daemon.read(Settings, vars(args), os.environ)
     configure(settings.log_format, args.v)
     rules = recovery_settings(settings, act=args.act, cloudwatch=args.cloudwatch)
-    identity = settings.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
+    identity = settings.identity or daemon.new_identity()
     service = RecoveryService(daemon.transport(settings.kubeconfig), settings.namespace, identity, rules)
     checks = {"liveness": service.stuck, "readiness": service.problems}
     door = Door(own_addresses(settings.node_address))

@@ -99,8 +99,8 @@ def add_command(
     *,
     about: str,
     examples: Sequence[str],
-    done: str,
-    refused: str,
+    done: str = "stopped by SIGTERM or SIGINT",
+    refused: str = "it cannot start or continue; the log says why",
     notes: str = "",
     summary: str | None = None,
 ) -> argparse.ArgumentParser:
@@ -112,7 +112,7 @@ def add_command(
         about: what it does; paragraphs are separated by blank lines and are wrapped.
         examples: command lines after the program's name, without it: ``topology trn2.48xlarge``; a pipeline is
             written with ``{}`` where the program's name belongs.
-        done: what exit status 0 means.
+        done: what exit status 0 means; by default, of a program that runs until it is stopped.
         refused: what exit status 1 means.
         notes: paragraphs to follow the options.
         summary: for the list of actions of a command (default: the first sentence).
