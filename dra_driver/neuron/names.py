@@ -3,6 +3,8 @@
 Sources: aws-neuron-sdk ``deploy/eks/dra.rst`` and ``deploy/files/manifests``; Kubernetes ``resource.k8s.io``.
 """
 
+import re
+
 DRIVER_NAME = "neuron.aws.com"
 """DRA driver name: ``driver`` of slices and of opaque configuration, and the domain of our unqualified attributes."""
 
@@ -23,6 +25,16 @@ def is_own_pool(pool: str, node: str) -> bool:
 def is_own_class(name: str) -> bool:
     """Whether a DeviceClass has a name of those that are installed with the driver."""
     return name == DRIVER_NAME or name.endswith(f".{DRIVER_NAME}")
+
+
+UID_PATTERN = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+"""Of the UIDs that the API server gives, also for itself (``matches`` in CEL)."""
+_UID = re.compile(UID_PATTERN)
+
+
+def is_uid(text: str) -> bool:
+    """Whether an object can have that UID."""
+    return _UID.fullmatch(text) is not None
 
 
 API_VERSIONS = ("neuron.aws.com/v1", "neuron.aws.com/v1alphav1", "resource.neuron.aws.com/v1alphav1")

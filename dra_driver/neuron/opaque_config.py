@@ -12,14 +12,15 @@ requests applies to all (Kubernetes 1.37 stores an entry that names all requests
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, Protocol, get_args
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, Literal, NamedTuple, Protocol, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from dra_driver.kube.objects.resource import json_value
-from dra_driver.neuron.names import API_VERSIONS
+from dra_driver.neuron.names import API_VERSIONS, is_uid
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import printable, shorten
 
@@ -31,10 +32,20 @@ def _exact_integer(value: object) -> object:
     return value
 
 
+def _uid(value: object) -> object:
+    if not isinstance(value, str) or not is_uid(value):
+        raise ValueError("not a UID")
+    return value
+
+
 class Parameters(BaseModel):
     """Base class: no coercion, no unknown fields."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    workload: Annotated[str | None, BeforeValidator(_uid)] = None
+    """UID of the NeuronUltraServerWorkload that the claim is of, so that it is prepared on that one's nodes only; None:
+    not set by the entry."""
 
 
 class NeuronConfig(Parameters):
@@ -63,20 +74,26 @@ class Rule(NamedTuple):
     """What the admission policy of the chart knows of a field."""
 
     legal: tuple[int, ...]
+    """() for a UID."""
     required: bool
 
 
 def rules() -> dict[str, dict[str, Rule]]:
     """The fields of each kind."""
     return {
-        kind: {
-            field.alias or name: Rule(_literals(field.annotation), field.is_required())
-            for name, field in model.model_fields.items()
-        }
+        kind: {name: Rule(_literals(field.annotation), field.is_required()) for name, field in _fields(model).items()}
         for kind, model in KINDS.items()
     }
 
 
+def _fields(model: type[Parameters]) -> dict[str, FieldInfo]:
+    """By the names that users write, a kind's own before those of all."""
+    named = {field.alias or name: field for name, field in model.model_fields.items()}
+    return dict(sorted(named.items(), key=lambda item: item[0] in Parameters.model_fields))
+
+
+UID_WORDS: Final = "the UID of a NeuronUltraServerWorkload"
+"""What is expected of a field that has one."""
 _ECHO = 40
 """Maximum length of a user's value in an error message."""
 _MAX_ERRORS = 5
@@ -140,11 +157,12 @@ def _require(value: object, legal: tuple[str, ...], path: str) -> str:
 
 def _text(detail: ErrorDetails, model: type[Parameters], fields: dict[str, object], path: str) -> str:
     name = str(detail["loc"][0]) if detail["loc"] else ""
-    legal = {field.alias or name: field for name, field in model.model_fields.items()}
+    legal = _fields(model)
     if name not in legal:
         unknown = f"strict decoding error: unknown field {shown(name)}"
         return f"{unknown} in {path}, {model.__name__} has {_either(tuple(legal))}"
-    values = _either(tuple(str(value) for value in _literals(legal[name].annotation)))
+    numbers = _literals(legal[name].annotation)
+    values = _either(tuple(map(str, numbers))) if numbers else UID_WORDS
     got = f"got {shown(fields[name])}" if name in fields else "it is missing"
     return f"{path}.{name}: expected {values}, {got}"
 
@@ -208,6 +226,7 @@ class Effective:
 
     logical_neuron_core: Literal[1, 2] | None = None
     ultraserver_mode: Literal[1, 2, 4] | None = None
+    workload: str | None = None
 
 
 def effective(config: Sequence[ConfigEntry], requests: Sequence[str], driver: str) -> dict[str, Effective]:
@@ -229,13 +248,8 @@ def effective(config: Sequence[ConfigEntry], requests: Sequence[str], driver: st
             continue
         decoded = decode(json_value(entry.opaque.parameters), f"config[{index}].opaque.parameters")
         for request, value in values.items():
-            if not _reaches(entry.requests, request):
-                continue
-            if isinstance(decoded, NeuronConfig):
-                lnc = decoded.logical_neuron_core
-                values[request] = Effective(value.logical_neuron_core if lnc is None else lnc, value.ultraserver_mode)
-            else:
-                values[request] = Effective(value.logical_neuron_core, decoded.ultraserver_mode)
+            if _reaches(entry.requests, request):
+                values[request] = replace(value, **decoded.model_dump(exclude_none=True))
     return values
 
 

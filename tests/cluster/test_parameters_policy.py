@@ -22,7 +22,7 @@ from dra_driver.neuron.opaque_config import ConfigError, decode
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.objects import DRIVER, claim, config, first_available, neuron_config, request
 from tests.generators.effort import SEED
-from tests.oracles.opaque_parameters import ILLEGAL, LEGAL
+from tests.oracles.opaque_parameters import ILLEGAL, LEGAL, UID
 from tests.paths import ROOT
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.kubernetes("1.37", "1.34"), pytest.mark.nightly]
@@ -205,7 +205,7 @@ JSON: Final = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
     max_leaves=4,
 )  # fmt: skip
-VALUE: Final = st.sampled_from([1, 2, 3, 4, 1.0, 4.0, True, "2"]) | JSON
+VALUE: Final = st.sampled_from([1, 2, 3, 4, 1.0, 4.0, True, "2", UID, UID.upper(), f"{UID}\n"]) | JSON
 FIELD: Final = {"NeuronConfig": "logicalNeuronCore", "UltraServerConfig": "ultraserverMode"}
 NEARLY_LEGAL: Final = st.builds(
     lambda version, kind, number: {"apiVersion": version, "kind": kind, FIELD[kind]: number},
@@ -214,7 +214,7 @@ NEARLY_LEGAL: Final = st.builds(
     st.sampled_from([1, 2, 4]),
 )
 CHANGES: Final = st.dictionaries(
-    st.sampled_from(["apiVersion", "kind", *FIELD.values()]) | st.text(max_size=6), VALUE, max_size=9
+    st.sampled_from(["apiVersion", "kind", "workload", *FIELD.values()]) | st.text(max_size=6), VALUE, max_size=9
 )
 PARAMETERS: Final = NEARLY_LEGAL | st.builds(
     lambda given, changes: given | changes, st.just({}) | NEARLY_LEGAL, CHANGES
@@ -266,6 +266,7 @@ LARGEST: Final = {
     "a version": [large(f'{{"apiVersion": "{"v" * 10_000}", "kind": "NeuronConfig"}}')] * 32,
     "a kind": [large(f'{{{V1}, "kind": "{"NeuronConfig" * 830}"}}')] * 32,
     "a value": [large(f'{{{V1}, "kind": "NeuronConfig", "logicalNeuronCore": "{"1" * 10_000}"}}')] * 32,
+    "a workload": [large(f'{{{V1}, "kind": "NeuronConfig", "workload": "{"0" * 10_000}"}}')] * 32,
     "legal ones": [config(neuron_config(2), *(f"r{number}" for number in range(32)))] * 32,
     "modes": [mode(2 if number else 4, *(f"r{other}" for other in range(32))) for number in range(32)],
 }

@@ -11,6 +11,8 @@ V1: Final = '"apiVersion": "neuron.aws.com/v1"'
 NEURON: Final = f'{V1}, "kind": "NeuronConfig"'
 ULTRA: Final = f'{V1}, "kind": "UltraServerConfig"'
 
+UID: Final = "b2b1e5a0-0000-4000-8000-00000000000a"
+
 LEGAL: Final = (
     f"{{{NEURON}}}",
     f'{{{NEURON}, "logicalNeuronCore": 1}}',
@@ -23,12 +25,16 @@ LEGAL: Final = (
     f'{{{ULTRA}, "ultraserverMode": 1}}',
     f'{{{ULTRA}, "ultraserverMode": 2}}',
     f'{{{ULTRA}, "ultraserverMode": 4}}',
+    f'{{{NEURON}, "workload": "{UID}"}}',
+    f'{{{NEURON}, "workload": "{UID}", "logicalNeuronCore": 1}}',
+    f'{{{ULTRA}, "ultraserverMode": 4, "workload": "{UID}"}}',
 )
 
 _VERSION: Final = "parameters.apiVersion: expected neuron.aws.com/v1"
 _KIND: Final = "parameters.kind: expected NeuronConfig or UltraServerConfig, "
 _SIZE: Final = "parameters.logicalNeuronCore: expected 1 or 2, got "
 _MODE: Final = "parameters.ultraserverMode: expected 1"
+_WORKLOAD: Final = "parameters.workload: expected the UID of a NeuronUltraServerWorkload, got "
 _FIELD: Final = "parameters"
 
 ILLEGAL: Final = {
@@ -74,6 +80,15 @@ ILLEGAL: Final = {
     f'{{{ULTRA}, "ultraserverMode": 3}}': _MODE,
     f'{{{ULTRA}, "ultraserverMode": "4"}}': _MODE,
     f'{{{ULTRA}, "ultraserverMode": 2.0}}': _MODE,
+    f'{{{ULTRA}, "workload": "{UID}"}}': _MODE,
+    f'{{{NEURON}, "workload": ""}}': f'{_WORKLOAD}""',
+    f'{{{NEURON}, "workload": "train"}}': f'{_WORKLOAD}"train"',
+    f'{{{NEURON}, "workload": "{UID.upper()}"}}': f'{_WORKLOAD}"{UID.upper()}"',
+    f'{{{NEURON}, "workload": "{UID}\\n"}}': _WORKLOAD,
+    f'{{{NEURON}, "workload": " {UID}"}}': f'{_WORKLOAD}" {UID}"',
+    f'{{{NEURON}, "workload": null}}': _WORKLOAD,
+    f'{{{NEURON}, "workload": 1}}': f"{_WORKLOAD}1",
+    f'{{{ULTRA}, "ultraserverMode": 4, "workload": ["{UID}"]}}': f"{_WORKLOAD}a list",
     "{" + NEURON + "".join(f', "field{number}": 1' for number in range(7)) + "}": _FIELD,
 }
 """Parameters to what both say of them."""

@@ -28,7 +28,7 @@ from dra_driver.cli import reference
 from dra_driver.driver import deviceclasses
 from dra_driver.driver.resourceslices import attributes
 from dra_driver.neuron import opaque_config
-from dra_driver.neuron.names import API_VERSIONS
+from dra_driver.neuron.names import API_VERSIONS, UID_PATTERN
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.operations.verification.assumptions import TABLE
 from generating import assumptions, chartsettings, definitions, faults, features, instancetypes, memory
@@ -85,6 +85,7 @@ def in_policy(text: str) -> str:
         "fields": {kind: list(fields) for kind, fields in known.items()},
         "legal": {kind: {name: rule.legal for name, rule in fields.items()} for kind, fields in known.items()},
         "required": {kind: [name for name, rule in fields.items() if rule.required] for kind, fields in known.items()},
+        "uid": UID_PATTERN,
     }
     lines = []
     for name, value in variables.items():

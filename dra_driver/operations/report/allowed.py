@@ -26,8 +26,8 @@ from dra_driver.legacy.rules import RETIRED_DEVICE, NeuronResource
 from dra_driver.neuron.device_status import DeviceStatus
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.health.condition import written_here
-from dra_driver.neuron.names import API_VERSIONS, DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN, NODES_OF
-from dra_driver.neuron.opaque_config import KINDS
+from dra_driver.neuron.names import API_VERSIONS, DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN, NODES_OF, is_uid
+from dra_driver.neuron.opaque_config import KINDS, rules
 
 Rule = Callable[[Any], Any] | Mapping[str, "Rule"] | list["Rule"]
 """Fields of an object by name, what each item of a list is, or a function that keeps a value or gives ``OUT``."""
@@ -157,9 +157,15 @@ def merged(rule: Rule, own: Rule) -> Rule:
 
 
 NEURON_RESOURCES: Final = only(frozenset({*(kind.value for kind in NeuronResource), RETIRED_DEVICE}))
-_PARAMETERS: Final = frozenset(
-    entry.alias or name for kind in KINDS.values() for name, entry in kind.model_fields.items()
-)
+_PARAMETERS: Final = {name: rule for fields in rules().values() for name, rule in fields.items()}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int)
+
+
+def _is_uid(value: object) -> bool:
+    return isinstance(value, str) and is_uid(value)
 
 
 def _opaque(value: object) -> object:
@@ -173,7 +179,7 @@ def _opaque(value: object) -> object:
     legal: Mapping[str, Callable[[object], bool]] = {
         "apiVersion": lambda said: said in API_VERSIONS,
         "kind": lambda said: said in KINDS,
-        **dict.fromkeys(_PARAMETERS, lambda said: isinstance(said, int)),
+        **{name: _is_number if rule.legal else _is_uid for name, rule in _PARAMETERS.items()},
     }
     found = {
         name: given[name] if isinstance(given[name], (str, int)) and fits(given[name]) else WITHHELD

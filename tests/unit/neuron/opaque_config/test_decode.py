@@ -142,7 +142,7 @@ def test_any_json_is_decoded_or_refused(parameters: object) -> None:
 
 
 @given(
-    st.dictionaries(st.sampled_from(["apiVersion", "kind", "logicalNeuronCore", "ultraserverMode", "x"]), JSON),
+    st.dictionaries(st.sampled_from(["apiVersion", "kind", "logicalNeuronCore", "ultraserverMode", "workload"]), JSON),
     st.sampled_from(["NeuronConfig", "UltraServerConfig"]),
 )
 def test_anything_with_a_right_head_is_decoded_or_refused_on_one_line(fields: dict[str, Any], kind: str) -> None:

@@ -9,6 +9,7 @@ from tests.builders.claims import config, neuron_config
 from tests.golden import golden_error
 
 ULTRA = {"apiVersion": "neuron.aws.com/v1", "kind": "UltraServerConfig", "ultraserverMode": 2}
+WORKLOAD, OTHER = (f"b2b1e5a0-0000-4000-8000-00000000000{digit}" for digit in "ab")
 
 
 def sizes(entries: list[DeviceAllocationConfiguration], *requests: str) -> dict[str, int | None]:
@@ -33,6 +34,15 @@ def test_a_later_entry_beats_an_earlier_one() -> None:
 def test_an_entry_that_leaves_the_field_out_changes_nothing() -> None:
     silent = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronConfig"}
     assert sizes([config(neuron_config(1)), config(silent)], "a") == {"a": 1}
+
+
+def test_a_workload_is_named_by_either_kind_for_the_requests_that_it_reaches() -> None:
+    named = config({**ULTRA, "workload": WORKLOAD})
+    other = config({**neuron_config(1), "workload": OTHER}, "b")
+    assert effective([named, other], ["a", "b"], DRIVER_NAME) == {
+        "a": Effective(None, 2, WORKLOAD),
+        "b": Effective(1, 2, OTHER),
+    }
 
 
 def test_an_entry_reaches_its_requests_only() -> None:

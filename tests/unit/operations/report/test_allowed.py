@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from dra_driver.kube.objects import core, resource
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.operations.report import allowed
 from tests.golden import golden
 
@@ -138,3 +139,18 @@ def test_no_table_names_a_field_that_may_hold_a_secret(name: str) -> None:
     if name != "workload":
         assert not found & {"env", "args", "image"}
         assert ("annotations" in found) <= (name in ("node", "pod"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "there"),
+    [
+        ("logicalNeuronCore", 2, 2),
+        ("logicalNeuronCore", SECRET, allowed.WITHHELD),
+        ("workload", "b2b1e5a0-0000-4000-8000-00000000000a", "b2b1e5a0-0000-4000-8000-00000000000a"),
+        ("workload", SECRET, allowed.WITHHELD),
+    ],
+)
+def test_of_opaque_parameters_what_can_be_legal_gets_through(field: str, value: object, there: object) -> None:
+    opaque = {"driver": DRIVER_NAME, "parameters": {"kind": "NeuronConfig", field: value}}
+    kept = allowed.keep({"spec": {"devices": {"config": [{"opaque": opaque}]}}}, allowed.CLAIM)
+    assert kept["spec"]["devices"]["config"][0]["opaque"]["parameters"] == {"kind": "NeuronConfig", field: there}
