@@ -798,6 +798,7 @@ apply() {
     if claims_are_silent; then kube delete clusterrolebinding,clusterrole "$CLAIM_STATUS" --ignore-not-found; fi
     if [[ -n $was_operator && -z $ultraserver_operator ]]; then
         kube delete clusterrole "${PEOPLE[@]}" --ignore-not-found
+        kube -n "$NAMESPACE" delete rolebinding,role neuron-dra-driver-ultraservers --ignore-not-found
         if [[ -n $with_policy ]]; then
             kube delete validatingadmissionpolicybinding,validatingadmissionpolicy "$PLACER-workloads" --ignore-not-found
         fi

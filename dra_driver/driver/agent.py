@@ -20,7 +20,7 @@ from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
 from dra_driver.driver.device_use import ContainerWatch, allocation_samples, allocations, claims_in_use
 from dra_driver.driver.metrics import checkpoint_samples, offer_samples, samples
-from dra_driver.driver.node.decide import DEVICE_HEALTH, Wanted
+from dra_driver.driver.node.decide import DEVICE_HEALTH, NodeSnapshot, Wanted
 from dra_driver.driver.node.loop import NodeLoop
 from dra_driver.driver.node.review import SliceReview, desired, post_prepared, read_prepared
 from dra_driver.driver.node_labels import LABELS
@@ -30,6 +30,8 @@ from dra_driver.driver.resourceslices.holders import Holders, allocated_devices
 from dra_driver.driver.resourceslices.instance import DriverInstance
 from dra_driver.driver.resourceslices.kept import changes
 from dra_driver.driver.settings import DriverSettings
+from dra_driver.driver.ultraserver_watch import UltraServerWatch
+from dra_driver.driver.workload import SeenServer
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.reachability import Reachability
@@ -121,6 +123,11 @@ class NodeAgent:
             self._on_nodes,
             self._on_node_event,
         )
+        self._server_watch: UltraServerWatch | None = None
+        if settings.ultraserver_namespace is not None:
+            self._server_watch = UltraServerWatch(
+                transport, settings.ultraserver_namespace, settings.node_name, self._on_server
+            )
         boot = boot_id(settings.host_root)
         cdi = SpecDirectory(settings.cdi_root, CDI_KIND, boot)
         self._checkpoint = Checkpoint(settings.state_dir, boot_id=boot, cdi=cdi)
@@ -260,6 +267,7 @@ class NodeAgent:
             (self._reconciler.worker.stop, REPAIR_GRACE),
             *([(self._claim_status.worker.stop, THREAD_GRACE)] if self._claim_status is not None else []),
             (self._node_watch.stop, THREAD_GRACE),
+            *([(self._server_watch.stop, THREAD_GRACE)] if self._server_watch is not None else []),
             (self._api_server.worker.stop, THREAD_GRACE),
             (self._containers.worker.stop, THREAD_GRACE),
             (self._last_word, LAST_WORD_GRACE),
@@ -324,6 +332,13 @@ class NodeAgent:
         if before.labels != labels:
             self._host.rescan()
 
+    def _on_server(self, seen: Callable[[], SeenServer | None]) -> None:
+        def change(sources: NodeSnapshot) -> NodeSnapshot:
+            server = seen()
+            return sources if server is None else replace(sources, server=server)
+
+        self._loop.update(change)
+
     def _on_plugin_pods(self) -> None:
         pods = self._containers.plugin_pods
         self._loop.update(lambda sources: replace(sources, plugin_pods=pods, device_plugin=sources.plugin_offers))
@@ -353,6 +368,8 @@ class NodeAgent:
             self._slices.set_desired(desired(wanted))
         if wanted.inventory is not None:
             self._node_status.label(LABELS, wanted.labels)
+        if self._server_watch is not None and wanted.server is not None:
+            self._server_watch.follow(wanted.server)
         self._node_status.want(wanted.health, wanted.present)
         if wanted.kubelet_problem is not None:
             self._node_status.problem(KUBELET, wanted.kubelet_problem)
@@ -417,6 +434,7 @@ class NodeAgent:
             *self._slices.workers,
             *(part.worker for part in (*others, self._containers, self._api_server, self._door)),
             *([self._claim_status.worker] if self._claim_status is not None else []),
+            *(self._server_watch.workers if self._server_watch is not None else ()),
         )
 
     def samples(self) -> Iterator[Sample]:
@@ -444,6 +462,11 @@ def _log_changes(before: Wanted, wanted: Wanted) -> None:
         log.info("no device plugin has chips of this node anymore: all are offered again")
     for text in changes(before.keeping, wanted.keeping):
         log.info("%s", text)
+    workload, now = (one.tenancy.workload if one.tenancy is not None else None for one in (before, wanted))
+    if now is not None and (workload is None or now.uid != workload.uid):
+        log.info("the node is allocated to the UltraServer workload %s", now)
+    elif workload is not None and now is None:
+        log.info("the node is no longer allocated to the UltraServer workload %s", workload)
     former = (before.published, before.inventory, before.offer.partitions)
     if former != (True, wanted.inventory, wanted.offer.partitions):
         _log_offer(wanted.offer, wanted.inventory)

@@ -105,6 +105,18 @@ class DriverSettings(Metrics, Probes, NodeSettings):
             chart="ultraserverLabels",
         ),
     ]
+    ultraserver_namespace: Annotated[
+        str | None,
+        Option(
+            "--ultraserver-namespace",
+            "ULTRASERVER_NAMESPACE",
+            "",
+            "namespace of the NeuronUltraServer objects, which say whose workload a node is allocated to; without it, "
+            "nodes are allocated to none",
+            made_of="ultraserverOperator.enabled",
+        ),
+    ]
+    """None: UltraServers are not allocated to workloads."""
     present_label: Annotated[
         bool,
         Option(

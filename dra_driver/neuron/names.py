@@ -85,5 +85,12 @@ RETIRED = "neuron.aws.com/retired"
 RETIRED_FOR_PLUGIN = "device-plugin"
 """Value of that taint: a device plugin may give the same chips away."""
 
+WORKLOAD_ID = "workloadId"
+"""Attribute of devices of a node that is allocated to an UltraServer workload: the workload's name (AWS's)."""
+WORKLOAD_UID = "workloadUID"
+"""The same: its UID (ours)."""
+WORKLOAD_TAINT = "neuron.aws.com/ultraserver-workload"
+"""Key of the taint of such devices, effect NoSchedule; the value is the workload's UID. Its claims tolerate it."""
+
 UNUSABLE_DEVICES = "neuron.aws.com/unusable-devices"
 """Node annotation: ids of devices such as ``3,7`` that no pod may get, written by the device plugin or by hand."""

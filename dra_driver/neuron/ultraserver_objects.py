@@ -14,9 +14,11 @@ aws-neuron-sdk ``deploy/eks/ultraserver-operator``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from dra_driver.kube.api.codec import Resource
@@ -33,6 +35,9 @@ WORKLOAD_UIDS: Final = "neuron.aws.com/workload-uids"
 since an allocation has no field for it."""
 ACCEPTED_SPEC: Final = "neuron.aws.com/accepted-spec"
 """Annotation of a NeuronUltraServerWorkload: the ``spec`` that servers are allocated for, as JSON."""
+
+BOUND: Final = "Bound"
+"""The phase of an allocation whose workload has all its servers; before it is ``Pending``."""
 
 MAX_NAME_CHARACTERS: Final = 253
 """Of the name of an object, and of an instance type."""
@@ -135,6 +140,23 @@ class NeuronUltraServer(ApiObject, frozen=True):
                 tuple(map(_allocation_in_short, status.allocations[:MAX_MEMBERS])),
             ),
         )
+
+
+_ID: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,49}[a-z0-9])?")
+"""Ids that hosts report have 16 digits; that of a NeuronUltraServer is part of a name of at most 63 characters."""
+
+
+def object_name(server: str) -> str:
+    """Name of the object of a server, by its id; "" if the id, which a node wrote, is none that hosts report."""
+    return f"ultraserver-{server}" if _ID.fullmatch(server) else ""
+
+
+def workload_uids(server: NeuronUltraServer) -> dict[str, str]:
+    """The UID of each workload in its status, by ``namespace/name``, as far as it says."""
+    try:
+        return msgspec.json.decode(server.metadata.annotations.get(WORKLOAD_UIDS) or "{}", type=dict[str, str])
+    except (msgspec.DecodeError, RecursionError):
+        return {}
 
 
 # Workloads

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from generating.definitions import PATH
 
+from dra_driver.cli import kubelet_plugin
 from dra_driver.cli.daemon import read
 from dra_driver.cli.placer import Settings
 from dra_driver.neuron.ultraserver_objects import ACCEPTED_SPEC, FINALIZER, GROUP
@@ -28,6 +29,8 @@ ON = (*DRIVER, "ultraserverOperator.enabled=true")
 NEW = {
     "CustomResourceDefinition",
     "ClusterRole",
+    "Role",
+    "RoleBinding",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 }
@@ -74,7 +77,8 @@ def test_turned_on_beside_the_placer_it_changes_neither_names_nor_selectors(othe
     assert before.keys() <= after.keys()
     assert {kind for kind, _ in after.keys() - before.keys()} == NEW
     changed = {key for key, item in before.items() if item != after[key]}
-    assert {kind for kind, _ in changed} == {"ClusterRole", "Role", "ValidatingAdmissionPolicy", "Deployment"}
+    kinds = {"ClusterRole", "Role", "ValidatingAdmissionPolicy", "Deployment", "DaemonSet"}
+    assert {kind for kind, _ in changed} == kinds
     ((key, placer),) = ((key, item) for key, item in before.items() if key[0] == "Deployment")
     container = pod_spec(after[key])["containers"][0]
     assert container["env"].pop() == {"name": "ULTRASERVER_OPERATOR", "value": "on"}
@@ -106,6 +110,45 @@ def test_the_program_takes_the_setting() -> None:
     assert read(Settings, {}, environment).max_servers_per_namespace == 7
     for value in ("0", "-1", "many", "5001"):
         assert "maxServersPerNamespace" in refusal(*ON, f"ultraserverOperator.maxServersPerNamespace={value}")
+
+
+@needs_helm
+@pytest.mark.parametrize("place", ["neuron-dra-driver", "elsewhere"])
+def test_each_nodes_driver_reads_the_servers_where_the_operator_writes_them(place: str) -> None:
+    settings = (*ON, f"draDriver.placer.namespaceOverride={place}")
+    objects = by_key(template(*settings))
+    (daemonset,) = [item for (kind, _), item in objects.items() if kind == "DaemonSet"]
+    (deployment,) = [item for (kind, _), item in objects.items() if kind == "Deployment"]
+    assert deployment["metadata"]["namespace"] == place
+    entries = {entry["name"]: entry for entry in pod_spec(daemonset)["containers"][0]["env"]}
+    entry = entries["ULTRASERVER_NAMESPACE"]
+    if place == daemonset["metadata"]["namespace"]:
+        # Who puts all into another namespace afterwards has to change nothing here.
+        assert entry["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.namespace"}}
+    else:
+        assert entry["value"] == place
+    plain = by_key(template(*DRIVER))
+    ((_, daemonset_without),) = [item for item in plain.items() if item[0][0] == "DaemonSet"]
+    pod_spec(daemonset)["containers"][0]["env"].remove(entry)
+    assert daemonset == daemonset_without, "nothing but the variable"
+
+    role, binding = (objects[kind, "neuron-dra-driver-ultraservers"] for kind in ("Role", "RoleBinding"))
+    assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == place
+    reading = {"apiGroups": ["neuron.aws.com"], "resources": ["neuronultraservers"], "verbs": ["get", "list", "watch"]}
+    assert role["rules"] == [reading]
+    (subject,) = binding["subjects"]
+    account = pod_spec(daemonset)["serviceAccountName"], daemonset["metadata"]["namespace"]
+    assert (subject["name"], subject["namespace"]) == account
+    assert (
+        objects["ClusterRole", "neuron-dra-driver-clusterrole"] == plain["ClusterRole", "neuron-dra-driver-clusterrole"]
+    )
+
+
+@needs_helm
+def test_the_driver_takes_the_setting() -> None:
+    read_from = {"NODE_NAME": "n", "ULTRASERVER_NAMESPACE": "neuron-dra-driver"}
+    assert kubelet_plugin.read_settings({}, read_from)[0].ultraserver_namespace == "neuron-dra-driver"
+    assert kubelet_plugin.read_settings({}, {"NODE_NAME": "n"})[0].ultraserver_namespace is None
 
 
 # The kinds

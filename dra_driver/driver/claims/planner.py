@@ -30,6 +30,7 @@ from dra_driver.driver.claims.model import (
 from dra_driver.driver.claims.numbering import with_numbers
 from dra_driver.driver.claims.sharing import container_uses, sharing
 from dra_driver.driver.claims.situation import ClaimFacts, Situation
+from dra_driver.driver.workload import Tenancy
 from dra_driver.kube.matching import tolerates
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
 from dra_driver.neuron.health.policy import Blocking
@@ -83,6 +84,7 @@ def _hardware(situation: Situation, prepared: PreparedClaims, settings: PlanSett
     claim, inventory, facts = situation.claim, situation.inventory, situation.facts
     _check_uid(claim.uid)
     _check_allocated(claim)
+    _check_workload(claim, facts.tenancy)
     _check_held_back(claim.results, facts.held_back)
 
     def offered_size(chip: int) -> int:
@@ -266,6 +268,54 @@ def _check_uid(uid: str) -> None:
             consequence=NOT_PREPARED,
             remedy="pass the claim as it is in the API server",
         )
+
+
+def _check_workload(claim: ClaimFacts, tenancy: Tenancy | None) -> None:
+    """PrepareError if the claim is of another workload than the one that the node is allocated to.
+
+    While the workload waits for claims that were allocated before its schedulers heard of it, those are served.
+    """
+    if tenancy is None:
+        return
+    wanted = _workloads(claim)
+    workload = tenancy.workload
+    own = workload.uid if workload is not None else None
+    foreign = next((uid for uid in sorted(wanted - {None}, key=str) if uid != own), None)
+    here = f"this node is allocated to the UltraServer workload {workload}" if workload is not None else ""
+    if foreign is not None and not tenancy.certain:
+        raise PrepareError(
+            f"the claim is of the UltraServer workload {foreign}, and it is not known yet whose this node is",
+            consequence=NOT_PREPARED,
+            remedy="kubelet tries again; if that does not help, see the driver's log on this node",
+            reason="UltraServerWorkload",
+            passing=True,
+        )
+    if foreign is not None:
+        raise PrepareError(
+            f"the claim is of the UltraServer workload {foreign}, and {here or 'this node is allocated to none'}",
+            consequence=NOT_PREPARED,
+            remedy="delete the pod, so that it is made with a new claim of the workload's present template, and "
+            "scheduled to one of its nodes (kubectl get neuronultraservers -A)",
+            reason="UltraServerWorkload",
+        )
+    if None in wanted and tenancy.certain and workload is not None and workload.bound:
+        raise PrepareError(
+            f"{here}, of which the claim is not",
+            consequence=NOT_PREPARED,
+            remedy="delete the pod, and select its devices by a class of this driver, which leaves such nodes out; to "
+            "be one of the workload's pods, it has to name the ResourceClaimTemplate that the workload has",
+            reason="UltraServerWorkload",
+        )
+
+
+def _workloads(claim: ClaimFacts) -> frozenset[str | None]:
+    """UIDs of the workloads that the claim's requests name, and None if one names none; () for admin access alone."""
+    requests = {result.request for result in claim.results if not result.admin_access}
+    if not claim.config:
+        return frozenset({None} if requests else ())
+    from dra_driver.neuron.opaque_config import effective  # pydantic: most claims do not need it
+
+    return frozenset(value.workload for value in effective(claim.config, [*requests], DRIVER_NAME).values())
 
 
 def _check_held_back(results: Sequence[DeviceRequestAllocationResult], held_back: HeldBack | None) -> None:

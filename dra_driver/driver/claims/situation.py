@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dra_driver.driver.claims.model import Attributes, Consumers, Pods, Unhealthy
+from dra_driver.driver.workload import Tenancy
 from dra_driver.kube.objects.resource import (
     EXTENDED_RESOURCE_CLAIM,
     POD_CLAIM,
@@ -76,6 +77,8 @@ class NodeFacts:
     """Chips that no claim gets that has none yet."""
     core_sizes: Mapping[int, int] = field(default_factory=dict)
     """Physical cores in a logical one by chip, where they are offered at another size than the node's."""
+    tenancy: Tenancy | None = None
+    """Whose workload the node is allocated to; None: it may be anybody's."""
     attributes: Attributes | None = None
     """What containers are to be told of devices, by name; None: nothing."""
 

@@ -25,6 +25,8 @@ from dra_driver.driver.resourceslices.devices import (
 )
 from dra_driver.driver.resourceslices.kept import Answer, Keeping, PreparedDevices, PublishedPool
 from dra_driver.driver.settings import PARTITIONS_LABEL, DriverSettings
+from dra_driver.driver.workload import SeenServer, Tenancy, published_workload, says, server_of
+from dra_driver.driver.workload import tenancy as tenancy_of
 from dra_driver.kube.kubelet.devicehealth import DeviceHealth
 from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.neuron.exclusion import HeldBack, held_back
@@ -67,6 +69,8 @@ class NodeSnapshot:
     """What is prepared here; None: not known."""
     pool: PublishedPool | None = None
     """What the API server has of the node; None: nothing has been compared yet."""
+    server: SeenServer | None = None
+    """The object of its UltraServer; None: it has not been read yet."""
     answer: Answer | None = None
     """Who holds what; None: that was not asked yet."""
     moment: float = 0.0
@@ -93,6 +97,10 @@ class Wanted:
     """Whether the node has chips, for its label; None: not known."""
     labels: Mapping[str, str] | None = None
     """Labels of the UltraServer; None: leave them as they are."""
+    server: str | None = None
+    """Name of the object of its UltraServer, which is to be watched; "": it has none; None: not known, or off."""
+    tenancy: Tenancy | None = None
+    """Whose workload the node is allocated to; None: nodes are not allocated to workloads."""
     offer: Offer = field(default=Offer(()))
     held_back: HeldBack = field(default=HeldBack())
     """Chips that are held back because of a device plugin."""
@@ -128,6 +136,8 @@ class Memory:
     The slices say so by themselves. The health says it later, after two readings, and not at all of device numbers that
     cannot be read; without a kernel driver it says no more than unknown, which keeps no claim away.
     """
+    tenancy: Tenancy | None = None
+    """Whose workload the node was allocated to when its server's object said that last; None: it never did."""
     had_cores: bool = False
     """Whether logical cores were offered."""
     allocated_core_size: int | None = None
@@ -168,12 +178,14 @@ def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings
     if inventory is None:
         return _with(memory, label_problem=label_problem)
     first_scan = snapshot.moment if memory.first_scan is None else memory.first_scan
-    # An instance before this one may have told of faults: what is published first must not take that back.
     patience = first_scan + HEALTH_PATIENCE
     # Without the labels some attributes would be missing now and appear later: two writes, and claims that select on
     # them would fail in between. Nor is anything published before kubelet has told which pods have chips already.
     complete = snapshot.scan_labels is not None and snapshot.plugin_pods is not None
-    published = memory.wanted.published or (complete and (snapshot.health_decided or snapshot.moment >= patience))
+    server, tenancy = _tenancy(snapshot, memory, settings, inventory)
+    # An instance before this one may have told of faults and of a workload, and kubelet have deleted the slices since.
+    ready = snapshot.health_decided and (tenancy is None or tenancy.certain)
+    published = memory.wanted.published or (complete and (ready or snapshot.moment >= patience))
 
     whole, missing = completed(inventory, memory.whole)
     lost = {index: _fault(code, memory.lost.get(index), snapshot) for index, code in missing.items()}
@@ -183,7 +195,7 @@ def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings
     offered, keeping = _kept_offer(
         snapshot,
         memory,
-        partial(offer, whole, partitions, health, policy, snapshot.uptime, held_back=back.chips),
+        partial(offer, whole, partitions, health, policy, snapshot.uptime, held_back=back.chips, tenancy=tenancy),
         # A kubelet that has another version than before has just started, and so deleted the slices.
         wiped=bool(snapshot.kubelet_problem or back.chips),
     )
@@ -194,6 +206,7 @@ def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings
         unhealthy=policy.blocking(sick, whole.instance_type, snapshot.uptime) if sick else {},
         held_back=back,
         core_sizes=_core_sizes(allocated_core_size, memory, whole) | dict(offered.core_sizes),
+        tenancy=tenancy,
         attributes={device.name: device.attributes for device in (*offered.fallback, *offered.devices)}
         if settings.device_metadata
         else None,
@@ -203,6 +216,8 @@ def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings
         memory.wanted,
         published=published,
         inventory=inventory,
+        server=server,
+        tenancy=tenancy,
         offer=offered,
         held_back=back,
         label_problem=label_problem if label_problem != "" else _unfit_label(snapshot, offered, whole.instance_type),
@@ -212,7 +227,19 @@ def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings
     )
     had_cores = any(core_size for _, core_size in shapes(offered.devices))
     former = whole if published else memory.whole
-    return Memory(wanted, first_scan, former, lost, had_cores, allocated_core_size)
+    last = tenancy if says(server, snapshot.server) else memory.tenancy
+    return Memory(wanted, first_scan, former, lost, last, had_cores, allocated_core_size)
+
+
+def _tenancy(
+    snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings, inventory: NodeInventory
+) -> tuple[str | None, Tenancy | None]:
+    """Name of the object of its UltraServer, and whose workload the node is allocated to."""
+    if settings.ultraserver_namespace is None:
+        return None, None
+    server = server_of(inventory.ultraserver, memory.wanted.server)
+    published = None if snapshot.pool is None else published_workload(snapshot.pool.devices)
+    return server, tenancy_of(server, snapshot.server, memory.tenancy, published)
 
 
 def _kept_offer(

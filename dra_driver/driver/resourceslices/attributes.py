@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
+from dra_driver.driver.workload import NodeWorkload, Tenancy
 from dra_driver.kube.objects import limits
 from dra_driver.kube.objects.resource import DeviceAttribute, DeviceCapacity
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory, ServerSet
-from dra_driver.neuron.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN
+from dra_driver.neuron.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN, WORKLOAD_ID, WORKLOAD_UID
 from dra_driver.neuron.topology.fabric import GROUP_SIZES, SEGMENT_SIZES, Chain, Ring, Torus2D
 from dra_driver.neuron.topology.groups import device_group_ids
 from dra_driver.neuron.topology.instance_types import InstanceType
@@ -46,6 +47,8 @@ class AttributeSource:
     """Number of a logical core on its chip."""
     core_size: int = 1
     """Physical NeuronCores in a logical core."""
+    tenancy: Tenancy | None = None
+    """Whose workload the node is allocated to; None: UltraServers are not allocated to workloads here."""
 
     @property
     def index(self) -> int:
@@ -148,6 +151,21 @@ def capacity_block(subject: AttributeSource) -> Value:
     return subject.inventory.capacity_block_id if has_ultraserver else None
 
 
+def ultraserver_id(subject: AttributeSource) -> Value:
+    """The same under another name of AWS's. Nodes are not grouped by it: a capacity block may have many servers."""
+    return capacity_block(subject) if subject.tenancy is not None else None
+
+
+def of_workload(read: Callable[[NodeWorkload], Value]) -> Callable[[AttributeSource], Value]:
+    """What ``read`` gives for the workload that the node is allocated to."""
+
+    def value(subject: AttributeSource) -> Value:
+        workload = subject.tenancy.workload if subject.tenancy is not None else None
+        return None if workload is None else read(workload)
+
+    return value
+
+
 def numa_node(subject: AttributeSource) -> Value:
     """Sysfs says -1 where there is none."""
     node = subject.chips[0].numa_node
@@ -206,6 +224,7 @@ _EFA = "types with paired EFA devices"
 _RING = "rings and chains of more than N chips, if their number is divisible by N"
 _LOCATED = "types with published tables, if no chip is missing"
 _ULTRASERVER = "UltraServer types, if the kernel driver reports modes"
+_ALLOCATED = "nodes that are allocated to an UltraServer workload"
 SET_SIZES = (2, 4)
 """Nodes of the sets that AWS names in labels."""
 RUN_SIZES: Final = (2, 4)
@@ -376,6 +395,33 @@ ATTRIBUTES: tuple[Attribute, ...] = (
                 server_set(nodes, lambda server: server.node_id),
             ),
         )
+    ),
+    Attribute(
+        "ultraserverId",
+        "string",
+        "AWS",
+        WHOLE,
+        "the same, where UltraServers are allocated to workloads (`ultraserverOperator.enabled`)",
+        "EC2 capacity block, as capacityBlockId",
+        ultraserver_id,
+    ),
+    Attribute(
+        WORKLOAD_UID,
+        "string",
+        "this driver",
+        ALL,
+        _ALLOCATED,
+        "UID of the workload, a NeuronUltraServerWorkload",
+        of_workload(lambda workload: workload.uid),
+    ),
+    Attribute(
+        WORKLOAD_ID,
+        "string",
+        "AWS",
+        ALL,
+        _ALLOCATED,
+        f"name of the workload, if it has at most {limits.MAX_ATTRIBUTE_BYTES} characters",
+        of_workload(lambda workload: workload.name or None),
     ),
     Attribute(
         "coreCount",

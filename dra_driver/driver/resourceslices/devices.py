@@ -21,13 +21,14 @@ from types import MappingProxyType
 
 from dra_driver.driver.resourceslices.attributes import AttributeSource, describe
 from dra_driver.driver.resourceslices.pool import consuming, counter_set
+from dra_driver.driver.workload import Tenancy
 from dra_driver.kube.objects import limits
 from dra_driver.kube.objects.meta import timestamp
 from dra_driver.kube.objects.resource import CounterSet, Device, DeviceTaint
 from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth, in_order
 from dra_driver.neuron.health.policy import HealthPolicy
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
-from dra_driver.neuron.names import RETIRED, RETIRED_FOR_PLUGIN
+from dra_driver.neuron.names import RETIRED, RETIRED_FOR_PLUGIN, WORKLOAD_TAINT
 from dra_driver.neuron.topology.instance_types import InstanceType, lookup
 from dra_driver.neuron.topology.partitions import (
     CHIPS,
@@ -189,6 +190,7 @@ def offer(
     uptime: float = 0.0,
     kept: Mapping[str, KeptDevice] = MappingProxyType({}),
     held_back: Collection[int] = (),
+    tenancy: Tenancy | None = None,
 ) -> Offer:
     """What a node offers; equal arguments give equal offers.
 
@@ -201,6 +203,8 @@ def offer(
         kept: devices that claims hold, by name. One that these partitions do not have stays all the same, tainted, and
             so does a core of another size than the host's default; its chip has no other cores meanwhile.
         held_back: chips of which nothing is offered anew, by host index (``exclusion``).
+        tenancy: whose workload the node is allocated to, which all its devices say, with a taint that keeps others
+            away; None: nodes are not allocated to workloads.
 
     A chip whose device numbers cannot be read is not offered, and so is nothing that it is a part of: no container
     could be given it. The whole node is offered only when ``node_problem`` has nothing to say. All devices of a type
@@ -212,11 +216,15 @@ def offer(
     else the whole node of an UltraServer of which node and chips are wanted, else chips.
     """
     partitions = effective_partitions(inventory, partitions)
-    host = _Host.of(inventory, {name: device.core_size for name, device in kept.items() if device.core_size}, held_back)
+    host = _Host.of(
+        inventory, {name: device.core_size for name, device in kept.items() if device.core_size}, held_back, tenancy
+    )
     problem = node_problem(inventory) if partitions.node else ""
     sick = {chip.index: chip for chip in health.chips if chip.faults}
     until = policy.next_change(sick.values(), inventory.instance_type, uptime) if sick else None
     why = "partitions" if partitions != Partitions() else "kubelet"
+
+    workload = tenancy.workload if tenancy is not None else None
 
     def taints(device: Partition, retired: bool) -> tuple[DeviceTaint, ...]:
         """The taints of all its chips; if ``retired``, also the one of what is on offer only because it is held."""
@@ -226,6 +234,8 @@ def offer(
         if retired:
             value = RETIRED_FOR_PLUGIN if host.held_back.intersection(device.chips) else why
             taints.insert(0, DeviceTaint(RETIRED, value, "NoSchedule", timestamp(int(kept[device.name].since))))
+        if workload is not None:
+            taints.insert(0, DeviceTaint(WORKLOAD_TAINT, workload.uid, "NoSchedule", timestamp(int(workload.since))))
         return tuple(taints)
 
     counted = overlap(host.ideal(partitions))
@@ -282,9 +292,12 @@ class _Host:
     core_sizes: Mapping[int, int]
     """Core sizes, as in the offer."""
     held_back: frozenset[int]
+    tenancy: Tenancy | None
 
     @classmethod
-    def of(cls, inventory: NodeInventory, kept: Mapping[str, int], held_back: Collection[int]) -> _Host:
+    def of(
+        cls, inventory: NodeInventory, kept: Mapping[str, int], held_back: Collection[int], tenancy: Tenancy | None
+    ) -> _Host:
         """``kept``: core sizes of cores that stay, by name."""
         kind = lookup(inventory.instance_type)
         hardware = inventory.chip or (kind.chip if kind else None)
@@ -300,6 +313,7 @@ class _Host:
             cores=hardware.cores if hardware else None,
             core_sizes={chip: size for chip, size in sorted(sizes.items()) if size != inventory.core_size},
             held_back=frozenset(held_back),
+            tenancy=tenancy,
         )
 
     def core_size(self, chip: int) -> int:
@@ -361,7 +375,7 @@ class _Host:
         """What the attributes of a device are made from."""
         chips = tuple(self.usable.get(index) or NeuronDevice(index) for index in device.chips)
         return AttributeSource(
-            self.inventory, self.kind, device.resource, chips, device.core or 0, device.core_size or 1
+            self.inventory, self.kind, device.resource, chips, device.core or 0, device.core_size or 1, self.tenancy
         )
 
 

@@ -2,9 +2,10 @@
 
 The latter (Kubernetes up to 1.35, or 1.36 and later without the feature gate DRADeviceTaints) drop the field without a
 word. They are recognised by what they would store, before a sick chip is offered there as if it were well. They get no
-taints; unhealthy devices that no claim holds are withdrawn instead, and come back when they are healthy. Devices that a
-claim holds stay, since the scheduler counts what is allocated by the devices that are offered. This is the weaker way:
-between the look at the claims and the write, the scheduler may allocate what is withdrawn.
+taints; unhealthy devices that no claim holds are withdrawn instead, and come back when they are healthy. (The taint of
+a node's workload is only left out: attributes say the same to classes of devices.) Devices that a claim holds stay,
+since the scheduler counts what is allocated by the devices that are offered. This is the weaker way: between the look
+at the claims and the write, the scheduler may allocate what is withdrawn.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dra_driver.kube.api.codec import ServerVersion
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.matching import BLOCKING
 from dra_driver.kube.objects.resource import Device, DeviceTaint
+from dra_driver.neuron.names import WORKLOAD_TAINT
 
 _STRENGTH: Final = {"None": 1, "NoSchedule": 2, "NoExecute": 3}
 _OLD: Final = (1, 35)
@@ -66,7 +68,14 @@ class Publication:
 
 def unhealthy(devices: Iterable[Device]) -> frozenset[str]:
     """Names of the devices that are to be given to nobody."""
-    return frozenset(device.name for device in devices if any(t.effect in BLOCKING for t in device.taints))
+    return frozenset(
+        device.name for device in devices if any(t.effect in BLOCKING for t in device.taints if _of_device(t))
+    )
+
+
+def _of_device(taint: DeviceTaint) -> bool:
+    """Whether it says something of the device itself, and not of whom its node is allocated to."""
+    return taint.key != WORKLOAD_TAINT
 
 
 def without_unhealthy(devices: Sequence[Device], held: Collection[str] | None) -> Publication:
@@ -132,6 +141,9 @@ class TaintPolicy:
 
     def weaker(self, devices: tuple[Device, ...]) -> Publication:
         """What to publish while the server does not keep taints."""
+        if not any(_of_device(taint) for device in devices for taint in device.taints):
+            self.problem = self._logged = ""
+            return Publication(bare(devices))
         self.problem = (
             f"the API server {self._server.git_version} does not keep device taints (Kubernetes before 1.36, or "
             "without the feature gate DRADeviceTaints), so unhealthy devices that no claim holds are withdrawn instead"

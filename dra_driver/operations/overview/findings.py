@@ -121,6 +121,11 @@ REMEDIES: Final[Mapping[str, Row]] = {
         f"request a mode that the node offers, or keep the pod off the node by a nodeSelector; {_RECREATE}",
     ),
     "UltraServerElecting": Row(Who.NOBODY, "the UltraServer does not know its mode yet", f"wait; {_KUBELET_RETRIES}"),
+    "UltraServerWorkload": Row(
+        Who.OWNER,
+        "the node is allocated to an UltraServer workload, and the claim is not of it",
+        "delete the pod: made anew, with the workload's template or a class of the driver, it gets a node that fits",
+    ),
     "UnknownDevice": Row(
         Who.OWNER,
         "the node publishes no such device",

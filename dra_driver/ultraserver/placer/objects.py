@@ -6,13 +6,13 @@ Values in, values out. Workloads are tenants' objects: what cannot be read count
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import msgspec
 
 from dra_driver.kube.objects.meta import JsonObject, ObservedCondition, seconds, timestamp
 from dra_driver.neuron.ultraserver_objects import (
     ACCEPTED_SPEC,
+    BOUND,
     FINALIZER,
     MAX_TEXT_CHARACTERS,
     WORKLOAD_UIDS,
@@ -23,27 +23,18 @@ from dra_driver.neuron.ultraserver_objects import (
     UltraServerSpec,
     UltraServerStatus,
     WorkloadStatus,
+    workload_uids,
 )
 from dra_driver.ultraserver.placer.allot import SIZES
 from dra_driver.ultraserver.placer.workload import Description, Extent, Grant, ServerRecord, Verdict, Workload
-
-_BOUND: Final = "Bound"
-
 
 # From objects
 
 
 def record_of(server: NeuronUltraServer) -> ServerRecord:
     """Who has its nodes, and what it says of itself."""
-    uids = _uids(server.metadata.annotations.get(WORKLOAD_UIDS, ""))
+    uids = workload_uids(server)
     return ServerRecord(uids, tuple(_grant(item, uids) for item in server.status.allocations))
-
-
-def _uids(text: str) -> dict[str, str]:
-    try:
-        return msgspec.json.decode(text or "{}", type=dict[str, str])
-    except (msgspec.DecodeError, RecursionError):
-        return {}
 
 
 def _grant(item: Allocation, uids: dict[str, str]) -> Grant:
@@ -52,7 +43,7 @@ def _grant(item: Allocation, uids: dict[str, str]) -> Grant:
         uid=uids.get(item.workload_ref, ""),
         nodes=item.allocated_nodes,
         index=item.ultraserver_index,
-        bound=item.phase == _BOUND,
+        bound=item.phase == BOUND,
         at=seconds(item.allocated_at) or 0.0,
     )
 
@@ -172,7 +163,7 @@ def _allocation(grant: Grant) -> Allocation:
         node_count=len(grant.nodes),
         leader_node_name=grant.nodes[0] if grant.nodes else "",
         ultraserver_index=grant.index,
-        phase=_BOUND if grant.bound else "Pending",
+        phase=BOUND if grant.bound else "Pending",
         allocated_at=timestamp(grant.at),
     )
 

@@ -5,10 +5,9 @@ Fields: those of AWS's kinds, ``neuron.aws.com`` (aws-neuron/neuron-helm-charts,
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
 State = Literal["Pending", "Allocating", "Allocated", "PartiallyAllocated", "Failed", "Deallocating"]
 
@@ -116,12 +115,3 @@ class Verdict:
     servers: tuple[str, ...] = ()
     trouble: str = ""
     """What is wrong with nodes that it has, or ""."""
-
-
-_ID: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,49}[a-z0-9])?")
-"""Ids that hosts report have 16 digits; that of a NeuronUltraServer is part of a name of at most 63 characters."""
-
-
-def object_name(server: str) -> str:
-    """Name of the object of a server, by its id; "" if the id, which a node wrote, is none that hosts report."""
-    return f"ultraserver-{server}" if _ID.fullmatch(server) else ""

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from dra_driver.neuron.names import SERVER_2, SERVER_4, SERVER_MODE
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
+from dra_driver.neuron.ultraserver_objects import object_name
 from dra_driver.ultraserver.placer import allot
 from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.servers import Ledger
 from dra_driver.ultraserver.placer.truth import WriteAllocations, WriteUids, writes
 from dra_driver.ultraserver.placer.values import Accept, Assign, Evict, Rules
-from dra_driver.ultraserver.placer.workload import Extent, Grant, ServerRecord, Workload, object_name
+from dra_driver.ultraserver.placer.workload import Extent, Grant, ServerRecord, Workload
 from tests.builders.placer import World, typed_ultraservers
 from tests.golden import golden
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dra_driver.neuron.names import SERVER_2
+from dra_driver.neuron.ultraserver_objects import object_name
 from dra_driver.ultraserver.placer.values import Action, Rules, SetGrants
-from dra_driver.ultraserver.placer.workload import Extent, Grant, Workload, object_name
+from dra_driver.ultraserver.placer.workload import Extent, Grant, Workload
 from tests.builders.placer import World, typed_ultraservers
 from tests.generators.effort import examples
 

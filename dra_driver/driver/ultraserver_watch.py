@@ -1,0 +1,81 @@
+"""Watches the object of the node's own UltraServer, which says whose workload the node is allocated to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dra_driver.driver.workload import SeenServer, seen_server
+from dra_driver.kube.api.client import Transport
+from dra_driver.kube.api.resources import Collection, WatchEvent
+from dra_driver.kube.api.watch import Reflector
+from dra_driver.neuron.ultraserver_objects import ULTRASERVERS, NeuronUltraServer
+from dra_driver.util import runtime
+from dra_driver.util.worker import Worker
+
+
+class UltraServerWatch:
+    """Follows one object, another one when the node becomes part of another server.
+
+    Args:
+        transport: the API server.
+        namespace: of the object.
+        node: name of the own Node.
+        news: called with each state of the object, as what gives it: None if another object is followed by then.
+    """
+
+    def __init__(
+        self, transport: Transport, namespace: str, node: str, news: Callable[[Callable[[], SeenServer | None]], None]
+    ) -> None:
+        self._transport = transport
+        self._namespace = namespace
+        self._node = node
+        self._news = news
+        self._lock = runtime.lock()
+        self._name = ""
+        self._reflector: Reflector[NeuronUltraServer] | None = None
+        self._stopped = False
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """Its loop, for health reports, as long as there is an object to follow."""
+        reflector = self._reflector
+        return () if reflector is None else (reflector.worker,)
+
+    def follow(self, name: str) -> None:
+        """Follow the object of this name from now on, or ("") none."""
+        with self._lock:
+            if name == self._name or self._stopped:
+                return
+            former, self._name = self._reflector, name
+            self._reflector = self._reflector_of(name) if name else None
+            try:
+                if self._reflector is not None:
+                    self._reflector.start()
+            except RuntimeError:
+                self._name = ""  # no thread can be had: whoever asks again tries again
+                raise
+        if former is not None:
+            former.stop(0)
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Follow nothing any more."""
+        with self._lock:
+            self._stopped = True
+        if self._reflector is not None:
+            self._reflector.stop(timeout)
+
+    def _reflector_of(self, name: str) -> Reflector[NeuronUltraServer]:
+        own = Collection(
+            self._transport, ULTRASERVERS, [("fieldSelector", f"metadata.name={name}")], namespace=self._namespace
+        )
+
+        def tell(server: NeuronUltraServer | None) -> None:
+            seen = seen_server(name, server, self._node)
+            self._news(lambda: seen if self._name == name else None)
+
+        def happened(event: WatchEvent[NeuronUltraServer]) -> None:
+            tell(None if event.type == "DELETED" else event.object)
+
+        return Reflector(
+            "own UltraServer", own.list_all, own.watch, lambda servers: tell(next(iter(servers), None)), happened
+        )

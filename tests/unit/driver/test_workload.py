@@ -1,0 +1,292 @@
+"""Whose workload a node is allocated to: what its server's object says, what it offers then, and whose claims it takes.
+
+What is published, and whom the node serves, is told by hand from the object's text; nothing of it goes by the driver's
+own values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.cli import kubelet_plugin
+from dra_driver.driver.claims import planner
+from dra_driver.driver.claims.model import Plan, PreparedClaims, PrepareError
+from dra_driver.driver.claims.situation import NodeFacts, Situation, claim_facts
+from dra_driver.driver.node.decide import HEALTH_PATIENCE, Memory, NodeSnapshot, Wanted, decide
+from dra_driver.driver.node.review import desired
+from dra_driver.driver.resourceslices.kept import PublishedPool
+from dra_driver.driver.resourceslices.pool import pool
+from dra_driver.driver.resourceslices.taints import without_unhealthy
+from dra_driver.driver.settings import DriverSettings
+from dra_driver.driver.workload import SeenServer, seen_server
+from dra_driver.kube.api.codec import encode_slice
+from dra_driver.kube.objects.resource import Device, ResourceClaim
+from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth
+from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSet
+from dra_driver.neuron.topology.partitions import NODE_DEVICE
+from dra_driver.neuron.topology.ultraserver import Mode
+from dra_driver.neuron.ultraserver_objects import NeuronUltraServer
+from tests.builders.claims import NODE, SETTINGS, claim, config, host, result
+from tests.builders.ultraserver_objects import allocation, ultraserver
+from tests.doubles.apiserver.slice_validation import validate_slice
+from tests.golden import golden
+
+TRAIN, OTHER, AGAIN = (f"b2b1e5a0-0000-4000-8000-00000000000{digit}" for digit in "abc")
+FOUR, PAIR = "00000000000000f4", "00000000000000f2"
+SERVER, HALF = f"ultraserver-{FOUR}", f"ultraserver-{PAIR}"
+TAINT = "neuron.aws.com/ultraserver-workload"
+
+
+def membership(*sets: ServerSet, electing: bool = False) -> Membership:
+    return Membership((Mode.X1,), sets, elected=True, electing=electing)
+
+
+OF_FOUR = membership(ServerSet(2, PAIR, 0), ServerSet(4, FOUR, 2))
+OF_TWO = membership(ServerSet(2, PAIR, 0))
+ALONE = membership()
+ELECTING = membership(electing=True)
+
+
+def node(member: Membership | None = OF_FOUR, block: str | None = "cb-1") -> NodeInventory:
+    return host(instance_type="trn2u.48xlarge", ultraserver=member, capacity_block_id=block)
+
+
+def settings(namespace: str = "neuron-dra-driver", **options: str) -> DriverSettings:
+    return kubelet_plugin.read_settings({"node_name": NODE, "ultraserver_namespace": namespace, **options}, {})[0]
+
+
+def read(document: dict[str, Any]) -> NeuronUltraServer:
+    return msgspec.convert(document, NeuronUltraServer).in_short
+
+
+def seen(uid: str | None, name: str = SERVER, workload: str = "ml/train", *, bound: bool = True) -> SeenServer:
+    """The node's server, which is allocated to the workload with this UID, or ("") one without, or (None) to nobody."""
+    if uid is None:
+        return seen_server(name, read(ultraserver(name)), NODE)
+    document = ultraserver(name, allocation(workload, ["a", NODE], bound=bound), uids={workload: uid} if uid else {})
+    return seen_server(name, read(document), NODE)
+
+
+def gone(name: str = SERVER) -> SeenServer:
+    return seen_server(name, None, NODE)
+
+
+READY = NodeSnapshot(
+    node(), {}, health_decided=True, labels={}, kubelet_problem="", plugin_pods=(), server=SeenServer(SERVER, True)
+)
+"""All is known that an offer needs."""
+
+
+def decided(*snapshots: NodeSnapshot, by: DriverSettings | None = None) -> Wanted:
+    memory = Memory()
+    for number, snapshot in enumerate(snapshots):
+        memory = decide(replace(snapshot, moment=float(number)), memory, by or settings())[1]
+    assert not memory.wanted.failures
+    return memory.wanted
+
+
+def published(wanted: Wanted, node_uid: str = "uid") -> list[dict[str, Any]]:
+    """The devices as the API server stores them."""
+    slices = pool(wanted.offer.devices, NODE, node_uid, counters=wanted.offer.counters)
+    documents = [encode_slice(item, "v1") for item in slices]
+    for document in documents:
+        validate_slice(document, None)
+    return [device for document in documents for device in document["spec"].get("devices") or ()]
+
+
+def mark(device: dict[str, Any]) -> tuple[str | None, str | None, list[tuple[str, str, str]]]:
+    """UID and name of a workload, and taints."""
+    texts = [device["attributes"].get(key, {}).get("string") for key in ("workloadUID", "workloadId")]
+    taints = [(taint["key"], taint["value"], taint["effect"]) for taint in device.get("taints") or ()]
+    return texts[0], texts[1], taints
+
+
+# What is offered
+
+
+@pytest.mark.parametrize("partitions", ["node", "chip", "core", "group", "chip.core.group.node"])
+@pytest.mark.parametrize("bound", [True, False])
+def test_each_device_of_a_node_says_whose_it_is_and_keeps_others_away(partitions: str, bound: bool) -> None:
+    by = settings(partitions=partitions)
+    devices = published(decided(replace(READY, server=seen(TRAIN, bound=bound)), by=by))
+    assert devices
+    assert {repr(mark(device)) for device in devices} == {repr((TRAIN, "train", [(TAINT, TRAIN, "NoSchedule")]))}
+    assert {device["taints"][0]["timeAdded"] for device in devices} == {"2026-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize(("name", "shown"), [("n" * 64, True), ("n" * 65, False), ("ü" * 32, True), ("ü" * 33, False)])
+def test_a_name_that_is_no_attribute_is_left_out_and_the_slice_stays_valid(name: str, shown: bool) -> None:
+    devices = published(decided(replace(READY, server=seen(TRAIN, workload=f"ml/{name}"))))
+    assert {mark(device)[:2] for device in devices} == {(TRAIN, name if shown else None)}
+
+
+def test_nobodys_node_differs_by_the_capacity_block_alone() -> None:
+    devices, plain = published(decided(READY)), published(decided(READY, by=settings("")))
+    for device in devices:
+        assert device["attributes"].pop("ultraserverId") == {"string": "cb-1"}
+    assert devices == plain
+    assert published(decided(replace(READY, inventory=node(block=None)))) == published(
+        decided(replace(READY, inventory=node(block=None)), by=settings(""))
+    )
+
+
+SOURCES = st.sampled_from([None, gone(), seen(None), seen(TRAIN), seen(TRAIN, bound=False), seen(OTHER, HALF)])
+MEMBERS = st.sampled_from([OF_FOUR, OF_TWO, ALONE, ELECTING, None])
+NEWS = st.lists(st.tuples(SOURCES, MEMBERS), min_size=1, max_size=6)
+
+
+@given(NEWS)
+def test_where_ultraservers_are_not_allocated_to_workloads_nothing_goes_by_them(
+    news: Sequence[tuple[SeenServer | None, Membership | None]],
+) -> None:
+    by = settings("")
+    with_them = [replace(READY, inventory=node(member), server=server) for server, member in news]
+    without = [replace(snapshot, server=None) for snapshot in with_them]
+    assert decided(*with_them, by=by) == decided(*without, by=by)
+    assert decided(*with_them, by=by).facts.tenancy is None
+
+
+@given(NEWS, st.sampled_from([None, AGAIN]), st.integers(0, 5))
+def test_the_last_object_of_the_present_server_counts_and_before_there_is_one_the_slices(
+    news: Sequence[tuple[SeenServer | None, Membership | None]], before: str | None, look: int
+) -> None:
+    """A node that is of no server any more stays that of its last one; one that never was is nobody's.
+
+    ``look``: what comes before it is decided without knowledge of the slices, as before the first comparison.
+    """
+    slices = decided(replace(READY, server=seen(before))).offer.devices
+    looked = PublishedPool(1, slices)
+    snapshots = [
+        replace(
+            READY, inventory=node(member), server=server, pool=looked if number >= min(look, len(news) - 1) else None
+        )
+        for number, (server, member) in enumerate(news)
+    ]
+    own, holder = "", before
+    for server, member in news:
+        if member is OF_FOUR or member is OF_TWO:
+            own = SERVER if member is OF_FOUR else HALF
+        elif not own and member is not ELECTING:
+            holder = None
+        if own and server is not None and server.name == own and server.exists:
+            holder = server.workload.uid if server.workload else None
+    wanted = decided(*snapshots)
+    assert {mark(device)[0] for device in published(wanted)} == {holder}
+    assert (wanted.server or "") == own
+
+
+def test_an_allocation_without_a_uid_is_none_and_of_two_the_bound_one_counts() -> None:
+    assert seen("").workload is None
+    assert seen("no-uid").workload is None
+    uids = {"ml/a": TRAIN, "ml/b": OTHER}
+    both = ultraserver(SERVER, allocation("ml/a", [NODE], bound=False), allocation("ml/b", [NODE]), uids=uids)
+    workload = seen_server(SERVER, read(both), NODE).workload
+    assert workload is not None
+    assert workload.uid == OTHER
+    assert seen_server(SERVER, read(both), "another").workload is None
+
+
+def test_a_mark_is_written_at_once_and_with_all_that_waits_for_its_turn() -> None:
+    """What health alone changes has few turns an hour."""
+    free, taken = (desired(decided(replace(READY, server=seen(uid)))) for uid in (None, TRAIN))
+    assert not taken.differs_by_taints_only(free)
+    assert not free.differs_by_taints_only(taken)
+    again = desired(decided(replace(READY, server=seen(OTHER))))
+    assert not again.differs_by_taints_only(taken)
+
+
+def test_the_first_slices_wait_for_the_object_but_not_for_ever() -> None:
+    unknown = replace(READY, server=None)
+    assert not decided(unknown).published
+    assert decided(unknown, by=settings("")).published
+    assert decided(unknown, replace(unknown, server=gone())).published
+    late = decide(replace(unknown, moment=1.0), Memory(), settings())
+    assert late[0].until == 1.0 + HEALTH_PATIENCE
+    assert decide(replace(unknown, moment=1.0 + HEALTH_PATIENCE), late[1], settings())[0].published
+
+
+def test_servers_without_taints_have_the_devices_of_a_workload_all_the_same() -> None:
+    ill = NodeHealth((ChipHealth(2, (ActiveFault("hbm-uncorrectable", 100),)),))
+    devices = decided(replace(READY, server=seen(TRAIN), health=ill), by=settings(partitions="chip")).offer.devices
+    publication = without_unhealthy(devices, frozenset())
+    assert publication.withdrawn == {"neuron-device-2"}
+    assert len(publication.devices) == len(devices) - 1
+    assert not any(device.taints for device in publication.devices)
+
+
+# Who is served
+
+
+def tenancy(server: SeenServer | None, member: Membership | None = OF_FOUR, *, there: Sequence[Device] = ()) -> Any:
+    snapshot = replace(READY, inventory=node(member), server=server, pool=PublishedPool(1, tuple(there)))
+    return decided(snapshot).facts.tenancy
+
+
+def of(uid: str | None, *, admin: bool = False, kind: str = "UltraServerConfig") -> ResourceClaim:
+    """A claim of a workload, or (None) of none."""
+    fields: dict[str, Any] = {"ultraserverMode": 1} if kind == "UltraServerConfig" else {}
+    fields |= {"workload": uid} if uid is not None else {}
+    parameters = {"apiVersion": "neuron.aws.com/v1", "kind": kind, **fields}
+    return claim(1, [result(NODE_DEVICE, admin_access=admin or None)], configs=[config(parameters)])
+
+
+def answer(item: ResourceClaim, facts: NodeFacts) -> Plan | PrepareError:
+    situation = Situation(claim_facts(item), node(), facts)
+    try:
+        outcome = planner.plan(situation, PreparedClaims(), SETTINGS)
+    except PrepareError as refusal:
+        return refusal
+    assert isinstance(outcome, Plan)
+    return outcome
+
+
+FORMER = decided(replace(READY, server=seen(TRAIN))).offer.devices
+NODES: dict[str, tuple[Any, set[str | None]]] = {
+    "a node of the workload": (tenancy(seen(TRAIN)), {TRAIN}),
+    # Claims that were allocated before schedulers heard of the workload are served until it is bound.
+    "a node that is reserved for it": (tenancy(seen(TRAIN, bound=False)), {TRAIN, None}),
+    "a node of another one": (tenancy(seen(OTHER)), {OTHER}),
+    "nobody's": (tenancy(seen(None)), {None}),
+    "one without a server": (tenancy(None, ALONE), {None}),
+    "one whose server has no object": (tenancy(gone()), {None}),
+    "one whose object is not known yet": (tenancy(None), {None}),
+    "one whose object is deleted, by its slices": (tenancy(gone(), there=FORMER), {TRAIN, None}),
+    "one whose object is not known yet, by its slices": (tenancy(None, there=FORMER), {TRAIN, None}),
+    "one where nobody asks": (None, {TRAIN, OTHER, None}),
+}
+"""What is known of a node, and workloads whose claims it takes; None: those of none."""
+
+
+@pytest.mark.parametrize("case", NODES)
+@pytest.mark.parametrize("kind", ["NeuronConfig", "UltraServerConfig"])
+def test_a_node_takes_the_claims_of_its_workload_alone(case: str, kind: str) -> None:
+    here, welcome = NODES[case]
+    for uid in (TRAIN, OTHER, None):
+        outcome = answer(of(uid, kind=kind), NodeFacts(tenancy=here))
+        assert isinstance(outcome, Plan) == (uid in welcome), (case, uid, str(outcome))
+        assert isinstance(answer(of(uid, kind=kind, admin=True), NodeFacts(tenancy=here)), Plan)
+        if isinstance(outcome, PrepareError):
+            assert outcome.reason == "UltraServerWorkload"
+            assert outcome.passing == ("not known" in case)
+
+
+def test_every_request_of_a_claim_is_of_the_workload() -> None:
+    named = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronConfig", "workload": TRAIN}
+    chips = [result("neuron-device-0", "a"), result("neuron-device-1", "b")]
+    both, one = (claim(1, chips, configs=[config(named, *requests)]) for requests in ((), ("a",)))
+    facts = NodeFacts(tenancy=tenancy(seen(TRAIN)))
+    assert isinstance(answer(both, facts), Plan)
+    assert isinstance(answer(one, facts), PrepareError)
+
+
+@pytest.mark.parametrize("case", ["a node of another one", "nobody's", "one whose object is not known yet"])
+def test_a_refusal_says_whose_the_node_is_and_what_to_do(case: str) -> None:
+    here, welcome = NODES[case]
+    golden("\n".join(str(answer(of(uid), NodeFacts(tenancy=here))) for uid in (TRAIN, None) if uid not in welcome))
