@@ -22,6 +22,8 @@ from tests.doubles.apiserver.http import Request, respond, served_path, watched
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object, Refused
 from tests.simulation.scheduler import Scheduler
+from tests.simulation.workloads import KIND as WORKLOADS
+from tests.simulation.workloads import Heard
 
 LONGEST_AWAY: Final = 30.0
 """Of a request that nobody answers, in seconds."""
@@ -56,6 +58,7 @@ class SimulatedServer:
         """Called with method and path of each request that arrives, by who waits for its answer."""
         self.on_slice: Callable[[Object], None] = lambda _: None
         """Called with each slice that is stored."""
+        self.heard = Heard()
         self._scheduler = scheduler
 
     def transport(self) -> Transport:
@@ -74,6 +77,8 @@ class SimulatedServer:
             status, document = respond(self.api, request, match)
         except Refused as refused:
             status, document = refused.status, _status(refused)
+        if match["kind"] == WORKLOADS and request.method == "GET" and status < 400:
+            self.heard.list_answered(self._scheduler.life, document["items"])
         if request.method != "GET" and "dryRun" not in request.query:
             changed = "" if self.store.version != before else f" (no change: {status})"
             self.writes.append(
@@ -191,6 +196,8 @@ class SimulatedTransport(Transport):
         version = int(request.query.get("resourceVersion") or 0)
         if version < self._to.store.oldest:
             raise refusal("GET", path, 410, json.dumps(_status(Refused(410, "Expired", "too old"))).encode())
+        if WORKLOADS in path:
+            self._to.heard.watch_begins(self._scheduler.life)
         yield SimulatedStream(self._to, self._scheduler, request, version)
 
 
@@ -237,7 +244,11 @@ class SimulatedStream:
             self._version = store.version
             for line in lines:
                 scheduler.pause()
+                if WORKLOADS in self._request.path:
+                    self._server.heard.event_sent(scheduler.life)
                 yield json.dumps(line).encode()
+                if WORKLOADS in self._request.path:
+                    self._server.heard.event_taken(scheduler.life, line)
 
     def _has_news(self) -> bool:
         server = self._server

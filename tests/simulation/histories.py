@@ -65,6 +65,8 @@ class Story:
     """Seconds after the driver's start from which on the API server answers."""
     before: int = 0
     """So many steps come before the driver's start."""
+    has_workloads: bool = False
+    """Whether the node can be allocated to UltraServer workloads."""
 
 
 class BrokenRuleError(AssertionError):
@@ -159,6 +161,57 @@ class History:
 
     def _living(self) -> list[Pod]:
         return [pod for pod in self.node.kubelet.pods.values() if not pod.deleted]
+
+    # UltraServer workloads
+
+    def workload_gets_node(self, pick: int) -> bool:
+        if self.node.workloads.holder is not None:
+            return False
+        self.node.workloads.reserve()
+        self.node.pass_time((0.0, 3.0, 15.0)[pick % 3])
+        return True
+
+    def workload_goes(self, _: int) -> bool:
+        if self.node.workloads.holder is None:
+            return False
+        self.node.workloads.release()
+        return True
+
+    def another_workload_comes(self, _: int) -> bool:
+        """Before the driver may have heard that the former one has gone."""
+        if self.node.workloads.holder is None:
+            return False
+        self.node.workloads.reserve()
+        return True
+
+    def server_object_is_deleted(self, _: int) -> bool:
+        if self.node.workloads.server is None:
+            return False
+        self.node.workloads.delete()
+        return True
+
+    def server_object_is_back(self, _: int) -> bool:
+        if self.node.workloads.server is not None or "server_object_is_deleted" not in self.happened:
+            return False
+        self.node.workloads.restore()
+        return True
+
+    def pod_of_workload(self, pick: int) -> bool:
+        marks = sorted(uid for uid in self.node.workloads.marked() if uid is not None)
+        free = self.node.free_devices(marks[0]) if marks else []
+        if not free:
+            return False
+        self.node.allocate(free[pick % len(free)], workload=marks[0])
+        return True
+
+    def pod_with_any_workload(self, pick: int) -> bool:
+        """By a scheduler that has not seen yet whose the node is, or whose it is no more; or by a tenant's trick."""
+        free = self.node.free_devices(late=True)
+        if not free:
+            return False
+        known = [None, *sorted(set(self.node.workloads.of_claims.values())), FOREIGN]
+        self.node.allocate(free[pick % len(free)], workload=known[pick % len(known)])
+        return True
 
     # The host
 
@@ -472,6 +525,41 @@ EVENTS: Final = {
 """How often each happens, beside the others."""
 
 
+WORKLOAD_EVENTS: Final = {
+    **EVENTS,
+    "workload_gets_node": 6,
+    "workload_goes": 3,
+    "another_workload_comes": 2,
+    "server_object_is_deleted": 1,
+    "server_object_is_back": 2,
+    "pod_of_workload": 8,
+    "pod_with_any_workload": 6,
+}
+"""The same of a node that can be allocated to workloads."""
+FOREIGN: Final = "f0f0f0f0-0000-4000-8000-000000000000"
+"""UID of a workload that never has the node."""
+SERVER_TYPE: Final = "trn2u.48xlarge"
+
+
+def story_with_workloads(seed: int) -> Story:
+    """The history of a seed on a node of an UltraServer."""
+    choice = random.Random(f"workloads {seed}")
+    weights = [weight * choice.choice((0, 0, 1, 1, 4)) for weight in WORKLOAD_EVENTS.values()]
+    for event in ("workload_gets_node", "pod_of_workload", "pod_with_any_workload"):
+        place = list(WORKLOAD_EVENTS).index(event)
+        weights[place] = weights[place] or WORKLOAD_EVENTS[event]
+    events = choice.choices(list(WORKLOAD_EVENTS), weights=weights, k=choice.choice((6, 12, 25)))
+    return Story(
+        seed,
+        SERVER_TYPE,
+        tuple(Step(event, choice.randrange(1000), choice.choice(WAITS)) for event in events),
+        choice.choice((None, None, "chip.node", "chip")),
+        choice.choice((0.0, 0.0, 3.1, 6.0, 9.0)),
+        choice.choice((0, 0, 1, 3)),
+        has_workloads=True,
+    )
+
+
 def story_of(seed: int, kinds: Sequence[str] = TYPES) -> Story:
     """The history of a seed, on one of these instance types."""
     choice = random.Random(seed)
@@ -541,7 +629,7 @@ def live(story: Story) -> list[str]:
 def _node(story: Story) -> Iterator[Node]:
     with (
         tempfile.TemporaryDirectory(dir=DIRECTORY, prefix="sim-", ignore_cleanup_errors=True) as name,
-        simulated_node(Path(name), story.kind, story.seed) as node,
+        simulated_node(Path(name), story.kind, story.seed, has_workloads=story.has_workloads) as node,
     ):
         yield node
 

@@ -154,6 +154,9 @@ class SimulatedKubelet:
         """Called with what one instance of the driver has said of the devices before, and says now."""
         self.on_start: Callable[[str, tuple[str, ...], frozenset[tuple[int, int]] | None], None] = lambda *_: None
         """Called with a pod, the devices of one of its claims, and their numbers; None: no spec has them."""
+        self.on_prepare: Callable[[Life, str], Callable[[bool | None], None]] = lambda *_: lambda _: None
+        """Called with a driver and the UID of a claim that it is to prepare. What it returns is called with whether the
+        driver has; None: there was no answer."""
         self.scheduler = scheduler
         self._directory, self._cdi, self._wipe = directory, cdi, wipe
         self.plugins: list[SimulatedPlugin] = []
@@ -355,7 +358,10 @@ class SimulatedKubelet:
         if not self._registered:
             return False
         began = self.scheduler.clock
-        reply = self._call(self._registered[-1], f"/{_DRA}/NodePrepareResources", request, CALL_SECONDS)
+        plugin = self._registered[-1]
+        ended = self.on_prepare(plugin.life, claim.uid)
+        reply = self._call(plugin, f"/{_DRA}/NodePrepareResources", request, CALL_SECONDS)
+        ended(None if reply is None else not reply.claims[claim.uid].error)
         if reply is None or reply.claims[claim.uid].error or pod.ending:
             return False
         devices = reply.claims[claim.uid].devices

@@ -33,6 +33,7 @@ from tests.simulation.apiserver import SimulatedServer
 from tests.simulation.kubelet import Claim, Pod, SimulatedKubelet, SimulatedPlugin
 from tests.simulation.scheduler import Life, Scheduler
 from tests.simulation.seams import Disk
+from tests.simulation.workloads import NAMESPACE, TAINT, Workloads, mark_of
 
 NAME: Final = "node-a"
 MAJOR: Final = 240
@@ -53,7 +54,7 @@ class Instance:
 class Node:
     """The node; see ``simulated_node``."""
 
-    def __init__(self, root: Path, instance_type: str, seed: int) -> None:
+    def __init__(self, root: Path, instance_type: str, seed: int, *, has_workloads: bool = False) -> None:
         kind = lookup(instance_type)
         assert kind is not None
         assert kind.devices
@@ -93,6 +94,9 @@ class Node:
         self.supported = True
         """Whether kubelet is a version that goes on calling drivers."""
         self.number = 0
+        self.has_workloads = has_workloads
+        """Whether drivers are to read whose workload the node is allocated to."""
+        self.workloads = Workloads(self, NAME)
         self._write_host()
         self.server.api.add_node(NAME, labels={INSTANCE_TYPE_LABEL: instance_type})
         self.change_node(lambda node: node["status"].update(nodeInfo={"kubeletVersion": "v1.37.1"}))
@@ -242,21 +246,36 @@ class Node:
         called = self.kubelet.called
         return {uid for uid, again in self.allocated_again.items() if called.get(uid, math.inf) <= again}
 
-    def free_devices(self) -> list[str]:
-        """What the scheduler could allocate now."""
+    def free_devices(self, workload: str | None = None, *, late: bool = False) -> list[str]:
+        """What the scheduler could allocate now.
+
+        Args:
+            workload: whose claims are to get it.
+            late: the scheduler has not seen whose workload the node is allocated to.
+        """
         held = {device for devices in self.exclusive_allocations().values() for device in devices}
         taken = {part for device in held for part in self.parts(device)}
         return sorted(
             name
             for name, device in self.offered().items()
-            if not any(taint["effect"] in ("NoSchedule", "NoExecute") for taint in device.get("taints") or ())
+            if not any(
+                taint["effect"] in ("NoSchedule", "NoExecute") and not ((workload or late) and taint["key"] == TAINT)
+                for taint in device.get("taints") or ()
+            )
+            and (late or mark_of(device) == workload)
             and not self.parts(name) & taken
         )
 
-    def allocate(self, *devices: str, claim: Object | None = None, admin: bool = False) -> Pod:
+    def allocate(
+        self, *devices: str, claim: Object | None = None, admin: bool = False, workload: str | None = None
+    ) -> Pod:
         """A pod with a claim is scheduled to the node: a new claim, or one that is there without devices.
 
-        ``admin``: the claim is for watching the devices, which others may have at the same time.
+        Args:
+            devices: names of what it gets.
+            claim: the one that is there.
+            admin: the claim is for watching the devices, which others may have at the same time.
+            workload: UID of the one that a new claim is of.
         """
         self.number += 1
         pod = f"pod-{self.number}"
@@ -273,8 +292,11 @@ class Node:
         ]
         if claim is None:
             uid = str(uuid.UUID(int=self.random.getrandbits(128)))
+            if workload is not None:
+                self.workloads.of_claims[uid] = workload
+            config, users = self.workloads.config(uid), [(pod, pod_uid)]
             claim = self.server.api.add_claim(
-                "default", f"claim-{self.number}", uid=uid, results=results, node=NAME, pods=[(pod, pod_uid)]
+                "default", f"claim-{self.number}", uid=uid, results=results, node=NAME, pods=users, config=config
             )
             if admin:
                 self.watching.add(uid)
@@ -282,7 +304,9 @@ class Node:
             self.allocated_again[claim["metadata"]["uid"]] = self.scheduler.clock
             self.elsewhere.discard(claim["metadata"]["uid"])
             claim["status"] = {
-                "allocation": {"devices": {"results": results, "config": []}},
+                "allocation": {
+                    "devices": {"results": results, "config": self.workloads.config(claim["metadata"]["uid"])}
+                },
                 "reservedFor": [{"resource": "pods", "name": pod, "uid": pod_uid}],
             }
             claim = self.server.store.update("resourceclaims", f"default/{claim['metadata']['name']}", claim)
@@ -367,6 +391,8 @@ class Node:
         }
         if self.partitions is not None:
             options["partitions"] = self.partitions
+        if self.has_workloads:
+            options["ultraserver_namespace"] = NAMESPACE
         settings = kubelet_plugin.read_settings(options, {})[0]
         return replace(settings, health_port=-1, metrics_port=-1, node_address="")
 
@@ -414,10 +440,10 @@ class Node:
 
 
 @contextmanager
-def simulated_node(root: Path, instance_type: str, seed: int) -> Iterator[Node]:
+def simulated_node(root: Path, instance_type: str, seed: int, *, has_workloads: bool = False) -> Iterator[Node]:
     """A node without a driver, below an empty directory, for as long as the body runs."""
     random.seed(seed)
-    node = Node(root, instance_type, seed)
+    node = Node(root, instance_type, seed, has_workloads=has_workloads)
     door = SimpleNamespace(worker=SimpleNamespace(stuck=lambda *_: "", problem=lambda: ""), stop=lambda *_: None)
     probes = SimpleNamespace(start=lambda: None, stop=lambda *_: None)
 

@@ -13,6 +13,7 @@ from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.util.files import UUID_LENGTH
 from tests.doubles.apiserver.store import Object
 from tests.simulation.node import NAME, Node
+from tests.simulation.workloads import TAINT as WORKLOAD_TAINT
 
 PRESENT: Final = "neuron.amazonaws.com/present"
 LAYER_LABEL: Final = "topology.k8s.aws/network-node-layer-1"
@@ -40,6 +41,8 @@ def watch_over(node: Node) -> None:
     node.server.on_slice = look_at_slice
     node.kubelet.on_health = look_at_health
     node.kubelet.on_start = look_at_start
+    if node.has_workloads:
+        node.kubelet.on_prepare = node.workloads.watch_call
 
 
 def violations(node: Node) -> list[str]:
@@ -119,7 +122,7 @@ def unrest(node: Node) -> list[str]:
 
     All that the driver needs is there, and one instance of it.
     """
-    return [*_claims(node), *_words(node)]
+    return [*_claims(node), *_words(node), *(node.workloads.unrest() if node.has_workloads else ())]
 
 
 def remains(node: Node, *, plugin: bool) -> Iterator[str]:
@@ -233,7 +236,10 @@ def _offer(node: Node, *, plugin: bool) -> Iterator[str]:
         if free := open_to_all - held:
             yield f"a device plugin offers the chips, and so is {sorted(free)}"
         return
-    if offered.keys() <= {NODE_DEVICE} and not open_to_all and (offered or node.kind.ultraserver):
+    wanted = {
+        name for name, device in offered.items() if all(taint["key"] != RETIRED for taint in device.get("taints") or ())
+    }
+    if wanted <= {NODE_DEVICE} and not open_to_all and (offered or node.kind.ultraserver):
         return  # UltraServers offer nothing smaller, unless it is set, and one of the chips is ill or gone
     for chip in node.present:
         if not node.ails(chip) and not any(part[0] == chip for part in on_offer):
@@ -271,7 +277,9 @@ def _layers(node: Node) -> Iterator[str]:
 
 
 def _repels(device: Object) -> bool:
-    return any(taint["effect"] in ("NoSchedule", "NoExecute") for taint in device.get("taints") or ())
+    """Whether it is to be given to nobody, whosever node it is of."""
+    taints = [taint for taint in device.get("taints") or () if taint["key"] != WORKLOAD_TAINT]
+    return any(taint["effect"] in ("NoSchedule", "NoExecute") for taint in taints)
 
 
 def _words(node: Node) -> Iterator[str]:

@@ -204,6 +204,11 @@ class Disk:
         proxy.flock = self._flock  # type: ignore[attr-defined]
         return proxy
 
+    @property
+    def has_locks(self) -> bool:
+        """Whether some process has a lock on a file."""
+        return bool(self._locks)
+
     def _flock(self, descriptor: int, operation: int) -> None:
         if not self._scheduler.life.alive:
             raise Killed

@@ -16,7 +16,7 @@ import pytest
 
 from dra_driver.driver.claims.prepare import PATIENCE_SECONDS
 from dra_driver.driver.settings import PARTITIONS_LABEL
-from tests.simulation.histories import DIRECTORY
+from tests.simulation.histories import DIRECTORY, SERVER_TYPE
 from tests.simulation.node import Node, simulated_node
 from tests.simulation.oracle import LAYER_LABEL, remains, unrest, violations, watch_over
 
@@ -32,10 +32,10 @@ PODS = "asking kubelet which containers have devices"
 
 
 @contextmanager
-def node_of(kind: str, partitions: str | None = None) -> Iterator[Node]:
+def node_of(kind: str, partitions: str | None = None, *, has_workloads: bool = False) -> Iterator[Node]:
     with (
         tempfile.TemporaryDirectory(dir=DIRECTORY, prefix="sim-") as name,
-        simulated_node(Path(name), kind, seed=1) as simulated,
+        simulated_node(Path(name), kind, seed=1, has_workloads=has_workloads) as simulated,
     ):
         watch_over(simulated)
         simulated.label(**{LAYER_LABEL: "nn-1", PARTITIONS_LABEL: partitions})
@@ -533,3 +533,150 @@ def test_news_that_comes_while_the_first_offer_is_made_is_in_it(news: str, seam:
         assert not list(remains(node, plugin=news == "plugin"))
         if news == "label":
             assert {name.split("-")[1] for name in node.offered()} == {"core"}
+
+
+# UltraServer workloads
+
+
+@pytest.fixture
+def of_server() -> Iterator[Node]:
+    """A node of an UltraServer, which offers its chips."""
+    with node_of(SERVER_TYPE, "chip", has_workloads=True) as simulated:
+        yield simulated
+        assert not violations(simulated)
+
+
+def bound(node: Node) -> str:
+    """The node is allocated to a workload, and all know it; its UID."""
+    node.workloads.reserve()
+    node.pass_time(5.0)
+    holder = node.workloads.holder
+    assert holder is not None
+    assert holder[1]
+    return holder[0]
+
+
+@pytest.mark.parametrize("seam", range(0, 24, 2))
+def test_a_claim_is_refused_for_whom_the_node_is_bound_to_while_it_is_prepared(of_server: Node, seam: int) -> None:
+    """Wherever its call stands then, unless it is prepared already."""
+    node = of_server
+    begin(node)
+    node.workloads.reserve()
+    node.scheduler.held[PREPARE] = seam
+    pod = node.allocate("neuron-device-0")  # by a scheduler that has not seen it
+    node.pass_time(3.0)
+    was_prepared, has_turn = bool(node.checkpoint_files()), node.disk.has_locks
+    holder = node.workloads.holder
+    assert holder is not None
+    node.workloads.bind(holder[0])
+    node.pass_time(3.0)
+    goes_on(node, PREPARE)
+    node.pass_time(20.0)
+    assert pod.running == was_prepared or has_turn, "it is decided, and written at once, by whoever has the lock"
+
+
+def test_what_is_prepared_stays_so_whomever_the_node_is_allocated_to(of_server: Node) -> None:
+    node = of_server
+    begin(node)
+    pod = node.allocate("neuron-device-0")
+    node.pass_time(5.0)
+    node.workloads.reserve()
+    node.pass_time(5.0)
+    holder = node.workloads.holder
+    assert holder is not None
+    assert not holder[1], "the pod has to end first"
+    node.workloads.bind(holder[0])
+    node.pass_time(5.0)
+    node.kubelet.kill()
+    node.kubelet.start()
+    node.kill(node.instances[0])
+    node.start()
+    node.pass_time(30.0)
+    assert pod.running
+    assert pod.claims[0].uid in node.kubelet.prepared, "the next kubelet has had it prepared again"
+
+
+def test_a_workloads_pods_run_on_its_node_and_others_do_not(of_server: Node) -> None:
+    node = of_server
+    begin(node)
+    uid = bound(node)
+    own = node.allocate("neuron-device-0", workload=uid)
+    strangers = [
+        node.allocate("neuron-device-1"),
+        node.allocate("neuron-device-2", workload="f0f0f0f0-0000-4000-8000-000000000000"),
+    ]
+    watching = node.allocate("neuron-device-3", admin=True)
+    node.pass_time(20.0)
+    assert (own.running, watching.running) == (True, True)
+    assert [pod.running for pod in strangers] == [False, False]
+    node.workloads.release()
+    node.pass_time(20.0)
+    assert own.running, "it goes on being served"
+    assert [pod.running for pod in strangers] == [True, False]
+
+
+def test_a_node_whose_servers_object_is_deleted_stays_its_workloads_through_a_restart(of_server: Node) -> None:
+    node = of_server
+    begin(node)
+    uid = bound(node)
+    node.workloads.delete()
+    node.pass_time(5.0)
+    assert node.workloads.marked() == {uid}
+    node.kill(node.instances[0])
+    node.start()
+    node.pass_time(20.0)
+    assert node.workloads.marked() == {uid}
+    own = node.allocate("neuron-device-0", workload=uid)
+    node.pass_time(5.0)
+    assert own.running
+    node.workloads.release()
+    node.pass_time(5.0)
+    assert node.workloads.marked() == {None}
+
+
+def test_a_kubelet_and_a_driver_that_start_together_never_offer_a_workloads_node_to_all(of_server: Node) -> None:
+    """The slices are deleted by kubelet, and nobody remembers but the object."""
+    node = of_server
+    begin(node)
+    uid = bound(node)
+    node.reboot()
+    marks: list[set[str | None]] = []
+    following = node.server.on_slice
+
+    def look(item: Any) -> None:
+        following(item)
+        marks.append(node.workloads.marked())
+
+    node.server.on_slice = look
+    node.kubelet.start()
+    node.start()
+    node.pass_time(30.0)
+    assert set().union(*marks) == {uid}
+
+
+def test_a_mark_does_not_wait_for_its_turn_where_many_chips_have_fallen_ill(of_server: Node) -> None:
+    node = of_server
+    begin(node)
+    for chip in range(8):
+        node.ail(chip, ill=True)
+        node.pass_time(40.0)
+        node.ail(chip, ill=False)
+        node.pass_time(40.0)
+    node.workloads.reserve()
+    node.pass_time(3.0)
+    assert len(node.workloads.marked() - {None}) == 1
+
+
+def test_without_the_setting_nobody_asks_whose_a_node_is() -> None:
+    with node_of(SERVER_TYPE, "chip") as node:
+        paths: list[str] = []
+        node.server.on_request = lambda _, path: paths.append(path)
+        node.workloads.reserve()
+        begin(node)
+        pod = node.allocate("neuron-device-0", workload="f0f0f0f0-0000-4000-8000-000000000000")
+        node.pass_time(20.0)
+        assert pod.running
+        assert paths
+        assert not [path for path in paths if "ultraserver" in path]
+        assert node.workloads.marked() == {None}
+        assert not node.server.heard.last

@@ -15,12 +15,14 @@ from tests.simulation.histories import (
     ALL_TYPES,
     EVENTS,
     TYPES,
+    WORKLOAD_EVENTS,
     BrokenRuleError,
     Story,
     counts,
     live,
     shrink,
     story_of,
+    story_with_workloads,
     with_neighbours,
 )
 
@@ -51,6 +53,18 @@ def live_all(stories: Iterable[Story]) -> list[list[str]]:
 @pytest.mark.parametrize("part", range(4))
 def test_promises_are_kept(part: int) -> None:
     live_all(story_of(part * FEW + number) for number in range(FEW))
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_promises_are_kept_where_nodes_are_allocated_to_workloads(part: int) -> None:
+    live_all(story_with_workloads(part * FEW + number) for number in range(FEW))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_promises_are_kept_in_many_histories_of_workloads() -> None:
+    events, _ = counts(live_all(story_with_workloads(10_000 + number) for number in range(MANY)))
+    assert set(events) == set(WORKLOAD_EVENTS), "what never happens is not tested"
 
 
 @pytest.mark.slow
