@@ -14,6 +14,7 @@ from dra_driver.driver.claims.model import CheckpointEntry, Needs, Plan, PlanSet
 from dra_driver.driver.claims.planner import plan
 from dra_driver.driver.claims.sharing import claims_of_containers
 from dra_driver.driver.claims.situation import NodeFacts, Situation, claim_facts, users
+from dra_driver.driver.workload import Tenancy, published_workload
 from dra_driver.kube.cdi import CdiDevice, Spec
 from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.resource import (
@@ -108,6 +109,7 @@ def prepared(
     inventory: NodeInventory,
     settings: PlanSettings,
     core_sizes: Mapping[int, int] = MappingProxyType({}),
+    tenancy: Tenancy | None = None,
 ) -> list[Prepared]:
     """What the node's driver makes of allocated claims, in their order.
 
@@ -117,7 +119,9 @@ def prepared(
         inventory: the node.
         settings: its name and its administrator's choices.
         core_sizes: physical cores in a logical one by chip, where the node offers them at another size than its own.
+        tenancy: whose workload the node is allocated to; None: nobody asks.
     """
+    facts = NodeFacts(core_sizes=core_sizes, tenancy=tenancy)
     wanted = list(claims)
     known = {pod.metadata.uid: pod for pod in pods}
     consumers = {claim.metadata.uid: users(claim) for claim in wanted}
@@ -127,7 +131,7 @@ def prepared(
         reserved = [consumer.uid for consumer in claim.status.reserved_for]
         its_pods = known if reserved and known.keys() >= {*reserved} else None
         try:
-            situation = Situation(claim_facts(claim), inventory, NodeFacts(core_sizes=core_sizes), consumers, its_pods)
+            situation = Situation(claim_facts(claim), inventory, facts, consumers, its_pods)
             made = plan(situation, held, settings)
             if isinstance(made, Needs):
                 raise made.unmet(claim.metadata.namespace)
@@ -227,7 +231,12 @@ class NodeDrivers:
         # As the node's driver tells what prepares: for the chips whose cores do not have the node's default size.
         offered = self.hardware(node).core_sizes
         sizes = {chip: size for chip, size in offered.items() if size != inventory.core_size}
-        return prepared(claims, pods, inventory, PlanSettings(node), sizes)
+        return prepared(claims, pods, inventory, PlanSettings(node), sizes, self._tenancy(node))
+
+    def _tenancy(self, node: str) -> Tenancy | None:
+        """Whose node it is, if its slices say that it is somebody's. Others may have claims there no more."""
+        workload = published_workload(device for item in self._slices.get(node, ()) for device in item.spec.devices)
+        return None if workload is None else Tenancy(replace(workload, bound=True), certain=True)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dra_driver.kube.matching import BLOCKING
 from dra_driver.kube.objects.resource import Device, DeviceTaint
 from dra_driver.kube.objects.taint_rules import TaintOfRule
 from dra_driver.neuron.health.faults import FAULTS, REMEDIES, SEVERITIES, Fault
-from dra_driver.neuron.names import RETIRED, RETIRED_FOR_PLUGIN
+from dra_driver.neuron.names import RETIRED, RETIRED_FOR_PLUGIN, WORKLOAD_TAINT
 from dra_driver.neuron.topology.drawing import SIGNS, Sickness
 from dra_driver.neuron.topology.partitions import chips_of
 
@@ -33,6 +33,11 @@ def retired(taint: DeviceTaint) -> bool:
     return taint.key == RETIRED and not isinstance(taint, TaintOfRule)
 
 
+def of_workload(taint: DeviceTaint) -> bool:
+    """Whether the node is allocated to an UltraServer workload, whose claims alone may tolerate it."""
+    return taint.key == WORKLOAD_TAINT and not isinstance(taint, TaintOfRule)
+
+
 def description(taint: DeviceTaint) -> str:
     """Such as ``the taint health.neuron.aws.com/hbm-uncorrectable=unhealthy:NoSchedule (uncorrectable errors ...)``."""
     if isinstance(taint, TaintOfRule):
@@ -43,6 +48,8 @@ def description(taint: DeviceTaint) -> str:
             f"the taint {written(taint)} ({why}the node no longer offers such devices, and keeps those that claims "
             "hold)"
         )
+    if of_workload(taint):
+        return f"the taint {written(taint)} (the node is allocated to the UltraServer workload of that UID)"
     fault = fault_of(taint)
     return f"the taint {written(taint)}" + (f" ({fault.text})" if fault is not None else "")
 
@@ -93,7 +100,7 @@ def _state(taints: Sequence[DeviceTaint]) -> Sickness | None:
 
 
 def _sickness(taint: DeviceTaint) -> Sickness | None:
-    if retired(taint):
+    if retired(taint) or of_workload(taint):
         return None
     if fault_of(taint) is not None:
         return next(severity for severity in SEVERITIES if severity == taint.value)

@@ -19,7 +19,7 @@ from dra_driver.kube.objects.taint_rules import TaintOfRule, selects, taint_of
 from dra_driver.neuron.health.condition import DEVICE_PLUGIN, message_of, told_by
 from dra_driver.neuron.health.condition import TYPE as HEALTH_CONDITION
 from dra_driver.neuron.health.faults import FAULTS, SEVERITIES
-from dra_driver.neuron.health.taints import fault_of, retired, written
+from dra_driver.neuron.health.taints import fault_of, of_workload, retired, written
 from dra_driver.neuron.names import DRIVER_NAME, UNUSABLE_DEVICES, is_own_pool, node_of
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, lookup
 from dra_driver.neuron.topology.node_hardware import MEANINGS, Hardware
@@ -416,7 +416,7 @@ def _fault(taint: DeviceTaint) -> ChipFault | None:
     if found is not None:
         severity = next(severity for severity in SEVERITIES if severity == taint.value)
         return ChipFault(found.code, severity, taint.effect, since)
-    if retired(taint) or taint.effect not in BLOCKING:
+    if retired(taint) or of_workload(taint) or taint.effect not in BLOCKING:
         return None
     rule = taint.rule if isinstance(taint, TaintOfRule) else ""
     return ChipFault(written(taint), "tainted", taint.effect, since, rule)

@@ -20,7 +20,7 @@ from dra_driver.kube.objects.resource import (
     ExactDeviceRequest,
     ResourceClaim,
 )
-from dra_driver.neuron.health.taints import is_unhealthy, retired, way_out
+from dra_driver.neuron.health.taints import is_unhealthy, of_workload, retired, way_out
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.simulator.allocator import Allocation, NodeView
 from dra_driver.simulator.cel import Reference, clauses, references
@@ -281,10 +281,10 @@ def _fits_with(case: Case, part: ClaimPart, node: NodeView, **changes: Any) -> b
 def _tolerating(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
     """Tries to tolerate one taint key at a time, as a user would, and then all taints of one device.
 
-    Devices that a node only keeps for the claims that hold them are not to be had that way.
+    Devices that a node only keeps for the claims that hold them, or has for a workload, are not to be had that way.
     """
     offers = [offer.device for pool in case.world.pools.pools(miss.node) for offer in pool.offers]
-    devices = [device for device in offers if not any(retired(taint) for taint in device.taints)]
+    devices = [device for device in offers if not any(retired(taint) or of_workload(taint) for taint in device.taints)]
     blocking = [
         tuple(taint for taint in device.taints if taint.effect in BLOCKING)
         for device in devices

@@ -9,6 +9,7 @@ import pytest
 
 from dra_driver.kube.objects.resource import Device, DeviceAttribute, DeviceTaint
 from dra_driver.neuron.health.taints import lines, sick
+from dra_driver.neuron.names import WORKLOAD_TAINT
 from dra_driver.neuron.topology.node_hardware import Hardware, resource_of
 from dra_driver.neuron.topology.partitions import HardwarePart, Partitions
 from dra_driver.simulator.emulated_nodes import emulated
@@ -90,8 +91,9 @@ def test_a_taint_of_a_core_or_chip_says_which_chip_is_sick_and_one_of_a_group_do
     assert sick(tainted(groups, neuron_group4_1=FAULT), chips) == dict.fromkeys(range(4, 8), "unhealthy")
 
 
-def test_a_device_that_is_only_kept_is_no_sick_one() -> None:
-    devices = tainted(offered(), neuron_core_3_1=RETIRED)
+@pytest.mark.parametrize("taint", [RETIRED, DeviceTaint(WORKLOAD_TAINT, "uid", "NoSchedule")], ids=["kept", "workload"])
+def test_a_device_that_is_kept_or_a_workloads_is_no_sick_one(taint: DeviceTaint) -> None:
+    devices = tainted(offered(), neuron_core_3_1=taint)
     assert sick(devices, range(16)) == {}
     (line,) = lines(devices)
     golden(line)

@@ -188,9 +188,10 @@ def test_claims_outlast_the_slices() -> None:
         ([taint("hbm-repairable", "degraded", "None")], "degraded", 16),
         ([{"key": "team", "value": "a", "effect": "NoExecute"}], "tainted", 15),
         ([{"key": "neuron.aws.com/retired", "value": "partitions", "effect": "NoSchedule"}], "healthy", 15),
+        ([{"key": "neuron.aws.com/ultraserver-workload", "value": "u", "effect": "NoSchedule"}], "healthy", 15),
         ([{"key": "note", "effect": "None"}], "healthy", 16),
     ],
-    ids=["unhealthy", "degraded", "tainted", "retired", "told"],
+    ids=["unhealthy", "degraded", "tainted", "retired", "workload", "told"],
 )
 def test_taints_say_how_well_a_chip_is_and_whether_it_is_free(taints: list[Object], state: str, free: int) -> None:
     found = row(taints={"neuron-device-3": taints})

@@ -83,6 +83,15 @@ def test_a_device_that_is_only_kept_is_called_so_and_not_to_be_tolerated(why: st
     assert not any("tolerate" in remedy for remedy in found.remedies)
 
 
+def test_a_device_of_a_workloads_node_is_called_so_and_not_to_be_tolerated() -> None:
+    uid = "b2b1e5a0-0000-4000-8000-00000000000a"
+    mark = {"key": "neuron.aws.com/ultraserver-workload", "value": uid, "effect": "NoSchedule"}
+    found = explained([claim(plain_request())], other(device("d0", taints=[mark])))
+    (sentence,) = of_devices(found)
+    golden(sentence)
+    assert not any("tolerate" in remedy for remedy in found.remedies)
+
+
 def test_counters_that_are_used_up() -> None:
     both = published("node-0", "trn2u.48xlarge", "chip.node")
     whole = f"{ATTRIBUTES}.resourceType == 'neuron_node'"
