@@ -454,6 +454,11 @@ def _log_changes(before: Wanted, wanted: Wanted) -> None:
     """Say what is decided otherwise than before."""
     if wanted.label_problem and wanted.label_problem != before.label_problem:
         log.warning("%s", wanted.label_problem)
+    workload, now = (one.tenancy.workload if one.tenancy is not None else None for one in (before, wanted))
+    if now is not None and (workload is None or now.uid != workload.uid):
+        log.info("the node is allocated to the UltraServer workload %s", now)
+    elif workload is not None and now is None:
+        log.info("the node is no longer allocated to the UltraServer workload %s", workload)
     if not wanted.published or wanted.inventory is None:
         return
     if wanted.held_back.problem and wanted.held_back.problem != before.held_back.problem:
@@ -462,11 +467,6 @@ def _log_changes(before: Wanted, wanted: Wanted) -> None:
         log.info("no device plugin has chips of this node anymore: all are offered again")
     for text in changes(before.keeping, wanted.keeping):
         log.info("%s", text)
-    workload, now = (one.tenancy.workload if one.tenancy is not None else None for one in (before, wanted))
-    if now is not None and (workload is None or now.uid != workload.uid):
-        log.info("the node is allocated to the UltraServer workload %s", now)
-    elif workload is not None and now is None:
-        log.info("the node is no longer allocated to the UltraServer workload %s", workload)
     former = (before.published, before.inventory, before.offer.partitions)
     if former != (True, wanted.inventory, wanted.offer.partitions):
         _log_offer(wanted.offer, wanted.inventory)

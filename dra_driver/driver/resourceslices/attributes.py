@@ -401,7 +401,8 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "string",
         "AWS",
         WHOLE,
-        "the same, where UltraServers are allocated to workloads (`ultraserverOperator.enabled`)",
+        "UltraServer nodes with that label, where UltraServers are allocated to workloads "
+        "(`ultraserverOperator.enabled`)",
         "EC2 capacity block, as capacityBlockId",
         ultraserver_id,
     ),
