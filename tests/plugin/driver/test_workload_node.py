@@ -14,6 +14,7 @@ from tests.builders.agent import NODE, THIRD, TRN2U, World, agent_on_host, third
 from tests.builders.ultraserver_objects import allocation, ultraserver
 from tests.doubles.kubelet import Claim, KubeletError
 from tests.eventually import eventually
+from tests.golden import golden
 
 ON = ("--ultraserver-namespace", "neuron-dra-driver")
 TRAIN, OTHER = (f"b2b1e5a0-0000-4000-8000-00000000000{digit}" for digit in "ab")
@@ -66,7 +67,8 @@ def test_a_node_is_marked_by_its_server_and_serves_that_ones_claims_alone(world:
         plain = claim(world, None, "plain")
         assert world.kubelet.prepare("plain", [plain])[plain.uid]
 
-    assert running.log.count("the node is allocated to the UltraServer workload ml/train") == 1
+    of_agent = [line.partition(" driver.agent ")[2] for line in running.log.splitlines()]
+    golden([line for line in of_agent if "workload" in line])
     asked = [item for item in world.server.requests if KIND in item.path]
     assert {item.path for item in asked} == {f"/apis/neuron.aws.com/v1beta1/namespaces/neuron-dra-driver/{KIND}"}
     assert {item.query["fieldSelector"] for item in asked} == {f"metadata.name={SERVER}"}

@@ -70,6 +70,10 @@ def test_values_are_never_coerced(value: object, text: str) -> None:
     golden(refusal(ultra(ultraserverMode=value)))
 
 
+def test_a_workload_is_named_by_its_uid() -> None:
+    golden(refusal(neuron(workload="train")))
+
+
 def test_an_unknown_field_is_named_with_the_legal_ones() -> None:
     golden(refusal(neuron(logicalNeuronCoreCount=1)))
     golden(refusal(ultra(ultraserverMode=1, logicalNeuronCore=1)))
