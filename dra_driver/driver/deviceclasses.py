@@ -4,6 +4,10 @@ A class says in one selector which devices it is for, so that a request needs no
 for each device that it looks at. ``neuron.aws.com`` selects what it always did, chips and whole nodes, also on nodes
 that offer more.
 
+On a node that a NeuronUltraServerWorkload has, devices carry the workload's UID. One class is for these, and all others
+for the rest: whoever asks with them gets no device of such a node. Who may ask with which is for a policy to say
+(``ultraserver.neuron.aws.com`` in the chart).
+
 ``deploy/deviceclasses.yaml`` is made from this table (``scripts/generate classes``).
 """
 
@@ -12,9 +16,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
-from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.names import ADMIN_CLASS, DRIVER_NAME, WORKLOAD_CLASS, WORKLOAD_UID
 from dra_driver.neuron.topology.partitions import ResourceType
 
 
@@ -31,6 +35,8 @@ class DeviceClassRow:
     """Further attributes and the values that they must have."""
     extended_resource: str | None = None
     """``extendedResourceName``, where an administrator asks for extended resources; None: it never has one."""
+    nodes: Literal["of nobody", "of workloads", "of anybody"] = "of nobody"
+    """Whose nodes it selects devices of: a node may have been given to a NeuronUltraServerWorkload."""
 
     @property
     def expression(self) -> str:
@@ -42,7 +48,9 @@ class DeviceClassRow:
             for name, value in self.conditions.items()
         ]
         kinds = f"({kinds})" if len(self.resources) > 1 else kinds
-        return " && ".join([f"device.driver == '{DRIVER_NAME}'", kinds, *wanted])
+        mark = f"has({attributes}.{WORKLOAD_UID})"
+        fence = {"of nobody": [f"!{mark}"], "of workloads": [mark], "of anybody": []}[self.nodes]
+        return " && ".join([f"device.driver == '{DRIVER_NAME}'", kinds, *wanted, *fence])
 
 
 def _group(size: int) -> DeviceClassRow:
@@ -64,6 +72,13 @@ DEVICE_CLASSES: Final[Sequence[DeviceClassRow]] = (
     DeviceClassRow(f"group.{DRIVER_NAME}", "a connected group of any size", ("neuron_group",)),
     *(_group(size) for size in (2, 4, 8)),
     DeviceClassRow(f"node.{DRIVER_NAME}", "all chips of a node as one device", ("neuron_node",)),
+    DeviceClassRow(WORKLOAD_CLASS, "a node of the UltraServers of a workload", ("neuron_node",), nodes="of workloads"),
+    DeviceClassRow(
+        ADMIN_CLASS,
+        "looking at chips and whole nodes that anybody has: adminAccess only",
+        ("neuron_device", "neuron_node"),
+        nodes="of anybody",
+    ),
 )
 
 

@@ -37,6 +37,13 @@ def is_uid(text: str) -> bool:
     return _UID.fullmatch(text) is not None
 
 
+WORKLOAD_CLASS = f"ultraserver.{DRIVER_NAME}"
+"""DeviceClass of the claims of UltraServer workloads: a policy keeps everybody else's from it."""
+ADMIN_CLASS = f"admin.{DRIVER_NAME}"
+"""DeviceClass for looking, with admin access, at devices that anybody has: a policy keeps all others from it."""
+CLASSES_POLICY = f"classes.{DRIVER_NAME}"
+"""The ValidatingAdmissionPolicy that does this, and its binding."""
+
 API_VERSIONS = ("neuron.aws.com/v1", "neuron.aws.com/v1alphav1", "resource.neuron.aws.com/v1alphav1")
 """Spellings of the version of opaque parameters: the first is current, the others are from AWS's beta documents
 (aws-neuron-sdk, deploy/eks)."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import celpy
 from celpy.adapter import json_to_cel
+from celpy.celtypes import MapType, StringType
 
 from tests.manifests.support import Object
 
@@ -15,10 +16,22 @@ CEL = celpy.Environment()
 logging.getLogger("celpy").setLevel(logging.CRITICAL)
 
 
-def admits(policy: Object, groups: Sequence[str], before: Object | None, after: Object) -> bool:
+def admits(
+    policy: Object,
+    groups: Sequence[str],
+    before: Object | None,
+    after: Object,
+    *,
+    user: str = "x",
+    resource: str = "",
+) -> bool:
     """Whether a policy lets somebody create or update an object: what the API server does with it, for plain CEL."""
     variables: dict[str, Any] = {}
-    request = {"operation": "UPDATE" if before else "CREATE", "userInfo": {"username": "x", "groups": list(groups)}}
+    request = {
+        "operation": "UPDATE" if before else "CREATE",
+        "userInfo": {"username": user, "groups": list(groups)},
+        "resource": {"resource": resource},
+    }
     context = {"request": request, "object": after, "oldObject": before, "variables": variables}
 
     if not all(_value(item, context) for item in policy["matchConditions"]):
@@ -35,4 +48,7 @@ def holds(rule: Object, context: Mapping[str, Any]) -> bool:
 
 def _value(item: Object, context: Mapping[str, Any]) -> Any:
     program = CEL.program(CEL.compile(item["expression"]))
-    return program.evaluate({name: json_to_cel(given) for name, given in context.items()})
+    # Variables are values of CEL already: a truth of CEL would become a number.
+    values = {StringType(name): value for name, value in context.get("variables", {}).items()}
+    given = {name: json_to_cel(value) for name, value in context.items() if name != "variables"}
+    return program.evaluate({**given, "variables": MapType(values)})

@@ -119,8 +119,8 @@ def test_what_is_applied_is_valid(version: str, options: tuple[str, ...]) -> Non
         "Role": 1,
         "RoleBinding": 1,
         "DeviceClass": len(DEVICE_CLASSES),
-        "ValidatingAdmissionPolicy": 7,
-        "ValidatingAdmissionPolicyBinding": 7,
+        "ValidatingAdmissionPolicy": 8,
+        "ValidatingAdmissionPolicyBinding": 8,
         "DaemonSet": 1,
     }
     assert (objects[0]["kind"], objects[-1]["kind"]) == ("Namespace", "DaemonSet"), "pods come after what limits them"

@@ -333,7 +333,13 @@ def test_the_notes_name_what_has_no_effect() -> None:
 @needs_helm
 def test_a_misspelt_value_is_refused() -> None:
     assert "crd" in refusal(*ON, "ultraserverOperator.crd.create=false")
-    assert set(VALUES["ultraserverOperator"]) == {"enabled", "crds", "editRole", "maxServersPerNamespace"}
+    assert set(VALUES["ultraserverOperator"]) == {
+        "enabled",
+        "crds",
+        "editRole",
+        "maxServersPerNamespace",
+        "claimController",
+    }
 
 
 # The installer

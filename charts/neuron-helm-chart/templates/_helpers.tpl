@@ -52,6 +52,7 @@ ultraserverOperator:
   enabled: false
   crds: {create: true}
   editRole: {aggregate: false}
+  claimController: system:serviceaccount:kube-system:resource-claim-controller
 npd:
   enabled: false
   healthPort: 51515

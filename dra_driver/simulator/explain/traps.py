@@ -187,7 +187,7 @@ def _as_one_device(sight: TrapInput) -> str:
 
 def _class(kind: ResourceType, size: int | None = None) -> str:
     """The DeviceClass for one kind of device, and for groups of one size if there is one for it."""
-    rows = [row for row in DEVICE_CLASSES if row.resources == (kind,)]
+    rows = [row for row in DEVICE_CLASSES if row.resources == (kind,) and row.nodes == "of nobody"]
     exact = [row for row in rows if size is not None and row.conditions.get("size") == size]
     return next(row.name for row in (*exact, *(row for row in rows if not row.conditions)))
 

@@ -287,7 +287,7 @@ class _Resolver:
         for place, request in enumerate(devices.requests):
             for below, name in _class_names(request):
                 if name not in self._classes:
-                    known = ", ".join(sorted(self._classes)[:8]) or "none"
+                    known = ", ".join(sorted(self._classes)[:10]) or "none"
                     raise origin.error(
                         (*path, "devices", "requests", place, *below, "deviceClassName"),
                         f"there is no DeviceClass {name} (there are: {known})",

@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from dra_driver.cli.main import main
+from dra_driver.driver.deviceclasses import manifest
+from dra_driver.neuron.names import ADMIN_CLASS
 from tests.builders.documents import document as parsed
 from tests.builders.explain import NEURON, published
 from tests.builders.yamlfiles import as_yaml
@@ -215,7 +217,8 @@ def test_the_example_for_a_diagnosis_gets_sick_chips_and_those_in_use(shell: She
     labelled = node("node-7") | {"metadata": {"name": "node-7", "labels": {"kubernetes.io/hostname": "node-7"}}}
     slices = [json.loads(json.dumps(item).replace('"n0"', '"node-7"')) for item in sick_node()[1:]]
     rule = taint_rule(driver="neuron.aws.com", device="neuron-device-1")
-    cluster = write(tmp_path, labelled, *slices, rule, name="cluster.yaml")
+    classes = [item for item in yaml.safe_load_all(manifest()) if item["metadata"]["name"] == ADMIN_CLASS]
+    cluster = write(tmp_path, labelled, *slices, rule, *classes, name="cluster.yaml")
     example = EXAMPLES / "health/diagnose-sick-chips.yaml"
     (found,) = shell.claims(example, "--objects", cluster)
     assert len(found["allocation"]["devices"]["results"]) == 16

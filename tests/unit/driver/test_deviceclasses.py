@@ -29,6 +29,14 @@ KINDS: Mapping[str, CelDevice] = {
 }
 
 
+MARKED: Mapping[str, CelDevice] = {
+    kind: CelDevice(device.driver, {**device.attributes, DRIVER: {**device.attributes[DRIVER], "workloadUID": "u"}}, {})
+    for kind, device in KINDS.items()
+    if device.driver == DRIVER
+}
+"""On a node that a workload has."""
+
+
 @pytest.mark.parametrize(
     ("name", "selected"),
     [
@@ -40,13 +48,21 @@ KINDS: Mapping[str, CelDevice] = {
         ("group4.neuron.aws.com", {"group of 4"}),
         ("group8.neuron.aws.com", {"group of 8"}),
         ("node.neuron.aws.com", {"node"}),
+        ("ultraserver.neuron.aws.com", {"node of a workload"}),
+        ("admin.neuron.aws.com", {"chip", "node", "chip of a workload", "node of a workload"}),
     ],
 )
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_class_selects_its_kind_of_device_and_fails_on_none(name: str, selected: set[str], release: str) -> None:
     (expression,) = [row.expression for row in DEVICE_CLASSES if row.name == name]
     program = compile_for(release)(expression)
-    assert {kind for kind, device in KINDS.items() if program.matches(device)} == selected
+    devices = {**KINDS, **{f"{kind} of a workload": device for kind, device in MARKED.items()}}
+    assert {kind for kind, device in devices.items() if program.matches(device)} == selected
+
+
+def test_the_class_of_workloads_serves_no_limit() -> None:
+    """Whoever may make a pod could write one."""
+    assert [row.extended_resource for row in DEVICE_CLASSES if row.nodes != "of nobody"] == [None, None]
 
 
 def test_no_two_classes_have_a_name_or_an_extended_resource_in_common() -> None:
