@@ -966,7 +966,8 @@ uninstall() {
     remove resourceslices --field-selector "spec.driver=$DRIVER"
     if [[ -n $dry_run ]] || serves_policies; then
         remove validatingadmissionpolicybinding,validatingadmissionpolicy "${POLICIES[@]}" "$PLACER" \
-            "$PLACER-own-objects" "$PLACER-annotations" "$PLACER-mirror-pods" "$PLACER-workloads"
+            "$PLACER-own-objects" "$PLACER-annotations" "$PLACER-mirror-pods" "$PLACER-workloads" \
+            "$PLACER-templates"
     fi
     # shellcheck disable=SC2046 # one word a class
     remove deviceclass $(sed -n 's/^  name: //p' "$DEPLOY/deviceclasses.yaml")

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4, SERVER_MODE
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.servers import memberships
+from dra_driver.ultraserver.placer.template import LABEL, TemplateRecord, digest_of, name_of, owner_of, spec_of
 from dra_driver.ultraserver.placer.truth import WriteAllocations, WriteUids, writes
 from dra_driver.ultraserver.placer.values import (
     Accept,
@@ -36,6 +38,7 @@ from dra_driver.ultraserver.placer.values import (
     SetGrants,
     Snapshot,
     WarnNode,
+    WriteTemplate,
 )
 from dra_driver.ultraserver.placer.workload import Extent, Grant, ServerRecord, Verdict, Workload
 
@@ -116,6 +119,8 @@ class World:
     """What the placer remembers of NeuronUltraServers that somebody has deleted."""
     closed: set[str] = field(default_factory=set)
     """NeuronUltraServers that cannot be written."""
+    templates: dict[str, TemplateRecord] = field(default_factory=dict)
+    """ResourceClaimTemplates by ``namespace/name``."""
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     """By UID of the workload: what was reported last."""
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -252,6 +257,8 @@ class World:
             records=records,
             lost=dict(self.lost),
             closed=frozenset(self.closed),
+            templates=dict(self.templates),
+            tolerations=True,
         )
 
     def decide(self) -> list[Action]:
@@ -292,6 +299,8 @@ class World:
             case Accept(workload) if alive:
                 if (current := self.workloads.get(workload.reference)) and current.uid == workload.uid:
                     self.workloads[workload.reference] = replace(current, accepted=workload.extent)
+            case WriteTemplate() if alive:
+                self._write_template(action)
             case Forget(name) if alive:
                 self.objects.pop(name, None)
             case Report(workload, verdict) if alive:
@@ -301,6 +310,38 @@ class World:
                     self.workloads[workload.reference] = replace(current, recorded=verdict.servers)
             case _:
                 self._apply_to_pods(action)
+
+    def make_template(self, name: str, namespace: str = "a", **meta: object) -> TemplateRecord:
+        """Let a tenant make a template."""
+        uid = f"u{next(self._ids)}"
+        record = TemplateRecord(ObjectMeta(name=name, namespace=namespace, uid=uid, **meta), "foreign")  # type: ignore[arg-type] # fields of it
+        self.templates.setdefault(f"{namespace}/{name}", record)
+        return record
+
+    def _write_template(self, action: WriteTemplate) -> None:
+        """As the API server does it; the garbage collector has taken what has no owner any more."""
+        workload, key = action.workload, f"{action.workload.namespace}/{name_of(action.workload)}"
+        present = self.templates.get(key)
+        if present != action.record or self.workloads.get(workload.reference) is None:
+            return
+        uid = present.metadata.uid if present is not None and action.step == "patch" else f"u{next(self._ids)}"
+        meta = ObjectMeta(
+            name=name_of(workload),
+            namespace=workload.namespace,
+            uid=uid,
+            labels={LABEL: workload.uid},
+            owner_references=(owner_of(workload),),
+        )
+        self.templates[key] = TemplateRecord(meta, digest_of(spec_of(workload, tolerations=True)))
+
+    def collect_garbage(self) -> None:
+        """Delete templates whose owners are gone."""
+        uids = {workload.uid for workload in self.workloads.values()}
+        self.templates = {
+            key: item
+            for key, item in self.templates.items()
+            if not item.metadata.owner_references or any(one.uid in uids for one in item.metadata.owner_references)
+        }
 
     def _apply_to_pods(self, action: Action) -> None:
         match action:

@@ -13,7 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, VIEWER_ROLE
+from dra_driver.neuron.names import CLASSES_POLICY, DEVICES_VIEWER_ROLE, VIEWER_ROLE
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.util.options import Setting, settings_of
 from tests.golden import golden
@@ -554,11 +554,11 @@ def test_other_namespaces_are_made_with_the_level_that_their_pods_need() -> None
 @needs_helm
 def test_names_begin_with_the_users_word() -> None:
     given = {"DeviceClass", "Namespace"}
-    roles = {VIEWER_ROLE, DEVICES_VIEWER_ROLE}  # Messages and pages name them.
+    named = {VIEWER_ROLE, DEVICES_VIEWER_ROLE, CLASSES_POLICY}  # Messages, pages and the operator name them.
     watched = [f"monitoring.{what}.enabled=true" for what in ("podMonitor", "prometheusRule", "dashboard")]
     objects = template(*EVERYTHING, *watched, "fullnameOverride=acme")
     names = {item["metadata"]["name"] for item in objects if item["kind"] not in given}
-    assert {name for name in names if not name.startswith("acme-")} == roles
+    assert {name for name in names if not name.startswith("acme-")} == named
 
 
 @needs_helm

@@ -149,7 +149,7 @@ def test_all_settings_together_are_valid_and_in_the_namespace_of_choice(tmp_path
     assert not re.search(r"namespace: neuron-dra-driver\b|serviceaccount:neuron-dra-driver:", text)
     policies = [item for item in made if item["kind"] == "ValidatingAdmissionPolicy"]
     of_accounts = [item for item in policies if not item["metadata"]["name"].endswith("-mirror-pods")]
-    assert (len(policies), len(of_accounts)) == (11, 10)
+    assert (len(policies), len(of_accounts)) == (12, 11)
     assert all("serviceaccount:neuron-system:" in json.dumps(item["spec"]["matchConditions"]) for item in of_accounts)
     daemonset = pod_spec(of_kind(made, "DaemonSet"))
     assert {"key": "dedicated", "operator": "Equal", "value": "neuron", "effect": "NoSchedule"} in daemonset[

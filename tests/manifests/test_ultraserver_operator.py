@@ -14,6 +14,7 @@ from generating.definitions import PATH
 from dra_driver.cli import kubelet_plugin
 from dra_driver.cli.daemon import read
 from dra_driver.cli.placer import Settings
+from dra_driver.neuron.names import CLASSES_POLICY, WORKLOAD_CLASS
 from dra_driver.neuron.ultraserver_objects import ACCEPTED_SPEC, FINALIZER, GROUP
 from dra_driver.ultraserver.definitions import DEFINITIONS, NAMES
 from tests.golden import golden
@@ -220,6 +221,18 @@ def test_it_may_do_exactly_this_more_than_the_placer() -> None:
                 "resourceNames": [*NAMES],
                 "verbs": ["get"],
             },
+            {
+                "apiGroups": ["resource.k8s.io"],
+                "resources": ["resourceclaimtemplates"],
+                "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+            },
+            {"apiGroups": ["resource.k8s.io"], "resources": ["deviceclasses"], "verbs": ["list"]},
+            {
+                "apiGroups": ["admissionregistration.k8s.io"],
+                "resources": ["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
+                "resourceNames": [CLASSES_POLICY],
+                "verbs": ["get"],
+            },
         ],
         "Role": [
             {
@@ -279,6 +292,37 @@ def test_of_a_workload_the_placer_changes_its_finalizer_and_its_annotation_alone
     for field in ("labels", "annotations", "finalizers", "ownerReferences"):
         without = {name: value for name, value in full["metadata"].items() if name != field}
         assert not admits(of_placer, (), full, {**full, "metadata": without})
+
+
+@needs_helm
+def test_of_templates_the_placer_writes_those_of_workloads_alone() -> None:
+    policy = by_key(template(*ON))["ValidatingAdmissionPolicy", "neuron-dra-driver-placer-templates"]["spec"]
+    (condition,) = policy["matchConditions"]
+    account = "system:serviceaccount:neuron-dra-driver:neuron-dra-driver-placer"
+    assert condition["expression"] == f'request.userInfo.username == "{account}"'
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert set(rule["operations"]) == {"CREATE", "UPDATE", "DELETE"}
+
+    def of(owners: list[Object], *requests: Object, **meta: object) -> Object:
+        spec = {"spec": {"devices": {"requests": list(requests)}}}
+        return {"metadata": {"name": "t", "ownerReferences": owners, **meta}, "spec": spec}
+
+    owner = {"apiVersion": f"{GROUP}/v1beta1", "kind": "NeuronUltraServerWorkload", "name": "w", "uid": "u"}
+    own_class, other_class = ({"deviceClassName": name} for name in (WORKLOAD_CLASS, "neuron.aws.com"))
+    own: Object = {"name": "node", "exactly": own_class}
+    flat, other = {"name": "node", **own_class}, {"name": "node", "exactly": other_class}
+    ranked: Object = {"name": "node", "firstAvailable": [{"name": "a", **own_class}]}
+    for request in (own, flat):
+        assert admits(policy, (), None, of([owner], request), user=account)
+        assert admits(policy, (), of([], request), of([owner], request), user=account)
+        assert not admits(policy, (), None, of([], request), user=account)
+        assert not admits(policy, (), None, of([{**owner, "kind": "Job"}], request), user=account)
+        assert not admits(policy, (), None, of([{**owner, "apiVersion": "v1"}], request), user=account)
+        assert not admits(policy, (), None, of([owner], request, finalizers=["x"]), user=account)
+        assert not admits(policy, (), of([owner], other), of([owner], request), user=account)
+    for requests in ((), (other,), (ranked,), (own, other)):
+        assert not admits(policy, (), None, of([owner], *requests), user=account)
+        assert admits(policy, (), None, of([], *requests)), "who is not the placer is not asked"
 
 
 @needs_helm

@@ -222,6 +222,7 @@ class Placer(Term):
         if self._operator is not None:
             has_operator = self._operator.may_serve()
             workloads, records = self._operator.workloads(), self._operator.records()
+            gaps, tolerations = self._operator.fence()
             seen = replace(
                 seen,
                 has_operator=has_operator,
@@ -229,6 +230,10 @@ class Placer(Term):
                 records=records,
                 lost=self._operator.lost(),
                 closed=self._operator.closed(),
+                templates=self._operator.templates(),
+                refusals=self._operator.refusals(),
+                tolerations=tolerations,
+                gaps=gaps,
             )
         decided = decide(seen, now, self._rules, self._began)
         actions = [action for action in decided if isinstance(action, PodAction)]

@@ -32,6 +32,7 @@ from dra_driver.ultraserver.placer.servers import (
     to_keep,
     unfit,
 )
+from dra_driver.ultraserver.placer.template import name_of, step_to
 from dra_driver.ultraserver.placer.truth import writes
 from dra_driver.ultraserver.placer.values import (
     GATE,
@@ -52,8 +53,9 @@ from dra_driver.ultraserver.placer.values import (
     SetGrants,
     Snapshot,
     WarnNode,
+    WriteTemplate,
 )
-from dra_driver.ultraserver.placer.workload import ServerRecord, Workload
+from dra_driver.ultraserver.placer.workload import ServerRecord, Verdict, Workload
 
 SKEW_SECONDS = 60.0
 """A time on a pod that is further in the future, or before its creation, was not written by a placer with a correct
@@ -137,7 +139,32 @@ def _workload_actions(snapshot: Snapshot, allotter: Allotter, reports: Sequence[
             yield SetGrants(name, wanted)
         elif not wanted and name not in allotter.wholes:
             yield Forget(name)
-    yield from reports
+    for report in reports:
+        if report.verdict.state in ("Allocated", "PartiallyAllocated"):
+            yield from _with_template(snapshot, report.workload, report.verdict)
+        else:
+            yield replace(report, verdict=replace(report.verdict, gaps=snapshot.gaps))
+
+
+def _with_template(snapshot: Snapshot, workload: Workload, verdict: Verdict) -> Iterator[Action]:
+    """What is done about the template of a workload that has servers, and what the workload says then."""
+    name = name_of(workload)
+    record = snapshot.templates.get(f"{workload.namespace}/{name}")
+    step = step_to(workload, record, tolerations=snapshot.tolerations)
+    obstacle = None
+    if step == "taken":
+        what = f"its servers are there, and a ResourceClaimTemplate {name} that is not its own is in the way"
+        obstacle = (
+            "TemplateNameTaken",
+            f"{what}; delete that one, or make a workload with another name for its template",
+        )
+    elif step == "wait":
+        obstacle = "TemplateEnds", f"the ResourceClaimTemplate {name} is being deleted, and is made again then"
+    elif step is not None:
+        refusal = snapshot.refusals.get(workload.uid)
+        obstacle = None if refusal is None else ("TemplateNotWritten", refusal)
+        yield WriteTemplate(workload, step, record)
+    yield Report(workload, replace(verdict, obstacle=obstacle, gaps=snapshot.gaps))
 
 
 def _allotter(

@@ -20,8 +20,11 @@ from dra_driver.neuron.ultraserver_objects import (
     NeuronUltraServer,
     NeuronUltraServerWorkload,
     ServerMember,
+    TemplateName,
     UltraServerSpec,
     UltraServerStatus,
+    WorkloadConfig,
+    WorkloadSpec,
     WorkloadStatus,
     workload_uids,
 )
@@ -54,6 +57,18 @@ class _Accepted(msgspec.Struct, rename="camel"):
     instance_type: str
     server_count: int
     topology_size: int
+    resource_claim_template: TemplateName = TemplateName()
+    config: WorkloadConfig = WorkloadConfig()
+
+
+def _extent(spec: _Accepted | WorkloadSpec) -> Extent:
+    return Extent(
+        spec.instance_type,
+        spec.server_count,
+        spec.topology_size,
+        spec.resource_claim_template.name,
+        spec.config.logical_neuron_core,
+    )
 
 
 def workload_of(item: NeuronUltraServerWorkload) -> Workload:
@@ -64,7 +79,7 @@ def workload_of(item: NeuronUltraServerWorkload) -> Workload:
         name=meta.name,
         uid=meta.uid,
         created=seconds(meta.creation_timestamp) or 0.0,
-        extent=Extent(spec.instance_type, spec.server_count, spec.topology_size),
+        extent=_extent(spec),
         accepted=_accepted(meta.annotations.get(ACCEPTED_SPEC, "")),
         ending=meta.deletion_timestamp is not None,
         recorded=item.status.allocated_ultra_servers,
@@ -76,14 +91,15 @@ def _accepted(text: str) -> Extent | None:
         spec = msgspec.json.decode(text, type=_Accepted)
     except (msgspec.DecodeError, RecursionError):
         return None
-    extent = Extent(spec.instance_type, spec.server_count, spec.topology_size)
+    extent = _extent(spec)
     # Who may write the workload may write this: what no spec can say says nothing.
     return extent if extent.servers >= 1 and extent.nodes in SIZES else None
 
 
 def accepted_spec(extent: Extent) -> str:
     """The annotation that says what a workload was served with."""
-    fields = _Accepted(extent.instance_type, extent.servers, extent.nodes)
+    asked = TemplateName(extent.template), WorkloadConfig(extent.core_size)
+    fields = _Accepted(extent.instance_type, extent.servers, extent.nodes, *asked)
     return msgspec.json.encode(fields).decode()
 
 
@@ -170,22 +186,32 @@ def _allocation(grant: Grant) -> Allocation:
 
 def workload_status(before: NeuronUltraServerWorkload, verdict: Verdict, now: float) -> WorkloadStatus:
     """The status of a workload of which this was decided."""
-    ready = verdict.state == "Allocated"
+    ready = verdict.state == "Allocated" and verdict.obstacle is None
+    reason, message = verdict.obstacle or (verdict.reason, verdict.message)
     under_way = verdict.state in ("Pending", "Allocating", "Deallocating")
     failed = verdict.message if verdict.state in ("PartiallyAllocated", "Failed") else ""
-    degraded = verdict.trouble or failed or "nothing is wrong"
+    kept_out = verdict.obstacle[1] if verdict.obstacle is not None else ""
+    degraded = verdict.trouble or failed or kept_out or "nothing is wrong"
     conditions = [
-        ("Ready", ready, verdict.reason, verdict.message),
+        ("Ready", ready, reason, message),
         ("Progressing", under_way, verdict.reason, verdict.message),
-        ("Degraded", bool(verdict.trouble or failed), "Nodes" if verdict.trouble else verdict.reason, degraded),
+        (
+            "Degraded",
+            bool(verdict.trouble or failed or kept_out),
+            "Nodes" if verdict.trouble else verdict.reason if failed else reason,
+            degraded,
+        ),
     ]
+    if verdict.gaps:
+        conditions.append(("Fenced", False, "NotInstalled", verdict.gaps))
     workload = workload_of(before)
     if workload.accepted is not None and workload.accepted != workload.extent:
         accepted = workload.accepted
         text = (
             "spec was changed after servers were allocated; what it had first counts: "
-            f"{accepted.servers} UltraServers of {accepted.instance_type} with {accepted.nodes} nodes each. Delete the "
-            "workload and make another one to change that"
+            f"{accepted.servers} UltraServers of {accepted.instance_type} with {accepted.nodes} nodes each, logical "
+            f"cores of {accepted.core_size}, template {accepted.template or workload.name}. Delete the workload and "
+            "make another one to change that"
         )
         conditions.append(("SpecFollowed", False, "SpecChanged", text))
     strategy = before.spec.allocation_policy.failure_strategy

@@ -11,8 +11,9 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from dra_driver.kube.api.client import REQUEST_SECONDS, Transport
@@ -22,6 +23,7 @@ from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
 from dra_driver.kube.objects.core import ObjectReference
 from dra_driver.kube.objects.meta import JsonObject
+from dra_driver.neuron.names import WORKLOAD_CLASS
 from dra_driver.neuron.ultraserver_objects import (
     ACCEPTED_SPEC,
     FINALIZER,
@@ -33,6 +35,7 @@ from dra_driver.neuron.ultraserver_objects import (
     UltraServerMeta,
 )
 from dra_driver.ultraserver.definitions import NAMES, compare
+from dra_driver.ultraserver.placer.fence import BINDINGS, CLASSES, POLICIES, POLICY, gaps_of
 from dra_driver.ultraserver.placer.objects import (
     accepted_spec,
     record_of,
@@ -44,9 +47,27 @@ from dra_driver.ultraserver.placer.objects import (
     workload_of,
     workload_status,
 )
+from dra_driver.ultraserver.placer.template import (
+    LABEL,
+    TEMPLATES,
+    TemplateRecord,
+    digest_of,
+    name_of,
+    owner_of,
+    probe_of,
+    template_of,
+)
 from dra_driver.ultraserver.placer.trouble import Trouble
 from dra_driver.ultraserver.placer.truth import WriteUids, writes
-from dra_driver.ultraserver.placer.values import Accept, Describe, Forget, Report, SetGrants, WorkloadAction
+from dra_driver.ultraserver.placer.values import (
+    Accept,
+    Describe,
+    Forget,
+    Report,
+    SetGrants,
+    WorkloadAction,
+    WriteTemplate,
+)
 from dra_driver.ultraserver.placer.workload import Description, Grant, ServerRecord, Verdict, Workload
 
 OWN_MANAGERS: Final = frozenset({"dra-driver"})
@@ -55,11 +76,15 @@ MAX_SLOW_SECONDS: Final = 10.0
 """Of writes without a clear answer after one decision; then the next one is made."""
 MAX_REPORTS: Final = 200
 """Of workloads whose status is written after one decision: nobody waits for a tenant's thousands."""
+LOOK_AGAIN_SECONDS: Final = 30.0
+"""For so long it is remembered what a template says that the watch does not show: somebody else's, or a new one."""
+FENCE_SECONDS: Final = 300.0
+"""Time between two looks at classes and policy; a tenth of it while something is missing."""
 log = logging.getLogger(__name__)
 
 
 class Operator:
-    """The servers' objects and the workloads.
+    """The servers' objects, the workloads, and their templates.
 
     Args:
         transport: the API server.
@@ -87,6 +112,18 @@ class Operator:
         everywhere = Collection(transport, ULTRASERVER_WORKLOADS)
         self._seen_workloads = Informer("workloads of UltraServers", everywhere, wake, optional=True)
         self._definitions = Collection(transport, CUSTOM_RESOURCE_DEFINITIONS, timeout=REQUEST_SECONDS)
+        self._templates = Collection(transport, TEMPLATES, timeout=REQUEST_SECONDS)
+        own_templates = Collection(transport, TEMPLATES, (("labelSelector", LABEL),))
+        self._seen_templates = Informer("templates of workloads", own_templates, wake)
+        self._looks: dict[tuple[str, str], tuple[TemplateRecord | None, float]] = {}
+        """By namespace and name: templates that were read, until when that counts beside the watch."""
+        self._refusals: dict[str, str] = {}
+        """By UID of a workload: why its template was not written."""
+        self._classes = Collection(transport, CLASSES, timeout=REQUEST_SECONDS)
+        self._policies = Collection(transport, POLICIES, timeout=REQUEST_SECONDS)
+        self._bindings = Collection(transport, BINDINGS, timeout=REQUEST_SECONDS)
+        self._gaps, self._fence_due = "", 0.0
+        self._tolerations: bool | None = None
         self._trouble = Trouble()
         self._compared = False
         self._foreign: frozenset[str] = frozenset()
@@ -100,13 +137,15 @@ class Operator:
 
     def informers(self) -> Sequence[Informer[Any]]:
         """What is watched."""
-        return self._seen_servers, self._seen_workloads
+        return self._seen_servers, self._seen_workloads, self._seen_templates
 
     def may_serve(self) -> bool:
         """Whether both kinds are there, and nobody else writes them. The log says once what keeps it from that."""
-        if any(informer.absent for informer in self.informers()):
+        if self._seen_servers.absent or self._seen_workloads.absent:
             self._compared = False
             return False
+        if self._clock() >= self._fence_due:
+            self._look_at_fence()
         if not self._compared:
             self._compare_definitions()
             self._compared = True
@@ -143,6 +182,47 @@ class Operator:
                 continue
             for text in differences:
                 log.warning("the definition %s: %s", name, text)
+
+    def _look_at_fence(self) -> None:
+        """Find out what may let others in, and whether claims can tolerate taints. What cannot be asked is no gap."""
+        try:
+            classes, _ = self._classes.list_all()
+            policy, binding = (_if_there(one, POLICY) for one in (self._policies, self._bindings))
+            kinds = {item.kind for item, one in ((POLICIES, policy), (BINDINGS, binding)) if one is not None}
+            gaps = "; ".join(gaps_of(classes, kinds, binding))
+        except ApiError as error:
+            log.warning("it is not known whether pods of others are kept from workloads: %s", error)
+            self._fence_due = self._clock() + FENCE_SECONDS / 10
+            return
+        if gaps != self._gaps:
+            log.warning("what keeps pods of others from workloads: %s", gaps or "all of it is installed")
+        self._gaps, self._fence_due = gaps, self._clock() + (FENCE_SECONDS / 10 if gaps else FENCE_SECONDS)
+        if WORKLOAD_CLASS in {item.metadata.name for item in classes}:
+            self._probe_tolerations()
+
+    def _probe_tolerations(self) -> None:
+        wanted = probe_of(self._namespace)
+        try:
+            answer = self._templates.create(self._namespace, wanted, dry_run=True)
+        except ApiError as error:
+            log.warning("it is not known whether claims can tolerate taints: %s", error)
+            return
+        self._tolerations = answer.digest == digest_of(wanted.spec)
+
+    def fence(self) -> tuple[str, bool | None]:
+        """What may let others in, and whether the API server keeps tolerations of claims, if that is known."""
+        return self._gaps, self._tolerations
+
+    def templates(self) -> dict[str, TemplateRecord]:
+        """By ``namespace/name``: those of the operator, and others that have the name of one."""
+        now = self._clock()
+        self._looks = {key: look for key, look in self._looks.items() if now < look[1]}
+        looks = {"/".join(key): record for key, (record, _) in self._looks.items() if record is not None}
+        return looks | {item.metadata.full_name: item for item in self._seen_templates.objects()}
+
+    def refusals(self) -> dict[str, str]:
+        """By UID of a workload: why its template could not be written."""
+        return self._refusals
 
     def workloads(self) -> tuple[Workload, ...]:
         """All workloads."""
@@ -187,18 +267,26 @@ class Operator:
         self._silent = {uid: version for uid, version in self._silent.items() if uid in uids}
         self._descriptions = {one.description.name: one.description for one in todo if isinstance(one, Describe)}
         self._trouble.forget(self._clock())
+        self._refusals = {uid: text for uid, text in self._refusals.items() if uid in uids}
         surprised, answered, slow = more, False, 0.0
+        without: set[str] = set()
         unclear: ApiError | None = None
         for action in todo:
             item, namespace, started = _item(action), _namespace(action), self._clock()
             if not self._may_act() or slow > MAX_SLOW_SECONDS:
                 break
-            if not self._trouble.is_due(item, started):
+            if not self._trouble.is_due(item, started) or (
+                isinstance(action, Report) and action.workload.uid in without
+            ):
                 continue
             try:
                 self._write(action)
             except ApiError as error:
                 surprised = True
+                if isinstance(action, WriteTemplate):
+                    # What its status says of that is decided anew.
+                    without.add(action.workload.uid)
+                    self._note_refusal(action.workload, error)
                 log.warning("%s is not written: %s", " ".join(item), error)
                 if error.undecided:
                     unclear, slow = error, slow + self._clock() - started
@@ -208,6 +296,8 @@ class Operator:
                     self._trouble.note_failure(item, namespace, self._clock())
                 continue
             self._trouble.note_success(item)
+            if isinstance(action, WriteTemplate):
+                self._refusals.pop(action.workload.uid, None)
             answered = True
         if unclear is not None and not answered:
             raise unclear
@@ -239,6 +329,8 @@ class Operator:
                 if server is not None:
                     self._servers.delete(self._namespace, name, server.metadata.uid, server.metadata.resource_version)
                     self._seen_servers.gone(self._namespace, name, server.metadata.uid)
+            case WriteTemplate():
+                self._write_template(action)
             case Report(workload, verdict):
                 item = self._workload(workload)
                 if item is not None:
@@ -291,6 +383,40 @@ class Operator:
             note = {ACCEPTED_SPEC: accepted_spec(workload.extent)}
             self._patch_workload(item, {"metadata": {**exactly, "annotations": note}})
 
+    def _write_template(self, action: WriteTemplate) -> None:
+        workload, record = action.workload, action.record
+        namespace, name = key = workload.namespace, name_of(workload)
+        if action.step == "patch" and record is not None:
+            others = [one for one in record.metadata.owner_references if one.uid != workload.uid]
+            meta = {"uid": record.metadata.uid, "resourceVersion": record.metadata.resource_version}
+            owners = msgspec.to_builtins([*others, owner_of(workload)])
+            change = {"metadata": {**meta, "labels": {LABEL: workload.uid}, "ownerReferences": owners}}
+            self._note_template(self._templates.patch(namespace, name, change))
+            return
+        if record is not None:
+            self._templates.delete(namespace, name, record.metadata.uid, record.metadata.resource_version)
+            self._seen_templates.gone(namespace, name, record.metadata.uid)
+            self._looks.pop(key, None)
+        wanted = template_of(workload, tolerations=self._tolerations is not False)
+        try:
+            self._note_template(self._templates.create(namespace, wanted))
+        except ApiError as error:
+            if error.status == 409:
+                present = _if_there(self._templates, name, namespace)
+                if present is not None:
+                    self._note_template(present)
+            raise
+        log.info("the template %s/%s is there", namespace, name)
+
+    def _note_template(self, item: TemplateRecord) -> None:
+        """Remember what the watch may show late, or never."""
+        self._seen_templates.wrote(item)
+        self._looks[item.metadata.key] = item, self._clock() + LOOK_AGAIN_SECONDS
+
+    def _note_refusal(self, workload: Workload, error: ApiError) -> None:
+        if error.status not in (404, 409):
+            self._refusals[workload.uid] = f"its ResourceClaimTemplate is not written: {error.message}"
+
     def _server(self, name: str) -> NeuronUltraServer | None:
         return self._seen_servers.get(self._namespace, name)
 
@@ -306,6 +432,18 @@ class Operator:
     def _patch_workload(self, item: NeuronUltraServerWorkload, change: JsonObject, part: str = "") -> None:
         meta = item.metadata
         self._seen_workloads.wrote(self._workloads.patch(meta.namespace, meta.name, change, subresource=part))
+
+
+T = TypeVar("T")
+
+
+def _if_there(collection: Collection[T], name: str, namespace: str = "") -> T | None:
+    try:
+        return collection.get(namespace, name)
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
 
 
 def _is_foreign(entry: FieldManager) -> bool:
@@ -338,9 +476,11 @@ def _item(action: WorkloadAction) -> tuple[str, ...]:
             return "workload", workload.reference, type(action).__name__
         case Describe(description):
             return "UltraServer", description.name, "nodes"
+        case WriteTemplate(workload):
+            return "template", f"{workload.namespace}/{name_of(workload)}", workload.uid
         case SetGrants(name) | Forget(name):
             return "UltraServer", name, "allocations"
 
 
 def _namespace(action: WorkloadAction) -> str:
-    return action.workload.namespace if isinstance(action, Accept | Report) else ""
+    return action.workload.namespace if isinstance(action, Accept | WriteTemplate | Report) else ""

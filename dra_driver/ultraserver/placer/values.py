@@ -16,6 +16,7 @@ import msgspec
 from dra_driver.kube.objects.core import NodeSelectorTerm, Taint, Toleration
 from dra_driver.kube.objects.meta import ApiObject
 from dra_driver.neuron.topology.ultraserver import Mode
+from dra_driver.ultraserver.placer.template import Step, TemplateRecord
 from dra_driver.ultraserver.placer.workload import Description, Grant, ServerRecord, Verdict, Workload
 
 GATE: Final = "neuron.aws.com/ultraserver"
@@ -178,6 +179,14 @@ class Snapshot:
     """By name, what NeuronUltraServers said that somebody has deleted since: they are to say it again."""
     closed: frozenset[str] = frozenset()
     """NeuronUltraServers that are being deleted, or could not be written a short time ago."""
+    templates: Mapping[str, TemplateRecord] = field(default_factory=dict)
+    """ResourceClaimTemplates by ``namespace/name``: the operator's, and others that have the name of one."""
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """By UID of a workload: why its template could not be written a short time ago."""
+    tolerations: bool | None = None
+    """Whether the API server keeps tolerations of claims; None: nobody knows."""
+    gaps: str = ""
+    """What may let pods of others in, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +291,16 @@ class SetGrants:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteTemplate:
+    """Have a workload's ResourceClaimTemplate be as it should be."""
+
+    workload: Workload
+    step: Step
+    record: TemplateRecord | None
+    """The one that is there."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Have a workload's status say what it has."""
 
@@ -290,5 +309,5 @@ class Report:
 
 
 PodAction = Assign | Annotate | Evict | EmitEvent | WarnNode
-WorkloadAction = Accept | SetGrants | Describe | Forget | Report
+WorkloadAction = Accept | SetGrants | Describe | Forget | WriteTemplate | Report
 Action = PodAction | WorkloadAction

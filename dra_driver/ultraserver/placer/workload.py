@@ -14,11 +14,15 @@ State = Literal["Pending", "Allocating", "Allocated", "PartiallyAllocated", "Fai
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a workload asks for: nodes of each of so many servers."""
+    """What a workload asks for: nodes of each of so many servers, and what the claims of its pods say."""
 
     instance_type: str
     servers: int
     nodes: int
+    template: str = ""
+    """Name of the ResourceClaimTemplate; "": that of the workload."""
+    core_size: int = 2
+    """Physical cores of a logical one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +119,7 @@ class Verdict:
     servers: tuple[str, ...] = ()
     trouble: str = ""
     """What is wrong with nodes that it has, or ""."""
+    obstacle: tuple[str, str] | None = None
+    """What keeps its pods from its servers, as reason and message."""
+    gaps: str = ""
+    """What may let pods of others in, or ""."""

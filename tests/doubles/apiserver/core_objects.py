@@ -15,6 +15,8 @@ PLAIN_KINDS = {
     "deviceclasses": "DeviceClass",
     "resourceclaimtemplates": "ResourceClaimTemplate",
     "devicetaintrules": "DeviceTaintRule",
+    "validatingadmissionpolicies": "ValidatingAdmissionPolicy",
+    "validatingadmissionpolicybindings": "ValidatingAdmissionPolicyBinding",
     "daemonsets": "DaemonSet",
     "deployments": "Deployment",
     "replicasets": "ReplicaSet",

@@ -37,8 +37,10 @@ GROUP_PATH = re.compile(
     r"(?P<sub>(?<=[^/])/status)?"
 )
 CORE_PATH = re.compile(
-    r"/(api|apis/(coordination\.k8s\.io|apps|batch))/(?P<version>v1)/(namespaces/(?P<namespace>[^/]+)/)?"
-    r"(?P<kind>namespaces|nodes|pods|leases|events|configmaps|daemonsets|deployments|replicasets|statefulsets|jobs)"
+    r"/(api|apis/(coordination\.k8s\.io|apps|batch|admissionregistration\.k8s\.io))/(?P<version>v1)/"
+    r"(namespaces/(?P<namespace>[^/]+)/)?"
+    r"(?P<kind>namespaces|nodes|pods|leases|events|configmaps|daemonsets|deployments|replicasets|statefulsets|jobs"
+    r"|validatingadmissionpolicies|validatingadmissionpolicybindings)"
     r"(/(?P<name>[^/]+))?"
     r"(?P<sub>(?<=[^/])/(binding|eviction|status|log))?"
 )
@@ -341,7 +343,7 @@ def respond(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int
         status, item = write_custom(store, request, match)
         return status, export(item, match)
     if kind in PLAIN_KINDS:
-        return write_plain(store, request.method, kind, namespace or "", name or "", request.body)
+        return _write_plain(api, request, match)
     if kind in _PATCHES and request.method == "PATCH":
         return 200, export(_PATCHES[kind](store, key, request, match["sub"] or ""), match)
     if request.method == "DELETE":
@@ -349,6 +351,16 @@ def respond(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int
     if kind != "resourceslices":
         raise Refused(405, "MethodNotAllowed", "only slices are written through this server")
     return _write_slice(api, request, match, key)
+
+
+def _write_plain(api: ApiServer, request: Request, match: re.Match[str]) -> tuple[int, Any]:
+    kind, namespace = match["kind"], match.groupdict().get("namespace")
+    if kind == "resourceclaimtemplates":
+        for path in api.dropped_fields:
+            _drop(request.body, path.split("."))
+    if request.query.get("dryRun"):
+        return 201, request.body
+    return write_plain(api.store, request.method, kind, namespace or "", match["name"] or "", request.body)
 
 
 def _write_slice(api: ApiServer, request: Request, match: re.Match[str], key: str) -> tuple[int, Any]:

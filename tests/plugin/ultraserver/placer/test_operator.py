@@ -95,6 +95,8 @@ def test_a_workload_gets_servers_and_all_objects_say_so(server: ApiServer) -> No
         "instanceType": KIND,
         "serverCount": 2,
         "topologySize": 4,
+        "resourceClaimTemplate": {"name": ""},
+        "config": {"logicalNeuronCore": 2},
     }
     assert conditions(item)["Ready"] == (
         "True",

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dra_driver.neuron.names import SERVER_2
 from dra_driver.neuron.ultraserver_objects import object_name
-from dra_driver.ultraserver.placer.values import Action, Rules, SetGrants
+from dra_driver.ultraserver.placer.template import LABEL, TemplateRecord, digest_of, owner_of, spec_of
+from dra_driver.ultraserver.placer.values import Action, Report, Rules, SetGrants, WriteTemplate
 from dra_driver.ultraserver.placer.workload import Extent, Grant, Workload
 from tests.builders.placer import World, typed_ultraservers
 from tests.generators.effort import examples
@@ -29,6 +31,8 @@ class WorkloadHistories(RuleBasedStateMachine):
         self.count = 0
         self.bound: dict[tuple[str, str], tuple[tuple[str, ...], int]] = {}
         """By UID and server: the nodes and the index of each grant of a workload that had all."""
+        self.foreign: dict[str, TemplateRecord] = {}
+        """Templates of others."""
         self.late: tuple[list[Action], dict[str, str]] | None = None
         """Decisions of a leader that sleeps, and the versions that they rest on."""
 
@@ -118,6 +122,46 @@ class WorkloadHistories(RuleBasedStateMachine):
             accepted = Extent(workload.extent.instance_type, *extent)
         self.world.workloads[reference] = replace(workload, recorded=recorded, accepted=accepted)
 
+    @rule(name=st.sampled_from("xyz"), label=st.sampled_from([{}, {LABEL: "another"}]))
+    def stranger_has_the_name_of_a_template(self, name: str, label: dict[str, str]) -> None:
+        if f"a/{name}" not in self.world.templates:
+            self.foreign[f"a/{name}"] = self.world.make_template(name, labels=label)
+
+    @precondition(lambda self: self.foreign)
+    @rule(pick=picks)
+    def stranger_deletes_it(self, pick: int) -> None:
+        key = sorted(self.foreign)[pick % len(self.foreign)]
+        del self.foreign[key], self.world.templates[key]
+
+    @precondition(lambda self: self.world.templates.keys() - self.foreign.keys())
+    @rule(pick=picks, change=st.sampled_from(["label", "owners", "more owners", "spec", "gone"]))
+    def tenant_spoils_a_template(self, pick: int, change: str) -> None:
+        """A spec never changes on a real server; one of another release is other than what is wanted."""
+        key = sorted(self.world.templates.keys() - self.foreign.keys())[pick % len(self.own_templates())]
+        item = self.world.templates[key]
+        meta, other = item.metadata, owner_of(Workload("a", "other", "u", 0.0, Extent("", 1, 1)))
+        changes = {
+            "label": {"labels": {LABEL: "another"}},
+            "owners": {"owner_references": ()},
+            "more owners": {"owner_references": (other, *meta.owner_references)},
+        }
+        if change == "gone":
+            del self.world.templates[key]
+        elif change == "spec":
+            self.world.templates[key] = TemplateRecord(meta, "of another release")
+            if not meta.owner_references:
+                self.foreign[key] = self.world.templates[key]  # nothing says any more whose it is
+        else:
+            changed = msgspec.structs.replace(meta, resource_version=f"{meta.resource_version}x", **changes[change])  # type: ignore[arg-type] # fields of it
+            self.world.templates[key] = TemplateRecord(changed, item.digest)
+
+    def own_templates(self) -> set[str]:
+        return self.world.templates.keys() - self.foreign.keys()
+
+    @rule()
+    def garbage_is_collected(self) -> None:
+        self.world.collect_garbage()
+
     @rule(pick=picks)
     def object_cannot_be_written(self, pick: int) -> None:
         self.world.closed = {object_name(self.world.nodes[pick % len(self.world.nodes)].name.partition("-")[0])}
@@ -148,6 +192,7 @@ class WorkloadHistories(RuleBasedStateMachine):
         troubled = {node.name for node in world.nodes if node.trouble}
         grouped = {name for name, groups in world.given().items() if groups}
         owners = {name: grant for _, grant in self.grants() for name in grant.nodes if self.stands(grant)}
+        self.judge_templates(actions)
         for action in actions:
             if not isinstance(action, SetGrants):
                 continue
@@ -166,6 +211,38 @@ class WorkloadHistories(RuleBasedStateMachine):
                 elif grant.bound and not former.bound:
                     assert (troubled | world.strangers.keys()).isdisjoint(grant.nodes), "bound where others are"
         return actions
+
+    def judge_templates(self, actions: list[Action]) -> None:
+        """Only who has its servers for good gets one, before its status says so; no stranger's is written."""
+        said = [action.workload.uid for action in actions if isinstance(action, Report)]
+        for action in actions:
+            if isinstance(action, WriteTemplate):
+                own = [grant for _, grant in self.grants() if grant.uid == action.workload.uid]
+                assert own, "it has no server"
+                assert all(grant.bound for grant in own)
+                assert not action.workload.ending
+                assert f"a/{action.workload.name}" not in self.foreign
+                later = [one.workload.uid for one in actions[actions.index(action) :] if isinstance(one, Report)]
+                assert said.count(action.workload.uid) == later.count(action.workload.uid) == 1
+                right = action.record is not None and action.record.digest == self.digest(action.workload)
+                assert (action.step == "patch") is right, "claims' template is only replaced for another spec"
+
+    @staticmethod
+    def digest(workload: Workload) -> str:
+        return digest_of(spec_of(workload, tolerations=True))
+
+    def judge_template(self, workload: Workload) -> None:
+        """Of a workload that has its servers, once the decisions have come to rest."""
+        key, verdict = workload.reference, self.world.verdicts[workload.uid]
+        if key in self.foreign:
+            assert verdict.obstacle is not None
+            assert verdict.obstacle[0] == "TemplateNameTaken"
+            return
+        assert verdict.obstacle is None
+        item = self.world.templates[key]
+        assert item.digest == self.digest(workload)
+        assert item.metadata.labels == {LABEL: workload.uid}
+        assert owner_of(workload) in item.metadata.owner_references
 
     def stands(self, grant: Grant) -> bool:
         """Whether nobody may take the grant away now."""
@@ -195,6 +272,7 @@ class WorkloadHistories(RuleBasedStateMachine):
         world = self.world
         world.closed.clear()
         self.decisions()
+        world.collect_garbage()
         world.place()
         granted = {name for _, grant in self.grants() for name in grant.nodes if grant.bound}
         for name, groups in world.given().items():
@@ -216,6 +294,7 @@ class WorkloadHistories(RuleBasedStateMachine):
                 assert all(grant.bound for grant in own)
                 assert sorted(grant.index for grant in own) == list(range(workload.extent.servers))
                 assert verdict.state == "Allocated"
+                self.judge_template(workload)
             else:
                 assert verdict.state == "Pending"
                 if first and verdict.reason != "Releasing" and not world.waiting():
@@ -246,6 +325,11 @@ class WorkloadHistories(RuleBasedStateMachine):
         if workload.extent.nodes == 3:
             return set()
         return {server for server, names in self.sets(workload) if names <= nodes}
+
+    @invariant()
+    def templates_of_others_stay(self) -> None:
+        for key, item in self.foreign.items() if hasattr(self, "world") else ():
+            assert self.world.templates.get(key) == item
 
     @invariant()
     def no_node_is_given_twice(self) -> None:
@@ -302,6 +386,8 @@ class WorkloadHistories(RuleBasedStateMachine):
         world.place()
         assert not world.workloads, f"never served: {[world.verdicts.get(one.uid) for one in self.order()]}"
         assert not world.pods
+        world.collect_garbage()
+        assert world.templates == self.foreign
         assert all(not item.grants and not item.uids for item in world.objects.values())
 
 

@@ -1,0 +1,207 @@
+"""The templates of workloads, as the operator writes them to an API server, and what it says of the fence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from dra_driver.driver.deviceclasses import DEVICE_CLASSES
+from dra_driver.neuron.names import CLASSES_POLICY, WORKLOAD_CLASS
+from dra_driver.ultraserver.placer.template import LABEL
+from tests.doubles.apiserver.http import Fault
+from tests.doubles.apiserver.server import ApiServer
+from tests.doubles.apiserver.store import Object, Refused
+from tests.eventually import eventually
+from tests.plugin.ultraserver.placer.test_operator import (
+    KIND,
+    add_server,
+    ask,
+    conditions,
+    placing,
+    state,
+    workload,
+)
+
+
+def install(server: ApiServer) -> None:
+    """The classes and the policy."""
+    for row in DEVICE_CLASSES:
+        spec: Object = {"selectors": [{"cel": {"expression": row.expression}}]}
+        server.store.create("deviceclasses", {"metadata": {"name": row.name}, "spec": spec})
+    server.store.create("validatingadmissionpolicies", {"metadata": {"name": CLASSES_POLICY}, "spec": {}})
+    spec = {"policyName": CLASSES_POLICY, "validationActions": ["Deny"]}
+    server.store.create("validatingadmissionpolicybindings", {"metadata": {"name": CLASSES_POLICY}, "spec": spec})
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        add_server(running, "s0")
+        add_server(running, "s1")
+        install(running)
+        yield running
+
+
+def template(server: ApiServer, name: str) -> Object | None:
+    try:
+        return server.store.get("resourceclaimtemplates", f"a/{name}")
+    except Refused:
+        return None
+
+
+def there(server: ApiServer, name: str) -> Object:
+    eventually(lambda: template(server, name) is not None)
+    return template(server, name) or {}
+
+
+def ready(server: ApiServer, name: str) -> tuple[str, str, str]:
+    item = workload(server, name)
+    return conditions(item)["Ready"] if "status" in item else ("", "", "")
+
+
+def is_taken(server: ApiServer, name: str) -> bool:
+    return ready(server, name)[1] == "TemplateNameTaken"
+
+
+def says_of_the_fence(server: ApiServer, name: str) -> bool:
+    return "Fenced" in str(workload(server, name).get("status"))
+
+
+def create(server: ApiServer, name: str, **fields: Any) -> Object:
+    """A template as a tenant makes it."""
+    meta = {"namespace": "a", "name": name, **fields}
+    requests = [{"name": "r", "exactly": {"deviceClassName": "neuron.aws.com"}}]
+    spec = {"spec": {"devices": {"requests": requests}}}
+    return server.store.create("resourceclaimtemplates", {"metadata": meta, "spec": spec})
+
+
+def test_a_template_selects_by_uid_and_names_mode_core_size_and_workload(server: ApiServer) -> None:
+    spec = {"instanceType": KIND, "serverCount": 1, "topologySize": 2, "config": {"logicalNeuronCore": 1}}
+    meta = {"namespace": "a", "name": "train", "generation": 1}
+    spec |= {"resourceClaimTemplate": {"name": "nodes"}}
+    uid = server.store.create("neuronultraserverworkloads", {"metadata": meta, "spec": spec})["metadata"]["uid"]
+    with placing(server):
+        eventually(lambda: ready(server, "train")[0] == "True")
+    made = there(server, "nodes")
+    assert made["metadata"]["labels"] == {LABEL: uid}
+    assert made["metadata"]["ownerReferences"] == [
+        {
+            "apiVersion": "neuron.aws.com/v1beta1",
+            "kind": "NeuronUltraServerWorkload",
+            "name": "train",
+            "uid": uid,
+            "controller": True,
+        }
+    ]
+    devices = made["spec"]["spec"]["devices"]
+    assert devices["requests"] == [
+        {
+            "name": "node",
+            "exactly": {
+                "deviceClassName": WORKLOAD_CLASS,
+                "selectors": [{"cel": {"expression": f"device.attributes['neuron.aws.com'].workloadUID == '{uid}'"}}],
+                "allocationMode": "ExactCount",
+                "count": 1,
+                "tolerations": [
+                    {
+                        "key": "neuron.aws.com/ultraserver-workload",
+                        "operator": "Equal",
+                        "value": uid,
+                        "effect": "NoSchedule",
+                    }
+                ],
+            },
+        }
+    ]
+    configs = [one["opaque"]["parameters"] for one in devices["config"]]
+    assert [one["workload"] for one in configs] == [uid, uid]
+    assert [one.get("ultraserverMode") or one["logicalNeuronCore"] for one in configs] == [2, 1]
+    assert template(server, "train") is None
+
+
+def test_a_template_of_somebody_else_is_never_touched_and_its_name_taken_until_it_is_gone(server: ApiServer) -> None:
+    foreign = create(server, "train")
+    labelled = create(server, "other", labels={LABEL: "another"}, ownerReferences=[])
+    for name in ("train", "other"):
+        ask(server, name)
+    with placing(server):
+        for name in ("train", "other"):
+            eventually(partial(is_taken, server, name))
+            assert state(server, name) == "Allocated"
+        assert template(server, "train") == foreign
+        assert template(server, "other") == labelled
+        server.store.delete("resourceclaimtemplates", "a/other")
+        eventually(lambda: ready(server, "other")[0] == "True")
+    assert there(server, "other")["metadata"]["ownerReferences"][0]["name"] == "other"
+    assert template(server, "train") == foreign
+
+
+def test_what_somebody_changes_of_an_own_template_is_put_right(server: ApiServer) -> None:
+    uid = ask(server, "train")["metadata"]["uid"]
+    with placing(server):
+        eventually(lambda: ready(server, "train")[0] == "True")
+        first = there(server, "train")
+        for field, value in (("labels", {}), ("ownerReferences", []), ("labels", {LABEL: "x"})):
+            changed = there(server, "train")
+            changed["metadata"][field] = value
+            server.store.update("resourceclaimtemplates", "a/train", changed)
+            eventually(lambda: there(server, "train")["metadata"].get("labels") == {LABEL: uid})
+            eventually(lambda: len(there(server, "train")["metadata"].get("ownerReferences", ())) == 1)
+        assert there(server, "train")["metadata"]["uid"] == first["metadata"]["uid"], "claims' template stays"
+        changed = there(server, "train")
+        changed["spec"]["spec"]["devices"]["config"] = []
+        server.store.update("resourceclaimtemplates", "a/train", changed)
+        eventually(lambda: there(server, "train")["spec"] == first["spec"])
+        assert there(server, "train")["metadata"]["uid"] != first["metadata"]["uid"], "a spec never changes"
+        server.store.delete("resourceclaimtemplates", "a/train")
+        eventually(lambda: there(server, "train")["spec"] == first["spec"])
+
+
+def test_in_a_namespace_that_ends_nothing_is_made_and_nobody_else_waits(server: ApiServer) -> None:
+    text = "unable to create new content in namespace a because it is being terminated"
+    path = "namespaces/a/resourceclaimtemplates"
+    server.faults.append(Fault(path=path, method="POST", status=403, reason="Forbidden", message=text, times=10**6))
+    ask(server, "train")
+    meta = {"namespace": "b", "name": "other", "generation": 1}
+    spec = {"instanceType": KIND, "serverCount": 1, "topologySize": 4}
+    server.store.create("neuronultraserverworkloads", {"metadata": meta, "spec": spec})
+    with placing(server):
+        eventually(lambda: text in ready(server, "train")[2])
+        assert ready(server, "train")[:2] == ("False", "TemplateNotWritten")
+        eventually(lambda: server.store.get("resourceclaimtemplates", "b/other"))
+
+
+def test_where_the_server_drops_tolerations_a_template_is_right_without(server: ApiServer) -> None:
+    server.dropped_fields = ("spec.spec.devices.requests.exactly.tolerations",)
+    ask(server, "train")
+    with placing(server):
+        eventually(lambda: ready(server, "train")[0] == "True")
+    first = there(server, "train")
+    assert "tolerations" not in first["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+    with placing(server, "two"):
+        ask(server, "next")
+        eventually(lambda: ready(server, "next")[0] == "True")
+        assert there(server, "train") == first
+    server.dropped_fields = ()
+    with placing(server, "three"):
+        eventually(lambda: "tolerations" in str(template(server, "train")))
+
+
+def test_what_lets_others_in_is_said_by_every_workload_until_it_is_installed(server: ApiServer) -> None:
+    server.store.delete("validatingadmissionpolicybindings", CLASSES_POLICY)
+    old = server.store.get("deviceclasses", "chip.neuron.aws.com")
+    old["spec"]["selectors"] = [{"cel": {"expression": "device.driver == 'neuron.aws.com'"}}]
+    server.store.update("deviceclasses", "chip.neuron.aws.com", old)
+    ask(server, "train")
+    ask(server, "waits", servers=9)
+    with placing(server):
+        for name in ("train", "waits"):
+            eventually(partial(says_of_the_fence, server, name))
+            told = conditions(workload(server, name))["Fenced"]
+            assert told[:2] == ("False", "NotInstalled")
+            assert "DeviceClass chip.neuron.aws.com does not ask for" in told[2]
+            assert "there is no ValidatingAdmissionPolicyBinding classes.neuron.aws.com" in told[2]
+        eventually(lambda: state(server, "train") == "Allocated")
