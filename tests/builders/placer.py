@@ -267,6 +267,17 @@ class World:
         self.record = memberships(seen)
         return decide(seen, self.now, self.rules, self.began)
 
+    def mark_all(self) -> None:
+        """What drivers do: the devices of a node say whose they are."""
+        for name in {node.name for node in self.nodes}:
+            self.mark(name)
+
+    def mark(self, node: str) -> None:
+        """The same of one node."""
+        grants = [grant for item in self.objects.values() for grant in item.record.grants]
+        uid = next((grant.uid for grant in grants if node in grant.nodes), "")
+        self.nodes = [replace(one, mark=uid) if one.name == node else one for one in self.nodes]
+
     def apply(self, actions: Sequence[Action], most: int | None = None, seen: Mapping[str, str] | None = None) -> None:
         """Apply actions as the API server would; one that is based on an old state changes nothing.
 
@@ -358,8 +369,9 @@ class World:
                 self._delete([self.pods[pod.uid] for pod in pods if pod.uid in self.pods])
 
     def place(self, most: int = 20) -> list[Action]:
-        """Decide and act until only explanations are left; returns those."""
+        """Decide and act until only explanations are left, and drivers do their part; returns those."""
         for _ in range(most):
+            self.mark_all()
             actions = self.decide()
             self.apply(actions)
             if all(isinstance(action, EmitEvent | WarnNode | Report | Describe) for action in actions):

@@ -110,6 +110,8 @@ class Allotter:
     """By node; "" for one that is in order."""
     claims: dict[str, str] = field(init=False)
     """By node, as in ``ServerNode.claim``."""
+    marks: dict[str, str] = field(init=False)
+    """By node, as in ``ServerNode.mark``."""
     _of_workload: dict[str, dict[str, Grant]] = field(default_factory=dict)
     """By ``namespace/name`` and server, whatever the UID."""
     _of_namespace: Counter[str] = field(default_factory=Counter)
@@ -133,6 +135,7 @@ class Allotter:
                 self._by_type.setdefault(whole.instance_type, []).append(whole)
         self._server_of = {node.name: whole.name for whole in self.wholes.values() for node in whole.nodes}
         self.claims = {node.name: node.claim for whole in self.wholes.values() for node in whole.nodes}
+        self.marks = {node.name: node.mark for whole in self.wholes.values() for node in whole.nodes}
         for server, of_server in self.grants.items():
             for grant in of_server:
                 self._count(server, grant)
@@ -202,8 +205,10 @@ class Allotter:
             if not (complete and server in chosen.values()) and not self._in_use(grant):
                 self._take_back(server, grant)
         stays = self.of(workload)
-        for server, grant in stays.items():
-            if not grant.bound:
+        # Until no claim of others fits on any of its nodes, one may come: it would be found when it is too late.
+        reserved = {server: grant for server, grant in stays.items() if not grant.bound}
+        if not any(map(self._unmarked, reserved.values())):
+            for server, grant in reserved.items():
                 self._bind(server, grant)
         return self._verdict(stays, wants) if stays else None
 
@@ -249,6 +254,11 @@ class Allotter:
             self.ledger.keep_for(names, f"workload {workload.reference}, which has waited longer")
         return verdict
 
+    def _unmarked(self, grant: Grant) -> list[str]:
+        """Nodes in order whose devices do not all say that they are the workload's."""
+        in_order = (node for node in grant.nodes if not self.troubles.get(node, "is not there"))
+        return [node for node in in_order if self.marks[node] != grant.uid]
+
     def _verdict(self, own: Mapping[str, Grant], wants: Extent) -> Verdict:
         """Of a workload that has servers. ``own``: its grants before this decision."""
         troubles = [
@@ -257,6 +267,12 @@ class Allotter:
         text = f"{len(own)} of {wants.servers} UltraServers: {_names(own)}"
         # What status names is bound: from it, an object that somebody deletes is made again.
         bound = all(grant.bound for grant in own.values())
+        if unmarked := [node for grant in own.values() for node in self._unmarked(grant)]:
+            what = f"the drivers of {', '.join(_first(unmarked))} do not keep claims of others from their nodes"
+            if bound:
+                troubles.append(what)
+            else:
+                text = f"{text}; {what} yet"
         state: State = "Allocating" if not bound else "PartiallyAllocated" if len(own) < wants.servers else "Allocated"
         return Verdict(state, state, text, tuple(own) if state != "Allocating" else (), "; ".join(troubles[:4]))
 

@@ -77,7 +77,9 @@ MAX_SLOW_SECONDS: Final = 10.0
 MAX_REPORTS: Final = 200
 """Of workloads whose status is written after one decision: nobody waits for a tenant's thousands."""
 LOOK_AGAIN_SECONDS: Final = 30.0
-"""For so long it is remembered what a template says that the watch does not show: somebody else's, or a new one."""
+"""For so long it is remembered that a template is somebody else's: the watch does not show that."""
+LATE_WATCH_SECONDS: Final = 3.0
+"""For so long it is remembered what a template says that was written: the watch may show it late."""
 FENCE_SECONDS: Final = 300.0
 """Time between two looks at classes and policy; a tenth of it while something is missing."""
 log = logging.getLogger(__name__)
@@ -115,7 +117,7 @@ class Operator:
         self._templates = Collection(transport, TEMPLATES, timeout=REQUEST_SECONDS)
         own_templates = Collection(transport, TEMPLATES, (("labelSelector", LABEL),))
         self._seen_templates = Informer("templates of workloads", own_templates, wake)
-        self._looks: dict[tuple[str, str], tuple[TemplateRecord | None, float]] = {}
+        self._looks: dict[tuple[str, str], tuple[TemplateRecord, float]] = {}
         """By namespace and name: templates that were read, until when that counts beside the watch."""
         self._refusals: dict[str, str] = {}
         """By UID of a workload: why its template was not written."""
@@ -195,7 +197,7 @@ class Operator:
             self._fence_due = self._clock() + FENCE_SECONDS / 10
             return
         if gaps != self._gaps:
-            log.warning("what keeps pods of others from workloads: %s", gaps or "all of it is installed")
+            log.warning("what keeps pods of others from workloads: %s", gaps or "all is installed")
         self._gaps, self._fence_due = gaps, self._clock() + (FENCE_SECONDS / 10 if gaps else FENCE_SECONDS)
         if WORKLOAD_CLASS in {item.metadata.name for item in classes}:
             self._probe_tolerations()
@@ -215,10 +217,10 @@ class Operator:
 
     def templates(self) -> dict[str, TemplateRecord]:
         """By ``namespace/name``: those of the operator, and others that have the name of one."""
-        now = self._clock()
-        self._looks = {key: look for key, look in self._looks.items() if now < look[1]}
-        looks = {"/".join(key): record for key, (record, _) in self._looks.items() if record is not None}
-        return looks | {item.metadata.full_name: item for item in self._seen_templates.objects()}
+        now, seen = self._clock(), {item.metadata.key: item for item in self._seen_templates.objects()}
+        self._looks = {key: look for key, look in self._looks.items() if now < look[1] and key not in seen}
+        looks = {key: record for key, (record, _) in self._looks.items()}
+        return {"/".join(key): record for key, record in (looks | seen).items()}
 
     def refusals(self) -> dict[str, str]:
         """By UID of a workload: why its template could not be written."""
@@ -411,7 +413,8 @@ class Operator:
     def _note_template(self, item: TemplateRecord) -> None:
         """Remember what the watch may show late, or never."""
         self._seen_templates.wrote(item)
-        self._looks[item.metadata.key] = item, self._clock() + LOOK_AGAIN_SECONDS
+        counts = LATE_WATCH_SECONDS if LABEL in item.metadata.labels else LOOK_AGAIN_SECONDS
+        self._looks[item.metadata.key] = item, self._clock() + counts
 
     def _note_refusal(self, workload: Workload, error: ApiError) -> None:
         if error.status not in (404, 409):

@@ -29,11 +29,15 @@ def snapshot(
     kept: PlacerRecord,
 ) -> Snapshot:
     """The cluster as values."""
-    offering = _offering(offers)
+    slices = tuple(offers)
+    offering, marks = _offering(slices), _marks(slices)
     holders = _holders(claims)
     return Snapshot(
         nodes=tuple(
-            _node(node, offering.get(node.metadata.name), holders.get(node.metadata.name, ""))
+            replace(
+                _node(node, offering.get(node.metadata.name), holders.get(node.metadata.name, "")),
+                mark=marks.get(node.metadata.name, ""),
+            )
             for node in nodes
             if any(node.metadata.labels.get(label) for label in NODES_OF)
         ),
@@ -60,6 +64,20 @@ def _offering(offers: Iterable[Offer]) -> dict[str, Offer]:
         latest = newest.get(offer.pool, offer)
         newest[offer.pool] = max(offer, latest, key=lambda one: (one.generation, one.of_whole_node))
     return {offer.node: offer for offer in newest.values() if offer.of_whole_node}
+
+
+def _marks(offers: Iterable[Offer]) -> dict[str, str]:
+    """By node, the workload that all devices of its pools say they are of: only then no other claim fits there."""
+    pools: dict[str, list[Offer]] = {}
+    for offer in offers:
+        pools.setdefault(offer.pool, []).append(offer)
+    marks: dict[str, set[str]] = {}
+    for of_pool in pools.values():
+        newest = max(offer.generation for offer in of_pool)
+        slices = [offer for offer in of_pool if offer.generation == newest]
+        is_complete = len(slices) == slices[0].slices
+        marks.setdefault(slices[0].node, set()).update(*(one.marks for one in slices), () if is_complete else ("",))
+    return {node: next(iter(some)) for node, some in marks.items() if len(some) == 1}
 
 
 def _holders(claims: Iterable[AllocatedClaim]) -> dict[str, str]:

@@ -58,6 +58,8 @@ class ServerNode:
     """Those that keep new pods away (effects NoSchedule and NoExecute)."""
     claim: str = ""
     """``namespace/name`` of a claim that holds a device of the node, or ""."""
+    mark: str = ""
+    """UID of the workload that all of its devices say they are of, in all its slices, or ""."""
     modes: tuple[Mode, ...] = ()
     """In which it can work with others now, as its driver publishes it."""
 

@@ -10,7 +10,7 @@ from dra_driver.kube.api.codec import PODS, RESOURCE_SLICES, Resource
 from dra_driver.kube.objects.core import NodeSelectorTerm, PartialNode, Pod
 from dra_driver.kube.objects.meta import ApiObject, ObjectMeta, seconds
 from dra_driver.kube.objects.resource import AllocatedClaim, ObjectIdentity, ResourcePool
-from dra_driver.neuron.names import DRIVER_NAME, NODES_OF, is_own_pool
+from dra_driver.neuron.names import DRIVER_NAME, NODES_OF, WORKLOAD_UID, is_own_pool
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.ultraserver.placer.values import (
     GATE,
@@ -119,6 +119,10 @@ class Offer(ApiObject, frozen=True):
     of_whole_node: bool
     modes: str = ""
     """Of the whole-node device: in which it can work with other nodes, such as ``X4,X2V,X1``."""
+    slices: int = 1
+    """Of the pool in that generation."""
+    marks: tuple[str, ...] = ()
+    """UIDs of the workloads that its devices say they are of, at most two; "" for devices that say nothing."""
 
 
 class _Value(ApiObject, frozen=True):
@@ -128,9 +132,13 @@ class _Value(ApiObject, frozen=True):
 
 
 class _Attributes(ApiObject, frozen=True):
-    """The one attribute that is read; in v1beta1, ``basic`` has them."""
+    """The attributes that are read; in v1beta1, ``basic`` has them."""
 
     ultraserver_modes: _Value = _Value()
+    workload: _Value = msgspec.field(default=_Value(), name=WORKLOAD_UID)
+
+
+_ATTRIBUTES: Final = msgspec.json.Decoder(_Attributes)
 
 
 class _Basic(ApiObject, frozen=True):
@@ -138,7 +146,7 @@ class _Basic(ApiObject, frozen=True):
 
 
 class _Device(ApiObject, frozen=True):
-    """A device, whose attributes are read only of the one that matters: a slice has many."""
+    """A device, of whose attributes only those are kept that matter: a slice has many."""
 
     name: str
     attributes: msgspec.Raw = msgspec.Raw(b"{}")
@@ -161,20 +169,30 @@ class _OfferSlice(ApiObject, frozen=True):
 def offer_of(item: _OfferSlice, _: str = "") -> Offer:
     """What is kept of the slice, whoever wrote it."""
     spec = item.spec
-    whole = next((device for device in spec.devices or () if device.name == NODE_DEVICE), None)
-    modes = _modes(whole) if whole is not None else ""
-    return Offer(item.metadata, spec.node_name or "", spec.pool.name, spec.pool.generation, whole is not None, modes)
+    attributes = {device.name: _attributes(device) for device in spec.devices or ()}
+    whole = attributes.get(NODE_DEVICE)
+    return Offer(
+        item.metadata,
+        spec.node_name or "",
+        spec.pool.name,
+        spec.pool.generation,
+        whole is not None,
+        whole.ultraserver_modes.string[:LONGEST] if whole is not None else "",
+        spec.pool.resource_slice_count,
+        tuple(sorted({one.workload.string[:LONGEST] for one in attributes.values()}))[:2],
+    )
 
 
-def _modes(device: _Device) -> str:
+def _attributes(device: _Device) -> _Attributes:
+    """Of one of the two places, whoever wrote them."""
     for attributes in (device.attributes, device.basic.attributes):
         try:
-            modes = msgspec.json.decode(attributes, type=_Attributes).ultraserver_modes.string
+            there = _ATTRIBUTES.decode(attributes)
         except (msgspec.DecodeError, RecursionError):  # null, or what no driver writes
             continue
-        if modes:
-            return modes[:LONGEST]
-    return ""
+        if there != _Attributes():
+            return there
+    return _Attributes()
 
 
 OFFERS: Final = Resource(

@@ -15,6 +15,7 @@ from tests.doubles.apiserver.http import Fault
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object, Refused
 from tests.eventually import eventually
+from tests.golden import golden
 from tests.plugin.ultraserver.placer.test_operator import (
     KIND,
     add_server,
@@ -170,7 +171,7 @@ def test_in_a_namespace_that_ends_nothing_is_made_and_nobody_else_waits(server: 
     server.store.create("neuronultraserverworkloads", {"metadata": meta, "spec": spec})
     with placing(server):
         eventually(lambda: text in ready(server, "train")[2])
-        assert ready(server, "train")[:2] == ("False", "TemplateNotWritten")
+        golden(" ".join(ready(server, "train")))
         eventually(lambda: server.store.get("resourceclaimtemplates", "b/other"))
 
 
@@ -190,7 +191,9 @@ def test_where_the_server_drops_tolerations_a_template_is_right_without(server: 
         eventually(lambda: "tolerations" in str(template(server, "train")))
 
 
-def test_what_lets_others_in_is_said_by_every_workload_until_it_is_installed(server: ApiServer) -> None:
+def test_what_lets_others_in_is_said_by_every_workload_until_it_is_installed(
+    server: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
     server.store.delete("validatingadmissionpolicybindings", CLASSES_POLICY)
     old = server.store.get("deviceclasses", "chip.neuron.aws.com")
     old["spec"]["selectors"] = [{"cel": {"expression": "device.driver == 'neuron.aws.com'"}}]
@@ -205,3 +208,18 @@ def test_what_lets_others_in_is_said_by_every_workload_until_it_is_installed(ser
             assert "DeviceClass chip.neuron.aws.com does not ask for" in told[2]
             assert "there is no ValidatingAdmissionPolicyBinding classes.neuron.aws.com" in told[2]
         eventually(lambda: state(server, "train") == "Allocated")
+    golden(next(text for text in caplog.messages if text.startswith("what keeps pods of others")))
+
+
+def test_what_cannot_be_asked_is_told_and_no_gap(server: ApiServer, caplog: pytest.LogCaptureFixture) -> None:
+    server.faults.append(Fault(path="resourceclaimtemplates", method="POST", status=403, reason="Forbidden", times=1))
+    with placing(server):
+        eventually(lambda: "tolerate taints" in caplog.text)
+    server.faults.append(Fault(path="deviceclasses", status=403, reason="Forbidden", times=10**6))
+    ask(server, "train")
+    with placing(server, "two"):
+        eventually(lambda: ready(server, "train")[0] == "True")
+    assert "Fenced" not in conditions(workload(server, "train"))
+    for text in caplog.messages:
+        if text.startswith("it is not known"):
+            golden(text)

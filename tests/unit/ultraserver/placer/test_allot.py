@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -281,6 +282,7 @@ def test_what_is_bound_by_half_is_completed_elsewhere_or_given_back() -> None:
     cluster = world(3)
     workload = cluster.ask("train", 2, 4)
     cluster.apply(cluster.decide())
+    cluster.mark_all()
     cluster.apply(cluster.decide(), most=1)
     assert [grant.bound for item in cluster.objects.values() for grant in item.grants] == [True, False]
     cluster.intrude("s1-n0")
@@ -291,6 +293,7 @@ def test_what_is_bound_by_half_is_completed_elsewhere_or_given_back() -> None:
     cluster = world(2)
     workload = cluster.ask("train", 2, 4)
     cluster.apply(cluster.decide())
+    cluster.mark_all()
     cluster.apply(cluster.decide(), most=1)
     cluster.intrude("s1-n0")
     cluster.place()
@@ -333,15 +336,63 @@ def test_what_cannot_be_used_or_written_any_more_is_not_bound(breaks: bool) -> N
     cluster = world(3)
     workload = cluster.ask("train", 2, 4)
     cluster.apply(cluster.decide())
+    cluster.mark_all()
     if breaks:
         cluster.nodes[4] = replace(cluster.nodes[4], trouble="is not Ready")
     else:
         cluster.closed = {"ultraserver-s1"}
     cluster.apply(cluster.decide())
+    cluster.mark_all()
     cluster.apply(cluster.decide())
     names = [name for name, item in cluster.objects.items() if any(grant.bound for grant in item.grants)]
     assert names == ["ultraserver-s0", "ultraserver-s2"]
     assert cluster.verdicts[workload.uid].state != "PartiallyAllocated"
+
+
+def test_nothing_is_bound_before_all_devices_of_its_nodes_say_whose_they_are() -> None:
+    cluster = world(2)
+    workload = cluster.ask("train", 2, 4)
+    cluster.apply(cluster.decide())
+    others = {node.name for node in cluster.nodes} - {"s1-n2"}
+    for node in others:
+        cluster.mark(node)
+    for mark in ("", "of a former workload of the name"):
+        cluster.nodes = [replace(node, mark=mark) if node.name == "s1-n2" else node for node in cluster.nodes]
+        for _ in range(3):
+            cluster.apply(cluster.decide())
+        assert not any(grant.bound for item in cluster.objects.values() for grant in item.grants)
+    verdict = cluster.verdicts[workload.uid]
+    assert (verdict.state, verdict.servers) == ("Allocating", ())
+    golden(verdict.message)
+    assert not cluster.templates
+    cluster.intrude("s1-n2")  # by a scheduler that saw no mark
+    cluster.mark("s1-n2")
+    cluster.place()
+    assert not cluster.objects["ultraserver-s0"].grants
+    assert cluster.verdicts[workload.uid].reason == "ServersInUse"
+    cluster.strangers.clear()
+    cluster.place()
+    assert cluster.verdicts[workload.uid].state == "Allocated"
+    assert list(cluster.templates) == ["a/train"]
+    cluster.nodes[3] = replace(cluster.nodes[3], mark="")
+    cluster.apply(cluster.decide())
+    assert "s0-n3 do not keep claims of others" in cluster.verdicts[workload.uid].trouble
+
+
+def test_what_is_in_the_way_of_a_template_is_told() -> None:
+    cluster = world(1)
+    workload = cluster.ask("train", 1, 4)
+    foreign = cluster.make_template("train")
+    cluster.place()
+    golden(str(cluster.verdicts[workload.uid].obstacle))
+    del cluster.templates["a/train"]
+    cluster.place()
+    own = cluster.templates["a/train"]
+    meta = msgspec.structs.replace(own.metadata, deletion_timestamp="2026-11-30T00:00:00Z")
+    cluster.templates["a/train"] = msgspec.structs.replace(own, metadata=meta)
+    cluster.place()
+    golden(str(cluster.verdicts[workload.uid].obstacle))
+    assert foreign.digest != own.digest
 
 
 def test_a_server_all_of_whose_nodes_are_gone_is_still_its_workload_s() -> None:
@@ -396,6 +447,7 @@ def test_a_tenant_s_annotation_does_not_make_its_reservation_come_and_go() -> No
     cluster.workloads[workload.reference] = workload
     for _ in range(2):
         cluster.apply([action for action in cluster.decide() if not isinstance(action, Accept)])
+        cluster.mark_all()
     assert [grant.bound for item in cluster.objects.values() for grant in item.grants] == [True]
 
 

@@ -219,3 +219,41 @@ def test_releases_of_one_namespace_push_out_none_of_another() -> None:
     others = tuple(Released("b", f"g{number}", "s", 1500.0 + number) for number in range(3))
     released = read_kept(write_kept(PlacerRecord(released=(*others, *many)), now=1010.0)).released
     assert released == (*others, *many[3 - MAX_RELEASED :])
+
+
+def marked(name: str, *marks: str | None, generation: int = 2, slices: int = 1, pool: str = "n") -> Offer:
+    """A slice whose devices say these workloads; None: nothing."""
+    devices = [
+        {"name": f"d{number}", "attributes": {} if mark is None else {"workloadUID": {"string": mark}}}
+        for number, mark in enumerate(marks)
+    ]
+    pools = {"name": pool, "generation": generation, "resourceSliceCount": slices}
+    spec = {"driver": "neuron.aws.com", "nodeName": "n", "pool": pools, "devices": devices}
+    body = msgspec.json.encode({"metadata": {"name": name}, "spec": spec})
+    return offer_of(msgspec.json.decode(body, type=OFFERS.wire))
+
+
+@pytest.mark.parametrize(
+    ("offers", "mark"),
+    [
+        ([], ""),
+        ([marked("a", "u")], "u"),
+        ([marked("a", "u", "u"), marked("old", None, generation=1)], "u"),
+        ([marked("a", "u", None)], ""),
+        ([marked("a", "u", "v")], ""),
+        ([marked("a", "u", slices=2)], ""),
+        ([marked("a", "u", slices=2), marked("b", "u", slices=2)], "u"),
+        ([marked("a", "u", slices=2), marked("b", slices=2)], "u"),
+        ([marked("a", "u", slices=2), marked("b", None, slices=2)], ""),
+        ([marked("a", "u", generation=1), marked("b", None)], ""),
+        ([marked("a", "u"), marked("b", None, pool="n/more")], ""),
+        ([marked("a", "u"), marked("b", "u", pool="n/more")], "u"),
+        ([marked("a", "u"), marked("b", "v", pool="n/more")], ""),
+        ([marked("a")], ""),
+        ([marked("a", "")], ""),
+    ],
+)
+def test_a_node_is_a_workload_s_when_all_devices_of_all_its_slices_say_so(offers: list[Offer], mark: str) -> None:
+    for order in (offers, offers[::-1]):
+        (seen,) = snapshot([node()], order, [], [], PlacerRecord()).nodes
+        assert seen.mark == mark

@@ -122,6 +122,14 @@ class WorkloadHistories(RuleBasedStateMachine):
             accepted = Extent(workload.extent.instance_type, *extent)
         self.world.workloads[reference] = replace(workload, recorded=recorded, accepted=accepted)
 
+    @rule(pick=picks)
+    def driver_marks_its_node(self, pick: int) -> None:
+        self.world.mark(self.world.nodes[pick % len(self.world.nodes)].name)
+
+    @rule()
+    def drivers_mark_their_nodes(self) -> None:
+        self.world.mark_all()
+
     @rule(name=st.sampled_from("xyz"), label=st.sampled_from([{}, {LABEL: "another"}]))
     def stranger_has_the_name_of_a_template(self, name: str, label: dict[str, str]) -> None:
         if f"a/{name}" not in self.world.templates:
@@ -210,6 +218,8 @@ class WorkloadHistories(RuleBasedStateMachine):
                     assert held or (grant.uid, grant.nodes) in lost, "nobody knows that it had that"
                 elif grant.bound and not former.bound:
                     assert (troubled | world.strangers.keys()).isdisjoint(grant.nodes), "bound where others are"
+                    marks = {node.name: node.mark for node in world.nodes}
+                    assert {marks[name] for name in grant.nodes} == {grant.uid}, "bound where others may come"
         return actions
 
     def judge_templates(self, actions: list[Action]) -> None:
