@@ -183,12 +183,18 @@ def agent_on_host(world: World, *options: str, search_path: Path = ROOT) -> Abst
 
 
 def agent_here(
-    world: World, instance_type: str, *, faster: float = 1.0, ports: int = -1, transport: Transport | None = None
+    world: World,
+    instance_type: str,
+    *,
+    faster: float = 1.0,
+    ports: int = -1,
+    transport: Transport | None = None,
+    servers: str | None = None,
 ) -> NodeAgent:
     """An agent in this process, not started, on a host of this type; it scans ``faster`` times as often.
 
     ``ports`` are those of probes and metrics: -1: none, 0: free ones of the loopback address. ``transport``: its way to
-    the API server, if it is not the straight one.
+    the API server, if it is not the straight one. ``servers``: namespace of the UltraServers' objects.
     """
     write_host(world.host, resolve_emulation(instance_type), EmulationOptions())
     options = {
@@ -201,6 +207,7 @@ def agent_here(
     settings = kubelet_plugin.read_settings(options, {})[0]
     settings = replace(
         settings,
+        ultraserver_namespace=servers,
         rescan_seconds=settings.rescan_seconds / faster,
         health_port=ports,
         health_address="127.0.0.1",

@@ -549,6 +549,9 @@ def story_with_workloads(seed: int) -> Story:
         place = list(WORKLOAD_EVENTS).index(event)
         weights[place] = weights[place] or WORKLOAD_EVENTS[event]
     events = choice.choices(list(WORKLOAD_EVENTS), weights=weights, k=choice.choice((6, 12, 25)))
+    if "server_object_is_deleted" in events:  # the next allocation makes it anew: by chance it would seldom come back
+        place = events.index("server_object_is_deleted") + 1
+        events.insert(choice.randint(place, place + 1), "server_object_is_back")
     return Story(
         seed,
         SERVER_TYPE,

@@ -19,7 +19,7 @@ def test_the_page_has_the_threads_of_a_resting_agent() -> None:
     expected = set(re.findall(r"^- `([^`]+)`: ", listed, re.MULTILINE))
     # A short path: sockets lie below it, and theirs may have 107 bytes.
     with tempfile.TemporaryDirectory(prefix="a-") as name, node(Path(name)) as world:
-        agent = agent_here(world, "trn2.48xlarge", ports=0)
+        agent = agent_here(world, "trn2u.48xlarge", ports=0, servers="neuron-dra-driver")
         before = set(threading.enumerate())
         agent.start()
         try:
