@@ -507,8 +507,8 @@ def test_rights_and_policies_follow_names_and_namespaces(options: tuple[str, ...
             known = role["name"].startswith(("system:", "extension-apiserver-"))
             assert known or (role["kind"], where, role["name"]) in there
         if kind == "ValidatingAdmissionPolicy":
-            (condition,) = item["spec"]["matchConditions"]
-            assert set(re.findall(r"system:serviceaccount:[^\"']+", condition["expression"])) <= users
+            conditions = " ".join(condition["expression"] for condition in item["spec"]["matchConditions"])
+            assert set(re.findall(r"system:serviceaccount:[^\"']+", conditions)) <= users
             assert ("ValidatingAdmissionPolicyBinding", None, name) in there
 
 

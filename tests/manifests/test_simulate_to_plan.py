@@ -24,6 +24,7 @@ Object = dict[str, Any]
 NO_WORKLOADS = (
     "configuration.yaml",
     "queues.yaml",
+    "ready-for-claims.yaml",
     "mixed.yaml",
     "notebooks.yaml",
     "dra-driver-cpu.yaml",
