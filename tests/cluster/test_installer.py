@@ -8,16 +8,14 @@ from collections.abc import Sequence
 import pytest
 
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
-from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, VIEWER_ROLE
+from dra_driver.neuron.names import CLASSES_POLICY, DEVICES_VIEWER_ROLE, VIEWER_ROLE
 from tests.cluster.lib.installation import DAEMONSET, EMULATED, NAMESPACE, Installation
 from tests.cluster.lib.kube import Object, eventually, steadily
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import pod, request, template
 
-POLICIES = tuple(
-    f"neuron-dra-driver-{name}"
-    for name in ("own-slices", "own-pools", "own-node", "own-events", "own-claims", "parameters", "placer-mirror-pods")
-)
+_OF_DRIVER = ("own-slices", "own-pools", "own-node", "own-events", "own-claims", "parameters", "placer-mirror-pods")
+POLICIES = (CLASSES_POLICY, *(f"neuron-dra-driver-{name}" for name in _OF_DRIVER))
 CLUSTER_OBJECTS = {
     ("namespaces", NAMESPACE),
     *(("deviceclasses", row.name) for row in DEVICE_CLASSES),
