@@ -6,7 +6,7 @@ looked free for a moment would be given away. What was true before this run of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,15 +59,24 @@ class Tenancy:
     """Whether the object of its server has been seen, or it has no server."""
 
 
-def server_of(membership: Membership | None, before: str | None) -> str | None:
+def server_of(membership: Membership | None, before: str | None, labels: Mapping[str, str]) -> str | None:
     """Name of the object of a node's UltraServer, the largest that it is part of; "": it has none; None: not known yet.
 
-    A node that was part of a server in this run (``before``) stays so until it is part of another one.
+    A node that was part of a server in this run (``before``) stays so until it is part of another one. So does one that
+    was part of one in a former run, as the ``labels`` of its Node say: after a boot an election takes minutes, and a
+    node that is nobody's for so long would be given away.
     """
-    sets = {} if membership is None else {item.nodes: item.server_id for item in membership.sets}
-    ids = [sets[nodes] for nodes in sorted(NODES_OF.values(), reverse=True) if nodes in sets]
-    name = object_name(ids[0]) if ids else ""
-    return name or before or (None if membership is not None and membership.electing else "")
+    if membership is None:
+        return before or ""
+    sets = {item.nodes: item.server_id for item in membership.sets}
+    name, former = (_largest(ids) for ids in (sets, {NODES_OF[label]: labels.get(label, "") for label in NODES_OF}))
+    return name or before or former or (None if membership.electing else "")
+
+
+def _largest(ids: Mapping[int, str]) -> str:
+    """Name of the object of the server with the most nodes, or ""; ``ids``: by number of nodes."""
+    of_sizes = (ids.get(nodes, "") for nodes in sorted(NODES_OF.values(), reverse=True))
+    return object_name(next(filter(None, of_sizes), ""))
 
 
 def seen_server(name: str, server: NeuronUltraServer | None, node: str) -> SeenServer:

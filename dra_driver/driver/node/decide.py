@@ -237,7 +237,7 @@ def _tenancy(
     """Name of the object of its UltraServer, and whose workload the node is allocated to."""
     if settings.ultraserver_namespace is None:
         return None, None
-    server = server_of(inventory.ultraserver, memory.wanted.server)
+    server = server_of(inventory.ultraserver, memory.wanted.server, snapshot.labels or {})
     published = None if snapshot.pool is None else published_workload(snapshot.pool.devices)
     return server, tenancy_of(server, snapshot.server, memory.tenancy, published)
 

@@ -212,6 +212,36 @@ def test_the_first_slices_wait_for_the_object_but_not_for_ever() -> None:
     assert decide(replace(unknown, moment=1.0 + HEALTH_PATIENCE), late[1], settings())[0].published
 
 
+LABELS = {f"neuron.amazonaws.com/ultraserver-server-id-{nodes}": name for nodes, name in ((2, PAIR), (4, FOUR))}
+
+
+def test_after_a_boot_a_node_is_still_of_the_server_that_its_labels_name() -> None:
+    """Its slices are gone by then: kubelet deletes them. The election takes minutes."""
+    booted = replace(READY, inventory=node(ELECTING), labels=LABELS, server=None)
+    assert decided(booted).server == SERVER
+    assert not decided(booted).published
+    marked = decided(booted, replace(booted, server=seen(TRAIN)))
+    assert {mark(device)[0] for device in published(marked)} == {TRAIN}
+    assert not decided(booted, replace(booted, server=seen(None))).offer.devices[0].taints
+    assert decided(booted, replace(booted, inventory=node(OF_TWO))).server == HALF
+
+
+@pytest.mark.parametrize(
+    ("labels", "member", "server"),
+    [
+        ({}, ELECTING, None),
+        (dict.fromkeys(LABELS, "UPPER"), ELECTING, None),
+        (dict(list(LABELS.items())[:1]), ELECTING, HALF),
+        (LABELS, OF_TWO, HALF),
+        (LABELS, None, ""),
+    ],
+)
+def test_labels_count_where_the_host_is_of_a_server_and_does_not_say_which(
+    labels: dict[str, str], member: Membership | None, server: str | None
+) -> None:
+    assert decided(replace(READY, inventory=node(member), labels=labels, server=None)).server == server
+
+
 def test_servers_without_taints_have_the_devices_of_a_workload_all_the_same() -> None:
     ill = NodeHealth((ChipHealth(2, (ActiveFault("hbm-uncorrectable", 100),)),))
     devices = decided(replace(READY, server=seen(TRAIN), health=ill), by=settings(partitions="chip")).offer.devices
