@@ -55,6 +55,7 @@ from dra_driver.ultraserver.placer.template import (
     name_of,
     owner_of,
     probe_of,
+    step_to,
     template_of,
 )
 from dra_driver.ultraserver.placer.trouble import Trouble
@@ -82,6 +83,10 @@ LATE_WATCH_SECONDS: Final = 3.0
 """For so long it is remembered what a template says that was written: the watch may show it late."""
 FENCE_SECONDS: Final = 300.0
 """Time between two looks at classes and policy; a tenth of it while something is missing."""
+CHANGED_TEMPLATE: Final = (
+    "the API server does not store the template that it is sent; find out which admission webhook or policy changes "
+    f"ResourceClaimTemplates, and have it leave out those with the label {LABEL}"
+)
 log = logging.getLogger(__name__)
 
 
@@ -393,7 +398,7 @@ class Operator:
             meta = {"uid": record.metadata.uid, "resourceVersion": record.metadata.resource_version}
             owners = msgspec.to_builtins([*others, owner_of(workload)])
             change = {"metadata": {**meta, "labels": {LABEL: workload.uid}, "ownerReferences": owners}}
-            self._note_template(self._templates.patch(namespace, name, change))
+            self._take_template(workload, self._templates.patch(namespace, name, change))
             return
         if record is not None:
             self._templates.delete(namespace, name, record.metadata.uid, record.metadata.resource_version)
@@ -401,14 +406,22 @@ class Operator:
             self._looks.pop(key, None)
         wanted = template_of(workload, tolerations=self._tolerations is not False)
         try:
-            self._note_template(self._templates.create(namespace, wanted))
+            written = self._templates.create(namespace, wanted)
         except ApiError as error:
             if error.status == 409:
                 present = _if_there(self._templates, name, namespace)
                 if present is not None:
                     self._note_template(present)
             raise
+        self._take_template(workload, written)
         log.info("the template %s/%s is there", namespace, name)
+
+    def _take_template(self, workload: Workload, written: TemplateRecord) -> None:
+        """Remember the answer to a write; ApiError if it is not what was sent: the next write would change no more."""
+        self._note_template(written)
+        if step_to(workload, written, tolerations=self._tolerations) is not None:
+            what = f"the template {workload.namespace}/{name_of(workload)} is not as it was sent"
+            raise ApiError(what, status=200, message=CHANGED_TEMPLATE, remedy=CHANGED_TEMPLATE)
 
     def _note_template(self, item: TemplateRecord) -> None:
         """Remember what the watch may show late, or never."""

@@ -191,6 +191,19 @@ def test_where_the_server_drops_tolerations_a_template_is_right_without(server: 
         eventually(lambda: "tolerations" in str(template(server, "train")))
 
 
+def test_a_template_that_a_webhook_changes_is_told_and_not_made_again_at_once(
+    server: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.dropped_fields = ("spec.spec.devices.config",)
+    ask(server, "train")
+    with placing(server):
+        eventually(lambda: ready(server, "train")[1] == "TemplateNotWritten")
+        golden(" ".join(ready(server, "train")))
+        golden(next(text for text in caplog.messages if "not as it was sent" in text), "log")
+        server.dropped_fields = ()
+        eventually(lambda: ready(server, "train")[0] == "True")
+
+
 def test_what_lets_others_in_is_said_by_every_workload_until_it_is_installed(
     server: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
