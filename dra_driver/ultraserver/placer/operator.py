@@ -51,7 +51,7 @@ from dra_driver.ultraserver.placer.template import (
     LABEL,
     TEMPLATES,
     TemplateRecord,
-    digest_of,
+    keeps_tolerations,
     name_of,
     owner_of,
     probe_of,
@@ -208,13 +208,16 @@ class Operator:
             self._probe_tolerations()
 
     def _probe_tolerations(self) -> None:
-        wanted = probe_of(self._namespace)
         try:
-            answer = self._templates.create(self._namespace, wanted, dry_run=True)
+            answer = self._templates.create(self._namespace, probe_of(self._namespace), dry_run=True)
         except ApiError as error:
             log.warning("it is not known whether claims can tolerate taints: %s", error)
             return
-        self._tolerations = answer.digest == digest_of(wanted.spec)
+        keeps = keeps_tolerations(answer)
+        if keeps is None:
+            log.warning("it is not known whether claims can tolerate taints: %s", CHANGED_TEMPLATE)
+            return
+        self._tolerations = keeps
 
     def fence(self) -> tuple[str, bool | None]:
         """What may let others in, and whether the API server keeps tolerations of claims, if that is known."""

@@ -199,8 +199,16 @@ def template_of(workload: Workload, *, tolerations: bool) -> WrittenTemplate:
 
 def probe_of(namespace: str) -> WrittenTemplate:
     """A template that is never stored: by the answer one sees whether the API server keeps tolerations."""
-    nobody = Workload(namespace, "probe", NOBODY, 0.0, Extent("", 1, 1))
-    return template_of(nobody, tolerations=True)
+    return template_of(_nobody(namespace), tolerations=True)
+
+
+def keeps_tolerations(answer: TemplateRecord) -> bool | None:
+    """What the answer to ``probe_of`` says; None: nothing, since something else of the template was changed."""
+    return {digest_of(spec_of(_nobody(), tolerations=keeps)): keeps for keeps in (True, False)}.get(answer.digest)
+
+
+def _nobody(namespace: str = "") -> Workload:
+    return Workload(namespace, "probe", NOBODY, 0.0, Extent("", 1, 1))
 
 
 def step_to(workload: Workload, record: TemplateRecord | None, *, tolerations: bool | None) -> Step | None:

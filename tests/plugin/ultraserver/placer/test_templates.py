@@ -204,6 +204,16 @@ def test_a_template_that_a_webhook_changes_is_told_and_not_made_again_at_once(
         eventually(lambda: ready(server, "train")[0] == "True")
 
 
+def test_where_something_else_is_changed_tolerations_are_written(
+    server: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.dropped_fields = ("spec.spec.devices.config",)
+    ask(server, "train")
+    with placing(server):
+        assert "tolerations" in str(there(server, "train"))
+    golden(next(text for text in caplog.messages if "tolerate taints" in text))
+
+
 def test_what_lets_others_in_is_said_by_every_workload_until_it_is_installed(
     server: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
