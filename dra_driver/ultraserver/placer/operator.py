@@ -399,7 +399,8 @@ class Operator:
         if action.step == "patch" and record is not None:
             others = [one for one in record.metadata.owner_references if one.uid != workload.uid]
             meta = {"uid": record.metadata.uid, "resourceVersion": record.metadata.resource_version}
-            owners = msgspec.to_builtins([*others, owner_of(workload)])
+            # First: of many owners, the first are kept.
+            owners = msgspec.to_builtins([owner_of(workload), *others])
             change = {"metadata": {**meta, "labels": {LABEL: workload.uid}, "ownerReferences": owners}}
             self._take_template(workload, self._templates.patch(namespace, name, change))
             return

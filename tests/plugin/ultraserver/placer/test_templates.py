@@ -10,7 +10,7 @@ import pytest
 
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from dra_driver.neuron.names import CLASSES_POLICY, WORKLOAD_CLASS
-from dra_driver.ultraserver.placer.template import LABEL
+from dra_driver.ultraserver.placer.template import LABEL, MAX_OWNERS
 from tests.doubles.apiserver.http import Fault
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object, Refused
@@ -159,6 +159,17 @@ def test_what_somebody_changes_of_an_own_template_is_put_right(server: ApiServer
         assert there(server, "train")["metadata"]["uid"] != first["metadata"]["uid"], "a spec never changes"
         server.store.delete("resourceclaimtemplates", "a/train")
         eventually(lambda: there(server, "train")["spec"] == first["spec"])
+
+
+def test_among_many_owners_the_workload_is_found_again(server: ApiServer) -> None:
+    uid = ask(server, "train")["metadata"]["uid"]
+    others = [{"apiVersion": "v1", "kind": "ConfigMap", "name": f"c{n}", "uid": f"c{n}"} for n in range(MAX_OWNERS)]
+    with placing(server):
+        eventually(lambda: ready(server, "train")[0] == "True")
+        changed = there(server, "train")
+        changed["metadata"]["ownerReferences"] = [*others, *changed["metadata"]["ownerReferences"]]
+        server.store.update("resourceclaimtemplates", "a/train", changed)
+        eventually(lambda: there(server, "train")["metadata"]["ownerReferences"][0]["uid"] == uid)
 
 
 def test_in_a_namespace_that_ends_nothing_is_made_and_nobody_else_waits(server: ApiServer) -> None:
