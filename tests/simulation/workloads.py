@@ -120,7 +120,7 @@ class Workloads:
         self._store(ultraserver(NAME) | {name: self._deleted[name] for name in ("spec", "status")}, self._deleted)
 
     def _write(self, uid: str, *, bound: bool) -> None:
-        workload = "ml/train"
+        workload = "default/train"
         self._store(ultraserver(NAME, allocation(workload, [self._name], bound=bound), uids={workload: uid}))
 
     def _store(self, item: Object, notes_of: Object | None = None) -> None:

@@ -273,7 +273,8 @@ def _check_uid(uid: str) -> None:
 def _check_workload(claim: ClaimFacts, tenancy: Tenancy | None) -> None:
     """PrepareError if the claim is of another workload than the one that the node is allocated to.
 
-    While the workload waits for claims that were allocated before its schedulers heard of it, those are served.
+    Anybody may write that a claim is of a workload, but not in the namespace of that one. While the workload waits for
+    claims that were allocated before its schedulers heard of it, those are served.
     """
     if tenancy is None:
         return
@@ -298,7 +299,9 @@ def _check_workload(claim: ClaimFacts, tenancy: Tenancy | None) -> None:
             "scheduled to one of its nodes (kubectl get neuronultraservers -A)",
             reason="UltraServerWorkload",
         )
-    if None in wanted and tenancy.certain and workload is not None and workload.bound:
+    at_home = workload is None or workload.namespace in ("", claim.namespace)
+    strange = wanted & ({None} if at_home else {None, own})
+    if strange and tenancy.certain and workload is not None and workload.bound:
         raise PrepareError(
             f"{here}, of which the claim is not",
             consequence=NOT_PREPARED,

@@ -28,7 +28,7 @@ def world() -> Iterator[World]:
         yield made
 
 
-def allocate(world: World, uid: str | None, workload: str = "ml/train", name: str = SERVER) -> None:
+def allocate(world: World, uid: str | None, workload: str = "default/train", name: str = SERVER) -> None:
     """The node's server says that it is this workload's, or (None) nobody's."""
     server = ultraserver(name)
     if uid is not None:
@@ -54,7 +54,7 @@ def test_a_node_is_marked_by_its_server_and_serves_that_ones_claims_alone(world:
         assert world.attributes("workloadId") == {"train"}
         assert world.taints() == {NODE_DEVICE: {"ultraserver-workload": "NoSchedule"}}
         for number, stranger in enumerate((None, OTHER)):
-            with pytest.raises(KubeletError, match="is allocated to the UltraServer workload ml/train"):
+            with pytest.raises(KubeletError, match="is allocated to the UltraServer workload default/train"):
                 world.kubelet.prepare("stranger", [claim(world, stranger, f"stranger-{number}")])
         own = claim(world, TRAIN, "own")
         assert world.kubelet.prepare("own", [own])[own.uid]
@@ -79,14 +79,14 @@ def test_a_node_is_marked_by_its_server_and_serves_that_ones_claims_alone(world:
 def test_a_node_that_an_election_makes_part_of_another_server_follows_that_one(world: World) -> None:
     allocate(world, TRAIN)
     other = "00000000000000f4"
-    allocate(world, OTHER, "ml/other", f"ultraserver-{other}")
+    allocate(world, OTHER, "default/other", f"ultraserver-{other}")
     with agent_on_host(world, *ON, "--rescan-seconds", "0.2") as running:
         running.ready()
         eventually(lambda: world.attributes("workloadUID") == {TRAIN}, what="the mark")
         write_host(world.host, TRN2U, moved(other))
         eventually(lambda: world.attributes("workloadUID") == {OTHER}, what="the other one's")
         allocate(world, None)
-        allocate(world, TRAIN, "ml/train", f"ultraserver-{other}")
+        allocate(world, TRAIN, "default/train", f"ultraserver-{other}")
         eventually(lambda: world.attributes("workloadUID") == {TRAIN}, what="what the other one says now")
 
 

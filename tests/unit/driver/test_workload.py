@@ -259,12 +259,15 @@ def tenancy(server: SeenServer | None, member: Membership | None = OF_FOUR, *, t
     return decided(snapshot).facts.tenancy
 
 
-def of(uid: str | None, *, admin: bool = False, kind: str = "UltraServerConfig") -> ResourceClaim:
+def of(
+    uid: str | None, *, admin: bool = False, kind: str = "UltraServerConfig", namespace: str = "ml"
+) -> ResourceClaim:
     """A claim of a workload, or (None) of none."""
     fields: dict[str, Any] = {"ultraserverMode": 1} if kind == "UltraServerConfig" else {}
     fields |= {"workload": uid} if uid is not None else {}
     parameters = {"apiVersion": "neuron.aws.com/v1", "kind": kind, **fields}
-    return claim(1, [result(NODE_DEVICE, admin_access=admin or None)], configs=[config(parameters)])
+    devices = [result(NODE_DEVICE, admin_access=admin or None)]
+    return claim(1, devices, configs=[config(parameters)], namespace=namespace)
 
 
 def answer(item: ResourceClaim, facts: NodeFacts) -> Plan | PrepareError:
@@ -310,10 +313,19 @@ def test_a_node_takes_the_claims_of_its_workload_alone(case: str, kind: str) -> 
 def test_every_request_of_a_claim_is_of_the_workload() -> None:
     named = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronConfig", "workload": TRAIN}
     chips = [result("neuron-device-0", "a"), result("neuron-device-1", "b")]
-    both, one = (claim(1, chips, configs=[config(named, *requests)]) for requests in ((), ("a",)))
+    both, one = (claim(1, chips, configs=[config(named, *requests)], namespace="ml") for requests in ((), ("a",)))
     facts = NodeFacts(tenancy=tenancy(seen(TRAIN)))
     assert isinstance(answer(both, facts), Plan)
     assert isinstance(answer(one, facts), PrepareError)
+
+
+def test_a_claim_that_names_the_workload_of_another_namespace_is_a_strangers() -> None:
+    for case, (here, welcome) in NODES.items():
+        for uid in (TRAIN, None):
+            outcome = answer(of(uid, namespace="other"), NodeFacts(tenancy=here))
+            is_known = here is not None and here.workload is not None and here.workload.namespace
+            assert isinstance(outcome, Plan) == (uid in welcome and (None in welcome or not is_known)), (case, uid)
+        assert isinstance(answer(of(TRAIN, admin=True, namespace="other"), NodeFacts(tenancy=here)), Plan)
 
 
 @pytest.mark.parametrize("case", ["a node of another one", "nobody's", "one whose object is not known yet"])
