@@ -261,9 +261,7 @@ class Allotter:
 
     def _verdict(self, own: Mapping[str, Grant], wants: Extent) -> Verdict:
         """Of a workload that has servers. ``own``: its grants before this decision."""
-        troubles = [
-            text for grant in own.values() for name in grant.nodes if (text := self._trouble(name, _use(grant)))
-        ]
+        troubles = [text for grant in own.values() for name in grant.nodes if (text := self._trouble(name, grant))]
         text = f"{len(own)} of {wants.servers} UltraServers: {_names(own)}"
         # What status names is bound: from it, an object that somebody deletes is made again.
         bound = all(grant.bound for grant in own.values())
@@ -276,12 +274,18 @@ class Allotter:
         state: State = "Allocating" if not bound else "PartiallyAllocated" if len(own) < wants.servers else "Allocated"
         return Verdict(state, state, text, tuple(own) if state != "Allocating" else (), "; ".join(troubles[:4]))
 
-    def _trouble(self, node: str, own: Use) -> str:
-        """What keeps who has the node from it, or "". A claim there may be its own."""
+    def _trouble(self, node: str, grant: Grant) -> str:
+        """What keeps who has the node from it, or "". A claim of its namespace there may be its own."""
         if text := self.troubles.get(node, "is not there"):
             return f"{node} {text}"
+        own = _use(grant)
         use = self.ledger.uses.get(node, own)
-        return "" if use == own or use.foreign else f"{node} is used by {use.by}"
+        if use != own and not use.foreign:
+            return f"{node} is used by {use.by}"
+        claim = self.claims[node]
+        if not claim or claim.partition("/")[0] == grant.workload.partition("/")[0]:
+            return ""
+        return f"{node} is used by claim {claim} of another namespace, whose pod has to be deleted"
 
     def _missing(self, wants: Extent, look: _Look) -> str:
         of_type = len(self._by_type.get(wants.instance_type, ()))

@@ -379,6 +379,19 @@ def test_nothing_is_bound_before_all_devices_of_its_nodes_say_whose_they_are() -
     assert "s0-n3 do not keep claims of others" in cluster.verdicts[workload.uid].trouble
 
 
+def test_a_claim_of_another_namespace_that_came_between_is_told() -> None:
+    """Its scheduler saw no mark, and the operator no claim; or the operator's switch was off."""
+    cluster = world(1)
+    workload = cluster.ask("train", 1, 4)
+    cluster.place()
+    for claim, is_trouble in (("other/late", True), ("a/train-pod", False)):
+        cluster.strangers["s0-n1"] = claim
+        cluster.place()
+        assert cluster.verdicts[workload.uid].state == "Allocated"
+        assert (claim in cluster.verdicts[workload.uid].trouble) is is_trouble
+        golden(cluster.verdicts[workload.uid].trouble or "nothing")
+
+
 def test_what_is_in_the_way_of_a_template_is_told() -> None:
     cluster = world(1)
     workload = cluster.ask("train", 1, 4)
