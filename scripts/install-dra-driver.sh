@@ -800,7 +800,8 @@ apply() {
         kube delete clusterrole "${PEOPLE[@]}" --ignore-not-found
         kube -n "$NAMESPACE" delete rolebinding,role neuron-dra-driver-ultraservers --ignore-not-found
         if [[ -n $with_policy ]]; then
-            kube delete validatingadmissionpolicybinding,validatingadmissionpolicy "$PLACER-workloads" --ignore-not-found
+            kube delete validatingadmissionpolicybinding,validatingadmissionpolicy "$PLACER-workloads" \
+                "$PLACER-templates" --ignore-not-found
         fi
     fi
     if [[ -n $restart ]]; then kube -n "$NAMESPACE" rollout restart "daemonset/$DAEMONSET"; fi

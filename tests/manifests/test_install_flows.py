@@ -709,9 +709,11 @@ def test_a_placer_that_does_not_become_ready_is_a_failure_that_says_where_to_loo
     golden(result.stderr)
 
 
-OPERATOR_ROLES = (
+ITS_POLICIES = "neuron-dra-driver-placer-workloads neuron-dra-driver-placer-templates"
+OF_OPERATOR = (
     "delete clusterrole neuron-ultraservers-viewer neuron-ultraservers-editor --ignore-not-found",
     "-n neuron-dra-driver delete rolebinding,role neuron-dra-driver-ultraservers --ignore-not-found",
+    f"delete validatingadmissionpolicybinding,validatingadmissionpolicy {ITS_POLICIES} --ignore-not-found",
 )
 DEFINITIONS = "neuronultraservers.neuron.aws.com neuronultraserverworkloads.neuron.aws.com"
 
@@ -745,7 +747,7 @@ def test_the_operator_is_kept_by_an_update_and_ends_with_a_reset(
     cluster.reply("get customresourcedefinitions", "")
     assert cluster.run(*options, IMAGE).returncode == 0
     assert cluster.applied == install("--dry-run", same_as, IMAGE).stdout, "the placer stays"
-    assert {line in cluster.changes for line in OPERATOR_ROLES} == {bool(options)}
+    assert {line in cluster.changes for line in OF_OPERATOR} == {bool(options)}
 
 
 def test_an_uninstallation_leaves_the_definitions_and_says_so(cluster: Cluster) -> None:
