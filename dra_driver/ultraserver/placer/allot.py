@@ -270,7 +270,8 @@ class Allotter:
             if bound:
                 troubles.append(what)
             else:
-                text = f"{text}; {what} yet"
+                remedy = "If that lasts, see whether they run, in this release and with the operator's switch"
+                text = f"{text}; {what} yet. {remedy}"
         state: State = "Allocating" if not bound else "PartiallyAllocated" if len(own) < wants.servers else "Allocated"
         return Verdict(state, state, text, tuple(own) if state != "Allocating" else (), "; ".join(troubles[:4]))
 

@@ -203,7 +203,9 @@ def workload_status(before: NeuronUltraServerWorkload, verdict: Verdict, now: fl
         ),
     ]
     if verdict.gaps:
-        conditions.append(("Fenced", False, "NotInstalled", verdict.gaps))
+        trouble = "pods of others may get in, or its own may not"
+        remedy = "Install DeviceClasses and policies as this release has them"
+        conditions.append(("Fenced", False, "NotInstalled", f"{trouble}: {verdict.gaps}. {remedy}"))
     workload = workload_of(before)
     if workload.accepted is not None and workload.accepted != workload.extent:
         accepted = workload.accepted

@@ -242,6 +242,7 @@ def test_what_lets_others_in_is_said_by_every_workload_until_it_is_installed(
             assert "DeviceClass chip.neuron.aws.com does not ask for" in told[2]
             assert "there is no ValidatingAdmissionPolicyBinding classes.neuron.aws.com" in told[2]
         eventually(lambda: state(server, "train") == "Allocated")
+    golden(" ".join(conditions(workload(server, "train"))["Fenced"]), "condition")
     golden(next(text for text in caplog.messages if text.startswith("what keeps pods of others")))
 
 
