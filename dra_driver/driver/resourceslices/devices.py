@@ -236,7 +236,7 @@ def offer(
             taints.insert(0, DeviceTaint(RETIRED, value, "NoSchedule", timestamp(int(kept[device.name].since))))
         if workload is not None:
             taints.insert(0, DeviceTaint(WORKLOAD_TAINT, workload.uid, "NoSchedule", timestamp(int(workload.since))))
-        return tuple(taints)
+        return tuple(taints[: limits.MAX_TAINTS])
 
     counted = overlap(host.ideal(partitions))
     wanted = host.devices(partitions, usable=not problem, limit=limits.MAX_COUNTERS if counted else None)

@@ -28,7 +28,7 @@ from dra_driver.driver.settings import DriverSettings
 from dra_driver.driver.workload import SeenServer, seen_server
 from dra_driver.kube.api.codec import encode_slice
 from dra_driver.kube.objects.resource import Device, ResourceClaim
-from dra_driver.neuron.health.faults import ActiveFault, ChipHealth, NodeHealth
+from dra_driver.neuron.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth
 from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSet
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.neuron.topology.ultraserver import Mode
@@ -240,6 +240,12 @@ def test_labels_count_where_the_host_is_of_a_server_and_does_not_say_which(
     labels: dict[str, str], member: Membership | None, server: str | None
 ) -> None:
     assert decided(replace(READY, inventory=node(member), labels=labels, server=None)).server == server
+
+
+def test_with_every_fault_there_is_the_slices_stay_valid_and_marked() -> None:
+    ill = NodeHealth((ChipHealth(0, tuple(ActiveFault(code, 100) for code in FAULTS)),))
+    devices = published(decided(replace(READY, server=seen(TRAIN), health=ill)))
+    assert {device["taints"][0]["value"] for device in devices} == {TRAIN}
 
 
 def test_servers_without_taints_have_the_devices_of_a_workload_all_the_same() -> None:
