@@ -220,21 +220,7 @@ class Placer(Term):
         seen = replace(seen, in_trouble=self._trouble.namespaces(now))
         self._well(MAX_ROUND_SECONDS)  # a tenant may have made the decision long
         if self._operator is not None:
-            has_operator = self._operator.may_serve()
-            workloads, records = self._operator.workloads(), self._operator.records()
-            gaps, tolerations = self._operator.fence()
-            seen = replace(
-                seen,
-                has_operator=has_operator,
-                workloads=workloads,
-                records=records,
-                lost=self._operator.lost(),
-                closed=self._operator.closed(),
-                templates=self._operator.templates(),
-                refusals=self._operator.refusals(),
-                tolerations=tolerations,
-                gaps=gaps,
-            )
+            seen = self._operator.add_to(seen)
         decided = decide(seen, now, self._rules, self._began)
         actions = [action for action in decided if isinstance(action, PodAction)]
         self._well(MAX_ROUND_SECONDS)

@@ -44,7 +44,6 @@ POLICIES: Final = Resource(PolicyOrBinding, "ValidatingAdmissionPolicy", "valida
 BINDINGS: Final = Resource(
     PolicyOrBinding, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", _ADMISSION
 )
-POLICY: Final = CLASSES_POLICY
 
 
 def gaps_of(classes: Iterable[DeviceClass], kinds: Collection[str], binding: PolicyOrBinding | None) -> Iterator[str]:
@@ -70,6 +69,8 @@ def gaps_of(classes: Iterable[DeviceClass], kinds: Collection[str], binding: Pol
             yield f"the DeviceClass {name} serves {item.spec.extended_resource_name}"
     missing = [resource.kind for resource in (POLICIES, BINDINGS) if resource.kind not in kinds]
     if missing:
-        yield f"there is no {' and no '.join(missing)} {POLICY}"
-    elif binding is not None and (binding.spec.policy_name != POLICY or "Deny" not in binding.spec.validation_actions):
-        yield f"the {BINDINGS.kind} {POLICY} does not deny what its policy refuses"
+        yield f"there is no {' and no '.join(missing)} {CLASSES_POLICY}"
+    elif binding is not None and (
+        binding.spec.policy_name != CLASSES_POLICY or "Deny" not in binding.spec.validation_actions
+    ):
+        yield f"the {BINDINGS.kind} {CLASSES_POLICY} does not deny what its policy refuses"

@@ -7,11 +7,12 @@ waiting, and is tried ever less often.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -23,7 +24,6 @@ from dra_driver.kube.api.resources import Collection
 from dra_driver.kube.api.watch import Informer
 from dra_driver.kube.objects.core import ObjectReference
 from dra_driver.kube.objects.meta import JsonObject
-from dra_driver.neuron.names import WORKLOAD_CLASS
 from dra_driver.neuron.ultraserver_objects import (
     ACCEPTED_SPEC,
     FINALIZER,
@@ -35,7 +35,7 @@ from dra_driver.neuron.ultraserver_objects import (
     UltraServerMeta,
 )
 from dra_driver.ultraserver.definitions import NAMES, compare
-from dra_driver.ultraserver.placer.fence import BINDINGS, CLASSES, POLICIES, POLICY, gaps_of
+from dra_driver.ultraserver.placer.fence_watch import CHANGED_TEMPLATE, FenceWatch, if_there
 from dra_driver.ultraserver.placer.objects import (
     accepted_spec,
     record_of,
@@ -51,10 +51,8 @@ from dra_driver.ultraserver.placer.template import (
     LABEL,
     TEMPLATES,
     TemplateRecord,
-    keeps_tolerations,
     name_of,
     owner_of,
-    probe_of,
     step_to,
     template_of,
 )
@@ -66,6 +64,7 @@ from dra_driver.ultraserver.placer.values import (
     Forget,
     Report,
     SetGrants,
+    Snapshot,
     WorkloadAction,
     WriteTemplate,
 )
@@ -81,12 +80,6 @@ LOOK_AGAIN_SECONDS: Final = 30.0
 """For so long it is remembered that a template is somebody else's: the watch does not show that."""
 LATE_WATCH_SECONDS: Final = 3.0
 """For so long it is remembered what a template says that was written: the watch may show it late."""
-FENCE_SECONDS: Final = 300.0
-"""Time between two looks at classes and policy; a tenth of it while something is missing."""
-CHANGED_TEMPLATE: Final = (
-    "the API server does not store the template that it is sent; find out which admission webhook or policy changes "
-    f"ResourceClaimTemplates, and have it leave out those with the label {LABEL}"
-)
 log = logging.getLogger(__name__)
 
 
@@ -126,11 +119,7 @@ class Operator:
         """By namespace and name: templates that were read, until when that counts beside the watch."""
         self._refusals: dict[str, str] = {}
         """By UID of a workload: why its template was not written."""
-        self._classes = Collection(transport, CLASSES, timeout=REQUEST_SECONDS)
-        self._policies = Collection(transport, POLICIES, timeout=REQUEST_SECONDS)
-        self._bindings = Collection(transport, BINDINGS, timeout=REQUEST_SECONDS)
-        self._gaps, self._fence_due = "", 0.0
-        self._tolerations: bool | None = None
+        self._fence = FenceWatch(transport, self._templates, namespace, clock)
         self._trouble = Trouble()
         self._compared = False
         self._foreign: frozenset[str] = frozenset()
@@ -146,23 +135,38 @@ class Operator:
         """What is watched."""
         return self._seen_servers, self._seen_workloads, self._seen_templates
 
-    def may_serve(self) -> bool:
+    def add_to(self, seen: Snapshot) -> Snapshot:
+        """The same, with all that is known of workloads and their servers."""
+        has_operator, records = self._may_serve(), self._records()
+        return dataclasses.replace(
+            seen,
+            has_operator=has_operator,
+            workloads=tuple(map(workload_of, self._seen_workloads.objects())),
+            records=records,
+            lost=self._lost(),
+            closed=self._closed(),
+            templates=self._known_templates(),
+            refusals=self._refusals,
+            tolerations=self._fence.tolerations,
+            gaps=self._fence.gaps,
+        )
+
+    def _may_serve(self) -> bool:
         """Whether both kinds are there, and nobody else writes them. The log says once what keeps it from that."""
         if self._seen_servers.absent or self._seen_workloads.absent:
             self._compared = False
             return False
-        if self._clock() >= self._fence_due:
-            self._look_at_fence()
+        self._fence.look()
         if not self._compared:
             self._compare_definitions()
             self._compared = True
-        foreign = frozenset(manager for _, managers in self.rivals() for manager in managers)
+        foreign = frozenset(manager for _, managers in self._rivals() for manager in managers)
         if foreign - self._foreign:
             log.warning("workloads wait: %s", _foreign_text(foreign))
         self._foreign = foreign
         return not foreign
 
-    def rivals(self) -> Iterator[tuple[NeuronUltraServer, frozenset[str]]]:
+    def _rivals(self) -> Iterator[tuple[NeuronUltraServer, frozenset[str]]]:
         """Servers whose status others write, such as AWS's operator, and these field managers."""
         for item in self._seen_servers.objects():
             if managers := frozenset(entry.manager for entry in item.metadata.managed_fields if _is_foreign(entry)):
@@ -170,7 +174,7 @@ class Operator:
 
     def news(self) -> Iterator[tuple[ObjectReference, str]]:
         """What Events say of servers whose status others write."""
-        for item, managers in self.rivals():
+        for item, managers in self._rivals():
             meta = item.metadata
             about = ObjectReference(ULTRASERVERS.kind, meta.namespace, meta.name, meta.uid, ULTRASERVERS.versions[0])
             yield about, _foreign_text(managers)
@@ -190,55 +194,14 @@ class Operator:
             for text in differences:
                 log.warning("the definition %s: %s", name, text)
 
-    def _look_at_fence(self) -> None:
-        """Find out what may let others in, and whether claims can tolerate taints. What cannot be asked is no gap."""
-        try:
-            classes, _ = self._classes.list_all()
-            policy, binding = (_if_there(one, POLICY) for one in (self._policies, self._bindings))
-            kinds = {item.kind for item, one in ((POLICIES, policy), (BINDINGS, binding)) if one is not None}
-            gaps = "; ".join(gaps_of(classes, kinds, binding))
-        except ApiError as error:
-            log.warning("it is not known whether pods of others are kept from workloads: %s", error)
-            self._fence_due = self._clock() + FENCE_SECONDS / 10
-            return
-        if gaps != self._gaps:
-            log.warning("what keeps pods of others from workloads: %s", gaps or "all is installed")
-        self._gaps, self._fence_due = gaps, self._clock() + (FENCE_SECONDS / 10 if gaps else FENCE_SECONDS)
-        if WORKLOAD_CLASS in {item.metadata.name for item in classes}:
-            self._probe_tolerations()
-
-    def _probe_tolerations(self) -> None:
-        try:
-            answer = self._templates.create(self._namespace, probe_of(self._namespace), dry_run=True)
-        except ApiError as error:
-            log.warning("it is not known whether claims can tolerate taints: %s", error)
-            return
-        keeps = keeps_tolerations(answer)
-        if keeps is None:
-            log.warning("it is not known whether claims can tolerate taints: %s", CHANGED_TEMPLATE)
-            return
-        self._tolerations = keeps
-
-    def fence(self) -> tuple[str, bool | None]:
-        """What may let others in, and whether the API server keeps tolerations of claims, if that is known."""
-        return self._gaps, self._tolerations
-
-    def templates(self) -> dict[str, TemplateRecord]:
+    def _known_templates(self) -> dict[str, TemplateRecord]:
         """By ``namespace/name``: those of the operator, and others that have the name of one."""
         now, seen = self._clock(), {item.metadata.key: item for item in self._seen_templates.objects()}
         self._looks = {key: look for key, look in self._looks.items() if now < look[1] and key not in seen}
         looks = {key: record for key, (record, _) in self._looks.items()}
         return {"/".join(key): record for key, record in (looks | seen).items()}
 
-    def refusals(self) -> dict[str, str]:
-        """By UID of a workload: why its template could not be written."""
-        return self._refusals
-
-    def workloads(self) -> tuple[Workload, ...]:
-        """All workloads."""
-        return tuple(map(workload_of, self._seen_workloads.objects()))
-
-    def records(self) -> dict[str, ServerRecord]:
+    def _records(self) -> dict[str, ServerRecord]:
         """By name: who has each server."""
         records = {}
         for item in self._seen_servers.objects():
@@ -248,12 +211,12 @@ class Operator:
                 self._said[item.metadata.name] = item.metadata.uid, record.grants
         return records
 
-    def lost(self) -> dict[str, tuple[Grant, ...]]:
-        """What servers' objects said that somebody has deleted, as of ``records``, until new ones say it again."""
+    def _lost(self) -> dict[str, tuple[Grant, ...]]:
+        """What servers' objects said that somebody has deleted, as of ``_records``, until new ones say it again."""
         present = {item.metadata.name: item.metadata.uid for item in self._seen_servers.objects()}
         return {name: grants for name, (uid, grants) in self._said.items() if grants and present.get(name) != uid}
 
-    def closed(self) -> frozenset[str]:
+    def _closed(self) -> frozenset[str]:
         """Servers whose objects take no new allocations: they end, or cannot be written."""
         now = self._clock()
         return frozenset(
@@ -408,12 +371,12 @@ class Operator:
             self._templates.delete(namespace, name, record.metadata.uid, record.metadata.resource_version)
             self._seen_templates.gone(namespace, name, record.metadata.uid)
             self._looks.pop(key, None)
-        wanted = template_of(workload, tolerations=self._tolerations is not False)
+        wanted = template_of(workload, tolerations=self._fence.tolerations is not False)
         try:
             written = self._templates.create(namespace, wanted)
         except ApiError as error:
             if error.status == 409:
-                present = _if_there(self._templates, name, namespace)
+                present = if_there(self._templates, namespace, name)
                 if present is not None:
                     self._note_template(present)
             raise
@@ -423,7 +386,7 @@ class Operator:
     def _take_template(self, workload: Workload, written: TemplateRecord) -> None:
         """Remember the answer to a write; ApiError if it is not what was sent: the next write would change no more."""
         self._note_template(written)
-        if step_to(workload, written, tolerations=self._tolerations) is not None:
+        if step_to(workload, written, tolerations=self._fence.tolerations) is not None:
             what = f"the template {workload.namespace}/{name_of(workload)} is not as it was sent"
             raise ApiError(what, status=200, message=CHANGED_TEMPLATE, remedy=CHANGED_TEMPLATE)
 
@@ -452,18 +415,6 @@ class Operator:
     def _patch_workload(self, item: NeuronUltraServerWorkload, change: JsonObject, part: str = "") -> None:
         meta = item.metadata
         self._seen_workloads.wrote(self._workloads.patch(meta.namespace, meta.name, change, subresource=part))
-
-
-T = TypeVar("T")
-
-
-def _if_there(collection: Collection[T], name: str, namespace: str = "") -> T | None:
-    try:
-        return collection.get(namespace, name)
-    except ApiError as error:
-        if error.status == 404:
-            return None
-        raise
 
 
 def _is_foreign(entry: FieldManager) -> bool:
