@@ -46,14 +46,15 @@ class UltraServerWatch:
         with self._lock:
             if name == self._name or self._stopped:
                 return
-            former, self._name = self._reflector, name
-            self._reflector = self._reflector_of(name) if name else None
+            former_name, self._name = self._name, name
+            reflector = self._reflector_of(name) if name else None
             try:
-                if self._reflector is not None:
-                    self._reflector.start()
+                if reflector is not None:
+                    reflector.start()
             except RuntimeError:
-                self._name = ""  # no thread can be had: whoever asks again tries again
+                self._name = former_name  # no thread can be had: whoever asks again tries again
                 raise
+            former, self._reflector = self._reflector, reflector
         if former is not None:
             former.stop(0)
 
