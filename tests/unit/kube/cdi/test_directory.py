@@ -5,6 +5,7 @@ import os
 import stat
 import tempfile
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.golden import golden_error
 
 KIND = "k8s.example.com/claim"
 OWNER = "8d0a5c7e-0000-4000-8000-000000000001"
+OTHER = OWNER.replace("1", "2")
 
 
 def spec(value: str = "1") -> Spec:
@@ -37,11 +39,10 @@ def test_a_spec_is_written_under_the_name_of_kind_and_owner(directory: SpecDirec
 def test_what_is_no_file_under_such_a_name_is_none_of_ours(directory: SpecDirectory, tmp_path: Path) -> None:
     directory.path.mkdir(parents=True)
     directory.file(OWNER).mkdir()
-    another = OWNER.replace("1", "2")
     (tmp_path / "elsewhere").write_bytes(encode(spec()))
-    directory.file(another).symlink_to(tmp_path / "elsewhere")
+    directory.file(OTHER).symlink_to(tmp_path / "elsewhere")
     assert directory.list() == {}
-    assert {path.name for path in directory.others([])} == {directory.file(owner).name for owner in (OWNER, another)}
+    assert {path.name for path in directory.others([])} == {directory.file(owner).name for owner in (OWNER, OTHER)}
 
 
 def test_directory_and_file_can_be_read_by_every_runtime(directory: SpecDirectory) -> None:
@@ -279,3 +280,32 @@ def test_notes_go_with_the_last_spec_and_are_no_hindrance(machine: Host) -> None
     machine.notes.mkdir()
     assert directory.write(OWNER, spec()), "a spec that cannot be noted is written all the same"
     assert machine.boot("b").of_this_boot(OWNER)
+
+
+def stored(machine: Host) -> dict[str, object]:
+    """The notes by owner."""
+    return json.loads(machine.notes.read_bytes()) if machine.notes.exists() else {}
+
+
+def test_notes_are_the_same_whether_one_spec_is_looked_at_or_all(machine: Host) -> None:
+    """Writes and removals note their own spec; a look at all of them then finds nothing to add."""
+    random, owners = Random(5), [OWNER.replace("1", digit) for digit in "123456"]
+    for step in range(300):
+        directory, owner = machine.boot("abc"[step // 100]), random.choice(owners)
+        if random.random() < 0.6:
+            directory.write(owner, spec(random.choice("12")))
+        else:
+            directory.remove(owner)
+        notes = stored(machine)
+        directory.note_boots()
+        assert directory.list().keys() == stored(machine).keys()
+        assert stored(machine) == notes
+
+
+def test_a_write_looks_at_its_own_spec_only(machine: Host) -> None:
+    """Beside a hundred specs a look at all took more time than all else of a call."""
+    machine.boot("a").write(OWNER, spec())
+    machine.former()
+    machine.boot("b").write(OTHER, spec())
+    assert machine.boot("c").of_this_boot(OWNER), "nobody has looked at this one in boot b"
+    assert not machine.boot("c").of_this_boot(OTHER)
