@@ -34,6 +34,8 @@ class StateLock:
         self._path = path
         self._timeout = timeout
         self._threads = runtime.lock()
+        self._waiters: set[object] = set()
+        """One of each thread that waits for the others. A set is changed in one step, which no thread interrupts."""
         self._waits = False
         """Whether the thread that keeps the others out waits for another process."""
         self._descriptor: int | None = None
@@ -49,7 +51,7 @@ class StateLock:
         """
         start = runtime.monotonic()
         deadline = min(deadline, start + self._timeout)
-        if not self._threads.acquire(timeout=max(deadline - start, 0.0)):
+        if not self._exclude(deadline - start):
             raise self._busy(
                 "another instance of the driver" if self._waits else "another thread of this process", start
             )
@@ -64,18 +66,30 @@ class StateLock:
 
     @property
     def contended(self) -> bool:
-        """Whether a thread of this process holds it, or waits for another process."""
-        return self._threads.locked()
+        """Whether a thread of this process holds it, or waits for it.
+
+        Who waits is counted, since for a moment after the holder has let go of it, nobody holds it.
+        """
+        return bool(self._waiters) or self._threads.locked()
 
     @contextlib.contextmanager
     def exclude_threads(self, seconds: float) -> Iterator[bool]:
         """Keep other threads out during the body, but no other process; yields whether that succeeded."""
-        has_lock = self._threads.acquire(timeout=seconds)
+        has_lock = self._exclude(seconds)
         try:
             yield has_lock
         finally:
             if has_lock:
                 self._threads.release()
+
+    def _exclude(self, seconds: float) -> bool:
+        """Keep other threads out if that can be had within so many seconds."""
+        waiter = object()
+        self._waiters.add(waiter)
+        try:
+            return self._threads.acquire(timeout=max(seconds, 0.0))
+        finally:
+            self._waiters.discard(waiter)
 
     def mark(self) -> Mark:
         """Equal to a former one if and only if no change has been announced since. Only with the lock held."""

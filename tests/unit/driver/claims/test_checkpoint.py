@@ -23,6 +23,7 @@ from dra_driver.driver.claims.model import ChipNode, Plan, PlannedDevice
 from dra_driver.kube.cdi import SpecDirectory
 from dra_driver.neuron.names import CDI_KIND
 from dra_driver.neuron.topology.partitions import HardwarePart
+from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import MAX_FILE_BYTES
 from tests.builders.claims import uid
@@ -688,6 +689,46 @@ def test_another_instance_may_clear_a_staged_file_away(tmp_path: Path) -> None:
 
     assert staged_while_others_wait(checkpoint, made(2, 3), made(2, 3), clear)
     assert held(checkpoint) == held(other) == {"claim-1": (0,), "claim-2": (3,)}
+
+
+class DrowsyLock:
+    """A lock whose waiters try for it only once they are told to: those of a real one take a moment to wake up."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.waits, self.awake = threading.Event(), threading.Event()
+
+    def acquire(self, timeout: float = -1) -> bool:
+        if self._lock.acquire(blocking=False):
+            return True
+        self.waits.set()
+        assert self.awake.wait(60)
+        return self._lock.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def locked(self) -> bool:
+        return self._lock.locked()
+
+
+def test_a_call_that_waits_is_seen_by_the_one_that_has_just_looked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call looks before its turn; if the next were not seen then, all would sync their files one by one."""
+    threads = DrowsyLock()
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "lock", lambda: threads)
+        checkpoint = Checkpoint(tmp_path, boot_id="a")
+    put(checkpoint, made(1, 0))
+    other = threading.Thread(target=lambda: put(checkpoint, made(3, 1)))
+    with checkpoint.glance():
+        other.start()
+        assert threads.waits.wait(60)
+    with checkpoint.staged(made(2, 3)) as staged:
+        threads.awake.set()
+        assert staged is not None
+    other.join(60)
 
 
 def test_nothing_is_staged_for_a_call_that_nobody_holds_up(tmp_path: Path) -> None:
