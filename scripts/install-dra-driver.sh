@@ -942,6 +942,19 @@ check_claims() {
         "their pods keep running, but will stay Terminating until the driver is installed again"
 }
 
+# Refuses while workloads exist: without the operator, nobody takes its finalizer from those that have UltraServers.
+check_workloads() {
+    local workloads
+    if [[ -z $was_operator ]]; then return; fi
+    workloads=$(kube get "${DEFINITIONS[1]}" --all-namespaces \
+        -o 'jsonpath={range .items[*]}{"  "}{.metadata.namespace}/{.metadata.name}{"\n"}{end}') ||
+        unknown "whether there are UltraServer workloads"
+    refuse "$workloads" "These NeuronUltraServerWorkloads exist" \
+        "without the operator, those that have UltraServers cannot be deleted; run ${KUBE[*]} delete \
+neuronultraserverworkloads --all --all-namespaces first" \
+        "those that have UltraServers stay until the operator is installed again, or their finalizer is removed"
+}
+
 remove() {
     if [[ -n $dry_run ]]; then
         printf '%s delete --ignore-not-found %s\n' "${KUBE[*]}" "$*"
@@ -958,6 +971,7 @@ uninstall() {
         kubelet_root=${kubelet_root:-$was_root}
         confirm "Remove the Neuron DRA driver from this cluster?"
         check_claims ''
+        check_workloads
     fi
     complete
     # The pods first and wholly, else they would publish their slices again.

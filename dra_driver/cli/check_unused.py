@@ -7,6 +7,7 @@ not say on its Node that nobody watches the chips any more: "Neuron has no error
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import daemon, vocabulary
@@ -17,9 +18,10 @@ from dra_driver.util.text import first_of, lines_to_print
 if TYPE_CHECKING:
     from dra_driver.kube.api.client import Transport
     from dra_driver.kube.objects.resource import AllocatedClaim
+    from dra_driver.neuron.ultraserver_objects import NeuronUltraServerWorkload
 
 MAX_LISTED = 10
-"""Claims that are named, and pods of one."""
+"""Claims and workloads that are named, and pods of a claim."""
 END_SECONDS: Final = 60.0
 """For the drivers to end in; the rest of an uninstallation does not wait for a node that is down."""
 
@@ -33,7 +35,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "kubelet cannot unprepare their claims.",
         examples=["check-unused --kubeconfig admin.conf"],
         done="no pod uses them",
-        refused="pods use them; their claims are printed",
+        refused="pods use them, or workloads exist; claims and workloads are printed",
     )
     parser.add_argument(
         "--kubeconfig", default="", metavar="FILE", help="kubeconfig file (default: the pod's service account)"
@@ -45,27 +47,62 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="if no pod uses them, delete this DaemonSet, and wait up to a minute until its pods have ended, which "
         "still say on their nodes that they stop",
     )
+    parser.add_argument(
+        "--ultraserver-workloads",
+        action="store_true",
+        help="check that there is no NeuronUltraServerWorkload either: without the operator, one that has UltraServers "
+        "cannot be deleted",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the claims in use; raises ApiError if they cannot be read."""
+    """Print claims in use and workloads; raises ApiError if they cannot be read."""
     from dra_driver.kube.api.codec import ALLOCATED_CLAIMS
     from dra_driver.kube.api.resources import Collection
 
     transport = daemon.transport(args.kubeconfig)
     uses, _ = Collection(transport, ALLOCATED_CLAIMS).select(_use)
-    found = sorted(uses)
-    if not found:
-        print("No pod uses devices of this driver.")
-        if args.end:
-            _end(transport, args.end)
-        return 0
-    more = [f"  and {len(found) - MAX_LISTED} more"] if len(found) > MAX_LISTED else []
-    lines = ["These claims are in use:", *(f"  {text}" for text in found[:MAX_LISTED]), *more]
-    print(lines_to_print("\n".join(lines)))
-    print("Without the driver, their pods cannot end. Delete them first; helm uninstall --no-hooks does not check.")
-    return 1
+    workloads = _workloads(transport) if args.ultraserver_workloads else []
+    if uses:
+        _list("These claims are in use:", uses)
+        print("Without the driver, their pods cannot end. Delete them first; helm uninstall --no-hooks does not check.")
+    if workloads:
+        _list("These NeuronUltraServerWorkloads exist:", workloads)
+        print(
+            "Without the operator, those that have UltraServers cannot be deleted. Delete them first: kubectl delete "
+            "neuronultraserverworkloads --all --all-namespaces; helm uninstall --no-hooks does not check."
+        )
+    if uses or workloads:
+        return 1
+    print("No pod uses devices of this driver.")
+    if args.end:
+        _end(transport, args.end)
+    return 0
+
+
+def _list(title: str, texts: Iterable[str]) -> None:
+    lines = sorted(texts)
+    more = [f"  and {len(lines) - MAX_LISTED} more"] if len(lines) > MAX_LISTED else []
+    print(lines_to_print("\n".join([title, *(f"  {text}" for text in lines[:MAX_LISTED]), *more])))
+
+
+def _workloads(transport: Transport) -> list[str]:
+    """All, by ``namespace/name``; none where their kind is not installed."""
+    from dra_driver.kube.api.errors import ApiError
+    from dra_driver.kube.api.resources import Collection
+    from dra_driver.neuron.ultraserver_objects import ULTRASERVER_WORKLOADS
+
+    try:
+        return Collection(transport, ULTRASERVER_WORKLOADS).select(_reference)[0]
+    except ApiError as error:
+        if error.status == 404:
+            return []
+        raise
+
+
+def _reference(workload: NeuronUltraServerWorkload) -> str:
+    return "/".join(workload.metadata.key)
 
 
 def _end(transport: Transport, daemonset: str) -> None:

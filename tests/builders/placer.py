@@ -31,6 +31,7 @@ from dra_driver.ultraserver.placer.values import (
     Evict,
     Forget,
     GroupPod,
+    LetGo,
     Released,
     Report,
     Rules,
@@ -307,9 +308,12 @@ class World:
 
     def _apply(self, action: Action, *, alive: bool) -> None:
         match action:
-            case Accept(workload) if alive:
+            case Accept(workload, extent) if alive:
                 if (current := self.workloads.get(workload.reference)) and current.uid == workload.uid:
-                    self.workloads[workload.reference] = replace(current, accepted=workload.extent)
+                    self.workloads[workload.reference] = replace(current, accepted=extent, finalizer=True)
+            case LetGo(workload) if alive:
+                if self.workloads.get(workload.reference) == workload:
+                    del self.workloads[workload.reference]
             case WriteTemplate() if alive:
                 self._write_template(action)
             case Forget(name) if alive:
@@ -334,6 +338,9 @@ class World:
         workload, key = action.workload, f"{action.workload.namespace}/{name_of(action.workload)}"
         present = self.templates.get(key)
         if present != action.record or self.workloads.get(workload.reference) is None:
+            return
+        if action.step == "delete":
+            del self.templates[key]
             return
         uid = present.metadata.uid if present is not None and action.step == "patch" else f"u{next(self._ids)}"
         meta = ObjectMeta(

@@ -750,8 +750,18 @@ def test_the_operator_is_kept_by_an_update_and_ends_with_a_reset(
     assert {line in cluster.changes for line in OF_OPERATOR} == {bool(options)}
 
 
+@pytest.mark.parametrize("options", [(), ("--force",)])
+def test_while_there_are_workloads_only_a_force_uninstalls(cluster: Cluster, options: tuple[str, ...]) -> None:
+    cluster.installed("--ultraserver-operator")
+    cluster.reply("get neuronultraserverworkloads", "  team-a/train\n  team-b/serve\n")
+    done = cluster.run("--uninstall", *options)
+    assert (done.returncode, bool(cluster.changes)) == ((0, True) if options else (1, False))
+    golden(done.stderr.partition("Left in the cluster")[0])
+
+
 def test_an_uninstallation_leaves_the_definitions_and_says_so(cluster: Cluster) -> None:
     cluster.installed("--ultraserver-operator")
+    cluster.reply("get neuronultraserverworkloads", "")
     done = cluster.run("--uninstall")
     assert done.returncode == 0, done.stderr
     assert not [line for line in cluster.changes if "customresourcedefinition" in line]

@@ -47,6 +47,7 @@ from dra_driver.ultraserver.placer.values import (
     Evict,
     Forget,
     GroupPod,
+    LetGo,
     Released,
     Report,
     Rules,
@@ -131,8 +132,9 @@ def _workload_actions(snapshot: Snapshot, allotter: Allotter, reports: Sequence[
         workload, own = report.workload, allotter.of(report.workload)
         # Before anything is bound it has no meaning, whoever wrote it.
         of_operator = workload.accepted is not None and any(grant.bound for grant in own.values())
-        if own and not workload.ending and not of_operator and workload.accepted != workload.extent:
-            yield Accept(workload)
+        extent = workload.wants if of_operator else workload.extent
+        if own and not workload.ending and (workload.accepted != extent or not workload.finalizer):
+            yield Accept(workload, extent)
     for name in sorted(snapshot.records.keys() | snapshot.lost.keys() | allotter.grants.keys()):
         wanted = allotter.grants.get(name, ())
         if name in snapshot.lost or any(writes(snapshot.records.get(name, ServerRecord()), wanted)):
@@ -142,8 +144,29 @@ def _workload_actions(snapshot: Snapshot, allotter: Allotter, reports: Sequence[
     for report in reports:
         if report.verdict.state in ("Allocated", "PartiallyAllocated"):
             yield from _with_template(snapshot, report.workload, report.verdict)
+        elif report.workload.ending:
+            yield from _farewell(snapshot, report)
         else:
             yield replace(report, verdict=replace(report.verdict, gaps=snapshot.gaps))
+
+
+def _farewell(snapshot: Snapshot, report: Report) -> Iterator[Action]:
+    """What is done about a workload that is being deleted: no pod gets a claim of it, and those there are may end.
+
+    It goes once nobody has a node for it: not before the objects of its servers say so.
+    """
+    workload = report.workload
+    record = snapshot.templates.get(f"{workload.namespace}/{name_of(workload)}")
+    step = step_to(workload, record, tolerations=snapshot.tolerations)
+    records = (*(record.grants for record in snapshot.records.values()), *snapshot.lost.values())
+    holders = {grant.uid for grants in records for grant in grants}
+    if step == "delete":
+        yield WriteTemplate(workload, step, record)
+    # What somebody else keeps of a template that is being deleted is that one's.
+    if step in (None, "wait") and workload.finalizer and workload.uid not in holders:
+        yield LetGo(workload)
+    else:
+        yield report
 
 
 def _with_template(snapshot: Snapshot, workload: Workload, verdict: Verdict) -> Iterator[Action]:

@@ -14,6 +14,7 @@ from dra_driver.neuron.ultraserver_objects import (
     ACCEPTED_SPEC,
     BOUND,
     FINALIZER,
+    MAX_FINALIZERS,
     MAX_TEXT_CHARACTERS,
     WORKLOAD_UIDS,
     Allocation,
@@ -82,6 +83,8 @@ def workload_of(item: NeuronUltraServerWorkload) -> Workload:
         extent=_extent(spec),
         accepted=_accepted(meta.annotations.get(ACCEPTED_SPEC, "")),
         ending=meta.deletion_timestamp is not None,
+        # With more than are kept of it, it cannot be given one: who changes some writes all of them.
+        finalizer=FINALIZER in meta.finalizers or len(meta.finalizers) > MAX_FINALIZERS,
         recorded=item.status.allocated_ultra_servers,
     )
 
@@ -94,6 +97,15 @@ def _accepted(text: str) -> Extent | None:
     extent = _extent(spec)
     # Who may write the workload may write this: what no spec can say says nothing.
     return extent if extent.servers >= 1 and extent.nodes in SIZES else None
+
+
+def finalizers_patch(item: NeuronUltraServerWorkload, *, present: bool) -> JsonObject:
+    """The operator's finalizer, or its end: a merge patch of exactly this state of the object."""
+    before = item.metadata.finalizers
+    others = [one for one in before if one != FINALIZER]
+    wanted = [*others, FINALIZER] if present else others
+    change = {"finalizers": wanted} if len(before) <= MAX_FINALIZERS else {}
+    return {"metadata": {**_exactly(item), **change}}
 
 
 def accepted_spec(extent: Extent) -> str:

@@ -38,6 +38,7 @@ from dra_driver.ultraserver.definitions import NAMES, compare
 from dra_driver.ultraserver.placer.fence_watch import CHANGED_TEMPLATE, FenceWatch, if_there
 from dra_driver.ultraserver.placer.objects import (
     accepted_spec,
+    finalizers_patch,
     record_of,
     server_status,
     spec_of,
@@ -62,6 +63,7 @@ from dra_driver.ultraserver.placer.values import (
     Accept,
     Describe,
     Forget,
+    LetGo,
     Report,
     SetGrants,
     Snapshot,
@@ -293,8 +295,10 @@ class Operator:
         match action:
             case Describe(description):
                 self._describe(description)
-            case Accept(workload):
-                self._accept(workload)
+            case Accept():
+                self._accept(action)
+            case LetGo(workload):
+                self._let_go(workload)
             case SetGrants(name, _):
                 self._set_grants(name, action)
             case Forget(name):
@@ -305,11 +309,7 @@ class Operator:
             case WriteTemplate():
                 self._write_template(action)
             case Report(workload, verdict):
-                item = self._workload(workload)
-                if item is not None:
-                    status = workload_status(item, verdict, self._clock())
-                    if status != item.status:
-                        self._patch_workload(item, status_patch(item, status), "status")
+                self._report(workload, verdict)
 
     def _describe(self, description: Description) -> None:
         server, spec = self._server(description.name), spec_of(description)
@@ -349,12 +349,27 @@ class Operator:
         self._said[name] = server.metadata.uid, record_of(server).grants
         log.info("UltraServer %s: %s", name, ", ".join(grant.workload for grant in action.grants) or "free")
 
-    def _accept(self, workload: Workload) -> None:
+    def _report(self, workload: Workload, verdict: Verdict) -> None:
         item = self._workload(workload)
         if item is not None:
-            exactly = {"uid": item.metadata.uid, "resourceVersion": item.metadata.resource_version}
-            note = {ACCEPTED_SPEC: accepted_spec(workload.extent)}
-            self._patch_workload(item, {"metadata": {**exactly, "annotations": note}})
+            status = workload_status(item, verdict, self._clock())
+            if status != item.status:
+                self._patch_workload(item, status_patch(item, status), "status")
+
+    def _accept(self, action: Accept) -> None:
+        item = self._workload(action.workload)
+        if item is not None:
+            change = finalizers_patch(item, present=True)
+            change["metadata"]["annotations"] = {ACCEPTED_SPEC: accepted_spec(action.extent)}
+            self._patch_workload(item, change)
+
+    def _let_go(self, workload: Workload) -> None:
+        item = self._workload(workload)
+        if item is not None and FINALIZER in item.metadata.finalizers:
+            self._patch_workload(item, finalizers_patch(item, present=False))
+            if not [one for one in item.metadata.finalizers if one != FINALIZER]:
+                self._seen_workloads.gone(item.metadata.namespace, item.metadata.name, item.metadata.uid)
+            log.info("workload %s may go", workload.reference)
 
     def _write_template(self, action: WriteTemplate) -> None:
         workload, record = action.workload, action.record
@@ -371,6 +386,8 @@ class Operator:
             self._templates.delete(namespace, name, record.metadata.uid, record.metadata.resource_version)
             self._seen_templates.gone(namespace, name, record.metadata.uid)
             self._looks.pop(key, None)
+        if action.step == "delete":
+            return
         wanted = template_of(workload, tolerations=self._fence.tolerations is not False)
         try:
             written = self._templates.create(namespace, wanted)
@@ -443,7 +460,7 @@ def _in_turns(reports: Iterable[Report]) -> list[Report]:
 def _item(action: WorkloadAction) -> tuple[str, ...]:
     """The object that an action writes, and what of it, for ``Trouble`` and the log."""
     match action:
-        case Accept(workload) | Report(workload):
+        case Accept(workload) | LetGo(workload) | Report(workload):
             return "workload", workload.reference, type(action).__name__
         case Describe(description):
             return "UltraServer", description.name, "nodes"
@@ -454,4 +471,4 @@ def _item(action: WorkloadAction) -> tuple[str, ...]:
 
 
 def _namespace(action: WorkloadAction) -> str:
-    return action.workload.namespace if isinstance(action, Accept | WriteTemplate | Report) else ""
+    return action.workload.namespace if isinstance(action, Accept | LetGo | WriteTemplate | Report) else ""

@@ -29,7 +29,7 @@ REQUEST: Final = "node"
 NOBODY: Final = "00000000-0000-0000-0000-000000000000"
 """A UID of no workload."""
 
-Step = Literal["make", "patch", "replace", "wait", "taken"]
+Step = Literal["make", "patch", "replace", "delete", "wait", "taken"]
 """What is to be done about the template: ``wait`` until it is gone, or nothing, since the name is ``taken``."""
 
 
@@ -215,19 +215,21 @@ def step_to(workload: Workload, record: TemplateRecord | None, *, tolerations: b
     """What is to be done about the template of the workload's name; None: it is as it should be.
 
     Args:
-        workload: that has servers.
+        workload: that has servers, or is being deleted and is to have no template.
         record: the template of that name; None: there is none.
         tolerations: whether the API server keeps them; None: nobody knows, and both are right.
     """
     if record is None:
-        return "make"
+        return None if workload.ending else "make"
     possible = (True, False) if tolerations is None else (tolerations,)
     is_right = record.digest in {digest_of(spec_of(workload, tolerations=keeps)) for keeps in possible}
     is_owned = owner_of(workload) in record.metadata.owner_references
     if not is_right and not any(owner.uid == workload.uid for owner in record.metadata.owner_references):
-        return "taken"
+        return None if workload.ending else "taken"
     if record.metadata.deletion_timestamp is not None:
         return "wait"
+    if workload.ending:
+        return "delete"
     if not is_right:
         return "replace"
     return None if is_owned and record.metadata.labels == {LABEL: workload.uid} else "patch"

@@ -17,7 +17,7 @@ from dra_driver.kube.objects.core import NodeSelectorTerm, Taint, Toleration
 from dra_driver.kube.objects.meta import ApiObject
 from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.ultraserver.placer.template import Step, TemplateRecord
-from dra_driver.ultraserver.placer.workload import Description, Grant, ServerRecord, Verdict, Workload
+from dra_driver.ultraserver.placer.workload import Description, Extent, Grant, ServerRecord, Verdict, Workload
 
 GATE: Final = "neuron.aws.com/ultraserver"
 """Scheduling gate of the pods that the placer manages."""
@@ -264,7 +264,15 @@ class WarnNode:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Write down what a workload is served with, before it is."""
+    """Write down what a workload is served with, and have it stay until that is given back; before it is served."""
+
+    workload: Workload
+    extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Let a workload go that is being deleted."""
 
     workload: Workload
 
@@ -311,5 +319,5 @@ class Report:
 
 
 PodAction = Assign | Annotate | Evict | EmitEvent | WarnNode
-WorkloadAction = Accept | SetGrants | Describe | Forget | WriteTemplate | Report
+WorkloadAction = Accept | LetGo | SetGrants | Describe | Forget | WriteTemplate | Report
 Action = PodAction | WorkloadAction

@@ -40,6 +40,8 @@ class Workload:
     """What it was first served with: from then on its spec is not followed."""
     ending: bool = False
     """Being deleted."""
+    finalizer: bool = False
+    """Whether it stays until the operator has taken its finalizer away."""
     recorded: tuple[str, ...] = ()
     """Servers that its status names, in the order of their indices."""
 

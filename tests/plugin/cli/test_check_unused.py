@@ -49,6 +49,31 @@ def test_claims_that_pods_use_are_named_and_keep_the_driver(
     golden(capsys.readouterr().out)
 
 
+@pytest.mark.parametrize(("workloads", "claims", "status"), [(0, 0, 0), (2, 0, 1), (12, 1, 1)])
+def test_workloads_of_ultraservers_keep_the_driver_where_the_operator_would_go_with_it(
+    server: ApiServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    workloads: int,
+    claims: int,
+    status: int,
+) -> None:
+    for index in range(workloads):
+        meta = {"namespace": "team", "name": f"train-{index:02}"}
+        server.store.create("neuronultraserverworkloads", {"metadata": meta, "spec": {}})
+    for _ in range(claims):
+        server.add_claim("team", "mine", devices=[("r", "neuron-device-0")], pods=USERS[:1])
+    assert asked(server, tmp_path) == (1 if claims else 0), "not asked for"
+    capsys.readouterr()
+    assert asked(server, tmp_path, "--ultraserver-workloads") == status
+    golden(capsys.readouterr().out)
+
+
+def test_without_the_kind_there_is_no_workload(tmp_path: Path) -> None:
+    with ApiServer(custom_versions=()) as server:
+        assert asked(server, tmp_path, "--ultraserver-workloads") == 0
+
+
 def test_names_of_those_that_use_a_claim_drive_no_terminal(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

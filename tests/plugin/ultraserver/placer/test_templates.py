@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
+from dra_driver.kube.api.resources import Collection
 from dra_driver.neuron.names import CLASSES_POLICY, WORKLOAD_CLASS
+from dra_driver.neuron.ultraserver_objects import FINALIZER, MAX_FINALIZERS, ULTRASERVER_WORKLOADS
 from dra_driver.ultraserver.placer.template import LABEL, MAX_OWNERS
 from tests.doubles.apiserver.http import Fault
 from tests.doubles.apiserver.server import ApiServer
@@ -19,6 +21,7 @@ from tests.golden import golden
 from tests.plugin.ultraserver.placer.test_operator import (
     KIND,
     add_server,
+    allocations,
     ask,
     conditions,
     placing,
@@ -194,8 +197,8 @@ def test_where_the_server_drops_tolerations_a_template_is_right_without(server: 
     first = there(server, "train")
     assert "tolerations" not in first["spec"]["spec"]["devices"]["requests"][0]["exactly"]
     with placing(server, "two"):
-        ask(server, "next")
-        eventually(lambda: ready(server, "next")[0] == "True")
+        ask(server, "waits")
+        eventually(lambda: ready(server, "waits")[0] == "True")
         assert there(server, "train") == first
     server.dropped_fields = ()
     with placing(server, "three"):
@@ -258,3 +261,69 @@ def test_what_cannot_be_asked_is_told_and_no_gap(server: ApiServer, caplog: pyte
     for text in caplog.messages:
         if text.startswith("it is not known"):
             golden(text)
+
+
+def delete(server: ApiServer, name: str) -> None:
+    """As kubectl does it: what has finalizers stays until they are gone."""
+    meta = workload(server, name)["metadata"]
+    workloads = Collection(server.transport(), ULTRASERVER_WORKLOADS)
+    workloads.delete("a", name, meta["uid"], meta["resourceVersion"])
+
+
+def is_gone(server: ApiServer, name: str) -> bool:
+    return name not in [item["metadata"]["name"] for item in server.store.list("neuronultraserverworkloads")[0]]
+
+
+def hold(server: ApiServer, node: str) -> None:
+    """A claim that pods use has the whole node."""
+    result = {"request": "node", "driver": "neuron.aws.com", "pool": node, "device": "neuron-node"}
+    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [{"resource": "pods", "name": "p"}]}
+    server.store.create("resourceclaims", {"metadata": {"namespace": "a", "name": "pod-0-node"}, "status": status})
+
+
+def test_a_workload_that_is_deleted_stays_until_its_pods_have_ended(server: ApiServer) -> None:
+    """No pod gets a claim of it from then on, and nobody else gets its nodes before."""
+    ask(server, "train", servers=2)
+    ask(server, "waits")
+    with placing(server):
+        eventually(lambda: ready(server, "train")[0] == "True")
+        item = workload(server, "train")
+        assert item["metadata"]["finalizers"] == [FINALIZER]
+        item["metadata"]["finalizers"].append("example.com/other")
+        server.store.update("neuronultraserverworkloads", "a/train", item)
+        hold(server, "s1-n2")
+        eventually(lambda: workload(server, "train")["metadata"]["finalizers"] == [FINALIZER, "example.com/other"])
+        delete(server, "train")
+        eventually(lambda: ready(server, "train")[1] == "InUse")
+        eventually(lambda: template(server, "train") is None)
+        assert ready(server, "train")[2] == "pods still hold nodes of ultraserver-s1"
+        assert [one["workloadRef"] for one in allocations(server, "ultraserver-s1")] == ["a/train"]
+        eventually(lambda: [one["workloadRef"] for one in allocations(server, "ultraserver-s0")] == ["a/waits"])
+        server.store.delete("resourceclaims", "a/pod-0-node")
+        eventually(lambda: workload(server, "train")["metadata"]["finalizers"] == ["example.com/other"])
+        assert not allocations(server, "ultraserver-s1")
+        delete(server, "waits")
+        eventually(lambda: is_gone(server, "waits"))
+        eventually(lambda: not allocations(server, "ultraserver-s0"))
+
+
+def test_a_template_of_somebody_else_outlives_the_workload_of_its_name(server: ApiServer) -> None:
+    create(server, "train")
+    ask(server, "train")
+    with placing(server):
+        eventually(lambda: is_taken(server, "train"))
+        delete(server, "train")
+        eventually(lambda: is_gone(server, "train"))
+    assert template(server, "train") is not None
+
+
+def test_a_workload_with_more_finalizers_than_are_kept_keeps_them_all(server: ApiServer) -> None:
+    made = ask(server, "train")
+    made["metadata"]["finalizers"] = [f"example.com/{number}" for number in range(MAX_FINALIZERS + 20)]
+    server.store.update("neuronultraserverworkloads", "a/train", made)
+    with placing(server):
+        eventually(lambda: ready(server, "train")[0] == "True")
+        delete(server, "train")
+        eventually(lambda: not allocations(server, "ultraserver-s0"))
+        eventually(lambda: ready(server, "train")[1] == "Released")
+    assert len(workload(server, "train")["metadata"]["finalizers"]) == MAX_FINALIZERS + 20

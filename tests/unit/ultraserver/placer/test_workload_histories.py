@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dra_driver.neuron.names import SERVER_2
 from dra_driver.neuron.ultraserver_objects import object_name
 from dra_driver.ultraserver.placer.template import LABEL, TemplateRecord, digest_of, owner_of, spec_of
-from dra_driver.ultraserver.placer.values import Action, Report, Rules, SetGrants, WriteTemplate
+from dra_driver.ultraserver.placer.values import Action, LetGo, Report, Rules, SetGrants, WriteTemplate
 from dra_driver.ultraserver.placer.workload import Extent, Grant, Workload
 from tests.builders.placer import World, typed_ultraservers
 from tests.generators.effort import examples
@@ -201,6 +201,7 @@ class WorkloadHistories(RuleBasedStateMachine):
         grouped = {name for name, groups in world.given().items() if groups}
         owners = {name: grant for _, grant in self.grants() for name in grant.nodes if self.stands(grant)}
         self.judge_templates(actions)
+        self.judge_farewells(actions)
         for action in actions:
             if not isinstance(action, SetGrants):
                 continue
@@ -226,7 +227,10 @@ class WorkloadHistories(RuleBasedStateMachine):
         """Only who has its servers for good gets one, before its status says so; no stranger's is written."""
         said = [action.workload.uid for action in actions if isinstance(action, Report)]
         for action in actions:
-            if isinstance(action, WriteTemplate):
+            if isinstance(action, WriteTemplate) and action.step == "delete":
+                assert action.workload.ending
+                assert f"a/{action.workload.name}" not in self.foreign
+            elif isinstance(action, WriteTemplate):
                 own = [grant for _, grant in self.grants() if grant.uid == action.workload.uid]
                 assert own, "it has no server"
                 assert all(grant.bound for grant in own)
@@ -236,6 +240,15 @@ class WorkloadHistories(RuleBasedStateMachine):
                 assert said.count(action.workload.uid) == later.count(action.workload.uid) == 1
                 right = action.record is not None and action.record.digest == self.digest(action.workload)
                 assert (action.step == "patch") is right, "claims' template is only replaced for another spec"
+
+    def judge_farewells(self, actions: list[Action]) -> None:
+        """Nobody goes while an object says that he has nodes, or while pods may get claims of his."""
+        said = [grant.uid for _, grant in self.grants()]
+        said += [grant.uid for grants in self.world.lost.values() for grant in grants]
+        for workload in (action.workload for action in actions if isinstance(action, LetGo)):
+            assert workload.ending
+            assert workload.uid not in said
+            assert f"a/{workload.name}" not in self.own_templates()
 
     @staticmethod
     def digest(workload: Workload) -> str:
@@ -295,6 +308,8 @@ class WorkloadHistories(RuleBasedStateMachine):
             verdict = world.verdicts[workload.uid]
             if workload.ending:
                 assert verdict.state == "Deallocating"
+                assert own or not workload.finalizer, "nobody has anything for it, and it stays"
+                assert workload.reference not in self.own_templates()
             elif workload.extent.nodes == 3:
                 assert (verdict.state, own) == ("Failed", [])
             elif own and len(own) < workload.extent.servers:
@@ -388,8 +403,10 @@ class WorkloadHistories(RuleBasedStateMachine):
             for reference, workload in list(world.workloads.items()):
                 state = world.verdicts[workload.uid].state if workload.uid in world.verdicts else "Pending"
                 hopeless = workload.extent.nodes == 3 or workload.extent.servers > most
-                if state in ("Allocated", "Deallocating") or hopeless:
+                if (state in ("Allocated", "Deallocating") or hopeless) and not workload.finalizer:
                     del world.workloads[reference]
+                elif state == "Allocated":
+                    world.workloads[reference] = replace(workload, ending=True)
             world.now += 40.0
             if not world.pods and not world.workloads:
                 break
