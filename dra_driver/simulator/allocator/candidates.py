@@ -27,7 +27,7 @@ def tainted(slices: Iterable[ResourceSlice], rules: Iterable[DeviceTaintRule]) -
     if not rules:
         return slices
     # Slices of identical nodes share device objects, compared by id(); the results share theirs too.
-    made: dict[tuple[int, tuple[DeviceTaint, ...]], tuple[Device, Device]] = {}
+    copies: dict[tuple[int, tuple[DeviceTaint, ...]], tuple[Device, Device]] = {}
 
     def with_taints(item: ResourceSlice, device: Device) -> Device:
         spec = item.spec
@@ -35,7 +35,7 @@ def tainted(slices: Iterable[ResourceSlice], rules: Iterable[DeviceTaintRule]) -
         if not added:
             return device
         # Keeping a reference to the device ensures that its id() is not reused.
-        pair = made.setdefault((id(device), added), (device, replace(device, taints=(*device.taints, *added))))
+        pair = copies.setdefault((id(device), added), (device, replace(device, taints=(*device.taints, *added))))
         return pair[1]
 
     return [
@@ -93,7 +93,7 @@ def candidates(
         around: node, pools and usage.
         thorough: include devices that can never be picked but affect the state of the search.
     """
-    found: list[Candidate] = []
+    eligible: list[Candidate] = []
     for pool in around.pools:
         if not pool.usable:
             continue
@@ -104,7 +104,7 @@ def candidates(
                 selected = _selected(offer, option, around)
                 wanted = _amounts(offer.device, option, around.release) if selected else None
             except AllocationError as error:
-                found.append(Candidate(offer, pool, error=error.what))
+                eligible.append(Candidate(offer, pool, error=error.what))
                 continue
             if not selected or wanted is None:
                 continue
@@ -113,8 +113,8 @@ def candidates(
             allowed = tolerated(offer.device, option.tolerations)
             values = tuple(value(offer, attribute) for attribute in attributes)
             if thorough or (allowed and None not in values):
-                found.append(Candidate(offer, pool, values, wanted or None, allowed))
-    return found
+                eligible.append(Candidate(offer, pool, values, wanted or None, allowed))
+    return eligible
 
 
 def everything(option: RequestAlternative, attributes: Sequence[str], around: SearchContext) -> list[Candidate]:
@@ -122,7 +122,7 @@ def everything(option: RequestAlternative, attributes: Sequence[str], around: Se
 
     Raises AllocationError if a pool is incomplete or invalid, or if a selector fails.
     """
-    found: list[Candidate] = []
+    devices: list[Candidate] = []
     for pool in around.pools:
         if not pool.usable:
             state = "currently being updated" if pool.incomplete else "currently invalid"
@@ -137,18 +137,18 @@ def everything(option: RequestAlternative, attributes: Sequence[str], around: Se
             if wanted is None or not fits(offer.device, wanted, consumed):
                 continue
             values = tuple(value(offer, attribute) for attribute in attributes)
-            found.append(Candidate(offer, pool, values, wanted or None, tolerated(offer.device, option.tolerations)))
-    return found
+            devices.append(Candidate(offer, pool, values, wanted or None, tolerated(offer.device, option.tolerations)))
+    return devices
 
 
 def _selected(offer: PoolDevice, option: RequestAlternative, around: SearchContext) -> bool:
     """Raises AllocationError if a selector fails on the device."""
-    found = verdict(offer, option.selectors, option.key, around.selectors.view)
-    if isinstance(found, SelectorFailure):
+    outcome = verdict(offer, option.selectors, option.key, around.selectors.view)
+    if isinstance(outcome, SelectorFailure):
         device = "" if around.release.name == "1.36" else f" on device {'/'.join(offer.id)}"
-        raise AllocationError(f"{option.places[found.place]}{device}: {found.text}")
-    if not found or not offer.spec.per_device_node_selection:
-        return found
+        raise AllocationError(f"{option.places[outcome.place]}{device}: {outcome.text}")
+    if not outcome or not offer.spec.per_device_node_selection:
+        return outcome
     return matches(around.node, offer.device.node_name, offer.device.all_nodes, offer.device.node_selector)
 
 

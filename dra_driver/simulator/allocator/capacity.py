@@ -48,12 +48,12 @@ def amounts(device: Device, requested: Mapping[str, Quantity], release: Release)
     """
     if any(name not in device.capacity for name in requested):
         return None
-    made = {name: _amount(capacity, requested.get(name), release) for name, capacity in device.capacity.items()}
+    consumption = {name: _amount(capacity, requested.get(name), release) for name, capacity in device.capacity.items()}
     if not release.whole_steps:
-        for name, amount in made.items():
+        for name, amount in consumption.items():
             if amount.nanos < 0:
                 raise CapacityError(f'capacity "{name}": capacity value is negative')
-    return made
+    return consumption
 
 
 def fits(device: Device, wanted: Mapping[str, Amount], consumed: Mapping[str, int]) -> bool:
@@ -108,8 +108,8 @@ def _amount(capacity: DeviceCapacity, requested: Quantity | None, release: Relea
 
 
 def _read(value: Quantity) -> tuple[int, str]:
-    found = nearest(value)
-    return found.nanos, found.text
+    quantity = nearest(value)
+    return quantity.nanos, quantity.text
 
 
 def _judged(amount: int, text: str, capacity: DeviceCapacity, release: Release) -> Amount:

@@ -78,8 +78,8 @@ class Match(Constraint):
 
     def add(self, request: str, value: Value) -> None:  # noqa: ARG002 - one set for all requests
         """The first device sets the values, the others narrow them."""
-        found = frozenset(alternatives(value))
-        self._common.append(found & self._common[-1] if self._common else found)
+        values = frozenset(alternatives(value))
+        self._common.append(values & self._common[-1] if self._common else values)
 
     def remove(self, request: str) -> None:  # noqa: ARG002 - one set for all requests
         """Back to what the devices before have in common."""
@@ -166,16 +166,16 @@ def constraint(spec: DeviceConstraint, release: Release) -> Constraint | None:
 
 def value(offer: PoolDevice, attribute: str) -> Value | None:
     """Type and value of a device's attribute; None if it is missing."""
-    found = offer.attribute(attribute)
-    return None if found is None else _value(found)
+    entry = offer.attribute(attribute)
+    return None if entry is None else _value(entry)
 
 
-def _value(found: DeviceAttribute) -> Value:
+def _value(attribute: DeviceAttribute) -> Value:
     for kind, one, several in (
-        ("string", found.string, found.strings),
-        ("int", found.int_, found.ints),
-        ("bool", found.bool_, found.bools),
-        ("version", found.version, found.versions),
+        ("string", attribute.string, attribute.strings),
+        ("int", attribute.int_, attribute.ints),
+        ("bool", attribute.bool_, attribute.bools),
+        ("version", attribute.version, attribute.versions),
     ):
         if one is not None:
             return (kind, one)

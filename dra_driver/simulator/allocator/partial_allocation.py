@@ -46,12 +46,12 @@ class PartialAllocation:
             return not holders or claim not in holders
         return not holders and not self._around.usage.exclusive(offer.id)
 
-    def fits(self, candidate: Candidate, held: Sequence[Constraint], request: str) -> bool:
+    def fits(self, candidate: Candidate, constraints: Sequence[Constraint], request: str) -> bool:
         """Whether a free device can be picked: checks counters, taints, constraints and capacity; changes nothing."""
         return (
             (not candidate.offer.consumes or self._counters_left(candidate))
             and candidate.tolerated
-            and all(item.allows(request, value) for item, value in zip(held, candidate.values, strict=True))
+            and all(item.allows(request, value) for item, value in zip(constraints, candidate.values, strict=True))
             and self.capacity_left(candidate)
         )
 
@@ -68,7 +68,7 @@ class PartialAllocation:
         left = self._left(candidate.pool)
         return tuple(counter for counter, amount in candidate.offer.consumes if left.get(counter, amount) < amount)
 
-    def add(self, candidate: Candidate, held: Sequence[Constraint], request: str) -> str:
+    def add(self, candidate: Candidate, constraints: Sequence[Constraint], request: str) -> str:
         """Add a device to the constraints; returns "" or the obstacle: "counters", "taint", "constraint" or "capacity".
 
         Up to 1.36, an attempt changes the state of distinctAttribute even if another constraint rejects the device.
@@ -78,7 +78,7 @@ class PartialAllocation:
         if not candidate.tolerated:
             return "taint"
         added: list[Constraint] = []
-        obstacle = "" if _add_all(held, candidate.values, request, added) else "constraint"
+        obstacle = "" if _add_all(constraints, candidate.values, request, added) else "constraint"
         if not obstacle and not self.capacity_left(candidate):
             obstacle = "capacity"
         if obstacle:
@@ -108,7 +108,7 @@ class PartialAllocation:
             self._holders.setdefault(offer.id, []).append(claim)
         self.picks[claim].append(pick)
 
-    def undo(self, claim: int, held: Sequence[Constraint], request: str) -> None:
+    def undo(self, claim: int, constraints: Sequence[Constraint], request: str) -> None:
         """Revert the last pick for the claim."""
         pick = self.picks[claim].pop()
         offer = pick.candidate.offer
@@ -116,7 +116,7 @@ class PartialAllocation:
         kept.pop()
         if not kept:
             del (self._shares if offer.shareable else self._holders)[offer.id]
-        for item in reversed(held):
+        for item in reversed(constraints):
             item.remove(request)
         if pick.charged:
             self._charge(pick, -1)
@@ -157,18 +157,20 @@ class PartialAllocation:
 
 
 def _constraints(prepared: PreparedClaim, around: SearchContext) -> list[Constraint]:
-    made = []
+    constraints = []
     for place, spec in enumerate(prepared.claim.spec.devices.constraints):
         item = constraint(spec, around.release)
         if item is None:
             name = prepared.claim.metadata.full_name
             raise AllocationError(f"claim {name}, constraint #{place}: empty constraint (unsupported constraint type?)")
-        made.append(item)
-    return made
+        constraints.append(item)
+    return constraints
 
 
-def _add_all(held: Sequence[Constraint], values: Sequence[Value | None], request: str, added: list[Constraint]) -> bool:
-    for item, value in zip(held, values, strict=True):
+def _add_all(
+    constraints: Sequence[Constraint], values: Sequence[Value | None], request: str, added: list[Constraint]
+) -> bool:
+    for item, value in zip(constraints, values, strict=True):
         if value is None or not item.allows(request, value):
             return False
         item.add(request, value)

@@ -98,19 +98,19 @@ class Contents:
     """Deduplicates views."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, SelectorView] = {}
+        self._by_content: dict[bytes, SelectorView] = {}
         self._by_id: dict[int, tuple[Device, SelectorView]] = {}
 
     def of(self, driver: str, device: Device) -> SelectorView:
         """The view that is shared by all devices that selectors cannot distinguish."""
-        found = self._by_id.get(id(device))
-        if found is None:
+        entry = self._by_id.get(id(device))
+        if entry is None:
             # Selectors can read neither the name nor nodes and counters.
             seen = (driver, device.attributes, device.capacity, device.allow_multiple_allocations)
-            content = self._known.setdefault(_ENCODER.encode(seen), SelectorView())
+            content = self._by_content.setdefault(_ENCODER.encode(seen), SelectorView())
             # Keeping a reference to the device ensures that its id() is not reused.
-            found = self._by_id[id(device)] = (device, content)
-        return found[1]
+            entry = self._by_id[id(device)] = (device, content)
+        return entry[1]
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -142,10 +142,10 @@ class PoolDevice:
 
     def attribute(self, name: str) -> DeviceAttribute | None:
         """An attribute by its qualified name; one without a domain belongs to the driver's domain."""
-        found = self.device.attributes.get(name)
-        if found is None and name.startswith(f"{self.driver}/"):
+        attribute = self.device.attributes.get(name)
+        if attribute is None and name.startswith(f"{self.driver}/"):
             return self.device.attributes.get(name[len(self.driver) + 1 :])
-        return found
+        return attribute
 
 
 @dataclass(eq=False, slots=True)
@@ -182,10 +182,10 @@ def verdict(
 ) -> bool | SelectorFailure:
     """Whether all selectors match, or the first failure; evaluated once per view and list of selectors."""
     verdicts = offer.content.verdicts
-    known = verdicts.get(key)
-    if known is None:
-        known = verdicts[key] = _verdict(offer, selectors, view) if selectors else True
-    return known
+    outcome = verdicts.get(key)
+    if outcome is None:
+        outcome = verdicts[key] = _verdict(offer, selectors, view) if selectors else True
+    return outcome
 
 
 def _verdict(offer: PoolDevice, selectors: Sequence[Selector], view: Any) -> bool | SelectorFailure:

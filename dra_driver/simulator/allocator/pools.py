@@ -57,10 +57,10 @@ class PoolIndex:
 
         Raises NodeSelectorError if the selector of a slice cannot be parsed, and QuantityError for an invalid counter.
         """
-        known = self._pools.get(node.name)
-        if known is None or known[0] != node:
-            known = self._pools[node.name] = (node, self._gather(node))
-        return known[1]
+        entry = self._pools.get(node.name)
+        if entry is None or entry[0] != node:
+            entry = self._pools[node.name] = (node, self._gather(node))
+        return entry[1]
 
     @cached_property
     def kinds_of_offers(self) -> tuple[PoolDevice, ...]:
@@ -84,21 +84,21 @@ class PoolIndex:
         ) or any(offer.shareable for offer in self.kinds_of_offers)
 
     def _gather(self, node: NodeView) -> tuple[Pool, ...]:
-        found: dict[PoolKey, list[ResourceSlice]] = defaultdict(list)
+        slices: dict[PoolKey, list[ResourceSlice]] = defaultdict(list)
         for item in (*self._on_node.get(node.name, ()), *self._shared):
             if _relevant(item, node):
-                found[item.spec.driver, item.spec.pool.name].append(item)
-        for key in found:
-            found[key] += self._everywhere.get(key, ())
-        made = [pool for key, items in found.items() if (pool := self._pool(key, items)) is not None]
-        made += [pool for pool in self._counters_only() if pool.key not in found]
-        return tuple(sorted(made, key=lambda pool: (_has_binding_conditions(pool), pool.key)))
+                slices[item.spec.driver, item.spec.pool.name].append(item)
+        for key in slices:
+            slices[key] += self._everywhere.get(key, ())
+        pools = [pool for key, items in slices.items() if (pool := self._pool(key, items)) is not None]
+        pools += [pool for pool in self._counters_only() if pool.key not in slices]
+        return tuple(sorted(pools, key=lambda pool: (_has_binding_conditions(pool), pool.key)))
 
     def _counters_only(self) -> tuple[Pool, ...]:
         """Pools of which a node sees only the counters, if that is relevant: incomplete or invalid ones."""
         if self._foreign is None:
-            made = (self._pool(key, items) for key, items in self._everywhere.items())
-            self._foreign = tuple(pool for pool in made if pool is not None and not pool.usable)
+            pools = (self._pool(key, items) for key, items in self._everywhere.items())
+            self._foreign = tuple(pool for pool in pools if pool is not None and not pool.usable)
         return self._foreign
 
     def _pool(self, key: PoolKey, relevant: Sequence[ResourceSlice]) -> Pool | None:
@@ -141,14 +141,14 @@ class PoolIndex:
         return Pool(key, tuple(offers), tuple(elsewhere), counters)
 
     def _offers_of(self, item: ResourceSlice) -> tuple[PoolDevice, ...]:
-        made = self._offers.get(id(item))
-        if made is None:
+        offers = self._offers.get(id(item))
+        if offers is None:
             spec = item.spec
-            made = self._offers[id(item)] = tuple(
+            offers = self._offers[id(item)] = tuple(
                 PoolDevice(spec.driver, spec.pool.name, one, spec, self._contents.of(spec.driver, one))
                 for one in spec.devices
             )
-        return made
+        return offers
 
 
 def _relevant(item: ResourceSlice, node: NodeView) -> bool:

@@ -33,8 +33,8 @@ def _key(claims: Sequence[PreparedClaim]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """The known result for claims on a node."""
+class _Trial:
+    """The allocation that claims got on a node when they were tried there."""
 
     state: tuple[int, ...]
     """State of the node's pools; if it has changed, the node has to be tried again."""
@@ -52,7 +52,7 @@ class Scheduler:
         self._sound: dict[bytes, set[str]] = {}
         """By claims, the nodes on which scheduling does not end with an error, whatever is in use."""
         self._open: dict[tuple[bytes, tuple[str, ...] | None], list[NodeView]] = {}
-        self._known: dict[tuple[bytes, str], _Known] = {}
+        self._trials: dict[tuple[bytes, str], _Trial] = {}
         """Results by claims and node."""
 
     def place(
@@ -77,53 +77,53 @@ class Scheduler:
         waiting = self._not_refused(key, prepared, on)
         looks_at_all = len(waiting) <= MAX_CHOSEN_FROM
         most = 1 if choose is None else len(waiting) if looks_at_all else 2
-        found = self._found(key, prepared, waiting, most)
-        if isinstance(found, Refusal):
-            return found
+        allocations = self._allocations(key, prepared, waiting, most)
+        if isinstance(allocations, Refusal):
+            return allocations
         try:
             error = self._error_elsewhere(prepared, waiting[-2::-1])
         except TimeOver:
             return TIME_OVER
         if error is not None:
             return error
-        chosen = found[0]
-        if len(found) > 1:
-            chosen = choose(found) if choose is not None and looks_at_all else replace(chosen, choice="name")
-        known = self._known[key, chosen.node]
-        if known.claims is not prepared:
+        chosen = allocations[0]
+        if len(allocations) > 1:
+            chosen = choose(allocations) if choose is not None and looks_at_all else replace(chosen, choice="name")
+        trial = self._trials[key, chosen.node]
+        if trial.claims is not prepared:
             own = self.world.ask(prepared, next(node for node in waiting if node.name == chosen.node))
             chosen = replace(own, choice=chosen.choice) if isinstance(own, Allocation) else chosen
         for result in chosen.results:
             self.world.usage.take(result.devices.results)
         return chosen
 
-    def _found(
+    def _allocations(
         self, key: bytes, claims: Sequence[PreparedClaim], waiting: list[NodeView], most: int
     ) -> list[Allocation] | Refusal:
         """Try ``waiting`` from its end until ``most`` nodes fit; nodes that refuse are removed from it."""
-        found: list[Allocation] = []
+        allocations: list[Allocation] = []
         refusal = Refusal(NO_SOLUTION)
         for place in reversed(range(len(waiting))):
             answer = self._ask(key, claims, waiting[place])
             if isinstance(answer, Allocation):
-                found.append(answer)
-                if len(found) == most:
+                allocations.append(answer)
+                if len(allocations) == most:
                     break
             elif answer.fatal:
                 return answer
             else:
                 refusal = answer
                 del waiting[place]
-        return found or refusal
+        return allocations or refusal
 
     def _ask(self, key: bytes, claims: Sequence[PreparedClaim], node: NodeView) -> Allocation | Refusal:
         """Like ``World.ask``, but a node that has not changed since is not tried again."""
-        known = self._known.get((key, node.name))
-        if known is not None and known.state == self.world.state(node):
-            return known.answer
+        trial = self._trials.get((key, node.name))
+        if trial is not None and trial.state == self.world.state(node):
+            return trial.answer
         answer = self.world.ask(claims, node)
         if isinstance(answer, Allocation):
-            self._known[key, node.name] = _Known(self.world.state(node), claims, answer)
+            self._trials[key, node.name] = _Trial(self.world.state(node), claims, answer)
         return answer
 
     def _error_elsewhere(self, claims: Sequence[PreparedClaim], nodes: Iterable[NodeView]) -> Refusal | None:

@@ -47,7 +47,7 @@ class Pruning:
     def _sorted_out(self) -> dict[DeviceId, int]:
         """The equivalence class of each device."""
         wanted_by: dict[DeviceId, int] = {}
-        attributes = sorted({item.attribute for held in self._progress.constraints for item in held})
+        attributes = sorted({item.attribute for constraints in self._progress.constraints for item in constraints})
         offers = {}
         for place, listed in enumerate(self._lists.values()):
             for candidate in listed:
@@ -77,9 +77,11 @@ class Pruning:
             id(option),
             place,
             len(picks[claim]),
-            frozenset(Counter(self._kinds[pick.candidate.offer.id] for made in picks for pick in made).items()),
+            frozenset(
+                Counter(self._kinds[pick.candidate.offer.id] for claim_picks in picks for pick in claim_picks).items()
+            ),
             frozenset(Counter(self._kinds[candidate.offer.id] for candidate in rest).items()),
-            tuple(item.state() for held in self._progress.constraints for item in held),
+            tuple(item.state() for constraints in self._progress.constraints for item in constraints),
         )
 
     def failed(self, state: Hashable) -> bool:
@@ -100,18 +102,18 @@ class Pruning:
         )
 
     def _possible(self, claim: int, option: RequestAlternative) -> bool:
-        held = self._progress.concerning(claim, option)
+        constraints = self._progress.concerning(claim, option)
         left = [
             candidate
             for candidate in self._lists[option]
             if self._progress.free(candidate.offer, option, claim)
-            and self._progress.fits(candidate, held, option.names[0])
+            and self._progress.fits(candidate, constraints, option.names[0])
         ]
         if option.all_devices:
             return len(left) == len(self._lists[option]) > 0
         return len(left) >= option.count and all(
             max(Counter(candidate.values[place] for candidate in left).values(), default=0) >= option.count
-            for place, item in enumerate(held)
+            for place, item in enumerate(constraints)
             if isinstance(item, Match)
         )
 
@@ -161,7 +163,7 @@ def search(
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, 1000 + 8 * attempt.least_devices))  # the search recurses once per device to pick
     try:
-        found = attempt.request(0, 0)
+        success = attempt.request(0, 0)
     except TooManyResults:
         raise AllocationError(
             f"every choice of sub-requests exceeds the claim limit of {MAX_RESULTS} devices",
@@ -169,7 +171,7 @@ def search(
         ) from None
     finally:
         sys.setrecursionlimit(before)
-    return attempt.progress.picks if found else None
+    return attempt.progress.picks if success else None
 
 
 class _Search:
@@ -202,8 +204,8 @@ class _Search:
             least = 0
             for request in prepared.requests:
                 for option in request.options:
-                    held = self.progress.concerning(number, option)
-                    self._attributes[option] = [item.attribute for item in held]
+                    constraints = self.progress.concerning(number, option)
+                    self._attributes[option] = [item.attribute for item in constraints]
                     if option.all_devices:
                         self._all[option] = everything(option, self._attributes[option], self._around)
                 least += min(self._count(option) for option in request.options)
@@ -218,7 +220,9 @@ class _Search:
 
     def _remembers_failures(self) -> bool:
         """Whether failed attempts change what is allowed later, which rules out any pruning."""
-        distinct = any(isinstance(item, DistinctByRequest) for held in self.progress.constraints for item in held)
+        distinct = any(
+            isinstance(item, DistinctByRequest) for constraints in self.progress.constraints for item in constraints
+        )
         if not self._around.release.counters_by_pool_name:
             return distinct
         names = [pool.key[1] for pool in self._around.pools if pool.counters]
@@ -254,19 +258,19 @@ class _Search:
         return False
 
     def _start(self, claim: int, number: int, option: RequestAlternative) -> bool:
-        held = self.progress.concerning(claim, option)
+        constraints = self.progress.concerning(claim, option)
         if option.all_devices:
             devices = self._all[option]
-            return bool(devices) and self._every(claim, number, option, held, 0)
-        return self._pick(claim, number, option, held, 0, self._candidates_of(option))
+            return bool(devices) and self._every(claim, number, option, constraints, 0)
+        return self._pick(claim, number, option, constraints, 0, self._candidates_of(option))
 
     def _candidates_of(self, option: RequestAlternative) -> list[Candidate]:
-        found = self._candidates.get(option)
-        if found is None:
-            found = self._candidates[option] = candidates(
+        eligible = self._candidates.get(option)
+        if eligible is None:
+            eligible = self._candidates[option] = candidates(
                 option, self._attributes[option], self._around, thorough=not self._prune
             )
-        return found
+        return eligible
 
     def _within_limit(self, claim: int, option: RequestAlternative, place: int) -> None:
         if len(self.progress.picks[claim]) + self._count(option) - place > MAX_RESULTS:
@@ -280,7 +284,9 @@ class _Search:
         if self._steps.left % STEPS_AT_ONCE == 0 and not self._may_go_on():
             raise TimeOver
 
-    def _every(self, claim: int, number: int, option: RequestAlternative, held: list[Constraint], place: int) -> bool:
+    def _every(
+        self, claim: int, number: int, option: RequestAlternative, constraints: list[Constraint], place: int
+    ) -> bool:
         """Device ``place`` of a request for all devices, and everything after it."""
         devices = self._all[option]
         if place >= len(devices):
@@ -289,7 +295,7 @@ class _Search:
         candidate, request = devices[place], option.names[0]
         if not self.progress.free(candidate.offer, option, claim):
             return False
-        obstacle = self.progress.add(candidate, held, request)
+        obstacle = self.progress.add(candidate, constraints, request)
         if obstacle == "constraint":
             raise AllocationError(
                 f"{option.where}: cannot add device {'/'.join(candidate.offer.id)} because a claim constraint would "
@@ -300,10 +306,10 @@ class _Search:
         self.progress.take(candidate, option, claim)
         done = False
         try:
-            done = self._every(claim, number, option, held, place + 1)
+            done = self._every(claim, number, option, constraints, place + 1)
         finally:
             if not done:
-                self.progress.undo(claim, held, request)
+                self.progress.undo(claim, constraints, request)
         return done
 
     def _pick(
@@ -311,7 +317,7 @@ class _Search:
         claim: int,
         number: int,
         option: RequestAlternative,
-        held: list[Constraint],
+        constraints: list[Constraint],
         place: int,
         rest: Sequence[Candidate],
     ) -> bool:
@@ -323,7 +329,7 @@ class _Search:
         if place >= option.count:
             return self.request(claim, number + 1)
         self._within_limit(claim, option, place)
-        rest, needed = self._narrowed(claim, option, held, place, rest)
+        rest, needed = self._narrowed(claim, option, constraints, place, rest)
         if len(rest) < needed:
             return False
         pruning = self._comparison()
@@ -331,14 +337,14 @@ class _Search:
         if pruning and (pruning.failed(state) or pruning.hopeless(claim, number)):
             return False
         for index in range(len(rest) - needed + 1):
-            if not self._add(claim, option, held, rest[index]):
+            if not self._add(claim, option, constraints, rest[index]):
                 continue
             done = False
             try:
-                done = self._pick(claim, number, option, held, place + 1, rest[index + 1 :])
+                done = self._pick(claim, number, option, constraints, place + 1, rest[index + 1 :])
             finally:
                 if not done:
-                    self.progress.undo(claim, held, option.names[0])
+                    self.progress.undo(claim, constraints, option.names[0])
             if done:
                 return True
             self._setbacks += 1
@@ -347,7 +353,12 @@ class _Search:
         return False
 
     def _narrowed(
-        self, claim: int, option: RequestAlternative, held: list[Constraint], place: int, rest: Sequence[Candidate]
+        self,
+        claim: int,
+        option: RequestAlternative,
+        constraints: list[Constraint],
+        place: int,
+        rest: Sequence[Candidate],
     ) -> tuple[Sequence[Candidate], int]:
         """The devices that fit now and share constrained values with enough others, and how many of them are needed."""
         if not self._prune or any(candidate.error for candidate in rest):
@@ -356,23 +367,23 @@ class _Search:
         fitting = [
             candidate
             for candidate in rest
-            if progress.free(candidate.offer, option, claim) and progress.fits(candidate, held, request)
+            if progress.free(candidate.offer, option, claim) and progress.fits(candidate, constraints, request)
         ]
-        for number, item in enumerate(held):
+        for number, item in enumerate(constraints):
             if needed > 1 and isinstance(item, Match) and item.undecided:
                 # A value that fewer devices have than are needed cannot be the common value.
                 having = Counter(one for candidate in fitting for one in _values(candidate, number))
                 fitting = [item for item in fitting if any(having[one] >= needed for one in _values(item, number))]
         return fitting, needed
 
-    def _add(self, claim: int, option: RequestAlternative, held: list[Constraint], candidate: Candidate) -> bool:
+    def _add(self, claim: int, option: RequestAlternative, constraints: list[Constraint], candidate: Candidate) -> bool:
         """Pick a device if it is free and fits."""
         if not self.progress.free(candidate.offer, option, claim):
             return False
         if candidate.error:
             raise AllocationError(candidate.error)
         # Capacity is checked before the constraints, whose state failed attempts may change.
-        if not self.progress.capacity_left(candidate) or self.progress.add(candidate, held, option.names[0]):
+        if not self.progress.capacity_left(candidate) or self.progress.add(candidate, constraints, option.names[0]):
             return False
         self.progress.take(candidate, option, claim)
         return True
@@ -389,5 +400,5 @@ class _Search:
 
 def _values(candidate: Candidate, number: int) -> Collection[Value]:
     """The values of the attribute of a constraint that a device has."""
-    found = candidate.values[number]
-    return () if found is None else alternatives(found)
+    attribute_value = candidate.values[number]
+    return () if attribute_value is None else alternatives(attribute_value)

@@ -130,9 +130,9 @@ def _node_selector(picks: Sequence[Pick], node: str) -> NodeSelector | None:
             raise AllocationError(f"unsupported ResourceSlice.NodeSelector with {len(terms)} terms")
         for term in terms:
             # Kubernetes puts all fields before all expressions, and keeps each requirement once.
-            for found, items in ((fields, term.match_fields), (expressions, term.match_expressions)):
+            for requirements, items in ((fields, term.match_fields), (expressions, term.match_expressions)):
                 for item in items:
-                    found.setdefault((item.key, item.operator, frozenset(item.values)), item)
+                    requirements.setdefault((item.key, item.operator, frozenset(item.values)), item)
     if not fields and not expressions:
         return None
     return NodeSelector((NodeSelectorTerm(tuple(expressions.values()), tuple(fields.values())),))
@@ -233,13 +233,13 @@ class World:
         return "usage" if any(item.claim.spec.devices.constraints for item in claims) else "node"
 
     def _never_fails(self, option: RequestAlternative) -> bool:
-        known = self._harmless.get(option.key)
-        if known is None:
-            known = self._harmless[option.key] = not any(
+        harmless = self._harmless.get(option.key)
+        if harmless is None:
+            harmless = self._harmless[option.key] = not any(
                 isinstance(verdict(offer, option.selectors, option.key, self.selectors.view), SelectorFailure)
                 for offer in self.pools.kinds_of_offers
             )
-        return known
+        return harmless
 
     def state(self, node: NodeView) -> tuple[int, ...]:
         """Changes with the use of any device available to the node. Raises NodeSelectorError if that is unknown."""
@@ -267,7 +267,9 @@ class World:
                 broken = [pool for pool in around.pools if pool.invalid]
                 return Refusal(_invalid(broken[0].key, broken[0].invalid) if broken else NO_SOLUTION)
             pairs = zip(claims, picks, strict=True)
-            return Allocation(node.name, tuple(allocation(item, made, node.name, self.release) for item, made in pairs))
+            return Allocation(
+                node.name, tuple(allocation(item, claim_picks, node.name, self.release) for item, claim_picks in pairs)
+            )
         except DriverError as error:
             return Refusal(str(error), fatal=True)
         except TimeOver:
