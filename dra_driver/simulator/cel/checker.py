@@ -106,22 +106,22 @@ class _Checker:
 
     def check(self, node: SyntaxNode) -> Type:
         """The type of a node, which may still have free variables."""
-        known = self.checked.types.get(node)
-        if known is None:
+        kind = self.checked.types.get(node)
+        if kind is None:
             # Macro expansion may use a node twice; check it once.
-            known = _BY_KIND[type(node)](self, node)
-            self.checked.types[node] = known
-        return known
+            kind = _BY_KIND[type(node)](self, node)
+            self.checked.types[node] = kind
+        return kind
 
     def _literal(self, node: Literal) -> Type:
         return LITERALS[type(node.value)]
 
     def _ident(self, node: Ident) -> Type:
-        found = self._lookup(node, node.name, [self.scopes[0]] if node.absolute else self.scopes)
-        if found is None:
+        kind = self._lookup(node, node.name, [self.scopes[0]] if node.absolute else self.scopes)
+        if kind is None:
             name = f".{node.name}" if node.absolute else node.name
             raise CelError("compile", f"undeclared reference to '{name}'", node.position)
-        return found
+        return kind
 
     def _lookup(self, node: SyntaxNode, name: str, scopes: list[dict[str, Type]]) -> Type | None:
         for scope in reversed(scopes):
@@ -136,9 +136,9 @@ class _Checker:
 
     def _select(self, node: Select) -> Type:
         name = None if node.test else qualified_name(node)
-        found = self._lookup(node, name, []) if name is not None else None
-        if found is not None:
-            return found
+        kind = self._lookup(node, name, []) if name is not None else None
+        if kind is not None:
+            return kind
         selected = self._field(node.operand, node.field, node.position, optional=False)
         return BOOL if node.test else substitute(self.bound, selected)
 
@@ -263,10 +263,10 @@ class _Checker:
             raise CelError("compile", f"expected type '{expected}' but found '{text_of(kind)}'", node.position)
         return kind.params[0]
 
-    def _join(self, known: Type | None, kind: Type) -> Type:
-        if known is None:
+    def _join(self, common: Type | None, kind: Type) -> Type:
+        if common is None:
             return kind
-        return most_general(known, kind) if self._assignable([known], [kind]) else DYN
+        return most_general(common, kind) if self._assignable([common], [kind]) else DYN
 
     def _struct(self, node: syntax.Struct) -> Type:
         if node.name == DEVICE.kind or node.name.startswith("google.protobuf."):
@@ -283,11 +283,11 @@ class _Checker:
             loop = {node.variable: INT if kind.kind == "list" else first, node.variable2: second}
         self.scopes.append(loop)
         for part, expected in ((node.condition, BOOL), (node.step, accumulated)):
-            found = self.check(part)
-            if not self._assignable([expected], [found]):
+            actual = self.check(part)
+            if not self._assignable([expected], [actual]):
                 expected_text = text_of(substitute(self.bound, expected, free_is_dyn=True))
                 raise CelError(
-                    "compile", f"expected type '{expected_text}' but found '{text_of(found)}'", part.position
+                    "compile", f"expected type '{expected_text}' but found '{text_of(actual)}'", part.position
                 )
         self.scopes.pop()
         result = self.check(node.result)
@@ -319,10 +319,10 @@ class _Checker:
         return param(f"_{self._variables}")
 
     def _assignable(self, left: list[Type], right: list[Type]) -> bool:
-        found = assignable(self.bound, left, right)
-        if found is not None:
-            self.bound = found
-        return found is not None
+        bindings = assignable(self.bound, left, right)
+        if bindings is not None:
+            self.bound = bindings
+        return bindings is not None
 
 
 _BY_KIND: dict[type, Callable[[_Checker, Any], Type]] = {

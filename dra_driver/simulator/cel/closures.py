@@ -114,11 +114,11 @@ def _literal_key(value: Any) -> Any:
     return to_key(value)
 
 
-def made_list(rows: list[tuple[Code, bool]]) -> Code:
+def list_code(rows: list[tuple[Code, bool]]) -> Code:
     """``[a, ?b]``: elements, each with a flag for optional elements, which are added only if they have a value."""
 
     def run(frame: Frame) -> list[Any]:
-        made = []
+        elements = []
         for code, optional in rows:
             value = code(frame)
             if optional:
@@ -127,17 +127,17 @@ def made_list(rows: list[tuple[Code, bool]]) -> Code:
                 if not value.present:
                     continue
                 value = value.value
-            made.append(value)
-        return made
+            elements.append(value)
+        return elements
 
     return run
 
 
-def made_map(rows: list[tuple[Code, Code, bool]]) -> Code:
+def map_code(rows: list[tuple[Code, Code, bool]]) -> Code:
     """``{a: b, ?c: d}``: keys and values, each with a flag for optional values."""
 
     def run(frame: Frame) -> dict[Any, Any]:
-        made: dict[Any, Any] = {}
+        entries: dict[Any, Any] = {}
         for key_code, value_code, optional in rows:
             key, value = _literal_key(key_code(frame)), value_code(frame)
             if optional:
@@ -146,8 +146,8 @@ def made_map(rows: list[tuple[Code, Code, bool]]) -> Code:
                 if not value.present:
                     continue
                 value = value.value
-            made[key] = value
-        return made
+            entries[key] = value
+        return entries
 
     return run
 

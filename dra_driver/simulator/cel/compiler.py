@@ -14,10 +14,10 @@ from dra_driver.simulator.cel.closures import (
     applied,
     growing,
     in_constants,
+    list_code,
     logical,
     looped,
-    made_list,
-    made_map,
+    map_code,
 )
 from dra_driver.simulator.cel.device import FIELDS
 from dra_driver.simulator.cel.errors import CelError, EvaluationError, UnsupportedError
@@ -56,10 +56,10 @@ class Compiler:
 
     def code(self, node: SyntaxNode) -> Code:
         """The closure of a node."""
-        known = self._codes.get(node)
-        if known is None:
-            known = self._codes[node] = _BY_KIND[type(node)](self, node)
-        return known
+        code = self._codes.get(node)
+        if code is None:
+            code = self._codes[node] = _BY_KIND[type(node)](self, node)
+        return code
 
     def slot(self) -> int:
         """Reserve a slot in the frame for one variable."""
@@ -251,19 +251,19 @@ class Compiler:
             if node.elements and all(element in self.constants for element in node.elements):
                 return self.constant(node, [self.constants[element] for element in node.elements])
             return lambda frame: [code(frame) for code in codes]
-        return made_list([(code, place in node.optional) for place, code in enumerate(codes)])
+        return list_code([(code, place in node.optional) for place, code in enumerate(codes)])
 
     def _map(self, node: MapLiteral) -> Code:
-        return made_map([(self.code(key), self.code(value), optional) for key, value, optional in node.entries])
+        return map_code([(self.code(key), self.code(value), optional) for key, value, optional in node.entries])
 
     def _bind(self, node: Bind) -> Code:
         value, slot = self.code(node.value), self.slot()
 
         def read(frame: Frame) -> Any:
-            known = frame[slot]
-            if known is UNSET:
-                known = frame[slot] = value(frame)
-            return known
+            content = frame[slot]
+            if content is UNSET:
+                content = frame[slot] = value(frame)
+            return content
 
         body = self.scoped({node.name: read}, node.body)
 

@@ -75,8 +75,8 @@ def size_at(path: tuple[str, ...]) -> Size | None:
         len(part) == 3 and part[:2] == (_ATTRIBUTES, "@values") and not part[2].startswith("@")
     ):  # attributes, domain, name
         return (0, limits.MAX_ATTRIBUTE_BYTES)
-    found = _PARTS.get(part)
-    return None if found is None else (0, found)
+    most = _PARTS.get(part)
+    return None if most is None else (0, most)
 
 
 def literal_size(node: SyntaxNode) -> Size | None:
@@ -182,7 +182,7 @@ def call_cost(estimator: Estimator, node: Call, overload: str, parts: list[Opera
     if overload == "conditional":
         condition, yes, no = parts
         estimator.set_entries(node, _joined(estimator, yes.node, no.node))
-        return add(condition.cost, max(yes.cost, no.cost)), union(_known(yes), _known(no))
+        return add(condition.cost, max(yes.cost, no.cost)), union(_own_size(yes), _own_size(no))
     if overload in {"logical_and", "logical_or"}:
         return inside, None
     if overload in {"add_list", "add_string", "add_bytes"}:
@@ -200,12 +200,13 @@ def _joined(estimator: Estimator, left: SyntaxNode, right: SyntaxNode) -> EntryS
     return EntrySize(first.container, union(first.key, second.key), union(first.value, second.value))
 
 
-def _known(operand: Operand) -> Size:
+def _own_size(operand: Operand) -> Size:
+    """The size of the operand itself, whatever the API allows the part of the device that it denotes."""
     return operand.known_size or SIZE_UNKNOWN
 
 
 def _compared(parts: list[Operand]) -> Cost:
-    return scaled(min(_known(part)[1] for part in parts), TRAVERSAL), None
+    return scaled(min(_own_size(part)[1] for part in parts), TRAVERSAL), None
 
 
 def _equal(parts: list[Operand]) -> Cost:
@@ -236,15 +237,15 @@ def _over_list(parts: list[Operand]) -> Cost:
 
 
 def _prefix(parts: list[Operand]) -> Cost:
-    return scaled(_known(parts[1])[1], TRAVERSAL), None
+    return scaled(_own_size(parts[1])[1], TRAVERSAL), None
 
 
 def _in_list(parts: list[Operand]) -> Cost:
-    return scaled(_known(parts[1])[1], 1), None
+    return scaled(_own_size(parts[1])[1], 1), None
 
 
 def _within(parts: list[Operand]) -> Cost:
-    return times(scaled(_known(parts[0])[1], TRAVERSAL), scaled(_known(parts[1])[1], TRAVERSAL)), None
+    return times(scaled(_own_size(parts[0])[1], TRAVERSAL), scaled(_own_size(parts[1])[1], TRAVERSAL)), None
 
 
 def _pattern_cost(text: Size, pattern: Size) -> int:
@@ -252,7 +253,7 @@ def _pattern_cost(text: Size, pattern: Size) -> int:
 
 
 def _matches(parts: list[Operand]) -> Cost:
-    return _pattern_cost(_known(parts[0]), _known(parts[1])), None
+    return _pattern_cost(_own_size(parts[0]), _own_size(parts[1])), None
 
 
 def _find(parts: list[Operand]) -> Cost:
@@ -298,24 +299,24 @@ def _added(factor: float) -> Rule:
     """Strings are copied, lists are not."""
 
     def rule(parts: list[Operand]) -> Cost:
-        size = sum_of(_known(parts[0]), _known(parts[1]))
+        size = sum_of(_own_size(parts[0]), _own_size(parts[1]))
         return (scaled(size[1], factor) if factor else 1), size
 
     return rule
 
 
 def _to_bytes(parts: list[Operand]) -> Cost:
-    least, most = _known(parts[0])
+    least, most = _own_size(parts[0])
     return scaled(most, TRAVERSAL), (least, most * 4 & UNLIMITED)
 
 
 def _to_text(parts: list[Operand]) -> Cost:
-    least, most = _known(parts[0])
+    least, most = _own_size(parts[0])
     return scaled(most, TRAVERSAL), (least // 4, most)
 
 
 def _quoted(parts: list[Operand]) -> Cost:
-    least, most = _known(parts[0])
+    least, most = _own_size(parts[0])
     return scaled(most, TRAVERSAL), (least + 2, most * 2 + 2 & UNLIMITED)
 
 
@@ -442,13 +443,13 @@ class Estimator:
 
     def size(self, node: SyntaxNode) -> Size | None:
         """The size of a node, as far as it is known."""
-        known = self._sizes.get(node) or literal_size(node)
-        if known is not None:
-            return known
-        known = size_at(self.path(node))
-        if known is not None:
-            self._sizes[node] = known
-            return known
+        size = self._sizes.get(node) or literal_size(node)
+        if size is not None:
+            return size
+        size = size_at(self.path(node))
+        if size is not None:
+            self._sizes[node] = size
+            return size
         kind = self.checked.types[node]
         if kind.kind in SCALARS or (kind.kind == "optional_type" and kind.params[0].kind in SCALARS):
             return ONE
@@ -476,8 +477,8 @@ class Estimator:
         return 0
 
     def _ident(self, node: Ident) -> int:
-        found = self._locals.get(node.name)
-        self._paths[node] = found[-1].path if found else (node.name,)
+        stack = self._locals.get(node.name)
+        self._paths[node] = stack[-1].path if stack else (node.name,)
         return 1
 
     def _select(self, node: Select) -> int:

@@ -181,11 +181,10 @@ def _opt_map(call: Call) -> Call:
         raise CelError("compile", f"{call.function}() variable name must be a simple identifier", name.position)
     assert call.target is not None  # noqa: S101 # a method: see the table
     value = _method(call, "value", call.target)
-    made: SyntaxNode = Bind(position=call.position, name=name.name, value=value, body=body)
-    if call.function == "optMap":
-        made = _function(call, "optional.of", made)
+    bind = Bind(position=call.position, name=name.name, value=value, body=body)
+    optional = _function(call, "optional.of", bind) if call.function == "optMap" else bind
     has_value = _method(call, "hasValue", call.target)
-    return _function(call, "_?_:_", has_value, made, _function(call, "optional.none"))
+    return _function(call, "_?_:_", has_value, optional, _function(call, "optional.none"))
 
 
 def _sort_by(call: Call) -> Bind:

@@ -160,10 +160,10 @@ def _not_installed(package: str | None) -> DriverError:
 
 def _celpy_folders() -> list[str]:
     """The directories that hold celpy's grammar."""
-    found = importlib.util.find_spec("celpy")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("celpy")
+    if spec is None or not spec.submodule_search_locations:
         raise _not_installed("cel-python")
-    return list(found.submodule_search_locations)
+    return list(spec.submodule_search_locations)
 
 
 def _lark(**options: Any) -> Lark:

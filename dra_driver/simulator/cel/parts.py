@@ -106,11 +106,11 @@ def references(expression: str) -> tuple[Reference, ...]:
 
 
 def _references(node: SyntaxNode, bound: Mapping[str, SyntaxNode | None]) -> Iterator[Reference]:
-    found = _reference(_path(node, bound))
-    if found is None and isinstance(node, Call) and node.function == "@in" and isinstance(node.args[0], Literal):
-        found = _reference((*(_path(node.args[1], bound) or ()), str(node.args[0].value)))
-    if found is not None:
-        yield found
+    reference = _reference(_path(node, bound))
+    if reference is None and isinstance(node, Call) and node.function == "@in" and isinstance(node.args[0], Literal):
+        reference = _reference((*(_path(node.args[1], bound) or ()), str(node.args[0].value)))
+    if reference is not None:
+        yield reference
         return
     for child, scope in _children(node, bound):
         yield from _references(child, scope)

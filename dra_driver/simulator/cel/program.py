@@ -88,6 +88,6 @@ def compile_for(release: str) -> Callable[[str], Program]:
 
     Raises DriverError for an unknown release, and if the packages that parse expressions are not installed.
     """
-    known = release_of(release)
+    kubernetes = release_of(release)
     require_installed()
-    return lambda expression: compile(expression, known)
+    return lambda expression: compile(expression, kubernetes)

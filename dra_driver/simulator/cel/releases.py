@@ -28,9 +28,9 @@ def nearest(release: str) -> str:
 
 def release_of(release: str) -> Kubernetes:
     """The release of this name; raises DriverError for an unknown one."""
-    for known in RELEASES:
-        if known == release:
-            return known
+    for name in RELEASES:
+        if name == release:
+            return name
     raise DriverError(
         f"Kubernetes {release} is not one that the simulator knows", remedy=f"give one of {', '.join(RELEASES)}"
     )

@@ -73,8 +73,8 @@ def assignable(bindings: Bindings, left: list[Type], right: list[Type]) -> Bindi
 
 def _fits(bound: Bindings, left: Type, right: Type) -> bool:
     if right.kind == "param":
-        valid, known = _substitutes(bound, left, right)
-        if valid or known:
+        valid, is_bound = _substitutes(bound, left, right)
+        if valid or is_bound:
             return valid
     if left.kind == "param":
         return _substitutes(bound, right, left)[0]
@@ -92,12 +92,12 @@ def _substitutes(bound: Bindings, given: Type, variable: Type) -> tuple[bool, bo
     """Whether the variable may be bound to the type, and whether it was bound already."""
     if given == variable:
         return True, True
-    known = bound.get(variable.name)
-    if known is not None:
-        if given == known:
+    binding = bound.get(variable.name)
+    if binding is not None:
+        if given == binding:
             return True, True
-        if _fits(bound, given, known):
-            general = most_general(given, known)
+        if _fits(bound, given, binding):
+            general = most_general(given, binding)
             if _absent(bound, variable, general):
                 bound[variable.name] = general
             return True, True
@@ -127,17 +127,17 @@ def _absent(bound: Bindings, variable: Type, within: Type) -> bool:
     if variable == within:
         return False
     if within.kind == "param":
-        known = bound.get(within.name)
-        return known is None or _absent(bound, variable, known)
+        binding = bound.get(within.name)
+        return binding is None or _absent(bound, variable, binding)
     return all(_absent(bound, variable, part) for part in within.params)
 
 
 def substitute(bound: Bindings, given: Type, *, free_is_dyn: bool = False) -> Type:
     """The type with its variables replaced by their bindings."""
     if given.kind == "param":
-        known = bound.get(given.name)
-        if known is not None:
-            return substitute(bound, known, free_is_dyn=free_is_dyn)
+        binding = bound.get(given.name)
+        if binding is not None:
+            return substitute(bound, binding, free_is_dyn=free_is_dyn)
         return DYN if free_is_dyn else given
     if not given.params:
         return given

@@ -89,11 +89,11 @@ def _sort_by(items: list[Any], keys: list[Any]) -> list[Any]:
 
 
 def _distinct(items: list[Any]) -> list[Any]:
-    found: list[Any] = []
+    distinct: list[Any] = []
     for item in items:
-        if not any(equal(item, other) for other in found):
-            found.append(item)
-    return found
+        if not any(equal(item, other) for other in distinct):
+            distinct.append(item)
+    return distinct
 
 
 def _range(count: int) -> list[int]:

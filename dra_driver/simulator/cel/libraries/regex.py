@@ -59,27 +59,27 @@ def matches(text: str, pattern: str) -> bool:
 
 def find(text: str, pattern: str) -> str:
     """``text.find(pattern)``: the first match, or an empty string."""
-    found = compiled(pattern).search(text)
-    return "" if found is None else str(found.group())
+    match = compiled(pattern).search(text)
+    return "" if match is None else str(match.group())
 
 
 def find_all(text: str, pattern: str, most: int = -1) -> list[str]:
     """``text.findAll(pattern)``: all matches, limited to ``most`` unless that is negative."""
-    found: list[str] = []
+    texts: list[str] = []
     last_end = -1
     # As bytes: re2 counts the characters before each match of a text, which takes long if there are many.
     data = text.encode()
     for match in compiled(pattern).finditer(data):
-        if 0 <= most <= len(found):
+        if 0 <= most <= len(texts):
             break
         empty, inside = match.start() == match.end(), data[match.start() : match.start() + 1]
         # Go does not report an empty match directly after another match; there is none within a character.
         if empty and (match.start() == last_end or (inside and inside[0] & 0xC0 == 0x80)):
             continue
         take(8 * ITEM)
-        found.append(match.group().decode())
+        texts.append(match.group().decode())
         last_end = match.end()
-    return found
+    return texts
 
 
 FUNCTIONS: Functions = {
