@@ -120,13 +120,13 @@ def _absent(manifests: Manifests, target: Target) -> ManifestError:
         text = manifests.beside[target.key]
         subject = f"pod {target.namespace}/{target.name}"
         return ManifestError(f"{subject} waits for no devices: it is a {text[:1].lower()}{text[1:]}")
-    known = (
+    names = (
         [f"{pod.namespace}/{pod.name}" for pod in manifests.pods]
         if target.kind == "pod"
         else [item.metadata.full_name for item in manifests.claims]
     )
     of_claims = " with resource claims" if target.kind == "pod" else ""
-    there = f"those that exist: {', '.join(sorted(known)[:_SHOWN])}" if known else "there is none"
+    there = f"those that exist: {', '.join(sorted(names)[:_SHOWN])}" if names else "there is none"
     return ManifestError(f"{target.kind}{of_claims} {target.namespace}/{target.name} does not exist; {there}")
 
 
@@ -163,44 +163,44 @@ class _Batch:
         """Explain an attempt, and take the devices that it gets."""
         *others, last = self._questions(attempt)
         for question in others:
-            found = self._explained(attempt, question, alone=alone)
-            if found.node is not None:
-                return found
+            explanation = self._explained(attempt, question, alone=alone)
+            if explanation.node is not None:
+                return explanation
         return self._explained(attempt, last, alone=alone)
 
     def _explained(self, attempt: Attempt, question: Question, *, alone: bool) -> Explanation:
         waiting = question.waiting
         if alone or not waiting:
-            found = explain(question)
-            if found.node is not None:
-                self._so_far.take(attempt.pod, found.node)
-            return self._with_ways(attempt.pod, question, found)
+            explanation = explain(question)
+            if explanation.node is not None:
+                self._so_far.take(attempt.pod, explanation.node)
+            return self._with_ways(attempt.pod, question, explanation)
         excluded = exclusions(question)
         on = [node for node in self._nodes if node.name not in excluded] if excluded else None
         answer = self._scheduler.place(waiting, on, question.choose)
         if isinstance(answer, Allocation):
-            found = placed_on(question, answer)
+            explanation = placed_on(question, answer)
             self._so_far.allocate(waiting, answer)
             self._so_far.take(attempt.pod, answer.node)
             self._holders += map(self._so_far.claim, waiting)
             self._refused.clear()
-            return found
+            return explanation
         key = (msgspec.json.encode([claim.spec for claim in waiting]), tuple(sorted(excluded.items())))
         if key in self._refused:
             return replace(self._refused[key], subject=question.subject, like=self._refused[key].subject)
-        found = self._refused[key] = self._with_ways(attempt.pod, question, explain(question, answer))
-        return found
+        explanation = self._refused[key] = self._with_ways(attempt.pod, question, explain(question, answer))
+        return explanation
 
-    def _with_ways(self, pod: PodWithClaims | None, question: Question, item: Explanation) -> Explanation:
+    def _with_ways(self, pod: PodWithClaims | None, question: Question, explanation: Explanation) -> Explanation:
         """With what would help beside changes of the claims, where these fit on no node."""
-        if item.node is not None:
-            return item
-        return self._with_types(question, self._opened(pod, question, self._with_labels(pod, question, item)))
+        if explanation.node is not None:
+            return explanation
+        return self._with_types(question, self._opened(pod, question, self._with_labels(pod, question, explanation)))
 
-    def _opened(self, pod: PodWithClaims | None, question: Question, item: Explanation) -> Explanation:
+    def _opened(self, pod: PodWithClaims | None, question: Question, explanation: Explanation) -> Explanation:
         """With the node that would fit without a cordon and the taints that people have put there."""
         if pod is None or not question.waiting:
-            return item
+            return explanation
         excluded, closed = dict(question.excluded), dict[str, list[Taint]]()
         for node in self._manifests.nodes:
             name, spec = node.metadata.name, node.spec
@@ -211,20 +211,20 @@ class _Batch:
         excluded = {name: text for name, text in excluded.items() if text}
         answer = decide(replace(question, excluded=excluded)) if len(excluded) < len(question.excluded) else None
         if not isinstance(answer, Allocation):
-            return item
+            return explanation
         name, removed = answer.node, closed.get(answer.node, [])
         taints = [f"{taint.key}:{taint.effect}-" for taint in removed if taint != CORDON]
         ways = [f"kubectl uncordon {name}"] if CORDON in removed else []
         ways += [f"kubectl taint node {name} {' '.join(taints)}"] if taints else []
         or_else = ", or have the pod tolerate its taints" if taints else ""
         way = f"open node {name} to the pod, unless it is kept from it for a reason: {listed(ways)}{or_else}"
-        return replace(item, remedies=(way, *item.remedies))
+        return replace(explanation, remedies=(way, *explanation.remedies))
 
-    def _with_labels(self, pod: PodWithClaims | None, question: Question, found: Explanation) -> Explanation:
+    def _with_labels(self, pod: PodWithClaims | None, question: Question, explanation: Explanation) -> Explanation:
         """With the labels that would make the pod fit, where no node has them."""
-        labels = missing_labels(pod, self._manifests.nodes) if pod is not None and found.node is None else {}
+        labels = missing_labels(pod, self._manifests.nodes) if pod is not None and explanation.node is None else {}
         if pod is None or not labels:
-            return found
+            return explanation
         excluded = dict(question.excluded)
         for node in self._manifests.nodes:
             name, meta = node.metadata.name, node.metadata
@@ -233,28 +233,29 @@ class _Batch:
                 excluded[name] = self._obstacle(pod, labelled)
         excluded = {name: text for name, text in excluded.items() if text}
         if not isinstance(decide(replace(question, excluded=excluded)), Allocation):
-            return found
+            return explanation
         emulated = any(node.metadata.name in self._manifests.inventories for node in self._manifests.nodes)
         there = {key for node in self._manifests.nodes for key in node.metadata.labels}
         meant = [f"write the label {near} in place of {key}" for key in labels for near in _nearly(key, there)]
         otherwise = [] if meant else [_labelling(labels, emulated=emulated)]
-        return replace(found, remedies=(*meant, *found.remedies, *otherwise))
+        return replace(explanation, remedies=(*meant, *explanation.remedies, *otherwise))
 
-    def _with_types(self, question: Question, found: Explanation) -> Explanation:
-        """With the EC2 types that have what is asked for, if nothing else would help."""
-        known = found.remedies or any(trap.name == NOT_OFFERED for trap in found.traps)
-        if known or found.node is not None or found.error or not found.nearest:
-            return found
+    def _with_types(self, question: Question, explanation: Explanation) -> Explanation:
+        """With the EC2 types that have the devices that the claims ask for, if nothing else would help."""
+        if explanation.node is not None or explanation.error or not explanation.nearest:
+            return explanation
+        if explanation.remedies or any(trap.name == NOT_OFFERED for trap in explanation.traps):
+            return explanation
         world, nodes = self._ec2
         prepared = world.prepare(question.waiting)
         if isinstance(prepared, Refusal):
-            return found
+            return explanation
         able = [node.labels[INSTANCE_TYPE_LABEL] for node in nodes if isinstance(world.ask(prepared, node), Allocation)]
         there = [node for node in self._manifests.nodes if _type(node) in able]
         if there:
             ways = filter(None, map(_partitions, there))
-            return replace(found, remedies=tuple(dict.fromkeys(ways)))
-        return replace(found, remedies=(f"use a node of type {listed(able, 'or')}",)) if able else found
+            return replace(explanation, remedies=tuple(dict.fromkeys(ways)))
+        return replace(explanation, remedies=(f"use a node of type {listed(able, 'or')}",)) if able else explanation
 
     @cached_property
     def _ec2(self) -> tuple[World, tuple[NodeView, ...]]:
@@ -270,14 +271,14 @@ class _Batch:
         lacking = {node.name: self._so_far.extended.obstacle(attempt, node.name) for node in self._nodes}
         excluded = {**{name: text for name, text in lacking.items() if text}, **question.excluded}
         free = [node for node in self._nodes if node.name not in excluded]
-        made = []
+        questions = []
         for special, on in self._so_far.extended.claims(attempt, free):
             claims = (*question.claims, *((special,) if special is not None else ()))
             here = {node.name for node in on}
             others = {node.name: _OTHER_KIND for node in free if node.name not in here}
             choose = partial(self._so_far.scores.choose, pod, claims)
-            made.append(replace(question, claims=claims, excluded={**others, **excluded}, choose=choose))
-        return made or [replace(question, excluded=excluded)]
+            questions.append(replace(question, claims=claims, excluded={**others, **excluded}, choose=choose))
+        return questions or [replace(question, excluded=excluded)]
 
     def _question(self, attempt: Attempt) -> Question:
         claims = tuple(map(self._so_far.claim, attempt.claims))
@@ -315,14 +316,14 @@ class _Batch:
     def _refused_by_driver(
         self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim], node: str
     ) -> tuple[Refused, ...]:
-        _, found = self._prepared(pod, claims, node)
-        return tuple(Refused("/".join(name), item.problem) for name, item in found.items() if item.problem)
+        _, preparations = self._prepared(pod, claims, node)
+        return tuple(Refused("/".join(name), item.problem) for name, item in preparations.items() if item.problem)
 
     def _warnings(self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim], node: str) -> tuple[str, ...]:
         if pod is None:
             return ()
-        stored, found = self._prepared(pod, claims, node)
-        rows = containers(stored.pods[pod.namespace, pod.name], list(found.values()))
+        stored, preparations = self._prepared(pod, claims, node)
+        rows = containers(stored.pods[pod.namespace, pod.name], list(preparations.values()))
         own = own_variables(pod.written.get("spec") or {}, rows, self._drivers.hardware(node).kind)
         idle = unused(stored.pods[pod.namespace, pod.name], claims)
         return (*self._sizes(pod, claims), *idle, *own, *waits(claims))

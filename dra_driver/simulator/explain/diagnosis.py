@@ -62,19 +62,19 @@ def diagnosis(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
         if node.offer_problem:
             text += f": {node.offer_problem}"
         return Diagnosis("unpublished", text)
-    found = minimal_conflict(case.claims, node, case.trials)
-    if not found.requests:
+    conflict = minimal_conflict(case.claims, node, case.trials)
+    if not conflict.requests:
         return Diagnosis("pools" if unready else "together", refusal.reason, notes=notes)
-    pairs = {part: _pairs(case, part, found, node) for part in found.requests}
+    pairs = {part: _pairs(case, part, conflict, node) for part in conflict.requests}
     views = tuple(
         request_view(case.claims[part.claim].metadata.full_name, option, [finding for _, finding in rows])
-        for part in found.requests
+        for part in conflict.requests
         for option, rows in pairs[part]
     )
-    constraints = tuple(view for part in found.constraints for view in _constraint(case, part, found, pairs))
-    short = _short(case, found, node, views)
-    step: Step = "constraint" if constraints else "devices" if len(found.requests) == 1 else "together"
-    return Diagnosis(step, _sentence(case, found, views, constraints), views, constraints, short, notes)
+    constraints = tuple(view for part in conflict.constraints for view in _constraint(case, part, conflict, pairs))
+    short = _short(case, conflict, node, views)
+    step: Step = "constraint" if constraints else "devices" if len(conflict.requests) == 1 else "together"
+    return Diagnosis(step, _sentence(case, conflict, views, constraints), views, constraints, short, notes)
 
 
 def _unready(pool: Pool) -> str:
@@ -92,12 +92,12 @@ def _unready(pool: Pool) -> str:
 Rows = list[tuple[RequestAlternative, list[Pair]]]
 
 
-def _pairs(case: Case, part: ClaimPart, found: Conflict, node: NodeView) -> Rows:
-    """For each alternative of the request, what was found about each device."""
+def _pairs(case: Case, part: ClaimPart, conflict: Conflict, node: NodeView) -> Rows:
+    """For each alternative of the request, every device and the finding about it."""
     around = case.world.around(node)
     specs = [
         case.claims[item.claim].spec.devices.constraints[item.place]
-        for item in found.constraints
+        for item in conflict.constraints
         if item.claim == part.claim
     ]
     rows = []
@@ -112,15 +112,15 @@ def attribute(spec: DeviceConstraint) -> str:
     return spec.match_attribute or spec.distinct_attribute or ""
 
 
-def _constraint(case: Case, part: ClaimPart, found: Conflict, pairs: dict[ClaimPart, Rows]) -> list[ConstraintView]:
+def _constraint(case: Case, part: ClaimPart, conflict: Conflict, pairs: dict[ClaimPart, Rows]) -> list[ConstraintView]:
     """One view; for a request with subrequests, one for each of them, because they are tried one after the other."""
     spec = case.claims[part.claim].spec.devices.constraints[part.place]
     concerned = [
         (request, [(option, listing) for option, listing in pairs[request] if concerns(spec.requests, *option.names)])
-        for request in found.requests
+        for request in conflict.requests
         if request.claim == part.claim
     ]
-    if len(found.requests) == 1 and case.request(found.requests[0]).ranked:
+    if len(conflict.requests) == 1 and case.request(conflict.requests[0]).ranked:
         return [
             constraint_view(spec, [option.label], _wanted(option, listing), [listing], [_wanted(option, listing)])
             for option, listing in concerned[0][1]
@@ -140,13 +140,13 @@ def _wanted(option: RequestAlternative, listing: Sequence[Pair]) -> int:
     return sum(finding.failed is None for _, finding in listing) if option.all_devices else option.count
 
 
-def _short(case: Case, found: Conflict, node: NodeView, views: Sequence[RequestView]) -> int | None:
+def _short(case: Case, conflict: Conflict, node: NodeView, views: Sequence[RequestView]) -> int | None:
     """By how many devices the request would have to be smaller or, for ``All``, how many matching devices are taken."""
-    claims = only(case.claims, (*found.requests, *found.constraints))
-    places = _places(found)
+    claims = only(case.claims, (*conflict.requests, *conflict.constraints))
+    places = _places(conflict)
     able = [
         countable(case.claims, part) - most(claims, places[part], node, case.trials)
-        for part in found.requests
+        for part in conflict.requests
         if countable(case.claims, part)
     ]
     if able:
@@ -156,26 +156,28 @@ def _short(case: Case, found: Conflict, node: NodeView, views: Sequence[RequestV
     return missing if len(views) == 1 and view.wanted is None and missing else None
 
 
-def _places(found: Conflict) -> dict[ClaimPart, ClaimPart]:
+def _places(conflict: Conflict) -> dict[ClaimPart, ClaimPart]:
     """The positions that the requests of the conflict have in claims reduced to them."""
     return {
-        part: ClaimPart(REQUEST, part.claim, sum(other.claim == part.claim for other in found.requests[:index]))
-        for index, part in enumerate(found.requests)
+        part: ClaimPart(REQUEST, part.claim, sum(other.claim == part.claim for other in conflict.requests[:index]))
+        for index, part in enumerate(conflict.requests)
     }
 
 
-def _sentence(case: Case, found: Conflict, views: Sequence[RequestView], constraints: Sequence[ConstraintView]) -> str:
-    requests = [case.request(part) for part in found.requests]
-    name = case.request_name(found.requests[0])
+def _sentence(
+    case: Case, conflict: Conflict, views: Sequence[RequestView], constraints: Sequence[ConstraintView]
+) -> str:
+    requests = [case.request(part) for part in conflict.requests]
+    name = case.request_name(conflict.requests[0])
     if len(requests) == 1 and requests[0].ranked:
         ways = "; ".join(_way(view, [item for item in constraints if view.request in item.requests]) for view in views)
         return f"{name} has no sub-request that can be satisfied: {ways}"
     if constraints:
-        who = name if len(requests) == 1 else _several(case, found)
+        who = name if len(requests) == 1 else _several(case, conflict)
         return f"{who} {are(len(requests), 'needs', 'need')} {_needs(constraints)}"
     if len(requests) > 1:
         free = " and ".join(f"{view.free} for {view.request}" for view in views)
-        return f"{_several(case, found)} can each be satisfied, but not together: {free} are free and match"
+        return f"{_several(case, conflict)} can each be satisfied, but not together: {free} are free and match"
     return _lack(name, views[0])
 
 
@@ -193,12 +195,12 @@ def _needs(views: Sequence[ConstraintView]) -> str:
     return text
 
 
-def _several(case: Case, found: Conflict) -> str:
-    claims = {part.claim for part in found.requests}
+def _several(case: Case, conflict: Conflict) -> str:
+    claims = {part.claim for part in conflict.requests}
     names = [
         f"{case.request(part).name}"
         + (f" (claim {case.claims[part.claim].metadata.full_name})" if len(claims) > 1 else "")
-        for part in found.requests
+        for part in conflict.requests
     ]
     return f"requests {listed(names)}"
 

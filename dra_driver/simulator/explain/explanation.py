@@ -41,9 +41,9 @@ def _error(case: Case, node: NodeView, refusal: Refusal) -> Diagnosis:
         around = case.world.around(node)
         for claim, prepared in zip(case.claims, case.prepared, strict=True):
             for option in (option for request in prepared.requests for option in request.options):
-                found = [finding for _, finding in findings(option, (), around)]
-                if any(_to_blame(item, refusal) for item in found):
-                    views.append(request_view(claim.metadata.full_name, option, found))
+                device_findings = [finding for _, finding in findings(option, (), around)]
+                if any(_to_blame(item, refusal) for item in device_findings):
+                    views.append(request_view(claim.metadata.full_name, option, device_findings))
     what = "a selector fails here" if views else "an error ends the search here"
     return Diagnosis("error", f"{what}: {refusal.reason}", tuple(views))
 
@@ -62,18 +62,18 @@ class Survey:
         self._question = question
         self._case = case
         self._excluded = excluded
-        self._known: dict[object, Diagnosis] = {}
+        self._by_look: dict[object, Diagnosis] = {}
         self._wishes = wishes(case)
         self.trap_inputs: list[TrapInput] = []
         self.asked: list[NodeView] = []
-        self.found: dict[str, Diagnosis] = {}
+        self.diagnoses: dict[str, Diagnosis] = {}
         self.could: list[Allocation] = []
         self.errors: list[tuple[NodeView, Refusal]] = []
 
     def ask(self, node: NodeView) -> None:
         """Try one node."""
         if node.name in self._excluded:
-            self.found[node.name] = Diagnosis("pod", self._excluded[node.name])
+            self.diagnoses[node.name] = Diagnosis("pod", self._excluded[node.name])
             return
         answer = self._case.world.ask(self._case.prepared, node)
         if answer == TIME_OVER:
@@ -82,10 +82,10 @@ class Survey:
         if isinstance(answer, Allocation):
             self.took(answer)
         elif answer.fatal:
-            self.found[node.name] = _error(self._case, node, answer)
+            self.diagnoses[node.name] = _error(self._case, node, answer)
             self.errors.append((node, answer))
         else:
-            self.found[node.name] = self._diagnosis(node, answer, seen)
+            self.diagnoses[node.name] = self._diagnosis(node, answer, seen)
 
     def look_at(self, node: NodeView, *, searched: bool = True) -> list[TrapInput]:
         """Each request on the node; empty if the slices cannot be read, an error that the allocator will report."""
@@ -102,18 +102,17 @@ class Survey:
         """Record that the scheduler finds devices for the claims on a node."""
         refused = self._question.refused(_allocated_so(self._question, self._case.claims, answer), answer.node)
         if refused:
-            self.found[answer.node] = Diagnosis("refused", f"the claims fit, but {refused[0].sentence}")
+            self.diagnoses[answer.node] = Diagnosis("refused", f"the claims fit, but {refused[0].sentence}")
         else:
             self.could.append(answer)
-            self.found[answer.node] = FITS
+            self.diagnoses[answer.node] = FITS
 
     def _diagnosis(self, node: NodeView, answer: Refusal, seen: Sequence[TrapInput]) -> Diagnosis:
         """The parts of the claims are tried on one of several nodes that are identical in every relevant respect."""
         look = _look(self._case, seen)
-        known = self._known.get(look)
-        if known is None:
-            known = self._known[look] = diagnosis(self._case, node, answer)
-        return known
+        if look not in self._by_look:
+            self._by_look[look] = diagnosis(self._case, node, answer)
+        return self._by_look[look]
 
 
 def _look(case: Case, seen: Sequence[TrapInput]) -> object:
@@ -239,8 +238,8 @@ def decide(question: Question) -> Allocation | Refusal:
 def placed_on(question: Question, answer: Allocation) -> Explanation:
     """The explanation of an allocation that the scheduler has just made, without examining other nodes."""
     prepared = question.world.prepare(question.waiting)
-    known = () if isinstance(prepared, Refusal) else prepared
-    case = Case(question.waiting, known, question.world, Trials(question.world), question.server)
+    prepared_claims = () if isinstance(prepared, Refusal) else prepared
+    case = Case(question.waiting, prepared_claims, question.world, Trials(question.world), question.server)
     survey = Survey(question, case, {})
     survey.took(answer)
     node = next(node for node in question.nodes if node.name == answer.node)
@@ -266,11 +265,11 @@ def exclusions(question: Question) -> Mapping[str, str]:
 
 def _allocated_so(question: Question, waiting: Sequence[ResourceClaim], answer: Allocation) -> list[ResourceClaim]:
     """The claims of the question, with those that wait allocated as in the answer."""
-    made = {
+    by_key = {
         claim.metadata.key: msgspec.structs.replace(claim, status=ResourceClaimStatus(result))
         for claim, result in zip(waiting, answer.results, strict=True)
     }
-    return [made.get(claim.metadata.key, claim) for claim in question.claims]
+    return [by_key.get(claim.metadata.key, claim) for claim in question.claims]
 
 
 def _had(claim: ResourceClaim) -> Placed:
@@ -337,8 +336,8 @@ def _explanation(question: Question, case: Case, survey: Survey, decision: Alloc
             for claim, result in zip(case.claims, chosen.results, strict=True)
         )
     miss = None if chosen is not None else _nearest(survey, culprit)
-    known = traps(case, survey.trap_inputs, chosen)
-    offered = all(trap.name != NOT_OFFERED for trap in known)
+    case_traps = traps(case, survey.trap_inputs, chosen)
+    offered = all(trap.name != NOT_OFFERED for trap in case_traps)
     return Explanation(
         question.subject,
         _verdict(question, survey, chosen, culprit, refused=bool(refused)),
@@ -348,10 +347,10 @@ def _explanation(question: Question, case: Case, survey: Survey, decision: Alloc
         could=tuple(answer.node for answer in survey.could),
         placed=placed,
         error=error,
-        nodes=_together(survey.found),
+        nodes=_together(survey.diagnoses),
         nearest=_nearest_sentence(miss, survey) if miss is not None else "",
         remedies=remedies(case, survey.asked, miss, question.holders, offered=offered) if chosen is None else (),
-        traps=known,
+        traps=case_traps,
         refused=refused,
         warnings=warnings,
         holders=_holders(case, miss, question.holders) if miss is not None else (),
@@ -362,7 +361,7 @@ def _holders(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> tuple[
     """Who holds the devices on the node that have used up the counters of others."""
     blocking = {name for view in miss.diagnosis.requests for group in view.groups for name in group.blockers}
     pools = {pool.key for pool in case.world.pools.pools(miss.node)} if blocking else set()
-    found = []
+    blockers = []
     for claim in holders:
         own = [
             item.device
@@ -370,13 +369,13 @@ def _holders(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> tuple[
             if item.device in blocking and (item.driver, item.pool) in pools
         ]
         if own:
-            found.append(Holder(claim.metadata.full_name, tuple(own)))
-    return tuple(found)
+            blockers.append(Holder(claim.metadata.full_name, tuple(own)))
+    return tuple(blockers)
 
 
-def _together(found: Mapping[str, Diagnosis]) -> tuple[NodesAlike, ...]:
+def _together(diagnoses: Mapping[str, Diagnosis]) -> tuple[NodesAlike, ...]:
     groups: dict[Diagnosis, list[str]] = {}
-    for name, item in found.items():
+    for name, item in diagnoses.items():
         groups.setdefault(item, []).append(name)
     return tuple(NodesAlike(tuple(names), item) for item, names in groups.items())
 
@@ -412,8 +411,8 @@ def _verdict(
 def _nearest(survey: Survey, culprit: NodeView | None) -> Miss | None:
     """The node that lacks the fewest devices, among equal ones the first by name. After an error, its node."""
     if culprit is not None:
-        return Miss(culprit, survey.found[culprit.name])
-    misses = [Miss(node, survey.found[node.name]) for node in survey.asked]
+        return Miss(culprit, survey.diagnoses[culprit.name])
+    misses = [Miss(node, survey.diagnoses[node.name]) for node in survey.asked]
     able = [miss for miss in misses if miss.diagnosis.requests]
     return min(able, key=lambda miss: (miss.diagnosis.short is None, miss.diagnosis.short or 0), default=None)
 
@@ -421,7 +420,7 @@ def _nearest(survey: Survey, culprit: NodeView | None) -> Miss | None:
 def _nearest_sentence(miss: Miss, survey: Survey) -> str:
     if miss.diagnosis.step == "error":
         return ""
-    same = [name for name, item in survey.found.items() if item == miss.diagnosis]
+    same = [name for name, item in survey.diagnoses.items() if item == miss.diagnosis]
     where = f"node {same[0]}" if len(same) == 1 else f"nodes {listed(same) if len(same) < 4 else same[0]}"
     if len(same) > 3:  # more names than a sentence can hold
         where += f" and {len(same) - 1} like it"

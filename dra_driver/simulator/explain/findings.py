@@ -199,8 +199,8 @@ def _failed(
         # No selector can read this device, so no single clause is the cause.
         return whole
     wanted = None if error else False
-    found = (clause for clause in parts if _outcome(view, clause, around) is wanted)
-    clause = next(found, None) if len(parts) > 1 else None
+    culprits = (clause for clause in parts if _outcome(view, clause, around) is wanted)
+    clause = next(culprits, None) if len(parts) > 1 else None
     return whole if clause is None else Failed(place, expression, clause, error)
 
 
@@ -220,10 +220,10 @@ def _text(offer: PoolDevice, item: Reference) -> str:
         return str(offer.shareable).lower()
     if item.field == "capacity":
         own = item.domain == offer.driver
-        found = offer.device.capacity.get(f"{item.domain}/{item.name}") or (
+        capacity = offer.device.capacity.get(f"{item.domain}/{item.name}") or (
             offer.device.capacity.get(item.name) if own else None
         )
-        return str(found.value) if found is not None else "missing"
+        return str(capacity.value) if capacity is not None else "missing"
     kind, content = value(offer, f"{item.domain}/{item.name}") or ("", None)
     if content is None:
         return "missing"

@@ -147,13 +147,13 @@ def exactly_of(claims: Sequence[ResourceClaim], part: ClaimPart) -> ExactDeviceR
 
 def with_changes(claims: Sequence[ResourceClaim], part: ClaimPart, **changes: Any) -> list[ResourceClaim]:
     """The claims with other fields in a request, which has no subrequests."""
-    made, devices = list(claims), claims[part.claim].spec.devices
+    variant, devices = list(claims), claims[part.claim].spec.devices
     requests, exactly = list(devices.requests), exactly_of(claims, part)
     if exactly is not None:
         exactly = msgspec.structs.replace(exactly, **changes)
     requests[part.place] = msgspec.structs.replace(requests[part.place], exactly=exactly)
-    made[part.claim] = with_devices(made[part.claim], msgspec.structs.replace(devices, requests=tuple(requests)))
-    return made
+    variant[part.claim] = with_devices(variant[part.claim], msgspec.structs.replace(devices, requests=tuple(requests)))
+    return variant
 
 
 def countable(claims: Sequence[ResourceClaim], part: ClaimPart) -> int:
@@ -177,7 +177,8 @@ def most(
         (
             count
             for count in range(countable(claims, part) - 1, 0, -1)
-            if (found := trials.allocation(with_changes(claims, part, count=count), node)) is not None and sound(found)
+            if (allocation := trials.allocation(with_changes(claims, part, count=count), node)) is not None
+            and sound(allocation)
         ),
         0,
     )

@@ -69,23 +69,23 @@ def remedies(
     if miss.diagnosis.step == "error":
         requests = [part for part in parts_of(case.claims) if part.kind == REQUEST]
         return (*_did_you_mean(case, miss, requests), *_guards(case, miss))
-    found = minimal_conflict(case.claims, miss.node, case.trials)
+    conflict = minimal_conflict(case.claims, miss.node, case.trials)
     ways: tuple[Callable[[], Iterator[str]], ...] = (
-        lambda: _did_you_mean(case, miss, found.requests),
-        lambda: _did_you_mean_attribute(case, miss, found),
-        lambda: _mended(case, miss, found),
-        lambda: _fewer(case, miss, found),
+        lambda: _did_you_mean(case, miss, conflict.requests),
+        lambda: _did_you_mean_attribute(case, miss, conflict),
+        lambda: _mended(case, miss, conflict),
+        lambda: _fewer(case, miss, conflict),
         lambda: _ended(case, miss, holders),
-        lambda: _without_constraints(case, miss, found),
-        lambda: _tolerating(case, miss, found),
-        lambda: _without_clause(case, miss, found),
+        lambda: _without_constraints(case, miss, conflict),
+        lambda: _tolerating(case, miss, conflict),
+        lambda: _without_clause(case, miss, conflict),
     )
-    found_ways = tuple(sentence for way in ways for sentence in way())
-    return found_ways or _elsewhere(case, nodes, miss) or (_last_resort(case, nodes, holders) if offered else ())
+    sentences = tuple(sentence for way in ways for sentence in way())
+    return sentences or _elsewhere(case, nodes, miss) or (_last_resort(case, nodes, holders) if offered else ())
 
 
-def _fewer(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
-    for part in found.requests:
+def _fewer(case: Case, miss: Miss, conflict: Conflict) -> Iterator[str]:
+    for part in conflict.requests:
         asked = countable(case.claims, part)
         able = most(case.claims, part, miss.node, case.trials, _is_run) if asked > 1 else 0
         if able:
@@ -125,20 +125,20 @@ def _did_you_mean(case: Case, miss: Miss, requests: Sequence[ClaimPart]) -> Iter
 
 def _rewritten(selectors: Sequence[DeviceSelector], old: str, new: str) -> tuple[DeviceSelector, ...] | None:
     """The selectors with another expression in place of one; None if they do not have it."""
-    made = tuple(
+    variant = tuple(
         DeviceSelector(CELDeviceSelector(new)) if item.cel is not None and item.cel.expression == old else item
         for item in selectors
     )
-    return made if made != tuple(selectors) else None
+    return variant if variant != tuple(selectors) else None
 
 
-def _mended(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
+def _mended(case: Case, miss: Miss, conflict: Conflict) -> Iterator[str]:
     """Chips that would be taken if they were well. Nobody should tolerate what may make results wrong."""
     ways: dict[str, list[str]] = {}
     for pool in case.world.pools.pools(miss.node):
         for offer in pool.offers:
             taints = [taint for taint in offer.device.taints if taint.effect in BLOCKING]
-            if any(map(is_unhealthy, taints)) and _fits_despite(case, miss.node, found, taints):
+            if any(map(is_unhealthy, taints)) and _fits_despite(case, miss.node, conflict, taints):
                 way = listed(list(dict.fromkeys(filter(None, map(way_out, taints)))))
                 ways.setdefault(way, []).append(offer.device.name)
     for way, names in ways.items():
@@ -183,10 +183,10 @@ def _constrained(claims: Sequence[ResourceClaim], part: ClaimPart, name: str) ->
     return changed
 
 
-def _fits_despite(case: Case, node: NodeView, found: Conflict, taints: Sequence[DeviceTaint]) -> bool:
+def _fits_despite(case: Case, node: NodeView, conflict: Conflict, taints: Sequence[DeviceTaint]) -> bool:
     return any(
         _fits_with(case, part, node, tolerations=(*exactly.tolerations, *map(_toleration, taints)))
-        for part, exactly in _without_subrequests(case, found.requests)
+        for part, exactly in _without_subrequests(case, conflict.requests)
     )
 
 
@@ -254,9 +254,9 @@ def _all_ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iter
     yield f"wait: node {miss.node.name} has room when these claims end together: {listed(listing, 'and')}"
 
 
-def _without_constraints(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
+def _without_constraints(case: Case, miss: Miss, conflict: Conflict) -> Iterator[str]:
     parts = parts_of(case.claims)
-    for part in found.constraints:
+    for part in conflict.constraints:
         if case.trials.fits(only(case.claims, [item for item in parts if item != part]), miss.node):
             spec = case.claims[part.claim].spec.devices.constraints[part.place]
             sense = "the same" if spec.match_attribute is not None else "different"
@@ -278,7 +278,7 @@ def _fits_with(case: Case, part: ClaimPart, node: NodeView, **changes: Any) -> b
     return case.trials.fits(with_changes(case.claims, part, **changes), node)
 
 
-def _tolerating(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
+def _tolerating(case: Case, miss: Miss, conflict: Conflict) -> Iterator[str]:
     """Tries to tolerate one taint key at a time, as a user would, and then all taints of one device.
 
     Devices that a node only keeps for the claims that hold them, or has for a workload, are not to be had that way.
@@ -292,7 +292,7 @@ def _tolerating(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
     ]
     single = {(taint.key, taint.effect): (taint,) for taints in blocking for taint in taints}
     several = {tuple((taint.key, taint.effect) for taint in taints): taints for taints in blocking if len(taints) > 1}
-    for part, exactly in _without_subrequests(case, found.requests):
+    for part, exactly in _without_subrequests(case, conflict.requests):
         for wanted in (sorted(single.items()), sorted(several.items())):
             helpful = [
                 taints
@@ -316,9 +316,9 @@ def _toleration(taint: DeviceTaint) -> DeviceToleration:
     return DeviceToleration(key=taint.key, operator="Exists", effect=taint.effect)
 
 
-def _without_clause(case: Case, miss: Miss, found: Conflict) -> Iterator[str]:
+def _without_clause(case: Case, miss: Miss, conflict: Conflict) -> Iterator[str]:
     excluding = [group for view in miss.diagnosis.requests for group in view.groups if group.state == "selector"]
-    for part, exactly in _without_subrequests(case, found.requests):
+    for part, exactly in _without_subrequests(case, conflict.requests):
         for group in excluding:
             shorter = _shorter(exactly.selectors, group)
             if shorter is not None and _fits_with(case, part, miss.node, selectors=shorter):
@@ -335,8 +335,8 @@ def _shorter(selectors: Sequence[DeviceSelector], group: DeviceGroup) -> tuple[D
             left = [part for part in clauses(group.selector) if part != group.clause]
             if len(left) == len(clauses(group.selector)):
                 left = []
-            made = (DeviceSelector(CELDeviceSelector(" && ".join(f"({part})" for part in left))),) if left else ()
-            return (*selectors[:place], *made, *selectors[place + 1 :])
+            remainder = (DeviceSelector(CELDeviceSelector(" && ".join(f"({part})" for part in left))),) if left else ()
+            return (*selectors[:place], *remainder, *selectors[place + 1 :])
     return None
 
 

@@ -18,75 +18,82 @@ MAX_HOLDERS = 8
 """Maximum number of claims named as holders in the text; JSON has all."""
 
 
-def text(found: Explanation, told: Collection[str] = ()) -> str:
-    """The explanation in paragraphs. Traps whose names are in ``told`` are omitted."""
-    lines = [_sentence(found.verdict)]
-    lines += [_sentence(found.state)] if found.state else []
-    lines += [f"  - {_sentence(item)}" for item in found.causes]
-    if not found.bound:  # else the verdict lists them
-        lines += [f"  {line}" for item in found.placed for line in _placed(item)]
-    lines += [f"  {_sentence(text)}" for item in found.placed for text in item.says]
-    lines += [f"  {_sentence(item.sentence)}" for item in found.refused]
-    lines += [f"  {_sentence(f'warning: {item}')}" for item in found.warnings]
+def text(explanation: Explanation, traps_above: Collection[str] = ()) -> str:
+    """The explanation in paragraphs. Traps whose names are in ``traps_above`` are omitted."""
+    lines = [_sentence(explanation.verdict)]
+    lines += [_sentence(explanation.state)] if explanation.state else []
+    lines += [f"  - {_sentence(item)}" for item in explanation.causes]
+    if not explanation.bound:  # else the verdict lists them
+        lines += [f"  {line}" for item in explanation.placed for line in _placed(item)]
+    lines += [f"  {_sentence(text)}" for item in explanation.placed for text in item.says]
+    lines += [f"  {_sentence(item.sentence)}" for item in explanation.refused]
+    lines += [f"  {_sentence(f'warning: {item}')}" for item in explanation.warnings]
     tried = (
         " (each was tried)"
-        if found.nodes and found.node is None and not any(item["remedy"] for item in found.evidence)
+        if explanation.nodes and explanation.node is None and not any(item["remedy"] for item in explanation.evidence)
         else ""
     )
-    lines += _listed(f"What would help{tried}:", [_sentence(item) for item in found.remedies])
-    groups = obstacles(found)
+    lines += _listed(f"What would help{tried}:", [_sentence(item) for item in explanation.remedies])
+    groups = obstacles(explanation)
     for group in groups[:MAX_GROUPS]:
         lines += ["", *group]
     if len(groups) > MAX_GROUPS:
         lines += ["", _sentence(f"{counted(len(groups) - MAX_GROUPS, 'more group')} of nodes: see -o json")]
-    if found.nearest and len(groups) > 1:
-        lines += ["", _sentence(f"nearest miss: {found.nearest}")]
-    lines += _listed("Claims that hold needed devices:", _held(found))
-    traps = [trap for trap in found.traps if trap.name not in told]
+    if explanation.nearest and len(groups) > 1:
+        lines += ["", _sentence(f"nearest miss: {explanation.nearest}")]
+    lines += _listed("Claims that hold needed devices:", _holders(explanation))
+    traps = [trap for trap in explanation.traps if trap.name not in traps_above]
     lines += _listed("Known traps:", [f"[{trap.name}] {_sentence(trap.sentence)}" for trap in traps])
     return "\n".join(map(escaped, lines))
 
 
-def brief(found: Explanation) -> str:
-    """The verdict alone, if that is all that is to be said of what fits; else ""."""
-    more = (found.state, found.causes, found.refused, found.warnings, found.remedies, found.traps)
-    said = any(more) or any(item.says for item in found.placed)
-    return "" if said or not found.fits else escaped(_sentence(found.verdict))
+def brief(explanation: Explanation) -> str:
+    """The verdict alone, if the claims fit and there is nothing to add; else ""."""
+    parts = (
+        explanation.state,
+        explanation.causes,
+        explanation.refused,
+        explanation.warnings,
+        explanation.remedies,
+        explanation.traps,
+    )
+    more = any(parts) or any(item.says for item in explanation.placed)
+    return "" if more or not explanation.fits else escaped(_sentence(explanation.verdict))
 
 
-def obstacles(found: Explanation) -> list[list[str]]:
+def obstacles(explanation: Explanation) -> list[list[str]]:
     """Lines about each group of nodes that are alike, those that lack the fewest devices first."""
     # That the claims fit on the chosen node is stated elsewhere.
-    groups = sorted((group for group in found.nodes if group.nodes != (found.node,)), key=_order)
+    groups = sorted((group for group in explanation.nodes if group.nodes != (explanation.node,)), key=_order)
     return [list(map(escaped, _nodes(group))) for group in groups]
 
 
-def texts(found: Sequence[Explanation]) -> str:
+def texts(explanations: Sequence[Explanation]) -> str:
     """Several explanations; identical ones are only counted, and each trap is described once."""
     paragraphs: list[str] = []
     alike: list[Explanation] = []
-    told: set[str] = set()
-    for item in found:
+    traps_above: set[str] = set()
+    for item in explanations:
         if alike and item.like != alike[0].like:
             paragraphs.append(_alike(alike))
             alike = []
         if item.like:
             alike.append(item)
         else:
-            paragraphs.append(text(item, told))
-            told |= {trap.name for trap in item.traps}
+            paragraphs.append(text(item, traps_above))
+            traps_above |= {trap.name for trap in item.traps}
     return "\n\n".join([*paragraphs, *([_alike(alike)] if alike else [])])
 
 
-def _alike(found: Sequence[Explanation]) -> str:
-    names = shortened([item.subject for item in found], MAX_NAMES)
-    return escaped(_sentence(f"{names}: the same as for {found[0].like}"))
+def _alike(explanations: Sequence[Explanation]) -> str:
+    names = shortened([item.subject for item in explanations], MAX_NAMES)
+    return escaped(_sentence(f"{names}: the same as for {explanations[0].like}"))
 
 
-def _held(found: Explanation) -> list[str]:
+def _holders(explanation: Explanation) -> list[str]:
     """The first claims that hold what is in the way, and how many more there are."""
-    lines = [_sentence(f"claim {item.claim} has {named(item.devices)}") for item in found.holders[:MAX_HOLDERS]]
-    more = len(found.holders) - MAX_HOLDERS
+    lines = [_sentence(f"claim {item.claim} has {named(item.devices)}") for item in explanation.holders[:MAX_HOLDERS]]
+    more = len(explanation.holders) - MAX_HOLDERS
     return [*lines, _sentence(f"{counted(more, 'more claim')}: see -o json")] if more > 0 else lines
 
 
@@ -123,46 +130,46 @@ def _nodes(group: NodesAlike) -> Iterator[str]:
     yield from _requests(group.diagnosis)
 
 
-def _requests(found: Diagnosis) -> Iterator[str]:
-    claims = {view.claim for view in found.requests}
-    for view in found.requests:
+def _requests(diagnosis: Diagnosis) -> Iterator[str]:
+    claims = {view.claim for view in diagnosis.requests}
+    for view in diagnosis.requests:
         whose = f" of claim {view.claim}" if len(claims) > 1 else ""
-        which = f"request {view.request}{whose}: " if len(found.requests) > 1 else ""
+        which = f"request {view.request}{whose}: " if len(diagnosis.requests) > 1 else ""
         for group in view.groups:
             yield f"  - {_sentence(which + group.sentence)}"
 
 
-def plain(found: Explanation) -> dict[str, Any]:
+def plain(explanation: Explanation) -> dict[str, Any]:
     """The explanation as objects of JSON; names as in ``cli.kinds``."""
-    kind, _, name = found.subject.partition(" ")
+    kind, _, name = explanation.subject.partition(" ")
     return {
-        "subject": found.subject,
+        "subject": explanation.subject,
         "pod": _reference(name) if kind == "pod" else None,
-        "like": found.like or None,
-        "claims": list(map(_reference, found.claims)),
-        "fits": found.fits,
-        "node": found.node,
-        "couldGoTo": list(found.could),
-        "message": found.verdict,
-        "podState": found.state or None,
-        "causes": list(found.causes),
-        "findings": list(found.evidence),
-        "error": found.error or None,
+        "like": explanation.like or None,
+        "claims": list(map(_reference, explanation.claims)),
+        "fits": explanation.fits,
+        "node": explanation.node,
+        "couldGoTo": list(explanation.could),
+        "message": explanation.verdict,
+        "podState": explanation.state or None,
+        "causes": list(explanation.causes),
+        "findings": list(explanation.evidence),
+        "error": explanation.error or None,
         "allocations": [
             {
                 "claim": reference(item.namespace, item.claim),
                 "results": [msgspec.to_builtins(one) for one in item.devices],
                 "claimSays": list(item.says),
             }
-            for item in found.placed
+            for item in explanation.placed
         ],
-        "nodeGroups": [{"nodeNames": list(group.nodes), **_diagnosis(group.diagnosis)} for group in found.nodes],
-        "nearestMiss": found.nearest or None,
-        "refusals": [{"claim": _reference(item.claim), "reason": item.reason} for item in found.refused],
-        "warnings": list(found.warnings),
-        "holders": [{"claim": _reference(item.claim), "devices": list(item.devices)} for item in found.holders],
-        "remedies": list(found.remedies),
-        "traps": [{"name": trap.name, "message": trap.sentence} for trap in found.traps],
+        "nodeGroups": [{"nodeNames": list(group.nodes), **_diagnosis(group.diagnosis)} for group in explanation.nodes],
+        "nearestMiss": explanation.nearest or None,
+        "refusals": [{"claim": _reference(item.claim), "reason": item.reason} for item in explanation.refused],
+        "warnings": list(explanation.warnings),
+        "holders": [{"claim": _reference(item.claim), "devices": list(item.devices)} for item in explanation.holders],
+        "remedies": list(explanation.remedies),
+        "traps": [{"name": trap.name, "message": trap.sentence} for trap in explanation.traps],
     }
 
 
@@ -171,12 +178,12 @@ def _reference(name: str) -> dict[str, str]:
     return reference(namespace, own)
 
 
-def _diagnosis(found: Diagnosis) -> dict[str, Any]:
+def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
-        "step": found.step,
-        "message": found.sentence,
-        "missing": found.short,
-        "notes": list(found.notes),
+        "step": diagnosis.step,
+        "message": diagnosis.sentence,
+        "missing": diagnosis.short,
+        "notes": list(diagnosis.notes),
         "requests": [
             {
                 "claim": _reference(view.claim),
@@ -196,7 +203,7 @@ def _diagnosis(found: Diagnosis) -> dict[str, Any]:
                     for group in view.groups
                 ],
             }
-            for view in found.requests
+            for view in diagnosis.requests
         ],
         "constraints": [
             {
@@ -214,6 +221,6 @@ def _diagnosis(found: Diagnosis) -> dict[str, Any]:
                     for share in view.shares
                 ],
             }
-            for view in found.constraints
+            for view in diagnosis.constraints
         ],
     }

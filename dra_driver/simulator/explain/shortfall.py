@@ -31,19 +31,19 @@ def constraint_view(
         constraint: of the claim.
         labels: names of the requests that it concerns.
         wanted: the total number of devices that they request.
-        pairs: for each of these requests, every device and what was found about it.
+        pairs: for each of these requests, every device and the finding about it.
         counts: for each of these requests, the minimum number of devices that it needs.
     """
     matching = constraint.match_attribute is not None
     attribute = constraint.match_attribute or constraint.distinct_attribute or ""
-    devices = {offer.id: offer for found in pairs for offer, _ in found}
-    suitable = {offer.id for found in pairs for offer, finding in found if finding.failed is None}
-    free_for = [{offer.id for offer, finding in found if finding.state == "free"} for found in pairs]
+    devices = {offer.id: offer for rows in pairs for offer, _ in rows}
+    suitable = {offer.id for rows in pairs for offer, finding in rows if finding.failed is None}
+    free_for = [{offer.id for offer, finding in rows if finding.state == "free"} for rows in pairs]
     free = set[DeviceId]().union(*free_for)
     by_value: dict[Value, list[PoolDevice]] = {}
     for offer in devices.values():
-        if offer.id in suitable and (found := value(offer, attribute)) is not None:
-            for one in alternatives(found) or (found,):
+        if offer.id in suitable and (content := value(offer, attribute)) is not None:
+            for one in alternatives(content) or (content,):
                 by_value.setdefault(one, []).append(offer)
     shares = tuple(
         Share(
@@ -65,7 +65,7 @@ def _short(members: Sequence[PoolDevice], needs: Sequence[tuple[set[DeviceId], i
 
 def _label(shared: Value, attribute: str, members: Sequence[PoolDevice], devices: Iterable[PoolDevice]) -> str:
     """A description of the group: its rows in the torus if no other group shares them, otherwise its devices."""
-    rows = {found: None for offer in members if (found := value(offer, ROW)) is not None}
+    rows = {row: None for offer in members if (row := value(offer, ROW)) is not None}
     others = [offer for offer in devices if offer not in members]
     if rows and all(value(offer, ROW) is not None for offer in members):
         numbers = sorted(str(content) for _, content in rows)

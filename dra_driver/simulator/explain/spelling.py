@@ -29,10 +29,10 @@ def spellings(clause: str, devices: Sequence[tuple[str, Device]]) -> Iterator[tu
     for reference in references(clause):
         values: dict[str, set[str]] = {}
         for driver, device in devices:
-            for full, found in device.attributes.items():
+            for full, attribute in device.attributes.items():
                 domain, _, name = full.rpartition("/")
                 if reference.domain == (domain or driver):
-                    values.setdefault(name, set()).update(filter(None, (found.string, found.version)))
+                    values.setdefault(name, set()).update(filter(None, (attribute.string, attribute.version)))
         if reference.name not in values:
             alike = [name for name in values if name.lower() == reference.name.lower()]
             yield from ((reference.name, name) for name in alike or get_close_matches(reference.name, values, n=_MOST))

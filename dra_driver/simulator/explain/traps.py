@@ -48,8 +48,8 @@ def chip(offer: PoolDevice) -> int | None:
     """The host index of a chip of this driver; None for any other device, also for a core of a chip."""
     if offer.driver != DRIVER_NAME or resource_of(offer.device) not in ("neuron_device", None):
         return None
-    found = value(offer, f"{DRIVER_NAME}/deviceId")
-    return found[1] if found is not None and isinstance(found[1], int) else None
+    device_id = value(offer, f"{DRIVER_NAME}/deviceId")
+    return device_id[1] if device_id is not None and isinstance(device_id[1], int) else None
 
 
 def _type(devices: Sequence[PoolDevice]) -> InstanceType | None:
@@ -130,8 +130,8 @@ Look = Callable[[Case, Sequence[TrapInput], Allocation | None], str]
 
 def traps(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> tuple[Trap, ...]:
     """The traps that affect the claims, each reported once."""
-    found = ((name, look(case, seen, chosen)) for name, look in TRAPS.items())
-    return tuple(Trap(name, sentence) for name, sentence in found if sentence)
+    sentences = ((name, look(case, seen, chosen)) for name, look in TRAPS.items())
+    return tuple(Trap(name, sentence) for name, sentence in sentences if sentence)
 
 
 def _subset_search(case: Case, seen: Sequence[TrapInput], chosen: Allocation | None) -> str:
@@ -398,7 +398,7 @@ def _mistaken(sight: TrapInput, row: DeviceClassRow) -> str:
     expressions = [expression for expression in sight.wish.option.key if expression not in own]
     for kind in _NAMED_KIND.findall(" ".join(expressions)):
         if kind not in row.resources:
-            what = listed([MEANINGS[found][1] for found in row.resources])
+            what = listed([MEANINGS[resource][1] for resource in row.resources])
             return (
                 f"{sight.wish.name} selects {kind}, and its class {row.name} is for {what}: the class for "
                 f"{MEANINGS[kind][1]} is {_class(kind)}"
@@ -407,13 +407,13 @@ def _mistaken(sight: TrapInput, row: DeviceClassRow) -> str:
 
 
 def _whole_nodes(sight: TrapInput) -> str:
-    """Several devices are asked for where each node is one, as nodes of UltraServers are by default."""
-    option, found = sight.wish.option, [offer for offer, _ in sight.matching]
-    if option.all_devices or len(found) >= option.count:
+    """The request asks for several devices where each node is one, as nodes of UltraServers are by default."""
+    option, offers = sight.wish.option, [offer for offer, _ in sight.matching]
+    if option.all_devices or len(offers) >= option.count:
         return ""
-    if any(resource_of(one.device) != "neuron_node" for one in found):
+    if any(resource_of(one.device) != "neuron_node" for one in offers):
         return ""
-    kind = _type(found)
+    kind = _type(offers)
     if kind is None or kind.ultraserver is None:
         return ""
     return (
@@ -425,10 +425,10 @@ def _whole_nodes(sight: TrapInput) -> str:
 
 def _own(seen: Sequence[TrapInput]) -> list[Device]:
     """The devices of this driver on all nodes, each content once."""
-    found = {
+    devices = {
         id(offer.content): offer.device for sight in seen for offer, _ in sight.pairs if offer.driver == DRIVER_NAME
     }
-    return list(found.values())
+    return list(devices.values())
 
 
 def _selects(row: DeviceClassRow, device: Device) -> bool:

@@ -222,19 +222,19 @@ class Explanation:
         return replace(self, verdict=verdict, fits=False, state=state, remedies=ways or (_BESIDE_CLAIMS,))
 
 
-def request_view(claim: str, option: RequestAlternative, found: Sequence[DeviceFinding]) -> RequestView:
+def request_view(claim: str, option: RequestAlternative, findings: Sequence[DeviceFinding]) -> RequestView:
     """Summary of the findings about a node's devices for a request: free ones, others that match, and the rest."""
     groups: dict[tuple[object, ...], list[DeviceFinding]] = {}
-    for item in found:
+    for item in findings:
         groups.setdefault((item.state, item.why, item.failed), []).append(item)
     ordered = sorted(groups.values(), key=lambda members: (members[0].state != "free", members[0].failed is not None))
     return RequestView(
         claim=claim,
         request=option.label,
         wanted=None if option.all_devices else option.count,
-        free=sum(item.state == "free" for item in found),
-        total=len(found),
-        groups=tuple(_group(members, len(found)) for members in ordered),
+        free=sum(item.state == "free" for item in findings),
+        total=len(findings),
+        groups=tuple(_group(members, len(findings)) for members in ordered),
     )
 
 
