@@ -325,7 +325,7 @@ def read_input(args: argparse.Namespace, files: Sequence[str], *, named: bool = 
     notes = [difference(asked, kubernetes)] if asked and asked not in RELEASES else []
     if args.objects:
         with Progress("reading", "objects") as progress:
-            cluster = merge(cluster, read_manifests(_texts(args.objects), kubernetes, progress, held=True))
+            cluster = merge(cluster, read_manifests(_texts(args.objects), kubernetes, progress, in_cluster=True))
     emulated = emulated_nodes(args) if args.instance_type else Manifests()
     cluster = merge(emulated, cluster)
     if files:

@@ -209,7 +209,7 @@ def _of_files(files: Sequence[str]) -> DeviceSelection:
     from dra_driver.simulator.manifests import ManifestError, read_manifests
 
     try:
-        found = read_manifests([(name, read_text(name, MAX_MANIFEST_BYTES)) for name in files], held=True)
+        found = read_manifests([(name, read_text(name, MAX_MANIFEST_BYTES)) for name in files], in_cluster=True)
     except ManifestError as error:
         raise UsageError(str(error)) from error
     if not found.slices:

@@ -276,7 +276,9 @@ def _of_slices(files: Sequence[str], node: str | None) -> _Drawn:
     from dra_driver.simulator.cel import RELEASES
     from dra_driver.simulator.manifests import read_manifests
 
-    found = read_manifests([(file, read_text(file, MAX_MANIFEST_BYTES)) for file in files], RELEASES[-1], held=True)
+    found = read_manifests(
+        [(file, read_text(file, MAX_MANIFEST_BYTES)) for file in files], RELEASES[-1], in_cluster=True
+    )
     return _of_objects(found, ", ".join(files), "--node-name", node)
 
 

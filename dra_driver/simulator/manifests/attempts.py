@@ -33,13 +33,13 @@ _NOT_YET = "9999"
 
 def offering(classes: Iterable[DeviceClass]) -> dict[str, str]:
     """The class behind each extended resource; of several the newest, then the first by name."""
-    found: dict[str, str] = {}
+    by_resource: dict[str, str] = {}
     by_name = sorted(classes, key=lambda item: item.metadata.name)
     for item in sorted(by_name, key=lambda item: item.metadata.creation_timestamp or _NOT_YET, reverse=True):
-        found[IMPLICIT + item.metadata.name] = item.metadata.name
+        by_resource[IMPLICIT + item.metadata.name] = item.metadata.name
         if item.spec.extended_resource_name is not None:
-            found.setdefault(item.spec.extended_resource_name, item.metadata.name)
-    return found
+            by_resource.setdefault(item.spec.extended_resource_name, item.metadata.name)
+    return by_resource
 
 
 def special_claim(pod: PodWithClaims, wanted: Collection[str], classes: Mapping[str, str]) -> ResourceClaim:
@@ -50,22 +50,22 @@ def special_claim(pod: PodWithClaims, wanted: Collection[str], classes: Mapping[
         wanted: those that a class offers and that the node itself does not.
         classes: the result of ``offering``.
     """
-    found = (
+    device_requests = (
         DeviceRequest(name, ExactDeviceRequest(device_class_name=classes[resource], count=count))
         for resource in wanted
         for name, count in _requests(pod, resource)
     )
-    requests = tuple(sorted(found, key=lambda item: item.name))
+    requests = tuple(sorted(device_requests, key=lambda item: item.name))
     name = generated(f"{pod.name}-extended-resources-", pod.namespace)
     annotations = {EXTENDED_RESOURCE_CLAIM: "true"}
-    return _made(pod, ObjectMeta(name=name, annotations=annotations), ResourceClaimSpec(DeviceClaim(requests)))
+    return _pod_claim(pod, ObjectMeta(name=name, annotations=annotations), ResourceClaimSpec(DeviceClaim(requests)))
 
 
-def _made(pod: PodWithClaims, meta: ObjectMeta, spec: ResourceClaimSpec) -> ResourceClaim:
+def _pod_claim(pod: PodWithClaims, meta: ObjectMeta, spec: ResourceClaimSpec) -> ResourceClaim:
     """A claim as Kubernetes creates it for the pod."""
     owner = OwnerReference("v1", "Pod", pod.name, pod.uid, controller=True)
-    made = msgspec.structs.replace(meta, namespace=pod.namespace, owner_references=(owner,))
-    return with_uid(ResourceClaim(made, spec=spec))
+    metadata = msgspec.structs.replace(meta, namespace=pod.namespace, owner_references=(owner,))
+    return with_uid(ResourceClaim(metadata, spec=spec))
 
 
 def _requests(pod: PodWithClaims, resource: str) -> Iterator[tuple[str, int]]:
@@ -117,12 +117,12 @@ class Attempt:
 def left_out(manifests: Manifests) -> tuple[str, ...]:
     """Requested extended resources neither offered by a class nor Neuron's, as lines for ``not_considered``."""
     offered = offering(manifests.classes)
-    found: dict[str, list[str]] = {}
+    users: dict[str, list[str]] = {}
     for pod in manifests.pods:
         others = set(pod.extended_resources) - set(_extended(pod, offered))
         for name in () if pod.spec.node_name else sorted(others):
-            found.setdefault(name, []).append(f"{pod.namespace}/{pod.name}")
-    return tuple(f"resources: {name}: {first_of(pods, MAX_NAMES)}" for name, pods in found.items())
+            users.setdefault(name, []).append(f"{pod.namespace}/{pod.name}")
+    return tuple(f"resources: {name}: {first_of(pods, MAX_NAMES)}" for name, pods in users.items())
 
 
 def _extended(pod: PodWithClaims, offered: Collection[str]) -> dict[str, int]:
@@ -152,11 +152,11 @@ def of_known_classes(manifests: Manifests) -> Manifests:
     out: that never stops a command. An operator's pods may have claims of templates that the operator makes.
     """
     resolver = _Resolver(manifests)
-    found: dict[str, list[str]] = {}
+    omissions: dict[str, list[str]] = {}
     pods, running, standby = [], list(manifests.running), set(manifests.standby)
     for pod in manifests.pods:
         if missing := resolver.missing_of_pod(pod):
-            found.setdefault(missing, []).append(f"{pod.namespace}/{pod.name}")
+            omissions.setdefault(missing, []).append(f"{pod.namespace}/{pod.name}")
             standby |= {(pod.namespace, reference.claim) for reference in pod.claims}
             running += [pod] if pod.spec.node_name else []
         else:
@@ -166,9 +166,9 @@ def of_known_classes(manifests: Manifests) -> Manifests:
     for claim in manifests.claims:
         name = claim.metadata.key
         if name not in used | standby and (missing := resolver.missing_of_claim(claim)):
-            found.setdefault(missing, []).append("/".join(name))
+            omissions.setdefault(missing, []).append("/".join(name))
             standby.add(name)
-    notes = [f"{missing}: {first_of(names, MAX_NAMES)}" for missing, names in found.items()]
+    notes = [f"{missing}: {first_of(names, MAX_NAMES)}" for missing, names in omissions.items()]
     return replace(
         manifests,
         pods=tuple(pods),
@@ -211,10 +211,10 @@ class _Resolver:
                 yield Attempt(None, (claim,))
 
     def _claim(self, pod: PodWithClaims, reference: ClaimReference) -> ResourceClaim:
-        known = self._claims.get((pod.namespace, reference.claim))
-        if known is not None:
-            self._check_claim(known)
-            return known
+        claim = self._claims.get((pod.namespace, reference.claim))
+        if claim is not None:
+            self._check_claim(claim)
+            return claim
         if not reference.template:
             raise self._missing(pod, reference, "ResourceClaim", reference.claim)
         template = self._templates.get((pod.namespace, reference.template))
@@ -226,11 +226,11 @@ class _Resolver:
         given = template.spec.metadata
         annotations = {**given.annotations, "resource.kubernetes.io/pod-claim-name": reference.name}
         meta = ObjectMeta(name=reference.claim, labels=given.labels, annotations=annotations)
-        return _made(pod, meta, template.spec.spec)
+        return _pod_claim(pod, meta, template.spec.spec)
 
     def missing_of_pod(self, pod: PodWithClaims) -> str:
         """What is not there for the devices that the pod asks for, if it is to be left out; else ""."""
-        held = _is_held(pod)
+        in_cluster = _in_cluster(pod)
         devices: list[DeviceClaim] = []
         for reference in pod.claims:
             claim = self._claims.get((pod.namespace, reference.claim))
@@ -239,25 +239,25 @@ class _Resolver:
                 devices.append(claim.spec.devices)
             elif claim is None and template is not None:
                 devices.append(template.spec.spec.devices)
-            elif claim is None and reference.name and (held or pod.by_operator):
+            elif claim is None and reference.name and (in_cluster or pod.by_operator):
                 kind = "ResourceClaimTemplate" if reference.template else "ResourceClaim"
                 return f"{kind} {reference.template or reference.claim}, which does not exist"
         asks_here = any(name.startswith(NEURON_RESOURCES) for name in pod.extended_resources)
-        return self._missing_classes(devices, held=held, asks_here=asks_here)
+        return self._missing_classes(devices, in_cluster=in_cluster, asks_here=asks_here)
 
     def missing_of_claim(self, claim: ResourceClaim) -> str:
         """The same of a claim."""
         devices = [claim.spec.devices] if claim.status.allocation is None else []
-        return self._missing_classes(devices, held=bool(claim.metadata.uid), asks_here=False)
+        return self._missing_classes(devices, in_cluster=bool(claim.metadata.uid), asks_here=False)
 
-    def _missing_classes(self, devices: Iterable[DeviceClaim], *, held: bool, asks_here: bool) -> str:
+    def _missing_classes(self, devices: Iterable[DeviceClaim], *, in_cluster: bool, asks_here: bool) -> str:
         names = {name for item in devices for request in item.requests for _, name in _class_names(request)}
         missing = sorted(names - self._classes)
         is_of_others = missing and not asks_here and names.isdisjoint(self._classes)
         is_slip = any(get_close_matches(name, self._classes, n=1, cutoff=_SLIP) for name in missing)
         if any(map(is_own_class, missing)):
             return ""
-        if missing and (held or (is_of_others and not is_slip)):
+        if missing and (in_cluster or (is_of_others and not is_slip)):
             return f"DeviceClass {' and '.join(missing)}, which does not exist"
         return ""
 
@@ -268,7 +268,7 @@ class _Resolver:
         where = f"; there is one in namespace {others[0]}" if others else f" ({beside[0]} is)" if beside else ""
         field = "resourceClaimName" if kind == "ResourceClaim" else "resourceClaimTemplateName"
         what = f"pod {pod.namespace}/{pod.name} needs the {kind} {pod.namespace}/{name}, which does not exist{where}"
-        if _is_held(pod):
+        if _in_cluster(pod):
             return MissingObjectError(what, remedy="create it; or correct the name, and recreate the pod")
         remedy = "also give the file that has it, or correct the name"
         return (pod.origin or _NO_ORIGIN).error((*reference.path, field), what, remedy=remedy)
@@ -287,15 +287,15 @@ class _Resolver:
         for place, request in enumerate(devices.requests):
             for below, name in _class_names(request):
                 if name not in self._classes:
-                    known = ", ".join(sorted(self._classes)[:10]) or "none"
+                    names = ", ".join(sorted(self._classes)[:10]) or "none"
                     raise origin.error(
                         (*path, "devices", "requests", place, *below, "deviceClassName"),
-                        f"there is no DeviceClass {name} (there are: {known})",
+                        f"there is no DeviceClass {name} (there are: {names})",
                         remedy="also give the file that has it, or correct the name",
                     )
 
 
-def _is_held(pod: PodWithClaims) -> bool:
+def _in_cluster(pod: PodWithClaims) -> bool:
     """Whether a cluster holds the pod."""
     return bool((pod.written.get("metadata") or {}).get("uid"))
 
@@ -330,5 +330,5 @@ def with_uid(claim: ResourceClaim) -> ResourceClaim:
     meta = claim.metadata
     if meta.uid:
         return claim
-    made = uid(f"ResourceClaim {meta.namespace}/{meta.name}")
-    return msgspec.structs.replace(claim, metadata=msgspec.structs.replace(meta, uid=made))
+    placeholder = uid(f"ResourceClaim {meta.namespace}/{meta.name}")
+    return msgspec.structs.replace(claim, metadata=msgspec.structs.replace(meta, uid=placeholder))

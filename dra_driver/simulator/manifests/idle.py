@@ -43,8 +43,8 @@ def _has_ended(conditions: Any) -> bool:
 
 def waits(value: Json) -> bool:
     """Whether a queue resumes whatever suspends it."""
-    labels = [_at(value, below) for path, below in _SWITCHES.items() if _at(value, path) is True]
-    return all(isinstance(found, dict) and QUEUE in found for found in labels)
+    label_maps = [_at(value, below) for path, below in _SWITCHES.items() if _at(value, path) is True]
+    return all(isinstance(labels, dict) and QUEUE in labels for labels in label_maps)
 
 
 def _at(value: Any, path: Path) -> Any:

@@ -80,7 +80,7 @@ def _most(one: Mapping[str, int], other: Mapping[str, int]) -> Amounts:
 
 
 class Packed(Mapping[str, Any]):
-    """An object as JSON, a tenth of what it takes as plain values; these are made anew whenever one is asked for."""
+    """An object as JSON, a tenth of what it takes as plain values; each access to one of these decodes them anew."""
 
     __slots__ = ("_json",)
 
@@ -185,7 +185,7 @@ class Manifests:
     running: tuple[PodWithClaims, ...] = ()
     """Other pods that are on nodes: the requests of their containers are in use there."""
     beside: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Pods of files that wait for no devices, by namespace and name, and what is said of them."""
+    """Pods of files that wait for no devices, by namespace and name, with a note on each."""
     not_considered: tuple[str, ...] = ()
     """Descriptions of input that has no influence on the result."""
     standby: frozenset[tuple[str, str]] = frozenset()

@@ -19,11 +19,11 @@ MAX_NAMES = 3
 def suffix(seed: str, length: int = 5) -> str:
     """A suffix of this length that looks random and is derived from ``seed``."""
     number = int.from_bytes(hashlib.sha256(seed.encode()).digest())
-    made = ""
+    characters = ""
     for _ in range(length):
         number, place = divmod(number, len(_ALPHABET))
-        made += _ALPHABET[place]
-    return made
+        characters += _ALPHABET[place]
+    return characters
 
 
 def uid(text: str) -> str:

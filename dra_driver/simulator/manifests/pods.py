@@ -65,12 +65,12 @@ def with_claims(pod: Described, value: Any) -> PodWithClaims:
     Raises ManifestError for an entry with no claim or with two, a duplicate name, or an undefined one.
     """
     raise_first(claims_used(pod.spec), pod.origin, pod.path)
-    known = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
+    claim_names = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
     claims = tuple(
-        _reference(pod, entry, (*pod.path, "resourceClaims", place), known)
+        _reference(pod, entry, (*pod.path, "resourceClaims", place), claim_names)
         for place, entry in enumerate(pod.spec.resource_claims)
         # Kubernetes records here that no claim was needed for a template.
-        if not (entry.name in known and known[entry.name] is None)
+        if not (entry.name in claim_names and claim_names[entry.name] is None)
     )
     extended = pod.status.extended_resource_claim_status
     if extended is not None:
@@ -89,20 +89,20 @@ def with_claims(pod: Described, value: Any) -> PodWithClaims:
     )
 
 
-def told(pod: PodWithClaims, beyond_it: Iterable[str], *, held: bool, others_ask: bool) -> Iterator[str]:
-    """What is to be said of a pod as not considered: that it has no claims, or ``beyond_it``.
+def pod_notes(pod: PodWithClaims, beyond_it: Iterable[str], *, in_cluster: bool, others_ask: bool) -> Iterator[str]:
+    """The notes on what is not considered of a pod: that it has no claims, or ``beyond_it``.
 
     Args:
         pod: the pod.
         beyond_it: what else is not considered of one that has claims.
-        held: whether a cluster holds it, so that its node may be the scheduler's choice.
+        in_cluster: whether a cluster holds it, so that its node may be the scheduler's choice.
         others_ask: whether pods of the same object ask for Neuron devices.
     """
     asks = any(name.startswith(NEURON_RESOURCES) for name in pod.extended_resources)
     takes = next(unasked(pod.written.get("spec") or {}, others_ask=others_ask), None) is not None
     if pod.waits:
         yield from beyond_it
-    elif asks and held:
+    elif asks and in_cluster:
         yield "Pod on a node, whose device plugin serves its limits of Neuron (they are in use there)"
     elif asks:
         yield (
@@ -128,11 +128,11 @@ def _written(value: Any, path: Sequence[str | int]) -> Mapping[str, Any]:
 
 
 def _reference(
-    pod: Described, entry: PodResourceClaim, path: tuple[str | int, ...], known: dict[str, str | None]
+    pod: Described, entry: PodResourceClaim, path: tuple[str | int, ...], claim_names: dict[str, str | None]
 ) -> ClaimReference:
     if entry.resource_claim_name is not None:
         return ClaimReference(entry.name, entry.resource_claim_name, path=path)
-    existing = known.get(entry.name)
+    existing = claim_names.get(entry.name)
     if existing is not None:
         return ClaimReference(entry.name, existing, path=path)
     prefix = f"{pod.name}-{entry.name}-"
@@ -193,8 +193,8 @@ _UNCONSIDERED: Final[tuple[tuple[str, Callable[[PodSpec], object]], ...]] = (
 
 def unconsidered(pod: Described) -> Iterable[str]:
     """The parts of the pod that a scheduler would evaluate and the simulator does not, each once."""
-    found = [text for text, says in _UNCONSIDERED if says(pod.spec)]
-    return dict.fromkeys((*_resources(pod.spec), *found, *filter(None, (pod.assumed,))))
+    parts = [text for text, says in _UNCONSIDERED if says(pod.spec)]
+    return dict.fromkeys((*_resources(pod.spec), *parts, *filter(None, (pod.assumed,))))
 
 
 MAX_PODS: Final = 150_000

@@ -42,18 +42,18 @@ def find(item: Any, origin: Origin) -> tuple[Path, ...]:
 
     Raises ManifestError for more than ``MAX_TEMPLATES``.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     waiting: list[tuple[Path, Any]] = [((), item)]
     while waiting:
         path, value = waiting.pop()
         spec = _spec_path(path, value)
         if spec is not None:
-            found.append(spec)
-            if len(found) > MAX_TEMPLATES:
+            paths.append(spec)
+            if len(paths) > MAX_TEMPLATES:
                 raise origin.error(path, f"this is more than {MAX_TEMPLATES} pod templates in one object")
         elif len(path) < MAX_LEVELS and path not in _NOT_SEARCHED and path[-1:] != (_SCHEMA,):
             waiting += reversed([((*path, step), below) for step, below in _children(value)])
-    return tuple(found)
+    return tuple(paths)
 
 
 def claim_templates(item: Any) -> Iterator[str]:
@@ -109,15 +109,15 @@ def asks(item: Any, origin: Origin) -> bool:
 
 def at(item: Any, path: Path) -> Any:
     """The value at a path; None if there is none."""
-    found = item
+    value = item
     for step in path:
-        if isinstance(found, dict):
-            found = found.get(step)
-        elif isinstance(found, list) and isinstance(step, int) and step < len(found):
-            found = found[step]
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            value = value[step]
         else:
             return None
-    return found
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +356,7 @@ def read(
     origin: Origin,
     unknown: dict[str, None],
     *,
-    held: bool = False,
+    in_cluster: bool = False,
     resume: bool = False,
 ) -> CustomWorkload | None:
     """An object of a kind that is no part of Kubernetes, with its pod templates; None if it has none.
@@ -368,7 +368,7 @@ def read(
         origin: of the object.
         unknown: records the unknown fields of pods of kinds that are not in the table, whose pod specs may have more
             fields than Kubernetes'. In those of the table they are errors, unless a cluster holds the object.
-        held: whether a cluster holds the object.
+        in_cluster: whether a cluster holds the object.
         resume: whether templates of which it makes no pods are taken as resumed.
 
     Raises:
@@ -377,8 +377,8 @@ def read(
     paths = find(item, origin)
     if not paths:
         return None
-    known = KNOWN.get((group, kind), ())
-    lenient = None if known and not held else unknown
+    kind_rules = KNOWN.get((group, kind), ())
+    lenient = None if kind_rules and not in_cluster else unknown
     meta = _converted(item, ("metadata",), ObjectMeta, origin, None)
     root = _Part(item, origin, whole=item)
     above, name, default = _TIMES.get((group, kind), ((), "", 1))
@@ -387,15 +387,15 @@ def read(
     sets: list[PodSet] = []
     for number, path in enumerate(paths):
         inner, rules = _innermost(item, path)
-        found = _rule(rules if inner else known, path[len(inner) :])
+        match = _rule(rules if inner else kind_rules, path[len(inner) :])
         try:
-            counted = found and _counted(found[0].count, root, (*inner, *found[1]), resume=resume)
+            counted = match and _counted(match[0].count, root, (*inner, *match[1]), resume=resume)
         except ManifestError:
             if not inner:
                 raise
             counted = None  # the number may be filled in later, as in a kro graph
-        if found is not None and counted is not None:
-            rule, place = found
+        if match is not None and counted is not None:
+            rule, place = match
             (count, idle), assumed = counted, rule.assumed
             role = "-".join(
                 filter(None, (_name(at(item, inner)) if inner else "", rule.role or _role(root, place, inner)))
@@ -436,9 +436,9 @@ def _one_or_none(root: _Part, path: Path) -> Callable[[_Part], int]:
     return lambda part: part.least if 0 in numbers else 1
 
 
-def _rule(known: _Rules, path: Path) -> tuple[_Rule, Path] | None:
+def _rule(rules: _Rules, path: Path) -> tuple[_Rule, Path] | None:
     """The rule for the pod spec at ``path``, and the path of what holds its number."""
-    for rule in known:
+    for rule in rules:
         pattern = (*rule.holder, *rule.template, "spec")
         if len(pattern) == len(path) and all(wanted in ("*", step) for wanted, step in zip(pattern, path, strict=True)):
             return rule, path[: len(rule.holder)]

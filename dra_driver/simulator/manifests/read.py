@@ -25,7 +25,7 @@ from dra_driver.simulator.manifests.forbidden import forbidden, gated
 from dra_driver.simulator.manifests.idle import FINISHED, beyond, idle, waits
 from dra_driver.simulator.manifests.model import Key, Manifests, Packed, PodWithClaims
 from dra_driver.simulator.manifests.names import MAX_NAMES, generated
-from dra_driver.simulator.manifests.pods import MAX_PODS, told, unconsidered, with_claims
+from dra_driver.simulator.manifests.pods import MAX_PODS, pod_notes, unconsidered, with_claims
 from dra_driver.simulator.manifests.slicevalidation import check_slice, check_taint_rule
 from dra_driver.simulator.manifests.validation import Compile, check_claim, check_class, raise_first
 from dra_driver.util.text import escaped, first_of
@@ -40,7 +40,7 @@ def read_manifests(
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     namespace: str = NAMESPACE,
     *,
-    held: bool = False,
+    in_cluster: bool = False,
     resume: bool = False,
 ) -> Manifests:
     """Read the objects of YAML or JSON texts, each of which may have several documents or Lists.
@@ -55,23 +55,23 @@ def read_manifests(
         kubernetes: the release whose CEL is used.
         progress: called for each object with the number read so far and the total of its document.
         namespace: that of objects that do not specify one.
-        held: whether a cluster holds all of them.
+        in_cluster: whether a cluster holds all of them.
         resume: whether workloads that are suspended or scaled to zero are taken as resumed; those that wait for a
             queue always are.
 
     Raises:
         ManifestError: invalid input, with file, line and path. DriverError: CEL's parser is not installed.
     """
-    reader = _Reader(kubernetes, namespace, held=held, resume=resume)
+    reader = _Reader(kubernetes, namespace, in_cluster=in_cluster, resume=resume)
     for file, text in sources:
-        found = False
+        has_object = False
         for origin, document in documents(file, text):
-            found = True
+            has_object = True
             items = list(items_of(document, origin))
             for done, (item, at) in enumerate(items, 1):
                 reader.add(item, at)
                 progress(done, len(items))
-        if not found:
+        if not has_object:
             raise ManifestError(f"{file}: there is no Kubernetes object in it")
     return reader.manifests()
 
@@ -88,7 +88,7 @@ def read_stored(lists: Sequence[tuple[str, str, Sequence[Mapping[str, Any]]]]) -
     Raises:
         ManifestError: there are more than ``MAX_PODS`` pods.
     """
-    reader = _Reader("", stored=True, held=True)
+    reader = _Reader("", stored=True, in_cluster=True)
     for version, kind, items in lists:
         for item in items:
             whole = item if isinstance(item, Packed) else Packed(item)
@@ -168,16 +168,16 @@ class _Reader:
         namespace: str = NAMESPACE,
         *,
         stored: bool = False,
-        held: bool = False,
+        in_cluster: bool = False,
         resume: bool = False,
     ) -> None:
         self._namespace = namespace
         self._kubernetes = kubernetes
         self._stored = stored
-        self._held = held
+        self._in_cluster = in_cluster
         self._resume = resume
         self._unknown: dict[str, None] = {}
-        self._found: dict[type, list[Any]] = {kind.struct: [] for kind in KINDS.values()}
+        self._objects: dict[type, list[Any]] = {kind.struct: [] for kind in KINDS.values()}
         self._pods: list[PodWithClaims] = []
         self._running: list[PodWithClaims] = []
         self._without_claims: dict[tuple[str, str], str] = {}
@@ -205,18 +205,18 @@ class _Reader:
         absent = self._sizes.keys() - {(kind, name) for kind, _, name in self._origins}
         for kind, name in sorted(absent):
             self._unconsidered.setdefault("pods of an object that is not given", []).append(f"{kind} {name}"[:80])
-        found = self._found
+        objects = self._objects
         beside = [f"{kind}: {count}" for kind, count in sorted(self._beside.items())]
         parts = [f"{text}: {first_of(names, MAX_NAMES)}" for text, names in self._unconsidered.items()]
         if self._again:
             parts.append(f"given again, with the same content: {first_of(self._again, MAX_NAMES)}")
         return Manifests(
-            nodes=tuple(found[core.Node]),
-            slices=tuple(found[resource.ResourceSlice]),
-            taint_rules=tuple(found[resource.DeviceTaintRule]),
-            classes=tuple(found[resource.DeviceClass]),
-            templates=tuple(found[resource.ResourceClaimTemplate]),
-            claims=tuple(found[resource.ResourceClaim]),
+            nodes=tuple(objects[core.Node]),
+            slices=tuple(objects[resource.ResourceSlice]),
+            taint_rules=tuple(objects[resource.DeviceTaintRule]),
+            classes=tuple(objects[resource.DeviceClass]),
+            templates=tuple(objects[resource.ResourceClaimTemplate]),
+            claims=tuple(objects[resource.ResourceClaim]),
             pods=tuple(map(self._with_operator, self._pods)),
             running=tuple(self._running),
             beside=self._without_claims,
@@ -228,7 +228,7 @@ class _Reader:
         group, kind = str(value["apiVersion"]).rpartition("/")[0], str(value["kind"])
         row = KINDS.get((group, kind))
         item: Any = (
-            podtemplates.read(value, group, kind, origin, self._unknown, held=True)
+            podtemplates.read(value, group, kind, origin, self._unknown, in_cluster=True)
             if row is None
             else read_object(value, row, origin, self._unknown)[0]
         )
@@ -247,7 +247,7 @@ class _Reader:
         if makes_pods:
             self._note_controllers(value)
         if kind is not None:
-            self._add_known(value, kind, origin, whole)
+            self._add_builtin(value, kind, origin, whole)
         elif (group, name) in BESIDE or not self._add_custom(value, group, name, origin):
             self._beside[name[:60]] += 1
 
@@ -283,15 +283,15 @@ class _Reader:
             if owner.get("controller") is True and owner.get("kind") != "Pod" and not is_old:
                 self._has_made.add(str(owner.get("uid")))
 
-    def _add_known(self, value: dict[str, Any], kind: Kind, origin: Origin, whole: Packed | None) -> None:
-        held = self._held or _has_uid(value)
-        lenient = held or kind.struct in _NEVER_APPLIED
+    def _add_builtin(self, value: dict[str, Any], kind: Kind, origin: Origin, whole: Packed | None) -> None:
+        in_cluster = self._in_cluster or _has_uid(value)
+        lenient = in_cluster or kind.struct in _NEVER_APPLIED
         try:
             item, origin = read_object(value, kind, origin, self._unknown if lenient else None)
         except ManifestError:
             version = str(value["apiVersion"]).rpartition("/")[2]
             is_older = version not in kind.versions
-            if _is_foreign_slice(value) and (held or is_older):
+            if _is_foreign_slice(value) and (in_cluster or is_older):
                 self._beside["ResourceSlice of another driver that cannot be read"] += 1
             elif (
                 is_older
@@ -311,29 +311,29 @@ class _Reader:
         """
         shown = name[:60]
         origin = named(value, name, origin)
-        held = self._held or _has_uid(value)
+        in_cluster = self._in_cluster or _has_uid(value)
         self._made_by_operators.update(podtemplates.claim_templates(value))
-        if (size := podtemplates.size_of_another(value, group, name)) is not None and not held:
+        if (size := podtemplates.size_of_another(value, group, name)) is not None and not in_cluster:
             self._sizes[size.kind, size.name] = self._sizes.get((size.kind, size.name), 0) + size.number
             return True
         try:
             resume = self._scales_up(value)
-            item = podtemplates.read(value, group, name, origin, self._unknown, held=held, resume=resume)
+            item = podtemplates.read(value, group, name, origin, self._unknown, in_cluster=in_cluster, resume=resume)
             for path, spec in pods_of.pod_specs(item) if item is not None else ():
                 check_pod(spec, origin, path)
         except ManifestError:
             # Of a kind that is not known, even what looks like a pod template may be none, or may be filled in later.
-            if not held and ((group, name) in podtemplates.KNOWN or podtemplates.asks(value, origin)):
+            if not in_cluster and ((group, name) in podtemplates.KNOWN or podtemplates.asks(value, origin)):
                 raise
             self._beside[f"{shown} with a pod template that cannot be read"] += 1
             return True
         if item is not None:
             self._add(item, Kind(shown, group, (), workloads.CustomWorkload), origin, value)
-        elif group in _GROUPS and not self._held and not _has_uid(value):
-            known = (*KINDS, *BESIDE)
-            meant = get_close_matches(name, [kind for at, kind in known if at == group], n=1, cutoff=_SLIP)
-            meant += [kind for at, kind in known if at == group and kind.lower() == name.lower()]
-            meant += [f"{kind} of {at or 'v1'}" for at, kind in known if kind == name]
+        elif group in _GROUPS and not self._in_cluster and not _has_uid(value):
+            kinds = (*KINDS, *BESIDE)
+            meant = get_close_matches(name, [kind for at, kind in kinds if at == group], n=1, cutoff=_SLIP)
+            meant += [kind for at, kind in kinds if at == group and kind.lower() == name.lower()]
+            meant += [f"{kind} of {at or 'v1'}" for at, kind in kinds if kind == name]
             if meant:
                 what = f"{value['apiVersion'][:60]} has no kind {shown!r} that is known here"
                 raise origin.error(("kind",), what, remedy=f"did you mean {meant[0]}?")
@@ -382,7 +382,7 @@ class _Reader:
                 self._unconsidered.setdefault(text, []).append(f"{kind.name} {item.metadata.name}")
             self._makers.append((item, origin, value if whole is None else whole))
         else:
-            self._found[kind.struct].append(item)
+            self._objects[kind.struct].append(item)
 
     def _check(self, item: Any, value: Mapping[str, Any], kind: Kind, origin: Origin) -> None:
         check_metadata(item.metadata, origin)
@@ -425,19 +425,20 @@ class _Reader:
             if self._count > MAX_PODS:
                 raise origin.error((), f"this object and those before it make more than {MAX_PODS} pods")
             try:
-                made = with_claims(pod, value)
+                consumer = with_claims(pod, value)
             except ManifestError:
                 if not self._stored:
                     raise
                 self.leave_out("Pod", value)
                 continue
-            made = made if is_counted or not pod.assumed else replace(made, by_operator=True)
+            consumer = consumer if is_counted or not pod.assumed else replace(consumer, by_operator=True)
             if isinstance(whole, Packed):
-                made = replace(made, written=whole if made.waits else {"metadata": {"uid": made.uid}})
-            held = self._held or _has_uid(value)
-            notes = unconsidered(pod) if made.waits else ()
-            # In a cluster, most pods have no claims, and nobody asks about them.
-            self._add_pod(made, notes if self._stored else told(made, notes, held=held, others_ask=others_ask))
+                consumer = replace(consumer, written=whole if consumer.waits else {"metadata": {"uid": consumer.uid}})
+            notes = unconsidered(pod) if consumer.waits else ()
+            if not self._stored:  # In a cluster, most pods have no claims, and nobody asks about them.
+                in_cluster = self._in_cluster or _has_uid(value)
+                notes = pod_notes(consumer, notes, in_cluster=in_cluster, others_ask=others_ask)
+            self._add_pod(consumer, notes)
 
     def _add_pod(self, pod: PodWithClaims, notes: Iterable[str]) -> None:
         if pod.waits:

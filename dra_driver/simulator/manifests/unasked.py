@@ -85,16 +85,16 @@ def _containers(spec: Json) -> Iterator[tuple[str, int, Json]]:
 
 def entries(holder: Json, name: str) -> Iterator[tuple[int, Json]]:
     """The objects in a list, with their places; the list and what is in it may have any type."""
-    found = holder.get(name)
+    items = holder.get(name)
     yield from (
-        (at, each) for at, each in enumerate(found if isinstance(found, list) else ()) if isinstance(each, dict)
+        (at, each) for at, each in enumerate(items if isinstance(items, list) else ()) if isinstance(each, dict)
     )
 
 
 def host_path(volume: Json) -> str:
     """The directory or file of the host that a volume shows; "" if it shows none."""
-    found = volume.get("hostPath")
-    return str(found.get("path") or "") if isinstance(found, dict) else ""
+    source = volume.get("hostPath")
+    return str(source.get("path") or "") if isinstance(source, dict) else ""
 
 
 def reaches_devices(path: str) -> bool:

@@ -49,8 +49,8 @@ def check_claim(claim: DeviceClaim, origin: Origin, path: tuple[str | int, ...],
 def check_class(device_class: DeviceClass, origin: Origin, compile_: Compile) -> None:
     """Raise ManifestError for the first problem in a class."""
     spec = device_class.spec
-    found = below(("selectors",), _selectors(spec.selectors, compile_))
-    raise_first(found, origin, ("spec",))
+    problems = below(("selectors",), _selectors(spec.selectors, compile_))
+    raise_first(problems, origin, ("spec",))
     raise_first(many("config", spec.config), origin, ("spec",))
     raise_first(_configs(spec.config, ()), origin, ("spec", "config"))
     if spec.extended_resource_name is not None:
@@ -80,13 +80,13 @@ def _claim(claim: DeviceClaim, compile_: Compile) -> Iterator[Problem]:
     yield from many("config", claim.config)
     yield from twice([request.name for request in claim.requests], "requests")
     yield from each("requests", claim.requests, lambda request: _request(request, compile_))
-    known = {
+    request_names = {
         name
         for request in claim.requests
         for name in (request.name, *(f"{request.name}/{sub.name}" for sub in request.first_available))
     }
-    yield from each("constraints", claim.constraints, lambda constraint: _constraint(constraint, known))
-    yield from below(("config",), _configs(claim.config, known))
+    yield from each("constraints", claim.constraints, lambda constraint: _constraint(constraint, request_names))
+    yield from below(("config",), _configs(claim.config, request_names))
 
 
 def many(name: str, items: Collection[object], most: int = limits.MAX_ITEMS) -> Iterator[Problem]:
@@ -173,8 +173,8 @@ def amount(value: object, *path: str | int) -> Iterator[Problem]:
         yield path, str(error)
 
 
-def _constraint(constraint: DeviceConstraint, known: set[str]) -> Iterator[Problem]:
-    yield from _requests_exist(constraint.requests, known)
+def _constraint(constraint: DeviceConstraint, request_names: set[str]) -> Iterator[Problem]:
+    yield from _requests_exist(constraint.requests, request_names)
     given = [
         (name, value)
         for name, value in (
@@ -189,11 +189,11 @@ def _constraint(constraint: DeviceConstraint, known: set[str]) -> Iterator[Probl
         yield from wrong(formats.full_attribute(value), name)
 
 
-def _requests_exist(requests: Sequence[str], known: set[str]) -> Iterator[Problem]:
+def _requests_exist(requests: Sequence[str], request_names: set[str]) -> Iterator[Problem]:
     yield from many("requests", requests)
     yield from twice(requests, "requests", field="")
     for place, name in enumerate(requests):
-        if name not in known:
+        if name not in request_names:
             yield ("requests", place), f"the claim has no request {name[:80]}"
 
 
@@ -204,11 +204,11 @@ def _extended_resource(name: str) -> Iterator[Problem]:
 
 
 def _configs(
-    entries: Sequence[DeviceClaimConfiguration | DeviceClassConfiguration], known: set[str] | tuple[()]
+    entries: Sequence[DeviceClaimConfiguration | DeviceClassConfiguration], request_names: set[str] | tuple[()]
 ) -> Iterator[Problem]:
     for place, entry in enumerate(entries):
         if isinstance(entry, DeviceClaimConfiguration):
-            yield from below((place,), _requests_exist(entry.requests, set(known)))
+            yield from below((place,), _requests_exist(entry.requests, set(request_names)))
         yield from below((place,), _opaque(entry.opaque))
 
 
