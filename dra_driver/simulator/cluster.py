@@ -147,9 +147,9 @@ def obstacle(pod: PodWithClaims, node: Node) -> str:
     spec = pod.spec
     if spec.node_name and spec.node_name != node.metadata.name:
         return f"the pod is for node {spec.node_name}"
-    found = unselected(node, spec.node_selector, spec.affinity.required_nodes)
+    reason = unselected(node, spec.node_selector, spec.affinity.required_nodes)
     # A pod with a node bypasses the scheduler, so taints that do not affect running pods are irrelevant.
-    return found if found or spec.node_name else untolerated(node, spec.tolerations)
+    return reason if reason or spec.node_name else untolerated(node, spec.tolerations)
 
 
 def rules_of(pod: PodWithClaims) -> bytes:

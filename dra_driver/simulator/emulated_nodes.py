@@ -92,17 +92,17 @@ def emulated(
         raise ManifestError(f"{total} nodes cannot be emulated", remedy=f"give 1 to {MAX_NODES} in all")
     types = (name for name, count in nodes for _ in range(count))
     names = (f"node-{number:0{len(str(total))}}" for number in range(1, total + 1))
-    made = dict(zip(names, _hosts(nodes, ultraservers, driver_version), strict=True))
+    inventories = dict(zip(names, _hosts(nodes, ultraservers, driver_version), strict=True))
     # Identical hosts share their devices, so that a large cluster is built quickly.
-    offers = {inventory: offer(inventory, partitions) for inventory in dict.fromkeys(made.values())}
+    offers = {inventory: offer(inventory, partitions) for inventory in dict.fromkeys(inventories.values())}
     return Manifests(
         nodes=tuple(
             _node(name, inventory, HYPERPOD_PREFIX if kind.startswith(HYPERPOD_PREFIX) else "")
-            for (name, inventory), kind in zip(made.items(), types, strict=True)
+            for (name, inventory), kind in zip(inventories.items(), types, strict=True)
         ),
-        slices=tuple(item for name, inventory in made.items() for item in _published(name, offers[inventory])),
+        slices=tuple(item for name, inventory in inventories.items() for item in _published(name, offers[inventory])),
         classes=driver_classes(extended_resources=extended_resources),
-        inventories=made,
+        inventories=inventories,
     )
 
 
@@ -258,7 +258,7 @@ def efa_of(cluster: Manifests) -> Manifests:
     claims = [*(item.spec for item in cluster.claims), *(item.spec.spec for item in cluster.templates)]
     asked = [one for claim in claims for request in claim.devices.requests for one in _alternatives(request)]
     classes = [item.spec.selectors for item in cluster.classes]
-    selectors = [item for found in (*classes, *(one.selectors for one in asked)) for item in found]
+    selectors = [item for group in (*classes, *(one.selectors for one in asked)) for item in group]
     expressions = (item.cel.expression for item in selectors if item.cel is not None)
     if all(one.device_class_name != efa.EFA_CLASS for one in asked) and not any(
         efa.EFA_DRIVER_NAME in text for text in expressions

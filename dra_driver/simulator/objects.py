@@ -29,13 +29,13 @@ def objects(outcomes: Sequence[Outcome]) -> list[Object]:
             for claim in outcome.claims:
                 if consumer not in reserved[claim.metadata.key]:
                     reserved[claim.metadata.key].append(consumer)
-    made: list[Object] = []
+    listing: list[Object] = []
     for outcome in outcomes:
         if outcome.pod is not None:
-            made.append(_pod(outcome.pod, outcome))
-        found = ((claim.metadata.key, claims.pop(claim.metadata.key, None)) for claim in outcome.claims)
-        made += (_claim(claim, reserved[name]) for name, claim in found if claim is not None)
-    return made
+            listing.append(_pod(outcome.pod, outcome))
+        own = ((claim.metadata.key, claims.pop(claim.metadata.key, None)) for claim in outcome.claims)
+        listing += (_claim(claim, reserved[name]) for name, claim in own if claim is not None)
+    return listing
 
 
 def _exists(claim: ResourceClaim) -> bool:
@@ -44,12 +44,12 @@ def _exists(claim: ResourceClaim) -> bool:
 
 
 def _claim(claim: ResourceClaim, reserved: list[Object]) -> Object:
-    made = msgspec.to_builtins(with_uid(claim))
-    status = {**made.pop("status", {}), **({"reservedFor": reserved} if reserved else {})}
+    fields = msgspec.to_builtins(with_uid(claim))
+    status = {**fields.pop("status", {}), **({"reservedFor": reserved} if reserved else {})}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
-        **made,
+        **fields,
         **({"status": status} if status else {}),
     }
 
@@ -64,8 +64,8 @@ def _pod(pod: PodWithClaims, outcome: Outcome) -> Object:
         scheduled |= {"status": "False", "reason": "Unschedulable", "message": outcome.reason}
     others = (item for item in status.get("conditions", ()) if item.get("type") != "PodScheduled")
     status["conditions"] = [*others, scheduled]
-    if made := list(_made(pod)):
-        status["resourceClaimStatuses"] = made
+    if statuses := list(_claim_statuses(pod)):
+        status["resourceClaimStatuses"] = statuses
     referred = {reference.claim for reference in pod.claims}
     for claim in outcome.claims:
         if claim.metadata.name not in referred and _exists(claim):
@@ -83,13 +83,13 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _made(pod: PodWithClaims) -> Iterator[Object]:
+def _claim_statuses(pod: PodWithClaims) -> Iterator[Object]:
     """``resourceClaimStatuses``: the claims that the pod has of templates."""
     claims = {reference.name: reference.claim for reference in pod.claims}
     for entry in pod.spec.resource_claims:
         if entry.resource_claim_template_name is not None:
-            known = {"resourceClaimName": claims[entry.name]} if entry.name in claims else {}
-            yield {"name": entry.name, **known}
+            name_field = {"resourceClaimName": claims[entry.name]} if entry.name in claims else {}
+            yield {"name": entry.name, **name_field}
 
 
 def _mappings(pod: PodWithClaims, claim: ResourceClaim) -> Iterator[Object]:
@@ -101,11 +101,11 @@ def _mappings(pod: PodWithClaims, claim: ResourceClaim) -> Iterator[Object]:
     init = pod.spec.init_containers
     containers = (*init, *pod.spec.containers)
     ending = {place for place, container in enumerate(init) if container.restart_policy != "Always"}
-    made: dict[str, dict[int, DeviceRequest]] = {}
+    by_resource: dict[str, dict[int, DeviceRequest]] = {}
     for request in claim.spec.devices.requests:
         place, which = map(int, request.name.split("-")[1::2])
-        made.setdefault(sorted(of_container(containers[place]))[which], {})[place] = request
-    for resource, requests in sorted(made.items()):
+        by_resource.setdefault(sorted(of_container(containers[place]))[which], {})[place] = request
+    for resource, requests in sorted(by_resource.items()):
         lasting = {place: requests[place] for place in sorted(requests) if place not in ending}
         beside = [request for place, request in requests.items() if place in ending]
         uses = list(lasting.items())

@@ -30,18 +30,18 @@ def own_variables(spec: Mapping[str, Any], rows: Sequence[Container], kind: Inst
         for _, container in entries(spec, which):
             name = container["name"]
             for _, entry in entries(container, "env") if name in given else ():
-                said = _said(entry, given[name].environment, _cores(given[name], kind))
-                if said:
-                    yield f"container {name}: {said}"
+                contradiction = _contradiction(entry, given[name].environment, _cores(given[name], kind))
+                if contradiction:
+                    yield f"container {name}: {contradiction}"
 
 
-def _said(entry: Mapping[str, Any], environment: Mapping[str, str], cores: int | None) -> str:
+def _contradiction(entry: Mapping[str, Any], environment: Mapping[str, str], cores: int | None) -> str:
     name, value = str(entry.get("name")), entry.get("value")
     own = f"its own {name}={quoted(str(value))}" if value is not None else f"its own {name}"
-    told = environment.get(name)
-    if told is not None:
-        text = f"{own} has no effect: the driver sets {told} (CRI-O before 1.34 uses the container's own)"
-        return text if value != told else ""
+    driver_value = environment.get(name)
+    if driver_value is not None:
+        text = f"{own} has no effect: the driver sets {driver_value} (CRI-O before 1.34 uses the container's own)"
+        return text if value != driver_value else ""
     if name == _VISIBLE_DEVICES:
         return f"{own} is for a hook outside CDI, which adds chips of the host to those of the claim: remove it"
     if cores is None or VISIBLE_CORES in environment or not _CORES.fullmatch(str(value)):

@@ -169,14 +169,14 @@ class ExtendedResources:
         """The claims that kube-scheduler would create for the pod, each with the nodes on which it would do so."""
         if not attempt.extended:
             return [(None, list(nodes))]
-        found: dict[tuple[str, ...], list[NodeView]] = {}
+        groups: dict[tuple[str, ...], list[NodeView]] = {}
         for node in nodes:
             wanted = tuple(name for name in attempt.extended if not self._scores.offered(node.name, name))
-            found.setdefault(wanted, []).append(node)
+            groups.setdefault(wanted, []).append(node)
         pod = attempt.pod
         return [
             (special_claim(pod, wanted, self._classes) if pod is not None and wanted else None, on)
-            for wanted, on in found.items()
+            for wanted, on in groups.items()
         ]
 
 
@@ -233,16 +233,18 @@ class _Placer:
             return Outcome(attempt.pod, tuple(claims), None, f"no node is eligible: {_summary(why_not)}")
         kinds = self._so_far.extended.claims(attempt, fitting)
         for special, nodes in kinds:
-            made = (*claims, *((special,) if special is not None else ()))
+            all_claims = (*claims, *((special,) if special is not None else ()))
             # None means all nodes: the scheduler then remembers which ones have refused equal claims.
             on = None if len(nodes) == len(self._nodes) else nodes
-            choose = partial(self._so_far.scores.choose, attempt.pod, made)
-            answer = self._scheduler.place([claim for claim in made if claim.status.allocation is None], on, choose)
+            choose = partial(self._so_far.scores.choose, attempt.pod, all_claims)
+            answer = self._scheduler.place(
+                [claim for claim in all_claims if claim.status.allocation is None], on, choose
+            )
             if isinstance(answer, Allocation) or answer.fatal:
                 break
         if isinstance(answer, Refusal):
-            return Outcome(attempt.pod, made, None, _refused(answer, len(fitting), why_not))
-        return self._taken(attempt, made, answer if len(kinds) == 1 else replace(answer, choice="name"))
+            return Outcome(attempt.pod, all_claims, None, _refused(answer, len(fitting), why_not))
+        return self._taken(attempt, all_claims, answer if len(kinds) == 1 else replace(answer, choice="name"))
 
     def _taken(self, attempt: Attempt, claims: Sequence[ResourceClaim], answer: Allocation) -> Outcome:
         self._so_far.allocate([claim for claim in claims if claim.status.allocation is None], answer)

@@ -123,28 +123,28 @@ def prepared(
     """
     facts = NodeFacts(core_sizes=core_sizes, tenancy=tenancy)
     wanted = list(claims)
-    known = {pod.metadata.uid: pod for pod in pods}
+    pods_by_uid = {pod.metadata.uid: pod for pod in pods}
     consumers = {claim.metadata.uid: users(claim) for claim in wanted}
-    held = PreparedClaims()
+    prepared_claims = PreparedClaims()
     problems: dict[str, str] = {}
     for claim in wanted:
         reserved = [consumer.uid for consumer in claim.status.reserved_for]
-        its_pods = known if reserved and known.keys() >= {*reserved} else None
+        its_pods = pods_by_uid if reserved and pods_by_uid.keys() >= {*reserved} else None
         try:
             situation = Situation(claim_facts(claim), inventory, facts, consumers, its_pods)
-            made = plan(situation, held, settings)
-            if isinstance(made, Needs):
-                raise made.unmet(claim.metadata.namespace)
+            outcome = plan(situation, prepared_claims, settings)
+            if isinstance(outcome, Needs):
+                raise outcome.unmet(claim.metadata.namespace)
         except DriverError as error:
             problems[claim.metadata.uid] = str(error)
             continue
-        held.add(CheckpointEntry(made))
-    plans = {uid: entry.plan for uid, entry in held.entries.items()}
+        prepared_claims.add(CheckpointEntry(outcome))
+    plans = {uid: entry.plan for uid, entry in prepared_claims.entries.items()}
     return [Prepared(claim, plans.get(claim.metadata.uid), problems.get(claim.metadata.uid, "")) for claim in wanted]
 
 
-def containers(pod: Pod, found: Sequence[Prepared]) -> tuple[Container, ...]:
-    """What each container of the pod gets of what was prepared.
+def containers(pod: Pod, preparations: Sequence[Prepared]) -> tuple[Container, ...]:
+    """What each container of the pod gets of the prepared claims.
 
     Later ones replace what has the same name, as container runtimes do it. Containers that get nothing are left out.
     """
@@ -152,7 +152,7 @@ def containers(pod: Pod, found: Sequence[Prepared]) -> tuple[Container, ...]:
     names = {(pod.metadata.namespace, claim) for _, uses in uses_of for claim, _ in uses}
     own = [
         (item.plan, item.spec)
-        for item in found
+        for item in preparations
         if item.plan is not None and (item.plan.namespace, item.plan.name) in names and item.spec is not None
     ]
     rows = []
@@ -280,8 +280,8 @@ def prepared_on_nodes(
                 on.setdefault(outcome.node, {})[name] = stored.claims[name]
     return {
         item.claim.metadata.key: item
-        for node, found in on.items()
-        for item in drivers.prepared(node, found.values(), pods_on.get(node, ()))
+        for node, node_claims in on.items()
+        for item in drivers.prepared(node, node_claims.values(), pods_on.get(node, ()))
     }
 
 

@@ -1,4 +1,4 @@
-"""All that is said of a simulation: what ``-o json`` prints, and what the text is made of.
+"""The report of a simulation, which ``-o json`` prints, and of which the text is made.
 
 The names and the order of the fields are those of the JSON, in which a field is always there.
 """
@@ -277,5 +277,7 @@ def _offers(devices: Sequence[Device], free: Sequence[str]) -> Iterator[Offer]:
         of_size = f" of {number_of(device, 'size')}" if kind == "neuron_group" else ""
         names.setdefault((f"{one}{of_size}", f"{several}{of_size}"), []).append(device.name)
     available = set(free)
-    for (one, several), found in names.items() if len(names) > 1 else ():
-        yield Offer(one if len(found) == 1 else several, len(found), tuple(name for name in found if name in available))
+    for (one, several), members in names.items() if len(names) > 1 else ():
+        yield Offer(
+            one if len(members) == 1 else several, len(members), tuple(name for name in members if name in available)
+        )

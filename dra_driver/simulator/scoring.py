@@ -88,31 +88,31 @@ class Scores:
         return self.offered(node, resource) - self._loads[node].requested[resource] // UNIT
 
     def choose(
-        self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim], found: Sequence[Allocation]
+        self, pod: PodWithClaims | None, claims: Sequence[ResourceClaim], allocations: Sequence[Allocation]
     ) -> Allocation:
         """The allocation whose node has the highest score, and how it was chosen; of equal ones the first.
 
         Args:
             pod: None for a claim that no pod uses; it is scored like one of a pod without other requests.
             claims: of the pod, including allocated ones.
-            found: allocations of the claims that are not allocated yet, on all fitting nodes, by name.
+            allocations: those of the claims that are not allocated yet, on all fitting nodes, by name.
         """
         pod = pod or PodWithClaims("", "", ())
-        names = [item.node for item in found]
+        names = [item.node for item in allocations]
         ranked = [claim for claim in claims if any(item.first_available for item in claim.spec.devices.requests)]
         alternatives = [
-            2 * score for score in _of_most([_alternative_score(claims, item) if ranked else 0 for item in found])
+            2 * score for score in _of_most([_alternative_score(claims, item) if ranked else 0 for item in allocations])
         ]
-        totals, known = alternatives, self._known(pod, names)
-        if known:
+        totals, complete = alternatives, self._is_complete(pod, names)
+        if complete:
             rest = zip(*(self._weighted(pod, names)), strict=True)
             totals = [first + sum(others) for first, others in zip(alternatives, rest, strict=True)]
         best = max(totals)
         if totals.count(best) > 1:
-            return replace(found[totals.index(best)], choice="name")
-        return replace(found[totals.index(best)], choice="score" if known else "alternative")
+            return replace(allocations[totals.index(best)], choice="name")
+        return replace(allocations[totals.index(best)], choice="score" if complete else "alternative")
 
-    def _known(self, pod: PodWithClaims, names: Sequence[str]) -> bool:
+    def _is_complete(self, pod: PodWithClaims, names: Sequence[str]) -> bool:
         """Whether everything else that kube-scheduler scores is known."""
         spec = pod.spec
         constraints = spec.topology_spread_constraints
@@ -248,9 +248,9 @@ class Scores:
         )
 
 
-def _alternative_score(claims: Sequence[ResourceClaim], found: Allocation) -> int:
+def _alternative_score(claims: Sequence[ResourceClaim], allocation: Allocation) -> int:
     """Higher for earlier subrequests, by 1 each; existing allocations count too."""
-    results = iter(found.results)
+    results = iter(allocation.results)
     return sum(_of_claim(claim, claim.status.allocation or next(results)) for claim in claims)
 
 
