@@ -256,11 +256,11 @@ def efa_of(cluster: Manifests) -> Manifests:
     get no others.
     """
     claims = [*(item.spec for item in cluster.claims), *(item.spec.spec for item in cluster.templates)]
-    asked = [one for claim in claims for request in claim.devices.requests for one in _alternatives(request)]
+    requests = [one for claim in claims for request in claim.devices.requests for one in _alternatives(request)]
     classes = [item.spec.selectors for item in cluster.classes]
-    selectors = [item for group in (*classes, *(one.selectors for one in asked)) for item in group]
+    selectors = [item for group in (*classes, *(one.selectors for one in requests)) for item in group]
     expressions = (item.cel.expression for item in selectors if item.cel is not None)
-    if all(one.device_class_name != efa.EFA_CLASS for one in asked) and not any(
+    if all(one.device_class_name != efa.EFA_CLASS for one in requests) and not any(
         efa.EFA_DRIVER_NAME in text for text in expressions
     ):
         return Manifests()

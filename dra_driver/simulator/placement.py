@@ -256,13 +256,13 @@ class _Placer:
         pod = attempt.pod
         changing = attempt.extended or (pod is not None and pod.group is not None)
         if changing or any(claim.status.allocation is not None for claim in claims):
-            return self._asked(attempt, claims)
+            return self._fitting_now(attempt, claims)
         key = rules_of(pod) if pod is not None else b""
         if key not in self._fitting_by_rules:
-            self._fitting_by_rules[key] = self._asked(attempt, ())
+            self._fitting_by_rules[key] = self._fitting_now(attempt, ())
         return self._fitting_by_rules[key]
 
-    def _asked(self, attempt: Attempt, claims: Sequence[ResourceClaim]) -> _Fitting:
+    def _fitting_now(self, attempt: Attempt, claims: Sequence[ResourceClaim]) -> _Fitting:
         pod = attempt.pod
         fitting, why_not = [], Counter[str]()
         for node in self._nodes:
@@ -290,9 +290,9 @@ def _summary(why_not: Counter[str]) -> str:
     return "; ".join([*parts, *([f"and {more} more reasons"] if more > 0 else [])])
 
 
-def _refused(refusal: Refusal, asked: int, why_not: Counter[str]) -> str:
+def _refused(refusal: Refusal, count: int, why_not: Counter[str]) -> str:
     if refusal.fatal:
         return refusal.reason
-    nodes = f"{asked} node{'s' if asked != 1 else ''}"
+    nodes = f"{count} node{'s' if count != 1 else ''}"
     rest = f"; the other nodes are not eligible: {_summary(why_not)}" if why_not else ""
     return f"{refusal.reason} on {nodes}{rest}"

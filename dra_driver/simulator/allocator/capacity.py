@@ -131,11 +131,11 @@ def _stepped(wanted: int, text: str, span: CapacityRange, release: Release) -> t
     if span.step is None:
         return wanted, text
     unit = _unit(span, release)
-    start, step, asked = (-(-value // unit) for value in (least, nanos(span.step), wanted))
+    start, step, amount = (-(-value // unit) for value in (least, nanos(span.step), wanted))
     if not release.whole_steps and unit == _MILLI and wanted % _MILLI:
         raise CapacityError(f"capacity request {text} is not a representable milli value")
-    total = start + step * -(-(asked - start) // step) if step > 0 else asked
-    if not release.whole_steps and max(total, asked) > MAX_INT64:
+    total = start + step * -(-(amount - start) // step) if step > 0 else amount
+    if not release.whole_steps and max(total, amount) > MAX_INT64:
         raise CapacityError(f"capacity request {text} cannot be rounded up to the device's next step")
     return total * unit, canonical(total * unit, "BinarySI" if release.whole_steps else nearest(span.step).format)
 

@@ -154,7 +154,7 @@ def search(
         around: the node.
         prune: False tries all combinations as Kubernetes does, for comparison.
         steps: how long to search; ``MAX_STEPS`` if not given.
-        may_go_on: asked now and then.
+        may_go_on: the search calls it now and then.
 
     Raises:
         AllocationError: scheduling of the pod ends. TimeOver: it may not go on.

@@ -282,7 +282,7 @@ TIME_OVER = Refusal(
     "may take; ask for fewer devices in one request, for larger devices, or with selectors that cost less",
     fatal=True,
 )
-"""Nothing more should be asked of claims for which this is the answer."""
+"""Who gets this answer for claims should ask nothing more about them."""
 
 
 def _invalid(key: tuple[str, str], reason: str) -> str:

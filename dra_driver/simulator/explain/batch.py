@@ -86,18 +86,18 @@ def explanations(
     """
     world, nodes = cluster_of(manifests, kubernetes, deadline)
     try:
-        asked = attempts(manifests if target is None else _reduced(manifests, target))
+        queue = attempts(manifests if target is None else _reduced(manifests, target))
     except MissingObjectError as error:
         if target is None:
             raise
         subject = f"pod {target.namespace}/{target.name}"
         yield Explanation(subject, error.what, fits=False, remedies=(error.remedy,))
         return
-    asked = tuple(item for item in asked if _waits(item)) or asked
+    queue = tuple(item for item in queue if _waits(item)) or queue
     batch = _Batch(manifests, world, nodes, kubernetes, server, deadline)
-    for done, attempt in enumerate(asked, 1):
-        yield batch.next(attempt, alone=len(asked) == 1)
-        progress(done, len(asked))
+    for done, attempt in enumerate(queue, 1):
+        yield batch.next(attempt, alone=len(queue) == 1)
+        progress(done, len(queue))
 
 
 def _waits(attempt: Attempt) -> bool:

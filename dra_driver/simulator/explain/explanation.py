@@ -65,7 +65,7 @@ class Survey:
         self._by_look: dict[object, Diagnosis] = {}
         self._wishes = wishes(case)
         self.trap_inputs: list[TrapInput] = []
-        self.asked: list[NodeView] = []
+        self.nodes: list[NodeView] = []
         self.diagnoses: dict[str, Diagnosis] = {}
         self.could: list[Allocation] = []
         self.errors: list[tuple[NodeView, Refusal]] = []
@@ -89,7 +89,7 @@ class Survey:
 
     def look_at(self, node: NodeView, *, searched: bool = True) -> list[TrapInput]:
         """Each request on the node; empty if the slices cannot be read, an error that the allocator will report."""
-        self.asked.append(node)
+        self.nodes.append(node)
         self._case.world.begin(self._case.claims)
         try:
             seen = trap_inputs(self._case, self._wishes, node, searched=searched)
@@ -349,7 +349,7 @@ def _explanation(question: Question, case: Case, survey: Survey, decision: Alloc
         error=error,
         nodes=_together(survey.diagnoses),
         nearest=_nearest_sentence(miss, survey) if miss is not None else "",
-        remedies=remedies(case, survey.asked, miss, question.holders, offered=offered) if chosen is None else (),
+        remedies=remedies(case, survey.nodes, miss, question.holders, offered=offered) if chosen is None else (),
         traps=case_traps,
         refused=refused,
         warnings=warnings,
@@ -412,7 +412,7 @@ def _nearest(survey: Survey, culprit: NodeView | None) -> Miss | None:
     """The node that lacks the fewest devices, among equal ones the first by name. After an error, its node."""
     if culprit is not None:
         return Miss(culprit, survey.diagnoses[culprit.name])
-    misses = [Miss(node, survey.diagnoses[node.name]) for node in survey.asked]
+    misses = [Miss(node, survey.diagnoses[node.name]) for node in survey.nodes]
     able = [miss for miss in misses if miss.diagnosis.requests]
     return min(able, key=lambda miss: (miss.diagnosis.short is None, miss.diagnosis.short or 0), default=None)
 

@@ -86,11 +86,11 @@ def remedies(
 
 def _fewer(case: Case, miss: Miss, conflict: Conflict) -> Iterator[str]:
     for part in conflict.requests:
-        asked = countable(case.claims, part)
-        able = most(case.claims, part, miss.node, case.trials, _is_run) if asked > 1 else 0
+        count = countable(case.claims, part)
+        able = most(case.claims, part, miss.node, case.trials, _is_run) if count > 1 else 0
         if able:
             name = case.request_name(part)
-            yield f"ask for {able} instead of {asked} devices in {name}: node {miss.node.name} has them"
+            yield f"ask for {able} instead of {count} devices in {name}: node {miss.node.name} has them"
 
 
 def _is_run(given: Allocation) -> bool:

@@ -360,9 +360,9 @@ def _not_offered(case: Case, seen: Sequence[TrapInput], chosen: Allocation | Non
     """A request whose class is for devices that no node offers, or that selects what its class is not for."""
     if chosen is not None:
         return ""
-    asked = _each_once(seen)
-    own = _own(seen) if any(_row(sight) is not None for sight in asked) else []
-    for sight in asked:
+    sights = _each_once(seen)
+    own = _own(seen) if any(_row(sight) is not None for sight in sights) else []
+    for sight in sights:
         row = _row(sight)
         if row is None:
             continue

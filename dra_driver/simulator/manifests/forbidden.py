@@ -51,7 +51,7 @@ def _of_other_versions(value: Mapping[str, Any], kind: str) -> Iterator[Problem]
 
 
 def gated(value: Mapping[str, Any]) -> Iterator[str]:
-    """What is to be said of fields in a claim, a template or a slice that need a feature gate."""
+    """The notes on fields of a claim, a template or a slice that need a feature gate."""
     devices = at(value, ("spec", "devices"))
     for device in devices if isinstance(devices, list) else ():
         consumed = at(device, ("consumesCounters",)) or at(device, ("basic", "consumesCounters"))

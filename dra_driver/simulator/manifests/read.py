@@ -185,7 +185,7 @@ class _Reader:
         self._items: dict[Key, Any] = {}
         self._again: list[str] = []
         self._makers: list[tuple[Any, Origin, dict[str, Any] | Packed]] = []
-        self._has_made: set[str] = set()
+        self._uids_of_makers: set[str] = set()
         self._made_by_operators: set[str] = set()
         self._count = 0
         self._beside: Counter[str] = Counter()
@@ -198,7 +198,7 @@ class _Reader:
             if (number := self._sizes.get((str(value.get("kind")), owner.metadata.name))) is not None:
                 value = podtemplates.resized(value, number)
                 owner = self._read_again(owner, value, origin)  # noqa: PLW2901 # the same one, of another size
-            if _has_uid(value) and str(value["metadata"]["uid"]) in self._has_made:
+            if _has_uid(value) and str(value["metadata"]["uid"]) in self._uids_of_makers:
                 self._unconsidered.setdefault("the objects that it creates are given, too", []).append(origin.subject)
             elif self._has_pods(value, origin):
                 self._add_pods(owner, origin, value, whole)
@@ -281,7 +281,7 @@ class _Reader:
             # A Deployment keeps the ReplicaSets of its old revisions.
             is_old = value.get("kind") == "ReplicaSet" and podtemplates.at(value, ("spec", "replicas")) == 0
             if owner.get("controller") is True and owner.get("kind") != "Pod" and not is_old:
-                self._has_made.add(str(owner.get("uid")))
+                self._uids_of_makers.add(str(owner.get("uid")))
 
     def _add_builtin(self, value: dict[str, Any], kind: Kind, origin: Origin, whole: Packed | None) -> None:
         in_cluster = self._in_cluster or _has_uid(value)
