@@ -30,6 +30,7 @@ from dra_driver.driver.resourceslices.holders import Holders, allocated_devices
 from dra_driver.driver.resourceslices.instance import DriverInstance
 from dra_driver.driver.resourceslices.kept import changes
 from dra_driver.driver.settings import DriverSettings
+from dra_driver.driver.tenure_file import TenureFile
 from dra_driver.driver.ultraserver_watch import UltraServerWatch
 from dra_driver.driver.workload import SeenServer
 from dra_driver.kube.api.client import Transport
@@ -128,6 +129,7 @@ class NodeAgent:
             self._server_watch = UltraServerWatch(
                 transport, settings.ultraserver_namespace, settings.node_name, self._on_server
             )
+        self._tenure = TenureFile(settings.state_dir, settings.node_name)
         boot = boot_id(settings.host_root)
         cdi = SpecDirectory(settings.cdi_root, CDI_KIND, boot)
         self._checkpoint = Checkpoint(settings.state_dir, boot_id=boot, cdi=cdi)
@@ -226,7 +228,8 @@ class NodeAgent:
         log.info("neuron-dra-driver %s on node %s", VERSION, settings.node_name)
         # What an instance before this one has prepared is on offer from the first publication on, whatever is set now.
         read_prepared(self._checkpoint, self._loop)
-        self._loop.post(health=self._health_watch.current)
+        tenure = self._tenure.read()
+        self._loop.post(health=self._health_watch.current, tenure=tenure if self._server_watch is not None else None)
         self._api_server.worker.start()
         self._slices.start()
         self._node_status.worker.start()
@@ -364,6 +367,7 @@ class NodeAgent:
     def _carry_out(self, wanted: Wanted) -> None:
         """Hand on what was decided; each writer compares it with what it got last."""
         before = self._last
+        trouble = self._keep_tenure(wanted)
         if wanted.published:
             self._slices.set_desired(desired(wanted))
         if wanted.inventory is not None:
@@ -382,6 +386,17 @@ class NodeAgent:
             self._claim_status.health_changed()
         _log_changes(before, wanted)
         self._last = wanted if wanted.published else replace(wanted, held_back=before.held_back)
+        if trouble is not None:
+            raise trouble
+
+    def _keep_tenure(self, wanted: Wanted) -> DriverError | None:
+        """Keep whose the node is for the next run; why that fails: what slices say keeps others away all the same."""
+        if self._server_watch is None or wanted.server is not None:
+            try:
+                self._tenure.keep(wanted.tenure)
+            except DriverError as error:
+                return error
+        return None
 
     def _devices_now(self) -> tuple[DeviceHealth, ...]:
         """For kubelet; raises what keeps from knowing it: all devices are unknown then."""

@@ -92,7 +92,8 @@ class UltraServerSpec(ApiObject, frozen=True, omit_defaults=False):
 class Allocation(ApiObject, frozen=True, omit_defaults=False):
     """``status.allocations[]``: a workload's nodes of this server.
 
-    The rank of a node is ``ultraserver_index * node_count`` plus its position among the sorted nodes.
+    The rank of a node is ``ultraserver_index * node_count`` plus its position among ``allocated_nodes``, which are in
+    the order of the kernel's ids for a set of so many nodes.
     """
 
     workload_ref: str = ""
@@ -100,7 +101,7 @@ class Allocation(ApiObject, frozen=True, omit_defaults=False):
     allocated_nodes: tuple[str, ...] = ()
     node_count: int = 0
     leader_node_name: str = ""
-    """The node of rank 0."""
+    """The node of rank 0 of the workload, whichever server it is of."""
     ultraserver_index: int = 0
     """Which one of the workload's servers this is, from 0."""
     phase: str = ""

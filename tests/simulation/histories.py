@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from dra_driver.driver.settings import PARTITIONS_LABEL
+from dra_driver.neuron.emulation.tree import DEFAULT_SERVER_ID
 from tests.doubles.apiserver.store import Object
 from tests.simulation.apiserver import Mood
 from tests.simulation.kubelet import Pod
@@ -165,7 +166,7 @@ class History:
     # UltraServer workloads
 
     def workload_gets_node(self, pick: int) -> bool:
-        if self.node.workloads.holder is not None:
+        if self.node.workloads.holder is not None or not self.node.workloads.is_elected:
             return False
         self.node.workloads.reserve()
         self.node.pass_time((0.0, 3.0, 15.0)[pick % 3])
@@ -179,13 +180,13 @@ class History:
 
     def another_workload_comes(self, _: int) -> bool:
         """Before the driver may have heard that the former one has gone."""
-        if self.node.workloads.holder is None:
+        if self.node.workloads.holder is None or not self.node.workloads.is_elected:
             return False
         self.node.workloads.reserve()
         return True
 
     def server_object_is_deleted(self, _: int) -> bool:
-        if self.node.workloads.server is None:
+        if self.node.workloads.server is None or not self.node.workloads.is_elected:
             return False
         self.node.workloads.delete()
         return True
@@ -194,6 +195,26 @@ class History:
         if self.node.workloads.server is not None or "server_object_is_deleted" not in self.happened:
             return False
         self.node.workloads.restore()
+        return True
+
+    def election_differs(self, pick: int) -> bool:
+        """Or is the same again; while it runs, and after it, the object says what it said."""
+        if self.node.workloads.server is None:
+            return False
+        choices = (OTHER_SERVER, "", DEFAULT_SERVER_ID)
+        if pick % 2:
+            self.node.elect(None)
+            self.node.pass_time((1.0, 15.0)[pick % 4 // 3])
+        self.node.elect(choices[pick % 3])
+        return True
+
+    def reboot_while_server_is_away(self, pick: int) -> bool:
+        """The object is read late, when the first slices may have been written, or the other way round."""
+        self.node.server.mood.away = True
+        self.troubled = True
+        self._reboot()
+        self.node.pass_time((1.0, 4.0, 12.0)[pick % 3])
+        self.node.server.mood = Mood(slow=(0.0, 4.0, 8.0)[pick // 3 % 3])
         return True
 
     def pod_of_workload(self, pick: int) -> bool:
@@ -532,12 +553,15 @@ WORKLOAD_EVENTS: Final = {
     "another_workload_comes": 2,
     "server_object_is_deleted": 1,
     "server_object_is_back": 2,
+    "election_differs": 3,
+    "reboot_while_server_is_away": 1,
     "pod_of_workload": 8,
     "pod_with_any_workload": 6,
 }
 """The same of a node that can be allocated to workloads."""
 FOREIGN: Final = "f0f0f0f0-0000-4000-8000-000000000000"
 """UID of a workload that never has the node."""
+OTHER_SERVER: Final = "00000000000000f4"
 SERVER_TYPE: Final = "trn2u.48xlarge"
 
 

@@ -20,7 +20,7 @@ from dra_driver.driver import agent as agents
 from dra_driver.driver.agent import NodeAgent
 from dra_driver.driver.settings import DriverSettings
 from dra_driver.neuron import exclusion
-from dra_driver.neuron.emulation.tree import CLASS, DEVICES
+from dra_driver.neuron.emulation.tree import CLASS, DEFAULT_SERVER_ID, DEVICES
 from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
 from dra_driver.neuron.host.discover import BOOT_ID
 from dra_driver.neuron.names import DRIVER_NAME
@@ -94,6 +94,8 @@ class Node:
         self.supported = True
         """Whether kubelet is a version that goes on calling drivers."""
         self.number = 0
+        self.elected: str | None = DEFAULT_SERVER_ID
+        """Id of the server that the host says the node is part of; None: it elects."""
         self.has_workloads = has_workloads
         """Whether drivers are to read whose workload the node is allocated to."""
         self.workloads = Workloads(self, NAME)
@@ -162,6 +164,15 @@ class Node:
     def ails(self, chip: int) -> bool:
         path = self.chip_path(chip)
         return path.is_dir() and (path / "reset").read_text().strip() == "2"
+
+    def elect(self, server: str | None) -> None:
+        """The hosts of the node's UltraServer find this id, or ("") not each other, or (None) are about to."""
+        self.elected = server
+        busy = server is None
+        for size in (2, 4):
+            self._put(f"{CLASS}/server_id_{size}", server or "0" * 16)
+            self._put(f"{CLASS}/node_id_{size}", "busy" if busy else "0" if server else "-1")
+        self._put(f"{CLASS}/ultraserver_mode", "busy" if busy else "1,3,4" if server else "4")
 
     def reboot(self, *, power_fails: bool = False) -> None:
         """Containers, processes and what is on tmpfs are gone; with the power also what was not synced, it may be."""

@@ -31,6 +31,7 @@ def watch_over(node: Node) -> None:
 
     def look_at_slice(item: Object) -> None:
         node.wrong += _wrong_labels(node, item)
+        node.wrong += node.workloads.look_at_slice(item) if node.has_workloads else ()
 
     def look_at_health(before: dict[str, str], now: dict[str, str]) -> None:
         node.wrong += _taken_back(node, before, now)

@@ -68,6 +68,10 @@ class Workloads:
         """Claims of which kubelet got no answer in time: that call may have an effect later."""
         self.changed = -math.inf
         """When somebody wrote the object last."""
+        self.marked_by: str | None = None
+        """UID of the workload that all slices have named since the object was written last."""
+        self.forgetful = False
+        """Whether the driver could not write to its disk since then."""
         self._deleted: Object | None = None
 
     @property
@@ -82,6 +86,11 @@ class Workloads:
     def holder(self) -> tuple[str, bool] | None:
         """UID of the workload that has the node, and whether it is bound."""
         return None if self.server is None else holder_of(self.server, self._name)
+
+    @property
+    def is_elected(self) -> bool:
+        """Whether the host says that the node is part of this server."""
+        return self._node.elected == DEFAULT_SERVER_ID
 
     def reserve(self) -> None:
         """The node is allocated to a new workload."""
@@ -113,6 +122,7 @@ class Workloads:
         self._deleted = self.server
         self._node.server.store.delete(KIND, KEY)
         self.changed = self._node.scheduler.clock
+        self.marked_by = None
 
     def restore(self) -> None:
         """The operator makes it again, as it was."""
@@ -125,6 +135,7 @@ class Workloads:
 
     def _store(self, item: Object, notes_of: Object | None = None) -> None:
         self.changed = self._node.scheduler.clock
+        self.marked_by, self.forgetful = None, self._node.disk.full
         if notes_of is not None:
             item["metadata"]["annotations"] = notes_of["metadata"].get("annotations") or {}
         store = self._node.server.store
@@ -175,6 +186,23 @@ class Workloads:
             yield f"claim {claim} of workload {workload} is prepared, and the driver knows that the node is nobody's"
         elif holder is not None and workload not in ({holder[0]} if holder[1] else {holder[0], None}):
             yield f"claim {claim} of workload {workload} is prepared, and the driver knows that the node is {holder}'s"
+
+    def look_at_slice(self, item: Object) -> Iterator[str]:
+        """Nothing is published without the mark that was there before, as long as the object says the same.
+
+        Though kubelet has deleted the slices, an election runs or differs, or the API server does not tell of the
+        object for a while. An instance of the driver that ends may not have heard yet what the next one has.
+        """
+        holder = self.holder
+        uids = {mark_of(device) for device in item["spec"].get("devices") or ()}
+        if holder is None or not uids:
+            return
+        self.forgetful = self.forgetful or self._node.disk.full
+        alone = len(self._node.instances) == 1 and not self.forgetful
+        if self.marked_by == holder[0] and uids != {holder[0]} and alone:
+            yield f"the node is {holder}'s, and devices are published as {uids}'s"
+        if uids == {holder[0]} and self.marked() == uids:
+            self.marked_by = holder[0]
 
     def unrest(self) -> Iterator[str]:
         """What the devices say is not what the object does."""

@@ -31,7 +31,9 @@ NODE_ID = "NEURON_RT_ULTRASERVER_NODE_ID"
 _COMPARED = (LOGICAL_CORE_VARIABLES[0], MODE)
 
 
-def with_environment(plan: Plan, situation: Situation, in_force: Mapping[str, int]) -> Plan:
+def with_environment(
+    plan: Plan, situation: Situation, in_force: Mapping[str, int], ranks: Mapping[str, str] | None = None
+) -> Plan:
     """The plan with the variables of now, those that all its containers have apart from those of some.
 
     Which cores containers are to use, ``cores`` says: that stays.
@@ -40,6 +42,7 @@ def with_environment(plan: Plan, situation: Situation, in_force: Mapping[str, in
         plan: of the claim.
         situation: the claim and the node.
         in_force: logical core sizes that hold where none is configured, by request, instead of the node's.
+        ranks: variables of an UltraServer workload.
 
     Raises:
         ConfigError: the configuration is not legal. PrepareError: it is not for this node or these devices.
@@ -63,7 +66,7 @@ def with_environment(plan: Plan, situation: Situation, in_force: Mapping[str, in
         replace(device, env=_without_sizes(device.env) | own.get(device.request, {})) for device in plan.devices
     )
     # In this order, so that equal claims give equal files.
-    return replace(plan, env=common | of_server, devices=devices)
+    return replace(plan, env=common | of_server | dict(ranks or {}), devices=devices)
 
 
 def _without_sizes(env: Mapping[str, str]) -> dict[str, str]:

@@ -31,7 +31,11 @@ _ENTRY = msgspec.json.Decoder(CheckpointEntry)
 
 def encoded(entry: CheckpointEntry) -> bytes:
     """The file of an entry."""
-    raw = msgspec.json.encode(entry)
+    return sealed(msgspec.json.encode(entry))
+
+
+def sealed(raw: bytes) -> bytes:
+    """The file of an entry that is encoded already."""
     return msgspec.json.encode(_File(VERSION, _checksum(raw), msgspec.Raw(raw))) + b"\n"
 
 
@@ -39,6 +43,17 @@ def decoded(data: bytes | None, uid: str) -> CheckpointEntry:
     """The entry in the file of claim ``uid``. ValueError says why it is none."""
     if data is None:
         raise ValueError("it is missing")
+    try:
+        entry = _ENTRY.decode(opened(data))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if entry.plan.uid != uid:
+        raise ValueError("it is about a different claim than its name says")
+    return entry
+
+
+def opened(data: bytes) -> bytes:
+    """The entry in a file, still encoded. ValueError says why there is none."""
     try:
         file = _FILE.decode(data)
         if file.version > VERSION:
@@ -48,12 +63,9 @@ def decoded(data: bytes | None, uid: str) -> CheckpointEntry:
             )
         if file.checksum != _checksum(bytes(file.entry)):
             raise ValueError("its checksum is wrong")
-        entry = _ENTRY.decode(file.entry)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if entry.plan.uid != uid:
-        raise ValueError("it is about a different claim than its name says")
-    return entry
+    return bytes(file.entry)
 
 
 def _checksum(raw: bytes) -> str:

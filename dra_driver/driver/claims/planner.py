@@ -28,6 +28,7 @@ from dra_driver.driver.claims.model import (
     PrepareError,
 )
 from dra_driver.driver.claims.numbering import with_numbers
+from dra_driver.driver.claims.ranks import rank_variables, workloads_of
 from dra_driver.driver.claims.sharing import container_uses, sharing
 from dra_driver.driver.claims.situation import ClaimFacts, Situation
 from dra_driver.driver.workload import Tenancy
@@ -60,7 +61,7 @@ def plan(situation: Situation, prepared: PreparedClaims, settings: PlanSettings)
     """
     hardware = _hardware(situation, prepared, settings)
     sizes = _offered_sizes(hardware)
-    bare = with_environment(hardware, situation, sizes)
+    bare = with_environment(hardware, situation, sizes, rank_variables(situation))
     shared = sharing(bare, situation, prepared)
     if isinstance(shared, Needs):
         return shared
@@ -163,7 +164,7 @@ def after_reboot(former: Plan, situation: Situation, prepared: PreparedClaims) -
     """
     has_cores = any(VISIBLE_CORES in device.env for device in former.devices)
     sizes = {device.request: former.core_size(device) for device in former.devices} if has_cores else {}
-    current = with_environment(former, situation, sizes)
+    current = with_environment(former, situation, sizes, rank_variables(situation, former.env))
     if len({current.core_size(device) for device in current.devices}) > 1:
         shared = sharing(current, situation, prepared)
         if isinstance(shared, Needs):
@@ -278,7 +279,7 @@ def _check_workload(claim: ClaimFacts, tenancy: Tenancy | None) -> None:
     """
     if tenancy is None:
         return
-    wanted = _workloads(claim)
+    wanted = workloads_of(claim)
     workload = tenancy.workload
     own = workload.uid if workload is not None else None
     foreign = next((uid for uid in sorted(wanted - {None}, key=str) if uid != own), None)
@@ -309,16 +310,6 @@ def _check_workload(claim: ClaimFacts, tenancy: Tenancy | None) -> None:
             "be one of the workload's pods, it has to name the ResourceClaimTemplate that the workload has",
             reason="UltraServerWorkload",
         )
-
-
-def _workloads(claim: ClaimFacts) -> frozenset[str | None]:
-    """UIDs of the workloads that the claim's requests name, and None if one names none; () for admin access alone."""
-    requests = {result.request for result in claim.results if not result.admin_access}
-    if not claim.config:
-        return frozenset({None} if requests else ())
-    from dra_driver.neuron.opaque_config import effective  # pydantic: most claims do not need it
-
-    return frozenset(value.workload for value in effective(claim.config, [*requests], DRIVER_NAME).values())
 
 
 def _check_held_back(results: Sequence[DeviceRequestAllocationResult], held_back: HeldBack | None) -> None:

@@ -25,8 +25,17 @@ from dra_driver.driver.resourceslices.devices import (
 )
 from dra_driver.driver.resourceslices.kept import Answer, Keeping, PreparedDevices, PublishedPool
 from dra_driver.driver.settings import PARTITIONS_LABEL, DriverSettings
-from dra_driver.driver.workload import SeenServer, Tenancy, published_workload, says, server_of
+from dra_driver.driver.workload import (
+    ABSENT_SECONDS,
+    SeenServer,
+    Tenancy,
+    Tenure,
+    elected_server,
+    published_workload,
+    server_of,
+)
 from dra_driver.driver.workload import tenancy as tenancy_of
+from dra_driver.driver.workload import tenure as tenure_of
 from dra_driver.kube.kubelet.devicehealth import DeviceHealth
 from dra_driver.kube.kubelet.podresources import PodDevices
 from dra_driver.neuron.exclusion import HeldBack, held_back
@@ -71,6 +80,8 @@ class NodeSnapshot:
     """What the API server has of the node; None: nothing has been compared yet."""
     server: SeenServer | None = None
     """The object of its UltraServer; None: it has not been read yet."""
+    tenure: Tenure | None = None
+    """What was kept of a former run of the driver; None: nothing."""
     answer: Answer | None = None
     """Who holds what; None: that was not asked yet."""
     moment: float = 0.0
@@ -101,6 +112,8 @@ class Wanted:
     """Name of the object of its UltraServer, which is to be watched; "": it has none; None: not known, or off."""
     tenancy: Tenancy | None = None
     """Whose workload the node is allocated to; None: nodes are not allocated to workloads."""
+    tenure: Tenure | None = None
+    """What is to be kept for the next run of the driver; None: nothing."""
     offer: Offer = field(default=Offer(()))
     held_back: HeldBack = field(default=HeldBack())
     """Chips that are held back because of a device plugin."""
@@ -136,8 +149,10 @@ class Memory:
     The slices say so by themselves. The health says it later, after two readings, and not at all of device numbers that
     cannot be read; without a kernel driver it says no more than unknown, which keeps no claim away.
     """
-    tenancy: Tenancy | None = None
-    """Whose workload the node was allocated to when its server's object said that last; None: it never did."""
+    tenure: Tenure | None = None
+    """What its server's object said last of the node; None: it never did."""
+    absent: float | None = None
+    """Since when the object of that server is not there, by the clock that never goes back; None: it is."""
     had_cores: bool = False
     """Whether logical cores were offered."""
     allocated_core_size: int | None = None
@@ -182,7 +197,8 @@ def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings
     # Without the labels some attributes would be missing now and appear later: two writes, and claims that select on
     # them would fail in between. Nor is anything published before kubelet has told which pods have chips already.
     complete = snapshot.scan_labels is not None and snapshot.plugin_pods is not None
-    server, tenancy = _tenancy(snapshot, memory, settings, inventory)
+    memory = _with_tenure(snapshot, memory, settings, inventory)
+    tenancy = memory.wanted.tenancy
     # An instance before this one may have told of faults and of a workload, and kubelet have deleted the slices since.
     ready = snapshot.health_decided and (tenancy is None or tenancy.certain)
     published = memory.wanted.published or (complete and (ready or snapshot.moment >= patience))
@@ -211,13 +227,14 @@ def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings
         if settings.device_metadata
         else None,
     )
-    end = None if offered.until is None else snapshot.moment + offered.until - snapshot.uptime
+    ends = [] if offered.until is None else [snapshot.moment + offered.until - snapshot.uptime]
+    if memory.absent is not None and memory.absent + ABSENT_SECONDS > snapshot.moment:
+        ends.append(memory.absent + ABSENT_SECONDS)
+    end = min(ends, default=None)
     wanted = replace(
         memory.wanted,
         published=published,
         inventory=inventory,
-        server=server,
-        tenancy=tenancy,
         offer=offered,
         held_back=back,
         label_problem=label_problem if label_problem != "" else _unfit_label(snapshot, offered, whole.instance_type),
@@ -227,19 +244,32 @@ def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings
     )
     had_cores = any(core_size for _, core_size in shapes(offered.devices))
     former = whole if published else memory.whole
-    last = tenancy if says(server, snapshot.server) else memory.tenancy
-    return Memory(wanted, first_scan, former, lost, last, had_cores, allocated_core_size)
+    tenure, absent = memory.tenure, memory.absent
+    return Memory(wanted, first_scan, former, lost, tenure, absent, had_cores, allocated_core_size)
 
 
-def _tenancy(
-    snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings, inventory: NodeInventory
-) -> tuple[str | None, Tenancy | None]:
+def _with_tenure(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings, inventory: NodeInventory) -> Memory:
     """Name of the object of its UltraServer, and whose workload the node is allocated to."""
     if settings.ultraserver_namespace is None:
-        return None, None
-    server = server_of(inventory.ultraserver, memory.wanted.server, snapshot.labels or {})
+        return memory
+    seen, member = snapshot.server, inventory.ultraserver
+    last = memory.tenure or (snapshot.tenure if memory.wanted.server is None else None)
+    before = memory.wanted.server or (last.server if last is not None else None)
+    absent = None
+    if last is not None and seen is not None and seen.name == last.server and not seen.exists:
+        absent = snapshot.moment if memory.absent is None else memory.absent
+    holder = last.server if last is not None and last.workload is not None else ""
+    is_gone = absent is not None and snapshot.moment >= absent + ABSENT_SECONDS
+    if memory.wanted.server not in (None, holder):
+        holder = ""  # it has been given up, and the object of another one not been seen yet
+    elif is_gone and elected_server(member) not in (None, holder):
+        holder, before = "", None
+    server = server_of(member, before, snapshot.labels or {}, holder)
+    tenure = tenure_of(server, seen, last, member)
     published = None if snapshot.pool is None else published_workload(snapshot.pool.devices)
-    return server, tenancy_of(server, snapshot.server, memory.tenancy, published)
+    tenancy = tenancy_of(server, seen, tenure, published)
+    wanted = replace(memory.wanted, server=server, tenancy=tenancy, tenure=tenure)
+    return replace(memory, wanted=wanted, tenure=tenure, absent=absent)
 
 
 def _kept_offer(

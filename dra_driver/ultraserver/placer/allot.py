@@ -106,6 +106,8 @@ class Allotter:
     closed: Collection[str] = ()
     wholes: dict[str, Whole] = field(init=False)
     """By name."""
+    nodes: dict[str, ServerNode] = field(init=False)
+    """By name."""
     troubles: dict[str, str] = field(init=False)
     """By node; "" for one that is in order."""
     claims: dict[str, str] = field(init=False)
@@ -129,13 +131,14 @@ class Allotter:
 
     def __post_init__(self, servers: Mapping[str, Sequence[Server]]) -> None:
         self.wholes = {whole.name: whole for whole in wholes_of(servers)}
-        self.troubles = {node.name: node.trouble for whole in self.wholes.values() for node in whole.nodes}
+        self.nodes = {node.name: node for whole in self.wholes.values() for node in whole.nodes}
+        self.troubles = {name: node.trouble for name, node in self.nodes.items()}
         for whole in self.wholes.values():
             if whole.instance_type:
                 self._by_type.setdefault(whole.instance_type, []).append(whole)
         self._server_of = {node.name: whole.name for whole in self.wholes.values() for node in whole.nodes}
-        self.claims = {node.name: node.claim for whole in self.wholes.values() for node in whole.nodes}
-        self.marks = {node.name: node.mark for whole in self.wholes.values() for node in whole.nodes}
+        self.claims = {name: node.claim for name, node in self.nodes.items()}
+        self.marks = {name: node.mark for name, node in self.nodes.items()}
         for server, of_server in self.grants.items():
             for grant in of_server:
                 self._count(server, grant)
@@ -204,6 +207,7 @@ class Allotter:
         for server, grant in own.items():
             if not (complete and server in chosen.values()) and not self._in_use(grant):
                 self._take_back(server, grant)
+        self._name_leader(workload)
         stays = self.of(workload)
         # Until no claim of others fits on any of its nodes, one may come: it would be found when it is too late.
         reserved = {server: grant for server, grant in stays.items() if not grant.bound}
@@ -211,6 +215,14 @@ class Allotter:
             for server, grant in reserved.items():
                 self._bind(server, grant)
         return self._verdict(stays, wants) if stays else None
+
+    def _name_leader(self, workload: Workload) -> None:
+        """Have all servers of the workload say which node has rank 0."""
+        own = self.of(workload)
+        leader = next((grant.nodes[0] for grant in own.values() if grant.index == 0), "")
+        for server, grant in own.items():
+            if leader and grant.leader != leader:
+                self._change(server, grant, replace(grant, leader=leader))
 
     def _precedence(self, workload: Workload, server: str, grant: Grant) -> tuple[object, ...]:
         """Which of its grants stay where it has too many."""
@@ -242,8 +254,11 @@ class Allotter:
             return _wait("TooManyServers", excess)
         look = self._look(wants)
         if len(look.choices) >= wants.servers:
-            for index, (_, name, nodes) in enumerate(look.choices[: wants.servers]):
-                self._give(name, Grant(workload.reference, workload.uid, nodes, index, bound=False, at=self.now))
+            chosen = [(name, nodes) for _, name, nodes in look.choices[: wants.servers]]
+            for index, (name, nodes) in enumerate(chosen):
+                self._give(
+                    name, Grant(workload.reference, workload.uid, nodes, index, False, self.now, chosen[0][1][0])
+                )
             return self._verdict(self.of(workload), wants)
         if len(look.sets) < wants.servers:
             return _wait("NotEnoughServers", self._missing(wants, look))
@@ -261,7 +276,8 @@ class Allotter:
 
     def _verdict(self, own: Mapping[str, Grant], wants: Extent) -> Verdict:
         """Of a workload that has servers. ``own``: its grants before this decision."""
-        troubles = [text for grant in own.values() for name in grant.nodes if (text := self._trouble(name, grant))]
+        troubles = [text for grant in own.values() if (text := self._other_order(grant))]
+        troubles += [text for grant in own.values() for name in grant.nodes if (text := self._trouble(name, grant))]
         text = f"{len(own)} of {wants.servers} UltraServers: {_names(own)}"
         # What status names is bound: from it, an object that somebody deletes is made again.
         bound = all(grant.bound for grant in own.values())
@@ -274,6 +290,26 @@ class Allotter:
                 text = f"{text}; {what} yet. {remedy}"
         state: State = "Allocating" if not bound else "PartiallyAllocated" if len(own) < wants.servers else "Allocated"
         return Verdict(state, state, text, tuple(own) if state != "Allocating" else (), "; ".join(troubles[:4]))
+
+    def _other_order(self, grant: Grant) -> str:
+        """Which nodes of a bound grant hosts do not report as that set in that order any more, or "".
+
+        What their labels say: while hosts elect, these stay.
+        """
+        size = len(grant.nodes)
+        nodes = [self.nodes[name] for name in grant.nodes if name in self.nodes]
+        if not grant.bound or size not in _LABEL_OF or len(nodes) < size:
+            return ""
+        label = _LABEL_OF[size]
+        places = [node.labels.get(PLACE_OF[label]) for node in nodes]
+        if len({node.labels.get(label, node.name) for node in nodes}) == 1 and places == sorted(places, key=str):
+            return ""
+        says = (f"{node.name} is {_says(node, label)}" for node in nodes)
+        return (
+            f"a later election has made other sets than {', '.join(grant.nodes)} in this order ({', '.join(says)}): "
+            "their drivers prepare no more claims of it. Have the nodes elect again, or delete the workload and make "
+            "another one"
+        )
 
     def _trouble(self, node: str, grant: Grant) -> str:
         """What keeps who has the node from it, or "". A claim of its namespace there may be its own."""
@@ -359,9 +395,12 @@ class Allotter:
         self.ledger.free(grant.nodes, _use(grant))
 
     def _bind(self, server: str, grant: Grant) -> None:
-        bound = replace(grant, bound=True)
-        self.grants[server] = tuple(bound if one == grant else one for one in self.grants[server])
-        self._of_workload[grant.workload][server] = bound
+        self._change(server, grant, replace(grant, bound=True))
+
+    def _change(self, server: str, grant: Grant, other: Grant) -> None:
+        """Have the server say this of the grant instead; its nodes are the same."""
+        self.grants[server] = tuple(other if one == grant else one for one in self.grants[server])
+        self._of_workload[grant.workload][server] = other
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,6 +531,11 @@ class Whole:
 
 
 _LABEL_OF: Final = {nodes: label for label, nodes in NODES_OF.items()}
+
+
+def _says(node: ServerNode, label: str) -> str:
+    server, place = node.labels.get(label, ""), node.labels.get(PLACE_OF[label], "")
+    return f"node {place} of {server}" if server else f"in no set of {NODES_OF[label]}"
 
 
 def _offers(node: ServerNode, size: int) -> bool:

@@ -49,6 +49,7 @@ def _grant(item: Allocation, uids: dict[str, str]) -> Grant:
         index=item.ultraserver_index,
         bound=item.phase == BOUND,
         at=seconds(item.allocated_at) or 0.0,
+        leader=item.leader_node_name,
     )
 
 
@@ -189,7 +190,7 @@ def _allocation(grant: Grant) -> Allocation:
         workload_ref=grant.workload,
         allocated_nodes=grant.nodes,
         node_count=len(grant.nodes),
-        leader_node_name=grant.nodes[0] if grant.nodes else "",
+        leader_node_name=grant.leader,
         ultraserver_index=grant.index,
         phase=BOUND if grant.bound else "Pending",
         allocated_at=timestamp(grant.at),

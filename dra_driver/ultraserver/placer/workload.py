@@ -76,6 +76,8 @@ class Grant:
     bound: bool
     at: float
     """When it was given: seconds since the epoch."""
+    leader: str = ""
+    """The node of rank 0, which is of the workload's first server."""
 
 
 @dataclass(frozen=True, slots=True)

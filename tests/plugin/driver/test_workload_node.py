@@ -76,7 +76,7 @@ def test_a_node_is_marked_by_its_server_and_serves_that_ones_claims_alone(world:
     assert len(asked) == 2, "a list and a watch"
 
 
-def test_a_node_that_an_election_makes_part_of_another_server_follows_that_one(world: World) -> None:
+def test_a_node_that_an_election_makes_part_of_another_server_follows_that_one_once_it_is_free(world: World) -> None:
     allocate(world, TRAIN)
     other = "00000000000000f4"
     allocate(world, OTHER, "default/other", f"ultraserver-{other}")
@@ -84,10 +84,35 @@ def test_a_node_that_an_election_makes_part_of_another_server_follows_that_one(w
         running.ready()
         eventually(lambda: world.attributes("workloadUID") == {TRAIN}, what="the mark")
         write_host(world.host, TRN2U, moved(other))
-        eventually(lambda: world.attributes("workloadUID") == {OTHER}, what="the other one's")
+        eventually(lambda: world.attributes("ultraserverServerId4") == {other}, what="what the host says")
+        assert world.attributes("workloadUID") == {TRAIN}
         allocate(world, None)
+        eventually(lambda: world.attributes("workloadUID") == {OTHER}, what="the other one's")
         allocate(world, TRAIN, "default/train", f"ultraserver-{other}")
         eventually(lambda: world.attributes("workloadUID") == {TRAIN}, what="what the other one says now")
+
+
+def test_who_has_a_node_is_known_to_the_next_run_though_slices_and_server_are_not_there(world: World) -> None:
+    """A kubelet that starts deletes the slices, and the API server may not answer for the object."""
+    allocate(world, TRAIN)
+    with agent_on_host(world, *ON) as running:
+        running.ready()
+        eventually(lambda: world.attributes("workloadUID") == {TRAIN}, what="the mark")
+    for item in world.server.store.list("resourceslices")[0]:
+        world.server.store.delete("resourceslices", item["metadata"]["name"])
+    world.server.custom_versions = ()
+    with agent_on_host(world, *ON) as running:
+        running.ready()
+        eventually(lambda: world.offered() == [NODE_DEVICE], what="the node device")
+        assert world.attributes("workloadUID") == {TRAIN}
+        own = claim(world, TRAIN, "own")
+        assert world.kubelet.prepare("own", [own])[own.uid]
+    with agent_on_host(world) as running:
+        running.ready()
+        eventually(lambda: world.attributes("workloadUID") == set(), what="the switch to be off")
+    with agent_on_host(world, *ON) as running:
+        running.ready()
+        assert world.attributes("workloadUID") == set(), "nothing was kept where nobody asks"
 
 
 def moved(server: str) -> EmulationOptions:

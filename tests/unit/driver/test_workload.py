@@ -6,8 +6,10 @@ own values.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 from dra_driver.cli import kubelet_plugin
 from dra_driver.driver.claims import planner
+from dra_driver.driver.claims.files import sealed
 from dra_driver.driver.claims.model import Plan, PreparedClaims, PrepareError
 from dra_driver.driver.claims.situation import NodeFacts, Situation, claim_facts
 from dra_driver.driver.node.decide import HEALTH_PATIENCE, Memory, NodeSnapshot, Wanted, decide
@@ -25,7 +28,16 @@ from dra_driver.driver.resourceslices.kept import PublishedPool
 from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.driver.resourceslices.taints import without_unhealthy
 from dra_driver.driver.settings import DriverSettings
-from dra_driver.driver.workload import SeenServer, seen_server
+from dra_driver.driver.tenure_file import NAME, TenureFile
+from dra_driver.driver.workload import (
+    ABSENT_SECONDS,
+    NodeWorkload,
+    Seat,
+    SeenServer,
+    Tenancy,
+    Tenure,
+    seen_server,
+)
 from dra_driver.kube.api.codec import encode_slice
 from dra_driver.kube.objects.resource import Device, ResourceClaim
 from dra_driver.neuron.health.faults import FAULTS, ActiveFault, ChipHealth, NodeHealth
@@ -48,8 +60,8 @@ def membership(*sets: ServerSet, electing: bool = False) -> Membership:
     return Membership((Mode.X1,), sets, elected=True, electing=electing)
 
 
-OF_FOUR = membership(ServerSet(2, PAIR, 0), ServerSet(4, FOUR, 2))
-OF_TWO = membership(ServerSet(2, PAIR, 0))
+OF_FOUR = membership(ServerSet(2, PAIR, 1), ServerSet(4, FOUR, 3))
+OF_TWO = membership(ServerSet(2, PAIR, 1))
 ALONE = membership()
 ELECTING = membership(electing=True)
 
@@ -154,10 +166,12 @@ def test_where_ultraservers_are_not_allocated_to_workloads_nothing_goes_by_them(
 
 
 @given(NEWS, st.sampled_from([None, AGAIN]), st.integers(0, 5))
-def test_the_last_object_of_the_present_server_counts_and_before_there_is_one_the_slices(
+def test_the_last_object_of_its_server_counts_and_before_there_is_one_the_slices(
     news: Sequence[tuple[SeenServer | None, Membership | None]], before: str | None, look: int
 ) -> None:
     """A node that is of no server any more stays that of its last one; one that never was is nobody's.
+
+    Nor does one that a workload has become another server's, whatever is elected.
 
     ``look``: what comes before it is decided without knowledge of the slices, as before the first comparison.
     """
@@ -169,14 +183,15 @@ def test_the_last_object_of_the_present_server_counts_and_before_there_is_one_th
         )
         for number, (server, member) in enumerate(news)
     ]
-    own, holder = "", before
+    own, holder, is_given = "", before, False
     for server, member in news:
-        if member is OF_FOUR or member is OF_TWO:
+        if member in (OF_FOUR, OF_TWO) and not is_given:
             own = SERVER if member is OF_FOUR else HALF
         elif not own and member is not ELECTING:
             holder = None
         if own and server is not None and server.name == own and server.exists:
             holder = server.workload.uid if server.workload else None
+            is_given = holder is not None
     wanted = decided(*snapshots)
     assert {mark(device)[0] for device in published(wanted)} == {holder}
     assert (wanted.server or "") == own
@@ -242,6 +257,111 @@ def test_labels_count_where_the_host_is_of_a_server_and_does_not_say_which(
     assert decided(replace(READY, inventory=node(member), labels=labels, server=None)).server == server
 
 
+# What outlives a run of the driver
+
+
+def kept(*snapshots: NodeSnapshot) -> Tenure | None:
+    return decided(*snapshots).tenure
+
+
+def booted(tenure: Tenure | None, member: Membership | None = ELECTING, server: SeenServer | None = None) -> Wanted:
+    """The next run, from three seconds after its first scan on: kubelet has deleted the slices."""
+    first = replace(
+        READY, inventory=node(member), labels={}, server=server, pool=PublishedPool(1, ()), tenure=tenure, moment=1.0
+    )
+    memory = decide(first, Memory(), settings())[1]
+    return decide(replace(first, moment=1.0 + HEALTH_PATIENCE), memory, settings())[0]
+
+
+@pytest.mark.parametrize("member", [OF_FOUR, OF_TWO, ALONE, ELECTING, None])
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_node_whose_server_cannot_be_read_is_still_whose_it_was(member: Membership | None, bound: bool) -> None:
+    wanted = booted(kept(replace(READY, server=seen(TRAIN, bound=bound))), member)
+    assert wanted.published
+    assert wanted.server == SERVER
+    assert {mark(device)[:2] for device in published(wanted)} == {(TRAIN, "train")}
+    assert wanted.tenure == kept(replace(READY, server=seen(TRAIN, bound=bound))), "nothing is forgotten"
+
+
+def test_what_is_kept_gives_way_to_the_object_and_goes_with_what_it_says() -> None:
+    former = kept(replace(READY, server=seen(TRAIN)))
+    assert booted(former, server=seen(None)).facts.tenancy == Tenancy(certain=True)
+    assert booted(former, OF_FOUR, seen(OTHER)).tenure == kept(replace(READY, server=seen(OTHER)))
+    assert kept(replace(READY, server=seen(TRAIN)), replace(READY, server=seen(None))) == Tenure(SERVER)
+    assert booted(Tenure(SERVER)).server == SERVER, "nobody's, and known where to ask"
+    assert kept(replace(READY, inventory=node(ALONE))) is None
+    off = decide(replace(READY, tenure=former), Memory(), settings(""))[0]
+    assert (off.tenure, off.facts.tenancy) == (None, None)
+
+
+@pytest.mark.parametrize(("member", "server"), [(OF_TWO, HALF), (ALONE, ""), (OF_FOUR, SERVER), (ELECTING, SERVER)])
+def test_a_server_whose_object_is_gone_for_good_is_followed_no_longer_than_there_is_another(
+    member: Membership, server: str
+) -> None:
+    memory = decide(replace(READY, server=seen(TRAIN)), Memory(), settings())[1]
+    later = replace(READY, inventory=node(member), server=gone())
+    for moment in (10.0, 10.0 + ABSENT_SECONDS - 1.0):
+        wanted, memory = decide(replace(later, moment=moment), memory, settings())
+        assert wanted.server == SERVER
+        assert wanted.until == 10.0 + ABSENT_SECONDS
+    wanted, memory = decide(replace(later, moment=10.0 + ABSENT_SECONDS), memory, settings())
+    assert wanted.server == server
+    is_over = server == ""
+    assert {mark(device)[0] for device in published(wanted)} == {None if is_over else TRAIN}
+    if server == HALF:
+        wanted, memory = decide(replace(later, moment=99.0, server=gone(HALF)), memory, settings())
+        assert wanted.server == HALF
+        assert {mark(device)[0] for device in published(wanted)} == {TRAIN}
+        wanted, memory = decide(replace(later, moment=99.0, server=seen(None, HALF)), memory, settings())
+        assert {mark(device)[0] for device in published(wanted)} == {None}
+        assert wanted.tenure == Tenure(HALF)
+
+
+TENURES = st.builds(
+    Tenure,
+    st.just(SERVER),
+    st.none()
+    | st.builds(
+        NodeWorkload,
+        st.just(TRAIN),
+        st.text(max_size=8),
+        st.text(max_size=8),
+        st.booleans(),
+        st.floats(0, 2e9),
+        st.none() | st.builds(Seat, st.integers(0, 99), st.integers(0, 3), st.integers(1, 4), st.text(max_size=8)),
+    ),
+    st.sampled_from(["", PAIR]),
+)
+
+
+@given(TENURES)
+def test_what_is_kept_is_read_by_the_next_run(tenure: Tenure) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        file = TenureFile(directory, NODE)
+        assert file.read() is None
+        file.keep(tenure)
+        assert TenureFile(directory, NODE).read() == tenure
+        assert TenureFile(directory, "another").read() is None
+        file.keep(None)
+        assert list(directory.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"version":1,"checksum":"0","entry":{}}', bytes(64)])
+def test_a_file_that_cannot_be_read_counts_as_none_and_is_written_again(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / NAME).write_bytes(content)
+    file = TenureFile(tmp_path, NODE)
+    assert file.read() is None
+    file.keep(Tenure(SERVER))
+    assert TenureFile(tmp_path, NODE).read() == Tenure(SERVER)
+
+
+def test_a_later_version_may_add_to_what_is_kept(tmp_path: Path) -> None:
+    entry = {"node": NODE, "later": 1, "tenure": {"server": SERVER, "later": [1]}}
+    (tmp_path / NAME).write_bytes(sealed(msgspec.json.encode(entry)))
+    assert TenureFile(tmp_path, NODE).read() == Tenure(SERVER)
+
+
 def test_with_every_fault_there_is_the_slices_stay_valid_and_marked() -> None:
     ill = NodeHealth((ChipHealth(0, tuple(ActiveFault(code, 100) for code in FAULTS)),))
     devices = published(decided(replace(READY, server=seen(TRAIN), health=ill)))
@@ -265,6 +385,11 @@ def tenancy(server: SeenServer | None, member: Membership | None = OF_FOUR, *, t
     return decided(snapshot).facts.tenancy
 
 
+def former_tenancy(member: Membership | None = OF_FOUR) -> Any:
+    """Of a node whose object is not known yet, and which is kept as the workload's."""
+    return booted(kept(replace(READY, server=seen(TRAIN))), member).facts.tenancy
+
+
 def of(
     uid: str | None, *, admin: bool = False, kind: str = "UltraServerConfig", namespace: str = "ml"
 ) -> ResourceClaim:
@@ -276,8 +401,8 @@ def of(
     return claim(1, devices, configs=[config(parameters)], namespace=namespace)
 
 
-def answer(item: ResourceClaim, facts: NodeFacts) -> Plan | PrepareError:
-    situation = Situation(claim_facts(item), node(), facts)
+def answer(item: ResourceClaim, facts: NodeFacts, member: Membership | None = OF_FOUR) -> Plan | PrepareError:
+    situation = Situation(claim_facts(item), node(member), facts)
     try:
         outcome = planner.plan(situation, PreparedClaims(), SETTINGS)
     except PrepareError as refusal:
@@ -296,8 +421,10 @@ NODES: dict[str, tuple[Any, set[str | None]]] = {
     "one without a server": (tenancy(None, ALONE), {None}),
     "one whose server has no object": (tenancy(gone()), {None}),
     "one whose object is not known yet": (tenancy(None), {None}),
-    "one whose object is deleted, by its slices": (tenancy(gone(), there=FORMER), {TRAIN, None}),
-    "one whose object is not known yet, by its slices": (tenancy(None, there=FORMER), {TRAIN, None}),
+    # Slices do not say the rank.
+    "one whose object is deleted, by its slices": (tenancy(gone(), there=FORMER), {None}),
+    "one whose object is not known yet, by its slices": (tenancy(None, there=FORMER), {None}),
+    "one whose object is not known yet, by what is kept": (former_tenancy(), {TRAIN, None}),
     "one where nobody asks": (None, {TRAIN, OTHER, None}),
 }
 """What is known of a node, and workloads whose claims it takes; None: those of none."""
@@ -313,7 +440,7 @@ def test_a_node_takes_the_claims_of_its_workload_alone(case: str, kind: str) -> 
         assert isinstance(answer(of(uid, kind=kind, admin=True), NodeFacts(tenancy=here)), Plan)
         if isinstance(outcome, PrepareError):
             assert outcome.reason == "UltraServerWorkload"
-            assert outcome.passing == ("not known" in case)
+            assert outcome.passing == ("not known" in case or (uid == TRAIN and "by its slices" in case))
 
 
 def test_every_request_of_a_claim_is_of_the_workload() -> None:
@@ -338,3 +465,83 @@ def test_a_claim_that_names_the_workload_of_another_namespace_is_a_strangers() -
 def test_a_refusal_says_whose_the_node_is_and_what_to_do(case: str) -> None:
     here, welcome = NODES[case]
     golden("\n".join(str(answer(of(uid), NodeFacts(tenancy=here))) for uid in (TRAIN, None) if uid not in welcome))
+
+
+# Ranks
+
+RANK, LEADER = "NEURON_GLOBAL_TOPOID", "NEURON_ULTRASERVER_LEADER_NODE"
+ORDERS = {1: [NODE], 2: ["a", NODE], 4: ["d", "c", "b", NODE]}
+"""The nodes of a workload by their number, in the order of the host's ids."""
+
+
+def ranked(nodes: int, index: int, leader: str = "first", member: Membership | None = OF_FOUR) -> NodeFacts:
+    """What is known of the node where a workload has it as one of so many of a server."""
+    item = {**allocation("ml/train", ORDERS[nodes]), "ultraserverIndex": index, "leaderNodeName": leader}
+    server = seen_server(SERVER, read(ultraserver(SERVER, item, uids={"ml/train": TRAIN})), NODE)
+    facts = decided(replace(READY, server=server), replace(READY, server=server, inventory=node(member))).facts
+    assert facts.tenancy is not None
+    return NodeFacts(tenancy=facts.tenancy)
+
+
+@given(st.sampled_from([1, 2, 4]), st.integers(0, 9))
+def test_the_containers_of_a_workload_s_claim_get_its_rank_and_no_others(nodes: int, index: int) -> None:
+    facts = ranked(nodes, index)
+    plan = answer(of(TRAIN), facts)
+    assert isinstance(plan, Plan)
+    assert (plan.env[RANK], plan.env[LEADER]) == (str(index * nodes + ORDERS[nodes].index(NODE)), "first")
+    assert "NEURON_GLOBAL_TOPOID0_HOST" not in plan.env
+    watcher = answer(of(TRAIN, admin=True), facts)
+    assert isinstance(watcher, Plan)
+    assert RANK not in watcher.env
+    for plain in (answer(of(None), NodeFacts(tenancy=tenancy(seen(None)))), answer(of(TRAIN), NodeFacts())):
+        assert isinstance(plain, Plan)
+        assert not {RANK, LEADER} & plain.env.keys()
+
+
+LATER: dict[str, tuple[Membership | None, set[int]]] = {
+    "the same": (OF_FOUR, {1, 2, 4}),
+    "the pair alone": (OF_TWO, {1, 2}),
+    "nobody else": (ALONE, {1}),
+    "no server": (None, {1}),
+    "another place": (membership(ServerSet(2, PAIR, 0), ServerSet(4, FOUR, 2)), {1}),
+    "another pair": (membership(ServerSet(2, FOUR, 1), ServerSet(4, FOUR, 3)), {1, 4}),
+    "another server": (membership(ServerSet(2, PAIR, 1), ServerSet(4, PAIR, 3)), {1, 2}),
+    "an election": (ELECTING, {1, 2, 4}),
+}
+"""What a later election makes of the node, and how many nodes of a server can still work together."""
+
+
+@pytest.mark.parametrize("case", LATER)
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+@pytest.mark.parametrize("known", ["by the object", "by what is kept"])
+def test_where_an_election_has_made_something_else_of_the_node_its_claims_are_refused(
+    case: str, nodes: int, known: str
+) -> None:
+    member, possible = LATER[case]
+    facts = ranked(nodes, 0, member=member)
+    if known == "by what is kept":
+        item = allocation("ml/train", ORDERS[nodes])
+        server = seen_server(SERVER, read(ultraserver(SERVER, item, uids={"ml/train": TRAIN})), NODE)
+        facts = booted(kept(replace(READY, server=server)), member).facts
+    outcome = answer(of(TRAIN, kind="NeuronConfig"), NodeFacts(tenancy=facts.tenancy), member)
+    assert isinstance(outcome, Plan) == (nodes in possible), str(outcome)
+    if isinstance(outcome, PrepareError) and known == "by the object":
+        golden(str(outcome))
+
+
+def test_after_a_boot_containers_get_the_rank_of_now_or_keep_the_one_that_nobody_can_tell() -> None:
+    item = of(TRAIN, kind="NeuronConfig")
+    former = answer(item, ranked(2, 3))
+    assert isinstance(former, Plan)
+
+    def again(facts: NodeFacts, plan: Plan = former) -> dict[str, str]:
+        outcome = planner.after_reboot(plan, Situation(claim_facts(item), node(), facts), PreparedClaims())
+        assert isinstance(outcome, Plan)
+        return {name: outcome.env[name] for name in (RANK, LEADER) if name in outcome.env}
+
+    assert again(ranked(2, 0, "moved")) == {RANK: "1", LEADER: "moved"}
+    own = {RANK: "7", LEADER: "first"}
+    assert again(NodeFacts(tenancy=tenancy(seen(None)))) == own, "its workload is gone, and it goes on being served"
+    assert again(NodeFacts(tenancy=tenancy(gone(), there=FORMER))) == own
+    without = msgspec.structs.replace(former, env={})
+    assert again(NodeFacts(tenancy=tenancy(gone(), there=FORMER)), without) == {}, "of a driver that knew no ranks"

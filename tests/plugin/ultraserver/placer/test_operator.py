@@ -149,7 +149,7 @@ def test_a_workload_gets_servers_and_all_objects_say_so(server: ApiServer) -> No
         "workloadRef": "a/train",
         "allocatedNodes": ["s1-n3", "s1-n2", "s1-n1", "s1-n0"],
         "nodeCount": 4,
-        "leaderNodeName": "s1-n3",
+        "leaderNodeName": "s0-n3",
         "ultraserverIndex": 1,
         "phase": "Bound",
     }

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.neuron.names import SERVER_2, SERVER_4, SERVER_MODE
+from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4, SERVER_MODE
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.neuron.ultraserver_objects import object_name
 from dra_driver.ultraserver.placer import allot
@@ -70,6 +70,80 @@ def test_the_nodes_of_a_grant_are_in_the_order_of_the_kernel_s_ids() -> None:
     workload = cluster.ask("train", 1, 4)
     cluster.place()
     assert nodes_of(cluster, workload) == [("s0-n1", "s0-n3", "s0-n2", "s0-n0")]
+
+
+def test_all_servers_of_a_workload_name_the_node_of_rank_0() -> None:
+    cluster = world(2)
+    workload = cluster.ask("train", 2, 4)
+    cluster.apply(cluster.decide())
+    grants = [grant for item in cluster.objects.values() for grant in item.grants]
+    assert [(grant.bound, grant.index, grant.leader) for grant in grants] == [(False, 0, "s0-n0"), (False, 1, "s0-n0")]
+    # As a former release wrote it, of each server its own.
+    item = cluster.objects["ultraserver-s1"]
+    cluster.objects["ultraserver-s1"] = replace(item, grants=(replace(item.grants[0], leader="s1-n0"),))
+    cluster.place()
+    assert cluster.verdicts[workload.uid].state == "Allocated"
+    assert {grant.leader for item in cluster.objects.values() for grant in item.grants} == {"s0-n0"}
+
+
+def relabelled(cluster: World, labels: dict[str, dict[str, str | None]]) -> None:
+    """What a later election says of nodes; None: nothing."""
+    cluster.nodes = [
+        replace(
+            node,
+            labels={
+                key: value
+                for key, value in (node.labels | labels.get(node.name, {})).items()  # type: ignore[operator] # None goes
+                if value is not None
+            },
+        )
+        for node in cluster.nodes
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size", "case", "is_other"),
+    [
+        (4, "pairs", True),
+        (2, "pairs", False),
+        (1, "pairs", False),
+        (4, "order", True),
+        (2, "order", True),
+        (1, "order", False),
+        (4, "pair", False),
+        (2, "pair", True),
+    ],
+)
+def test_a_later_election_that_differs_is_told_and_takes_nothing(size: int, case: str, is_other: bool) -> None:
+    four, two = (PLACE_OF[SERVER_4], PLACE_OF[SERVER_2])
+    cases: dict[str, dict[str, dict[str, str | None]]] = {
+        "pairs": {f"s0-n{number}": {SERVER_4: None, four: None} for number in range(4)},
+        "order": {f"s0-n{number}": {four: str(3 - number), two: str(1 - number % 2)} for number in range(4)},
+        "pair": {"s0-n1": {SERVER_2: "s0-h1"}, "s0-n3": {SERVER_2: "s0-h0"}},
+    }
+    cluster = world(1)
+    workload = cluster.ask("train", 1, size)
+    cluster.place()
+    before = nodes_of(cluster, workload)
+    first = dict(cluster.objects)
+    relabelled(cluster, cases[case])
+    cluster.place()
+    assert nodes_of(cluster, workload) == before
+    verdict = cluster.verdicts[workload.uid]
+    assert verdict.state == "Allocated"
+    assert ("a later election" in verdict.trouble) == is_other
+    if is_other:
+        golden(verdict.trouble)
+    cluster.now += 1
+    for nodes in (1, 2, 4):
+        other = cluster.ask(f"other-{nodes}", 1, nodes)
+        cluster.place()
+        assert {name for names in nodes_of(cluster, other) for name in names}.isdisjoint(before[0])
+    del cluster.workloads["a/other-1"], cluster.workloads["a/other-2"], cluster.workloads["a/other-4"]
+    relabelled(cluster, {node.name: dict(node.labels) for node in world(1).nodes})
+    cluster.place()
+    assert not cluster.verdicts[workload.uid].trouble
+    assert cluster.objects["ultraserver-s0"].grants == first["ultraserver-s0"].grants
 
 
 def test_behind_the_first_that_waits_others_get_only_what_it_cannot_use() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
@@ -10,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dra_driver.neuron.names import SERVER_2
+from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4
 from dra_driver.neuron.ultraserver_objects import object_name
 from dra_driver.ultraserver.placer.template import LABEL, TemplateRecord, digest_of, owner_of, spec_of
-from dra_driver.ultraserver.placer.values import Action, LetGo, Report, Rules, SetGrants, WriteTemplate
+from dra_driver.ultraserver.placer.values import Action, LetGo, Report, Rules, ServerNode, SetGrants, WriteTemplate
 from dra_driver.ultraserver.placer.workload import Extent, Grant, Workload
 from tests.builders.placer import World, typed_ultraservers
 from tests.generators.effort import examples
@@ -28,9 +29,13 @@ class WorkloadHistories(RuleBasedStateMachine):
     @initialize(servers=st.integers(2, 4))
     def begin(self, servers: int) -> None:
         self.world = World(typed_ultraservers(servers), Rules(timeout=60.0, avoid=60.0, hold=30.0))
+        self.elected = {node.name: node.labels for node in self.world.nodes}
+        """The labels of the first election."""
         self.count = 0
         self.bound: dict[tuple[str, str], tuple[tuple[str, ...], int]] = {}
         """By UID and server: the nodes and the index of each grant of a workload that had all."""
+        self.then: dict[tuple[str, tuple[str, ...]], dict[str, Mapping[str, str]]] = {}
+        """By UID of a workload and nodes: the labels of these when it got them."""
         self.foreign: dict[str, TemplateRecord] = {}
         """Templates of others."""
         self.late: tuple[list[Action], dict[str, str]] | None = None
@@ -95,6 +100,19 @@ class WorkloadHistories(RuleBasedStateMachine):
     def node_changes(self, pick: int, trouble: str) -> None:
         index = pick % len(self.world.nodes)
         self.world.nodes[index] = replace(self.world.nodes[index], trouble=trouble)
+
+    @rule(pick=picks, makes=st.sampled_from(["pairs", "another order", "the same"]))
+    def election_differs(self, pick: int, makes: str) -> None:
+        """Of one server: its halves stay together."""
+        server = self.world.nodes[pick % len(self.world.nodes)].name.partition("-")[0]
+        for index, node in enumerate(self.world.nodes):
+            if node.name.partition("-")[0] == server:
+                labels = dict(self.elected[node.name])
+                if makes == "pairs":
+                    del labels[SERVER_4], labels[PLACE_OF[SERVER_4]]
+                elif makes == "another order":
+                    labels |= {key: str(size - 1 - int(labels[key])) for key, size in PLACES.items()}
+                self.world.nodes[index] = replace(node, labels=labels)
 
     @precondition(lambda self: self.world.objects)
     @rule(pick=picks, remembered=st.booleans())
@@ -172,7 +190,7 @@ class WorkloadHistories(RuleBasedStateMachine):
 
     @rule(pick=picks)
     def object_cannot_be_written(self, pick: int) -> None:
-        self.world.closed = {object_name(self.world.nodes[pick % len(self.world.nodes)].name.partition("-")[0])}
+        self.world.closed = {object_name(whole_of(self.world.nodes[pick % len(self.world.nodes)]))}
 
     @rule(writes=st.integers(1, 6))
     def placer_is_killed(self, writes: int) -> None:
@@ -297,6 +315,7 @@ class WorkloadHistories(RuleBasedStateMachine):
         self.decisions()
         world.collect_garbage()
         world.place()
+        self.sets_are_those_of_hosts()
         granted = {name for _, grant in self.grants() for name in grant.nodes if grant.bound}
         for name, groups in world.given().items():
             assert name not in granted or all(map(world.complete, groups)), f"{groups} wait for {name} for ever"
@@ -319,6 +338,8 @@ class WorkloadHistories(RuleBasedStateMachine):
                 assert all(grant.bound for grant in own)
                 assert sorted(grant.index for grant in own) == list(range(workload.extent.servers))
                 assert verdict.state == "Allocated"
+                assert {grant.leader for grant in own} == {next(one.nodes[0] for one in own if one.index == 0)}
+                assert ("a later election" in verdict.trouble) == any(map(self.is_otherwise_elected, own))
                 self.judge_template(workload)
             else:
                 assert verdict.state == "Pending"
@@ -326,6 +347,13 @@ class WorkloadHistories(RuleBasedStateMachine):
                     free = self.usable(workload, self.free())
                     assert len(free) < workload.extent.servers, f"{workload.reference} waits though {free} are free"
                 first = first and len(self.usable(workload, self.in_order())) < workload.extent.servers
+
+    def is_otherwise_elected(self, grant: Grant) -> bool:
+        """Whether hosts say other ids of its nodes than when it was bound."""
+        labels = {node.name: node.labels for node in self.world.nodes}
+        keys = {1: (), 2: (SERVER_2, PLACE_OF[SERVER_2]), 4: (SERVER_4, PLACE_OF[SERVER_4])}[len(grant.nodes)]
+        then = self.then[grant.uid, grant.nodes]
+        return any(labels[name].get(key) != then[name].get(key) for name in grant.nodes for key in keys)
 
     def in_order(self) -> set[str]:
         return {node.name for node in self.world.nodes if not node.trouble}
@@ -340,9 +368,9 @@ class WorkloadHistories(RuleBasedStateMachine):
         """Each set of nodes that works together in its size, with its server."""
         by_key: dict[tuple[str, str], set[str]] = {}
         for node in self.world.nodes:
-            server = node.name.partition("-")[0]
-            key = {1: node.name, 2: node.labels[SERVER_2], 4: server}[workload.extent.nodes]
-            by_key.setdefault((server, key), set()).add(node.name)
+            key = {1: node.name, 2: node.labels[SERVER_2], 4: node.labels.get(SERVER_4)}[workload.extent.nodes]
+            if key is not None:
+                by_key.setdefault((whole_of(node), key), set()).add(node.name)
         return [(server, names) for (server, _), names in by_key.items()]
 
     def usable(self, workload: Workload, nodes: set[str]) -> set[str]:
@@ -378,12 +406,14 @@ class WorkloadHistories(RuleBasedStateMachine):
     @invariant()
     def sets_are_those_of_hosts(self) -> None:
         for name, item in self.world.objects.items() if hasattr(self, "world") else ():
-            nodes = {node.name: node for node in self.world.nodes if object_name(node.name.partition("-")[0]) == name}
-            for grant in item.grants:
-                assert set(grant.nodes) <= nodes.keys()
+            nodes = {node.name: node for node in self.world.nodes}
+            for grant in item.record.grants:
+                (server,) = {one.partition("-")[0] for one in grant.nodes}
+                assert name.startswith(object_name(server))
                 assert len(grant.nodes) in (1, 2, 4)
                 assert len(grant.nodes) != 2 or len({nodes[one].labels[SERVER_2] for one in grant.nodes}) == 1
-                assert list(grant.nodes) == sorted(grant.nodes)
+                if (grant.uid, grant.nodes) not in self.then:
+                    self.then[grant.uid, grant.nodes] = {one: nodes[one].labels for one in grant.nodes}
 
     def teardown(self) -> None:
         """All that runs ends: everybody gets a turn, and nothing is left."""
@@ -392,7 +422,7 @@ class WorkloadHistories(RuleBasedStateMachine):
         world = self.world
         world.strangers.clear()
         world.closed.clear()
-        world.nodes = [replace(node, trouble="") for node in world.nodes]
+        world.nodes = [replace(node, trouble="", labels=self.elected[node.name]) for node in world.nodes]
         most = len({node.name.partition("-")[0] for node in world.nodes})
         for _ in range(80):
             world.sweep_all()
@@ -416,6 +446,14 @@ class WorkloadHistories(RuleBasedStateMachine):
         world.collect_garbage()
         assert world.templates == self.foreign
         assert all(not item.grants and not item.uids for item in world.objects.values())
+
+
+PLACES = {PLACE_OF[SERVER_2]: 2, PLACE_OF[SERVER_4]: 4}
+
+
+def whole_of(node: ServerNode) -> str:
+    """Id of the largest server that the host says the node is part of."""
+    return node.labels.get(SERVER_4) or node.labels[SERVER_2]
 
 
 def _grants(action: Action) -> tuple[Grant, ...]:
