@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from dra_driver.kube.api.codec import Resource
 from dra_driver.kube.objects.meta import ApiObject, ObjectMeta, ObservedCondition
+
+T = TypeVar("T")
 
 GROUP: Final = "neuron.aws.com"
 VERSIONS: Final = ("v1beta1", "v1")
@@ -33,6 +35,12 @@ FINALIZER: Final = "neuron.aws.com/ultraserver"
 WORKLOAD_UIDS: Final = "neuron.aws.com/workload-uids"
 """Annotation of a NeuronUltraServer: ``namespace/name`` of each workload in ``status.allocations`` to its UID, as JSON,
 since an allocation has no field for it."""
+RELEASED_MARKS: Final = "neuron.aws.com/released-marks"
+"""Annotation of a NeuronUltraServer: by node, the UIDs of workloads that live and had it reserved and taken back, each
+with the Unix time, as JSON: its driver may say for a while that the node is that one's."""
+LEFT_OUT: Final = "neuron.aws.com/left-out"
+"""Annotation of a NeuronUltraServer: nodes that said that they were a workload's, and were not, each with the workload
+as ``namespace/name UID``, as JSON. They get nothing until somebody removes the annotation."""
 ACCEPTED_SPEC: Final = "neuron.aws.com/accepted-spec"
 """Annotation of a NeuronUltraServerWorkload: the ``spec`` that servers are allocated for, as JSON."""
 
@@ -45,6 +53,8 @@ MAX_WORD_CHARACTERS: Final = 1024
 """Of a condition's type and reason, and of other words."""
 MAX_TEXT_CHARACTERS: Final = 4096
 """Of a condition's message, and of an annotation."""
+MAX_NOTE_CHARACTERS: Final = 4 * MAX_TEXT_CHARACTERS
+"""Of an annotation of a server, which no tenant writes."""
 MAX_CONDITIONS: Final = 32
 MAX_FINALIZERS: Final = 100
 """One more is kept, so that it is seen that these are not all: who changes some writes all of them."""
@@ -132,7 +142,7 @@ class NeuronUltraServer(ApiObject, frozen=True):
         """The server as far as the placer makes it."""
         spec, status = self.spec, self.status
         return NeuronUltraServer(
-            _meta_in_short(self.metadata, WORKLOAD_UIDS),
+            _meta_in_short(self.metadata, MAX_NOTE_CHARACTERS, WORKLOAD_UIDS, RELEASED_MARKS, LEFT_OUT),
             UltraServerSpec(_name(spec.instance_type), tuple(map(_member_in_short, spec.topology[:MAX_MEMBERS]))),
             UltraServerStatus(
                 _word(status.state),
@@ -154,8 +164,23 @@ def object_name(server: str) -> str:
 
 def workload_uids(server: NeuronUltraServer) -> dict[str, str]:
     """The UID of each workload in its status, by ``namespace/name``, as far as it says."""
+    return _note(server, WORKLOAD_UIDS, dict[str, str])
+
+
+def released_marks(server: NeuronUltraServer) -> dict[str, dict[str, float]]:
+    """By node and UID: see ``RELEASED_MARKS``."""
+    return _note(server, RELEASED_MARKS, dict[str, dict[str, float]])
+
+
+def left_out(server: NeuronUltraServer) -> dict[str, str]:
+    """By node: see ``LEFT_OUT``."""
+    return _note(server, LEFT_OUT, dict[str, str])
+
+
+def _note(server: NeuronUltraServer, name: str, kind: type[dict[str, T]]) -> dict[str, T]:
+    """An annotation; nothing if it is not there, or not what the placer writes."""
     try:
-        return msgspec.json.decode(server.metadata.annotations.get(WORKLOAD_UIDS) or "{}", type=dict[str, str])
+        return msgspec.json.decode(server.metadata.annotations.get(name) or "{}", type=kind)
     except (msgspec.DecodeError, RecursionError):
         return {}
 
@@ -221,7 +246,7 @@ class NeuronUltraServerWorkload(ApiObject, frozen=True):
         """The workload as far as it can mean something: names that are longer are those of nothing."""
         spec, status = self.spec, self.status
         return NeuronUltraServerWorkload(
-            _meta_in_short(self.metadata, ACCEPTED_SPEC),
+            _meta_in_short(self.metadata, MAX_TEXT_CHARACTERS, ACCEPTED_SPEC),
             replace(
                 spec,
                 instance_type=_name(spec.instance_type),
@@ -250,14 +275,14 @@ def _word(text: str) -> str:
     return text[:MAX_WORD_CHARACTERS]
 
 
-def _meta_in_short(meta: UltraServerMeta, annotation: str) -> UltraServerMeta:
-    note = meta.annotations.get(annotation)
+def _meta_in_short(meta: UltraServerMeta, most: int, *annotations: str) -> UltraServerMeta:
+    notes = {name: meta.annotations[name][:most] for name in annotations if name in meta.annotations}
     return UltraServerMeta(
         name=meta.name,
         namespace=meta.namespace,
         uid=meta.uid,
         resource_version=meta.resource_version,
-        annotations={} if note is None else {annotation: note[:MAX_TEXT_CHARACTERS]},
+        annotations=notes,
         finalizers=meta.finalizers[: MAX_FINALIZERS + 1],
         deletion_timestamp=meta.deletion_timestamp,
         creation_timestamp=meta.creation_timestamp,

@@ -17,6 +17,7 @@ from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4, SERVER_MODE
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.ultraserver.placer.decide import decide
+from dra_driver.ultraserver.placer.impostors import foreign_marks
 from dra_driver.ultraserver.placer.servers import memberships
 from dra_driver.ultraserver.placer.template import LABEL, TemplateRecord, digest_of, name_of, owner_of, spec_of
 from dra_driver.ultraserver.placer.truth import WriteAllocations, WriteUids, writes
@@ -31,17 +32,19 @@ from dra_driver.ultraserver.placer.values import (
     Evict,
     Forget,
     GroupPod,
+    LeaveOut,
     LetGo,
     Released,
     Report,
     Rules,
     ServerNode,
     SetGrants,
+    Shun,
     Snapshot,
     WarnNode,
     WriteTemplate,
 )
-from dra_driver.ultraserver.placer.workload import Extent, Grant, ServerRecord, Verdict, Workload
+from dra_driver.ultraserver.placer.workload import Extent, Grant, ReleasedMarks, ServerRecord, Verdict, Workload
 
 
 def demands(**fields: object) -> bytes:
@@ -82,12 +85,14 @@ class UltraServerObject:
     uids: Mapping[str, str] = field(default_factory=dict)
     grants: tuple[Grant, ...] = ()
     version: str = ""
+    released: ReleasedMarks = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def record(self) -> ServerRecord:
         """What it says, as the placer reads it."""
         grants = tuple(replace(grant, uid=self.uids.get(grant.workload, "")) for grant in self.grants)
-        return ServerRecord(self.uids, grants)
+        return ServerRecord(self.uids, grants, self.released, self.left_out)
 
 
 @dataclass
@@ -122,6 +127,14 @@ class World:
     """NeuronUltraServers that cannot be written."""
     templates: dict[str, TemplateRecord] = field(default_factory=dict)
     """ResourceClaimTemplates by ``namespace/name``."""
+    lies: dict[str, set[str]] = field(default_factory=dict)
+    """By node: UIDs of workloads that it says it is of, beside its mark."""
+    suspected: dict[tuple[str, str], float] = field(default_factory=dict)
+    """As the placer remembers it."""
+    silent: dict[str, float] = field(default_factory=dict)
+    """The same."""
+    mute: set[str] = field(default_factory=set)
+    """Nodes whose drivers say nothing new."""
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     """By UID of the workload: what was reported last."""
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -245,10 +258,23 @@ class World:
         holders = self.strangers | {
             pod.node: f"{pod.namespace}/{pod.name}" for pod in self.pods.values() if self._holds(pod)
         }
-        nodes = tuple(replace(node, claim=holders.get(node.name, "")) for node in self.nodes)
+        nodes = tuple(
+            replace(
+                node,
+                claim=holders.get(node.name, ""),
+                tenants=frozenset(holders[node.name].partition("/")[:1] if node.name in holders else ()),
+                mark="" if self.lies.get(node.name, {node.mark}) - {node.mark} else node.mark,
+            )
+            for node in self.nodes
+        )
+        published = {
+            node.name: frozenset({node.mark, *self.lies.get(node.name, ())} - {""})
+            for node in self.nodes
+            if node.mark or self.lies.get(node.name)
+        }
         records = {name: item.record for name, item in self.objects.items()}
         workloads = tuple(self.workloads.values())
-        return Snapshot(
+        seen = Snapshot(
             nodes,
             tuple(self.pods.values()),
             tuple(self.released),
@@ -260,7 +286,11 @@ class World:
             closed=frozenset(self.closed),
             templates=dict(self.templates),
             tolerations=True,
+            published=published,
+            silent=dict(self.silent),
         )
+        self.suspected = {key: self.suspected.get(key, self.now) for key in foreign_marks(seen)}
+        return replace(seen, suspected=self.suspected)
 
     def decide(self) -> list[Action]:
         """The placer's decisions for the current state, after it has written down what it will remember."""
@@ -270,7 +300,7 @@ class World:
 
     def mark_all(self) -> None:
         """What drivers do: the devices of a node say whose they are."""
-        for name in {node.name for node in self.nodes}:
+        for name in {node.name for node in self.nodes} - self.mute:
             self.mark(name)
 
     def mark(self, node: str) -> None:
@@ -297,7 +327,7 @@ class World:
 
     def _set_grants(self, action: SetGrants, most: int, version: str) -> int:
         """Write a NeuronUltraServer that has this version; returns how many writes that took."""
-        todo = list(writes(self._record(action.server), action.grants))
+        todo = list(writes(self._record(action.server), action.grants, action.released))
         if self.version(action.server) != version:
             return 1
         for write in todo[:most]:
@@ -316,6 +346,14 @@ class World:
                     del self.workloads[workload.reference]
             case WriteTemplate() if alive:
                 self._write_template(action)
+            case LeaveOut(name, node, workload) if alive and name in self.objects:
+                item = self.objects[name]
+                notes = {**item.left_out, node: f"{workload.reference} {workload.uid}"}
+                self.objects[name] = replace(item, left_out=notes, version=str(next(self._ids)))
+            case Describe(description) if alive:
+                self.objects.setdefault(description.name, UltraServerObject(version=str(next(self._ids))))
+            case Shun(nodes, until) if alive:
+                self.silent |= dict.fromkeys(nodes, until)
             case Forget(name) if alive:
                 self.objects.pop(name, None)
             case Report(workload, verdict) if alive:
@@ -397,8 +435,8 @@ class World:
         before = self.objects.get(name, UltraServerObject())
         version = str(next(self._ids))
         match write:
-            case WriteUids(uids):
-                self.objects[name] = replace(before, uids=uids, version=version)
+            case WriteUids(uids, released):
+                self.objects[name] = replace(before, uids=uids, released=released, version=version)
             case WriteAllocations(grants):
                 self.objects[name] = replace(
                     before, grants=tuple(replace(one, uid="") for one in grants), version=version

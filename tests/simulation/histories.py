@@ -199,7 +199,9 @@ class History:
 
     def election_differs(self, pick: int) -> bool:
         """Or is the same again; while it runs, and after it, the object says what it said."""
-        if self.node.workloads.server is None:
+        holder = self.node.workloads.holder
+        # The operator gives back what is reserved there where hosts say something else by then.
+        if self.node.workloads.server is None or (holder is not None and self.node.workloads.marked() != {holder[0]}):
             return False
         choices = (OTHER_SERVER, "", DEFAULT_SERVER_ID)
         if pick % 2:

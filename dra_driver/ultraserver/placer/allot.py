@@ -11,11 +11,13 @@ more servers than there are keeps nothing from anybody.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Final
 
+from dra_driver.kube.objects.meta import timestamp
 from dra_driver.neuron.names import NODES_OF, PLACE_OF, SERVER_2, SERVER_4, SERVER_MODE
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, INSTANCE_TYPE_LABEL
 from dra_driver.neuron.topology.ultraserver import Mode
@@ -39,17 +41,20 @@ MAX_SERVED: Final = 100
 
 
 def standing(
-    grants: Mapping[str, Sequence[Grant]], workloads: Mapping[str, Workload], in_claims: Collection[str]
+    grants: Mapping[str, Sequence[Grant]],
+    workloads: Mapping[str, Workload],
+    tenants: Mapping[str, Collection[str]],
 ) -> dict[str, tuple[Grant, ...]]:
     """The grants that stay, by server.
 
-    A grant goes with its workload, but a bound one not while a claim holds a node of it. One without a UID is that of
-    the workload of its name if that one's status names the server, and nobody's otherwise.
+    A grant goes with its workload, but a bound one not while a claim of its namespace holds a node of it: those of
+    others were there before it, and have nothing to do with it. One without a UID is that of the workload of its name
+    if that one's status names the server, and nobody's otherwise.
 
     Args:
         grants: by server.
         workloads: by ``namespace/name``.
-        in_claims: nodes of which a claim holds a device.
+        tenants: by node, as in ``ServerNode``.
     """
 
     def stays(server: str, grant: Grant) -> Grant | None:
@@ -57,7 +62,9 @@ def standing(
         if not grant.uid and workload is not None and server in workload.recorded:
             grant = replace(grant, uid=workload.uid)
         alive = workload is not None and workload.uid == grant.uid and not workload.ending
-        return grant if alive or (grant.bound and any(node in in_claims for node in grant.nodes)) else None
+        namespace = grant.workload.partition("/")[0]
+        in_use = grant.bound and any(namespace in tenants.get(node, ()) for node in grant.nodes)
+        return grant if alive or in_use else None
 
     alive = [
         (server, grant)
@@ -95,6 +102,9 @@ class Allotter:
             Its UID is to go before that of the new one comes: an object has one UID for each name.
         most_of_namespace: servers that one namespace may have; None: any number.
         closed: names of servers that nobody is given now: their objects cannot be written, or are being deleted.
+        marking: as in ``Rules``.
+        began: when this leader decided first: no node is late before that.
+        silent: as in ``Snapshot``.
     """
 
     servers: InitVar[Mapping[str, Sequence[Server]]]
@@ -104,6 +114,11 @@ class Allotter:
     former: Collection[str] = ()
     most_of_namespace: int | None = None
     closed: Collection[str] = ()
+    marking: float = math.inf
+    began: float = 0.0
+    silent: Mapping[str, float] = field(default_factory=dict)
+    shunned: list[str] = field(default_factory=list)
+    """Nodes that were taken back from workloads, since they did not say in time whose they were."""
     wholes: dict[str, Whole] = field(init=False)
     """By name."""
     nodes: dict[str, ServerNode] = field(init=False)
@@ -192,8 +207,9 @@ class Allotter:
     def settle(self, workload: Workload) -> Verdict | None:
         """What the workload has, if it has something to go on with.
 
-        None: it waits for its turn, with nothing; a reservation that lacks something is given back. So is a server that
-        it was given twice, by two leaders, and one that was bound while another one was not: no status names it.
+        None: it waits for its turn, with nothing, or with servers that do not say in time that they are its own. A
+        reservation that lacks something is given back. So is a server that it was given twice, by two leaders, and one
+        that was bound while another one was not: no status names it.
         """
         own = self.of(workload)
         if workload.ending:
@@ -214,7 +230,31 @@ class Allotter:
         if not any(map(self._unmarked, reserved.values())):
             for server, grant in reserved.items():
                 self._bind(server, grant)
+        elif any(map(self._is_late, reserved.values())):
+            return None
         return self._verdict(stays, wants) if stays else None
+
+    def _is_late(self, grant: Grant) -> bool:
+        """Whether a reserved node has not said for long that it is the workload's."""
+        return not grant.bound and self.now >= self._end(grant) and bool(self._unmarked(grant))
+
+    def _end(self, grant: Grant) -> float:
+        return max(grant.at, self.began) + self.marking
+
+    def _move(self, workload: Workload) -> Verdict:
+        """Give others for servers with nodes that do not say that they are the workload's, as far as these are free."""
+        own, wants = self.of(workload), workload.extent
+        for server, grant in own.items():
+            if not self._is_late(grant):
+                continue
+            choices = [one for one in self._look(wants).choices if one[1] not in self._of_workload[workload.reference]]
+            if choices:
+                self.shunned += self._unmarked(grant)
+                self._take_back(server, grant)
+                _, name, nodes = choices[0]
+                self._give(name, replace(grant, nodes=nodes, at=self.now))
+        self._name_leader(workload)
+        return self._verdict(self.of(workload), wants)
 
     def _name_leader(self, workload: Workload) -> None:
         """Have all servers of the workload say which node has rank 0."""
@@ -229,7 +269,8 @@ class Allotter:
         return not self._in_use(grant), not grant.bound, server not in workload.recorded, grant.index, server
 
     def _in_use(self, grant: Grant) -> bool:
-        return grant.bound and any(self.claims.get(node) for node in grant.nodes)
+        namespace = grant.workload.partition("/")[0]
+        return grant.bound and any(namespace in self.nodes[node].tenants for node in grant.nodes if node in self.nodes)
 
     def _is_usable(self, server: str, grant: Grant, wants: Extent) -> bool:
         """Whether what is reserved can still be bound."""
@@ -240,9 +281,11 @@ class Allotter:
         return ours and grant.nodes in whole.sets(wants.nodes)
 
     def serve(self, workload: Workload) -> Verdict:
-        """Reserve servers for a workload that has none, or say what it waits for."""
+        """Reserve servers for a workload that has none, or others for it, or say what it waits for."""
         self._served[workload.namespace] += 1
         wants = workload.extent
+        if self.of(workload):
+            return self._move(workload)
         if wants.nodes not in SIZES:
             text = f"topologySize is {wants.nodes}; 1, 2 or 4 nodes of an UltraServer work together"
             return Verdict("Failed", "TopologySize", text)
@@ -286,10 +329,20 @@ class Allotter:
             if bound:
                 troubles.append(what)
             else:
-                remedy = "If that lasts, see whether they run, in this release and with the operator's switch"
-                text = f"{text}; {what} yet. {remedy}"
+                remedy = "See whether they run, in this release and with the operator's switch"
+                text = f"{text}; {what} yet. {self._prospect(own, wants)}. {remedy}"
         state: State = "Allocating" if not bound else "PartiallyAllocated" if len(own) < wants.servers else "Allocated"
         return Verdict(state, state, text, tuple(own) if state != "Allocating" else (), "; ".join(troubles[:4]))
+
+    def _prospect(self, own: Mapping[str, Grant], wants: Extent) -> str:
+        """What becomes of a workload whose nodes do not say that they are its own."""
+        if any(map(self._is_late, own.values())):
+            look = self._look(wants)
+            return f"It gets another server once one is free{_listed(look.obstacles or look.lacks)}"
+        ends = [self._end(grant) for grant in own.values() if self._unmarked(grant)]
+        if not ends or min(ends) == math.inf:
+            return "It waits for them"
+        return f"From {timestamp(min(ends))} on, it gets another server if one is free"
 
     def _other_order(self, grant: Grant) -> str:
         """Which nodes of a bound grant hosts do not report as that set in that order any more, or "".
@@ -370,6 +423,8 @@ class Allotter:
             return f"{node.name} {node.trouble}"
         if use := self.ledger.uses.get(node.name):
             return f"{node.name} is used by {use.by}"
+        if self.now < self.silent.get(node.name, 0.0) or node.name in self.shunned:
+            return f"{node.name} did not say in time that it was a workload's, and gets none for a while"
         return f"{node.name} is kept for {who}" if (who := self.ledger.kept.get(node.name)) else ""
 
     def _excess(self, workload: Workload, servers: int) -> str:

@@ -444,8 +444,8 @@ def _item(action: PodAction) -> Hashable:
 def _news(actions: Iterable[PodAction]) -> Iterator[News]:
     for action in actions:
         match action:
-            case WarnNode(node, message):
-                yield News(ObjectReference("Node", "", node.name, node.uid), "UltraServerLabels", message, wrong=True)
+            case WarnNode(node, message, reason):
+                yield News(ObjectReference("Node", "", node.name, node.uid), reason, message, wrong=True)
             case EmitEvent(pod, message, wrong):
                 yield News(_reference(pod), "UltraServerGroup" if wrong else "WaitsForUltraServer", message, wrong)
 

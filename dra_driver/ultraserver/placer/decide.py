@@ -20,6 +20,8 @@ from typing import Final
 from dra_driver.neuron.names import NODES_OF, SERVER_4
 from dra_driver.ultraserver.placer.allot import Allotter, standing
 from dra_driver.ultraserver.placer.groups import PodGroup, Shape, groups_of, shape_of
+from dra_driver.ultraserver.placer.impostors import actions_of as impostors
+from dra_driver.ultraserver.placer.impostors import left_out, released_marks, trouble_of, warnings_of
 from dra_driver.ultraserver.placer.servers import (
     Ledger,
     Server,
@@ -52,11 +54,12 @@ from dra_driver.ultraserver.placer.values import (
     Report,
     Rules,
     SetGrants,
+    Shun,
     Snapshot,
     WarnNode,
     WriteTemplate,
 )
-from dra_driver.ultraserver.placer.workload import ServerRecord, Verdict, Workload
+from dra_driver.ultraserver.placer.workload import Grant, ServerRecord, Verdict, Workload
 
 SKEW_SECONDS = 60.0
 """A time on a pod that is further in the future, or before its creation, was not written by a placer with a correct
@@ -78,11 +81,12 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None, began: fl
         began: when this leader decided first. No timeout counts from before, by a clock that may disagree with its own.
     """
     rules = rules or Rules()
+    snapshot = _without_left_out(snapshot)
     groups = groups_of(_with_credible_times(pod, now) for pod in snapshot.pods)
     servers = servers_of(snapshot.nodes, snapshot.members)
     ledger = ledger_of(snapshot, groups, servers)
     actions: list[Action] = [WarnNode(node, text) for node, text in label_problems(servers).values()]
-    allotter = _allotter(snapshot, servers, ledger, now, rules)
+    allotter = _allotter(snapshot, servers, ledger, now, rules, began)
     clashing = _clashing(groups, servers, allotter.bound if snapshot.has_operator else {})
     for group in groups:
         if group.placed:
@@ -114,7 +118,9 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None, began: fl
         shape = shapes[item.arrival]
         actions += queue.serve(item, shape) if isinstance(shape, Shape) else [shape]
         item.forget_admission()
-    actions += _workload_actions(snapshot, allotter, reports)
+    actions += _workload_actions(snapshot, allotter, reports, now)
+    if allotter.shunned:
+        actions.append(Shun(tuple(allotter.shunned), now + rules.avoid))
     actions += [
         EmitEvent(pod, f"it has the gate {GATE}, but no group: add the label {GROUP_LABEL}", wrong=True)
         for pod in snapshot.pods
@@ -123,10 +129,25 @@ def decide(snapshot: Snapshot, now: float, rules: Rules | None = None, began: fl
     return actions
 
 
-def _workload_actions(snapshot: Snapshot, allotter: Allotter, reports: Sequence[Report]) -> Iterator[Action]:
+def _without_left_out(snapshot: Snapshot) -> Snapshot:
+    """The same, in which nodes that lied have a trouble: nobody gets them."""
+    out = left_out(snapshot) if snapshot.has_operator else {}
+    if not out:
+        return snapshot
+    nodes = (
+        replace(node, trouble=node.trouble or trouble_of(out[node.name][1])) if node.name in out else node
+        for node in snapshot.nodes
+    )
+    return replace(snapshot, nodes=tuple(nodes))
+
+
+def _workload_actions(
+    snapshot: Snapshot, allotter: Allotter, reports: Sequence[Report], now: float
+) -> Iterator[Action]:
     """What is to be written of servers and workloads, each before what rests on it."""
     if not snapshot.has_operator:
         return
+    yield from impostors(snapshot, now)
     yield from (Describe(whole.description) for whole in allotter.wholes.values() if whole.instance_type)
     for report in reports:
         workload, own = report.workload, allotter.of(report.workload)
@@ -136,18 +157,35 @@ def _workload_actions(snapshot: Snapshot, allotter: Allotter, reports: Sequence[
         if own and not workload.ending and (workload.accepted != extent or not workload.finalizer):
             yield Accept(workload, extent)
     for name in sorted(snapshot.records.keys() | snapshot.lost.keys() | allotter.grants.keys()):
-        wanted = allotter.grants.get(name, ())
-        if name in snapshot.lost or any(writes(snapshot.records.get(name, ServerRecord()), wanted)):
-            yield SetGrants(name, wanted)
-        elif not wanted and name not in allotter.wholes:
+        wanted, record = allotter.grants.get(name, ()), snapshot.records.get(name, ServerRecord())
+        released = released_marks(snapshot, name, _taken_back(snapshot, record, wanted, now), now)
+        if name in snapshot.lost or any(writes(record, wanted, released)):
+            yield SetGrants(name, wanted, released)
+        elif not wanted and name not in allotter.wholes and not (released or record.left_out):
             yield Forget(name)
+    warnings = warnings_of(snapshot, now)
     for report in reports:
-        if report.verdict.state in ("Allocated", "PartiallyAllocated"):
-            yield from _with_template(snapshot, report.workload, report.verdict)
+        verdict = replace(report.verdict, gaps=snapshot.gaps, impostors=warnings.get(report.workload.uid, ""))
+        if verdict.state in ("Allocated", "PartiallyAllocated"):
+            yield from _with_template(snapshot, report.workload, verdict)
         elif report.workload.ending:
-            yield from _farewell(snapshot, report)
+            yield from _farewell(snapshot, Report(report.workload, verdict))
         else:
-            yield replace(report, verdict=replace(report.verdict, gaps=snapshot.gaps))
+            yield Report(report.workload, verdict)
+
+
+def _taken_back(
+    snapshot: Snapshot, record: ServerRecord, wanted: Sequence[Grant], now: float
+) -> dict[str, dict[str, float]]:
+    """By node: workloads that live, and that lose it by this decision."""
+    living = {workload.uid for workload in snapshot.workloads if not workload.ending}
+    stays = {(node, grant.uid) for grant in wanted for node in grant.nodes}
+    lost: dict[str, dict[str, float]] = {}
+    for grant in record.grants:
+        for node in grant.nodes:
+            if grant.uid in living and (node, grant.uid) not in stays:
+                lost.setdefault(node, {})[grant.uid] = now
+    return lost
 
 
 def _farewell(snapshot: Snapshot, report: Report) -> Iterator[Action]:
@@ -187,25 +225,41 @@ def _with_template(snapshot: Snapshot, workload: Workload, verdict: Verdict) -> 
         refusal = snapshot.refusals.get(workload.uid)
         obstacle = None if refusal is None else ("TemplateNotWritten", refusal)
         yield WriteTemplate(workload, step, record)
-    yield Report(workload, replace(verdict, obstacle=obstacle, gaps=snapshot.gaps))
+    yield Report(workload, replace(verdict, obstacle=obstacle))
 
 
 def _allotter(
-    snapshot: Snapshot, servers: Mapping[str, Sequence[Server]], ledger: Ledger, now: float, rules: Rules
+    snapshot: Snapshot,
+    servers: Mapping[str, Sequence[Server]],
+    ledger: Ledger,
+    now: float,
+    rules: Rules,
+    began: float,
 ) -> Allotter:
     """Who has what, as far as it stands."""
     workloads = {workload.reference: workload for workload in snapshot.workloads}
-    in_claims = {node.name for node in snapshot.nodes if node.claim}
+    tenants = {node.name: node.tenants for node in snapshot.nodes}
     grants = {name: record.grants for name, record in snapshot.records.items()}
     # What another operator has written down is not ours to judge.
-    stand = standing(grants | dict(snapshot.lost), workloads, in_claims) if snapshot.has_operator else grants
+    stand = standing(grants | dict(snapshot.lost), workloads, tenants) if snapshot.has_operator else grants
     former = {
         grant.workload
         for of_server in (*stand.values(), *(record.grants for record in snapshot.records.values()))
         for grant in of_server
         if grant.workload in workloads and workloads[grant.workload].uid != grant.uid
     }
-    allotter = Allotter(servers, ledger, stand, now, former, rules.most_of_namespace, snapshot.closed)
+    allotter = Allotter(
+        servers,
+        ledger,
+        stand,
+        now,
+        former,
+        rules.most_of_namespace,
+        snapshot.closed,
+        rules.marking,
+        began,
+        snapshot.silent,
+    )
     allotter.restore(snapshot.workloads)
     return allotter
 

@@ -5,7 +5,7 @@ Values in, values out. Workloads are tenants' objects: what cannot be read count
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -14,8 +14,10 @@ from dra_driver.neuron.ultraserver_objects import (
     ACCEPTED_SPEC,
     BOUND,
     FINALIZER,
+    LEFT_OUT,
     MAX_FINALIZERS,
     MAX_TEXT_CHARACTERS,
+    RELEASED_MARKS,
     WORKLOAD_UIDS,
     Allocation,
     NeuronUltraServer,
@@ -27,9 +29,12 @@ from dra_driver.neuron.ultraserver_objects import (
     WorkloadConfig,
     WorkloadSpec,
     WorkloadStatus,
+    left_out,
+    released_marks,
     workload_uids,
 )
 from dra_driver.ultraserver.placer.allot import SIZES
+from dra_driver.ultraserver.placer.truth import WriteUids
 from dra_driver.ultraserver.placer.workload import Description, Extent, Grant, ServerRecord, Verdict, Workload
 
 # From objects
@@ -38,7 +43,8 @@ from dra_driver.ultraserver.placer.workload import Description, Extent, Grant, S
 def record_of(server: NeuronUltraServer) -> ServerRecord:
     """Who has its nodes, and what it says of itself."""
     uids = workload_uids(server)
-    return ServerRecord(uids, tuple(_grant(item, uids) for item in server.status.allocations))
+    grants = tuple(_grant(item, uids) for item in server.status.allocations)
+    return ServerRecord(uids, grants, released_marks(server), left_out(server))
 
 
 def _grant(item: Allocation, uids: dict[str, str]) -> Grant:
@@ -119,17 +125,28 @@ def accepted_spec(extent: Extent) -> str:
 # To objects
 
 
-def uids_patch(server: NeuronUltraServer, uids: dict[str, str]) -> JsonObject:
-    """The annotation, and the finalizer that goes with it: a merge patch of exactly this state of the object."""
+def uids_patch(server: NeuronUltraServer, write: WriteUids) -> JsonObject:
+    """The annotations, and the finalizer that goes with UIDs: a merge patch of exactly this state of the object."""
     others = [one for one in server.metadata.finalizers if one != FINALIZER]
-    note = msgspec.json.encode(dict(sorted(uids.items()))).decode() if uids else None
+    notes = {WORKLOAD_UIDS: _note(write.uids)}
+    if write.released or RELEASED_MARKS in server.metadata.annotations:
+        notes[RELEASED_MARKS] = _note(write.released)
     return {
         "metadata": {
             **_exactly(server),
-            "annotations": {WORKLOAD_UIDS: note},
-            "finalizers": [*others, FINALIZER] if uids else others,
+            "annotations": notes,
+            "finalizers": [*others, FINALIZER] if write.uids else others,
         }
     }
+
+
+def left_out_patch(server: NeuronUltraServer, nodes: Mapping[str, str]) -> JsonObject:
+    """Nodes that get nothing any more: a merge patch of exactly this state of the object."""
+    return {"metadata": {**_exactly(server), "annotations": {LEFT_OUT: _note({**left_out(server), **nodes})}}}
+
+
+def _note(values: Mapping[str, object]) -> str | None:
+    return msgspec.json.encode(values, order="deterministic").decode() if values else None
 
 
 def status_patch(item: NeuronUltraServer | NeuronUltraServerWorkload, status: object) -> JsonObject:
@@ -219,6 +236,8 @@ def workload_status(before: NeuronUltraServerWorkload, verdict: Verdict, now: fl
         trouble = "pods of others may get in, or its own may not"
         remedy = "Install DeviceClasses and policies as this release has them"
         conditions.append(("Fenced", False, "NotInstalled", f"{trouble}: {verdict.gaps}. {remedy}"))
+    if verdict.impostors:
+        conditions.append(("MarksCredible", False, "ForeignMark", verdict.impostors))
     workload = workload_of(before)
     if workload.accepted is not None and workload.accepted != workload.extent:
         accepted = workload.accepted

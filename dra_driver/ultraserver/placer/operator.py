@@ -36,9 +36,11 @@ from dra_driver.neuron.ultraserver_objects import (
 )
 from dra_driver.ultraserver.definitions import NAMES, compare
 from dra_driver.ultraserver.placer.fence_watch import CHANGED_TEMPLATE, FenceWatch, if_there
+from dra_driver.ultraserver.placer.impostors import foreign_marks
 from dra_driver.ultraserver.placer.objects import (
     accepted_spec,
     finalizers_patch,
+    left_out_patch,
     record_of,
     server_status,
     spec_of,
@@ -63,9 +65,11 @@ from dra_driver.ultraserver.placer.values import (
     Accept,
     Describe,
     Forget,
+    LeaveOut,
     LetGo,
     Report,
     SetGrants,
+    Shun,
     Snapshot,
     WorkloadAction,
     WriteTemplate,
@@ -110,6 +114,7 @@ class Operator:
         self._servers = Collection(transport, ULTRASERVERS, timeout=REQUEST_SECONDS)
         self._workloads = Collection(transport, ULTRASERVER_WORKLOADS, timeout=REQUEST_SECONDS)
         own = Collection(transport, ULTRASERVERS, namespace=namespace)
+        self._own_servers = Collection(transport, ULTRASERVERS, namespace=namespace, timeout=REQUEST_SECONDS)
         self._seen_servers = Informer("UltraServers", own, wake, optional=True)
         everywhere = Collection(transport, ULTRASERVER_WORKLOADS)
         self._seen_workloads = Informer("workloads of UltraServers", everywhere, wake, optional=True)
@@ -130,6 +135,10 @@ class Operator:
         """By name, as of the last decision."""
         self._said: dict[str, tuple[str, tuple[Grant, ...]]] = {}
         """By name of a server: UID of its object, and what that said last of who has its nodes."""
+        self._suspected: dict[tuple[str, str], float] = {}
+        """By node and UID of a workload: since when it says that it is that one's, and nobody has given it."""
+        self._silent_nodes: dict[str, float] = {}
+        """By node that did not say in time whose it was: until when it gets nothing."""
         self._silent: dict[str, tuple[str, Verdict]] = {}
         """By UID of a workload: the version of it to which nothing is to be added, and what was to be said."""
 
@@ -139,8 +148,9 @@ class Operator:
 
     def add_to(self, seen: Snapshot) -> Snapshot:
         """The same, with all that is known of workloads and their servers."""
-        has_operator, records = self._may_serve(), self._records()
-        return dataclasses.replace(
+        has_operator, records, now = self._may_serve(), self._records(), self._clock()
+        self._silent_nodes = {node: until for node, until in self._silent_nodes.items() if now < until}
+        seen = dataclasses.replace(
             seen,
             has_operator=has_operator,
             workloads=tuple(map(workload_of, self._seen_workloads.objects())),
@@ -151,7 +161,11 @@ class Operator:
             refusals=self._refusals,
             tolerations=self._fence.tolerations,
             gaps=self._fence.gaps,
+            silent=self._silent_nodes,
+            namespace=self._namespace,
         )
+        self._suspected = {key: self._suspected.get(key, now) for key in foreign_marks(seen)} if has_operator else {}
+        return dataclasses.replace(seen, suspected=self._suspected)
 
     def _may_serve(self) -> bool:
         """Whether both kinds are there, and nobody else writes them. The log says once what keeps it from that."""
@@ -293,23 +307,32 @@ class Operator:
 
     def _write(self, action: WorkloadAction) -> None:
         match action:
-            case Describe(description):
-                self._describe(description)
             case Accept():
                 self._accept(action)
             case LetGo(workload):
                 self._let_go(workload)
+            case WriteTemplate():
+                self._write_template(action)
+            case Report(workload, verdict):
+                self._report(workload, verdict)
+            case Shun(nodes, until):
+                self._silent_nodes |= dict.fromkeys(nodes, until)
+            case _:
+                self._write_of_server(action)
+
+    def _write_of_server(self, action: Describe | SetGrants | LeaveOut | Forget) -> None:
+        match action:
+            case Describe(description):
+                self._describe(description)
             case SetGrants(name, _):
                 self._set_grants(name, action)
+            case LeaveOut():
+                self._leave_out(action)
             case Forget(name):
                 server = self._server(name)
                 if server is not None:
                     self._servers.delete(self._namespace, name, server.metadata.uid, server.metadata.resource_version)
                     self._seen_servers.gone(self._namespace, name, server.metadata.uid)
-            case WriteTemplate():
-                self._write_template(action)
-            case Report(workload, verdict):
-                self._report(workload, verdict)
 
     def _describe(self, description: Description) -> None:
         server, spec = self._server(description.name), spec_of(description)
@@ -329,7 +352,7 @@ class Operator:
                 server = self._patch_server(server, spec_patch(server, spec))
         record, meta = record_of(server), server.metadata
         if record.grants and FINALIZER not in meta.finalizers and meta.deletion_timestamp is None:
-            server = self._patch_server(server, uids_patch(server, dict(record.uids)))
+            server = self._patch_server(server, uids_patch(server, WriteUids(record.uids, record.released)))
         status = server_status(server, description, record_of(server).grants, self._clock())
         if status != server.status:
             self._patch_server(server, status_patch(server, status), "status")
@@ -338,16 +361,36 @@ class Operator:
         server = self._server(name)
         if server is None:
             return  # it is described first
-        for write in writes(record_of(server), action.grants):
+        for write in writes(record_of(server), action.grants, action.released):
             if not self._may_act():
                 return
             if isinstance(write, WriteUids):
-                server = self._patch_server(server, uids_patch(server, dict(write.uids)))
+                server = self._patch_server(server, uids_patch(server, write))
             else:
                 status = server_status(server, self._descriptions.get(name), write.grants, self._clock())
                 server = self._patch_server(server, status_patch(server, status), "status")
         self._said[name] = server.metadata.uid, record_of(server).grants
         log.info("UltraServer %s: %s", name, ", ".join(grant.workload for grant in action.grants) or "free")
+
+    def _leave_out(self, action: LeaveOut) -> None:
+        """Have nobody get a node that lies, if what is there now still does not give it the mark."""
+        node, workload = action.node, action.workload
+        alive = if_there(self._workloads, workload.namespace, workload.name)
+        if alive is None or alive.metadata.uid != workload.uid or alive.metadata.deletion_timestamp is not None:
+            return
+        now = {item.metadata.name: item for item in self._own_servers.list_all()[0]}
+        for item in now.values():
+            record = record_of(item)
+            given = any(grant.uid == workload.uid and node in grant.nodes for grant in record.grants)
+            if given or workload.uid in record.released.get(node, ()):
+                self._seen_servers.wrote(item)
+                return
+        if action.server in now:
+            server = now[action.server]
+            self._patch_server(server, left_out_patch(server, {node: f"{workload.reference} {workload.uid}"}))
+            log.warning(
+                "node %s says that it is of workload %s, which it is not: it is left out", node, workload.reference
+            )
 
     def _report(self, workload: Workload, verdict: Verdict) -> None:
         item = self._workload(workload)
@@ -468,6 +511,10 @@ def _item(action: WorkloadAction) -> tuple[str, ...]:
             return "template", f"{workload.namespace}/{name_of(workload)}", workload.uid
         case SetGrants(name) | Forget(name):
             return "UltraServer", name, "allocations"
+        case LeaveOut(server, node):
+            return "UltraServer", server, node
+        case Shun():
+            return ("nodes",)
 
 
 def _namespace(action: WorkloadAction) -> str:

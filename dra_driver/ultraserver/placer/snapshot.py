@@ -30,13 +30,14 @@ def snapshot(
 ) -> Snapshot:
     """The cluster as values."""
     slices = tuple(offers)
-    offering, marks = _offering(slices), _marks(slices)
+    offering, published = _offering(slices), _published(slices)
     holders = _holders(claims)
     return Snapshot(
         nodes=tuple(
             replace(
-                _node(node, offering.get(node.metadata.name), holders.get(node.metadata.name, "")),
-                mark=marks.get(node.metadata.name, ""),
+                _node(node, offering.get(node.metadata.name), next(iter(holders.get(node.metadata.name, ())), "")),
+                tenants=frozenset(claim.partition("/")[0] for claim in holders.get(node.metadata.name, ())),
+                mark=_mark(published.get(node.metadata.name, set())),
             )
             for node in nodes
             if any(node.metadata.labels.get(label) for label in NODES_OF)
@@ -44,6 +45,7 @@ def snapshot(
         pods=tuple(_with_place(pod, kept.placed.get(pod.uid, "")) for pod in pods),
         released=kept.released,
         members=kept.members,
+        published={node: frozenset(uids - {""}) for node, uids in published.items() if uids - {""}},
     )
 
 
@@ -66,8 +68,8 @@ def _offering(offers: Iterable[Offer]) -> dict[str, Offer]:
     return {offer.node: offer for offer in newest.values() if offer.of_whole_node}
 
 
-def _marks(offers: Iterable[Offer]) -> dict[str, str]:
-    """By node, the workload that all devices of its pools say they are of: only then no other claim fits there."""
+def _published(offers: Iterable[Offer]) -> dict[str, set[str]]:
+    """By node, the workloads that devices of its pools say they are of; "" if one says none, or a slice is missing."""
     pools: dict[str, list[Offer]] = {}
     for offer in offers:
         pools.setdefault(offer.pool, []).append(offer)
@@ -77,17 +79,22 @@ def _marks(offers: Iterable[Offer]) -> dict[str, str]:
         slices = [offer for offer in of_pool if offer.generation == newest]
         is_complete = len(slices) == slices[0].slices
         marks.setdefault(slices[0].node, set()).update(*(one.marks for one in slices), () if is_complete else ("",))
-    return {node: next(iter(some)) for node, some in marks.items() if len(some) == 1}
+    return marks
 
 
-def _holders(claims: Iterable[AllocatedClaim]) -> dict[str, str]:
-    """By node: a claim that holds any of our devices there. Each node's pool has the node's name."""
-    found: dict[str, str] = {}
+def _mark(uids: set[str]) -> str:
+    """The workload that all devices say they are of: only then no other claim fits there."""
+    return next(iter(uids)) if len(uids) == 1 else ""
+
+
+def _holders(claims: Iterable[AllocatedClaim]) -> dict[str, list[str]]:
+    """By node: the claims that hold any of our devices there. Each node's pool has the node's name."""
+    holders: dict[str, list[str]] = {}
     for claim in claims:
         for result in claim.status.results:
             if result.driver == DRIVER_NAME and not result.admin_access:
-                found.setdefault(node_of(result.pool), f"{claim.metadata.namespace}/{claim.metadata.name}")
-    return found
+                holders.setdefault(node_of(result.pool), []).append(f"{claim.metadata.namespace}/{claim.metadata.name}")
+    return holders
 
 
 def _node(node: PartialNode, offer: Offer | None, claim: str) -> ServerNode:

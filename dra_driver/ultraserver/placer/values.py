@@ -17,7 +17,15 @@ from dra_driver.kube.objects.core import NodeSelectorTerm, Taint, Toleration
 from dra_driver.kube.objects.meta import ApiObject
 from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.ultraserver.placer.template import Step, TemplateRecord
-from dra_driver.ultraserver.placer.workload import Description, Extent, Grant, ServerRecord, Verdict, Workload
+from dra_driver.ultraserver.placer.workload import (
+    Description,
+    Extent,
+    Grant,
+    ReleasedMarks,
+    ServerRecord,
+    Verdict,
+    Workload,
+)
 
 GATE: Final = "neuron.aws.com/ultraserver"
 """Scheduling gate of the pods that the placer manages."""
@@ -58,6 +66,8 @@ class ServerNode:
     """Those that keep new pods away (effects NoSchedule and NoExecute)."""
     claim: str = ""
     """``namespace/name`` of a claim that holds a device of the node, or ""."""
+    tenants: frozenset[str] = frozenset()
+    """Namespaces of all claims that do."""
     mark: str = ""
     """UID of the workload that all of its devices say they are of, in all its slices, or ""."""
     modes: tuple[Mode, ...] = ()
@@ -189,6 +199,14 @@ class Snapshot:
     """Whether the API server keeps tolerations of claims; None: nobody knows."""
     gaps: str = ""
     """What may let pods of others in, or ""."""
+    published: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By node: UIDs of the workloads that any of its devices say they are of."""
+    suspected: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """By node and UID: since when it says that, and nobody has given it (``impostors.foreign_marks``)."""
+    silent: Mapping[str, float] = field(default_factory=dict)
+    """By node that did not say in time whose it was: until when no workload gets it."""
+    namespace: str = "neuron-dra-driver"
+    """Of the NeuronUltraServers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +222,8 @@ class Rules:
     """How long a released group avoids the server that it failed on."""
     hold: float = 300.0
     """First length of the turns in which one server is kept for the first waiting group of four."""
+    marking: float = 120.0
+    """How long a workload waits for nodes to say that they are its own, before it gets others, if these are free."""
     most_of_namespace: int | None = None
     """UltraServers that the workloads of one namespace may have; None: any number."""
 
@@ -260,6 +280,25 @@ class WarnNode:
 
     node: ServerNode
     message: str
+    reason: str = "UltraServerLabels"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOut:
+    """Have a NeuronUltraServer say that a node says it is a workload's, and is not: it gets nothing any more."""
+
+    server: str
+    """Name of the object."""
+    node: str
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Shun:
+    """Give these nodes to no workload until that time: they did not say in time whose they were."""
+
+    nodes: tuple[str, ...]
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +337,8 @@ class SetGrants:
     server: str
     """Name of the object."""
     grants: tuple[Grant, ...]
+    released: ReleasedMarks | None = None
+    """What drivers may go on to say; None: as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,5 +360,5 @@ class Report:
 
 
 PodAction = Assign | Annotate | Evict | EmitEvent | WarnNode
-WorkloadAction = Accept | LetGo | SetGrants | Describe | Forget | WriteTemplate | Report
+WorkloadAction = Accept | LetGo | SetGrants | Describe | Forget | WriteTemplate | Report | LeaveOut | Shun
 Action = PodAction | WorkloadAction

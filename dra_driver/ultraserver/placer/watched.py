@@ -10,7 +10,7 @@ from dra_driver.kube.api.codec import PODS, RESOURCE_SLICES, Resource
 from dra_driver.kube.objects.core import NodeSelectorTerm, PartialNode, Pod
 from dra_driver.kube.objects.meta import ApiObject, ObjectMeta, seconds
 from dra_driver.kube.objects.resource import AllocatedClaim, ObjectIdentity, ResourcePool
-from dra_driver.neuron.names import DRIVER_NAME, NODES_OF, WORKLOAD_UID, is_own_pool
+from dra_driver.neuron.names import DRIVER_NAME, NODES_OF, WORKLOAD_UID, is_own_pool, is_uid
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.ultraserver.placer.values import (
     GATE,
@@ -122,7 +122,7 @@ class Offer(ApiObject, frozen=True):
     slices: int = 1
     """Of the pool in that generation."""
     marks: tuple[str, ...] = ()
-    """UIDs of the workloads that its devices say they are of, at most two; "" for devices that say nothing."""
+    """UIDs of the workloads that its devices say they are of; "" for devices that say nothing, or what is no UID."""
 
 
 class _Value(ApiObject, frozen=True):
@@ -179,7 +179,7 @@ def offer_of(item: _OfferSlice, _: str = "") -> Offer:
         whole is not None,
         whole.ultraserver_modes.string[:LONGEST] if whole is not None else "",
         spec.pool.resource_slice_count,
-        tuple(sorted({one.workload.string[:LONGEST] for one in attributes.values()}))[:2],
+        tuple(sorted({uid if is_uid(uid := one.workload.string) else "" for one in attributes.values()})),
     )
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+ReleasedMarks = Mapping[str, Mapping[str, float]]
+"""By node: UIDs of workloads that live and had it reserved, and when that was taken back: seconds since the epoch."""
 State = Literal["Pending", "Allocating", "Allocated", "PartiallyAllocated", "Failed", "Deallocating"]
 
 
@@ -88,6 +90,10 @@ class ServerRecord:
     """Its annotation: the UID of each workload by ``namespace/name``."""
     grants: tuple[Grant, ...] = ()
     """Its status, with the UIDs of the annotation."""
+    released: ReleasedMarks = field(default_factory=dict)
+    """What drivers may go on to say for a while."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """By node that said that it was a workload's, and was not: the workload, as ``namespace/name UID``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +133,5 @@ class Verdict:
     """What keeps its pods from its servers, as reason and message."""
     gaps: str = ""
     """What may let pods of others in, or ""."""
+    impostors: str = ""
+    """Which nodes say that they are its own, and are not, and what to do, or ""."""

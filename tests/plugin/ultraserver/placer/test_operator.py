@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -13,10 +15,11 @@ import pytest
 from dra_driver.kube.api.election import Times
 from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4, WORKLOAD_UID
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
-from dra_driver.neuron.ultraserver_objects import ACCEPTED_SPEC, FINALIZER, WORKLOAD_UIDS
+from dra_driver.neuron.ultraserver_objects import ACCEPTED_SPEC, FINALIZER, LEFT_OUT, RELEASED_MARKS, WORKLOAD_UIDS
 from dra_driver.ultraserver.placer.controller import Placer, PlacerService
-from dra_driver.ultraserver.placer.operator import MAX_REPORTS
-from dra_driver.ultraserver.placer.values import GATE, GROUP_LABEL, NODES_ANNOTATION, PLACED_ANNOTATION, Rules
+from dra_driver.ultraserver.placer.operator import MAX_REPORTS, Operator
+from dra_driver.ultraserver.placer.values import GATE, GROUP_LABEL, NODES_ANNOTATION, PLACED_ANNOTATION, LeaveOut, Rules
+from dra_driver.ultraserver.placer.workload import Extent, Workload
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object, Refused
 from tests.eventually import eventually
@@ -453,6 +456,82 @@ def test_nobody_waits_until_the_thousands_of_another_namespace_are_written(serve
     assert server.writes(since=before) <= MAX_REPORTS + 20
     late = server.store.get("neuronultraserverworkloads", "b/late")
     assert late["status"]["state"] == "Pending"
+
+
+def lie(server: ApiServer, node: str, uid: str) -> None:
+    """Let one more device of the node say that it is this workload's."""
+    item = server.store.get("resourceslices", node)
+    liar = {"name": "neuron-device-0", "attributes": {WORKLOAD_UID: {"string": uid}}}
+    item["spec"] = {**item["spec"], "devices": [item["spec"]["devices"][0], liar]}
+    server.store.update("resourceslices", node, item)
+
+
+def test_a_node_that_says_that_it_is_a_workload_s_and_is_not_is_named_and_left_out(server: ApiServer) -> None:
+    made = ask(server, "train", nodes=2)
+    with placing(server):
+        eventually(lambda: state(server, "train") == "Allocated")
+        started = time.monotonic()
+        lie(server, "s1-n2", made["metadata"]["uid"])
+        eventually(lambda: "MarksCredible" in conditions(workload(server, "train")))
+        assert time.monotonic() - started < 10.0
+        status, reason, message = conditions(workload(server, "train"))["MarksCredible"]
+        assert (status, reason) == ("False", "ForeignMark")
+        assert "s1-n2 said that it is a node of this workload" in message
+        assert f"kubectl annotate neuronultraservers -n {SYSTEM} ultraserver-s1 {LEFT_OUT}-" in message
+        eventually(lambda: events(server, "UltraServerMark"))
+        assert time.monotonic() - started < 10.0
+        assert {event["involvedObject"]["name"] for event in events(server, "UltraServerMark")} == {"s1-n2"}
+        note = json.loads(ultraserver(server, "ultraserver-s1")["metadata"]["annotations"][LEFT_OUT])
+        assert note == {"s1-n2": f"a/train {made['metadata']['uid']}"}
+        ask(server, "whole")
+        eventually(lambda: state(server, "whole"))
+        assert state(server, "whole") == "Pending"
+        eventually(lambda: "s1-n2 is left out" in conditions(ultraserver(server, "ultraserver-s1"))["Degraded"][2])
+    item = server.store.get("resourceslices", "s1-n2")
+    item["spec"]["devices"] = item["spec"]["devices"][:1]
+    server.store.update("resourceslices", "s1-n2", item)
+    with placing(server, "two"):
+        eventually(lambda: conditions(workload(server, "train")).get("MarksCredible", ("",))[0] == "False")
+        one = ultraserver(server, "ultraserver-s1")
+        del one["metadata"]["annotations"][LEFT_OUT]
+        server.store.update("neuronultraservers", f"{SYSTEM}/ultraserver-s1", one)
+        eventually(lambda: state(server, "whole") == "Allocated")
+        eventually(lambda: "MarksCredible" not in conditions(workload(server, "train")))
+
+
+def test_nobody_is_left_out_before_the_objects_are_read_again(server: ApiServer) -> None:
+    """The leader's watch may be later than that of the driver that it would accuse."""
+    made = ask(server, "train", nodes=2)
+    uid = made["metadata"]["uid"]
+    with placing(server):
+        eventually(lambda: state(server, "train") == "Allocated")
+    operator = Operator(server.transport(), SYSTEM, lambda: None, lambda: True, time.time)
+    mine = Workload("a", "train", uid, 0.0, Extent(KIND, 1, 2))
+    before = ultraserver(server, "ultraserver-s0")["metadata"]["resourceVersion"]
+    for accused in (mine, dataclasses.replace(mine, uid="another"), dataclasses.replace(mine, name="gone")):
+        operator.carry_out([LeaveOut("ultraserver-s0", "s0-n0" if accused is mine else "s0-n3", accused)])
+    assert ultraserver(server, "ultraserver-s0")["metadata"]["resourceVersion"] == before
+    operator.carry_out([LeaveOut("ultraserver-s0", "s0-n3", mine)])
+    assert LEFT_OUT in ultraserver(server, "ultraserver-s0")["metadata"]["annotations"]
+
+
+def test_a_node_that_does_not_mark_itself_is_given_up_for_another(server: ApiServer) -> None:
+    """What was taken back is written down first: the driver may say it for a while."""
+    made = ask(server, "train", nodes=4)
+    service = PlacerService(server.transport(), SYSTEM, "one", Rules(marking=1.5), STEADY, operator=True)
+    service.start()
+    try:
+        eventually(lambda: allocations(server, "ultraserver-s0"))
+        eventually(lambda: allocations(server, "ultraserver-s1"))
+        released = json.loads(ultraserver(server, "ultraserver-s0")["metadata"]["annotations"][RELEASED_MARKS])
+        assert {node: set(uids) for node, uids in released.items()} == {
+            f"s0-n{number}": {made["metadata"]["uid"]} for number in range(4)
+        }
+        with drivers(server):
+            eventually(lambda: state(server, "train") == "Allocated")
+        assert workload(server, "train")["status"]["allocatedUltraServers"] == ["ultraserver-s1"]
+    finally:
+        service.stop()
 
 
 def test_without_the_switch_nobody_asks_for_workloads(server: ApiServer) -> None:

@@ -188,7 +188,7 @@ def test_a_reservation_that_cannot_be_completed_is_taken_back() -> None:
     cluster.ask("later", 1, 1)
     cluster.place()
     assert nodes_of(cluster, workload) == []
-    assert cluster.objects["ultraserver-s0"].record == ServerRecord()
+    assert replace(cluster.objects["ultraserver-s0"].record, released={}) == ServerRecord()
 
 
 def test_an_older_group_and_a_workload_take_turns_by_their_age() -> None:
@@ -328,6 +328,7 @@ def cluster_after(cluster: World, workload: Workload) -> Workload:
 
 def test_a_late_write_of_a_former_leader_gives_no_second_server() -> None:
     cluster = world(2)
+    cluster.place()
     workload = cluster.ask("train", 1, 4)
     late, versions = cluster.decide(), {name: cluster.version(name) for name in ("ultraserver-s0", "ultraserver-s1")}
     cluster.intrude("s0-n0")
@@ -362,7 +363,7 @@ def test_what_is_bound_by_half_is_completed_elsewhere_or_given_back() -> None:
     cluster.intrude("s1-n0")
     cluster.place()
     assert len(nodes_of(cluster, workload)) == 2
-    assert cluster.objects["ultraserver-s1"].record == ServerRecord()
+    assert replace(cluster.objects["ultraserver-s1"].record, released={}) == ServerRecord()
     # And where no other is free.
     cluster = world(2)
     workload = cluster.ask("train", 2, 4)
@@ -451,6 +452,112 @@ def test_nothing_is_bound_before_all_devices_of_its_nodes_say_whose_they_are() -
     cluster.nodes[3] = replace(cluster.nodes[3], mark="")
     cluster.apply(cluster.decide())
     assert "s0-n3 do not keep claims of others" in cluster.verdicts[workload.uid].trouble
+
+
+def wait_for_marks(cluster: World, seconds: float) -> None:
+    """Time passes, and drivers that are not mute mark their nodes."""
+    for _ in range(4):
+        cluster.now += seconds / 4
+        cluster.mark_all()
+        cluster.apply(cluster.decide())
+
+
+def test_a_node_that_never_says_whose_it_is_is_replaced_where_another_is_free() -> None:
+    cluster = world(3)
+    cluster.mute = {"s0-n1", "s1-n2"}
+    workload = cluster.ask("train", 1, 4)
+    wait_for_marks(cluster, 100.0)
+    verdict = cluster.verdicts[workload.uid]
+    assert (verdict.state, nodes_of(cluster, workload)[0][0]) == ("Allocating", "s0-n0")
+    assert "the drivers of s0-n1 do not" in verdict.message
+    assert "it gets another server if one is free" in verdict.message
+    wait_for_marks(cluster, 60.0)
+    assert nodes_of(cluster, workload)[0][0] == "s1-n0"
+    assert cluster.silent.keys() == {"s0-n1"}
+    # The next one need not wait for it as well.
+    later = cluster.ask("later", 1, 2)
+    wait_for_marks(cluster, 8.0)
+    assert nodes_of(cluster, later) == [("s0-n2", "s0-n3")]
+    wait_for_marks(cluster, 160.0)
+    assert nodes_of(cluster, workload)[0][0] == "s2-n0"
+    cluster.place()
+    assert cluster.verdicts[workload.uid].state == "Allocated"
+    grants = [grant for item in cluster.objects.values() for grant in item.record.grants]
+    assert [grant.index for grant in grants if grant.uid == workload.uid] == [0]
+
+
+def test_a_node_that_never_says_whose_it_is_is_kept_where_no_other_is_free_and_that_is_told() -> None:
+    cluster = world(2)
+    cluster.mute = {"s0-n1"}
+    cluster.intrude("s1-n3")
+    workload = cluster.ask("train", 1, 4)
+    wait_for_marks(cluster, 200.0)
+    golden(cluster.verdicts[workload.uid].message)
+    assert nodes_of(cluster, workload)[0][0] == "s0-n0"
+    writes_before = {name: item.version for name, item in cluster.objects.items()}
+    wait_for_marks(cluster, 1000.0)
+    assert {name: item.version for name, item in cluster.objects.items()} == writes_before, "nothing comes and goes"
+    cluster.strangers.clear()
+    cluster.place()
+    assert nodes_of(cluster, workload)[0][0] == "s1-n0"
+    assert cluster.verdicts[workload.uid].state == "Allocated"
+
+
+def test_only_the_server_with_the_node_that_says_nothing_is_replaced_in_its_place() -> None:
+    cluster = world(4)
+    cluster.mute = {"s0-n1"}
+    workload = cluster.ask("train", 3, 4)
+    wait_for_marks(cluster, 200.0)
+    cluster.place()
+    assert [nodes[0] for nodes in nodes_of(cluster, workload)] == ["s3-n0", "s1-n0", "s2-n0"]
+    assert {grant.leader for item in cluster.objects.values() for grant in item.grants} == {"s3-n0"}
+
+
+def test_who_waits_longer_gets_what_is_free_before_who_has_a_node_that_says_nothing() -> None:
+    cluster = world(2)
+    cluster.mute = {"s0-n1"}
+    cluster.intrude("s0-n0")
+    cluster.intrude("s1-n0")
+    first = cluster.ask("first", 2, 2)
+    cluster.now += 1.0
+    second = cluster.ask("second", 1, 1)
+    third = cluster.ask("third", 1, 4)
+    wait_for_marks(cluster, 4.0)
+    assert nodes_of(cluster, first) == [("s0-n2", "s0-n3"), ("s1-n2", "s1-n3")]
+    assert nodes_of(cluster, second) == [("s0-n1",)]
+    assert nodes_of(cluster, third) == []
+    cluster.strangers.pop("s1-n0")
+    wait_for_marks(cluster, 140.0)
+    assert nodes_of(cluster, second) in ([("s1-n0",)], [("s1-n1",)])
+
+
+def test_no_node_is_late_before_its_leader_has_looked_for_so_long() -> None:
+    cluster = world(2)
+    cluster.mute = {"s0-n1"}
+    workload = cluster.ask("train", 1, 4)
+    cluster.apply(cluster.decide())
+    cluster.now += 500.0
+    cluster.began = cluster.now
+    wait_for_marks(cluster, 100.0)
+    assert nodes_of(cluster, workload)[0][0] == "s0-n0"
+    wait_for_marks(cluster, 30.0)
+    assert nodes_of(cluster, workload)[0][0] == "s1-n0"
+
+
+def test_a_stranger_s_claim_keeps_no_server_of_a_workload_that_is_gone() -> None:
+    cluster = world(2)
+    workload = cluster.ask("train", 1, 2)
+    cluster.place()
+    cluster.strangers = {"s0-n0": "other/pod"}
+    del cluster.workloads["a/train"]
+    cluster.place()
+    assert nodes_of(cluster, workload) == []
+    again = cluster.ask("train", 1, 2)
+    cluster.place()
+    cluster.strangers["s0-n2"] = "a/pod"
+    del cluster.workloads["a/train"]
+    cluster.place()
+    assert nodes_of(cluster, again) == [("s0-n2", "s0-n3")]
 
 
 def test_a_claim_of_another_namespace_that_came_between_is_told() -> None:

@@ -221,6 +221,9 @@ def test_releases_of_one_namespace_push_out_none_of_another() -> None:
     assert released == (*others, *many[3 - MAX_RELEASED :])
 
 
+U, V = (f"b2b1e5a0-0000-4000-8000-00000000000{digit}" for digit in "ab")
+
+
 def marked(name: str, *marks: str | None, generation: int = 2, slices: int = 1, pool: str = "n") -> Offer:
     """A slice whose devices say these workloads; None: nothing."""
     devices = [
@@ -237,18 +240,18 @@ def marked(name: str, *marks: str | None, generation: int = 2, slices: int = 1, 
     ("offers", "mark"),
     [
         ([], ""),
-        ([marked("a", "u")], "u"),
-        ([marked("a", "u", "u"), marked("old", None, generation=1)], "u"),
-        ([marked("a", "u", None)], ""),
-        ([marked("a", "u", "v")], ""),
-        ([marked("a", "u", slices=2)], ""),
-        ([marked("a", "u", slices=2), marked("b", "u", slices=2)], "u"),
-        ([marked("a", "u", slices=2), marked("b", slices=2)], "u"),
-        ([marked("a", "u", slices=2), marked("b", None, slices=2)], ""),
-        ([marked("a", "u", generation=1), marked("b", None)], ""),
-        ([marked("a", "u"), marked("b", None, pool="n/more")], ""),
-        ([marked("a", "u"), marked("b", "u", pool="n/more")], "u"),
-        ([marked("a", "u"), marked("b", "v", pool="n/more")], ""),
+        ([marked("a", U)], U),
+        ([marked("a", U, U), marked("old", None, generation=1)], U),
+        ([marked("a", U, None)], ""),
+        ([marked("a", U, V)], ""),
+        ([marked("a", U, slices=2)], ""),
+        ([marked("a", U, slices=2), marked("b", U, slices=2)], U),
+        ([marked("a", U, slices=2), marked("b", slices=2)], U),
+        ([marked("a", U, slices=2), marked("b", None, slices=2)], ""),
+        ([marked("a", U, generation=1), marked("b", None)], ""),
+        ([marked("a", U), marked("b", None, pool="n/more")], ""),
+        ([marked("a", U), marked("b", U, pool="n/more")], U),
+        ([marked("a", U), marked("b", V, pool="n/more")], ""),
         ([marked("a")], ""),
         ([marked("a", "")], ""),
     ],
@@ -257,3 +260,23 @@ def test_a_node_is_a_workload_s_when_all_devices_of_all_its_slices_say_so(offers
     for order in (offers, offers[::-1]):
         (seen,) = snapshot([node()], order, [], [], PlacerRecord()).nodes
         assert seen.mark == mark
+
+
+@pytest.mark.parametrize(
+    ("offers", "uids"),
+    [
+        ([marked("a", None)], set()),
+        ([marked("a", U, None, V)], {U, V}),
+        ([marked("a", U, slices=2)], {U}),
+        ([marked("a", U, generation=1), marked("b", V)], {V}),
+        ([marked("a", U), marked("b", V, pool="n/more")], {U, V}),
+        ([marked("a", "no uid", "u" * 300, U.upper())], set()),
+        (
+            [marked("a", *(f"{U[:-3]}{number:03}" for number in range(99)), U)],
+            {U, *(f"{U[:-3]}{number:03}" for number in range(99))},
+        ),
+    ],
+)
+def test_each_workload_that_any_device_names_is_seen(offers: list[Offer], uids: set[str]) -> None:
+    """By it a node draws pods, whatever its other devices say."""
+    assert snapshot([], offers, [], [], PlacerRecord()).published == ({"n": uids} if uids else {})

@@ -31,6 +31,8 @@ class WorkloadHistories(RuleBasedStateMachine):
         self.world = World(typed_ultraservers(servers), Rules(timeout=60.0, avoid=60.0, hold=30.0))
         self.elected = {node.name: node.labels for node in self.world.nodes}
         """The labels of the first election."""
+        self.liars: dict[str, set[str]] = {}
+        """By node: UIDs of all workloads that it ever said it was of and was not."""
         self.count = 0
         self.bound: dict[tuple[str, str], tuple[tuple[str, ...], int]] = {}
         """By UID and server: the nodes and the index of each grant of a workload that had all."""
@@ -148,6 +150,42 @@ class WorkloadHistories(RuleBasedStateMachine):
     def drivers_mark_their_nodes(self) -> None:
         self.world.mark_all()
 
+    @rule(pick=picks, runs=st.booleans())
+    def driver_is_away(self, pick: int, runs: bool) -> None:
+        """Or back: an honest one says what the truth gave when it last heard of it."""
+        name = self.world.nodes[pick % len(self.world.nodes)].name
+        if runs:
+            self.world.mute.discard(name)
+        else:
+            self.world.mute.add(name)
+
+    @precondition(lambda self: self.world.workloads)
+    @rule(pick=picks, whose=picks, mixed=st.booleans())
+    def node_lies(self, pick: int, whose: int, mixed: bool) -> None:
+        """It says that it is a workload's, in some of its devices or in all."""
+        node = self.world.nodes[pick % len(self.world.nodes)]
+        workload = self.order()[whose % len(self.world.workloads)]
+        given = any(node.name in grant.nodes and grant.uid == workload.uid for _, grant in self.grants())
+        if not given and not any(
+            workload.uid in item.released.get(node.name, ()) for item in self.world.objects.values()
+        ):
+            self.liars.setdefault(node.name, set()).add(workload.uid)
+            self.world.lies.setdefault(node.name, set()).add(workload.uid)
+
+    @precondition(lambda self: self.world.lies)
+    @rule(pick=picks)
+    def node_is_put_in_order(self, pick: int) -> None:
+        """And cleared, if it was left out."""
+        name = sorted(self.world.lies)[pick % len(self.world.lies)]
+        del self.world.lies[name]
+        self.clear(name)
+
+    def clear(self, node: str) -> None:
+        for name, item in self.world.objects.items():
+            notes = {key: value for key, value in item.left_out.items() if key != node}
+            if notes != item.left_out:
+                self.world.objects[name] = replace(item, left_out=notes, version=f"{item.version}c")
+
     @rule(name=st.sampled_from("xyz"), label=st.sampled_from([{}, {LABEL: "another"}]))
     def stranger_has_the_name_of_a_template(self, name: str, label: dict[str, str]) -> None:
         if f"a/{name}" not in self.world.templates:
@@ -215,7 +253,7 @@ class WorkloadHistories(RuleBasedStateMachine):
         """What the placer decides now, each new grant judged by itself."""
         world, before = self.world, {(grant.uid, name): grant for name, grant in self.grants()}
         actions = world.decide()
-        troubled = {node.name for node in world.nodes if node.trouble}
+        troubled = {node.name for node in world.nodes if node.trouble} | self.left_out()
         grouped = {name for name, groups in world.given().items() if groups}
         owners = {name: grant for _, grant in self.grants() for name in grant.nodes if self.stands(grant)}
         self.judge_templates(actions)
@@ -249,7 +287,11 @@ class WorkloadHistories(RuleBasedStateMachine):
                 assert action.workload.ending
                 assert f"a/{action.workload.name}" not in self.foreign
             elif isinstance(action, WriteTemplate):
-                own = [grant for _, grant in self.grants() if grant.uid == action.workload.uid]
+                grants = [grant for _, grant in self.grants()]
+                grants += [grant for of_server in self.world.lost.values() for grant in of_server]
+                own = [grant for grant in grants if grant.uid == action.workload.uid]
+                restored = [grant for one in actions for grant in _grants(one) if grant.uid == action.workload.uid]
+                own = own or restored  # from its claims
                 assert own, "it has no server"
                 assert all(grant.bound for grant in own)
                 assert not action.workload.ending
@@ -289,7 +331,14 @@ class WorkloadHistories(RuleBasedStateMachine):
         """Whether nobody may take the grant away now."""
         workload = self.world.workloads.get(grant.workload)
         alive = workload is not None and workload.uid == grant.uid and not workload.ending
-        return grant.bound and (alive or any(name in self.world.strangers for name in grant.nodes))
+        return grant.bound and (alive or self.has_pods(grant.nodes))
+
+    def has_pods(self, nodes: tuple[str, ...]) -> bool:
+        """Whether a claim of the workloads' namespace is there."""
+        return any(self.world.strangers.get(name, "").startswith("a/") for name in nodes)
+
+    def left_out(self) -> set[str]:
+        return {node for item in self.world.objects.values() for node in item.left_out}
 
     def judge_turn(self, grant: Grant, served: set[str], actions: list[Action]) -> None:
         """Nobody who came before and waits could use the nodes, but those that cannot be served anyway."""
@@ -312,6 +361,7 @@ class WorkloadHistories(RuleBasedStateMachine):
         """Nothing is half done once the decisions have come to rest, and nobody waits for what is free."""
         world = self.world
         world.closed.clear()
+        world.mute.clear()
         self.decisions()
         world.collect_garbage()
         world.place()
@@ -333,7 +383,9 @@ class WorkloadHistories(RuleBasedStateMachine):
                 assert (verdict.state, own) == ("Failed", [])
             elif own and len(own) < workload.extent.servers:
                 assert verdict.state == "PartiallyAllocated"
-                assert all(any(name in world.strangers for name in grant.nodes) for grant in own)
+                assert all(self.has_pods(grant.nodes) for grant in own)
+            elif own and any(not grant.bound and world.lies.keys() & set(grant.nodes) for grant in own):
+                assert verdict.state == "Allocating"  # until it is noticed
             elif own:
                 assert all(grant.bound for grant in own)
                 assert sorted(grant.index for grant in own) == list(range(workload.extent.servers))
@@ -356,7 +408,7 @@ class WorkloadHistories(RuleBasedStateMachine):
         return any(labels[name].get(key) != then[name].get(key) for name in grant.nodes for key in keys)
 
     def in_order(self) -> set[str]:
-        return {node.name for node in self.world.nodes if not node.trouble}
+        return {node.name for node in self.world.nodes if not node.trouble} - self.left_out()
 
     def free(self) -> set[str]:
         """Nodes that nobody has, by what the objects, the pods and the claims say."""
@@ -385,6 +437,12 @@ class WorkloadHistories(RuleBasedStateMachine):
             assert self.world.templates.get(key) == item
 
     @invariant()
+    def nobody_honest_is_left_out(self) -> None:
+        for item in self.world.objects.values() if hasattr(self, "world") else ():
+            for node, workload in item.left_out.items():
+                assert workload.rpartition(" ")[2] in self.liars.get(node, ()), f"{node} is called a liar"
+
+    @invariant()
     def no_node_is_given_twice(self) -> None:
         for item in self.world.objects.values() if hasattr(self, "world") else ():
             names = [name for grant in item.grants for name in grant.nodes]
@@ -397,7 +455,7 @@ class WorkloadHistories(RuleBasedStateMachine):
         seen = {(grant.uid, name): (grant.nodes, grant.index) for name, grant in self.grants() if grant.bound}
         wants = {one.uid: one.extent.servers for one in self.world.workloads.values() if not one.ending}
         for (uid, name), value in self.bound.items():
-            held = uid in wants or any(node in self.world.strangers for node in value[0])
+            held = uid in wants or self.has_pods(value[0])
             assert not held or name in self.world.lost or seen.get((uid, name)) == value, f"{name} lost {value}"
         has = Counter(uid for uid, _ in seen)
         complete = {key: value for key, value in seen.items() if has[key[0]] == wants.get(key[0])}
@@ -422,6 +480,10 @@ class WorkloadHistories(RuleBasedStateMachine):
         world = self.world
         world.strangers.clear()
         world.closed.clear()
+        world.mute.clear()
+        world.lies.clear()
+        for name in self.left_out():
+            self.clear(name)
         world.nodes = [replace(node, trouble="", labels=self.elected[node.name]) for node in world.nodes]
         most = len({node.name.partition("-")[0] for node in world.nodes})
         for _ in range(80):
