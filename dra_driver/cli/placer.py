@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from dra_driver.cli import daemon, vocabulary
-from dra_driver.util.options import ControllerProbes, Option
+from dra_driver.util.options import ControllerProbes, Metrics, Option
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(ControllerProbes, daemon.Program):
+class Settings(Metrics, ControllerProbes, daemon.Program):
     """What an administrator sets for the placer."""
 
     namespace: Annotated[
@@ -79,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.ultraserver.placer.values import Rules
     from dra_driver.util.door import Door, own_addresses
     from dra_driver.util.logs import configure
+    from dra_driver.util.metrics import Collector, serve
 
     settings = daemon.read(Settings, vars(args), os.environ)
     configure(settings.log_format, args.v)
@@ -99,8 +100,10 @@ def run(args: argparse.Namespace) -> int:
     door = Door(own_addresses(settings.node_address))
     health = HealthServer(settings.health_port, settings.health_address, checks, door=door)
     with daemon.stopped_by_signals() as stop:
-        health.start()
         try:
+            if settings.metrics_port >= 0:
+                serve(door, Collector(None, service.samples), settings.metrics_address, settings.metrics_port)
+            health.start()
             daemon.run_until(stop, service, service.stuck)
         finally:
             door.stop()

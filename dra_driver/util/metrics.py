@@ -92,7 +92,7 @@ class Collector:
     """Shows durations, and values that live elsewhere, as Prometheus metrics.
 
     Args:
-        operations: durations.
+        operations: durations; None: there are none.
         samples: the other values, as they are when it is called.
         name: of the metric with the durations, without ``PREFIX``.
         text: its help.
@@ -100,7 +100,7 @@ class Collector:
 
     def __init__(
         self,
-        operations: Operations,
+        operations: Operations | None,
         samples: Callable[[], Iterable[Sample]],
         name: str = "claim_operation_seconds",
         text: str = "Time to prepare or unprepare one claim, the API server's answer included.",
@@ -112,7 +112,8 @@ class Collector:
 
     def register(self, registry: CollectorRegistry) -> None:
         """Have the registry show all of it."""
-        self._operations.expose(registry, f"{PREFIX}_{self._name}", self._text)
+        if self._operations is not None:
+            self._operations.expose(registry, f"{PREFIX}_{self._name}", self._text)
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:

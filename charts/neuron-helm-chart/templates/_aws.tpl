@@ -68,16 +68,13 @@ none. They are accepted, since people have them in their files, and named in the
 {{- end -}}
 {{- with .Values.ultraserverOperator -}}
 {{- if include "neuron.operator" $ -}}
-{{- range list "image" "resources" "serviceAccount" "healthPort" "nameOverride" "fullnameOverride" "namespaceOverride" -}}
+{{- range list "image" "resources" "serviceAccount" "healthPort" "metricsPort" "nameOverride" "fullnameOverride" "namespaceOverride" -}}
 {{- if get $.Values.ultraserverOperator . -}}
 {{- $lines = append $lines (printf "  ultraserverOperator.%s: draDriver.placer.%s counts, since the placer is the operator" . .) -}}
 {{- end -}}
 {{- end -}}
 {{- if .verbosity -}}
 {{- $lines = append $lines "  ultraserverOperator.verbosity: draDriver.placer.logVerbosity counts" -}}
-{{- end -}}
-{{- if .metricsPort -}}
-{{- $lines = append $lines "  ultraserverOperator.metricsPort: it has no metrics" -}}
 {{- end -}}
 {{- if eq (toString .leaderElect) "false" -}}
 {{- $lines = append $lines "  ultraserverOperator.leaderElect: of its replicas, one always leads" -}}

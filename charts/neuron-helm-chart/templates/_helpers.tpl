@@ -73,7 +73,7 @@ npd:
 {{- include "neuron.fill" (dict "values" .Values "defaults" (include "neuron.defaults" . | fromYaml)) -}}
 {{- if .Values.monitoring.podMonitor.enabled -}}
 {{- /* What is to be scraped needs a port. */ -}}
-{{- range list .Values.draDriver .Values.devicePlugin .Values.scheduler .Values.npd .Values.npd.nodeRecovery -}}
+{{- range list .Values.draDriver .Values.draDriver.placer .Values.devicePlugin .Values.scheduler .Values.npd .Values.npd.nodeRecovery -}}
 {{- if not .metricsPort -}}{{- $_ := set . "metricsPort" 9100 -}}{{- end -}}
 {{- end -}}
 {{- end -}}

@@ -60,6 +60,7 @@ from dra_driver.ultraserver.placer.watched import (
     of_a_server,
     of_its_node,
 )
+from dra_driver.util.metrics import Sample
 from dra_driver.util.worker import MAX_ROUND_SECONDS
 
 NAME: Final = "neuron-dra-driver-placer"
@@ -204,6 +205,11 @@ class Placer(Term):
     def uncertain(self) -> bool:
         """Whether a write got no answer, so that it may still be carried out."""
         return bool(self._doubts)
+
+    @property
+    def left_out_nodes(self) -> int:
+        """Nodes that get nothing, since they said that they were a workload's and were not."""
+        return self._operator.left_out_nodes if self._operator is not None else 0
 
     def look(self) -> None:
         """One decision and its actions.
@@ -527,3 +533,11 @@ class PlacerService(Leading):
             lambda may_act, well: Placer(transport, namespace, rules, may_act, well, operator=operator),
             times,
         )
+
+    def samples(self) -> Iterator[Sample]:
+        """The numbers of now, for Prometheus."""
+        term = self._term
+        nodes = term.left_out_nodes if isinstance(term, Placer) and self.leads else 0
+        yield Sample("placer_leads", "1 while this replica decides.", float(self.leads))
+        text = "Nodes that get nothing, since they said that they were an UltraServer workload's and were not."
+        yield Sample("placer_left_out_nodes", text, float(nodes))

@@ -36,7 +36,7 @@ from dra_driver.neuron.ultraserver_objects import (
 )
 from dra_driver.ultraserver.definitions import NAMES, compare
 from dra_driver.ultraserver.placer.fence_watch import CHANGED_TEMPLATE, FenceWatch, if_there
-from dra_driver.ultraserver.placer.impostors import foreign_marks
+from dra_driver.ultraserver.placer.impostors import foreign_marks, left_out
 from dra_driver.ultraserver.placer.objects import (
     accepted_spec,
     finalizers_patch,
@@ -139,6 +139,8 @@ class Operator:
         """By node and UID of a workload: since when it says that it is that one's, and nobody has given it."""
         self._silent_nodes: dict[str, float] = {}
         """By node that did not say in time whose it was: until when it gets nothing."""
+        self.left_out_nodes = 0
+        """Nodes that get nothing, since they lied."""
         self._silent: dict[str, tuple[str, Verdict]] = {}
         """By UID of a workload: the version of it to which nothing is to be added, and what was to be said."""
 
@@ -164,6 +166,7 @@ class Operator:
             silent=self._silent_nodes,
             namespace=self._namespace,
         )
+        self.left_out_nodes = len(left_out(seen)) if has_operator else 0
         self._suspected = {key: self._suspected.get(key, now) for key in foreign_marks(seen)} if has_operator else {}
         return dataclasses.replace(seen, suspected=self._suspected)
 

@@ -466,10 +466,15 @@ def lie(server: ApiServer, node: str, uid: str) -> None:
     server.store.update("resourceslices", node, item)
 
 
+LEFT_OUT_NODES = "placer_left_out_nodes"
+NOBODY_LEFT_OUT = {"placer_leads": 1.0, LEFT_OUT_NODES: 0.0}
+
+
 def test_a_node_that_says_that_it_is_a_workload_s_and_is_not_is_named_and_left_out(server: ApiServer) -> None:
     made = ask(server, "train", nodes=2)
-    with placing(server):
+    with placing(server) as service:
         eventually(lambda: state(server, "train") == "Allocated")
+        assert {sample.name: sample.value for sample in service.samples()} == NOBODY_LEFT_OUT
         started = time.monotonic()
         lie(server, "s1-n2", made["metadata"]["uid"])
         eventually(lambda: "MarksCredible" in conditions(workload(server, "train")))
@@ -481,6 +486,7 @@ def test_a_node_that_says_that_it_is_a_workload_s_and_is_not_is_named_and_left_o
         eventually(lambda: events(server, "UltraServerMark"))
         assert time.monotonic() - started < 10.0
         assert {event["involvedObject"]["name"] for event in events(server, "UltraServerMark")} == {"s1-n2"}
+        assert {sample.name: sample.value for sample in service.samples()} == {**NOBODY_LEFT_OUT, LEFT_OUT_NODES: 1.0}
         note = json.loads(ultraserver(server, "ultraserver-s1")["metadata"]["annotations"][LEFT_OUT])
         assert note == {"s1-n2": f"a/train {made['metadata']['uid']}"}
         ask(server, "whole")
