@@ -85,7 +85,9 @@ def test_pods_of_the_workload_run_and_no_stranger_gets_a_device(
     names = [f"p{number}" for number in range(len(team))]
     namespace.apply(*(pod(name, templates={"node": "team-template"}) for name in names))
     namespace.wait_ready(*names)
-    assert {namespace.node_of(name) for name in names} == set(team)
+    seen = {namespace.node_of(name): namespace.environment(name) for name in names}
+    assert [seen[node]["NEURON_GLOBAL_TOPOID"] for node in team] == [str(rank) for rank in range(len(team))]
+    assert {one["NEURON_ULTRASERVER_LEADER_NODE"] for one in seen.values()} == {team[0]}
     for name in names:
         namespace.delete_pod(name)
     eventually("the claims to be gone", lambda: not namespace.claims())

@@ -21,7 +21,7 @@ from dra_driver.neuron.names import NODES_OF, SERVER_4
 from dra_driver.ultraserver.placer.allot import Allotter, standing
 from dra_driver.ultraserver.placer.groups import PodGroup, Shape, groups_of, shape_of
 from dra_driver.ultraserver.placer.impostors import actions_of as impostors
-from dra_driver.ultraserver.placer.impostors import left_out, released_marks, trouble_of, warnings_of
+from dra_driver.ultraserver.placer.impostors import home_of, left_out, released_marks, trouble_of, warnings_of
 from dra_driver.ultraserver.placer.servers import (
     Ledger,
     Server,
@@ -158,7 +158,7 @@ def _workload_actions(
             yield Accept(workload, extent)
     for name in sorted(snapshot.records.keys() | snapshot.lost.keys() | allotter.grants.keys()):
         wanted, record = allotter.grants.get(name, ()), snapshot.records.get(name, ServerRecord())
-        released = released_marks(snapshot, name, _taken_back(snapshot, record, wanted, now), now)
+        released = released_marks(snapshot, name, _taken_back(snapshot, name, record, wanted, now), now)
         if name in snapshot.lost or any(writes(record, wanted, released)):
             yield SetGrants(name, wanted, released)
         elif not wanted and name not in allotter.wholes and not (released or record.left_out):
@@ -175,9 +175,9 @@ def _workload_actions(
 
 
 def _taken_back(
-    snapshot: Snapshot, record: ServerRecord, wanted: Sequence[Grant], now: float
+    snapshot: Snapshot, server: str, record: ServerRecord, wanted: Sequence[Grant], now: float
 ) -> dict[str, dict[str, float]]:
-    """By node: workloads that live, and that lose it by this decision."""
+    """By node: workloads that live, and that lose it by this decision, or by somebody who has edited the status."""
     living = {workload.uid for workload in snapshot.workloads if not workload.ending}
     stays = {(node, grant.uid) for grant in wanted for node in grant.nodes}
     lost: dict[str, dict[str, float]] = {}
@@ -185,6 +185,12 @@ def _taken_back(
         for node in grant.nodes:
             if grant.uid in living and (node, grant.uid) not in stays:
                 lost.setdefault(node, {})[grant.uid] = now
+    # The annotation says that these have nodes, and the status does not.
+    edited = living.intersection(record.uids.values()).difference(grant.uid for grant in record.grants)
+    for member in snapshot.nodes if edited else ():
+        for uid in edited & snapshot.published.get(member.name, frozenset()) if home_of(member) == server else ():
+            if (member.name, uid) not in stays:
+                lost.setdefault(member.name, {})[uid] = now
     return lost
 
 

@@ -70,10 +70,11 @@ def _is_said(snapshot: Snapshot, workload: Workload, home: str) -> bool:
 
 def _homes(snapshot: Snapshot) -> dict[str, str]:
     """By node that says that it is part of a server: the name of that one's object."""
-    return {node.name: _home(node) for node in snapshot.nodes}
+    return {node.name: home_of(node) for node in snapshot.nodes}
 
 
-def _home(node: ServerNode) -> str:
+def home_of(node: ServerNode) -> str:
+    """Name of the object of the server that a node says it is part of."""
     return object_name(node.labels.get(SERVER_4) or node.labels.get(SERVER_2, ""))
 
 

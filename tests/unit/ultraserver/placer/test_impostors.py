@@ -201,6 +201,14 @@ def test_a_node_whose_object_somebody_has_deleted_is_honest() -> None:
         assert len(cluster.objects["ultraserver-s0"].grants) == 1
 
 
+def test_a_node_whose_allocation_somebody_has_edited_away_is_honest() -> None:
+    cluster, workload = allocated()
+    cluster.objects["ultraserver-s0"] = replace(cluster.objects["ultraserver-s0"], grants=(), version="edited")
+    cluster.nodes = [replace(one, trouble="is not Ready") if one.name == "s0-n1" else one for one in cluster.nodes]
+    slow(cluster, "s0-n0", cluster.now + 2 * RELEASED_SECONDS)
+    assert "s0-n0 was reserved for this workload" in cluster.verdicts[workload.uid].impostors
+
+
 def test_a_leader_that_sees_the_objects_late_accuses_nobody_before_it_has_read_them_again() -> None:
     """That is the writer's part: here, what is decided is bounded by time alone, and by what is said by half."""
     cluster, workload = allocated()
