@@ -338,12 +338,8 @@ class World:
 
     def _apply(self, action: Action, *, alive: bool) -> None:
         match action:
-            case Accept(workload, extent) if alive:
-                if (current := self.workloads.get(workload.reference)) and current.uid == workload.uid:
-                    self.workloads[workload.reference] = replace(current, accepted=extent, finalizer=True)
-            case LetGo(workload) if alive:
-                if self.workloads.get(workload.reference) == workload:
-                    del self.workloads[workload.reference]
+            case Accept() | LetGo() | Report() if alive:
+                self._apply_to_workload(action)
             case WriteTemplate() if alive:
                 self._write_template(action)
             case LeaveOut(name, node, workload) if alive and name in self.objects:
@@ -356,13 +352,22 @@ class World:
                 self.silent |= dict.fromkeys(nodes, until)
             case Forget(name) if alive:
                 self.objects.pop(name, None)
-            case Report(workload, verdict) if alive:
-                current = self.workloads.get(workload.reference)
-                if current is not None and current.uid == workload.uid:
-                    self.verdicts[workload.uid] = verdict
-                    self.workloads[workload.reference] = replace(current, recorded=verdict.servers)
             case _:
                 self._apply_to_pods(action)
+
+    def _apply_to_workload(self, action: Accept | LetGo | Report) -> None:
+        """If it is still there."""
+        current = self.workloads.get(action.workload.reference)
+        if current is None or current.uid != action.workload.uid:
+            return
+        match action:
+            case Accept(_, extent):
+                self.workloads[current.reference] = replace(current, accepted=extent, finalizer=True)
+            case LetGo(workload) if current == workload:
+                del self.workloads[current.reference]
+            case Report(_, verdict):
+                self.verdicts[current.uid] = verdict
+                self.workloads[current.reference] = replace(current, recorded=verdict.servers)
 
     def make_template(self, name: str, namespace: str = "a", **meta: object) -> TemplateRecord:
         """Let a tenant make a template."""
