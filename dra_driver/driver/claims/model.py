@@ -191,6 +191,8 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Directory of the files that tell containers what their devices are; "": there are none."""
     pod_claim: str = ""
     """What the pod calls a claim made from a template, or ""."""
+    own_group: str = ""
+    """UID of the PodGroup whose pods alone can ever use the claim (made from a template for it), or ""."""
 
     @property
     def reference(self) -> str:

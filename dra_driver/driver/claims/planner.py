@@ -114,6 +114,7 @@ def _hardware(situation: Situation, prepared: PreparedClaims, settings: PlanSett
         consumers=tuple(name for name, _ in claim.consumers),
         consumer_uids=tuple(uid for _, uid in claim.consumers),
         own_pod=claim.own_pod,
+        own_group=claim.own_group,
         warnings=_health(devices, situation, settings),
         parameters=claim.parameters,
     )

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from dra_driver.driver.claims.model import Needs, Plan, PreparedClaims
-from dra_driver.driver.claims.situation import Situation
+from dra_driver.driver.claims.situation import ClaimFacts, Situation
 from dra_driver.kube.objects.core import Pod
 
 Uses = Collection[tuple[str, str]]
@@ -46,8 +46,9 @@ def sharing(plan: Plan, situation: Situation, prepared: PreparedClaims) -> Shari
         prepared: the claim itself may be among them, and does not count.
     """
     claim, cores = situation.claim, plan.has_cores
-    together = prepared.co_used(claim.namespace, claim.pods, situation.consumers, exclude=claim.uid)
-    companions = prepared.companions(claim.namespace, claim.pods, exclude=claim.uid, cores=cores)
+    co_used = prepared.co_used(claim.namespace, claim.pods, situation.consumers, exclude=claim.uid)
+    possible = prepared.companions(claim.namespace, claim.pods, exclude=claim.uid, cores=cores)
+    together, companions = ([one for one in some if not _of_other_group(claim, one)] for some in (co_used, possible))
     alike = not any(device.env for device in plan.devices)
     several = cores and len({device.base_request for device in plan.devices}) > 1
     containers: ContainerUses | None = None
@@ -59,6 +60,11 @@ def sharing(plan: Plan, situation: Situation, prepared: PreparedClaims) -> Shari
         containers = _uses_by_container(situation)
         views = _views(plan, situation, containers)
     return Sharing(tuple(together), tuple(companions), containers, views)
+
+
+def _of_other_group(claim: ClaimFacts, other: Plan) -> bool:
+    """Whether no pod can use both claims: a pod is of one PodGroup."""
+    return bool(claim.own_group and other.own_group) and claim.own_group != other.own_group
 
 
 def container_uses(plan: Plan, situation: Situation) -> ContainerUses | Needs | None:

@@ -60,6 +60,8 @@ class ClaimFacts:
     """Their UIDs; None: it is reserved for something else than pods, too."""
     own_pod: str
     """UID of the pod that it was made for from a template, when no other uses it; else ""."""
+    own_group: str
+    """The same of a PodGroup."""
     pod_claim: str
     """What its pod calls it if it was made from a template, or ""."""
     for_extended_resources: bool
@@ -106,6 +108,8 @@ def claim_facts(claim: PartialResourceClaim) -> ClaimFacts:
     config = allocation.devices.config if allocation is not None else ()
     own_config = [entry for entry in config if entry.opaque is not None and entry.opaque.driver == DRIVER_NAME]
     owners = {owner.uid for owner in meta.owner_references if owner.kind == "Pod" and owner.controller}
+    groups = {owner.uid for owner in meta.owner_references if owner.kind == "PodGroup" and owner.controller}
+    reserved = {consumer.uid for consumer in claim.status.reserved_for}
     pod_claim = meta.annotations.get(POD_CLAIM, "")
     for_extended_resources = meta.annotations.get(EXTENDED_RESOURCE_CLAIM) == "true"
     return ClaimFacts(
@@ -121,6 +125,7 @@ def claim_facts(claim: PartialResourceClaim) -> ClaimFacts:
         consumers=consumers_of(claim),
         pods=pods,
         own_pod=next(iter(owners)) if len(owners) == 1 and pods is not None and pods <= owners else "",
+        own_group=next(iter(groups)) if groups and groups == reserved else "",
         pod_claim=pod_claim if _LABEL.fullmatch(pod_claim) else "",
         for_extended_resources=for_extended_resources,
         units=_container_units(results) if for_extended_resources else (tuple(range(len(results))),),
@@ -130,7 +135,7 @@ def claim_facts(claim: PartialResourceClaim) -> ClaimFacts:
 def users(claim: PartialResourceClaim | AllocatedClaim) -> frozenset[str] | None:
     """UIDs of the pods that the claim is reserved for; None when it is reserved for something else than pods too."""
     consumers = claim.status.reserved_for
-    if any(consumer.resource != "pods" or consumer.api_group for consumer in consumers):
+    if not all(consumer.is_pod for consumer in consumers):
         return None
     return frozenset(consumer.uid for consumer in consumers)
 
@@ -138,7 +143,7 @@ def users(claim: PartialResourceClaim | AllocatedClaim) -> frozenset[str] | None
 def consumers_of(claim: PartialResourceClaim | AllocatedClaim) -> tuple[tuple[str, str], ...]:
     """Names and UIDs of the pods that the claim is reserved for, in order."""
     consumers = claim.status.reserved_for
-    return tuple(sorted((item.name, item.uid) for item in consumers if item.resource == "pods" and not item.api_group))
+    return tuple(sorted((item.name, item.uid) for item in consumers if item.is_pod))
 
 
 def _chips(results: Sequence[DeviceRequestAllocationResult]) -> frozenset[int] | None:

@@ -390,6 +390,16 @@ class ResourceClaimConsumerReference(ApiObject, frozen=True):
     uid: str = ""
     api_group: str = ""
 
+    @property
+    def is_pod(self) -> bool:
+        """Whether it is a pod."""
+        return self.resource == "pods" and not self.api_group
+
+    @property
+    def text(self) -> str:
+        """Its name; of what is no pod, after what it is."""
+        return self.name if self.is_pod else f"{self.resource}.{self.api_group} {self.name}"
+
 
 class PartialAllocatedDeviceStatus(ApiObject, frozen=True):
     """``status.devices[]`` without ``data``: what a driver says of a device that is allocated to the claim."""

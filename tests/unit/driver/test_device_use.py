@@ -62,6 +62,11 @@ def test_kubelet_knows_pods_that_came_and_went_since_the_claim_was_read() -> Non
     assert (only.pod, only.pod_uid) == ("new", ""), "kubelet's list has no UIDs"
 
 
+def test_the_pods_of_a_group_are_those_that_kubelet_names() -> None:
+    users = found([plan(CHIP)], listed("a", ("main", CHIP.device)), listed("b", ("main", CHIP.device)))
+    assert [(item.pod, item.pod_uid, item.container) for item in users] == [("a", "", "main"), ("b", "", "main")]
+
+
 def test_what_others_use_and_what_is_only_looked_at_is_left_out() -> None:
     other_claim = listed("p", ("main", CHIP.device), claim="other")
     other_device = listed("p", ("main", "neuron-device-4"))

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from dra_driver.driver.claims.model import (
     clashing_numbers,
 )
 from dra_driver.driver.claims.situation import users
+from dra_driver.kube.objects.meta import OwnerReference
 from dra_driver.kube.objects.resource import ResourceClaim, ResourceClaimConsumerReference
 from tests.builders.claims import SETTINGS, claim, config, host, needs, neuron_config, plan, result, uid
 from tests.golden import golden
@@ -91,8 +93,6 @@ def test_numbers_counted_on_are_checked_against_doubtful_claims_too() -> None:
 
 
 def replace_numbers(of: Plan, number_of: dict[int, int]) -> Plan:
-    import msgspec
-
     return msgspec.structs.replace(
         of,
         devices=tuple(
@@ -114,6 +114,22 @@ def test_a_claim_for_something_that_is_no_pod_may_meet_all_of_its_namespace() ->
     assert of_group.pods is None
     assert numbers(made(claim(2, [6], pods=["b"]), of_group)) == {6: 1}
     assert numbers(made(item, made(own(3, [0], "c")))) == {4: 1}
+
+
+def of_group(number: int, chips: list[Any], *groups: str) -> ResourceClaim:
+    """A claim that was made from a template for a PodGroup, the first of these, and is reserved for all of them."""
+    item = claim(number, chips)
+    users = tuple(ResourceClaimConsumerReference("podgroups", name, name, "scheduling.k8s.io") for name in groups)
+    owner = OwnerReference("scheduling.k8s.io/v1beta1", "PodGroup", groups[0], groups[0], controller=True)
+    meta = msgspec.structs.replace(item.metadata, owner_references=(owner,))
+    return msgspec.structs.replace(item, metadata=meta, status=msgspec.structs.replace(item.status, reserved_for=users))
+
+
+def test_claims_of_different_groups_of_pods_all_start_at_0() -> None:
+    first = made(of_group(1, [0, 1], "a"))
+    assert numbers(made(of_group(2, [4, 5], "b"), first)) == {4: 0, 5: 1}
+    assert numbers(made(of_group(2, [4, 5], "a"), first)) == {4: 2, 5: 3}, "a pod of the group may use both"
+    assert numbers(made(of_group(2, [4, 5], "b", "a"), first)) == {4: 2, 5: 3}, "and so of one reserved for both"
 
 
 def test_a_template_claim_that_another_pod_uses_too_counts_as_shareable() -> None:
