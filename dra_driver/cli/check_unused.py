@@ -131,5 +131,5 @@ def _use(claim: AllocatedClaim) -> str | None:
     """The claim and its pods, if it holds devices of this driver."""
     if not claim.has_devices(DRIVER_NAME):
         return None
-    users = first_of([user.name for user in claim.status.reserved_for], MAX_LISTED)
+    users = first_of([user.text for user in claim.status.reserved_for], MAX_LISTED)
     return f"{claim.metadata.namespace}/{claim.metadata.name}, used by {users}" if users else None

@@ -331,8 +331,9 @@ def _of_objects(found: Manifests, name: str, option: str, node: str | None) -> _
 
 
 def _for_pods(claim: ResourceClaim) -> str:
-    pods = [user.name for user in claim.status.reserved_for if user.resource == "pods"]
-    return f", for {'pod' if len(pods) == 1 else 'pods'} {first_of(pods, 4)}" if pods else ""
+    users = [user.text for user in claim.status.reserved_for]
+    pod = "" if not all(user.is_pod for user in claim.status.reserved_for) else "pod " if len(users) == 1 else "pods "
+    return f", for {pod}{first_of(users, 4)}" if users else ""
 
 
 def _held(claim: ResourceClaim, pools: Collection[str]) -> list[str]:

@@ -20,6 +20,7 @@ from dra_driver.neuron.topology.node_hardware import text_of
 from dra_driver.simulator.allocator import Deadline, NodeView, Selectors, Usage, World, unlimited
 from dra_driver.simulator.cel import CelDevice, compile_for
 from dra_driver.simulator.manifests.model import Manifests, PodWithClaims
+from dra_driver.simulator.manifests.podgroups import in_groups
 
 T = TypeVar("T")
 
@@ -27,13 +28,14 @@ T = TypeVar("T")
 def merge(first: Manifests, second: Manifests) -> Manifests:
     """Merge both. An object that is in both is taken from ``second``, as if it was applied to the cluster."""
     replaced = {_pod(pod) for pod in second.pods}
-    return Manifests(
+    merged = Manifests(
         nodes=_joined(first.nodes, second.nodes),
         slices=_joined(first.slices, second.slices),
         taint_rules=_joined(first.taint_rules, second.taint_rules),
         classes=_joined(first.classes, second.classes),
         templates=_joined(first.templates, second.templates),
         claims=_joined(first.claims, second.claims),
+        pod_groups=_joined(first.pod_groups, second.pod_groups),
         pods=_joined(first.pods, second.pods, key=_pod),
         beside={**first.beside, **second.beside},
         running=tuple(pod for pod in _joined(first.running, second.running, key=_pod) if _pod(pod) not in replaced),
@@ -43,6 +45,7 @@ def merge(first: Manifests, second: Manifests) -> Manifests:
         inventories={**first.inventories, **second.inventories},
         origins={**first.origins, **second.origins},
     )
+    return in_groups(merged)
 
 
 _key: Final = attrgetter("metadata.key")

@@ -11,6 +11,7 @@ from dra_driver.kube.objects.resource import EXTENDED_RESOURCE_CLAIM, DeviceRequ
 from dra_driver.simulator.manifests import PodWithClaims, with_uid
 from dra_driver.simulator.manifests.attempts import requested
 from dra_driver.simulator.manifests.model import of_container
+from dra_driver.simulator.manifests.podgroups import consumer_of
 from dra_driver.simulator.placement import Outcome
 
 Object = dict[str, Any]
@@ -19,14 +20,11 @@ Object = dict[str, Any]
 def objects(outcomes: Sequence[Outcome]) -> list[Object]:
     """Each pod, followed by those of its claims that no earlier pod has; then the claims that no pod uses."""
     claims = {claim.metadata.key: claim for outcome in outcomes for claim in outcome.claims if _exists(claim)}
-    reserved: dict[tuple[str, str], list[Object]] = {
-        name: [msgspec.to_builtins(consumer) for consumer in claim.status.reserved_for]
-        for name, claim in claims.items()
-    }
+    reserved = {name: [*claim.status.reserved_for] for name, claim in claims.items()}
     for outcome in outcomes:
         if outcome.pod is not None and outcome.placed:
-            consumer = {"resource": "pods", "name": outcome.pod.name, "uid": outcome.pod.uid}
             for claim in outcome.claims:
+                consumer = consumer_of(outcome.pod, claim)
                 if consumer not in reserved[claim.metadata.key]:
                     reserved[claim.metadata.key].append(consumer)
     listing: list[Object] = []
@@ -34,7 +32,7 @@ def objects(outcomes: Sequence[Outcome]) -> list[Object]:
         if outcome.pod is not None:
             listing.append(_pod(outcome.pod, outcome))
         own = ((claim.metadata.key, claims.pop(claim.metadata.key, None)) for claim in outcome.claims)
-        listing += (_claim(claim, reserved[name]) for name, claim in own if claim is not None)
+        listing += (_claim(claim, msgspec.to_builtins(reserved[name])) for name, claim in own if claim is not None)
     return listing
 
 

@@ -8,8 +8,9 @@ A test runs on the newest Kubernetes only, unless ``@pytest.mark.kubernetes("1.3
 on those that ``--kubernetes`` names. Each change has to pass those without the marker ``nightly``, which all but
 ``EACH_CHANGE`` have on versions before the newest. ``@pytest.mark.ultraservers`` gives a test a cluster of eight nodes
 that stand for two UltraServers, ``@pytest.mark.control_plane`` one without nodes, ``@pytest.mark.upgrade`` another such
-one, which it may leave in another version; else it gets one of two nodes. Tests of one cluster come together. Each
-process has one cluster at a time; several processes have each a network namespace of its own.
+one, which it may leave in another version, ``@pytest.mark.pod_groups`` one of a single node that has claims of
+PodGroups; else it gets one of two nodes. Tests of one cluster come together. Each process has one cluster at a time;
+several processes have each a network namespace of its own.
 """
 
 from __future__ import annotations
@@ -55,13 +56,16 @@ DRIVER_IMAGE = "neuron-dra-driver:test"
 OLDER = tuple(f"resource.k8s.io/{version}=true" for version in ("v1beta2", "v1beta1", "v1alpha3"))
 """Older versions of the group that 1.36 and 1.37 still serve if they are told to."""
 
+POD_GROUPS = ("GenericWorkload=true", "DRAWorkloadResourceClaims=true")
+"""Feature gates for claims of PodGroups: off by default in 1.37, and not both of them in older versions."""
+
 OWN_DIRECTORIES = ("/var/lib/neuron-device-plugin",)
 """Host paths that pods write to, of which each node has its own beside those that every cluster of the lab has."""
 
 _CLONE_NEWNET = 0x40000000
 _FIGURE = "figure"
 
-_MARKED = ("ultraservers", "control_plane", "upgrade")
+_MARKED = ("ultraservers", "control_plane", "upgrade", "pod_groups")
 """Kinds of clusters for which there is a marker."""
 
 
@@ -81,6 +85,11 @@ def _spec(version: str, kind: str) -> ClusterSpec:
         nodes = nodes_of_ultraservers(ULTRASERVERS)
         return ClusterSpec(name=name, nodes=nodes, kubernetes=version, labels=labels, node_directories=OWN_DIRECTORIES)
     labels = {"*": {TYPE_LABEL: EMULATED}}
+    if kind == "pod_groups":
+        served = ("scheduling.k8s.io/v1beta1=true",)
+        return ClusterSpec(
+            name=name, kubernetes=version, runtime_config=served, feature_gates=POD_GROUPS, labels=labels
+        )
     if not version.startswith("1.33."):
         return ClusterSpec(name=name, nodes=2, kubernetes=version, labels=labels, node_directories=OWN_DIRECTORIES)
     return ClusterSpec(
@@ -113,6 +122,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "upgrade: on a control plane without nodes that the test changes to another version"
     )
+    config.addinivalue_line("markers", "pod_groups: on a node of a cluster that has claims of PodGroups (1.37)")
     if hasattr(config, "workerinput"):
         _enter_own_network()
 
@@ -255,7 +265,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | ExternalCluste
     version, kind = request.param
     if request.config.getoption("existing_cluster"):
         if kind in _MARKED:
-            pytest.skip("needs a cluster of eight nodes, or of none, that the tests bring up themselves")
+            pytest.skip(f"needs a cluster of the kind {kind}, which the tests bring up themselves")
         kubeconfig = os.environ.get("KUBECONFIG", "")
         if not kubeconfig or not shutil.which("kubectl"):
             pytest.fail("--existing-cluster needs KUBECONFIG and kubectl")

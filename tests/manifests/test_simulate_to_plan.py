@@ -115,8 +115,9 @@ def test_the_objects_say_where_everything_is(run: Shell) -> None:
             assert own
             for name in own:
                 status = claims[name]["status"]
-                consumer = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-                assert consumer in status["reservedFor"]
+                group = pod["spec"].get("schedulingGroup", {}).get("podGroupName")
+                consumer = ("podgroups", group) if group else ("pods", pod["metadata"]["name"])
+                assert consumer in [(item["resource"], item["name"]) for item in status["reservedFor"]]
                 pools = {result["pool"] for result in status["allocation"]["devices"]["results"]}
                 assert pools == {pod["spec"]["nodeName"]}
 

@@ -46,10 +46,11 @@ PODS = {
     "pytorchjob-training.yaml": {16: 2},
     "raycluster.yaml": {4: 2},
     "job.yaml": {4: 2},
+    "shared-claim.yaml": {4: 1},
     "leaderworkerset-vllm.yaml": {4: 2},
     "prefill-decode.yaml": {4: 2},
 }
-"""By example: pods with so many chips, and how many of them."""
+"""By example: claims with so many chips, and how many of them."""
 
 
 def kind_of(item: Object) -> str:

@@ -50,6 +50,13 @@ FEATURES: Final = (
         "one kind on a node",
     ),
     Feature("taints by hand (DeviceTaintRule)", "1.37", "1.36", "`DRADeviceTaintRules`", "cordon the node"),
+    Feature(
+        "claims of PodGroups",
+        "1.38",
+        "1.37",
+        "`GenericWorkload`, `DRAWorkloadResourceClaims` (tested with them)",
+        "pods refer to one claim by name",
+    ),
     Feature("device plugin and scheduler extender", "1.29"),
 )
 """Gates: kubernetes.io, "Feature Gates"; all are off by default in the releases that are said to need them."""

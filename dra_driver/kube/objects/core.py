@@ -308,6 +308,12 @@ class PodSchedulingGate(ApiObject, frozen=True):
     name: str = ""
 
 
+class PodSchedulingGroup(ApiObject, frozen=True):
+    """``schedulingGroup``: the group of pods with which the pod is scheduled."""
+
+    pod_group_name: str | None = None
+
+
 class PodSpec(ApiObject, frozen=True):
     """``spec``, the fields in use."""
 
@@ -325,7 +331,12 @@ class PodSpec(ApiObject, frozen=True):
     overhead: dict[str, Quantity] = msgspec.field(default_factory=dict)
     runtime_class_name: str | None = None
     scheduler_name: str = ""
-    scheduling_group: Any = None
+    scheduling_group: PodSchedulingGroup | None = None
+
+    @property
+    def pod_group(self) -> str:
+        """Name of the PodGroup that the pod is of, or ""."""
+        return (self.scheduling_group.pod_group_name or "") if self.scheduling_group is not None else ""
 
 
 class PodResourceClaimStatus(ApiObject, frozen=True):

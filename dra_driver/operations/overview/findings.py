@@ -179,6 +179,12 @@ REMEDIES: Final[Mapping[str, Row]] = {
         "make the pod anew without spec.nodeName, which bypasses kube-scheduler (a nodeSelector on "
         "kubernetes.io/hostname chooses the node), and with a scheduler that allocates claims",
     ),
+    "PodGroupClaimRefused": Row(
+        Who.ADMINISTRATOR,
+        "kubelet does not let the pod use the claim of its PodGroup",
+        "turn on the feature gates GenericWorkload and DRAWorkloadResourceClaims in the kubelet of node {node}, too; "
+        f"{_KUBELET_RETRIES}",
+    ),
     "OldClaimPrepared": Row(
         Who.NOBODY,
         "kubelet still has a claim of this name that is gone",
@@ -288,6 +294,13 @@ REMEDIES: Final[Mapping[str, Row]] = {
         "the scheduler that the pod names has not looked at it",
         "see that a scheduler named {scheduler} runs, since no other takes this pod; or recreate the pod without "
         "spec.schedulerName",
+    ),
+    "PodGroupNotReady": Row(
+        Who.OWNER,
+        "the PodGroup of the pod does not exist, or has too few pods",
+        "see that PodGroup {group} exists and has as many pods as it wants (kubectl -n {namespace} get podgroup "
+        "{group} -o yaml); if so, that the feature gates GenericWorkload and DRAWorkloadResourceClaims are on in the "
+        "API server, kube-controller-manager and kube-scheduler, and that these run",
     ),
     # The node.
     "NodeNotReady": Row(

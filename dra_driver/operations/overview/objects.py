@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -32,6 +32,7 @@ from dra_driver.kube.objects.resource import (
     ResourceClaimConsumerReference,
     ResourcePool,
 )
+from dra_driver.kube.objects.scheduling import GROUP, POD_GROUPS
 from dra_driver.kube.podstate import PodState, state_of
 from dra_driver.neuron.device_status import own_conditions
 from dra_driver.neuron.names import DRIVER_NAME, SERVER_2, SERVER_4
@@ -250,8 +251,13 @@ class Claim(PartialResourceClaim, frozen=True):
 
     @property
     def pods(self) -> tuple[ResourceClaimConsumerReference, ...]:
-        """The pods that may use it, of its namespace."""
-        return tuple(entry for entry in self.status.reserved_for if entry.resource == "pods" and not entry.api_group)
+        """The pods that may use it, of its namespace; those of a PodGroup are not named."""
+        return tuple(entry for entry in self.status.reserved_for if entry.is_pod)
+
+    @property
+    def of_group(self) -> bool:
+        """Whether the pods of a PodGroup may use it."""
+        return any((entry.resource, entry.api_group) == (POD_GROUPS, GROUP) for entry in self.status.reserved_for)
 
 
 def _claim(item: _Claim, _: str) -> Claim:
@@ -317,6 +323,8 @@ class Pod:
     """Of a LeaderWorkerSet: the group's key, and how many pods it has."""
     daemon: Daemon | None = None
     """What it is if it serves the devices of its node."""
+    pod_group: str = ""
+    """Name of its PodGroup, or ""."""
 
     @property
     def counts(self) -> bool:
@@ -361,6 +369,7 @@ def _pod(item: core.ReportedPod, _: str) -> Pod:
         None if spec.node_name else next((entry for entry in status.conditions if entry.type == "PodScheduled"), None),
         _group(meta) if concerned else ("", 0),
         daemon,
+        spec.pod_group,
     )
 
 
@@ -481,6 +490,8 @@ class Surroundings:
     """Pods of LeaderWorkerSets by namespace and key of their group."""
     templates: Collection[str] | None = None
     """As of ``ClusterView``."""
+    members: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+    """Names of pods on nodes by namespace and name of the claim that they have of their PodGroup."""
 
     @classmethod
     def of(cls, cluster: ClusterView) -> Surroundings:
@@ -493,6 +504,10 @@ class Surroundings:
         for pod in (*cluster.pods, *cluster.group):
             if pod.group[0]:
                 groups[pod.metadata.namespace, pod.group[0]].append(pod)
+        members: dict[tuple[str, str], list[str]] = {item.metadata.key: [] for item in cluster.claims if item.of_group}
+        for pod in cluster.pods if members else ():
+            for name in pod.claims if pod.node and pod.phase not in ENDED else ():
+                members.get((pod.metadata.namespace, name), []).append(pod.metadata.name)
         return cls(
             {pod.metadata.key: pod for pod in cluster.pods},
             {claim.metadata.key: claim for claim in cluster.claims},
@@ -501,6 +516,7 @@ class Surroundings:
             {node.metadata.name: node for node in cluster.nodes},
             groups,
             cluster.templates,
+            members,
         )
 
     def own(self, pod: Pod) -> list[Claim]:
@@ -516,7 +532,8 @@ class Surroundings:
         """Names of the pods that have the claim; not of one that has no more than the name of one that is gone."""
         namespace = claim.metadata.namespace
         named = [(user, self.pods.get((namespace, user.name))) for user in claim.pods]
-        return [user.name for user, pod in named if pod is None or pod.metadata.uid == user.uid]
+        own = [user.name for user, pod in named if pod is None or pod.metadata.uid == user.uid]
+        return [*own, *sorted(self.members.get(claim.metadata.key, ()))]
 
     def refusal(self, of: ObjectMeta) -> str:
         """The last warning about a DaemonSet; "": there is none."""

@@ -63,6 +63,8 @@ def pending(pod: Pod, around: Surroundings) -> Finding:
         return finding("ClaimEnding", text, since=ending[0].deletion_timestamp or "", namespace=namespace)
     scheduled = pod.scheduled
     if scheduled is None or scheduled.status == "True":
+        if pod.pod_group:
+            return _without_group(pod, "kube-scheduler has not looked at it yet")
         if pod.scheduler in ("", _DEFAULT_SCHEDULER):
             return finding("NotScheduled", "no scheduler has looked at it yet", since=pod.created)
         name = one_line(pod.scheduler, 64)
@@ -74,6 +76,8 @@ def pending(pod: Pod, around: Surroundings) -> Finding:
 
 
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
+_NOT_YET: Final = frozenset({"NotScheduled", "OtherScheduler", "ClaimNotCreated", "PodGroupNotReady"})
+"""Reasons that mean nothing of a pod that is seconds old."""
 
 
 def by_pattern(patterns: Mapping[str, re.Pattern[str]], text: str) -> str:
@@ -96,7 +100,12 @@ def _unmade(pod: Pod, around: Surroundings) -> Finding:
     each = first_of([f"ResourceClaimTemplate {name}" for name in pod.templates], 3)
     doubt = "" if templates is not None else ", if it exists"
     text = f"no claim is created from {each} in its namespace{doubt}"
-    return finding("ClaimNotCreated", text, since=pod.created)
+    return _without_group(pod, text) if pod.pod_group else finding("ClaimNotCreated", text, since=pod.created)
+
+
+def _without_group(pod: Pod, text: str) -> Finding:
+    text = f"{text}: it waits for its PodGroup {pod.pod_group}"
+    return finding("PodGroupNotReady", text, since=pod.created, namespace=pod.metadata.namespace, group=pod.pod_group)
 
 
 ADMISSION: Final = {
@@ -155,7 +164,7 @@ def evidence(pod: Pod, around: Surroundings, row: NodeRow | None, now: float) ->
         since = f" since {item.since}" if item.since else ""
         created = seconds(pod.created)
         young = created is None or now - created < LOOK_SECONDS
-        missed = item.reason in ("NotScheduled", "OtherScheduler", "ClaimNotCreated") and young
+        missed = item.reason in _NOT_YET and young
         return PodEvidence(f"it has no node{since}: {item.text}", () if missed else (item,), bound=False)
     since = f" since {state.since}" if state.since else ""
     text = f"its status is {state.word} on node {pod.node}{since}"
@@ -214,7 +223,7 @@ def _refusals(pod: Pod, around: Surroundings, *, served: bool) -> Iterator[Findi
     refused = [(claim, item) for claim in around.own(pod) for _, item in claim.complaints if item.type == READY]
     retry = _retry(event)
     if event is not None and not any(repeated(item, event.text) for _, item in refused):
-        reason, names = _of_kubelet(event.text)
+        reason, names = _of_kubelet(event.text, pod)
         text = f"kubelet's last attempt to prepare its claims failed ({event.last}): {event.text}"
         if (served and not (refused and reason == PREPARE)) or reason == "DriverNotRegistered":
             yield finding(reason, text, since=event.last, retry=retry, node=pod.node, **names)
@@ -241,15 +250,19 @@ def _retry(event: PodEvent | None) -> str:
 
 _NOT_REGISTERED: Final = re.compile(r"driver (\S+) is not\b")
 _UNALLOCATED: Final = re.compile(r"not allowed to use ResourceClaim \w|ResourceClaim not created yet")
+_NOT_OWNED: Final = re.compile(r"not allowed to use ResourceClaim \w|was not created for Pod \S+ \(Pod is not owner\)")
+"""kubelet knows no claims of PodGroups."""
 """kubelet asks for the claims of a pod that has a node: a scheduler that knows claims has waited for them."""
 _NO_ANSWER: Final = re.compile(r"DeadlineExceeded|deadline exceeded|code = Unavailable|connection refused")
 
 
-def _of_kubelet(text: str) -> tuple[str, dict[str, str]]:
+def _of_kubelet(text: str, pod: Pod) -> tuple[str, dict[str, str]]:
     """Reason of an Event about a preparation, and names for its remedy (``k8s.io/kubernetes/pkg/kubelet/cm/dra``)."""
     unregistered = _NOT_REGISTERED.search(text)
     if unregistered is not None:
         return "DriverNotRegistered", {"driver": one_line(unregistered[1], 64)}
+    if pod.pod_group and _NOT_OWNED.search(text):
+        return "PodGroupClaimRefused", {}
     if _UNALLOCATED.search(text):
         return "ClaimNotAllocated", {}
     if "with same name" in text:

@@ -20,6 +20,7 @@ from dra_driver.kube.objects.resource import (
     ExactDeviceRequest,
     ResourceClaim,
 )
+from dra_driver.kube.objects.scheduling import GROUP, POD_GROUPS
 from dra_driver.neuron.health.taints import is_unhealthy, of_workload, retired, way_out
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.simulator.allocator import Allocation, NodeView
@@ -212,12 +213,7 @@ def _ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iterator
         return
     ending = [item for item in helpful if _for_pods(item)]
     for item in [item for item in helpful if not _for_pods(item)][:MAX_NAMED]:
-        others = [f"{user.resource}.{user.api_group} {user.name}" for user in item.status.reserved_for]
-        yield (
-            f"delete claim {_holding(item)}, which no pod uses, once {first_of(others, MAX_NAMED)} has given it back: "
-            f"kubectl -n {item.metadata.namespace} delete resourceclaim {item.metadata.name}; node {miss.node.name} "
-            "then has room"
-        )
+        yield f"{_giving_back(item)}; node {miss.node.name} then has room"
     listing = list(map(_holding, ending[:MAX_NAMED]))
     more = len(ending) - len(listing)
     if more:
@@ -227,6 +223,22 @@ def _ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iterator
         yield f"wait: node {miss.node.name} has room {whose}: {listed(listing, 'or')}"
 
 
+def _giving_back(claim: ResourceClaim) -> str:
+    """What frees the devices of a claim that does not end with pods."""
+    users, kubectl = claim.status.reserved_for, f"kubectl -n {claim.metadata.namespace} delete"
+    groups = [user.name for user in users if (user.resource, user.api_group) == (POD_GROUPS, GROUP)]
+    if groups:
+        return (
+            f"delete PodGroup {first_of(groups, MAX_NAMED)}, or the workload that has made it, when its pods may end, "
+            f"because it keeps claim {_holding(claim)} until then: {kubectl} podgroup {groups[0]}"
+        )
+    others = first_of([user.text for user in users], MAX_NAMED)
+    return (
+        f"delete claim {_holding(claim)}, which no pod uses, once {others} has given it back: "
+        f"{kubectl} resourceclaim {claim.metadata.name}"
+    )
+
+
 def _holding(claim: ResourceClaim) -> str:
     return f"{claim.metadata.full_name} (has {named(one.device for one in claim.status.results)})"
 
@@ -234,7 +246,7 @@ def _holding(claim: ResourceClaim) -> str:
 def _for_pods(claim: ResourceClaim) -> bool:
     """Whether the end of pods frees its devices. One that is allocated in thought is reserved for nobody."""
     users = claim.status.reserved_for
-    return not users or any(item.resource == "pods" and not item.api_group for item in users)
+    return not users or any(item.is_pod for item in users)
 
 
 def _all_ended(case: Case, miss: Miss, holders: Sequence[ResourceClaim]) -> Iterator[str]:

@@ -24,6 +24,7 @@ from dra_driver.kube.quantity import UNIT
 from dra_driver.neuron.names import is_own_class
 from dra_driver.simulator.manifests.model import IMPLICIT, ClaimReference, Key, Manifests, PodWithClaims, of_container
 from dra_driver.simulator.manifests.names import MAX_NAMES, generated, uid
+from dra_driver.simulator.manifests.podgroups import unmatched
 from dra_driver.simulator.manifests.unasked import NEURON_RESOURCES
 from dra_driver.util.text import first_of
 
@@ -58,12 +59,14 @@ def special_claim(pod: PodWithClaims, wanted: Collection[str], classes: Mapping[
     requests = tuple(sorted(device_requests, key=lambda item: item.name))
     name = generated(f"{pod.name}-extended-resources-", pod.namespace)
     annotations = {EXTENDED_RESOURCE_CLAIM: "true"}
-    return _pod_claim(pod, ObjectMeta(name=name, annotations=annotations), ResourceClaimSpec(DeviceClaim(requests)))
+    return _claim_of(pod, ObjectMeta(name=name, annotations=annotations), ResourceClaimSpec(DeviceClaim(requests)))
 
 
-def _pod_claim(pod: PodWithClaims, meta: ObjectMeta, spec: ResourceClaimSpec) -> ResourceClaim:
-    """A claim as Kubernetes creates it for the pod."""
-    owner = OwnerReference("v1", "Pod", pod.name, pod.uid, controller=True)
+def _claim_of(
+    pod: PodWithClaims, meta: ObjectMeta, spec: ResourceClaimSpec, group: OwnerReference | None = None
+) -> ResourceClaim:
+    """A claim as Kubernetes creates it for the pod, or for its group."""
+    owner = group or OwnerReference("v1", "Pod", pod.name, pod.uid, controller=True)
     metadata = msgspec.structs.replace(meta, namespace=pod.namespace, owner_references=(owner,))
     return with_uid(ResourceClaim(metadata, spec=spec))
 
@@ -115,14 +118,16 @@ class Attempt:
 
 
 def left_out(manifests: Manifests) -> tuple[str, ...]:
-    """Requested extended resources neither offered by a class nor Neuron's, as lines for ``not_considered``."""
+    """Lines for ``not_considered``: extended resources neither offered by a class nor Neuron's; claims of no group."""
     offered = offering(manifests.classes)
     users: dict[str, list[str]] = {}
     for pod in manifests.pods:
         others = set(pod.extended_resources) - set(_extended(pod, offered))
         for name in () if pod.spec.node_name else sorted(others):
-            users.setdefault(name, []).append(f"{pod.namespace}/{pod.name}")
-    return tuple(f"resources: {name}: {first_of(pods, MAX_NAMES)}" for name, pods in users.items())
+            users.setdefault(f"resources: {name}", []).append(f"{pod.namespace}/{pod.name}")
+    for text, pod in unmatched(manifests):
+        users.setdefault(text, []).append(f"{pod.namespace}/{pod.name}")
+    return tuple(f"{text}: {first_of(pods, MAX_NAMES)}" for text, pods in users.items())
 
 
 def _extended(pod: PodWithClaims, offered: Collection[str]) -> dict[str, int]:
@@ -226,7 +231,7 @@ class _Resolver:
         given = template.spec.metadata
         annotations = {**given.annotations, "resource.kubernetes.io/pod-claim-name": reference.name}
         meta = ObjectMeta(name=reference.claim, labels=given.labels, annotations=annotations)
-        return _pod_claim(pod, meta, template.spec.spec)
+        return _claim_of(pod, meta, template.spec.spec, reference.group)
 
     def missing_of_pod(self, pod: PodWithClaims) -> str:
         """What is not there for the devices that the pod asks for, if it is to be left out; else ""."""

@@ -27,6 +27,7 @@ from dra_driver.kube.objects.core import (
     Toleration,
 )
 from dra_driver.kube.objects.meta import ObjectMeta, Quantity
+from dra_driver.kube.objects.scheduling import MAX_CLAIMS, PodGroup
 from dra_driver.kube.quantity import UNIT, QuantityError, nanos, stored
 from dra_driver.simulator.manifests.model import of_pod
 from dra_driver.simulator.manifests.validation import Path, Problem, amount, below, each, raise_first, twice, wrong
@@ -57,6 +58,13 @@ def check_node(node: Node, origin: Origin) -> None:
 def check_pod(spec: PodSpec, origin: Origin, path: Path) -> None:
     """Raise ManifestError for the first problem in a pod; ``path`` leads to its ``spec``."""
     raise_first(_pod(spec), origin, path)
+
+
+def check_pod_group(group: PodGroup, origin: Origin) -> None:
+    """Raise ManifestError for the first problem in the claims of a PodGroup."""
+    if len(group.spec.resource_claims) > MAX_CLAIMS:
+        raise origin.error(("spec", "resourceClaims"), f"must have at most {MAX_CLAIMS} items")
+    raise_first(claims_used(PodSpec(resource_claims=group.spec.resource_claims)), origin, ("spec",))
 
 
 def _metadata(meta: ObjectMeta) -> Iterator[Problem]:

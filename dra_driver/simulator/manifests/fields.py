@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from dra_driver.kube.decoding import Decoder
 from dra_driver.kube.documents import Origin
-from dra_driver.kube.objects import apps, core, resource
+from dra_driver.kube.objects import apps, core, resource, scheduling
 from dra_driver.kube.objects.core import NodeSystemInfo
 from dra_driver.kube.objects.meta import Condition, ObjectMeta
 from dra_driver.simulator.manifests import workloads
@@ -50,6 +50,7 @@ KINDS: Final[Mapping[tuple[str, str], Kind]] = {
         Kind("DeviceClass", resource.GROUP, resource.VERSIONS, resource.DeviceClass, namespaced=False),
         Kind("ResourceClaim", resource.GROUP, resource.VERSIONS, resource.ResourceClaim),
         Kind("ResourceClaimTemplate", resource.GROUP, resource.VERSIONS, resource.ResourceClaimTemplate),
+        Kind("PodGroup", scheduling.GROUP, scheduling.VERSIONS, scheduling.PodGroup),
     )
 }
 
@@ -72,7 +73,7 @@ _BESIDE: Final[Mapping[str, str]] = {
     "rbac.authorization.k8s.io": "ClusterRole ClusterRoleBinding Role RoleBinding",
     "resource.k8s.io": "PodSchedulingContext ResourceClaimParameters ResourceClass ResourceClassParameters "
     "ResourcePoolStatusRequest",
-    "scheduling.k8s.io": "CompositePodGroup PodGroup PriorityClass Workload",
+    "scheduling.k8s.io": "CompositePodGroup PriorityClass Workload",
     "scheduling.volcano.sh": "PodGroup Queue",
     "storage.k8s.io": "CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass",
 }
@@ -118,6 +119,8 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
         resource.ResourceSliceSpec: "skipNodeOperations",
         resource.DeviceRequestAllocationResult: "skipNodeOperations",
         resource.AllocationResult: "allocationTimestamp",
+        scheduling.PodGroupSpec: "disruptionMode parentCompositePodGroupName podGroupTemplateRef preemptionPolicy "
+        "priority priorityClassName schedulingConstraints schedulingPolicy workloadRef",
     }.items()
 }
 """Struct -> the valid fields of the API that it does not declare."""
@@ -139,7 +142,7 @@ def unread_left_out(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 _SERVERS_OWN: Final = (
     *(core.NodeStatus, core.NodeImage, core.PodStatus, resource.ResourceClaimStatus),
-    *(NodeSystemInfo, Condition),
+    *(scheduling.PodGroupStatus, NodeSystemInfo, Condition),
 )
 """Written by Kubernetes itself, with new fields in each release: unknown fields are ignored there."""
 

@@ -53,10 +53,10 @@ def _at(value: Any, path: Path) -> Any:
     return value
 
 
-ONE_BY_ONE: Final = "each pod is placed by itself, with claims of its own; a group that shares one needs fewer devices"
+_ONE_BY_ONE: Final = "each pod is placed by itself, with claims of its own; a group that shares one needs fewer devices"
 _BEYOND: Final = {
     "dependsOn": "dependsOn (all are placed at once)",
-    "scheduling": f"scheduling ({ONE_BY_ONE})",
+    "scheduling": f"scheduling ({_ONE_BY_ONE})",
     "spares": "spares (the replicas alone are placed)",
 }
 

@@ -10,6 +10,7 @@ import msgspec
 
 from dra_driver.kube.documents import Origin
 from dra_driver.kube.objects.core import Container, Node, PodSpec, ResourceRequirements
+from dra_driver.kube.objects.meta import OwnerReference
 from dra_driver.kube.objects.resource import (
     DeviceClass,
     DeviceTaintRule,
@@ -17,6 +18,7 @@ from dra_driver.kube.objects.resource import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
+from dra_driver.kube.objects.scheduling import PodGroup
 from dra_driver.kube.quantity import UNIT, nanos
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.simulator.manifests.names import uid
@@ -117,6 +119,8 @@ class ClaimReference:
     template: str = ""
     path: tuple[str | int, ...] = ()
     """Path to the entry, relative to ``PodWithClaims.origin``."""
+    group: OwnerReference | None = None
+    """The pod's PodGroup, if the claim is for the group and not for the pod alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +184,7 @@ class Manifests:
     classes: tuple[DeviceClass, ...] = ()
     templates: tuple[ResourceClaimTemplate, ...] = ()
     claims: tuple[ResourceClaim, ...] = ()
+    pod_groups: tuple[PodGroup, ...] = ()
     pods: tuple[PodWithClaims, ...] = ()
     """Pods with claims, and pending pods that request extended resources, which a DeviceClass may offer."""
     running: tuple[PodWithClaims, ...] = ()

@@ -12,7 +12,7 @@ from dra_driver.kube.documents import Origin
 from dra_driver.kube.objects.apps import DaemonSet, PodTemplate
 from dra_driver.kube.objects.core import Container, Pod, PodResourceClaim, PodSpec, PodStatus
 from dra_driver.simulator.manifests.corevalidation import claims_used
-from dra_driver.simulator.manifests.idle import ONE_BY_ONE, SCALED_TO_ZERO
+from dra_driver.simulator.manifests.idle import SCALED_TO_ZERO
 from dra_driver.simulator.manifests.model import ClaimReference, ExclusiveGroup, PodWithClaims, is_extended
 from dra_driver.simulator.manifests.names import generated, suffix
 from dra_driver.simulator.manifests.unasked import NEURON_RESOURCES, unasked
@@ -183,7 +183,7 @@ _UNCONSIDERED: Final[tuple[tuple[str, Callable[[PodSpec], object]], ...]] = (
         lambda spec: any(item.when_unsatisfiable != "ScheduleAnyway" for item in spec.topology_spread_constraints),
     ),
     ("schedulingGates (taken as removed)", lambda spec: spec.scheduling_gates),
-    (f"schedulingGroup ({ONE_BY_ONE})", lambda spec: spec.scheduling_group),
+    ("schedulingGroup (each pod is placed by itself)", lambda spec: spec.scheduling_group),
     ("hostPort", lambda spec: any(map(_host_ports, spec.containers))),
     ("volumes that only some nodes can reach", _bound_volumes),
     ("runtimeClassName", lambda spec: spec.runtime_class_name),

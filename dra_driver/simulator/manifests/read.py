@@ -13,18 +13,19 @@ from typing import Any, Final
 import msgspec
 
 from dra_driver.kube.documents import ManifestError, Origin, documents, items_of, metadata_of, named, type_of
-from dra_driver.kube.objects import core, resource
+from dra_driver.kube.objects import core, resource, scheduling
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.simulator.cel import compile_for
 from dra_driver.simulator.manifests import pods as pods_of
 from dra_driver.simulator.manifests import podtemplates, workloads
-from dra_driver.simulator.manifests.corevalidation import check_metadata, check_node, check_pod
+from dra_driver.simulator.manifests.corevalidation import check_metadata, check_node, check_pod, check_pod_group
 from dra_driver.simulator.manifests.fields import BESIDE, KINDS, Kind, convert, unread_left_out
 from dra_driver.simulator.manifests.forbidden import forbidden, gated
 from dra_driver.simulator.manifests.idle import FINISHED, beyond, idle, waits
 from dra_driver.simulator.manifests.model import Key, Manifests, Packed, PodWithClaims
 from dra_driver.simulator.manifests.names import MAX_NAMES, generated
+from dra_driver.simulator.manifests.podgroups import in_groups
 from dra_driver.simulator.manifests.pods import MAX_PODS, pod_notes, unconsidered, with_claims
 from dra_driver.simulator.manifests.slicevalidation import check_slice, check_taint_rule
 from dra_driver.simulator.manifests.validation import Compile, check_claim, check_class, raise_first
@@ -210,19 +211,21 @@ class _Reader:
         parts = [f"{text}: {first_of(names, MAX_NAMES)}" for text, names in self._unconsidered.items()]
         if self._again:
             parts.append(f"given again, with the same content: {first_of(self._again, MAX_NAMES)}")
-        return Manifests(
+        manifests = Manifests(
             nodes=tuple(objects[core.Node]),
             slices=tuple(objects[resource.ResourceSlice]),
             taint_rules=tuple(objects[resource.DeviceTaintRule]),
             classes=tuple(objects[resource.DeviceClass]),
             templates=tuple(objects[resource.ResourceClaimTemplate]),
             claims=tuple(objects[resource.ResourceClaim]),
+            pod_groups=tuple(objects[scheduling.PodGroup]),
             pods=tuple(map(self._with_operator, self._pods)),
             running=tuple(self._running),
             beside=self._without_claims,
             not_considered=(*parts, *beside, *(f"field {escaped(name)}" for name in self._unknown)),
             origins=self._origins,
         )
+        return in_groups(manifests)
 
     def _read_again(self, owner: Any, value: dict[str, Any], origin: Origin) -> Any:
         group, kind = str(value["apiVersion"]).rpartition("/")[0], str(value["kind"])
@@ -404,6 +407,8 @@ class _Reader:
             check_taint_rule(item, origin)
         elif isinstance(item, core.Node):
             check_node(item, origin)
+        elif isinstance(item, scheduling.PodGroup):
+            check_pod_group(item, origin)
 
     @cached_property
     def _compile(self) -> Compile:

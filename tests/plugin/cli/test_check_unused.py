@@ -74,6 +74,16 @@ def test_without_the_kind_there_is_no_workload(tmp_path: Path) -> None:
         assert asked(server, tmp_path, "--ultraserver-workloads") == 0
 
 
+def test_a_group_of_pods_is_named_as_one(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server.add_claim("team", "mine", devices=[("r", "neuron-device-0")])
+    claim = server.store.get("resourceclaims", "team/mine")
+    group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "workers", "uid": "g"}
+    claim["status"]["reservedFor"] = [group]
+    server.store.update("resourceclaims", "team/mine", claim)
+    assert asked(server, tmp_path) == 1
+    assert "team/mine, used by podgroups.scheduling.k8s.io workers" in capsys.readouterr().out
+
+
 def test_names_of_those_that_use_a_claim_drive_no_terminal(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

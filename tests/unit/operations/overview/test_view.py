@@ -710,6 +710,55 @@ def test_why_no_claim_is_created_is_what_the_controller_says(event: str, reason:
     golden(f"{waiting.reason}; {waiting.finding.remedy} ({waiting.finding.who})")
 
 
+def of_group(name: str, *, claimed: bool = True, node: str = "node-1", phase: str = "Running") -> Object:
+    """A pod of the PodGroup ``workers``, whose claim is ``shared``."""
+    made = {"resourceClaimStatuses": [{"name": "n", "resourceClaimName": "shared"}]} if claimed else {}
+    entry = {"name": "n", "resourceClaimTemplateName": "row"}
+    return {
+        "metadata": {"name": name, "namespace": "ml", "uid": name, "creationTimestamp": "2026-03-01T10:00:00Z"},
+        "spec": {"nodeName": node, "schedulingGroup": {"podGroupName": "workers"}, "resourceClaims": [entry]},
+        "status": {"phase": phase, "conditions": [{"type": "Ready", "status": str(phase == "Running")}], **made},
+    }
+
+
+def test_the_pods_of_a_group_that_are_on_nodes_are_those_who_have_its_claim() -> None:
+    shared = claim("shared", "node-1", "neuron-device-3")
+    user = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "workers", "uid": "g"}
+    shared["status"]["reservedFor"] = [user]
+    pods = (of_group("b"), of_group("a"), of_group("waits", node=""), of_group("over", phase="Succeeded"))
+    held = row(shared, pods=(*pods, driver_pod("node-1")))
+    assert [(item.pod, item.claim) for item in held.holders] == [("a", "shared"), ("b", "shared")]
+    assert held.free == 15
+    assert [item.pod for item in row(shared, pods=(driver_pod("node-1"),)).holders] == [""], "the group keeps it"
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_pod_that_waits_for_its_group_is_told_so(claimed: bool) -> None:
+    pod = kept(PODS, of_group("w", claimed=claimed, node="", phase="Pending"))
+    claims = [kept(CLAIMS, claim("shared", "node-1"))]
+    (waiting,) = view(ClusterView(pods=[pod], claims=claims)).pending
+    assert waiting.finding.reason == "PodGroupNotReady"
+    golden(f"{waiting.reason}; {waiting.finding.remedy} ({waiting.finding.who})")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ResourceClaim ml/shared was not created for Pod ml/w (Pod is not owner)",
+        "pod w (u) is not allowed to use ResourceClaim shared (s)",
+    ],
+)
+def test_a_kubelet_that_knows_no_groups_refuses_their_claims(text: str) -> None:
+    said = {"metadata": {"name": "e", "namespace": "ml"}, "lastTimestamp": "2026-03-01T10:00:01Z"}
+    said |= {"involvedObject": {"kind": "Pod", "namespace": "ml", "name": "w", "uid": "w"}}
+    said |= {"reason": "FailedPrepareDynamicResources", "message": f"Failed to prepare dynamic resources: {text}"}
+    pod, claims = kept(PODS, of_group("w", phase="Pending")), [kept(CLAIMS, claim("shared", "node-1"))]
+    around = Surroundings.of(ClusterView(pods=[pod], claims=claims, events=[kept(EVENTS, said)]))
+    (item,) = evidence(pod, around, None, 1e10).findings
+    assert item.reason == "PodGroupClaimRefused"
+    assert "kubelet of node node-1" in item.remedy
+
+
 @pytest.mark.parametrize(
     ("message", "reason"),
     [(WEBHOOK, "WebhookRefused"), (POLICY, "PolicyRefused"), ("the object has been modified", "SchedulerError")],
@@ -784,7 +833,8 @@ def test_a_driver_that_is_not_ready_has_still_said_why_it_refuses_a_claim() -> N
 
 
 def test_each_remedy_names_what_it_is_given() -> None:
-    objects = ("retry", "node", "namespace", "pod", "log", "other", "driver", "scheduler", "daemon_set", "label")
+    objects = ["retry", "node", "namespace", "pod", "log", "other", "driver", "scheduler", "daemon_set", "label"]
+    objects += ["group"]
     names = {name: name.upper() for name in objects}
     items = [finding(reason, "It is so.", **names) for reason in REMEDIES]
     assert {item.text for item in items} == {"It is so"}
