@@ -26,7 +26,7 @@ from dra_driver.util.text import first_of, printable
 from dra_driver.util.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from dra_driver.operations.overview.findings import Finding
     from dra_driver.operations.overview.pods import PodEvidence
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     if not found and not workloads:
         beside = beside_nothing(given.manifests.not_considered)
         raise UsageError(f"nothing waits for devices{beside}", remedy="give the YAML of pods or claims as FILE")
-    explained = [*(_with_evidence(item, evidence) for item in found), *workloads]
+    explained = [*(_with_evidence(found, evidence, given.manifests) if evidence else found), *workloads]
     _show(explained, given.manifests, given.kubernetes, args.output)
     return 0 if all(item.fits for item in explained) else 1
 
@@ -191,20 +191,28 @@ def _remedies(findings: Sequence[Finding]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(item.remedy for item in findings if item.remedy))
 
 
-def _with_evidence(item: Explanation, evidence: Mapping[tuple[str, str], PodEvidence]) -> Explanation:
-    """The explanation of a pod with what the cluster says of it, which comes first."""
-    kind, _, name = item.subject.partition(" ")
-    namespace_of, _, own = name.partition("/")
-    of_pod = evidence.get((namespace_of, own)) if kind == "pod" else None
-    if of_pod is None:
-        return item
-    item = replace(item, evidence=tuple(each.document() for each in of_pod.findings))
-    ways = _remedies(of_pod.findings)
-    if of_pod.bound:
-        # What a claim says is printed with the claim.
-        causes = tuple(each.text for each in of_pod.findings if not each.claim)
-        return item.on_node(of_pod.state, causes, ways)
-    return item.waiting(of_pod.state, ways, blocked=bool(of_pod.findings))
+def _with_evidence(
+    items: Sequence[Explanation], evidence: Mapping[tuple[str, str], PodEvidence], manifests: Manifests
+) -> Iterator[Explanation]:
+    """The explanations of pods with what the cluster says of them, which comes first."""
+    from dra_driver.operations.overview.priority import Priorities
+
+    priorities = Priorities.of(manifests)
+    by_subject = {f"pod {space}/{name}": of_pod for (space, name), of_pod in evidence.items()}
+    for item in items:
+        of_pod = by_subject.get(item.subject)
+        if of_pod is None:
+            yield item
+            continue
+        lower = None if of_pod.bound else priorities.outranked(item)
+        findings = (*of_pod.findings, *filter(None, (lower,)))
+        answer, ways = replace(item, evidence=tuple(each.document() for each in findings)), _remedies(findings)
+        if of_pod.bound:
+            # What a claim says is printed with the claim.
+            causes = tuple(each.text for each in of_pod.findings if not each.claim)
+            yield answer.on_node(of_pod.state, causes, ways)
+        else:
+            yield answer.waiting(of_pod.state, ways, blocked=bool(of_pod.findings))
 
 
 def _show(items: Sequence[Explanation], manifests: Manifests, kubernetes: str, output: str) -> None:

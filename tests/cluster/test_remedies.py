@@ -1,7 +1,7 @@
 """Each remedy of ``explain``: the symptom is made, ``explain`` names it, the remedy is carried out, and the pod runs.
 
 Rows of drivers that crash or are left out, of the kernel module and of chips are in ``test_on_call.py`` and
-``test_health.py``.
+``test_health.py``, those of PodGroups in ``test_pod_groups.py``.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ LATE = 150.0
 
 @pytest.fixture
 def waiting(request: pytest.FixtureRequest, namespace: Namespace, commands: Commands) -> Callable[[str, str], str]:
-    """Waits until a pod has a finding as its first; gives the remedy."""
+    """Waits until a pod has a finding as its first one that says what helps; gives the remedy."""
     request.getfixturevalue("lenient_driver" if "lenient_driver" in request.fixturenames else "driver")
 
     def wait(name: str, code: str) -> str:
         def first() -> Object | None:
-            found = commands.findings(namespace, name)
+            found = [item for item in commands.findings(namespace, name) if item["remedy"]]
             return found[0] if found and found[0]["code"] == code else None
 
         def probe() -> Object | None:
@@ -167,6 +167,24 @@ def test_a_program_of_the_control_plane_that_does_not_run(
     assert program in waiting("w", code)
     control_plane.control_plane.start(program)
     namespace.wait_ready("w", within=LATE)
+
+
+def test_a_pod_of_lower_priority_that_is_deleted(namespace: Namespace, kube: Kube, waiting: Waiting) -> None:
+    name = f"high-{namespace.name}"
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    kube.apply({**kind, "metadata": {"name": name}, "value": 1000})
+    try:
+        low, high = pod("low", templates={"neurons": "all"}, node=NODE), one("w")
+        high["spec"]["priorityClassName"] = name
+        namespace.apply(template("all", device_request(count=None)), template("one", device_request()), low)
+        namespace.wait_ready("low")
+        namespace.apply(high)
+        assert f"delete or scale down {namespace.name}/low (priority 0)" in waiting("w", "LowerPriority")
+        assert namespace.phase("low") == "Running", "nothing is preempted"
+        namespace.delete_pod("low")
+        namespace.wait_ready("w", within=LATE)
+    finally:
+        kube.kubectl("delete", "priorityclass", name)
 
 
 def test_gates_that_are_removed(namespace: Namespace, waiting: Waiting) -> None:

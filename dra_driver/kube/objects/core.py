@@ -331,6 +331,8 @@ class PodSpec(ApiObject, frozen=True):
     overhead: dict[str, Quantity] = msgspec.field(default_factory=dict)
     runtime_class_name: str | None = None
     scheduler_name: str = ""
+    priority: int = 0
+    """What admission makes of ``priorityClassName``."""
     scheduling_group: PodSchedulingGroup | None = None
 
     @property

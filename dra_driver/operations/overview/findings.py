@@ -302,6 +302,12 @@ REMEDIES: Final[Mapping[str, Row]] = {
         "{group} -o yaml); if so, that the feature gates GenericWorkload and DRAWorkloadResourceClaims are on in the "
         "API server, kube-controller-manager and kube-scheduler, and that these run",
     ),
+    "LowerPriority": Row(
+        Who.ADMINISTRATOR,
+        "pods of lower priority have devices that the pod could have",
+        "delete or scale down {holders}: kube-scheduler preempts no pod for the sake of a claim (Kubernetes up to "
+        "1.37)",
+    ),
     # The node.
     "NodeNotReady": Row(
         Who.ADMINISTRATOR,

@@ -99,7 +99,7 @@ UNREAD: Final[Mapping[type, frozenset[str]]] = {
         "terminationMessagePath terminationMessagePolicy tty volumeDevices volumeMounts workingDir",
         core.PodSpec: "activeDeadlineSeconds automountServiceAccountToken dnsConfig dnsPolicy enableServiceLinks "
         "ephemeralContainers evictionResponders hostAliases hostIPC hostNetwork hostPID hostUsers hostname "
-        "hostnameOverride imagePullSecrets os preemptionPolicy priority priorityClassName readinessGates restartPolicy "
+        "hostnameOverride imagePullSecrets os preemptionPolicy priorityClassName readinessGates restartPolicy "
         "securityContext serviceAccount serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain "
         "terminationGracePeriodSeconds",
         workloads.ReplicaSpec: f"{_REPLICAS} {_DEPLOYMENT}",

@@ -86,6 +86,28 @@ def test_a_pod_that_waits(server: ApiServer, tmp_path: Path, capsys: pytest.Capt
     assert all(request.method == "GET" for request in server.requests), "nothing is changed"
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_pod_of_a_higher_priority_than_those_who_have_the_devices(
+    named: bool, server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, chip, priority in (("batch", 1, 10), ("other", 2, 2000)):
+        add_holder(server, "default", name, "node-a", [f"neuron-device-{chip}"])
+        holder = server.store.get("pods", f"default/{name}")
+        holder["spec"]["priority"] = priority
+        server.store.update("pods", f"default/{name}", holder)
+    waits = server.store.get("pods", "shop/web-0")
+    waits["spec"]["priority"] = 1000
+    server.store.update("pods", "shop/web-0", waits)
+    asked = ["pod/web-0", "-n", "shop"] if named else ["-A"]
+    with server:
+        assert explained(server, tmp_path, *asked, "-o", "json") == 1
+        (item,) = (item for item in parsed(capsys.readouterr().out)["items"] if item["subject"] == "pod shop/web-0")
+        assert [each["code"] for each in item["findings"]] == ["Unschedulable", "LowerPriority"]
+        golden((item["findings"][1]["message"], item["findings"][1]["remedy"]))
+        assert explained(server, tmp_path, *asked) == 1
+    assert f"  - {item['findings'][1]['remedy'].capitalize()[:30]}" in capsys.readouterr().out
+
+
 def test_events_that_the_scheduler_writes_have_no_first_and_no_last_time(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

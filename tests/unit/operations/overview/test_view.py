@@ -834,7 +834,7 @@ def test_a_driver_that_is_not_ready_has_still_said_why_it_refuses_a_claim() -> N
 
 def test_each_remedy_names_what_it_is_given() -> None:
     objects = ["retry", "node", "namespace", "pod", "log", "other", "driver", "scheduler", "daemon_set", "label"]
-    objects += ["group"]
+    objects += ["group", "holders"]
     names = {name: name.upper() for name in objects}
     items = [finding(reason, "It is so.", **names) for reason in REMEDIES]
     assert {item.text for item in items} == {"It is so"}
