@@ -53,23 +53,8 @@ def _content(filename: str, most: int) -> bytes:
 
 Listed = tuple[str, str, Sequence[Mapping[str, Any]]]
 """API version, kind, and the objects of that kind."""
-DRA_VERSIONS: Final = tuple(f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1beta1"))
-CLASSES: Final = ("DeviceClass", "deviceclasses", DRA_VERSIONS)
-WANTED: Final = (
-    ("Node", "nodes", ("v1",)),
-    ("Pod", "pods", ("v1",)),
-    ("ResourceSlice", "resourceslices", DRA_VERSIONS),
-    CLASSES,
-    ("ResourceClaim", "resourceclaims", DRA_VERSIONS),
-    ("ResourceClaimTemplate", "resourceclaimtemplates", DRA_VERSIONS),
-)
-"""Kind, plural name, and the API versions in which it may be served."""
-TAINT_RULES: Final = (
-    "DeviceTaintRule",
-    "devicetaintrules",
-    tuple(f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1alpha3")),
-)
-"""Most servers before 1.37 do not serve them."""
+WANTED: Final = ("Node", "Pod", "ResourceSlice", "DeviceClass", "ResourceClaim", "ResourceClaimTemplate")
+"""Kinds, beside the DeviceTaintRules that most servers before 1.37 do not serve."""
 
 
 @contextmanager
@@ -139,12 +124,13 @@ def read_cluster(args: argparse.Namespace) -> tuple[Manifests, str]:
 
 def _listable(transport: Transport, within: str) -> tuple[list[Listed], list[str]]:
     """What the user may list, and what has to be left out; of kinds of namespaces those of ``within`` at least."""
+    from dra_driver.kube.api.codec import AS_SENT
     from dra_driver.kube.api.errors import ApiError
 
     lists, notes = [], []
-    for kind, plural, versions in WANTED:
+    for kind in WANTED:
         try:
-            lists.append(_listed(transport, kind, plural, versions))
+            lists.append(_listed(transport, kind))
         except ApiError as error:
             if error.status == 403 and kind in ("ResourceSlice", "DeviceClass"):
                 raise UsageError(
@@ -157,9 +143,9 @@ def _listable(transport: Transport, within: str) -> tuple[list[Listed], list[str
             if kind == "Node":
                 notes.append("Nodes (labels, taints, CPUs and memory are not known)")
                 continue
-            lists.append(_listed(transport, kind, plural, versions, within))
+            lists.append(_listed(transport, kind, within))
             free = " (the devices that they have look free)" if kind == "ResourceClaim" else ""
-            notes.append(f"{plural} of namespaces other than {within}{free}")
+            notes.append(f"{AS_SENT[kind].plural} of namespaces other than {within}{free}")
     return lists, [f"what this user may not list: {', '.join(notes)}"] if notes else []
 
 
@@ -190,7 +176,7 @@ def _taint_rules(transport: Transport) -> tuple[list[Listed], tuple[str, ...]]:
     from dra_driver.kube.api.errors import ApiError
 
     try:
-        return [_listed(transport, *TAINT_RULES)], ()
+        return [_listed(transport, "DeviceTaintRule")], ()
     except ApiError as error:
         if error.status not in (403, 404):
             raise
@@ -201,7 +187,7 @@ def read_classes(transport: Transport) -> tuple[DeviceClass, ...]:
     """The DeviceClasses of a cluster; errors as for ``read_cluster``."""
     from dra_driver.simulator.manifests import read_stored
 
-    return read_stored([_listed(transport, *CLASSES)]).classes
+    return read_stored([_listed(transport, "DeviceClass")]).classes
 
 
 def read_devices(transport: Transport) -> Manifests:
@@ -211,20 +197,19 @@ def read_devices(transport: Transport) -> Manifests:
     """
     from dra_driver.simulator.manifests import read_stored
 
-    wanted = [entry for entry in WANTED if entry[0] in ("ResourceSlice", "ResourceClaim")]
     rules, notes = _taint_rules(transport)
     for note in notes:
         vocabulary.warn(f"not considered: {note}")
-    return read_stored([*(_listed(transport, *entry) for entry in wanted), *rules])
+    return read_stored([*(_listed(transport, kind) for kind in ("ResourceSlice", "ResourceClaim")), *rules])
 
 
-def _listed(transport: Transport, kind: str, plural: str, versions: tuple[str, ...], within: str = "") -> Listed:
+def _listed(transport: Transport, kind: str, within: str = "") -> Listed:
     """The newest served version, the kind, and its objects, of one namespace if one is given."""
-    from dra_driver.kube.api.codec import Resource
+    from dra_driver.kube.api.codec import AS_SENT
     from dra_driver.kube.api.resources import Collection
     from dra_driver.simulator.manifests import packed
 
-    collection = Collection(transport, Resource(dict, kind, plural, versions), namespace=within)
+    collection = Collection(transport, AS_SENT[kind], namespace=within)
     items, _ = collection.select(lambda item: packed(item, kind))
     return collection.version, kind, items
 
@@ -422,12 +407,12 @@ def _texts(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def check_namespace(transport: Transport, name: str) -> None:
     """Raise UsageError for a namespace that does not exist; who may not read namespaces learns nothing of it."""
-    from dra_driver.kube.api.codec import Resource
+    from dra_driver.kube.api.codec import AS_SENT
     from dra_driver.kube.api.errors import ApiError
     from dra_driver.kube.api.resources import Collection
 
     try:
-        Collection(transport, Resource(dict, "Namespace", "namespaces", ("v1",))).get("", name)
+        Collection(transport, AS_SENT["Namespace"]).get("", name)
     except ApiError as error:
         if error.status == 404:
             remedy = "list those that exist with: kubectl get namespaces"

@@ -164,18 +164,17 @@ def _show(found: Collected, args: argparse.Namespace, transport: Transport) -> N
 def _explain(found: Collected) -> None:
     """Say why pods wait by what is in the report: what is left out of it cannot be told."""
     from dra_driver.cli.searchtime import SearchTime, deadline
-    from dra_driver.kube.api.codec import ServerVersion
+    from dra_driver.kube.api.codec import AS_SENT, ServerVersion
     from dra_driver.operations.report.archive import File
-    from dra_driver.operations.report.cluster import KINDS
     from dra_driver.simulator.cel import nearest
     from dra_driver.simulator.explain import explanations, texts
     from dra_driver.simulator.manifests import of_known_classes, read_stored
 
     content = {file.path: file.content for file in found.files}
     lists = [
-        (versions[0], kind, content[path]["items"])
-        for kind, (plural, versions) in KINDS.items()
-        if kind in EXPLAINED and (path := f"cluster/{plural}.json") in content
+        (served.versions[0], kind, content[path]["items"])
+        for kind, served in AS_SENT.items()
+        if kind in EXPLAINED and (path := f"cluster/{served.plural}.json") in content
     ]
     release = ".".join(map(str, ServerVersion(content["cluster/version.json"]["gitVersion"]).release or ()))
     has_time, shares = deadline(EXPLAINED_SECONDS), SearchTime(NAMESPACE_SECONDS)

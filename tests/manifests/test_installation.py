@@ -13,12 +13,13 @@ import yaml
 from dra_driver.driver.agent import COMPONENT
 from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from dra_driver.driver.node_labels import KEYS
+from dra_driver.kube.api.codec import AS_SENT
 from dra_driver.kube.api.events import CLUSTER_NAMESPACE
 from dra_driver.neuron.health.condition import PROBLEMS, TYPE
 from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, DRIVER_NAME, PRESENT, VIEWER_ROLE
 from dra_driver.neuron.topology.partitions import Partitions
 from dra_driver.operations.overview.workloads import WORKLOADS
-from dra_driver.operations.report.cluster import KINDS, POLICIES
+from dra_driver.operations.report.cluster import POLICIES
 from tests.golden import golden
 from tests.manifests.chart import needs_helm, template
 from tests.manifests.support import (
@@ -267,8 +268,8 @@ def test_who_looks_at_a_cluster_may_read_and_nothing_else() -> None:
     everything = [rule for role in (VIEWER_ROLE, DEVICES_VIEWER_ROLE) for rule in rules(role)]
     assert {verb for rule in everything for verb in rule["verbs"]} == {"get", "list", "watch"}
     assert {resource for rule in rules(VIEWER_ROLE) for resource in rule["resources"]} == {
-        *(plural for plural, _ in KINDS.values()),
-        *("configmaps", "pods/log"),
+        *(kind.plural for name, kind in AS_SENT.items() if name != "Namespace"),
+        "pods/log",
         *(kind.plural for kind in WORKLOADS.values()),
     }, "what report reads, which reads the most, and the workloads that explain asks for by name"
     by_name = {kind.plural for kind in WORKLOADS.values()}

@@ -244,3 +244,15 @@ CONFIG_MAPS: Final = Resource(ConfigMap, "ConfigMap", "configmaps", ("v1",))
 CUSTOM_RESOURCE_DEFINITIONS: Final = Resource(
     CustomResourceDefinition, "CustomResourceDefinition", "customresourcedefinitions", ("apiextensions.k8s.io/v1",)
 )
+
+AS_SENT: Final[Mapping[str, Resource[Any]]] = {
+    kind: Resource(dict, kind, f"{kind.lower()}{'es' * kind.endswith('s') or 's'}", versions)
+    for kinds, versions in (
+        ("Node Pod Event ConfigMap Namespace", ("v1",)),
+        ("ResourceSlice DeviceClass ResourceClaim ResourceClaimTemplate", _GROUP_VERSIONS),
+        ("DeviceTaintRule", DEVICE_TAINT_RULES.versions),
+        ("DaemonSet Deployment", DAEMON_SETS.versions),
+    )
+    for kind in kinds.split()
+}
+"""By kind, for those who take objects as plain values, in whichever version they are served."""

@@ -442,7 +442,7 @@ TAINT_RULES: Final = codec.DEVICE_TAINT_RULES
 DAEMON_SETS: Final = codec.DAEMON_SETS
 CLAIMS: Final = _kept(codec.PARTIAL_RESOURCE_CLAIMS, Claim, _claim, _Claim)
 PODS: Final = _kept(codec.PODS, Pod, _pod, core.ReportedPod)
-TEMPLATES: Final = Resource(dict, "ResourceClaimTemplate", "resourceclaimtemplates", CLAIMS.versions)
+TEMPLATES: Final = codec.AS_SENT["ResourceClaimTemplate"]
 EVENTS: Final = _kept(codec.EVENTS, PodEvent, _event, _Event)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
 from dra_driver.kube.api.client import Query, Transport
-from dra_driver.kube.api.codec import DEVICE_TAINT_RULES, PARTIAL_RESOURCE_CLAIMS, Resource
+from dra_driver.kube.api.codec import AS_SENT
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import Collection, ResourceApi
 from dra_driver.kube.documents import documents
@@ -47,21 +48,6 @@ LOG_SECONDS: Final = 20.0
 """For one log: kubelets of nodes that are gone do not answer."""
 LOGS_SECONDS: Final = 180.0
 """For all of them; the rest is left out."""
-
-_DRA: Final = PARTIAL_RESOURCE_CLAIMS.versions
-KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "Node": ("nodes", ("v1",)),
-    "Pod": ("pods", ("v1",)),
-    "Event": ("events", ("v1",)),
-    "ResourceSlice": ("resourceslices", _DRA),
-    "DeviceClass": ("deviceclasses", _DRA),
-    "DeviceTaintRule": ("devicetaintrules", DEVICE_TAINT_RULES.versions),
-    "ResourceClaim": ("resourceclaims", _DRA),
-    "ResourceClaimTemplate": ("resourceclaimtemplates", _DRA),
-    "DaemonSet": ("daemonsets", ("apps/v1",)),
-    "Deployment": ("deployments", ("apps/v1",)),
-}
-"""Their names in paths, and the versions in which they may be served."""
 
 PROGRAMS: Final = frozenset(
     {
@@ -163,13 +149,13 @@ class ClusterReader:
         """Add a file of the objects of a kind, in the shape of the newest version; returns what is in it.
 
         Args:
-            kind: of ``KINDS``.
+            kind: of ``AS_SENT``.
             rule: what is kept of an object.
             wanted: whether it belongs into the report, by what is kept of it; beside that is all of it.
             why: for the manifest.
             query: selects some of the objects.
         """
-        plural, versions = KINDS[kind]
+        plural = AS_SENT[kind].plural
         sizes: Counter[str] = Counter()
         left_out: Counter[str] = Counter()
         """Both by whose the objects are."""
@@ -186,7 +172,7 @@ class ClusterReader:
             sizes[whose] += size
             return kept
 
-        resource: Resource[Any] = Resource(dict, kind, plural, versions, convert)
+        resource = replace(AS_SENT[kind], from_version=convert)
         try:
             listed, _ = (collection := Collection(self._transport, resource, query)).select(lambda item: item)
         except ApiError as error:
@@ -261,11 +247,10 @@ class ClusterReader:
 
     def _policies(self) -> None:
         namespaces = sorted({_key(pod)[0] for pod in self._programs} - {""})
-        resource: Resource[JsonObject] = Resource(dict, "ConfigMap", "configmaps", ("v1",))
         for name, (key, strict) in POLICIES.items():
             for namespace in namespaces:
                 try:
-                    found = Collection(self._transport, resource).get(namespace, name)
+                    found = Collection(self._transport, AS_SENT["ConfigMap"]).get(namespace, name)
                 except ApiError as error:
                     if error.status != 404:
                         self._found.missing.append((f"ConfigMap {namespace}/{name}", _refused(error)))
