@@ -108,6 +108,8 @@ class World:
     """Pods by UID."""
     strangers: dict[str, str] = field(default_factory=dict)
     """Node -> claim of a pod that does not belong to a group."""
+    in_parts: set[str] = field(default_factory=set)
+    """Nodes of which claims hold some devices each, and none the whole node."""
     idle: set[str] = field(default_factory=set)
     """UIDs of pods without claims."""
     record: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -263,6 +265,7 @@ class World:
                 node,
                 claim=holders.get(node.name, ""),
                 tenants=frozenset(holders[node.name].partition("/")[:1] if node.name in holders else ()),
+                owner="" if node.name in self.in_parts else holders.get(node.name, "").partition("/")[0],
                 mark="" if self.lies.get(node.name, {node.mark}) - {node.mark} else node.mark,
             )
             for node in self.nodes

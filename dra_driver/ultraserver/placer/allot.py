@@ -178,12 +178,12 @@ class Allotter:
     def restore(self, workloads: Iterable[Workload]) -> None:
         """Give back what workloads' status says that they have, where the object that said it is gone.
 
-        A tenant may write its own status. So only nodes count all of which claims of its namespace hold: it keeps
+        A tenant may write its own status. So only nodes count that claims of its namespace hold as a whole: it keeps
         nothing from anybody that these do not.
         """
         in_use: dict[str, set[str]] = {}
-        for node, claim in self.claims.items():
-            in_use.setdefault(claim.partition("/")[0], set()).add(self._server_of[node])
+        for node in self.nodes.values():
+            in_use.setdefault(node.owner, set()).add(self._server_of[node.name])
         for workload in sorted(workloads, key=lambda workload: workload.arrival):
             if workload.ending or workload.reference in self.former:
                 continue
@@ -199,7 +199,7 @@ class Allotter:
         if server in self._of_workload.get(workload.reference, ()):
             return ()
         given = {node for grant in self.grants.get(server, ()) for node in grant.nodes}
-        own = {node.name for node in whole.nodes if node.claim.partition("/")[0] == workload.namespace}
+        own = {node.name for node in whole.nodes if node.owner == workload.namespace}
         own -= {name for name in own if (use := self.ledger.uses.get(name)) is not None and not use.foreign}
         sets = whole.sets(workload.wants.nodes, in_order=False)
         return next((nodes for nodes in sets if own.difference(given).issuperset(nodes)), ())
@@ -612,15 +612,19 @@ def _rank(node: ServerNode, size: int) -> tuple[str, str]:
 def wholes_of(servers: Mapping[str, Sequence[Server]]) -> list[Whole]:
     """All UltraServers: sets of four nodes, and sets of two whose nodes are in no set of four.
 
+    Of two with one id, of which one does not tell the truth, the one with more nodes counts, in doubt the set of four.
+
     Args:
         servers: by label, as ``servers_of`` gives them.
     """
     in_fours = {node.name for server in servers[SERVER_4] for node in (*server.nodes, *server.rivals)}
     largest = [*servers[SERVER_4], *(server for server in servers[SERVER_2] if in_fours.isdisjoint(server.names))]
-    wholes = []
-    for server in largest:
+    wholes: list[Whole] = []
+    ids: set[str] = set()
+    for server in sorted(largest, key=lambda server: -len(server.nodes)):
         name = object_name(server.id)
-        if name:
+        if name and server.id not in ids:
+            ids.add(server.id)
             kinds = Counter(map(_kind, server.nodes))
             kind = min(kinds, key=lambda kind: (-kinds[kind], kind))
             wholes.append(Whole(name, server.label, kind, tuple(_if_of(kind, node) for node in server.nodes)))

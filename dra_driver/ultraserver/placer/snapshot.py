@@ -35,8 +35,11 @@ def snapshot(
     return Snapshot(
         nodes=tuple(
             replace(
-                _node(node, offering.get(node.metadata.name), next(iter(holders.get(node.metadata.name, ())), "")),
-                tenants=frozenset(claim.partition("/")[0] for claim in holders.get(node.metadata.name, ())),
+                _node(node, offering.get(node.metadata.name), next(iter(holders.get(node.metadata.name, {})), "")),
+                tenants=frozenset(map(_namespace, holders.get(node.metadata.name, {}))),
+                owner=next(
+                    (_namespace(claim) for claim, whole in holders.get(node.metadata.name, {}).items() if whole), ""
+                ),
                 mark=_mark(published.get(node.metadata.name, set())),
             )
             for node in nodes
@@ -87,14 +90,23 @@ def _mark(uids: set[str]) -> str:
     return next(iter(uids)) if len(uids) == 1 else ""
 
 
-def _holders(claims: Iterable[AllocatedClaim]) -> dict[str, list[str]]:
-    """By node: the claims that hold any of our devices there. Each node's pool has the node's name."""
-    holders: dict[str, list[str]] = {}
+def _holders(claims: Iterable[AllocatedClaim]) -> dict[str, dict[str, bool]]:
+    """By node, the claims that hold any of our devices there, and whether it is the whole node.
+
+    Each node's pool has the node's name.
+    """
+    holders: dict[str, dict[str, bool]] = {}
     for claim in claims:
         for result in claim.status.results:
             if result.driver == DRIVER_NAME and not result.admin_access:
-                holders.setdefault(node_of(result.pool), []).append(f"{claim.metadata.namespace}/{claim.metadata.name}")
+                of_node = holders.setdefault(node_of(result.pool), {})
+                name = f"{claim.metadata.namespace}/{claim.metadata.name}"
+                of_node[name] = of_node.get(name, False) or result.device == NODE_DEVICE
     return holders
+
+
+def _namespace(claim: str) -> str:
+    return claim.partition("/")[0]
 
 
 def _node(node: PartialNode, offer: Offer | None, claim: str) -> ServerNode:

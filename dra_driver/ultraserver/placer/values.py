@@ -68,6 +68,8 @@ class ServerNode:
     """``namespace/name`` of a claim that holds a device of the node, or ""."""
     tenants: frozenset[str] = frozenset()
     """Namespaces of all claims that do."""
+    owner: str = ""
+    """Namespace of the claim that holds the whole node, or ""."""
     mark: str = ""
     """UID of the workload that all of its devices say they are of, in all its slices, or ""."""
     modes: tuple[Mode, ...] = ()

@@ -16,7 +16,7 @@ from dra_driver.ultraserver.placer import allot
 from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.servers import Ledger
 from dra_driver.ultraserver.placer.truth import WriteAllocations, WriteUids, writes
-from dra_driver.ultraserver.placer.values import Accept, Assign, Evict, Rules
+from dra_driver.ultraserver.placer.values import Accept, Assign, Evict, Rules, ServerNode
 from dra_driver.ultraserver.placer.workload import Extent, Grant, ServerRecord, Workload
 from tests.builders.placer import World, typed_ultraservers
 from tests.golden import golden
@@ -907,3 +907,36 @@ def test_a_condition_names_not_all_of_many_servers() -> None:
     assert told(cluster, workload).startswith("45 of 45 UltraServers: ultraserver-s0, ")
     assert told(cluster, workload).endswith(", and 41 more")
     assert len(cluster.verdicts[workload.uid].servers) == 45
+
+
+def test_a_tenant_who_has_chips_of_each_node_gets_no_server_by_writing_that_it_had_it() -> None:
+    """The claims of others may hold the other chips."""
+    cluster = world(1)
+    cluster.strangers = {f"s0-n{index}": "a/pod" for index in range(4)}
+    cluster.in_parts = set(cluster.strangers)
+    workload = cluster.ask("train", 1, 4)
+    cluster.workloads["a/train"] = replace(workload, recorded=("ultraserver-s0",))
+    cluster.place()
+    assert nodes_of(cluster, workload) == []
+
+
+@pytest.mark.parametrize("label", [SERVER_2, SERVER_4])
+def test_a_node_that_takes_the_id_of_another_server_takes_away_none(label: str) -> None:
+    """As that of a set of another size; a set of two whose nodes are in no set of four is a server as well."""
+    cluster = world(2)
+    pair = [
+        replace(node, name=f"p-{index}", labels={**others_than(node, SERVER_4), SERVER_2: "p"})
+        for index, node in enumerate(typed_ultraservers(1)[:2])
+    ]
+    liar = replace(
+        pair[0], name="liar", labels={**others_than(pair[0], SERVER_2), label: "s0" if label == SERVER_2 else "p"}
+    )
+    cluster.nodes = [liar, *pair, *cluster.nodes]
+    four, two = cluster.ask("four", 2, 4), cluster.ask("two", 1, 2)
+    cluster.place()
+    assert [nodes[0] for nodes in nodes_of(cluster, four)] == ["s0-n0", "s1-n0"]
+    assert nodes_of(cluster, two) == [("p-0", "p-1")]
+
+
+def others_than(node: ServerNode, *labels: str) -> dict[str, str]:
+    return {key: value for key, value in node.labels.items() if key not in labels}

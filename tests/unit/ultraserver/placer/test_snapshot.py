@@ -48,8 +48,10 @@ def offer(generation: int, *devices: str) -> Offer:
     return offer_of(msgspec.convert({"metadata": {"name": f"slice{generation}"}, "spec": spec}, OFFERS.wire))
 
 
-def claim(driver: str = "neuron.aws.com", *, pool: str = "n", admin: bool = False) -> AllocatedClaim:
-    result = {"request": "r", "driver": driver, "pool": pool, "device": "neuron-node", "adminAccess": admin}
+def claim(
+    driver: str = "neuron.aws.com", *, pool: str = "n", device: str = "neuron-node", admin: bool = False
+) -> AllocatedClaim:
+    result = {"request": "r", "driver": driver, "pool": pool, "device": device, "adminAccess": admin}
     status = {"allocation": {"devices": {"results": [result]}}}
     return msgspec.convert({"metadata": {"namespace": "a", "name": "c"}, "status": status}, AllocatedClaim)
 
@@ -103,20 +105,21 @@ def test_nodes_without_labels_of_servers_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "by"),
+    ("holder", "by", "owner"),
     [
-        (claim(), "a/c"),
-        (claim(pool="n/chips"), "a/c"),
-        (claim("other"), ""),
-        (claim(pool="m"), ""),
-        (claim(admin=True), ""),
-        (AllocatedClaim(metadata=claim().metadata), ""),
+        (claim(), "a/c", "a"),
+        (claim(device="neuron-device-0"), "a/c", ""),
+        (claim(pool="n/chips"), "a/c", "a"),
+        (claim("other"), "", ""),
+        (claim(pool="m"), "", ""),
+        (claim(admin=True), "", ""),
+        (AllocatedClaim(metadata=claim().metadata), "", ""),
     ],
-    ids=["ours", "pool below", "other driver", "other node", "admin access", "not allocated"],
+    ids=["ours", "one chip", "pool below", "other driver", "other node", "admin access", "not allocated"],
 )
-def test_claims_that_hold_a_device_of_the_node_count(held: AllocatedClaim, by: str) -> None:
-    (found,) = snapshot([node()], [], [held], [], PlacerRecord()).nodes
-    assert found.claim == by
+def test_claims_that_hold_a_device_of_the_node_count(holder: AllocatedClaim, by: str, owner: str) -> None:
+    (server_node,) = snapshot([node()], [], [holder], [], PlacerRecord()).nodes
+    assert (server_node.claim, server_node.owner) == (by, owner)
 
 
 def test_only_taints_that_keep_pods_off_count() -> None:
