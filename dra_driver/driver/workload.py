@@ -33,8 +33,8 @@ operator, which makes objects again that somebody has deleted, acts within 22 s.
 class Seat:
     """The place of a node among the nodes of its workload."""
 
-    rank: int
-    """Among all of them, from 0."""
+    rank: int | None
+    """Among all of them, from 0; None: nobody knows it, nor runs a container with it, as in a simulation."""
     position: int
     """Among those of its server, in the order of the kernel's ids when the workload got them."""
     nodes: int

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
@@ -14,7 +15,7 @@ from dra_driver.driver.claims.model import CheckpointEntry, Needs, Plan, PlanSet
 from dra_driver.driver.claims.planner import plan
 from dra_driver.driver.claims.sharing import claims_of_containers
 from dra_driver.driver.claims.situation import NodeFacts, Situation, claim_facts, users
-from dra_driver.driver.workload import Tenancy, published_workload
+from dra_driver.driver.workload import Seat, Tenancy, published_workload
 from dra_driver.kube.cdi import CdiDevice, Spec
 from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.resource import (
@@ -34,6 +35,9 @@ from dra_driver.simulator.placement import Outcome
 from dra_driver.util.envelope import Document, Reference
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import first_of
+
+NO_SEAT: Final = Seat(None, 0, 1)
+"""Of a node that its slices say is a workload's: they do not say its rank."""
 
 
 class PlannedClaim(Reference, frozen=True):
@@ -236,7 +240,7 @@ class NodeDrivers:
     def _tenancy(self, node: str) -> Tenancy | None:
         """Whose node it is, if its slices say that it is somebody's. Others may have claims there no more."""
         workload = published_workload(device for item in self._slices.get(node, ()) for device in item.spec.devices)
-        return None if workload is None else Tenancy(replace(workload, bound=True), certain=True)
+        return None if workload is None else Tenancy(replace(workload, bound=True, seat=NO_SEAT), certain=True)
 
 
 @dataclass(frozen=True)

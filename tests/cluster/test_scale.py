@@ -80,7 +80,8 @@ def all_nodes(light_nodes: LightNodes, kube: Kube) -> Iterator[Sequence[LightNod
 class Placers:
     """Two placers as processes of this machine; the one that acts can be ended, and another is started."""
 
-    def __init__(self, kube: Kube, namespace: str, directory: Path) -> None:
+    def __init__(self, kube: Kube, namespace: str, directory: Path, *options: str) -> None:
+        self._options = options
         self._kube = kube
         self._namespace = namespace
         self._directory = directory
@@ -93,6 +94,7 @@ class Placers:
         command = [
             *(sys.executable, "-m", "dra_driver", "placer", f"--kubeconfig={self._kube.access.kubeconfig}"),
             *(f"--namespace={self._namespace}", f"--identity={name}", f"--group-timeout={GROUP_TIMEOUT}"),
+            *self._options,
         ]
         with (self._directory / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env={"PATH": os.environ["PATH"]}, cwd=ROOT)

@@ -294,7 +294,7 @@ SETTINGS: dict[str, dict[str, tuple[Any, str]]] = {
         "claimStatus": (False, "CLAIM_STATUS"),
         "deviceMetadata": (True, "DEVICE_METADATA"),
     },
-    "draDriver.placer": {"healthPort": PORTS["healthPort"], "groupTimeoutSeconds": (60, "GROUP_TIMEOUT")},
+    "draDriver.placer": {**PORTS, **ADDRESS, "groupTimeoutSeconds": (60, "GROUP_TIMEOUT")},
     "npd": {**PORTS, **ADDRESS, **SCANS, "lookbackSeconds": (300, "LOOKBACK_SECONDS")},
     "npd.nodeRecovery": {**PORTS, **ADDRESS},
 }

@@ -43,6 +43,7 @@ def test_each_workload_with_metrics_is_scraped_at_a_port_that_it_has() -> None:
     monitors = all_of(made, "PodMonitor")
     assert {item["metadata"]["name"] for item in monitors} == {
         "neuron-dra-driver-kubelet-plugin",
+        "neuron-dra-driver-placer",
         "neuron-device-plugin-daemonset",
         "k8s-neuron-scheduler",
         "neuron-node-problem-detector",

@@ -50,7 +50,8 @@ def rank_variables(situation: Situation, former: Mapping[str, str] | None = None
             passing=True,
         )
     _check_election(workload, seat, tenancy.set_id, member)
-    return {RANK: str(seat.rank)} | ({LEADER_NODE: seat.leader} if seat.leader else {})
+    ranks = {} if seat.rank is None else {RANK: str(seat.rank)}
+    return ranks | ({LEADER_NODE: seat.leader} if seat.leader else {})
 
 
 def workloads_of(claim: ClaimFacts) -> frozenset[str | None]:

@@ -11,7 +11,6 @@ more servers than there are keeps nothing from anybody.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
@@ -114,7 +113,7 @@ class Allotter:
     former: Collection[str] = ()
     most_of_namespace: int | None = None
     closed: Collection[str] = ()
-    marking: float = math.inf
+    marking: float = 120.0
     began: float = 0.0
     silent: Mapping[str, float] = field(default_factory=dict)
     shunned: list[str] = field(default_factory=list)
@@ -340,8 +339,6 @@ class Allotter:
             look = self._look(wants)
             return f"It gets another server once one is free{_listed(look.obstacles or look.lacks)}"
         ends = [self._end(grant) for grant in own.values() if self._unmarked(grant)]
-        if not ends or min(ends) == math.inf:
-            return "It waits for them"
         return f"From {timestamp(min(ends))} on, it gets another server if one is free"
 
     def _other_order(self, grant: Grant) -> str:

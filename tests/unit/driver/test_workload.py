@@ -45,6 +45,7 @@ from dra_driver.neuron.host.inventory import Membership, NodeInventory, ServerSe
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.neuron.ultraserver_objects import NeuronUltraServer
+from dra_driver.util.errors import DriverError
 from tests.builders.claims import NODE, SETTINGS, claim, config, host, result
 from tests.builders.ultraserver_objects import allocation, ultraserver
 from tests.doubles.apiserver.slice_validation import validate_slice
@@ -348,12 +349,24 @@ def test_what_is_kept_is_read_by_the_next_run(tenure: Tenure) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"version":1,"checksum":"0","entry":{}}', bytes(64)])
-def test_a_file_that_cannot_be_read_counts_as_none_and_is_written_again(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_cannot_be_read_counts_as_none_and_is_written_again(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / NAME).write_bytes(content)
     file = TenureFile(tmp_path, NODE)
     assert file.read() is None
+    if content == b"":
+        golden(caplog.messages[0].replace(str(tmp_path), "DIRECTORY"))
     file.keep(Tenure(SERVER))
     assert TenureFile(tmp_path, NODE).read() == Tenure(SERVER)
+
+
+def test_what_of_the_file_people_hear(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    TenureFile(tmp_path, "another").keep(Tenure(SERVER))
+    TenureFile(tmp_path, NODE).read()
+    with pytest.raises(DriverError) as raised:
+        TenureFile(tmp_path / "missing", NODE).keep(Tenure(SERVER))
+    golden("\n".join([*caplog.messages, str(raised.value)]).replace(str(tmp_path), "DIRECTORY"))
 
 
 def test_a_later_version_may_add_to_what_is_kept(tmp_path: Path) -> None:
@@ -544,4 +557,5 @@ def test_after_a_boot_containers_get_the_rank_of_now_or_keep_the_one_that_nobody
     assert again(NodeFacts(tenancy=tenancy(seen(None)))) == own, "its workload is gone, and it goes on being served"
     assert again(NodeFacts(tenancy=tenancy(gone(), there=FORMER))) == own
     without = msgspec.structs.replace(former, env={})
+    golden(str(answer(item, NodeFacts(tenancy=tenancy(gone(), there=FORMER)))))
     assert again(NodeFacts(tenancy=tenancy(gone(), there=FORMER)), without) == {}, "of a driver that knew no ranks"

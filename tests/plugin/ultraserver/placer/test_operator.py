@@ -470,7 +470,9 @@ LEFT_OUT_NODES = "placer_left_out_nodes"
 NOBODY_LEFT_OUT = {"placer_leads": 1.0, LEFT_OUT_NODES: 0.0}
 
 
-def test_a_node_that_says_that_it_is_a_workload_s_and_is_not_is_named_and_left_out(server: ApiServer) -> None:
+def test_a_node_that_says_that_it_is_a_workload_s_and_is_not_is_named_and_left_out(
+    server: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
     made = ask(server, "train", nodes=2)
     with placing(server) as service:
         eventually(lambda: state(server, "train") == "Allocated")
@@ -487,6 +489,8 @@ def test_a_node_that_says_that_it_is_a_workload_s_and_is_not_is_named_and_left_o
         assert time.monotonic() - started < 10.0
         assert {event["involvedObject"]["name"] for event in events(server, "UltraServerMark")} == {"s1-n2"}
         assert {sample.name: sample.value for sample in service.samples()} == {**NOBODY_LEFT_OUT, LEFT_OUT_NODES: 1.0}
+        log = [text for text in caplog.messages if "s1-n2" in text]
+        golden("\n".join([*log, *(sample.help for sample in service.samples())]))
         note = json.loads(ultraserver(server, "ultraserver-s1")["metadata"]["annotations"][LEFT_OUT])
         assert note == {"s1-n2": f"a/train {made['metadata']['uid']}"}
         ask(server, "whole")

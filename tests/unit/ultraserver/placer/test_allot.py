@@ -477,6 +477,12 @@ def test_a_node_that_never_says_whose_it_is_is_replaced_where_another_is_free() 
     # The next one need not wait for it as well.
     later = cluster.ask("later", 1, 2)
     wait_for_marks(cluster, 8.0)
+    many = cluster.ask("many", 1, 4)
+    cluster.intrude("s2-n0")
+    cluster.apply(cluster.decide())
+    golden(cluster.verdicts[many.uid].message)
+    del cluster.workloads["a/many"]
+    cluster.strangers.clear()
     assert nodes_of(cluster, later) == [("s0-n2", "s0-n3")]
     wait_for_marks(cluster, 160.0)
     assert nodes_of(cluster, workload)[0][0] == "s2-n0"

@@ -123,7 +123,10 @@ def test_a_node_of_no_server_is_named_all_the_same() -> None:
         item, left_out={f"n{number}": "a/b u" for number in range(MAX_LEFT_OUT)}
     )
     look(cluster, 5.0)
-    golden(cluster.verdicts[workload.uid].impostors)
+    told = [
+        action.message for action in cluster.decide() if isinstance(action, WarnNode) and action.node.name == "rival"
+    ]
+    golden("\n".join([cluster.verdicts[workload.uid].impostors, *told]))
 
 
 # Who is honest
@@ -206,7 +209,7 @@ def test_a_node_whose_allocation_somebody_has_edited_away_is_honest() -> None:
     cluster.objects["ultraserver-s0"] = replace(cluster.objects["ultraserver-s0"], grants=(), version="edited")
     cluster.nodes = [replace(one, trouble="is not Ready") if one.name == "s0-n1" else one for one in cluster.nodes]
     slow(cluster, "s0-n0", cluster.now + 2 * RELEASED_SECONDS)
-    assert "s0-n0 was reserved for this workload" in cluster.verdicts[workload.uid].impostors
+    golden(cluster.verdicts[workload.uid].impostors)
 
 
 def test_a_leader_that_sees_the_objects_late_accuses_nobody_before_it_has_read_them_again() -> None:
