@@ -367,6 +367,9 @@ class World:
             case Accept(_, extent):
                 self.workloads[current.reference] = replace(current, accepted=extent, finalizer=True)
             case LetGo(workload) if current == workload:
+                holders = {grant.uid for item in self.objects.values() for grant in item.record.grants}
+                assert current.ending, "nobody has deleted it"
+                assert current.uid not in holders, "an object says that it has nodes"
                 del self.workloads[current.reference]
             case Report(_, verdict):
                 self.verdicts[current.uid] = verdict

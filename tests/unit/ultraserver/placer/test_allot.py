@@ -915,11 +915,12 @@ def test_a_condition_names_not_all_of_many_servers() -> None:
     assert len(cluster.verdicts[workload.uid].servers) == 45
 
 
-def test_a_tenant_who_has_chips_of_each_node_gets_no_server_by_writing_that_it_had_it() -> None:
-    """The claims of others may hold the other chips."""
+@pytest.mark.parametrize(("in_use", "in_parts"), [(4, 4), (4, 1), (3, 0), (1, 0)])
+def test_a_tenant_gets_no_server_by_writing_that_it_had_it(in_use: int, in_parts: int) -> None:
+    """Claims of others may hold what it does not: it has to have each node as a whole."""
     cluster = world(1)
-    cluster.strangers = {f"s0-n{index}": "a/pod" for index in range(4)}
-    cluster.in_parts = set(cluster.strangers)
+    cluster.strangers = {f"s0-n{index}": "a/pod" for index in range(in_use)}
+    cluster.in_parts = {f"s0-n{index}" for index in range(in_parts)}
     workload = cluster.ask("train", 1, 4)
     cluster.workloads["a/train"] = replace(workload, recorded=("ultraserver-s0",))
     cluster.place()
@@ -946,3 +947,18 @@ def test_a_node_that_takes_the_id_of_another_server_takes_away_none(label: str) 
 
 def others_than(node: ServerNode, *labels: str) -> dict[str, str]:
     return {key: value for key, value in node.labels.items() if key not in labels}
+
+
+def test_a_workload_that_is_deleted_goes_once_its_pods_have_ended() -> None:
+    cluster = world(1)
+    workload = cluster.ask("train", 1, 4)
+    cluster.place()
+    cluster.strangers["s0-n1"] = "a/train-pod"
+    cluster.workloads["a/train"] = replace(cluster.workloads["a/train"], ending=True)
+    cluster.place()
+    assert cluster.workloads.keys() == {"a/train"}
+    assert cluster.verdicts[workload.uid].reason == "InUse"
+    assert not cluster.templates
+    cluster.strangers.clear()
+    cluster.place()
+    assert not cluster.workloads
