@@ -33,7 +33,7 @@ from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.operator import Operator
 from dra_driver.ultraserver.placer.servers import memberships
 from dra_driver.ultraserver.placer.snapshot import read_kept, snapshot, write_kept
-from dra_driver.ultraserver.placer.trouble import Trouble
+from dra_driver.ultraserver.placer.trouble import SHARE_SECONDS, Trouble, Turns
 from dra_driver.ultraserver.placer.values import (
     GROUP_LABEL,
     LWS_GROUP_LABEL,
@@ -101,9 +101,6 @@ LOOK_SECONDS: Final = 5.0
 """Longest time between two decisions; less for short timeouts."""
 SLOW_SECONDS: Final = 1.0
 """Events of a namespace where one takes longer wait for a while: a webhook hangs, or the API server does."""
-MAX_SLOW_SECONDS: Final = 10.0
-"""Of writes without a clear answer, or of slow Events, after one decision; then the next one is made, in which those
-that have failed come last."""
 LATE_SECONDS: Final = 70.0
 """What the API server was sent is carried out within so long or never (kube-apiserver, ``--request-timeout``: 60 s)."""
 MAX_EVENTS: Final = 100
@@ -175,7 +172,9 @@ class Placer(Term):
             name: Informer(name, Collection(transport, MEMBERS, query), self._wake.set, is_member)
             for name, query in _SELECTORS.items()
         }
-        self._operator = Operator(transport, namespace, self._wake.set, may_act, self._clock) if operator else None
+        self._operator: Operator | None = None
+        if operator:
+            self._operator = Operator(transport, namespace, self._wake.set, may_act, well, self._clock)
         self._informers: tuple[Informer[Any], ...] = (
             self._nodes,
             self._offers,
@@ -244,10 +243,13 @@ class Placer(Term):
         servers = self._operator.uids() if self._operator is not None else set()
         self._recorder.forget_all_but({pod.uid for pod in seen.pods} | {node.uid for node in seen.nodes} | servers)
         try:
-            self._act([*actions, *(doubt.action for doubt in self._doubts.values() if not doubt.refused)])
-            if self._operator is not None:
-                surprised = self._operator.carry_out(one for one in decided if not isinstance(one, PodAction))
-                self._surprised = self._surprised or surprised
+            try:
+                self._act([*actions, *(doubt.action for doubt in self._doubts.values() if not doubt.refused)])
+            finally:
+                # Also where pods of some namespaces cannot be written: workloads are others'.
+                if self._operator is not None:
+                    surprised = self._operator.carry_out(one for one in decided if not isinstance(one, PodAction))
+                    self._surprised = self._surprised or surprised
         finally:
             # Not before: a tenant may have thousands of groups wait, and others should not wait until they are told.
             self._write_events([*_turns(_news(actions)), *self._foreign_news()])
@@ -290,32 +292,21 @@ class Placer(Term):
 
         Raises ApiError if all fails for several, or a release cannot be recorded.
         """
-        unclear: dict[str, ApiError] = {}
         unrecorded: ApiError | None = None
-        answered, slow = False, 0.0
-        in_trouble = self._trouble.namespaces(self._clock())
-        for action in sorted(actions, key=lambda action: _namespace(action) in in_trouble):
-            if not self._may_act() or slow > MAX_SLOW_SECONDS:
-                break
-            namespace, item, started = _namespace(action), _item(action), self._clock()
-            if (
-                isinstance(action, EmitEvent | WarnNode)
-                or namespace in unclear
-                or not self._trouble.is_due(item, started)
-            ):
-                continue
-            self._well(MAX_ROUND_SECONDS)  # each write takes its time
+        turns = self._turns(self._trouble)
+        writes = (action for action in actions if not isinstance(action, EmitEvent | WarnNode))
+        for action in turns.of(writes, _item, _namespace):
+            namespace, item = _namespace(action), _item(action)
             # Into an object of ours, so that no namespace answers for it. If it fails once, it is not tried for others.
-            if isinstance(action, Evict) and (unrecorded := unrecorded or self._record_release(action, started)):
+            if isinstance(action, Evict) and (unrecorded := unrecorded or self._record_release(action, self._clock())):
                 continue
             try:
                 done = self._release(action) if isinstance(action, Evict) else self._change(action)
-                answered = True
+                turns.answered = True
             except ApiError as error:
                 log.warning("namespace %s: %s", namespace, error)
                 done = False
-                unclear[namespace] = error
-                slow += self._clock() - started
+                turns.note_unclear(namespace, error)
             except Exception:
                 # A defect: what one tenant has made is nobody else's trouble.
                 log.exception("namespace %s: internal error", namespace)
@@ -324,9 +315,12 @@ class Placer(Term):
                 self._trouble.note_success(item)
             else:
                 self._trouble.note_failure(item, namespace, self._clock())
-        error_for_all = next(reversed(unclear.values())) if len(unclear) > 1 and not answered else None
-        if failure := unrecorded or error_for_all:
+        self._surprised = self._surprised or turns.cut
+        if failure := unrecorded or turns.failure:
             raise failure
+
+    def _turns(self, trouble: Trouble) -> Turns:
+        return Turns(trouble, self._may_act, self._well, self._clock)
 
     def _record_release(self, action: Evict, now: float) -> ApiError | None:
         """Record which server the group stays away from; returns what went wrong."""
@@ -338,18 +332,13 @@ class Placer(Term):
 
     def _write_events(self, waits: Iterable[News]) -> None:
         outcomes, self._outcomes = self._outcomes, []
-        left, slow = MAX_EVENTS + len(outcomes), 0.0
-        for news in [*outcomes, *waits]:
-            if not left or not self._may_act() or slow > MAX_SLOW_SECONDS:
+        left = MAX_EVENTS + len(outcomes)
+        for news in self._turns(self._event_trouble).of([*outcomes, *waits], _whose, _whose):
+            if not left:
                 return
-            namespace, started = news.about.namespace, self._clock()
-            if not self._event_trouble.is_due(namespace, started):
-                continue
-            self._well(MAX_ROUND_SECONDS)
+            namespace, started = _whose(news), self._clock()
             left -= self._recorder.record(news.about, news.reason, news.message, wrong=news.wrong)
-            took = self._clock() - started
-            if took > SLOW_SECONDS:
-                slow += took
+            if self._clock() - started > SLOW_SECONDS:
                 self._event_trouble.note_failure(namespace, namespace, self._clock())
 
     def _change(self, action: Assign | Annotate) -> bool:
@@ -391,9 +380,13 @@ class Placer(Term):
         self._renew(pod)
 
     def _release(self, action: Evict) -> bool:
+        began = self._clock()
         for pod in action.pods:
-            if not self._may_act():
+            # Of a group of thousands, the rest is released after the next decision.
+            if not self._may_act() or self._clock() > began + SHARE_SECONDS:
+                self._surprised = True
                 return True
+            self._well(MAX_ROUND_SECONDS)
             log.info("pod %s/%s is deleted, so that its group is recreated: %s", pod.namespace, pod.name, action.why)
             avoid = f"it stays away from {action.released.server} until {timestamp(action.released.until)}"
             text = f"{action.why}; the group is recreated, and {avoid}"
@@ -424,6 +417,10 @@ class Placer(Term):
     def _take(self, member: Member) -> None:
         for informer in self._members.values():
             informer.wrote(member)
+
+
+def _whose(news: News) -> str:
+    return news.about.namespace
 
 
 def _namespace(action: PodAction) -> str:

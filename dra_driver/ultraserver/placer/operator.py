@@ -59,7 +59,7 @@ from dra_driver.ultraserver.placer.template import (
     step_to,
     template_of,
 )
-from dra_driver.ultraserver.placer.trouble import Trouble
+from dra_driver.ultraserver.placer.trouble import OURS, Trouble, Turns
 from dra_driver.ultraserver.placer.truth import WriteUids, writes
 from dra_driver.ultraserver.placer.values import (
     Accept,
@@ -78,8 +78,6 @@ from dra_driver.ultraserver.placer.workload import Description, Grant, ServerRec
 
 OWN_MANAGERS: Final = frozenset({"dra-driver"})
 """The API server takes the first part of the user agent where a client names none (``util.managedfields``)."""
-MAX_SLOW_SECONDS: Final = 10.0
-"""Of writes without a clear answer after one decision; then the next one is made."""
 MAX_REPORTS: Final = 200
 """Of workloads whose status is written after one decision: nobody waits for a tenant's thousands."""
 LOOK_AGAIN_SECONDS: Final = 30.0
@@ -97,6 +95,7 @@ class Operator:
         namespace: of the servers' objects.
         wake: called after each change.
         may_act: asked before each write.
+        well: called before each write with the seconds that it may take (see ``Worker.well``).
         clock: Unix time.
     """
 
@@ -106,10 +105,12 @@ class Operator:
         namespace: str,
         wake: Callable[[], None],
         may_act: Callable[[], bool],
+        well: Callable[[float], None],
         clock: Callable[[], float],
     ) -> None:
         self._namespace = namespace
         self._may_act = may_act
+        self._well = well
         self._clock = clock
         self._servers = Collection(transport, ULTRASERVERS, timeout=REQUEST_SECONDS)
         self._workloads = Collection(transport, ULTRASERVER_WORKLOADS, timeout=REQUEST_SECONDS)
@@ -248,7 +249,8 @@ class Operator:
     def carry_out(self, actions: Iterable[WorkloadAction]) -> bool:
         """Write what was decided, in this order; returns whether something was not as expected.
 
-        Raises ApiError if the API server gives no clear answer to any write.
+        What one namespace makes slow or fail keeps no other waiting. Raises ApiError if the API server gives no clear
+        answer to any write, and that is not one namespace's doing.
         """
         todo = list(actions)
         reports = [action for action in todo if isinstance(action, Report)]
@@ -260,17 +262,13 @@ class Operator:
         self._descriptions = {one.description.name: one.description for one in todo if isinstance(one, Describe)}
         self._trouble.forget(self._clock())
         self._refusals = {uid: text for uid, text in self._refusals.items() if uid in uids}
-        surprised, answered, slow = more, False, 0.0
+        surprised = more
         without: set[str] = set()
-        unclear: ApiError | None = None
-        for action in todo:
-            item, namespace, started = _item(action), _namespace(action), self._clock()
-            if not self._may_act() or slow > MAX_SLOW_SECONDS:
-                break
-            if not self._trouble.is_due(item, started) or (
-                isinstance(action, Report) and action.workload.uid in without
-            ):
+        turns = Turns(self._trouble, self._may_act, self._well, self._clock)
+        for action in turns.of(todo, _item, _namespace):
+            if isinstance(action, Report) and action.workload.uid in without:
                 continue
+            item, namespace = _item(action), _namespace(action)
             try:
                 self._write(action)
             except ApiError as error:
@@ -281,19 +279,19 @@ class Operator:
                     self._note_refusal(action.workload, error)
                 log.warning("%s is not written: %s", " ".join(item), error)
                 if error.undecided:
-                    unclear, slow = error, slow + self._clock() - started
+                    turns.note_unclear(namespace, error)
                 else:
-                    answered = True
+                    turns.answered = True
                 if error.status not in (404, 409):
                     self._trouble.note_failure(item, namespace, self._clock())
                 continue
             self._trouble.note_success(item)
             if isinstance(action, WriteTemplate):
                 self._refusals.pop(action.workload.uid, None)
-            answered = True
-        if unclear is not None and not answered:
-            raise unclear
-        return surprised
+            turns.answered = True
+        if turns.failure is not None:
+            raise turns.failure
+        return surprised or turns.cut
 
     def _is_news(self, report: Report) -> bool:
         """Whether the workload does not say so yet, and may be written."""
@@ -521,4 +519,4 @@ def _item(action: WorkloadAction) -> tuple[str, ...]:
 
 
 def _namespace(action: WorkloadAction) -> str:
-    return action.workload.namespace if isinstance(action, Accept | LetGo | WriteTemplate | Report) else ""
+    return action.workload.namespace if isinstance(action, Accept | LetGo | WriteTemplate | Report) else OURS

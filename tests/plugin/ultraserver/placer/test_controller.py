@@ -20,6 +20,7 @@ from dra_driver.kube.objects.meta import timestamp
 from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer import controller
 from dra_driver.ultraserver.placer.controller import LEASE_NAME, MAX_EVENTS, Placer, PlacerService
+from dra_driver.ultraserver.placer.trouble import SHARE_SECONDS
 from dra_driver.ultraserver.placer.values import (
     GATE,
     GROUP_LABEL,
@@ -122,9 +123,10 @@ def term_of(
     pods: int,
     well: Callable[[float], None] = lambda _: None,
     clock: Callable[[], float] = time.time,
+    rules: Rules | None = None,
 ) -> Iterator[Placer]:
     """A term whose looks the test takes, once it has seen two servers and so many pods."""
-    term = Placer(server.transport(), SYSTEM, Rules(), lambda: True, well, clock)
+    term = Placer(server.transport(), SYSTEM, rules or Rules(), lambda: True, well, clock)
     for informer in term.informers():
         informer.start()
     try:
@@ -560,6 +562,36 @@ def test_a_group_beside_a_pod_that_cannot_be_written_is_released(server: ApiServ
         add_leader(server, "bad-0")
         eventually(lambda: server.count("PATCH", "/pods/bad-0$") > 1)
         eventually(lambda: "deletionTimestamp" in pod(server, "old-0")["metadata"])
+
+
+@pytest.mark.parametrize("status", [0, 403], ids=["allows", "denies"])
+def test_a_namespace_whose_webhook_on_pods_is_slow_keeps_nobody_waiting(server: ApiServer, status: int) -> None:
+    for number in range(2):
+        add_leader(server, f"four-{number}", namespace="a")
+    slow = SHARE_SECONDS + 0.2
+    if status:
+        server.fail(status, 10**6, method="PATCH", path="/namespaces/a/pods/", delay=slow)
+    else:
+        server.delay(slow, 10**6, method="PATCH", path="/namespaces/a/pods/")
+    with term_of(server, pods=2) as term:
+        term.look()
+        assert server.count("PATCH", "/namespaces/a/pods/") == 1
+
+
+def test_pods_of_a_group_that_are_slow_to_delete_keep_nobody_waiting(server: ApiServer) -> None:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "g", "uid": "u", "controller": True}
+    for number in range(4):
+        meta = {"labels": {GROUP_LABEL: "g"}, "annotations": {NODES_ANNOTATION: "4"}, "ownerReferences": [owner]}
+        meta |= {"namespace": "a", "name": f"g-{number}"}
+        spec = {"schedulingGates": [{"name": GATE}], "containers": [{"name": "c"}]}
+        server.store.create("pods", {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+    server.delay(SHARE_SECONDS + 0.2, 10**6, method="DELETE", path="/namespaces/a/pods/")
+    with term_of(server, pods=4, rules=Rules(timeout=0.1)) as term:
+        counts = [0]
+        while counts[-1] < 4:
+            term.look()
+            counts.append(server.count("DELETE", "/namespaces/a/pods/"))
+    assert sorted(set(counts)) == [0, 1, 2, 3, 4]
 
 
 def test_of_a_namespace_where_events_hang_one_is_tried_and_others_are_told(server: ApiServer) -> None:

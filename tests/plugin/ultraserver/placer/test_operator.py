@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from dra_driver.kube.api.election import Times
+from dra_driver.kube.api.errors import ApiError
 from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4, WORKLOAD_UID
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.neuron.ultraserver_objects import ACCEPTED_SPEC, FINALIZER, LEFT_OUT, RELEASED_MARKS, WORKLOAD_UIDS
 from dra_driver.ultraserver.placer.controller import Placer, PlacerService
 from dra_driver.ultraserver.placer.operator import MAX_REPORTS, Operator
+from dra_driver.ultraserver.placer.trouble import SHARE_SECONDS
 from dra_driver.ultraserver.placer.values import GATE, GROUP_LABEL, NODES_ANNOTATION, PLACED_ANNOTATION, LeaveOut, Rules
 from dra_driver.ultraserver.placer.workload import Extent, Workload
 from tests.doubles.apiserver.server import ApiServer
@@ -44,9 +46,9 @@ def add_server(server: ApiServer, name: str, modes: str = "X4,X2V,X2H,X1") -> No
         server.store.create("resourceslices", {"metadata": {"name": node}, "spec": spec})
 
 
-def ask(server: ApiServer, name: str, servers: int = 1, nodes: int = 4) -> Object:
+def ask(server: ApiServer, name: str, servers: int = 1, nodes: int = 4, namespace: str = "a") -> Object:
     spec = {"instanceType": KIND, "serverCount": servers, "topologySize": nodes}
-    meta = {"namespace": "a", "name": name, "generation": 1}
+    meta = {"namespace": namespace, "name": name, "generation": 1}
     return server.store.create("neuronultraserverworkloads", {"metadata": meta, "spec": spec})
 
 
@@ -117,6 +119,25 @@ def placing(server: ApiServer, identity: str = "one") -> Iterator[PlacerService]
             yield service
     finally:
         service.stop()
+
+
+@contextmanager
+def term_of(server: ApiServer) -> Iterator[Placer]:
+    """A term whose looks the test takes."""
+    term = Placer(server.transport(), SYSTEM, Rules(), lambda: True, lambda _: None, operator=True)
+    for informer in term.informers():
+        informer.start()
+    try:
+        eventually(lambda: all(informer.current for informer in term.informers()))
+        yield term
+    finally:
+        for informer in term.informers():
+            informer.stop()
+
+
+def number_of(term: Placer) -> int:
+    """Objects that it has seen."""
+    return sum(len(informer.objects()) for informer in term.informers())
 
 
 @pytest.fixture
@@ -250,13 +271,13 @@ def test_who_cannot_be_written_keeps_nobody_waiting(server: ApiServer) -> None:
     assert state(server, "odd") == ""
 
 
-def add_group(server: ApiServer, name: str) -> None:
+def add_group(server: ApiServer, name: str, namespace: str = "a") -> None:
     """Four pods with the gate."""
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": "u", "controller": True}
     for index in range(4):
         labels = {GROUP_LABEL: name}
         meta = {
-            "namespace": "a",
+            "namespace": namespace,
             "name": f"{name}-{index}",
             "labels": labels,
             "annotations": {NODES_ANNOTATION: "4"},
@@ -444,15 +465,8 @@ def test_nobody_waits_until_the_thousands_of_another_namespace_are_written(serve
     spec = {"instanceType": KIND, "serverCount": 5, "topologySize": 4}
     server.store.create("neuronultraserverworkloads", {"metadata": meta, "spec": spec})
     before = len(server.requests)
-    term = Placer(server.transport(), SYSTEM, Rules(), lambda: True, lambda _: None, operator=True)
-    for informer in term.informers():
-        informer.start()
-    try:
-        eventually(lambda: all(informer.current for informer in term.informers()))
+    with term_of(server) as term:
         term.look()
-    finally:
-        for informer in term.informers():
-            informer.stop()
     assert server.writes(since=before) <= MAX_REPORTS + 20
     late = server.store.get("neuronultraserverworkloads", "b/late")
     assert late["status"]["state"] == "Pending"
@@ -515,7 +529,7 @@ def test_nobody_is_left_out_before_the_objects_are_read_again(server: ApiServer)
     uid = made["metadata"]["uid"]
     with placing(server):
         eventually(lambda: state(server, "train") == "Allocated")
-    operator = Operator(server.transport(), SYSTEM, lambda: None, lambda: True, time.time)
+    operator = Operator(server.transport(), SYSTEM, lambda: None, lambda: True, lambda _: None, time.time)
     mine = Workload("a", "train", uid, 0.0, Extent(KIND, 1, 2))
     before = ultraserver(server, "ultraserver-s0")["metadata"]["resourceVersion"]
     for accused in (mine, dataclasses.replace(mine, uid="another"), dataclasses.replace(mine, name="gone")):
@@ -542,6 +556,50 @@ def test_a_node_that_does_not_mark_itself_is_given_up_for_another(server: ApiSer
         assert workload(server, "train")["status"]["allocatedUltraServers"] == ["ultraserver-s1"]
     finally:
         service.stop()
+
+
+STATUS_OF_A = "/namespaces/a/neuronultraserverworkloads/[^/]*/status$"
+
+
+@pytest.mark.parametrize("status", [0, 403], ids=["allows", "denies"])
+def test_a_namespace_whose_webhook_is_slow_gets_little_time_and_comes_last(server: ApiServer, status: int) -> None:
+    for index in range(3):
+        ask(server, f"w{index}", servers=9)
+    slow = SHARE_SECONDS + 0.2
+    if status:
+        server.fail(status, 10**6, method="PATCH", path=STATUS_OF_A, delay=slow)
+    else:
+        server.delay(slow, 10**6, method="PATCH", path=STATUS_OF_A)
+    with term_of(server) as term:
+        term.look()
+        assert server.count("PATCH", STATUS_OF_A) == 1
+        eventually(lambda: number_of(term) == 8 + 8 + 2 + 3)
+        ask(server, "late", servers=9, namespace="b")
+        eventually(lambda: number_of(term) == 8 + 8 + 2 + 4)
+        before = len(server.requests)
+        term.look()
+    writes = [one.path for one in server.requests[before:] if one.method == "PATCH"]
+    assert ["/namespaces/b/" in path for path in writes] == [True, False]
+
+
+def test_a_tenant_alone_whose_webhook_fails_is_no_failure_of_the_api_server(server: ApiServer) -> None:
+    with term_of(server) as term:
+        term.look()
+        server.fail(500, 10**6, method="PATCH", path=STATUS_OF_A)
+        ask(server, "w", servers=9)
+        eventually(lambda: number_of(term) == 8 + 8 + 2 + 1)
+        term.look()
+    assert server.count("PATCH", STATUS_OF_A)
+
+
+def test_pods_of_two_namespaces_that_cannot_be_written_keep_no_workload_waiting(server: ApiServer) -> None:
+    for namespace in ("x", "y"):
+        add_group(server, "g", namespace)
+    server.fail(500, 10**6, method="PATCH", path="/pods/")
+    ask(server, "w", servers=9)
+    with term_of(server) as term, pytest.raises(ApiError):
+        term.look()
+    assert state(server, "w") == "Pending"
 
 
 def test_without_the_switch_nobody_asks_for_workloads(server: ApiServer) -> None:
