@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from hashlib import sha256
 from typing import Final, TypeVar
 
 import msgspec
@@ -57,12 +58,27 @@ MAX_NOTE_CHARACTERS: Final = 4 * MAX_TEXT_CHARACTERS
 """Of an annotation of a server, which no tenant writes."""
 MAX_CONDITIONS: Final = 32
 MAX_FINALIZERS: Final = 100
-"""One more is kept, so that it is seen that these are not all: who changes some writes all of them."""
+"""Of a server."""
+OVERHEAD: Final = 64
+"""Bytes that each text takes beside its characters."""
+MAX_WORKLOAD_FINALIZERS_SIZE: Final = 2048
+"""Of all finalizers of a workload; see ``_size``."""
+OTHERS: Final = ""
+"""Among the finalizers of a workload: stands for those that are not kept. Who changes some writes all of them."""
+MAX_ACCEPTED_SPEC_SIZE: Final = 2048
+"""The placer's own has an instance type of a node, of at most 63 characters, and the name of a template."""
+MAX_COMPARED_SIZE: Final = 256
+"""Of a text that is only compared: of a longer one a digest is kept."""
+MAX_STRATEGY_CHARACTERS: Final = 61
+"""One more than is shown of what is none."""
+MAX_WORKLOAD_CONDITIONS: Final = 12
+"""The placer writes fewer."""
+MAX_RECORDED: Final = 128
+MAX_RECORDED_SIZE: Final = 4096
+"""Of the names of a workload's servers in its status: what comes after these is only compared."""
 MAX_MANAGERS: Final = 64
 MAX_MEMBERS: Final = 64
 """Of a server, of which the largest have four; and so of the allocations of one, and of the nodes of each of these."""
-MAX_SERVERS: Final = 5000
-"""Of a workload: as many as a cluster can have nodes."""
 
 
 class FieldManager(ApiObject, frozen=True):
@@ -233,6 +249,17 @@ class WorkloadStatus(ApiObject, frozen=True, omit_defaults=False):
     conditions: tuple[ObservedCondition, ...] = ()
     """Ready, Progressing, Degraded."""
 
+    @property
+    def in_short(self) -> WorkloadStatus:
+        """The status as far as the placer needs it of what it wrote: two have the same only if they are the same."""
+        return WorkloadStatus(
+            _compared(self.state),
+            servers_in_short(self.allocated_ultra_servers),
+            self.allocated_at and _compared(self.allocated_at),
+            self.observed_generation,
+            tuple(map(_condition_in_short, self.conditions[:MAX_WORKLOAD_CONDITIONS])),
+        )
+
 
 class NeuronUltraServerWorkload(ApiObject, frozen=True):
     """What a tenant asks for."""
@@ -244,23 +271,42 @@ class NeuronUltraServerWorkload(ApiObject, frozen=True):
     @property
     def in_short(self) -> NeuronUltraServerWorkload:
         """The workload as far as it can mean something: names that are longer are those of nothing."""
-        spec, status = self.spec, self.status
+        meta, spec = self.metadata, self.spec
+        accepted = meta.annotations.get(ACCEPTED_SPEC, "")
         return NeuronUltraServerWorkload(
-            _meta_in_short(self.metadata, MAX_TEXT_CHARACTERS, ACCEPTED_SPEC),
+            UltraServerMeta(
+                name=meta.name,
+                namespace=meta.namespace,
+                uid=meta.uid,
+                resource_version=meta.resource_version,
+                annotations={ACCEPTED_SPEC: accepted} if accepted and _size(accepted) <= MAX_ACCEPTED_SPEC_SIZE else {},
+                finalizers=_finalizers_in_short(meta.finalizers),
+                deletion_timestamp=meta.deletion_timestamp,
+                creation_timestamp=meta.creation_timestamp,
+                generation=meta.generation,
+            ),
             replace(
                 spec,
                 instance_type=_name(spec.instance_type),
-                allocation_policy=AllocationPolicy(_word(spec.allocation_policy.failure_strategy)),
+                allocation_policy=AllocationPolicy(spec.allocation_policy.failure_strategy[:MAX_STRATEGY_CHARACTERS]),
                 resource_claim_template=TemplateName(_name(spec.resource_claim_template.name)),
             ),
-            WorkloadStatus(
-                _word(status.state),
-                tuple(map(_name, status.allocated_ultra_servers[:MAX_SERVERS])),
-                _word(status.allocated_at or "") or None,
-                status.observed_generation,
-                _conditions_in_short(status.conditions),
-            ),
+            self.status.in_short,
         )
+
+
+def servers_in_short(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of a workload's servers, or the first of them with one that is none and stands for all."""
+    if len(names) <= MAX_RECORDED and sum(map(_size, names)) <= MAX_RECORDED_SIZE:
+        return names
+    digest = sha256(msgspec.json.encode(names)).hexdigest()
+    most, size = [], 0
+    for name in names[: MAX_RECORDED - 1]:
+        size += _size(name)
+        if size > MAX_RECORDED_SIZE:
+            break
+        most.append(name)
+    return (*most, digest)
 
 
 # Bounds
@@ -273,6 +319,32 @@ def _name(text: str) -> str:
 
 def _word(text: str) -> str:
     return text[:MAX_WORD_CHARACTERS]
+
+
+def _size(text: str) -> int:
+    """Bytes that it takes at most: CPython keeps up to four of each character as soon as one is not ASCII."""
+    return len(text) if text.isascii() else 4 * len(text)
+
+
+def _compared(text: str) -> str:
+    return text if _size(text) <= MAX_COMPARED_SIZE else sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _condition_in_short(condition: ObservedCondition) -> ObservedCondition:
+    return replace(
+        condition,
+        type=_compared(condition.type),
+        status=_compared(condition.status),
+        reason=_compared(condition.reason),
+        message=_compared(condition.message),
+        last_transition_time=_compared(condition.last_transition_time),
+    )
+
+
+def _finalizers_in_short(finalizers: tuple[str, ...]) -> tuple[str, ...]:
+    if sum(_size(one) + OVERHEAD for one in finalizers) <= MAX_WORKLOAD_FINALIZERS_SIZE:
+        return finalizers
+    return (FINALIZER, OTHERS) if FINALIZER in finalizers else (OTHERS,)
 
 
 def _meta_in_short(meta: UltraServerMeta, most: int, *annotations: str) -> UltraServerMeta:

@@ -15,8 +15,8 @@ from dra_driver.neuron.ultraserver_objects import (
     BOUND,
     FINALIZER,
     LEFT_OUT,
-    MAX_FINALIZERS,
     MAX_TEXT_CHARACTERS,
+    OTHERS,
     RELEASED_MARKS,
     WORKLOAD_UIDS,
     Allocation,
@@ -31,6 +31,7 @@ from dra_driver.neuron.ultraserver_objects import (
     WorkloadStatus,
     left_out,
     released_marks,
+    servers_in_short,
     workload_uids,
 )
 from dra_driver.ultraserver.placer.allot import SIZES
@@ -90,8 +91,8 @@ def workload_of(item: NeuronUltraServerWorkload) -> Workload:
         extent=_extent(spec),
         accepted=_accepted(meta.annotations.get(ACCEPTED_SPEC, "")),
         ending=meta.deletion_timestamp is not None,
-        # With more than are kept of it, it cannot be given one: who changes some writes all of them.
-        finalizer=FINALIZER in meta.finalizers or len(meta.finalizers) > MAX_FINALIZERS,
+        # Where not all are kept, it cannot be given one: who changes some writes all of them.
+        finalizer=not {FINALIZER, OTHERS}.isdisjoint(meta.finalizers),
         recorded=item.status.allocated_ultra_servers,
     )
 
@@ -111,7 +112,7 @@ def finalizers_patch(item: NeuronUltraServerWorkload, *, present: bool) -> JsonO
     before = item.metadata.finalizers
     others = [one for one in before if one != FINALIZER]
     wanted = [*others, FINALIZER] if present else others
-    change = {"finalizers": wanted} if len(before) <= MAX_FINALIZERS else {}
+    change = {} if OTHERS in before else {"finalizers": wanted}
     return {"metadata": {**_exactly(item), **change}}
 
 
@@ -252,7 +253,8 @@ def workload_status(before: NeuronUltraServerWorkload, verdict: Verdict, now: fl
     if strategy != "NoOp":
         text = f"failureStrategy {strategy[:60]} acts as NoOp: conditions say what is wrong, and no pod is evicted"
         conditions.append(("FailureStrategyFollowed", False, "ActsAsNoOp", text))
-    at = before.status.allocated_at if before.status.allocated_ultra_servers == verdict.servers else None
+    same = before.status.allocated_ultra_servers == servers_in_short(verdict.servers)
+    at = before.status.allocated_at if same else None
     return WorkloadStatus(
         state=verdict.state,
         allocated_ultra_servers=verdict.servers,

@@ -27,6 +27,7 @@ from dra_driver.kube.objects.meta import JsonObject
 from dra_driver.neuron.ultraserver_objects import (
     ACCEPTED_SPEC,
     FINALIZER,
+    OTHERS,
     ULTRASERVER_WORKLOADS,
     ULTRASERVERS,
     FieldManager,
@@ -301,7 +302,7 @@ class Operator:
         version = item.metadata.resource_version, report.verdict
         if self._silent.get(item.metadata.uid) == version:
             return False
-        if workload_status(item, report.verdict, self._clock()) != item.status:
+        if workload_status(item, report.verdict, self._clock()).in_short != item.status:
             return True
         self._silent[item.metadata.uid] = version
         return False
@@ -397,7 +398,7 @@ class Operator:
         item = self._workload(workload)
         if item is not None:
             status = workload_status(item, verdict, self._clock())
-            if status != item.status:
+            if status.in_short != item.status:
                 self._patch_workload(item, status_patch(item, status), "status")
 
     def _accept(self, action: Accept) -> None:
@@ -409,7 +410,8 @@ class Operator:
 
     def _let_go(self, workload: Workload) -> None:
         item = self._workload(workload)
-        if item is not None and FINALIZER in item.metadata.finalizers:
+        # Where not all are kept, its owner has to take some away first.
+        if item is not None and FINALIZER in item.metadata.finalizers and OTHERS not in item.metadata.finalizers:
             self._patch_workload(item, finalizers_patch(item, present=False))
             if not [one for one in item.metadata.finalizers if one != FINALIZER]:
                 self._seen_workloads.gone(item.metadata.namespace, item.metadata.name, item.metadata.uid)
@@ -419,10 +421,9 @@ class Operator:
         workload, record = action.workload, action.record
         namespace, name = key = workload.namespace, name_of(workload)
         if action.step == "patch" and record is not None:
-            others = [one for one in record.metadata.owner_references if one.uid != workload.uid]
             meta = {"uid": record.metadata.uid, "resourceVersion": record.metadata.resource_version}
-            # First: of many owners, the first are kept.
-            owners = msgspec.to_builtins([owner_of(workload), *others])
+            # Others that somebody has added would let it outlive its workload.
+            owners = msgspec.to_builtins([owner_of(workload)])
             change = {"metadata": {**meta, "labels": {LABEL: workload.uid}, "ownerReferences": owners}}
             self._take_template(workload, self._templates.patch(namespace, name, change))
             return

@@ -8,7 +8,7 @@ labels and owners. Values in, values out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any, Final, Literal
 
@@ -37,7 +37,7 @@ class TemplateRecord(ApiObject, frozen=True):
     """A ResourceClaimTemplate as far as the operator judges it: tenants make as many and as large ones as they like."""
 
     metadata: ObjectMeta
-    """Who it is, its version, the operator's label, and its owners."""
+    """Who it is, its version, the operator's label, and the workload that owns it."""
     digest: str
     """Of its spec."""
 
@@ -50,8 +50,6 @@ class _Received(ApiObject, frozen=True):
 
 
 _KIND: Final = "ResourceClaimTemplate"
-MAX_OWNERS: Final = 4
-"""That are kept; one template of a workload has one."""
 _UNREADABLE: Final = ""
 """Digest of a spec that is nobody's of ours."""
 
@@ -65,24 +63,27 @@ def _record_of(item: _Received, version: str) -> TemplateRecord:
             uid=meta.uid,
             resource_version=meta.resource_version,
             labels={LABEL: meta.labels[LABEL]} if LABEL in meta.labels else {},
-            owner_references=tuple(map(_in_short, meta.owner_references[:MAX_OWNERS])),
+            owner_references=_owner_in_short(meta.owner_references, meta.labels.get(LABEL, "")),
             deletion_timestamp=meta.deletion_timestamp,
         ),
         _digest_of(item.spec, version),
     )
 
 
-def _in_short(owner: OwnerReference) -> OwnerReference:
-    """The API server bounds none of these texts."""
-    most = MAX_NAME_CHARACTERS + 1
-    return OwnerReference(
-        owner.api_version[:most],
-        owner.kind[:most],
-        owner.name[:most],
-        owner.uid[:most],
-        owner.controller,
-        owner.block_owner_deletion,
-    )
+def _owner_in_short(owners: Iterable[OwnerReference], uid: str) -> tuple[OwnerReference, ...]:
+    """The workload whose it is, if it has one: that of its label, or the first. Others mean nothing to the operator."""
+    workloads = [short for owner in owners if (short := _workload_in_short(owner)) is not None]
+    return tuple(sorted(workloads, key=lambda owner: owner.uid != uid)[:1])
+
+
+def _workload_in_short(owner: OwnerReference) -> OwnerReference | None:
+    """The API server bounds none of these texts; who has longer ones is no workload."""
+    kind = ULTRASERVER_WORKLOADS
+    version = next((version for version in kind.versions if version == owner.api_version), None)
+    names = owner.name + owner.uid
+    if version is None or owner.kind != kind.kind or len(names) > MAX_NAME_CHARACTERS + len(NOBODY):
+        return None
+    return msgspec.structs.replace(owner, api_version=version, kind=kind.kind) if names.isascii() else None
 
 
 def _digest_of(spec: msgspec.Raw, version: str) -> str:

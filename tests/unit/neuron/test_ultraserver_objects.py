@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -11,10 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.kube.api.codec import Resource, decode
+from dra_driver.kube.objects.meta import ObservedCondition
 from dra_driver.neuron.ultraserver_objects import (
     ACCEPTED_SPEC,
+    FINALIZER,
     MAX_FINALIZERS,
     MAX_NAME_CHARACTERS,
+    OTHERS,
     ULTRASERVER_WORKLOADS,
     ULTRASERVERS,
     WORKLOAD_UIDS,
@@ -25,6 +30,7 @@ from dra_driver.neuron.ultraserver_objects import (
     UltraServerMeta,
     UltraServerSpec,
     UltraServerStatus,
+    WorkloadStatus,
 )
 
 LONG = "\U0001f600" * 5_000
@@ -82,16 +88,88 @@ def test_an_object_as_large_as_can_be_is_kept_in_short(resource: Resource[Any]) 
     item = received(resource, HOSTILE[resource])
     assert len(msgspec.json.encode(item)) < 5_000_000
     assert not item.metadata.labels and not item.metadata.owner_references
-    assert list(item.metadata.annotations) == [WORKLOAD_UIDS if resource is ULTRASERVERS else ACCEPTED_SPEC]
-    assert len(item.metadata.finalizers) == MAX_FINALIZERS + 1, "one more tells that these are not all"
+    of_server = resource is ULTRASERVERS
+    assert list(item.metadata.annotations) == ([WORKLOAD_UIDS] if of_server else []), "what is cut off says nothing"
+    assert len(item.metadata.finalizers) == MAX_FINALIZERS + 1 if of_server else item.metadata.finalizers == (OTHERS,)
     assert len(item.spec.instance_type) == MAX_NAME_CHARACTERS + 1, "what was cut off is no name"
 
 
-def test_what_a_tenant_makes_is_kept_in_a_small_part_of_what_it_sends() -> None:
-    document = {name: part for name, part in HOSTILE[ULTRASERVER_WORKLOADS].items() if name != "status"}
-    document["metadata"] = {name: part for name, part in META.items() if name != "managedFields"}
-    document["spec"] = document["spec"] | {"instanceType": "\U0001f600" * 300_000}
-    assert len(msgspec.json.encode(received(ULTRASERVER_WORKLOADS, document))) < 30_000
+MANAGER = {"manager": "m" * 128, "operation": "Apply", "fieldsV1": {"f:metadata": {}}}
+LARGE: dict[str, Any] = {
+    "metadata": {"name": "w" * 253, "namespace": "t" * 63, "uid": "u" * 36, "managedFields": [MANAGER] * 64},
+    "spec": HOSTILE[ULTRASERVER_WORKLOADS]["spec"],
+}
+
+
+def kept_of(document: object) -> float:
+    """Bytes that a workload takes in memory, of many."""
+    text = json.dumps(document, ensure_ascii=False).encode()
+    items: list[object] = [None] * 10
+    tracemalloc.start()
+    try:
+        for index in range(len(items)):
+            assert ULTRASERVER_WORKLOADS.from_version is not None
+            items[index] = ULTRASERVER_WORKLOADS.from_version(decode(text, ULTRASERVER_WORKLOADS.wire, "it"), "v1")
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] / len(items)
+    finally:
+        tracemalloc.stop()
+
+
+WIDE = "\U0001f600"
+FINALIZERS: list[list[str]] = [
+    [f"example.com/{number}" for number in range(2_000)],
+    [f"a/{number}" for number in range(30)],
+    [FINALIZER, WIDE * 400],
+    [f"{WIDE}/{number}" for number in range(60)],
+]
+NOTES = [LONG, WIDE * 500, WIDE + "x" * 2_000, "x" * 2_000]
+
+
+@pytest.mark.parametrize("finalizers", FINALIZERS, ids=["many", "short", "long", "wide"])
+@pytest.mark.parametrize("note", NOTES, ids=["cut off", "wide", "mixed", "as long as can be"])
+def test_of_what_a_tenant_makes_a_few_kilobytes_are_kept(finalizers: list[str], note: str) -> None:
+    meta = {**LARGE["metadata"], "finalizers": finalizers, "annotations": {ACCEPTED_SPEC: note}}
+    assert kept_of({**LARGE, "metadata": meta}) < 10 * 1024
+
+
+NAMES: list[list[str]] = [
+    ["ultraserver-" + "s" * 200 + f"{number:04}" for number in range(5_000)],
+    ["x" * 30 + str(number) for number in range(5_000)],
+    [f"{WIDE}{number}" for number in range(5_000)],
+    [LONG] * 50,
+]
+
+
+@pytest.mark.parametrize("names", NAMES, ids=["long", "plain", "wide", "huge"])
+def test_of_what_somebody_writes_into_its_status_some_more_are_kept(names: list[str]) -> None:
+    conditions = [dict.fromkeys(CONDITION, WIDE * 60 + str(number)) for number in range(100)]
+    status = {"state": LONG, "conditions": conditions, "allocatedAt": LONG, "allocatedUltraServers": names}
+    assert kept_of({**LARGE, "status": status}) < 40 * 1024
+
+
+TEXTS = st.text(max_size=5) | st.just("x" * 257) | st.just("x" * 258) | st.just(WIDE * 65)
+STATUSES = st.builds(
+    WorkloadStatus,
+    TEXTS,
+    st.lists(st.sampled_from(["a", "b", "x" * 254, "x" * 253]), max_size=200).map(tuple),
+    st.none() | TEXTS,
+    st.integers(0, 3),
+    st.lists(st.builds(ObservedCondition, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS), max_size=3).map(tuple),
+)
+
+
+@given(STATUSES, STATUSES)
+def test_statuses_are_the_same_in_short_if_they_are_the_same(one: WorkloadStatus, other: WorkloadStatus) -> None:
+    assert (one.in_short == other.in_short) is (one == other)
+    assert received(ULTRASERVER_WORKLOADS, {"metadata": {}, "status": msgspec.to_builtins(one)}).status == one.in_short
+
+
+@given(st.lists(st.sampled_from([FINALIZER, "a/b", "x" * 254]), max_size=40))
+def test_finalizers_are_all_kept_or_it_is_seen_that_they_are_not(finalizers: list[str]) -> None:
+    short = received(ULTRASERVER_WORKLOADS, {"metadata": {"finalizers": finalizers}}).metadata.finalizers
+    assert short == tuple(finalizers) or OTHERS in short
+    assert (FINALIZER in short) is (FINALIZER in finalizers)
 
 
 @given(st.recursive(st.none() | st.booleans(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))

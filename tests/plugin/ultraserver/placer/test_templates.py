@@ -12,7 +12,7 @@ from dra_driver.driver.deviceclasses import DEVICE_CLASSES
 from dra_driver.kube.api.resources import Collection
 from dra_driver.neuron.names import CLASSES_POLICY, WORKLOAD_CLASS
 from dra_driver.neuron.ultraserver_objects import FINALIZER, MAX_FINALIZERS, ULTRASERVER_WORKLOADS
-from dra_driver.ultraserver.placer.template import LABEL, MAX_OWNERS
+from dra_driver.ultraserver.placer.template import LABEL
 from tests.doubles.apiserver.http import Fault
 from tests.doubles.apiserver.server import ApiServer
 from tests.doubles.apiserver.store import Object, Refused
@@ -164,15 +164,15 @@ def test_what_somebody_changes_of_an_own_template_is_put_right(server: ApiServer
         eventually(lambda: there(server, "train")["spec"] == first["spec"])
 
 
-def test_among_many_owners_the_workload_is_found_again(server: ApiServer) -> None:
+def test_the_workload_alone_owns_its_template(server: ApiServer) -> None:
     uid = ask(server, "train")["metadata"]["uid"]
-    others = [{"apiVersion": "v1", "kind": "ConfigMap", "name": f"c{n}", "uid": f"c{n}"} for n in range(MAX_OWNERS)]
+    others = [{"apiVersion": "v1", "kind": "ConfigMap", "name": f"c{n}", "uid": f"c{n}"} for n in range(9)]
     with placing(server):
         eventually(lambda: ready(server, "train")[0] == "True")
         changed = there(server, "train")
-        changed["metadata"]["ownerReferences"] = [*others, *changed["metadata"]["ownerReferences"]]
+        changed["metadata"]["ownerReferences"] = others
         server.store.update("resourceclaimtemplates", "a/train", changed)
-        eventually(lambda: there(server, "train")["metadata"]["ownerReferences"][0]["uid"] == uid)
+        eventually(lambda: [one["uid"] for one in there(server, "train")["metadata"]["ownerReferences"]] == [uid])
 
 
 def test_in_a_namespace_that_ends_nothing_is_made_and_nobody_else_waits(server: ApiServer) -> None:
@@ -302,6 +302,7 @@ def test_a_workload_that_is_deleted_stays_until_its_pods_have_ended(server: ApiS
         server.store.delete("resourceclaims", "a/pod-0-node")
         eventually(lambda: workload(server, "train")["metadata"]["finalizers"] == ["example.com/other"])
         assert not allocations(server, "ultraserver-s1")
+        eventually(lambda: ready(server, "waits")[0] == "True")
         delete(server, "waits")
         eventually(lambda: is_gone(server, "waits"))
         eventually(lambda: not allocations(server, "ultraserver-s0"))

@@ -6,13 +6,11 @@ import msgspec
 import pytest
 
 from dra_driver.kube.api.codec import decode
-from dra_driver.kube.objects.meta import ObjectMeta
+from dra_driver.kube.objects.meta import OwnerReference
 from dra_driver.kube.objects.resource import DeviceAllocationConfiguration
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.opaque_config import effective
 from dra_driver.ultraserver.placer.template import (
-    LABEL,
-    MAX_OWNERS,
     TEMPLATES,
     TemplateRecord,
     WrittenTemplate,
@@ -82,9 +80,16 @@ def test_a_template_that_is_nested_too_deep_is_somebody_elses(depth: int) -> Non
     assert step_to(TRAIN, record, tolerations=True) == "taken"
 
 
-def test_of_many_long_owners_little_is_kept() -> None:
-    long = msgspec.structs.replace(owner_of(TRAIN), name="x" * 10**6, uid="y" * 10**6)
-    meta = ObjectMeta(name="t", namespace="a", labels={LABEL: "z"}, owner_references=(long,) * 1000)
-    record = stored(WrittenTemplate(meta, {}))
-    assert len(record.metadata.owner_references) == MAX_OWNERS
-    assert len(msgspec.json.encode(record)) < 4000
+def test_of_many_long_owners_the_workload_is_kept() -> None:
+    """In fewer bytes than two names have, however many and long they are."""
+    other = OwnerReference("v1", "ConfigMap", "c", "c")
+    like = msgspec.structs.replace(owner_of(TRAIN), name="y" * 253, uid="y" * 36, controller=None)
+    long = [msgspec.structs.replace(like, **{name: "x" * 10**5}) for name in ("api_version", "kind", "name", "uid")]
+    meta = template_of(TRAIN, tolerations=True).metadata
+    for others in ([other] * 9, [like] * 9, long):
+        owned = msgspec.structs.replace(meta, owner_references=(*others, owner_of(TRAIN)))
+        record = stored(WrittenTemplate(owned, template_of(TRAIN, tolerations=True).spec))
+        assert step_to(TRAIN, record, tolerations=True) is None
+        foreign = stored(WrittenTemplate(msgspec.structs.replace(meta, owner_references=tuple(others)), {}))
+        assert step_to(TRAIN, foreign, tolerations=True) == "taken"
+        assert len(msgspec.json.encode(foreign.metadata.owner_references)) < 600
