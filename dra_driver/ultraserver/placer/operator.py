@@ -225,6 +225,8 @@ class Operator:
     def _records(self) -> dict[str, ServerRecord]:
         """By name: who has each server."""
         records = {}
+        # A node may name ever other servers.
+        self._said = {name: last for name, last in self._said.items() if last[1] or self._server(name) is not None}
         for item in self._seen_servers.objects():
             records[item.metadata.name] = record = record_of(item)
             uid, grants = self._said.get(item.metadata.name, (item.metadata.uid, ()))
