@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from lab.cluster import Cluster
 
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError
-from dra_driver.neuron.names import API_VERSIONS
+from dra_driver.neuron.names import API_VERSIONS, CLASSES_POLICY, WORKLOAD_CLASS
 from dra_driver.neuron.opaque_config import ConfigError, decode
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.objects import DRIVER, claim, config, first_available, neuron_config, request
@@ -42,10 +43,10 @@ KIND: Final = {
 }
 
 
-def installed() -> list[Object]:
+def installed(name: str = POLICY) -> list[Object]:
     """Policy and binding, as installer and kustomize have them."""
     objects = yaml.safe_load_all((ROOT / "deploy/kustomize/driver/driver.yaml").read_text())
-    return [item for item in objects if item["metadata"]["name"] == POLICY]
+    return [item for item in objects if item["metadata"]["name"] == name]
 
 
 class Server:
@@ -197,6 +198,19 @@ def test_a_node_is_in_one_mode(server: Server, case: str) -> None:
     assert (said == "") == legal
     if not legal:
         assert "spec.devices.config: requests have the ultraserverModes 4, 2, expected one for all of them" in said
+
+
+def test_what_asks_for_nothing_is_let_through(server: Server, kube: Kube) -> None:
+    """Requests that nobody has given are null for a policy."""
+    fence = installed(CLASSES_POLICY)
+    kube.apply(*fence)
+    fenced: Object = {"devices": {"requests": [request("r", device_class=WORKLOAD_CLASS)]}}
+    refused = {"metadata": {"name": "tried"}, "spec": fenced}
+    eventually("the policy to be in force", lambda: server.send("v1", "resourceclaims", refused), 60)
+    specs: tuple[Object, ...] = ({"devices": {}}, {"devices": {"config": [mode(4), mode(2)]}})
+    for version, spec in itertools.product(VERSIONS, specs):
+        for resource, sent in (("resourceclaims", spec), ("resourceclaimtemplates", {"spec": spec})):
+            assert server.send(version, resource, {"metadata": {"name": "tried"}, "spec": sent}) == ""
 
 
 JSON: Final = st.recursive(
