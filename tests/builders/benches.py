@@ -190,6 +190,17 @@ def placer(root: Path, tls: tuple[str, str]) -> Iterator[Bench]:
 
 
 @contextmanager
+def placer_of_workloads(root: Path, tls: tuple[str, str]) -> Iterator[Bench]:
+    """The same that serves workloads as well."""
+    with placer(root, tls) as bench:
+        read, server = bench.listed, bench.server
+        kinds = ("neuronultraserverworkloads", "resourceclaimtemplates")
+        bench.environment |= {"ULTRASERVER_OPERATOR": "on"}
+        bench.listed = lambda: read() and all(watches(server, kind) for kind in kinds)
+        yield bench
+
+
+@contextmanager
 def placer_of_waiting_groups(root: Path, tls: tuple[str, str]) -> Iterator[Bench]:
     """The same with groups that wait, of which the placer has told one why once it has judged all of them."""
     with placer(root, tls) as bench:

@@ -71,6 +71,41 @@ def slices_of_a_node(count: int, size: int) -> list[Crowd]:
     return [_filled(_crowd("resourceslices", count, f"evil-{NUMBER}", {}, spec), size)]
 
 
+def workloads_of_a_tenant(count: int, with_status: int) -> list[Crowd]:
+    """Workloads of UltraServers of which as much is kept as can be, and some with a status like that."""
+    notes = {"neuron.aws.com/accepted-spec": "x" * 2_000}
+    managers = [{"manager": f"{number:0128}", "operation": "Apply", "fieldsV1": {}} for number in range(64)]
+    meta = {
+        "annotations": notes,
+        "finalizers": [f"example.com/{number}" for number in range(26)],
+        "managedFields": managers,
+        "generation": 1,
+    }
+    spec = {
+        "instanceType": "\U0001f9e0" * 300,
+        "serverCount": 9_999,
+        "topologySize": 4,
+        "allocationPolicy": {"failureStrategy": "\U0001f9e0" * 1_000},
+        "resourceClaimTemplate": {"name": "\U0001f9e0" * 300},
+    }
+    conditions = [{"type": f"{number:0256}", "status": "x" * 256, "reason": "x" * 256} for number in range(30)]
+    servers = [f"ultraserver-{number:016}" for number in range(1_000)]
+    status = {"conditions": conditions, "allocatedUltraServers": servers}
+    kind = "neuronultraserverworkloads"
+    return [
+        _crowd(kind, count, f"{'w' * 240}-{NUMBER}", meta, spec),
+        _crowd(kind, with_status, f"status-{NUMBER}", meta, spec, status),
+    ]
+
+
+def templates_of_a_tenant(count: int) -> list[Crowd]:
+    """Templates that have the label of workloads, and owners with names of any length."""
+    owner = {"apiVersion": "neuron.aws.com/v1beta1", "kind": "NeuronUltraServerWorkload", "uid": "u" * 36}
+    owners = [{**owner, "name": "n" * 253}] * 9 + [dict.fromkeys(("apiVersion", "kind", "name", "uid"), "x" * 254)] * 9
+    meta = {"labels": {"neuron.aws.com/workload-uid": "l" * 63}, "ownerReferences": owners}
+    return [_crowd("resourceclaimtemplates", count, f"{'t' * 240}-{NUMBER}", meta, {"spec": {}})]
+
+
 def nodes_of_servers(count: int, size: int, evil: int) -> list[Crowd]:
     """Nodes of UltraServers, ``size`` bytes each, and some of which their kubelets write a MB.
 

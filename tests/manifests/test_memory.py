@@ -60,6 +60,8 @@ NODES = "5,000 nodes of 20 kB and 200 of 1 MB"
 OWNERS = "12 pods with 22,000 owners"
 TOLERATIONS = "4,000 gated pods with 270 tolerations"
 TAINTS = "400 gated pods and a Node with 30,000 taints"
+WORKLOADS = "6,000 long workloads and 1,000 with a long status"
+TEMPLATES = "30,000 templates with long owners"
 PARAMETERS = "16 claims with nested parameters"
 OTHERS_PARAMETERS = "16 claims with nested parameters of others"
 MAPPINGS = "8 pods with 50,000 mappings"
@@ -140,9 +142,12 @@ PROGRAMS = {
             **OF_SERVERS,
             TOLERATIONS: lambda: crowds.pods_with_tolerations(5, 100, 8),
             TAINTS: lambda: crowds.pods_that_tolerate_a_node(30_000, 100, 4),
+            WORKLOADS: lambda: crowds.workloads_of_a_tenant(6_000, 1_000),
+            TEMPLATES: lambda: crowds.templates_of_a_tenant(30_000),
         },
         HEALTH,
-        dict.fromkeys((TOLERATIONS, TAINTS), benches.placer_of_waiting_groups),
+        dict.fromkeys((TOLERATIONS, TAINTS), benches.placer_of_waiting_groups)
+        | dict.fromkeys((WORKLOADS, TEMPLATES), benches.placer_of_workloads),
     ),
     "neuron-device-plugin": Program(
         (
