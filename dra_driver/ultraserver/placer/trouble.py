@@ -72,11 +72,14 @@ class Trouble:
 
     def place(self, namespace: str, now: float) -> tuple[bool, int]:
         """Where it stands in the order of namespaces: who needs no more than a second keeps the place that it has."""
-        return (False, 0) if namespace == OURS else (namespace in self.namespaces(now), int(self._debt(namespace, now)))
+        return (False, 0) if namespace == OURS else (self._fails(namespace, now), int(self._debt(namespace, now)))
+
+    def _fails(self, namespace: str, now: float) -> bool:
+        return now < self._namespaces.get(namespace, -TROUBLE_SECONDS) + TROUBLE_SECONDS
 
     def namespaces(self, now: float) -> frozenset[str]:
         """Those in which writes have failed a short time ago: others go first."""
-        return frozenset(name for name, at in self._namespaces.items() if now < at + TROUBLE_SECONDS)
+        return frozenset(name for name in self._namespaces if self._fails(name, now))
 
     def forget(self, now: float) -> None:
         """Forget what is over: objects and namespaces come and go."""
@@ -104,6 +107,8 @@ class Turns:
         self._clock = clock
         self._spent: dict[str, float] = {}
         """Seconds, by namespace."""
+        self._of_tenants = 0.0
+        """Seconds of all namespaces that are not ours."""
         self._unclear: dict[str, ApiError] = {}
         """By namespace."""
         self.answered = False
@@ -123,7 +128,7 @@ class Turns:
         """
         todo = [(one, namespace(one)) for one in writes]
         now = self._clock()
-        places = {name: self._trouble.place(name, now) for _, name in todo}
+        places = {name: self._trouble.place(name, now) for name in {name for _, name in todo}}
         for one, name in sorted(todo, key=lambda entry: places[entry[1]]):
             if name in self._unclear or not self._trouble.is_due(item(one), self._clock()):
                 continue
@@ -137,14 +142,14 @@ class Turns:
             yield one
             now = self._clock()
             self._spent[name] = self._spent.get(name, 0.0) + now - began
+            self._of_tenants += now - began if name != OURS else 0.0
             self._trouble.note_time(name, now - began, now)
 
     def _has_time(self, namespace: str) -> bool:
         spent = self._spent.get(namespace, 0.0)
         if namespace == OURS:
             return spent <= MAX_SECONDS
-        of_tenants = sum(self._spent.values()) - self._spent.get(OURS, 0.0)
-        return spent <= SHARE_SECONDS and of_tenants <= MAX_SECONDS
+        return spent <= SHARE_SECONDS and self._of_tenants <= MAX_SECONDS
 
     def note_unclear(self, namespace: str, error: ApiError) -> None:
         """Nobody knows whether a write there was made: nothing else is written there after this decision."""
