@@ -62,6 +62,12 @@ def test_no_namespace_takes_more_than_its_share_and_ours_waits_for_none(
     assert len(table.lives) == len(written), "each write is a sign of life"
 
 
+def test_ours_has_its_turn_where_tenants_have_taken_all_the_time() -> None:
+    writes = [*((namespace, 0) for namespace in "abcdefgh"), (OURS, 0)]
+    written = Table().look(writes, dict.fromkeys("abcdefgh", LONGEST))
+    assert written == [*writes[:3], (OURS, 0)]
+
+
 @given(SECONDS, st.integers(1, 50))
 def test_who_comes_later_is_served_at_once_whoever_was_slow_before(seconds: dict[str, float], crowd: int) -> None:
     table = Table()
