@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.cluster.lib.installation import EMULATED_ULTRASERVER, NAMESPACE, ULTR
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.leaderworkerset import LeaderWorkerSets
 from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.objects import pod
 from tests.cluster.test_placer import FAILOVER_SECONDS, PLACER, acting, servers_of
 
 pytestmark = [pytest.mark.ultraservers, pytest.mark.kubernetes("1.37", "1.34"), pytest.mark.nightly]
@@ -142,6 +144,56 @@ def test_a_workload_of_both_servers_and_a_group_wait_for_each_other(kube: Kube, 
         eventually("the group to run", lambda: complete(groups.pods("next", namespace.name), 4), 60)
         groups.delete("next", namespace.name)
     assert used in servers(kube)
+
+
+def controller_of(kind: str, count: int, spec: Object) -> Object:
+    """A Deployment, StatefulSet or Job with so many pods."""
+    name = kind.lower()
+    if kind == "Job":
+        job: Object = {"parallelism": count, "completions": count, "template": {"spec": spec}}
+        return {"apiVersion": "batch/v1", "kind": kind, "metadata": {"name": name}, "spec": job}
+    labels = {"app": name}
+    pods = {"metadata": {"labels": labels}, "spec": {**spec, "restartPolicy": "Always"}}
+    of_kind: Object = {"replicas": count, "selector": {"matchLabels": labels}, "template": pods}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": of_kind}
+
+
+@pytest.mark.usefixtures("operator")
+def test_pods_of_all_kinds_have_the_nodes_until_they_end_though_the_workload_is_deleted(
+    kube: Kube, namespace: Namespace
+) -> None:
+    ask(kube, namespace, "train", servers=2)
+    settle(kube, namespace, train="Allocated")
+    given = allocations(kube, namespace)["train"]
+    nodes = [node for of_server in given for node in of_server]
+    kinds = ("Deployment", "StatefulSet", "Job")
+    with LeaderWorkerSets(kube) as groups:
+        group = lws("group", 2, gated=False)
+        for template in group["spec"]["leaderWorkerTemplate"].values():
+            for entry in template["spec"]["resourceClaims"] if isinstance(template, dict) else ():
+                entry["resourceClaimTemplateName"] = "train-template"
+        groups.apply(group, namespace=namespace.name)
+        # First, since its pods want to be side by side.
+        eventually("the group to run", lambda: complete(groups.pods("group", namespace.name), 2), 120)
+        spec = pod("x", templates={"node": "train-template"})["spec"]
+        namespace.apply(*(controller_of(kind, 2, spec) for kind in kinds))
+        eventually("all to run", lambda: complete(kube.find("pods", namespace.name), len(nodes)), 120)
+        pods = [item["metadata"]["name"] for item in kube.find("pods", namespace.name)]
+        variables = {namespace.node_of(name): namespace.environment(name) for name in pods}
+        assert [variables[node]["NEURON_GLOBAL_TOPOID"] for node in nodes] == [str(rank) for rank in range(len(nodes))]
+        assert {one["NEURON_ULTRASERVER_LEADER_NODE"] for one in variables.values()} == {nodes[0]}
+        kube.kubectl("delete", WORKLOADS, "-n", namespace.name, "train", "--wait=false")
+        ask(kube, namespace, "next")
+        settle(kube, namespace, train="Deallocating", next="Pending")
+        template_of = partial(kube.get, "resourceclaimtemplates", "train-template", namespace.name)
+        eventually("its template to go", lambda: template_of() is None)
+        assert complete(kube.find("pods", namespace.name), len(nodes)), "they go on"
+        assert allocations(kube, namespace)["train"] == given
+        groups.delete("group", namespace.name)
+        kube.kubectl("delete", ",".join(kinds), "-n", namespace.name, "--all", "--wait=false")
+        kube.delete_all("pods", namespace.name, grace=1)
+        eventually("the next one to be served", lambda: states(kube, namespace) == {"next": "Allocated"}, 120)
+    delete(kube, namespace, "next")
 
 
 @pytest.mark.usefixtures("operator")

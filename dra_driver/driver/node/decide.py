@@ -249,7 +249,7 @@ def _with_offer(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings
 
 
 def _with_tenure(snapshot: NodeSnapshot, memory: Memory, settings: DriverSettings, inventory: NodeInventory) -> Memory:
-    """Name of the object of its UltraServer, and whose workload the node is allocated to."""
+    """The memory with the server that the node is part of, and whose workload it is allocated to."""
     if settings.ultraserver_namespace is None:
         return memory
     seen, member = snapshot.server, inventory.ultraserver

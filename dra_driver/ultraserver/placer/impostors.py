@@ -36,6 +36,8 @@ MAX_RELEASED: Final = 40
 """Marks that one object excuses, those first that are there, then the latest: each takes up to 310 bytes."""
 MAX_LEFT_OUT: Final = 16
 """Nodes that one object names: any node can say that it is part of a server."""
+MAX_IN_CONDITION: Final = 4
+"""Nodes that a condition names."""
 _DISTRUST: Final = "it is not one of an UltraServer's nodes, so take it out of the cluster, or put its driver in order"
 EVENT: Final = "UltraServerMark"
 
@@ -174,8 +176,4 @@ def warnings_of(snapshot: Snapshot, now: float) -> Mapping[str, str]:
                 if now >= at + LATE_SECONDS and uid in snapshot.published.get(node, ()):
                     what = f"{node} was reserved for this workload, and still says so: pods might go there"
                     texts.setdefault(uid, []).append(f"{what}; see whether its driver runs")
-    return {uid: "; ".join(some[:MAX_TOLD]) for uid, some in texts.items()}
-
-
-MAX_TOLD: Final = 4
-"""Nodes in a condition."""
+    return {uid: "; ".join(some[:MAX_IN_CONDITION]) for uid, some in texts.items()}
