@@ -62,9 +62,12 @@ def test_promises_are_kept_where_nodes_are_allocated_to_workloads(part: int) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_promises_are_kept_in_many_histories_of_workloads() -> None:
-    events, _ = counts(live_all(story_with_workloads(10_000 + number) for number in range(MANY)))
-    assert set(events) == set(WORKLOAD_EVENTS), "what never happens is not tested"
+@pytest.mark.parametrize("part", range(4))
+def test_promises_are_kept_in_many_histories_of_workloads(part: int) -> None:
+    first, count = 10_000 + part * MANY // 4, MANY // 4
+    events, _ = counts(live_all(story_with_workloads(first + number) for number in range(count)))
+    # The others happen in the histories below.
+    assert not WORKLOAD_EVENTS.keys() - EVENTS.keys() - events.keys(), "what never happens is not tested"
 
 
 @pytest.mark.slow
