@@ -11,7 +11,14 @@ from dra_driver.driver.node.decide import Wanted
 from dra_driver.driver.node.loop import NodeLoop
 from dra_driver.driver.resourceslices.controller import DeviceSource
 from dra_driver.driver.resourceslices.holders import HELD_PATIENCE
-from dra_driver.driver.resourceslices.kept import HELD_SECONDS, Answer, PreparedDevices, PublishedPool, core_sizes
+from dra_driver.driver.resourceslices.kept import (
+    HELD_SECONDS,
+    SETTLE_SECONDS,
+    Answer,
+    PreparedDevices,
+    PublishedPool,
+    core_sizes,
+)
 from dra_driver.driver.resourceslices.messages import Desired
 from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
@@ -71,8 +78,9 @@ class SliceReview(DeviceSource):
             self._loop.post(answer=answer)
         decision = self._loop.wanted
         now, next_look = runtime.monotonic(), decision.keeping.next_look
-        # It is over only where the offer cannot be decided.
-        return desired(decision), next_look if next_look > now else now + HELD_SECONDS
+        # Its moment is over where the answer took long, or the offer cannot be decided: then the question stays.
+        wait = HELD_SECONDS if decision.failures else SETTLE_SECONDS
+        return desired(decision), next_look if next_look > now else now + wait
 
     def note_published(self, pool: PublishedPool) -> float:
         """See ``DeviceSource``."""

@@ -31,9 +31,8 @@ SMALL_CORES = [core_name(chip, core) for chip in range(16) for core in range(8)]
 GROUPS = [*(f"neuron-group4-{number}" for number in range(4)), "neuron-group8-0", "neuron-group8-1"]
 COUNTERS = ("spec.sharedCounters", "spec.devices[].consumesCounters")
 RETIRED = {"retired": "NoSchedule"}
-SECONDS = 60.0
-"""Timeout of what takes less than one. Where the moment of a look is over when it could be made, on a busy machine, the
-next one is after 30 s."""
+SECONDS = 30.0
+"""Timeout of what takes less than one."""
 
 
 @pytest.fixture

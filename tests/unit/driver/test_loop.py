@@ -19,6 +19,7 @@ from dra_driver.driver.node import loop as loops
 from dra_driver.driver.node.decide import HEALTH_PATIENCE, Memory, NodeSnapshot, Wanted, decide
 from dra_driver.driver.node.loop import NodeLoop
 from dra_driver.driver.node.review import SliceReview
+from dra_driver.driver.resourceslices import kept
 from dra_driver.driver.resourceslices.devices import completed, effective_partitions, offer, with_faults
 from dra_driver.driver.resourceslices.kept import PreparedDevices, PublishedPool
 from dra_driver.driver.resourceslices.messages import Desired
@@ -182,6 +183,16 @@ def test_what_is_prepared_while_it_is_asked_who_holds_what_is_kept() -> None:
     review.meanwhile = lambda: review.prepared.update({core_name(4, 1): 2})
     assert core_name(4, 1) in {device.name for device in review.look().devices}
     assert review.loop.wanted.offer.retired == {core_name(4, 1)}
+
+
+def test_a_look_whose_moment_is_over_before_it_can_be_made_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the list of claims took longer than until then. What cannot be decided waits: it would be asked again."""
+    monkeypatch.setattr(kept, "HELD_SECONDS", 0.0)
+    review = Review()
+    pool = PublishedPool(1, empty=True)
+    assert review.source.review(pool)[1] <= time.monotonic() + kept.SETTLE_SECONDS
+    monkeypatch.setattr(decisions, "offer", lambda *_: 1 / 0)
+    assert review.source.review(replace(pool, look=2))[1] > time.monotonic() + kept.SETTLE_SECONDS
 
 
 @pytest.mark.parametrize(
