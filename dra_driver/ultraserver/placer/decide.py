@@ -13,7 +13,7 @@ group of four (``dra_driver.ultraserver.placer.servers.to_keep``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -164,12 +164,14 @@ def _workload_actions(
         elif not wanted and name not in allotter.wholes and not (released or record.left_out):
             yield Forget(name)
     warnings = warnings_of(snapshot, now)
+    allocations = (*(record.grants for record in snapshot.records.values()), *snapshot.lost.values())
+    holders = {grant.uid for of_server in allocations for grant in of_server}
     for report in reports:
         verdict = replace(report.verdict, gaps=snapshot.gaps, impostors=warnings.get(report.workload.uid, ""))
         if verdict.state in ("Allocated", "PartiallyAllocated"):
             yield from _with_template(snapshot, report.workload, verdict)
         elif report.workload.ending:
-            yield from _farewell(snapshot, Report(report.workload, verdict))
+            yield from _farewell(snapshot, Report(report.workload, verdict), holders)
         else:
             yield Report(report.workload, verdict)
 
@@ -194,16 +196,19 @@ def _taken_back(
     return lost
 
 
-def _farewell(snapshot: Snapshot, report: Report) -> Iterator[Action]:
+def _farewell(snapshot: Snapshot, report: Report, holders: Collection[str]) -> Iterator[Action]:
     """What is done about a workload that is being deleted: no pod gets a claim of it, and those there are may end.
 
     It goes once nobody has a node for it: not before the objects of its servers say so.
+
+    Args:
+        snapshot: the cluster.
+        report: of the workload.
+        holders: UIDs of all workloads of which these objects say that they have nodes.
     """
     workload = report.workload
     record = snapshot.templates.get(f"{workload.namespace}/{name_of(workload)}")
     step = step_to(workload, record, tolerations=snapshot.tolerations)
-    records = (*(record.grants for record in snapshot.records.values()), *snapshot.lost.values())
-    holders = {grant.uid for grants in records for grant in grants}
     if step == "delete":
         yield WriteTemplate(workload, step, record)
     # What somebody else keeps of a template that is being deleted is that one's.

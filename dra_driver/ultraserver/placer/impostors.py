@@ -150,10 +150,11 @@ def actions_of(snapshot: Snapshot, now: float) -> Iterator[Action]:
 
 def _lies(snapshot: Snapshot, now: float) -> dict[tuple[str, str], Workload]:
     """The foreign marks that have been there for long enough."""
+    workloads = {workload.uid: workload for workload in snapshot.workloads}
     return {
-        key: workload
-        for key, workload in foreign_marks(snapshot).items()
-        if now - snapshot.suspected.get(key, now) >= SUSPICION_SECONDS
+        (node, uid): workloads[uid]
+        for (node, uid), since in snapshot.suspected.items()
+        if now - since >= SUSPICION_SECONDS
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from dra_driver.kube.matching import BLOCKING
@@ -35,11 +35,7 @@ def snapshot(
     return Snapshot(
         nodes=tuple(
             replace(
-                _node(node, offering.get(node.metadata.name), next(iter(holders.get(node.metadata.name, {})), "")),
-                tenants=frozenset(map(_namespace, holders.get(node.metadata.name, {}))),
-                owner=next(
-                    (_namespace(claim) for claim, whole in holders.get(node.metadata.name, {}).items() if whole), ""
-                ),
+                _node(node, offering.get(node.metadata.name), holders.get(node.metadata.name, {})),
                 mark=_mark(published.get(node.metadata.name, set())),
             )
             for node in nodes
@@ -109,7 +105,7 @@ def _namespace(claim: str) -> str:
     return claim.partition("/")[0]
 
 
-def _node(node: PartialNode, offer: Offer | None, claim: str) -> ServerNode:
+def _node(node: PartialNode, offer: Offer | None, claims: Mapping[str, bool]) -> ServerNode:
     ready = any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
     taints = tuple(taint for taint in node.spec.taints if taint.effect in BLOCKING)
     troubles = (
@@ -126,7 +122,9 @@ def _node(node: PartialNode, offer: Offer | None, claim: str) -> ServerNode:
         created=seconds(node.metadata.creation_timestamp) or 0.0,
         trouble=next((text for is_so, text in troubles if is_so), ""),
         taints=taints[:MAX_TAINTS],
-        claim=claim,
+        claim=next(iter(claims), ""),
+        tenants=frozenset(map(_namespace, claims)),
+        owner=next((_namespace(claim) for claim, whole in claims.items() if whole), ""),
         modes=_modes(offer.modes) if offer is not None else (),
     )
 

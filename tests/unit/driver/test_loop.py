@@ -186,7 +186,7 @@ def test_what_is_prepared_while_it_is_asked_who_holds_what_is_kept() -> None:
 
 
 def test_a_look_whose_moment_is_over_before_it_can_be_made_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the list of claims took longer than until then. What cannot be decided waits: it would be asked again."""
+    """As where the list of claims took longer than that. What cannot be decided waits: it would be asked again."""
     monkeypatch.setattr(kept, "HELD_SECONDS", 0.0)
     review = Review()
     pool = PublishedPool(1, empty=True)
