@@ -204,7 +204,7 @@ def _with_evidence(
         if of_pod is None:
             yield item
             continue
-        lower = None if of_pod.bound else priorities.outranked(item)
+        lower = None if of_pod.bound else priorities.lower_holders(item)
         findings = (*of_pod.findings, *filter(None, (lower,)))
         answer, ways = replace(item, evidence=tuple(each.document() for each in findings)), _remedies(findings)
         if of_pod.bound:

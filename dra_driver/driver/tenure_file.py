@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from dra_driver.driver.claims.files import opened, sealed
+from dra_driver.driver.claims.files import seal, unseal
 from dra_driver.driver.workload import Tenure
 from dra_driver.util.errors import DriverError
 from dra_driver.util.files import read_file, remove_file, replace_file, sync_directory
@@ -47,7 +47,7 @@ class TenureFile:
             data = read_file(self._path)
             if data is None:
                 return None
-            entry = _ENTRY.decode(opened(data))
+            entry = _ENTRY.decode(unseal(data))
         except (ValueError, OSError) as error:
             log.error(  # noqa: TRY400 - no defect
                 "%s cannot be read (%s): until the node's UltraServer is read, its slices and labels count",
@@ -69,7 +69,7 @@ class TenureFile:
             if tenure is None:
                 remove_file(self._path)
             else:
-                data = sealed(msgspec.json.encode(_Entry(self._node, tenure)))
+                data = seal(msgspec.json.encode(_Entry(self._node, tenure)))
                 temporary = f"{NAME}.{secrets.token_hex(4)}.tmp"
                 replace_file(self._path, data, temporary=temporary, mode=0o600, synced=True)
                 sync_directory(self._path.parent)

@@ -31,10 +31,10 @@ _ENTRY = msgspec.json.Decoder(CheckpointEntry)
 
 def encoded(entry: CheckpointEntry) -> bytes:
     """The file of an entry."""
-    return sealed(msgspec.json.encode(entry))
+    return seal(msgspec.json.encode(entry))
 
 
-def sealed(raw: bytes) -> bytes:
+def seal(raw: bytes) -> bytes:
     """The file of an entry that is encoded already."""
     return msgspec.json.encode(_File(VERSION, _checksum(raw), msgspec.Raw(raw))) + b"\n"
 
@@ -44,7 +44,7 @@ def decoded(data: bytes | None, uid: str) -> CheckpointEntry:
     if data is None:
         raise ValueError("it is missing")
     try:
-        entry = _ENTRY.decode(opened(data))
+        entry = _ENTRY.decode(unseal(data))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if entry.plan.uid != uid:
@@ -52,7 +52,7 @@ def decoded(data: bytes | None, uid: str) -> CheckpointEntry:
     return entry
 
 
-def opened(data: bytes) -> bytes:
+def unseal(data: bytes) -> bytes:
     """The entry in a file, still encoded. ValueError says why there is none."""
     try:
         file = _FILE.decode(data)

@@ -49,7 +49,7 @@ class Priorities:
             claims |= {(node_of(one.pool), one.device): name for one in own}
         return cls(pods, holders, claims)
 
-    def outranked(self, item: Explanation) -> Finding | None:
+    def lower_holders(self, item: Explanation) -> Finding | None:
         """Who of lower priority has devices because of which a pod fits on no node; None: nobody."""
         own = self.pods.get(item.subject)
         if own is None or item.fits:

@@ -24,7 +24,7 @@ from dra_driver.kube.quantity import UNIT
 from dra_driver.neuron.names import is_own_class
 from dra_driver.simulator.manifests.model import IMPLICIT, ClaimReference, Key, Manifests, PodWithClaims, of_container
 from dra_driver.simulator.manifests.names import MAX_NAMES, generated, uid
-from dra_driver.simulator.manifests.podgroups import unmatched
+from dra_driver.simulator.manifests.podgroups import mismatches
 from dra_driver.simulator.manifests.unasked import NEURON_RESOURCES
 from dra_driver.util.text import first_of
 
@@ -125,7 +125,7 @@ def left_out(manifests: Manifests) -> tuple[str, ...]:
         others = set(pod.extended_resources) - set(_extended(pod, offered))
         for name in () if pod.spec.node_name else sorted(others):
             users.setdefault(f"resources: {name}", []).append(f"{pod.namespace}/{pod.name}")
-    for text, pod in unmatched(manifests):
+    for text, pod in mismatches(manifests):
         users.setdefault(text, []).append(f"{pod.namespace}/{pod.name}")
     return tuple(f"{text}: {first_of(pods, MAX_NAMES)}" for text, pods in users.items())
 

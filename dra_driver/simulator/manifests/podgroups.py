@@ -60,7 +60,7 @@ def consumer_of(pod: PodWithClaims, claim: ResourceClaim) -> ResourceClaimConsum
     return ResourceClaimConsumerReference(POD_GROUPS, owner.name, owner.uid, GROUP)
 
 
-def unmatched(manifests: Manifests) -> Iterator[tuple[str, PodWithClaims]]:
+def mismatches(manifests: Manifests) -> Iterator[tuple[str, PodWithClaims]]:
     """Pods with claims of their own that their group may have been meant to have, after what is to be said of them."""
     groups = {group.metadata.key: group for group in manifests.pod_groups}
     for pod in manifests.pods:

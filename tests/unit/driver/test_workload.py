@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from dra_driver.cli import kubelet_plugin
 from dra_driver.driver.claims import planner
-from dra_driver.driver.claims.files import sealed
+from dra_driver.driver.claims.files import seal
 from dra_driver.driver.claims.model import Plan, PreparedClaims, PrepareError
 from dra_driver.driver.claims.situation import NodeFacts, Situation, claim_facts
 from dra_driver.driver.node.decide import HEALTH_PATIENCE, Memory, NodeSnapshot, Wanted, decide
@@ -371,7 +371,7 @@ def test_what_of_the_file_people_hear(tmp_path: Path, caplog: pytest.LogCaptureF
 
 def test_a_later_version_may_add_to_what_is_kept(tmp_path: Path) -> None:
     entry = {"node": NODE, "later": 1, "tenure": {"server": SERVER, "later": [1]}}
-    (tmp_path / NAME).write_bytes(sealed(msgspec.json.encode(entry)))
+    (tmp_path / NAME).write_bytes(seal(msgspec.json.encode(entry)))
     assert TenureFile(tmp_path, NODE).read() == Tenure(SERVER)
 
 

@@ -42,7 +42,7 @@ def found(own: int, wanted: int, *objects: Object) -> Any:
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
     manifests: Manifests = merge(emulated([("trn2.48xlarge", 1)]), read_manifests([("f", text)], in_cluster=True))
     (item,) = explanations(manifests, "1.37", target=Target("pod", "default", "w"))
-    return Priorities.of(manifests).outranked(item)
+    return Priorities.of(manifests).lower_holders(item)
 
 
 @settings(max_examples=15)
