@@ -47,7 +47,8 @@ def test_each_decision_is_dated_and_has_its_line_on_the_page_of_architecture() -
         assert [heading[2] for heading in headings] == ["Context", "Decision", "What it costs"], path.name
         assert date[1], path.name
         lines.append(f"- [{title[0]}](decisions/{path.name})")
-    assert "\n".join(lines) in (ROOT / "docs/develop/architecture.md").read_text()
+    page = (ROOT / "docs/develop/architecture.md").read_text()
+    assert " ".join(lines) in " ".join(page.split())  # a long line of the list may be wrapped
 
 
 def test_what_belongs_to_a_lists_items_moves_to_four_spaces_a_level() -> None:
