@@ -1,5 +1,6 @@
 """A stream of UltraServer workloads over light nodes with the driver's real process, while the operator is killed.
 
+Beside it come and go groups with the gate, and pods that want a whole node and ask nobody.
 ``NEURON_DRA_SCALE_WORKLOADS`` and ``NEURON_DRA_SCALE_KILLS`` make it shorter or longer than it is by default.
 """
 
@@ -12,6 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,12 +21,15 @@ import pytest
 
 from dra_driver.driver.node_labels import KEYS
 from dra_driver.neuron.names import WORKLOAD_TAINT, WORKLOAD_UID
-from tests.cluster.lib.groupstream import servers
+from tests.cluster.lib.groupstream import Stream, one_node, servers
 from tests.cluster.lib.installation import DAEMONSET, EMULATED_ULTRASERVER, NAMESPACE, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
-from tests.cluster.lib.lifecycle import own_namespace
+from tests.cluster.lib.leaderworkerset import LeaderWorkerSets
+from tests.cluster.lib.lifecycle import is_ready, own_namespace
 from tests.cluster.lib.lightnodes import LightNodes
-from tests.cluster.test_scale import FAILOVER_SECONDS, Placers
+from tests.cluster.lib.namespace import Namespace
+from tests.cluster.lib.objects import pod
+from tests.cluster.test_scale import FAILOVER_SECONDS, GROUP_TIMEOUT, Placers
 from tests.generators.effort import SEED
 from tests.paths import ROOT
 
@@ -34,6 +39,10 @@ SERVERS = 4
 NAMES = [f"light-{number}" for number in range(1, 4 * SERVERS + 1)]
 WORKLOADS = int(os.environ.get("NEURON_DRA_SCALE_WORKLOADS", "200"))
 KILLS = int(os.environ.get("NEURON_DRA_SCALE_KILLS", "30"))
+CALM_WORKLOADS = WORKLOADS // 3
+"""So many have their servers before the first operator is killed."""
+GROUPS, PODS = WORKLOADS // 10, WORKLOADS // 5
+GROUPS_AT_ONCE, PODS_AT_ONCE = 2, 2
 AT_ONCE = 12
 """Workloads that wait or have servers."""
 LIFE_SECONDS = (0.0, 1.0, 4.0)
@@ -91,6 +100,15 @@ class WorkloadStream:
     longest_half_after_kill: float = 0.0
     served: Counter[int] = field(default_factory=Counter)
     """By nodes of each server."""
+    bound: dict[str, str] = field(default_factory=dict)
+    """By node of a workload that has all its servers, that one's name, at the last look."""
+    strangers: dict[str, str] = field(default_factory=dict)
+    """By node: a claim that had devices there after the last look."""
+
+    @property
+    def kills(self) -> int:
+        """How many operators should have been killed by now."""
+        return max(0, -(-(self.served.total() - CALM_WORKLOADS) * KILLS // (WORKLOADS - CALM_WORKLOADS)))
 
     def items(self, kind: str) -> list[Object]:
         return list(json.loads(self.kube.raw(f"{KINDS}/{kind}"))["items"])
@@ -114,19 +132,8 @@ class WorkloadStream:
 
     def look(self) -> None:
         """Judge what the objects say now, and delete who had its time."""
-        now, given, reserved = time.monotonic(), list[str](), set[str]()
-        for item in self.items("neuronultraservers"):
-            for one in item.get("status", {}).get("allocations", []):
-                given += one["allocatedNodes"]
-                if one["phase"] != "Bound":
-                    reserved.add(one["workloadRef"])
-        assert len(given) == len(set(given)), f"nodes in two workloads: {Counter(given).most_common(3)}"
-        self.halves = {name: self.halves.get(name, now) for name in reserved}
-        for since in self.halves.values():
-            if self.killed + FAILOVER_SECONDS > since:
-                self.longest_half_after_kill = max(self.longest_half_after_kill, now - since)
-            else:
-                self.longest_half = max(self.longest_half, now - since)
+        now = time.monotonic()
+        self._judge(now)
         present = {item["metadata"]["name"]: item for item in self.items("neuronultraserverworkloads")}
         for name, item in present.items():
             if item.get("status", {}).get("state") == "Allocated" and name not in self.ends:
@@ -141,9 +148,74 @@ class WorkloadStream:
         if missing > 0:
             self.ask(missing)
 
+    def _judge(self, now: float) -> None:
+        """Look who has the nodes, and since when some are reserved alone."""
+        given, reserved, bound = list[str](), set[str](), dict[str, str]()
+        for item in self.items("neuronultraservers"):
+            for one in item.get("status", {}).get("allocations", []):
+                given += one["allocatedNodes"]
+                if one["phase"] == "Bound":
+                    bound |= dict.fromkeys(one["allocatedNodes"], one["workloadRef"])
+                else:
+                    reserved.add(one["workloadRef"])
+        assert len(given) == len(set(given)), f"nodes in two workloads: {Counter(given).most_common(3)}"
+        # What is bound now and was so at the last look, has been bound between, when claims were read: no workload is
+        # made anew under the name of one that has ended. Its own pods would not be strangers, and there are none.
+        for node in bound.keys() & self.strangers.keys():
+            assert bound[node] != self.bound.get(node), f"{node} of {bound[node]} has claim {self.strangers[node]}"
+        self.bound, self.strangers = bound, self.holders()
+        self.halves = {name: self.halves.get(name, now) for name in reserved}
+        for since in self.halves.values():
+            if self.killed + FAILOVER_SECONDS > since:
+                self.longest_half_after_kill = max(self.longest_half_after_kill, now - since)
+            else:
+                self.longest_half = max(self.longest_half, now - since)
+
+    def holders(self) -> dict[str, str]:
+        """By node: a claim that has devices there."""
+        return {
+            result["pool"]: f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+            for item in self.kube.find("resourceclaims")
+            for result in item.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+        }
+
     @property
     def is_over(self) -> bool:
         return self.served.total() >= WORKLOADS and not self.items("neuronultraserverworkloads")
+
+
+@dataclass
+class PodStream:
+    """Pods that want a whole node, without a gate: the scheduler alone decides where they go."""
+
+    namespace: Namespace
+    chance: random.Random
+    made: int = 0
+    served: int = 0
+    ends: dict[str, float] = field(default_factory=dict)
+    """By name of those that are there: when they are deleted; infinite before they run."""
+
+    def look(self) -> None:
+        """Make the next ones, and delete who had its time."""
+        now = time.monotonic()
+        present = {
+            str(item["metadata"]["name"]): item for item in self.namespace.kube.find("pods", self.namespace.name)
+        }
+        for name, item in present.items():
+            if self.ends[name] == float("inf") and is_ready(item):
+                self.ends[name], self.served = now + self.chance.choice(LIFE_SECONDS), self.served + 1
+            if self.ends[name] <= now and "deletionTimestamp" not in item["metadata"]:
+                self.namespace.kube.delete("pods", name, self.namespace.name)
+        self.ends = {name: end for name, end in self.ends.items() if name in present}
+        if self.made < PODS and len(self.ends) < PODS_AT_ONCE:
+            self.made += 1
+            name = f"p{self.made}"
+            self.namespace.apply(pod(name, templates={"neurons": "one-node"}))
+            self.ends[name] = float("inf")
+
+    @property
+    def is_over(self) -> bool:
+        return self.served == PODS and not self.ends
 
 
 def leftovers(kube: Kube, stream: WorkloadStream, nodes: Sequence[str]) -> list[str]:
@@ -166,26 +238,38 @@ def leftovers(kube: Kube, stream: WorkloadStream, nodes: Sequence[str]) -> list[
 def test_workloads_of_all_sizes_are_served_while_operators_are_killed(
     light_nodes: LightNodes, home: str, kube: Kube, figures: list[str], tmp_path: Path
 ) -> None:
-    with own_namespace(kube, "team") as team:
+    with (
+        own_namespace(kube, "team") as team,
+        own_namespace(kube, "others") as others,
+        LeaderWorkerSets(kube) as leader_worker_sets,
+        ThreadPoolExecutor(1) as beside,
+    ):
+        others.apply(one_node())
         placers = Placers(kube, home, tmp_path, "--ultraserver-operator=on")
-        stream = WorkloadStream(kube, team.name, random.Random(SEED))
+        stream, pods = WorkloadStream(kube, team.name, random.Random(SEED)), PodStream(others, random.Random(SEED))
+        groups = Stream(kube, leader_worker_sets, chance=random.Random(SEED))
         kills, began = 0, time.monotonic()
         try:
             eventually("an operator to act", placers.acting, FAILOVER_SECONDS)
-            while not stream.is_over:
+            of_groups = beside.submit(groups.run, count=GROUPS, at_once=GROUPS_AT_ONCE, kill=lambda *, hard: None)
+            while not (stream.is_over and pods.is_over and of_groups.done()):
                 stream.look()
+                pods.look()
                 light_nodes.check()
-                if kills < KILLS and stream.served.total() * KILLS >= kills * WORKLOADS and placers.acting():
+                if kills < min(KILLS, stream.kills) and placers.acting():
                     placers.kill(hard=kills % 2 == 0)
                     kills, stream.killed = kills + 1, time.monotonic()
                 time.sleep(0.2)
+            of_group = of_groups.result()
             eventually("nothing to be left", lambda: not leftovers(kube, stream, NAMES), 60, every=1)
         finally:
             statuses = placers.end()
     figures.append(
-        f"{stream.served.total()} workloads on {len(NAMES)} light nodes in {time.monotonic() - began:.0f} s, {kills} "
-        f"operators killed; reserved and not bound for {stream.longest_half:.1f} s at most while one acted, and "
-        f"{stream.longest_half_after_kill:.1f} s after a kill"
+        f"{stream.served.total()} workloads on {len(NAMES)} light nodes in {time.monotonic() - began:.0f} s, beside "
+        f"{groups.served} groups with the gate and {pods.served} pods without, {kills} operators killed; reserved and "
+        f"not bound for {stream.longest_half:.1f} s at most while one acted, and "
+        f"{stream.longest_half_after_kill:.1f} s after a kill; a group was half-placed for "
+        f"{of_group.longest_half:.1f} s at most"
     )
     assert statuses == [0, 0]
     assert kills == KILLS
@@ -193,3 +277,5 @@ def test_workloads_of_all_sizes_are_served_while_operators_are_killed(
     assert stream.longest_half <= HALF_SECONDS
     assert stream.longest_half_after_kill <= HALF_SECONDS_AFTER_KILL
     assert set(stream.served) == {1, 2, 4}
+    assert groups.served == GROUPS
+    assert of_group.longest_half <= GROUP_TIMEOUT + FAILOVER_SECONDS

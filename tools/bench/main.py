@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "memory, syncing them costs nothing.",
         epilog="Other parts, with a control plane: scripts/benchmark scheduling (what claims cost kube-scheduler), "
         "scripts/benchmark publication (what many drivers cost the API server), scripts/benchmark claimstatus (what it "
-        "costs that claims say which devices they got). "
+        "costs that claims say which devices they got), scripts/benchmark workloads (many UltraServer workloads). "
         "Example: scripts/benchmark --rest-minutes 12 >figures.md",
     )
     parser.add_argument("--kubernetes", default=DEFAULT_KUBERNETES, help="Kubernetes version (default: %(default)s)")

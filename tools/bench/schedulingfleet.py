@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import ssl
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +20,7 @@ from typing import Final, Self, TypeVar
 
 from lab.cluster import Cluster
 from lab.errors import LabError
+from lab.layout import SCHEDULER_PORT
 
 from bench import procfs
 from bench.figures import percentile
@@ -49,6 +53,7 @@ WRITERS: Final = 6
 LIMIT_SECONDS: Final = 240.0
 SETTLE_SECONDS: Final = 1.0
 UID: Final = "00000000-0000-0000-0000-000000000000"
+_ATTEMPTS: Final = re.compile(r"^scheduler_schedule_attempts_total\{.*\} (\S+)", re.MULTILINE)
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -120,16 +125,23 @@ class Watching:
 
 
 class Scheduler:
-    """kube-scheduler as a process of its own."""
+    """kube-scheduler as a process of its own. ``tells``: whether it serves metrics."""
 
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
+    def __init__(self, cluster: Cluster, directory: Path, *, tells: bool = False) -> None:
         self._config, self._log = directory / "scheduler.yaml", directory / "scheduler.log"
         kubeconfig = cluster.layout.pki / "scheduler.kubeconfig"
         self._config.write_text(json.dumps(scheduler_configuration(kubeconfig)))
         self._program = cluster.state.programs["kube-scheduler"]
+        self._certificates = directory
+        self._options = ["--secure-port=0"]
+        if tells:
+            self._options = [
+                *("--bind-address=127.0.0.1", f"--secure-port={SCHEDULER_PORT}", f"--cert-dir={directory}"),
+                "--authorization-always-allow-paths=/metrics",
+            ]
 
     def __enter__(self) -> Self:
-        command = [str(self._program), f"--config={self._config}", "--secure-port=0"]
+        command = [str(self._program), f"--config={self._config}", *self._options]
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/")
         return self
@@ -146,6 +158,15 @@ class Scheduler:
     def processor_seconds(self) -> float:
         """CPU time used so far."""
         return procfs.cpu_ticks(Path(f"/proc/{self._process.pid}/stat").read_text()) / _TICKS
+
+    def attempts(self) -> int:
+        """How often it has looked for a node for a pod so far, if it tells."""
+        url = f"https://127.0.0.1:{SCHEDULER_PORT}/metrics"
+        certificate = ssl.create_default_context(cafile=self._certificates / "kube-scheduler.crt")
+        certificate.check_hostname = False
+        with urllib.request.urlopen(url, timeout=30, context=certificate) as answer:
+            found = _ATTEMPTS.findall(answer.read().decode())
+        return int(sum(map(float, found)))
 
 
 class Fleet:

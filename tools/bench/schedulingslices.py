@@ -23,7 +23,7 @@ from dra_driver.neuron.topology.partitions import Partitions
 @cache
 def offered(world: World) -> Offer:
     """What each node offers."""
-    return offer(_inventory(world.instance_type, world.driver_version), Partitions.parse(world.partitions))
+    return offer(inventory(world.instance_type, world.driver_version), Partitions.parse(world.partitions))
 
 
 def slices(world: World, node_name: str, node_uid: str) -> list[Object]:
@@ -37,7 +37,8 @@ def slices(world: World, node_name: str, node_uid: str) -> list[Object]:
 
 
 @cache
-def _inventory(instance_type: str, driver_version: str | None) -> NodeInventory:
+def inventory(instance_type: str, driver_version: str | None = None) -> NodeInventory:
+    """What a host of that type has."""
     with tempfile.TemporaryDirectory(prefix="dra-driver-") as directory:
         root = Path(directory) / "host"
         write_host(root, resolve_emulation(instance_type), EmulationOptions(driver_version=driver_version))

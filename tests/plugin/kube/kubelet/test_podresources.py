@@ -300,8 +300,9 @@ def test_kubelet_has_its_time_for_itself_and_our_own_work_has_its_bound(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = containers_without_devices(8, 15_000)  # more than is read at once
+    of_kubelet = MAX_SECONDS / 2
     with answering(root, lambda: data):
-        with busy_once(MAX_SECONDS - 1, monkeypatch):
-            assert len(pods(root, seconds=20)) == 8
+        with busy_once(of_kubelet + 1, monkeypatch):  # the rest is what this machine may take besides
+            assert len(pods(root, seconds=of_kubelet)) == 8
         with busy_once(MAX_SECONDS + 1, monkeypatch), golden_error(CallError):
-            pods(root, seconds=20)
+            pods(root, seconds=of_kubelet)
