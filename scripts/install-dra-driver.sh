@@ -23,7 +23,14 @@
 #                        (default 300)
 #   --ultraserver-operator
 #                        with the placer, which it implies: also install AWS's kinds NeuronUltraServer and
-#                        NeuronUltraServerWorkload, and the rights to serve them; nothing is allocated yet
+#                        NeuronUltraServerWorkload, and serve them: UltraServers as a whole for workloads
+#   --max-servers-per-namespace N
+#                        with --ultraserver-operator: UltraServers, whole or in part, that the workloads of one namespace
+#                        may have (default any number)
+#   --claim-controller NAME
+#                        as whom Kubernetes makes claims from templates: system:kube-controller-manager where
+#                        kube-controller-manager runs without --use-service-account-credentials (default
+#                        system:serviceaccount:kube-system:resource-claim-controller)
 #   --toleration T       run on nodes with this taint, too: KEY=VALUE:EFFECT, KEY:EFFECT, KEY, or * for all (driver and
 #                        placer)
 #   --image-pull-secret NAME
@@ -78,6 +85,8 @@ POLICIES=(neuron-dra-driver-own-{slices,pools,node,events,claims} "$PARAMETERS" 
 PLACER='neuron-dra-driver-placer'
 DEFINITIONS=(neuronultraserver{s,workloads}.neuron.aws.com)
 PEOPLE=(neuron-ultraservers-{viewer,editor})
+CLAIM_CONTROLLER='system:serviceaccount:kube-system:resource-claim-controller'
+CONTROLLER_MANAGER='system:kube-controller-manager'
 FLAGS=' --placer --ultraserver-operator --extended-resources --restart --reset --uninstall --verify --force --dry-run --yes '
 LISTS='--toleration --image-pull-secret --env'
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -98,7 +107,8 @@ QUOTE="'"
 
 # The options, by their names. Empty: not given. Of what can be given several times: a line each.
 emulate='' emulated_ultraservers='' partitions='' extended_resources='' node_selector='' kubelet_root='' placer=''
-ultraserver_operator='' group_timeout='' parameters_policy='' toleration='' image_pull_secret='' env='' resources=''
+ultraserver_operator='' max_servers_per_namespace='' claim_controller='' group_timeout='' parameters_policy=''
+toleration='' image_pull_secret='' env='' resources=''
 resource_api='' values='' timeout=300 restart='' reset='' uninstall='' verify='' force='' dry_run='' yes='' kubectl=${KUBECTL:-kubectl}
 # And what else is found out on the way.
 image='' place='' given=' ' space='' classes='' foreign='' was_operator='' with_policy=1 scratch='' components='' patches=''
@@ -211,6 +221,10 @@ rule() {
     --resource-api) pattern='^v1(beta[12])?$' hint='v1, v1beta2 or v1beta1' ;;
     --timeout) pattern='^[1-9][0-9]{0,5}$' hint='a number of seconds' ;;
     --group-timeout) pattern='^[1-9][0-9]{0,4}$' hint='a number of seconds' ;;
+    --max-servers-per-namespace) pattern='^[1-9][0-9]{0,3}$' hint='a number of UltraServers' ;;
+    --claim-controller)
+        pattern="^($CLAIM_CONTROLLER|$CONTROLLER_MANAGER)\$" hint="$CLAIM_CONTROLLER or $CONTROLLER_MANAGER"
+        ;;
     --toleration)
         pattern="^(\\*|$KEY(=[A-Za-z0-9._-]*:$EFFECT|:$EFFECT)?)\$"
         hint='KEY=VALUE:EFFECT, KEY:EFFECT, KEY or *, where EFFECT is NoSchedule, PreferNoSchedule or NoExecute'
@@ -308,6 +322,9 @@ complete() {
     if [[ -n $emulated_ultraservers && -z $emulate ]]; then
         bad_arguments "--emulated-ultraservers goes with --emulate trn2u.48xlarge"
     fi
+    if [[ -n $max_servers_per_namespace && -z $ultraserver_operator ]]; then
+        bad_arguments "--max-servers-per-namespace goes with --ultraserver-operator"
+    fi
     if [[ -n $ultraserver_operator ]]; then placer=1; fi
     if [[ -n $group_timeout && -z $placer ]]; then bad_arguments "--group-timeout goes with --placer"; fi
     kubelet_root=${kubelet_root:-/var/lib/kubelet}
@@ -325,7 +342,8 @@ settings() {
     done
     if [[ -n $placer ]]; then printf '%s\n' --placer "--group-timeout $group_timeout"; fi
     if [[ -n $ultraserver_operator ]]; then echo --ultraserver-operator; fi
-    for option in $LISTS --resources --parameters-policy; do
+    if [[ -n $max_servers_per_namespace ]]; then echo "--max-servers-per-namespace $max_servers_per_namespace"; fi
+    for option in $LISTS --resources --parameters-policy --claim-controller; do
         name=$(variable_of "$option")
         while IFS= read -r line; do
             if [[ -n $line ]]; then printf '%s=%s\n' "$option" "$line"; fi
@@ -457,6 +475,10 @@ render() {
     if has_env NODE_STATUS=off; then components+="deploy/$SETTINGS/no-node-status, "; fi
     if [[ -n $placer ]]; then component $SETTINGS/placer '"300"' "\"$group_timeout\""; fi
     if [[ -n $ultraserver_operator ]]; then components+="deploy/$SETTINGS/ultraserver-operator, "; fi
+    if [[ -n $max_servers_per_namespace ]]; then
+        component $SETTINGS/ultraservers-per-namespace "value: '8'" "value: '$max_servers_per_namespace'"
+    fi
+    if [[ $claim_controller == "$CONTROLLER_MANAGER" ]]; then components+="deploy/$SETTINGS/claim-controller, "; fi
     add_tolerations
     add_pull_secrets
     while IFS= read -r line; do
@@ -633,12 +655,13 @@ daemonset_columns+='|{.spec.template.spec.containers[*].env[?(@.name=="PARTITION
 daemonset_columns+='{.spec.template.spec.containers[*].env[?(@.name=="DEVICES")].value}'
 placer_columns='{.metadata.name}|{.spec.template.spec.containers[*].env[?(@.name=="GROUP_TIMEOUT")].value}'
 placer_columns+='|{.spec.template.spec.containers[*].env[?(@.name=="ULTRASERVER_OPERATOR")].value}'
+placer_columns+='|{.spec.template.spec.containers[*].env[?(@.name=="MAX_SERVERS_PER_NAMESPACE")].value}'
 definition_columns='{range .items[*]}{.metadata.name}|{.metadata.labels.app\.kubernetes\.io/component}{"\n"}{end}'
 class_columns='{range .items[*]}{.metadata.name}|{.spec.extendedResourceName}{"\n"}{end}'
 
 # What is installed now: the settings as of `settings`, and single ones of them.
 read_installed() {
-    local driver renewed options types labels offered ultraservers seconds selector='' extended=''
+    local driver renewed options types labels offered ultraservers seconds servers selector='' extended=''
     driver=$(kube -n "$NAMESPACE" get daemonset "$DAEMONSET" --ignore-not-found -o "jsonpath=$daemonset_columns") ||
         unknown "what is installed"
     renewed=$(kube -n "$NAMESPACE" get deployment "$PLACER" --ignore-not-found -o "jsonpath=$placer_columns") ||
@@ -647,7 +670,7 @@ read_installed() {
         -o "jsonpath={.metadata.annotations.${OPTIONS//./\\.}}") || unknown "what is installed"
     classes=$(kube get deviceclasses -o "jsonpath=$class_columns") || unknown "which DeviceClasses there are"
     IFS='|' read -r was_there was_image was_emulate ultraservers was_root types labels offered <<<"$driver"
-    IFS='|' read -r was_placer seconds was_operator <<<"$renewed"
+    IFS='|' read -r was_placer seconds was_operator servers <<<"$renewed"
     was_root=${was_root%/plugins}
     if [[ -n $was_there && $classes == *"chip.$DRIVER|a"* ]]; then extended=1; fi
     # Beside a list of instance types, labels are somebody else's addition, which `apply` leaves alone.
@@ -666,6 +689,7 @@ read_installed() {
     if [[ -n $was_placer ]]; then installed+="--placer$NEWLINE"; fi
     was --group-timeout "$seconds"
     if [[ -n $was_operator ]]; then installed+="--ultraserver-operator$NEWLINE"; fi
+    was --max-servers-per-namespace "$servers"
     installed+=$options
     installed=${installed%"$NEWLINE"}
 }
@@ -687,10 +711,12 @@ keep_settings() {
         --ultraserver-operator) ultraserver_operator=1 ;;
         # Another type need not have UltraServers.
         '--emulated-ultraservers '*) if [[ $emulate == "$was_emulate" ]]; then keep "$option" "${line#* }"; fi ;;
-        '--emulate '* | '--partitions '* | '--node-selector '* | '--kubelet-root '* | '--group-timeout '*)
+        '--emulate '* | '--partitions '* | '--node-selector '* | '--kubelet-root '* | '--group-timeout '* | \
+            '--max-servers-per-namespace '*)
             keep "$option" "${line#* }"
             ;;
-        --toleration=* | --image-pull-secret=* | --env=* | --resources=* | --parameters-policy=*)
+        --toleration=* | --image-pull-secret=* | --env=* | --resources=* | --parameters-policy=* | \
+            --claim-controller=*)
             keep "$option" "${line#*=}"
             ;;
         *) die "the annotation $OPTIONS of the DaemonSet has an invalid line: '$line'; pass --reset. Nothing was changed" ;;

@@ -1,7 +1,8 @@
 """A stream of UltraServer workloads over light nodes with the driver's real process, while the operator is killed.
 
 Beside it come and go groups with the gate, and pods that want a whole node and ask nobody.
-``NEURON_DRA_SCALE_WORKLOADS`` and ``NEURON_DRA_SCALE_KILLS`` make it shorter or longer than it is by default.
+``NEURON_DRA_SCALE_WORKLOADS`` and ``NEURON_DRA_SCALE_KILLS`` make it shorter or longer than it is by default on the
+newest Kubernetes; on others it is shorter.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from lab.cluster import Cluster
 
 from dra_driver.driver.node_labels import KEYS
 from dra_driver.neuron.names import WORKLOAD_TAINT, WORKLOAD_UID
@@ -33,15 +35,12 @@ from tests.cluster.test_scale import FAILOVER_SECONDS, GROUP_TIMEOUT, Placers
 from tests.generators.effort import SEED
 from tests.paths import ROOT
 
-pytestmark = [pytest.mark.nightly, pytest.mark.ultraservers]
+pytestmark = [pytest.mark.nightly, pytest.mark.ultraservers, pytest.mark.kubernetes("1.37", "1.34")]
 
 SERVERS = 4
 NAMES = [f"light-{number}" for number in range(1, 4 * SERVERS + 1)]
 WORKLOADS = int(os.environ.get("NEURON_DRA_SCALE_WORKLOADS", "200"))
 KILLS = int(os.environ.get("NEURON_DRA_SCALE_KILLS", "30"))
-CALM_WORKLOADS = WORKLOADS // 3
-"""So many have their servers before the first operator is killed."""
-GROUPS, PODS = WORKLOADS // 10, WORKLOADS // 5
 GROUPS_AT_ONCE, PODS_AT_ONCE = 2, 2
 AT_ONCE = 12
 """Workloads that wait or have servers."""
@@ -82,12 +81,44 @@ def light_nodes(home: str, kube: Kube) -> Iterator[LightNodes]:
         yield nodes
 
 
+@dataclass(frozen=True)
+class Extent:
+    """How much comes and goes."""
+
+    workloads: int
+    kills: int
+    """Of operators."""
+
+    @property
+    def groups(self) -> int:
+        """With the gate."""
+        return self.workloads // 10
+
+    @property
+    def pods(self) -> int:
+        """Without it."""
+        return self.workloads // 5
+
+    def killed(self, served: int) -> int:
+        """How many operators are to have been killed when so many workloads have had servers: first none for long."""
+        calm = self.workloads // 3
+        return min(self.kills, max(0, -(-(served - calm) * self.kills // (self.workloads - calm))))
+
+
+@pytest.fixture
+def extent(lab: Cluster) -> Extent:
+    """By the version of Kubernetes."""
+    return Extent(WORKLOADS, KILLS) if lab.spec.kubernetes.startswith("1.37.") else Extent(WORKLOADS // 5, KILLS // 5)
+
+
 @dataclass
 class WorkloadStream:
     """Workloads of all sizes in a random order: some are there at a time, and each goes once it had its servers."""
 
     kube: Kube
     namespace: str
+    count: int
+    """How many there are to be."""
     chance: random.Random
     number: int = 0
     ends: dict[str, float] = field(default_factory=dict)
@@ -104,11 +135,6 @@ class WorkloadStream:
     """By node of a workload that has all its servers, that one's name, at the last look."""
     strangers: dict[str, str] = field(default_factory=dict)
     """By node: a claim that had devices there after the last look."""
-
-    @property
-    def kills(self) -> int:
-        """How many operators should have been killed by now."""
-        return max(0, -(-(self.served.total() - CALM_WORKLOADS) * KILLS // (WORKLOADS - CALM_WORKLOADS)))
 
     def items(self, kind: str) -> list[Object]:
         return list(json.loads(self.kube.raw(f"{KINDS}/{kind}"))["items"])
@@ -144,7 +170,7 @@ class WorkloadStream:
             self.kube.kubectl(
                 "delete", "neuronultraserverworkloads.neuron.aws.com", "-n", self.namespace, "--wait=false", *over
             )
-        missing = min(AT_ONCE - len(present), WORKLOADS - self.number)
+        missing = min(AT_ONCE - len(present), self.count - self.number)
         if missing > 0:
             self.ask(missing)
 
@@ -181,7 +207,7 @@ class WorkloadStream:
 
     @property
     def is_over(self) -> bool:
-        return self.served.total() >= WORKLOADS and not self.items("neuronultraserverworkloads")
+        return self.served.total() >= self.count and not self.items("neuronultraserverworkloads")
 
 
 @dataclass
@@ -189,6 +215,8 @@ class PodStream:
     """Pods that want a whole node, without a gate: the scheduler alone decides where they go."""
 
     namespace: Namespace
+    count: int
+    """How many there are to be."""
     chance: random.Random
     made: int = 0
     served: int = 0
@@ -207,7 +235,7 @@ class PodStream:
             if self.ends[name] <= now and "deletionTimestamp" not in item["metadata"]:
                 self.namespace.kube.delete("pods", name, self.namespace.name)
         self.ends = {name: end for name, end in self.ends.items() if name in present}
-        if self.made < PODS and len(self.ends) < PODS_AT_ONCE:
+        if self.made < self.count and len(self.ends) < PODS_AT_ONCE:
             self.made += 1
             name = f"p{self.made}"
             self.namespace.apply(pod(name, templates={"neurons": "one-node"}))
@@ -215,7 +243,7 @@ class PodStream:
 
     @property
     def is_over(self) -> bool:
-        return self.served == PODS and not self.ends
+        return self.served == self.count and not self.ends
 
 
 def leftovers(kube: Kube, stream: WorkloadStream, nodes: Sequence[str]) -> list[str]:
@@ -236,7 +264,7 @@ def leftovers(kube: Kube, stream: WorkloadStream, nodes: Sequence[str]) -> list[
 
 @pytest.mark.timeout(600 + 3 * WORKLOADS + 30 * KILLS, func_only=True)
 def test_workloads_of_all_sizes_are_served_while_operators_are_killed(
-    light_nodes: LightNodes, home: str, kube: Kube, figures: list[str], tmp_path: Path
+    light_nodes: LightNodes, home: str, kube: Kube, extent: Extent, figures: list[str], tmp_path: Path
 ) -> None:
     with (
         own_namespace(kube, "team") as team,
@@ -246,17 +274,20 @@ def test_workloads_of_all_sizes_are_served_while_operators_are_killed(
     ):
         others.apply(one_node())
         placers = Placers(kube, home, tmp_path, "--ultraserver-operator=on")
-        stream, pods = WorkloadStream(kube, team.name, random.Random(SEED)), PodStream(others, random.Random(SEED))
+        stream = WorkloadStream(kube, team.name, extent.workloads, random.Random(SEED))
+        pods = PodStream(others, extent.pods, random.Random(SEED))
         groups = Stream(kube, leader_worker_sets, chance=random.Random(SEED))
         kills, began = 0, time.monotonic()
         try:
             eventually("an operator to act", placers.acting, FAILOVER_SECONDS)
-            of_groups = beside.submit(groups.run, count=GROUPS, at_once=GROUPS_AT_ONCE, kill=lambda *, hard: None)
+            of_groups = beside.submit(
+                groups.run, count=extent.groups, at_once=GROUPS_AT_ONCE, kill=lambda *, hard: None
+            )
             while not (stream.is_over and pods.is_over and of_groups.done()):
                 stream.look()
                 pods.look()
                 light_nodes.check()
-                if kills < min(KILLS, stream.kills) and placers.acting():
+                if kills < extent.killed(stream.served.total()) and placers.acting():
                     placers.kill(hard=kills % 2 == 0)
                     kills, stream.killed = kills + 1, time.monotonic()
                 time.sleep(0.2)
@@ -272,10 +303,10 @@ def test_workloads_of_all_sizes_are_served_while_operators_are_killed(
         f"{of_group.longest_half:.1f} s at most"
     )
     assert statuses == [0, 0]
-    assert kills == KILLS
+    assert kills == extent.kills
     assert light_nodes.failures == []
     assert stream.longest_half <= HALF_SECONDS
     assert stream.longest_half_after_kill <= HALF_SECONDS_AFTER_KILL
     assert set(stream.served) == {1, 2, 4}
-    assert groups.served == GROUPS
+    assert groups.served == extent.groups
     assert of_group.longest_half <= GROUP_TIMEOUT + FAILOVER_SECONDS

@@ -546,6 +546,18 @@ INSTALLATIONS = {
         ("draDriver.placer.enabled=true", "draDriver.placer.groupTimeoutSeconds=60"),
         ("--placer", "--group-timeout", "60"),
     ),
+    "operator": (
+        (
+            "draDriver.placer.enabled=true",
+            "ultraserverOperator.enabled=true",
+            "ultraserverOperator.maxServersPerNamespace=7",
+            "ultraserverOperator.claimController=system:kube-controller-manager",
+        ),
+        (
+            "--ultraserver-operator",
+            *("--max-servers-per-namespace", "7", "--claim-controller", "system:kube-controller-manager"),
+        ),
+    ),
     "of the administrator": (
         (
             "draDriver.placer.enabled=true",

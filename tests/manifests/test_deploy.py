@@ -88,6 +88,11 @@ EQUAL = {
     "driver-settings/node-selector": ("draDriver.nodeSelector.example\\.com/neuron=dra",),
     "driver-settings/placer": ("draDriver.placer.enabled=true",),
     "driver-settings/ultraserver-operator": ("ultraserverOperator.enabled=true",),
+    "driver-settings/ultraservers-per-namespace": (
+        "ultraserverOperator.enabled=true",
+        "ultraserverOperator.maxServersPerNamespace=8",
+    ),
+    "driver-settings/claim-controller": ("ultraserverOperator.claimController=system:kube-controller-manager",),
     "driver-settings/device-numbering": ("draDriver.deviceNumbering=host",),
     "driver-settings/contiguity": ("draDriver.contiguity=refuse",),
     "driver-settings/metrics": ("draDriver.metricsPort=9100",),
@@ -102,7 +107,10 @@ EQUAL = {
     "legacy-settings/image-pull-secret": ("imagePullSecrets={registry}",),
 }
 """Components, and the values of the chart that do the same."""
-AFTER = {"driver-settings/ultraserver-operator": ("driver-settings/placer",)}
+AFTER = {
+    "driver-settings/ultraserver-operator": ("driver-settings/placer",),
+    "driver-settings/ultraservers-per-namespace": ("driver-settings/placer", "driver-settings/ultraserver-operator"),
+}
 """Components that others need."""
 
 

@@ -835,6 +835,21 @@ def test_an_update_keeps_the_settings_that_it_is_not_told_to_change(cluster: Clu
     assert cluster.applied == install("--dry-run", *settings.split(), IMAGE).stdout
 
 
+CONTROLLER, MANAGER = "system:serviceaccount:kube-system:resource-claim-controller", "system:kube-controller-manager"
+
+
+def test_an_update_keeps_the_settings_of_the_operator(cluster: Cluster) -> None:
+    options = ("--ultraserver-operator", "--max-servers-per-namespace=7", f"--claim-controller={MANAGER}")
+    cluster.installed(*options)
+    result = cluster.run(IMAGE)
+    assert result.returncode == 0, result.stderr
+    assert cluster.applied == install("--dry-run", *options, IMAGE).stdout
+    assert applied_environment(cluster, "Deployment")["MAX_SERVERS_PER_NAMESPACE"] == "7"
+    assert cluster.run("--claim-controller", CONTROLLER, IMAGE).returncode == 0
+    assert f"'{CONTROLLER}'" in cluster.applied
+    assert f"'{MANAGER}'" not in cluster.applied
+
+
 KEPT = (
     "--toleration=dedicated=neuron:NoSchedule",
     "--toleration=*",

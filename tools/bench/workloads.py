@@ -527,25 +527,24 @@ def report(head: str, extent: Extent, burst: Burst, single: Sequence[float], att
     ]
     given, taken_back = _slice_writes(burst.allocation), _slice_writes(burst.removal)
     requests, removals = (_operators(part) / count for part in (burst.allocation, burst.removal))
+    before, after, most = (f"{number:.0f} MB" for number in (memory.before, memory.after, memory.peak))
+    served = (
+        f"requests of the operator for each: {requests:.1f} until it was Allocated, {removals:.1f} until it was gone"
+    )
+    written = (
+        f"writes of slices, by {4 * extent.servers} drivers: {given} while nodes were given, {taken_back} while they"
+    )
+    kept = f"memory of the operator: {before} before, {after} after, at most {most}, with a kubeconfig"
+    tried = (
+        f"attempts of kube-scheduler for {extent.waiting} pods that wait: {attempts.busy} in {attempts.seconds:.0f} s"
+    )
+    used = f"CPU time {attempts.busy_processor:.1f} s and {attempts.quiet_processor:.1f} s"
     texts = (
         f"all {count} deleted: none is there any more after {burst.gone:.1f} s",
-        (
-            f"requests of the operator for each: {requests:.1f} until it was Allocated, {removals:.1f} until it was gone; "
-            f"its CPU time {burst.processor:.0f} s"
-        ),
-        (
-            f"writes of slices, by {4 * extent.servers} drivers: {given} while nodes were given, {taken_back} while they "
-            "were given back"
-        ),
-        (
-            f"memory of the operator: {memory.before:.0f} MB before, {memory.after:.0f} MB after, at most "
-            f"{memory.peak:.0f} MB, with a kubeconfig, whose parser costs some 22 MB that it does not need in a pod"
-        ),
-        (
-            f"attempts of kube-scheduler for {extent.waiting} pods that wait: {attempts.busy} in {attempts.seconds:.0f} s "
-            f"with {attempts.writes} writes of slices, {attempts.quiet} in as long without any; its CPU time "
-            f"{attempts.busy_processor:.1f} s and {attempts.quiet_processor:.1f} s"
-        ),
+        f"{served}; its CPU time {burst.processor:.0f} s",
+        f"{written} were given back",
+        f"{kept}, whose parser costs some 22 MB that it does not need in a pod",
+        f"{tried} with {attempts.writes} writes of slices, {attempts.quiet} in as long without any; its {used}",
     )
     heads = ("workloads", "creation to Allocated, p50 s", "p99 s", "until the last, s")
     return "\n".join([head, "", *table(heads, rows), "", *(f"- {text}" for text in texts)])

@@ -29,6 +29,7 @@ Key = tuple[str, str]
 
 DRIVER: Final = ("draDriver.enabled=true", "devicePlugin.enabled=false")
 PLACER: Final = (*DRIVER, "draDriver.placer.enabled=true")
+OPERATOR: Final = (*PLACER, "ultraserverOperator.enabled=true")
 LEGACY: Final = ("scheduler.enabled=true", f"scheduler.tls.existingSecret={TLS}")
 
 
@@ -66,6 +67,18 @@ SETTINGS: Final = {
         ("ultraserverOperator.enabled=true",),
         "UltraServers by workload. List it after `placer`; leave the CustomResourceDefinitions out of a copy of it "
         "where others have them.",
+    ),
+    "driver-settings/ultraservers-per-namespace": Setting(
+        OPERATOR,
+        ("ultraserverOperator.maxServersPerNamespace=8",),
+        "UltraServers, whole or in part, that the workloads of one namespace may have. List it after "
+        "`ultraserver-operator`.",
+    ),
+    "driver-settings/claim-controller": Setting(
+        DRIVER,
+        ("ultraserverOperator.claimController=system:kube-controller-manager",),
+        "For clusters whose kube-controller-manager runs without --use-service-account-credentials: it makes the "
+        "claims of UltraServer workloads under this name.",
     ),
     "driver-settings/device-numbering": Setting(
         DRIVER, ("draDriver.deviceNumbering=host",), "Chips keep the host's numbers in containers."
@@ -359,7 +372,8 @@ def generated(helm: str) -> dict[str, str]:
     for file in FILES:
         text = joined(text for key, text in legacy.items() if file_of(key) == file)
         made[f"kubectl/{file}"] = text
-    bases = {DRIVER: driver, LEGACY: legacy, PLACER: template(helm, PLACER)}
+    bases: dict[tuple[str, ...], dict[Key, str]] = {DRIVER: driver, LEGACY: legacy}
+    bases |= {values: template(helm, values) for values in (PLACER, OPERATOR)}
     for name, setting in SETTINGS.items():
         values = (*setting.base, *setting.values)
         parts = component(bases[setting.base], template(helm, values), setting.comment)
