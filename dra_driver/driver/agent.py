@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dra_driver.driver.claims.checkpoint import Checkpoint
 from dra_driver.driver.claims.metadata import MetadataDirectory
@@ -31,7 +31,6 @@ from dra_driver.driver.resourceslices.instance import DriverInstance
 from dra_driver.driver.resourceslices.kept import changes
 from dra_driver.driver.settings import DriverSettings
 from dra_driver.driver.tenure_file import TenureFile
-from dra_driver.driver.ultraserver_watch import UltraServerWatch
 from dra_driver.driver.workload import SeenServer
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError
@@ -58,6 +57,9 @@ from dra_driver.util.door import Door, own_addresses
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Collector, Operations, Sample, serve
 from dra_driver.util.worker import PATIENCE_SECONDS, Worker, stop_in_turn
+
+if TYPE_CHECKING:
+    from dra_driver.driver.ultraserver_watch import UltraServerWatch
 from dra_driver.version import VERSION
 
 COMPONENT: Final = "neuron-dra-driver"
@@ -126,6 +128,8 @@ class NodeAgent:
         )
         self._server_watch: UltraServerWatch | None = None
         if settings.ultraserver_namespace is not None:
+            from dra_driver.driver.ultraserver_watch import UltraServerWatch  # with the kinds, which few nodes need
+
             self._server_watch = UltraServerWatch(
                 transport, settings.ultraserver_namespace, settings.node_name, self._on_server
             )

@@ -1,14 +1,19 @@
-"""Watches the object of the node's own UltraServer, which says whose workload the node is allocated to."""
+"""Watches the object of the node's own UltraServer, which says whose workload the node is allocated to.
+
+Only where UltraServers are allocated to workloads is it loaded, with the kinds of objects that it reads.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from dra_driver.driver.workload import SeenServer, seen_server
+from dra_driver.driver.workload import NodeWorkload, Seat, SeenServer
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.resources import Collection, WatchEvent
 from dra_driver.kube.api.watch import Reflector
-from dra_driver.neuron.ultraserver_objects import ULTRASERVERS, NeuronUltraServer
+from dra_driver.kube.objects.meta import seconds
+from dra_driver.neuron.names import is_uid
+from dra_driver.neuron.ultraserver_objects import BOUND, ULTRASERVERS, Allocation, NeuronUltraServer, workload_uids
 from dra_driver.util import runtime
 from dra_driver.util.worker import Worker
 
@@ -80,3 +85,33 @@ class UltraServerWatch:
         return Reflector(
             "own UltraServer", own.list_all, own.watch, lambda servers: tell(next(iter(servers), None)), happened
         )
+
+
+def seen_server(name: str, server: NeuronUltraServer | None, node: str) -> SeenServer:
+    """What the object of that name says of a node; None: there is none.
+
+    An allocation whose workload has no UID counts as none: it is about to be completed.
+    """
+    if server is None:
+        return SeenServer(name)
+    uids = workload_uids(server)
+    own = [
+        NodeWorkload(
+            uid=uids.get(item.workload_ref, ""),
+            name=item.workload_ref.partition("/")[2],
+            namespace=item.workload_ref.partition("/")[0],
+            bound=item.phase == BOUND,
+            since=seconds(item.allocated_at) or 0.0,
+            seat=_seat(item, node),
+        )
+        for item in server.status.allocations
+        if node in item.allocated_nodes
+    ]
+    whole = [workload for workload in own if is_uid(workload.uid)]
+    # Somebody has edited the object where there are several.
+    return SeenServer(name, exists=True, workload=max(whole, key=lambda workload: workload.bound, default=None))
+
+
+def _seat(item: Allocation, node: str) -> Seat:
+    nodes, position = len(item.allocated_nodes), item.allocated_nodes.index(node)
+    return Seat(item.ultraserver_index * nodes + position, position, nodes, item.leader_node_name)

@@ -18,8 +18,7 @@ from typing import Final
 from dra_driver.kube.objects.meta import seconds
 from dra_driver.kube.objects.resource import Device
 from dra_driver.neuron.host.inventory import Membership, ServerSet
-from dra_driver.neuron.names import NODES_OF, WORKLOAD_ID, WORKLOAD_TAINT, WORKLOAD_UID, is_uid
-from dra_driver.neuron.ultraserver_objects import BOUND, Allocation, NeuronUltraServer, object_name, workload_uids
+from dra_driver.neuron.names import NODES_OF, WORKLOAD_ID, WORKLOAD_TAINT, WORKLOAD_UID, is_uid, object_name
 from dra_driver.util.text import shorten
 
 MAX_WORDS: Final = 128
@@ -129,36 +128,6 @@ def _largest(ids: Mapping[int, str]) -> str:
     """Name of the object of the server with the most nodes, or ""; ``ids``: by number of nodes."""
     of_sizes = (ids.get(nodes, "") for nodes in sorted(NODES_OF.values(), reverse=True))
     return object_name(next(filter(None, of_sizes), ""))
-
-
-def seen_server(name: str, server: NeuronUltraServer | None, node: str) -> SeenServer:
-    """What the object of that name says of a node; None: there is none.
-
-    An allocation whose workload has no UID counts as none: it is about to be completed.
-    """
-    if server is None:
-        return SeenServer(name)
-    uids = workload_uids(server)
-    own = [
-        NodeWorkload(
-            uid=uids.get(item.workload_ref, ""),
-            name=item.workload_ref.partition("/")[2],
-            namespace=item.workload_ref.partition("/")[0],
-            bound=item.phase == BOUND,
-            since=seconds(item.allocated_at) or 0.0,
-            seat=_seat(item, node),
-        )
-        for item in server.status.allocations
-        if node in item.allocated_nodes
-    ]
-    whole = [workload for workload in own if is_uid(workload.uid)]
-    # Somebody has edited the object where there are several.
-    return SeenServer(name, exists=True, workload=max(whole, key=lambda workload: workload.bound, default=None))
-
-
-def _seat(item: Allocation, node: str) -> Seat:
-    nodes, position = len(item.allocated_nodes), item.allocated_nodes.index(node)
-    return Seat(item.ultraserver_index * nodes + position, position, nodes, item.leader_node_name)
 
 
 def set_of(membership: Membership | None, seat: Seat) -> ServerSet | None:

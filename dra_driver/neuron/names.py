@@ -101,3 +101,12 @@ WORKLOAD_TAINT = "neuron.aws.com/ultraserver-workload"
 
 UNUSABLE_DEVICES = "neuron.aws.com/unusable-devices"
 """Node annotation: ids of devices such as ``3,7`` that no pod may get, written by the device plugin or by hand."""
+
+
+_SERVER_ID = re.compile(r"[a-z0-9]([-a-z0-9]{0,49}[a-z0-9])?")
+"""Ids that hosts report have 16 digits; that of a NeuronUltraServer is part of a name of at most 63 characters."""
+
+
+def object_name(server: str) -> str:
+    """Name of the object of a server, by its id; "" if the id, which a node wrote, is none that hosts report."""
+    return f"ultraserver-{server}" if _SERVER_ID.fullmatch(server) else ""

@@ -14,7 +14,6 @@ aws-neuron-sdk ``deploy/eks/ultraserver-operator``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import Final, TypeVar
@@ -167,15 +166,6 @@ class NeuronUltraServer(ApiObject, frozen=True):
                 tuple(map(_allocation_in_short, status.allocations[:MAX_MEMBERS])),
             ),
         )
-
-
-_ID: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,49}[a-z0-9])?")
-"""Ids that hosts report have 16 digits; that of a NeuronUltraServer is part of a name of at most 63 characters."""
-
-
-def object_name(server: str) -> str:
-    """Name of the object of a server, by its id; "" if the id, which a node wrote, is none that hosts report."""
-    return f"ultraserver-{server}" if _ID.fullmatch(server) else ""
 
 
 def workload_uids(server: NeuronUltraServer) -> dict[str, str]:

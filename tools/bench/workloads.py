@@ -45,10 +45,9 @@ from dra_driver.driver.ultraserver_watch import UltraServerWatch
 from dra_driver.driver.workload import SeenServer, Tenancy
 from dra_driver.kube.api.client import Stream, Transport
 from dra_driver.kube.api.resources import ResourceApi
-from dra_driver.neuron.names import DRIVER_NAME, PLACE_OF, SERVER_2, SERVER_4
+from dra_driver.neuron.names import DRIVER_NAME, PLACE_OF, SERVER_2, SERVER_4, object_name
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.neuron.topology.partitions import Partitions
-from dra_driver.neuron.ultraserver_objects import object_name
 
 SYSTEM: Final = "neuron-dra-driver"
 SHARES: Final = 8

@@ -17,10 +17,9 @@ from dataclasses import InitVar, dataclass, field, replace
 from typing import Final
 
 from dra_driver.kube.objects.meta import timestamp
-from dra_driver.neuron.names import NODES_OF, PLACE_OF, SERVER_2, SERVER_4, SERVER_MODE
+from dra_driver.neuron.names import NODES_OF, PLACE_OF, SERVER_2, SERVER_4, SERVER_MODE, object_name
 from dra_driver.neuron.topology.instance_types import HYPERPOD_PREFIX, INSTANCE_TYPE_LABEL
 from dra_driver.neuron.topology.ultraserver import Mode
-from dra_driver.neuron.ultraserver_objects import object_name
 from dra_driver.ultraserver.placer.servers import MAX_LISTED, Ledger, Server, Use
 from dra_driver.ultraserver.placer.values import ServerNode
 from dra_driver.ultraserver.placer.workload import (

@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from dra_driver.neuron.names import SERVER_2, SERVER_4
-from dra_driver.neuron.ultraserver_objects import LEFT_OUT, object_name
+from dra_driver.neuron.names import SERVER_2, SERVER_4, object_name
+from dra_driver.neuron.ultraserver_objects import LEFT_OUT
 from dra_driver.ultraserver.placer.values import Action, LeaveOut, ServerNode, Snapshot, WarnNode
 from dra_driver.ultraserver.placer.workload import ReleasedMarks, Workload
 

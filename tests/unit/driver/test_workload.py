@@ -29,6 +29,7 @@ from dra_driver.driver.resourceslices.pool import pool
 from dra_driver.driver.resourceslices.taints import without_unhealthy
 from dra_driver.driver.settings import DriverSettings
 from dra_driver.driver.tenure_file import NAME, TenureFile
+from dra_driver.driver.ultraserver_watch import seen_server
 from dra_driver.driver.workload import (
     ABSENT_SECONDS,
     NodeWorkload,
@@ -36,7 +37,6 @@ from dra_driver.driver.workload import (
     SeenServer,
     Tenancy,
     Tenure,
-    seen_server,
 )
 from dra_driver.kube.api.codec import encode_slice
 from dra_driver.kube.objects.resource import Device, ResourceClaim

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4, SERVER_MODE
+from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4, SERVER_MODE, object_name
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
-from dra_driver.neuron.ultraserver_objects import object_name
 from dra_driver.ultraserver.placer import allot
 from dra_driver.ultraserver.placer.decide import decide
 from dra_driver.ultraserver.placer.servers import Ledger

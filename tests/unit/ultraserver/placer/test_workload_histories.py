@@ -11,8 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4
-from dra_driver.neuron.ultraserver_objects import object_name
+from dra_driver.neuron.names import PLACE_OF, SERVER_2, SERVER_4, object_name
 from dra_driver.ultraserver.placer.template import LABEL, TemplateRecord, digest_of, owner_of, spec_of
 from dra_driver.ultraserver.placer.values import Action, LetGo, Report, Rules, ServerNode, SetGrants, WriteTemplate
 from dra_driver.ultraserver.placer.workload import Extent, Grant, Workload
