@@ -45,7 +45,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "report",
         about="Collect what a bug report needs into one archive: versions, slices, claims, pods that use them, Nodes' "
         "labels and conditions, Events, settings and logs of the driver's programs, the output of top, health and "
-        "explain; on a node, the devices, the journal of claims and the record of health. Changes nothing.\n\nOnly "
+        "explain; on a node, the devices, the checkpoint of claims and the record of health. Changes nothing.\n\nOnly "
         "fields on a fixed list are collected: no Secrets, no environment of other pods, no annotations but the "
         "driver's. MANIFEST.txt in the archive lists its contents; what cannot be read is printed and noted there, and "
         "the rest is still collected.",

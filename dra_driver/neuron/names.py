@@ -69,9 +69,12 @@ SERVER_MODE = "neuron.amazonaws.com/ultraserver-mode"
 PRESENT = "neuron.amazonaws.com/present"
 """Label that AWS's monitoring selects its nodes by. AWS's device plugin sets it, its DRA driver does not."""
 
-LOGICAL_CORE_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
-"""The Neuron runtime's variable of the logical core size, and its older name (aws-neuron-sdk,
-logical-neuroncore-config)."""
+LOGICAL_CORE_SIZE = "NEURON_LOGICAL_NC_CONFIG"
+"""The Neuron runtime's variable of the logical core size (aws-neuron-sdk, logical-neuroncore-config). Checkpoints have
+it: who renames it goes on reading the former name. The key of a host's file has the same name, and is AWS's
+(``host.discover``)."""
+LOGICAL_CORE_VARIABLES = (LOGICAL_CORE_SIZE, "NEURON_RT_VIRTUAL_CORE_SIZE")
+"""The same, and its older name."""
 
 VISIBLE_CORES = "NEURON_RT_VISIBLE_CORES"
 """The Neuron runtime's variable of the logical cores to use, such as ``4-7`` or ``4,5,6,7``: numbers counted over the

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES, VISIBLE_CORES
+from dra_driver.neuron.names import LOGICAL_CORE_SIZE, VISIBLE_CORES
 from dra_driver.neuron.topology.instance_types import InstanceType
 from dra_driver.simulator.manifests.unasked import entries
 from dra_driver.simulator.preparation import Container
@@ -56,5 +56,5 @@ def _contradiction(entry: Mapping[str, Any], environment: Mapping[str, str], cor
 
 def _cores(row: Container, kind: InstanceType | None) -> int | None:
     """Logical cores of the chips that a container is given."""
-    size = row.environment.get(LOGICAL_CORE_VARIABLES[0], "1")
+    size = row.environment.get(LOGICAL_CORE_SIZE, "1")
     return None if kind is None else len(row.device_nodes) * kind.cores_per_device // int(size)

@@ -20,7 +20,7 @@ from dra_driver.driver.claims.sharing import ContainerUses, devices_in_use
 from dra_driver.driver.claims.situation import Situation
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
 from dra_driver.neuron.host.inventory import Membership, NodeInventory
-from dra_driver.neuron.names import DRIVER_NAME, LOGICAL_CORE_VARIABLES
+from dra_driver.neuron.names import DRIVER_NAME, LOGICAL_CORE_SIZE, LOGICAL_CORE_VARIABLES
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.neuron.topology.ultraserver import Mode, mode_for
 
@@ -28,7 +28,7 @@ MODE = "NEURON_RT_ULTRASERVER_MODE"
 SERVER_ID = "NEURON_RT_ULTRASERVER_SERVER_ID"
 NODE_ID = "NEURON_RT_ULTRASERVER_NODE_ID"
 
-_COMPARED = (LOGICAL_CORE_VARIABLES[0], MODE)
+_COMPARED = (LOGICAL_CORE_SIZE, MODE)
 
 
 def with_environment(

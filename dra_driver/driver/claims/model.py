@@ -16,7 +16,7 @@ import msgspec
 from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.resource import DeviceAttribute, ResourceClaimConsumerReference
 from dra_driver.neuron.health.policy import Blocking
-from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES
+from dra_driver.neuron.names import LOGICAL_CORE_SIZE
 from dra_driver.neuron.topology.partitions import HardwarePart
 from dra_driver.util.errors import DriverError
 
@@ -49,7 +49,7 @@ class PrepareError(DriverError):
     Args:
         what, consequence, remedy: see ``DriverError``.
         reason: one word, of those in docs/use/in-containers.md.
-        passing: whether it often ends by itself within seconds.
+        for_now: whether it often ends by itself within seconds.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class PrepareError(DriverError):
         consequence: str = "",
         remedy: str = "",
         reason: str = "NotPrepared",
-        passing: bool = False,
+        for_now: bool = False,
     ) -> None:
         super().__init__(what, consequence=consequence, remedy=remedy)
         self.reason = reason
-        self.passing = passing
+        self.for_now = for_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
     def core_size(self, device: PlannedDevice) -> int:
         """Physical NeuronCores in a logical core, by the variables of containers with the device."""
-        size = (self.env | device.env).get(LOGICAL_CORE_VARIABLES[0], "")
+        size = (self.env | device.env).get(LOGICAL_CORE_SIZE, "")
         return int(size) if size.isascii() and size.isdecimal() and len(size) < 3 else 1
 
     @property

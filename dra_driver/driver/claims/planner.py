@@ -291,7 +291,7 @@ def _check_workload(claim: ClaimFacts, tenancy: Tenancy | None) -> None:
             consequence=NOT_PREPARED,
             remedy="kubelet tries again; if that does not help, see the driver's log on this node",
             reason="UltraServerWorkload",
-            passing=True,
+            for_now=True,
         )
     if foreign is not None:
         raise PrepareError(
@@ -325,7 +325,7 @@ def _check_held_back(results: Sequence[DeviceRequestAllocationResult], held_back
                 consequence="the claim is not prepared",
                 remedy="kubelet tries again; delete the pod to get other devices",
                 reason="DeviceHeldBack",
-                passing=True,  # a pod of the device plugin ends
+                for_now=True,  # a pod of the device plugin ends
             )
 
 
@@ -348,7 +348,7 @@ def _check_free(part: HardwarePart, device: str, uid: str, prepared: PreparedCla
             consequence="it is not given to a second claim",
             remedy="kubelet tries again; the device is free once the pods of that claim have ended on this node",
             reason="DeviceInUse",
-            passing=True,  # a pod was deleted by force, and kubelet is about to unprepare its claim
+            for_now=True,  # a pod was deleted by force, and kubelet is about to unprepare its claim
         )
     doubt = prepared.quarantined_holder(part.chip, exclude=uid)
     if doubt is None:

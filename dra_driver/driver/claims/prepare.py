@@ -1,5 +1,10 @@
 """What happens at kubelet's two calls for a claim, from top to bottom: ``Preparer.prepare`` and ``unprepare``.
 
+A claim is held by its checkpoint file before anything of it can be seen: then come the files about its devices, the CDI
+spec, the answer to kubelet, and some time later the claim's status. Unprepare goes the other way: CDI spec, files,
+checkpoint, which frees the devices. ``reconcile.Reconciler`` finishes either of them after a kill. The driver's slices
+follow the checkpoint by themselves.
+
 Both can be called again at any time, wherever the driver was killed, and end in the same place:
 
 * A claim that is prepared keeps its numbers in containers for as long as its allocation is the same, and its variables
@@ -40,9 +45,9 @@ from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations, Pauses
 
 _ROUNDS = 2
-"""Turns of a call: other calls may have prepared claims meanwhile that its plan depends on, too."""
+"""Attempts of a call: other calls may have prepared claims meanwhile that its plan depends on, too."""
 _QUESTIONS = 5
-"""How often a plan may need to know more before its turn."""
+"""How often a plan may need to know more before the call takes the state lock."""
 PATIENCE_SECONDS: Final = 10.0
 """Seconds to wait for the end of what often ends within seconds: kubelet comes again only after a minute or more."""
 _LOOK_SECONDS = 0.5
@@ -55,14 +60,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A plan that was made without the state lock. It counts if nothing has changed when its turn comes."""
+    """A plan that was made without the state lock. It counts if nothing has changed once the call has the lock."""
 
     situation: FromApiServer | Unanswered
     revision: int
     """The revision of the prepared claims that it was made from."""
     plan: Plan | None = None
     """None: it is refused, unless something changes."""
-    passing: bool = False
+    refused_for_now: bool = False
     """Whether it is refused for what often ends by itself within seconds."""
 
     @property
@@ -129,10 +134,11 @@ class Preparer:
                     # Then a plan, and what it depends on, from what is prepared by now.
                     draft = self._draft(situation, deadline)
                     # A chip whose holder is about to end is waited for here, where its end can have the lock.
-                    if draft.passing and self._has_passed(draft, deadline, pauses):
+                    if draft.refused_for_now and self._has_changed(draft, deadline, pauses):
                         situation = self._gatherer.situation(claim, deadline)
                         draft = self._draft(situation, deadline)
-                    # Its file is written before its turn where others have theirs: they do not wait for the disk.
+                    # Where other calls wait for the lock, the checkpoint file is on the disk before this one takes it,
+                    # under a name that counts for nobody: they do not wait for the disk.
                     with self._checkpoint.staged(draft.plan) as staged, self._checkpoint.locked(deadline) as prepared:
                         # Here it is decided, since nothing changes any more. Most often nothing has, since the draft.
                         situation = self._gatherer.current(draft.situation)
@@ -140,8 +146,9 @@ class Preparer:
                         outcome = draft.plan if unchanged and draft.plan else self._decide(situation, prepared)
                         if isinstance(outcome, Needs):
                             continue  # another claim came between; the next round asks for it without the lock
-                        # What is held comes before all that can be seen: wherever this ends, repair finds it.
-                        changed = self._checkpoint.put(outcome, staged)
+                        # The checkpoint comes before all that can be seen: wherever this ends, repair does the rest.
+                        if self._checkpoint.put(outcome, staged):
+                            _warn(outcome)
                         # The spec mounts these files.
                         if outcome.metadata:
                             self._metadata.write(outcome)
@@ -154,8 +161,6 @@ class Preparer:
             if self._status is not None and isinstance(situation, FromApiServer):
                 self._status.note_refused(situation.reported, error)
             raise
-        for warning in outcome.warnings if changed else ():
-            log.warning("claim %s: %s", outcome.reference, warning)
         # No container waits for the claim's status: it is written later.
         if self._status is not None:
             self._status.note_prepared(outcome, None if isinstance(situation, Unanswered) else situation.reported)
@@ -168,7 +173,7 @@ class Preparer:
     def unprepare(self, claim: ClaimRef, deadline: float) -> None:
         """Take the claim's devices back; fine for a claim of which nothing is known. Does not ask the API server."""
         with self._operations.measured("unprepare"), self._checkpoint.locked(deadline) as prepared:
-            # Backwards: no container can be started with a chip from here on, and only then is it free for others.
+            # The reverse order: from here on no container is started with a chip, and then it is free for others.
             self._cdi.remove(claim.uid)
             entry = prepared.entries.get(claim.uid)
             if entry is not None and entry.plan.metadata:
@@ -179,28 +184,29 @@ class Preparer:
             self._status.note_unprepared(meta, own_pod=entry is not None and bool(entry.plan.own_pod))
         log.info("unprepared claim %s", claim)
 
-    def _has_passed(self, draft: _Draft, deadline: float, pauses: Pauses) -> bool:
+    def _has_changed(self, draft: _Draft, deadline: float, pauses: Pauses) -> bool:
         """Wait while a claim is refused for what often ends by itself; whether it is refused for that no longer."""
         end = min(runtime.monotonic() + self._patience, deadline - _LOOK_SECONDS)
         with self._waiting.place(draft.namespace) as has_place, pauses.pause():
-            while draft.passing and has_place and (left := end - runtime.monotonic()) > 0:
+            while draft.refused_for_now and has_place and (left := end - runtime.monotonic()) > 0:
                 self._checkpoint.wait_for_change(draft.revision, min(left, _LOOK_SECONDS))
                 with self._checkpoint.locked(deadline):
                     pass  # to have read what another instance of the driver has changed
                 draft = self._draft(self._gatherer.again(draft.situation), deadline)
-        return not draft.passing
+        return not draft.refused_for_now
 
     def _draft(self, situation: FromApiServer | Unanswered, deadline: float) -> _Draft:
-        """The claim's plan as it looks before its turn, and all that it depends on."""
+        """The claim's plan as it looks without the state lock, and all that it depends on."""
         if isinstance(situation, Unanswered):
-            return _Draft(situation, 0)  # nothing is gained before its turn
+            return _Draft(situation, 0)  # under the lock, it costs no more
         for _ in range(_QUESTIONS):
             with self._checkpoint.glance(deadline) as prepared:
                 revision = prepared.revision
                 try:
                     outcome = self._decide(situation, prepared)
-                except DriverError as refusal:  # for its turn to find, or not
-                    return _Draft(situation, revision, passing=isinstance(refusal, PrepareError) and refusal.passing)
+                except DriverError as refusal:  # which is found under the lock again, or not
+                    for_now = isinstance(refusal, PrepareError) and refusal.for_now
+                    return _Draft(situation, revision, refused_for_now=for_now)
             if isinstance(outcome, Plan):
                 return _Draft(situation, revision, outcome)
             situation = self._gatherer.with_answers(situation, outcome, deadline)
@@ -267,6 +273,11 @@ class _Places:
             with self._lock:
                 self._taken[namespace] -= free
                 self._taken += Counter()  # forgets namespaces without one
+
+
+def _warn(outcome: Plan) -> None:
+    for warning in outcome.warnings:
+        log.warning("claim %s: %s", outcome.reference, warning)
 
 
 def _unsettled_error() -> PrepareError:

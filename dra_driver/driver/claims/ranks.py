@@ -47,7 +47,7 @@ def rank_variables(situation: Situation, former: Mapping[str, str] | None = None
             consequence=NOT_PREPARED,
             remedy="kubelet tries again; if that does not help, see the driver's log on this node",
             reason="UltraServerWorkload",
-            passing=True,
+            for_now=True,
         )
     _check_election(workload, seat, tenancy.set_id, member)
     ranks = {} if seat.rank is None else {RANK: str(seat.rank)}

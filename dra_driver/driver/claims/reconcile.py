@@ -99,7 +99,7 @@ class Reconciler:
             self.counts["remove-temporary"] += self._cdi.remove_temporary()
             self._cdi.note_boots()  # also those that a former version of the driver has written
             findings = self._look(prepared, inventory)
-            # Under the lock: a call that prepares or unprepares meanwhile would report its claim first, and be undone.
+            # Under the lock: else a call that ends in between reports first, and this older answer undoes it.
             self._prepared(prepared)
         for text in findings:
             if text not in self.findings:
@@ -149,7 +149,10 @@ class Reconciler:
         )
 
     def _metadata_repairs(self, prepared: PreparedClaims) -> list[Repair]:
-        """Repairs of metadata files, which come before all others: a CDI spec mounts the files."""
+        """Repairs of metadata files, which come before all others: a CDI spec mounts the files.
+
+        Those of a claim that this pass releases go in the next one.
+        """
         entries = {uid: entry for uid, entry in sorted(prepared.entries.items()) if entry.plan.metadata}
         leftovers = [uid for uid in self._metadata.claims() if uid not in entries and uid not in prepared.quarantined]
         return [

@@ -24,7 +24,7 @@ from dra_driver.neuron.device_status import (
 )
 from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.names import API_VERSIONS, DRIVER_NAME, LOGICAL_CORE_VARIABLES
+from dra_driver.neuron.names import API_VERSIONS, DRIVER_NAME, LOGICAL_CORE_SIZE
 from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import one_line, ranges
@@ -148,7 +148,7 @@ def _data(plan: Plan, device: PlannedDevice, inventory: NodeInventory) -> dict[s
     if MODE in variables:
         node_id = int(variables[NODE_ID]) if NODE_ID in variables else None
         server = UltraServerStatus(Mode.named(variables[MODE]), variables.get(SERVER_ID, ""), node_id)
-    size = plan.core_size(device) if LOGICAL_CORE_VARIABLES[0] in variables else None
+    size = plan.core_size(device) if LOGICAL_CORE_SIZE in variables else None
     status = DeviceStatus(
         API_VERSIONS[0],
         "DeviceStatus",
@@ -167,7 +167,7 @@ def _description(plan: Plan, device: PlannedDevice) -> str:
     numbers = sorted(node.number for node in device.nodes)
     cores = f", cores {ranges(device.nodes[0].cores)}," if device.has_cores else ""
     parts = [f"chip{'s' * (len(chips) > 1)} {ranges(chips)}{cores} as {DEVICE_PATH}{ranges(numbers)}"]
-    if LOGICAL_CORE_VARIABLES[0] in variables:
+    if LOGICAL_CORE_SIZE in variables:
         parts.append(f"logical core size {plan.core_size(device)}")
     if MODE in variables:
         parts.append(f"UltraServer mode {Mode.named(variables[MODE])}")

@@ -19,6 +19,7 @@ from dra_driver.neuron.emulation.options import (
     release,
 )
 from dra_driver.neuron.host.devices import PCI_DEVICES
+from dra_driver.neuron.host.discover import LNC_DEFAULT, LNC_KEY
 from dra_driver.neuron.topology.fabric import Chain, Fabric, Ring
 from dra_driver.neuron.topology.instance_types import InstanceType
 from dra_driver.neuron.topology.ultraserver import Mode
@@ -120,8 +121,7 @@ def host_files(kind: InstanceType, options: EmulationOptions, *, counters: bool 
     for name, text in _ultraserver_files(kind, options).items():
         tree[f"{CLASS}/{name}"] = TextFile(f"{text}\n", 0o444)
     if options.logical_nc_config is not None:
-        line = f"NEURON_LOGICAL_NC_CONFIG={options.logical_nc_config}\n"
-        tree["opt/aws/neuron/logical_nc_config"] = TextFile(line)
+        tree[LNC_DEFAULT] = TextFile(f"{LNC_KEY}={options.logical_nc_config}\n")
     return tree
 
 

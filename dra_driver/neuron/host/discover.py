@@ -21,6 +21,8 @@ PRODUCT_NAME = "sys/devices/virtual/dmi/id/product_name"
 MODULE_VERSION = "sys/module/neuron/version"
 LNC_DEFAULT = "opt/aws/neuron/logical_nc_config"
 """Written by EC2 user data; one line ``NEURON_LOGICAL_NC_CONFIG=1`` (aws-neuron-sdk, deploy/eks/prerequisites.rst)."""
+LNC_KEY = "NEURON_LOGICAL_NC_CONFIG"
+"""The file's key, which AWS names; not the variable of the same name that containers get."""
 
 NETWORK_LAYER_LABELS = tuple(f"topology.k8s.aws/network-node-layer-{layer}" for layer in (1, 2, 3))
 CAPACITY_BLOCK_LABEL = "topology.k8s.aws/capacity-block-id"
@@ -28,7 +30,7 @@ CAPACITY_BLOCK_LABEL = "topology.k8s.aws/capacity-block-id"
 _EC2_NAME = re.compile(r"[a-z][a-z0-9-]{1,30}\.[a-z0-9-]{1,30}")
 _NEURON_NAME = re.compile(r"(trn|inf)[0-9].*")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+~_-]{0,63}")
-_LNC_LINE = re.compile(r"\s*(?:export\s+)?NEURON_LOGICAL_NC_CONFIG\s*=\s*(.*?)\s*")
+_LNC_LINE = re.compile(rf"\s*(?:export\s+)?{LNC_KEY}\s*=\s*(.*?)\s*")
 
 
 def boot_id(root: Path) -> str:

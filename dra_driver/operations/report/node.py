@@ -81,13 +81,13 @@ def _health(found: Collected, path: Path) -> None:
 
 
 def _claims(found: Collected, state: Path) -> None:
-    """The journal: what was prepared, and which files of it cannot be used (by name alone)."""
+    """The checkpoint: what was prepared, and which files of it cannot be used (by name alone)."""
     directory, quarantine = state / "claims", state / "quarantine"
     try:
         names = sorted(entry.name for entry in directory.iterdir() if entry.name.endswith(".json"))
         aside = sorted(entry.name for entry in quarantine.iterdir()) if quarantine.is_dir() else []
     except OSError as error:
-        found.missing.append(("the driver's journal of claims", error.strerror or "it cannot be read"))
+        found.missing.append(("the driver's checkpoint of claims", error.strerror or "it cannot be read"))
         return
     entries: list[Any] = []
     for name in names[:MAX_CLAIMS]:
@@ -97,7 +97,7 @@ def _claims(found: Collected, state: Path) -> None:
                 raise ValueError("it is not one of the driver's files")
             entry = decoded(read_file(directory / name), uid)
         except (OSError, ValueError) as error:
-            found.missing.append((f"{name if is_uid(uid) else 'a file'} of the journal", str(error)))
+            found.missing.append((f"{name if is_uid(uid) else 'a file'} of the checkpoint", str(error)))
             continue
         plain = msgspec.to_builtins(entry)
         for part in (plain["plan"], *plain["plan"]["devices"]):
@@ -109,4 +109,4 @@ def _claims(found: Collected, state: Path) -> None:
         found.add_name("node", *(device.pool for device in entry.plan.devices))
         entries.append(plain)
     content = {"claims": entries, "quarantine": [name for name in aside if is_uid(name.removesuffix(".json"))]}
-    found.files.append(File("node/state/claims.json", "the driver's journal: what it has prepared", content))
+    found.files.append(File("node/state/claims.json", "the driver's checkpoint: what it has prepared", content))

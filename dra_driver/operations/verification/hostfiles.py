@@ -27,7 +27,7 @@ from dra_driver.neuron.host.devices import (
     parse_numbers,
     parse_pcie_root,
 )
-from dra_driver.neuron.host.discover import BOOT_ID, LNC_DEFAULT, MODULE_VERSION, PRODUCT_NAME, ec2_name
+from dra_driver.neuron.host.discover import BOOT_ID, LNC_DEFAULT, LNC_KEY, MODULE_VERSION, PRODUCT_NAME, ec2_name
 from dra_driver.util.text import printable
 
 Keep = Literal["text", "serial", "server", "boot"]
@@ -146,7 +146,7 @@ def kept(row: HostFile, text: str) -> str:
     if row.path == PROC_DEVICES:
         return "\n".join([line for line in map(str.strip, text.splitlines()) if _NEURON_MAJOR.fullmatch(line)][:8])
     if row.path == LNC_DEFAULT:
-        lines = [line.strip() for line in text.splitlines() if "NEURON_LOGICAL_NC_CONFIG" in line]
+        lines = [line.strip() for line in text.splitlines() if LNC_KEY in line]
         return "\n".join(map(scrubbed, lines[:4]))[:MAX_TEXT].strip() or scrubbed(text)
     if row.path == MODULE_VERSION and (version := VERSION.match(text)):
         return (version[1] + scrubbed(text[version.end(1) :]))[:MAX_TEXT]

@@ -453,7 +453,7 @@ def test_a_node_takes_the_claims_of_its_workload_alone(case: str, kind: str) -> 
         assert isinstance(answer(of(uid, kind=kind, admin=True), NodeFacts(tenancy=here)), Plan)
         if isinstance(outcome, PrepareError):
             assert outcome.reason == "UltraServerWorkload"
-            assert outcome.passing == ("not known" in case or (uid == TRAIN and "by its slices" in case))
+            assert outcome.for_now == ("not known" in case or (uid == TRAIN and "by its slices" in case))
 
 
 def test_every_request_of_a_claim_is_of_the_workload() -> None:

@@ -265,6 +265,20 @@ def test_a_claim_whose_spec_cannot_be_written_stays_held_until_unprepare(node: N
     assert node.prepare(other)
 
 
+def test_what_a_claim_is_warned_of_is_said_once_though_its_spec_cannot_be_written_at_first(
+    node: Node, api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.settings = replace(SETTINGS, device_numbering="host", contiguity="warn")
+    item = api.put(claim(1, [4, 6]))
+    (node.root / "cdi").write_text("in the way")
+    with pytest.raises(DriverError):
+        node.prepare(item)
+    (node.root / "cdi").unlink()
+    assert node.prepare(item) == node.prepare(item)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len([text for text in warnings if "contiguous" in text]) == 1, warnings
+
+
 # Reboots and vanished hardware
 
 
