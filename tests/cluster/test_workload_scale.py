@@ -165,11 +165,14 @@ class WorkloadStream:
             if item.get("status", {}).get("state") == "Allocated" and name not in self.ends:
                 self.ends[name] = now + self.chance.choice(LIFE_SECONDS)
                 self.served[item["spec"]["topologySize"]] += 1
-        over = [name for name, end in self.ends.items() if end <= now and name in present]
+        over = [
+            name
+            for name, item in present.items()
+            if self.ends.get(name, now) < now and "deletionTimestamp" not in item["metadata"]
+        ]
         if over:
-            self.kube.kubectl(
-                "delete", "neuronultraserverworkloads.neuron.aws.com", "-n", self.namespace, "--wait=false", *over
-            )
+            kind = "neuronultraserverworkloads.neuron.aws.com"
+            self.kube.kubectl("delete", kind, "-n", self.namespace, "--wait=false", *over)
         missing = min(AT_ONCE - len(present), self.count - self.number)
         if missing > 0:
             self.ask(missing)
