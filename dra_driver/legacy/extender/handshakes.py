@@ -3,6 +3,10 @@
 Before it is known whether a client's certificates are worth anything, OpenSSL parses all of them, up to 100 kB, and
 looks for a chain: a fifth of a second for one handshake. So what a client may send until then is bounded, and its
 address is charged for the time that its handshakes have really taken.
+
+Nor is a handshake the end of it. Records without a request, such as new keys or empty lines, would be read as fast as
+they come, and each takes its time, however short it is. So who has to show a certificate and has none may send no more
+than a request, and its address is charged for the time that reading it takes.
 """
 
 from __future__ import annotations
@@ -10,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Final, cast
+from typing import Any, Final, TypeVar, cast
 
 HANDSHAKES: Final = 50
 """Handshakes a second with one address, if they took no time: a connection costs more than its handshake."""
@@ -25,6 +30,11 @@ once take a sixth of that."""
 MAX_BYTES: Final = 8 * 1024
 """Bytes that a client may send until its handshake is over: a ClientHello with post-quantum keys has 2 kB, a session
 ticket with a certificate 2 kB, a certificate with two intermediates 4 kB. Such an amount takes 20 ms at most."""
+MAX_REQUEST_BYTES: Final = 8 * 1024
+"""Bytes, as they are sent, of who has to show a certificate and has none, after his handshake: kubelet's probe has
+200."""
+
+T = TypeVar("T")
 
 
 class Pace:
@@ -88,7 +98,9 @@ class _Handshake(ssl.SSLObject):
     incoming: ssl.MemoryBIO
     pace: Pace
     room = MAX_BYTES
-    """Bytes that the client may still send."""
+    """Bytes that the client may still send: of its handshake, then as a stranger."""
+    is_stranger = False
+    """Whether it has ended its handshake without the certificate that it would need."""
 
     def do_handshake(self) -> None:
         """Go on as far as possible with what has come."""
@@ -102,6 +114,8 @@ class _Handshake(ssl.SSLObject):
         began = time.thread_time()
         try:
             super().do_handshake()
+            self.room = MAX_REQUEST_BYTES
+            self.is_stranger = self.context.verify_mode is not ssl.CERT_NONE and not self.getpeercert()
         except ssl.SSLWantReadError:
             if rest:
                 raise ssl.SSLError(f"its handshake has more than {MAX_BYTES} bytes") from None
@@ -109,6 +123,30 @@ class _Handshake(ssl.SSLObject):
         finally:
             self.pace.spend(time.thread_time() - began)
             self.incoming.write(rest)
+
+    def read(self, *args: Any) -> Any:
+        """What the client has said, as ``ssl.SSLObject`` reads it."""
+        return self._hear(lambda: super(_Handshake, self).read(*args))
+
+    def unwrap(self) -> None:
+        """Take leave, for which what comes until then is read as well."""
+        self._hear(super().unwrap)
+
+    def _hear(self, read: Callable[[], T]) -> T:
+        """Read on, if the client may say so much."""
+        if not self.is_stranger:
+            return read()
+        if self.pace.is_exhausted:
+            raise ssl.SSLError("what its address has said has taken too long")
+        come = self.incoming.pending
+        if come > self.room:
+            raise ssl.SSLError(f"it has said more than {MAX_REQUEST_BYTES} bytes without a certificate")
+        began = time.thread_time()
+        try:
+            return read()
+        finally:
+            self.room -= come - self.incoming.pending
+            self.pace.spend(time.thread_time() - began)
 
 
 Context.sslobject_class = _Handshake

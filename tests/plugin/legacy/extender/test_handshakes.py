@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,14 +79,24 @@ class Client:
             self._spoken.do_handshake()
         self._hear()
 
-    def ask(self, request: bytes) -> bytes:
-        """The first bytes of the answer."""
+    def end(self) -> None:
+        """End the handshake."""
         while True:
             try:
                 self._spoken.do_handshake()
                 break
             except ssl.SSLWantReadError:
                 self._hear()
+
+    def say(self, text: bytes, times: int = 1) -> None:
+        """Send a text, each time as a record of its own."""
+        for _ in range(times):
+            self._spoken.write(text)
+        self._plain.sendall(self._outgoing.read())
+
+    def ask(self, request: bytes) -> bytes:
+        """The first bytes of the answer."""
+        self.end()
         self._spoken.write(request)
         while True:
             self._hear()
@@ -128,6 +140,67 @@ def test_handshakes_that_have_begun_fail_when_others_have_taken_the_time_of_thei
             begun.ask(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
     assert is_answered(connect(port, SCHEDULER), files)
     golden([text for text in caplog.messages if "too long" in text])
+
+
+def test_who_has_shown_no_certificate_says_no_more_than_a_request(port: int, files: Path) -> None:
+    """Empty lines before a request are none: they were read for five seconds, as fast as they came."""
+    with connect(port, POD) as plain:
+        plain.settimeout(PATIENCE)
+        stranger = Client(plain, files)
+        stranger.begin()
+        stranger.end()
+        with pytest.raises(ConnectionError):
+            for _ in range(200):
+                stranger.say(b"\r\n", times=200)
+                time.sleep(0.005)  # the extender shares this process with its test
+
+
+def test_what_a_stranger_says_after_his_handshake_takes_the_time_of_his_address(
+    port: int, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connect(port, POD) as plain:
+        stranger = Client(plain, files)
+        stranger.begin()
+        stranger.end()
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "SHARE", 1e-9)
+            stranger.say(b"\r\n")
+            assert is_answered(connect(port, NODE), files), "by then it is read"
+        with pytest.raises(ConnectionError):
+            stranger.ask(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        with pytest.raises(TimeoutError):
+            is_answered(connect(port, POD), files, seconds=0.2)
+    for address in (SCHEDULER, NODE):
+        assert is_answered(connect(port, address), files)
+
+
+@pytest.mark.parametrize("says", ["a request", "farewell"])
+def test_why_a_stranger_is_not_heard(files: Path, says: str) -> None:
+    server = Tls(files / "ca.crt", files / "ca.key", files / "ca.crt").server()
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    stranger = context(files).wrap_bio(to_client, to_server)
+    heard = server.wrap_bio(to_server, to_client, server_side=True)
+    for one in (stranger, heard, stranger, heard):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            one.do_handshake()
+    for _ in range(1000):
+        stranger.write(b"\r\n")
+    hear = heard.read if says == "a request" else heard.unwrap
+    with pytest.raises(ssl.SSLError) as much:
+        hear()
+    heard.pace.spend(1.0)  # type: ignore[attr-defined] # of our context
+    with pytest.raises(ssl.SSLError) as long:
+        hear()
+    golden([str(much.value), str(long.value)])
+
+
+def test_a_scheduler_with_its_certificate_says_as_much_as_it_likes(port: int, files: Path) -> None:
+    with connect(port, SCHEDULER) as plain:
+        scheduler = Client(plain, files, "scheduler.crt")
+        scheduler.begin()
+        scheduler.end()
+        scheduler.say(b"\r\n", times=5_000)
+        assert scheduler.ask(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n") == b"HTTP/1.1 200"
 
 
 @pytest.mark.parametrize(("issuers", "fits"), [(3, True), (30, False)])
