@@ -25,6 +25,7 @@ from dra_driver.ultraserver.rendezvous.messages import (
 from dra_driver.ultraserver.rendezvous.names import GroupNames
 from dra_driver.ultraserver.rendezvous.roster import Roster, progress, workers
 from dra_driver.util.acceptor import Acceptor, task_of
+from dra_driver.util.text import one_line
 
 HELLO_SECONDS = 10.0
 """Until a connection has sent its Hello, and then until it has proved to be that member's."""
@@ -171,7 +172,8 @@ class _Leader:
             # The group does not depend on this connection: a member reconnects.
             self._complaints += 1
             if self._complaints <= MAX_COMPLAINTS:
-                self._say(f"a connection from {_peer(writer)} was ended: {str(error)[:300] or type(error).__name__}")
+                why = one_line(str(error), 300) or type(error).__name__  # it may be a stranger's text
+                self._say(f"a connection from {_peer(writer)} was ended: {why}")
         finally:
             self._open.discard(writer)
             writer.close()

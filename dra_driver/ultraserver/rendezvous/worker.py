@@ -18,7 +18,7 @@ from dra_driver.ultraserver.rendezvous.messages import (
     line_of,
 )
 from dra_driver.ultraserver.rendezvous.roster import progress
-from dra_driver.util.text import printable
+from dra_driver.util.text import one_line, printable
 
 CONNECT_SECONDS = 5.0
 RETRY_SECONDS = 1.0
@@ -87,7 +87,7 @@ class _Attempts:
         except _RefusedError:
             raise
         except (OSError, GroupError, ValueError) as error:
-            self._tell(f"the connection to the leader was lost: {str(error)[:300] or 'no sign of life'}")
+            self._tell(f"the connection to the leader was lost: {one_line(str(error), 300) or 'no sign of life'}")
             return False
         else:
             # The leader, once it has the confirmation, waits for nobody any more: from here on it must not be too late.

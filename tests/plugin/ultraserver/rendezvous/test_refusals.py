@@ -44,8 +44,8 @@ def followed(answer: bytes, pool: ThreadPoolExecutor) -> list[str]:
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"{}\n", line_of(Ranks([LEADER]))],
-    ids=["nothing", "no message", "ranks of others"],
+    [b"", b"{}\n", line_of(Ranks([LEADER])), b'{"kind":"refused","rank 0\\n":0}\n'],
+    ids=["nothing", "no message", "ranks of others", "a line of its own"],
 )
 def test_what_a_worker_says_of_an_odd_leader(answer: bytes, pool: ThreadPoolExecutor) -> None:
     golden(followed(answer, pool))
@@ -79,6 +79,7 @@ def test_what_a_leader_says_of_odd_workers(pool: ThreadPoolExecutor) -> None:
     port, leader = leading(pool, said, 6.0)
     asyncio.run(talk(port, line_of(Confirmed())))
     asyncio.run(talk(port, b"{}\n"))
+    asyncio.run(talk(port, b'{"kind":"hello","\\nrank 0: the leader (evil)":0}\n'))
     asyncio.run(talk(port, line_of(Hello(WORKER, 2, 2))))
     with pytest.raises(GroupError) as caught:
         leader.result(30)
