@@ -283,7 +283,7 @@ def extender(root: Path, tls: tuple[str, str]) -> Iterator[Bench]:
 def extender_among_strangers(root: Path, tls: tuple[str, str]) -> Iterator[Bench]:
     """Strangers fill its connections with heads of requests that do not end.
 
-    Every second one sends lines as long as they may be, the others longer ones.
+    Every second one sends as many lines as it may, as long as they may be, the others more and longer ones.
     """
     with extender(root, tls) as bench, ExitStack() as opened:
         (port,) = bench.ports
@@ -291,7 +291,7 @@ def extender_among_strangers(root: Path, tls: tuple[str, str]) -> Iterator[Bench
         context.check_hostname = False
 
         def connect(number: int) -> None:
-            lines, length = ((31, 1000), (124, 8100))[number % 2]
+            lines, length = ((7, 1000), (124, 8100))[number % 2]
             source = (f"127.0.0.{2 + number % 8}", 0)  # one address would have to wait
             plain = opened.enter_context(socket.create_connection((LOOPBACK, port), 20, source))
             connection = opened.enter_context(context.wrap_socket(plain))

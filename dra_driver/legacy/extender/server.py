@@ -224,7 +224,7 @@ def _drop(reference: weakref.ref[_Connection]) -> None:
 MAX_HEADERS: Final = 32
 MAX_LINE_BYTES: Final = 1024
 """Bytes of a header, or of the first line. kube-scheduler and kubelet send half a dozen headers of 100 bytes at most.
-All connections together, with the longest heads that do not end, take some 60 MiB."""
+All connections together, with the longest heads that do not end, would take some 60 MiB; strangers' are shorter."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of one request: 15,000 whole Node objects. Names alone (``nodeCacheCapable: true``) need a hundredth of that."""
 LARGE_BYTES: Final = 1024 * 1024
