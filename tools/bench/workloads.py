@@ -33,6 +33,7 @@ from lab.spec import DEFAULT_KUBERNETES, ClusterSpec
 
 from bench import machine, procfs
 from bench.figures import percentile
+from bench.publication import STARTS
 from bench.report import table
 from bench.schedulingfleet import CLAIMS, CLASSES, NODES, PODS, WRITERS, Scheduler
 from bench.schedulingrows import Object, Row, World, claim, classes, node, node_name, pod
@@ -168,14 +169,17 @@ class MarkedNode:
         self._publisher.set_desired(Desired(found.devices, found.fallback, counters=found.counters))
 
 
-def drive(kubeconfig: str, first: int, count: int) -> None:
-    """Be the drivers of these nodes; say how many have published, and go on.
+def drive(kubeconfig: str, first: int, count: int, pause: float) -> None:
+    """Be the drivers of these nodes, one more every ``pause`` seconds; say how many have published, and go on.
 
     Returns never: the process ends when standard input does.
     """
-    nodes = [MarkedNode(kubeconfig, number) for number in range(first, first + count)]
-    for item in nodes:
-        item.start()
+    nodes = []
+    began = time.monotonic()
+    for place, number in enumerate(range(first, first + count)):
+        time.sleep(max(0.0, began + place * pause - time.monotonic()))
+        nodes.append(MarkedNode(kubeconfig, number))
+        nodes[-1].start()
     end = time.monotonic() + LIMIT_SECONDS
     print(sum(item.wait_published(max(0.0, end - time.monotonic())) for item in nodes), flush=True)
     sys.stdin.read()
@@ -190,7 +194,7 @@ def _drivers(cluster: Cluster, count: int, processes: int) -> Iterator[None]:
         running = []
         for first in range(0, count, share):
             words = [sys.executable, "-P", "-m", "bench.workloads", "--drive", str(cluster.kubeconfig)]
-            words += [str(first), str(min(share, count - first))]
+            words += [str(first), str(min(share, count - first)), str(processes / STARTS)]
             started = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
             stack.callback(started.wait)
             stack.callback(started.kill)
@@ -569,11 +573,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workloads", type=int, default=500, help="workloads at once (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=8, help="that the drivers run in (default: %(default)s)")
     parser.add_argument("--waiting", type=int, default=200, help="pods that wait (default: %(default)s)")
-    parser.add_argument("--drive", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--drive", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.drive:
-        kubeconfig, first, count = options.drive
-        drive(kubeconfig, int(first), int(count))
+        kubeconfig, first, count, pause = options.drive
+        drive(kubeconfig, int(first), int(count), float(pause))
         return 0
     extent = Extent(options.servers, options.workloads, options.processes, options.waiting)
     if min(extent.servers, extent.processes, extent.waiting) < 1 or extent.workloads < 5:
