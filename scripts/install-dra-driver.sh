@@ -221,7 +221,9 @@ rule() {
     --resource-api) pattern='^v1(beta[12])?$' hint='v1, v1beta2 or v1beta1' ;;
     --timeout) pattern='^[1-9][0-9]{0,5}$' hint='a number of seconds' ;;
     --group-timeout) pattern='^[1-9][0-9]{0,4}$' hint='a number of seconds' ;;
-    --max-servers-per-namespace) pattern='^[1-9][0-9]{0,3}$' hint='a number of UltraServers' ;;
+    --max-servers-per-namespace)
+        pattern='^([1-9][0-9]{0,2}|[1-4][0-9]{3}|5000)$' hint='a number of UltraServers, at most 5000'
+        ;;
     --claim-controller)
         pattern="^($CLAIM_CONTROLLER|$CONTROLLER_MANAGER)\$" hint="$CLAIM_CONTROLLER or $CONTROLLER_MANAGER"
         ;;

@@ -689,6 +689,7 @@ def test_the_namespace_admits_host_paths_where_pod_security_is_enforced() -> Non
         (("--placer", "--group-timeout", "0", IMAGE), "--group-timeout"),
         (("--group-timeout", "60", IMAGE), "--group-timeout goes with --placer"),
         (("--ultraserver-operator", "--max-servers-per-namespace", "0", IMAGE), "expected a number of UltraServers"),
+        (("--ultraserver-operator", "--max-servers-per-namespace", "5001", IMAGE), "at most 5000"),
         (("--placer", "--max-servers-per-namespace", "2", IMAGE), "goes with --ultraserver-operator"),
         (("--claim-controller", "system:kube-scheduler", IMAGE), "or system:kube-controller-manager"),
         (("--timeout", "soon", IMAGE), "--timeout"),
