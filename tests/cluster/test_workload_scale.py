@@ -99,7 +99,7 @@ class Extent:
         """Without it."""
         return self.workloads // 5
 
-    def killed(self, served: int) -> int:
+    def kills_by(self, served: int) -> int:
         """How many operators are to have been killed when so many workloads have had servers: first none for long."""
         calm = self.workloads // 3
         return min(self.kills, max(0, -(-(served - calm) * self.kills // (self.workloads - calm))))
@@ -290,7 +290,7 @@ def test_workloads_of_all_sizes_are_served_while_operators_are_killed(
                 stream.look()
                 pods.look()
                 light_nodes.check()
-                if kills < extent.killed(stream.served.total()) and placers.acting():
+                if kills < extent.kills_by(stream.served.total()) and placers.acting():
                     placers.kill(hard=kills % 2 == 0)
                     kills, stream.killed = kills + 1, time.monotonic()
                 time.sleep(0.2)

@@ -134,7 +134,7 @@ class Preparer:
                     # Then a plan, and what it depends on, from what is prepared by now.
                     draft = self._draft(situation, deadline)
                     # A chip whose holder is about to end is waited for here, where its end can have the lock.
-                    if draft.refused_for_now and self._has_changed(draft, deadline, pauses):
+                    if draft.refused_for_now and self._wait_out(draft, deadline, pauses):
                         situation = self._gatherer.situation(claim, deadline)
                         draft = self._draft(situation, deadline)
                     # Where other calls wait for the lock, the checkpoint file is on the disk before this one takes it,
@@ -184,7 +184,7 @@ class Preparer:
             self._status.note_unprepared(meta, own_pod=entry is not None and bool(entry.plan.own_pod))
         log.info("unprepared claim %s", claim)
 
-    def _has_changed(self, draft: _Draft, deadline: float, pauses: Pauses) -> bool:
+    def _wait_out(self, draft: _Draft, deadline: float, pauses: Pauses) -> bool:
         """Wait while a claim is refused for what often ends by itself; whether it is refused for that no longer."""
         end = min(runtime.monotonic() + self._patience, deadline - _LOOK_SECONDS)
         with self._waiting.place(draft.namespace) as has_place, pauses.pause():
