@@ -36,9 +36,11 @@ def _probes(kube: Kube, fixtures: Mapping[str, object]) -> Iterator[tuple[str, C
     namespace = fixtures.get("namespace")
     if isinstance(namespace, Namespace):
         where = ("--namespace", namespace.name)
-        yield "pods", kubectl(*where, "describe", "pods")
-        yield "claims", kubectl(*where, "get", "resourceclaims", "-o", "yaml")
+        # The short ones first: whoever shows a report often cuts it.
+        yield "pods", kubectl(*where, "get", "pods", "-o", "wide")
         yield "events", kubectl(*where, "get", "events", "--sort-by=.lastTimestamp")
+        yield "pods in full", kubectl(*where, "describe", "pods")
+        yield "claims", kubectl(*where, "get", "resourceclaims", "-o", "yaml")
     release = fixtures.get("release") or fixtures.get("pair")
     if isinstance(release, Release):
         yield "release", release.diagnose

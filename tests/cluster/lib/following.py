@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
 from dra_driver.kube.api.client import Stream, Transport
+from tests.cluster.lib.deadline import Deadline
 from tests.cluster.lib.kube import Object
 
 
@@ -57,12 +57,12 @@ class Followed:
 
     def wait(self, what: str, probe: Callable[[], bool], seconds: float) -> None:
         """Wait for a change that makes ``probe`` true. AssertionError when it is not so in time."""
-        end = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         with self._changed:
             while not probe():
                 assert self._fault is None, f"what was seen is wrong: {self._fault}"
-                left = end - time.monotonic()
-                assert left > 0, f"{what}: not so within {seconds:g} s"
+                left = deadline.left()
+                assert left > 0, f"{what}: not so within {deadline}"
                 self._changed.wait(left)
 
     def _follow(self, stream: Stream, objects: dict[str, Object]) -> None:

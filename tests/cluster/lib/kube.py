@@ -17,6 +17,7 @@ from lab.errors import LabError
 
 from dra_driver.kube.api.client import Transport
 from dra_driver.kube.api.errors import ApiError
+from tests.cluster.lib.deadline import Deadline
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -156,9 +157,9 @@ def eventually(what: str, probe: Callable[[], T | None], within: float = 30.0, e
     is waited for shares the processors with who waits.
 
     Raises:
-        AssertionError: it has not become true after ``within`` seconds; with the last value or error.
+        AssertionError: it has not become true after ``within`` seconds (``Deadline``); with the last value or error.
     """
-    begin = time.monotonic()
+    begin, deadline = time.monotonic(), Deadline(within)
     while True:
         last: object
         try:
@@ -167,9 +168,8 @@ def eventually(what: str, probe: Callable[[], T | None], within: float = 30.0, e
             last, value = error, None
         if value:
             return value
-        waited = time.monotonic() - begin
-        assert waited < within, f"{what}: not so within {within:g} s; last seen: {str(last)[:2000]}"
-        time.sleep(min(max(waited / 10, 0.1), 0.5) if every is None else every)
+        assert deadline.left() > 0, f"{what}: not so within {deadline}; last seen: {str(last)[:2000]}"
+        time.sleep(min(max((time.monotonic() - begin) / 10, 0.1), 0.5) if every is None else every)
 
 
 def steadily(what: str, probe: Callable[[], object], during: float, every: float = 0.2) -> None:

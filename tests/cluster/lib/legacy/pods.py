@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from dra_driver.kube.api.client import JSON, Stream, Transport
 from dra_driver.kube.api.errors import ApiError
+from tests.cluster.lib.deadline import Deadline
 from tests.cluster.lib.kube import Object
 from tests.cluster.lib.legacy.rules import CORE, DEVICE, Kind
 
@@ -200,11 +201,11 @@ class Pods:
 
     def wait(self, what: str, ready: Callable[[], object], within: float) -> None:
         """Until ``ready``, which is asked after each event."""
-        end = time.monotonic() + within
+        deadline = Deadline(within)
         with self._changed:
             while not ready():
-                left = end - time.monotonic()
-                assert left > 0, f"{what}: not so within {within:g} s"
+                left = deadline.left()
+                assert left > 0, f"{what}: not so within {deadline}"
                 assert self.fault is None, f"the watch has failed: {self.fault}"
                 self._changed.wait(min(left, 1.0))
 
