@@ -284,7 +284,10 @@ def _check_workload(claim: ClaimFacts, tenancy: Tenancy | None) -> None:
     workload = tenancy.workload
     own = workload.uid if workload is not None else None
     foreign = next((uid for uid in sorted(wanted - {None}, key=str) if uid != own), None)
-    here = f"this node is allocated to the UltraServer workload {workload}" if workload is not None else ""
+    at_home = workload is None or workload.namespace in ("", claim.namespace)
+    # What runs in other namespaces is not for this claim's owner to read.
+    name = workload if workload is None or at_home else f"{workload.uid} of another namespace"
+    here = f"this node is allocated to the UltraServer workload {name}" if workload is not None else ""
     if foreign is not None and not tenancy.certain:
         raise PrepareError(
             f"the claim is of the UltraServer workload {foreign}, and it is not known yet whose this node is",
@@ -301,7 +304,6 @@ def _check_workload(claim: ClaimFacts, tenancy: Tenancy | None) -> None:
             "scheduled to one of its nodes (kubectl get neuronultraservers -A)",
             reason="UltraServerWorkload",
         )
-    at_home = workload is None or workload.namespace in ("", claim.namespace)
     strange = wanted & ({None} if at_home else {None, own})
     if strange and tenancy.certain and workload is not None and workload.bound:
         raise PrepareError(

@@ -470,6 +470,7 @@ def test_a_claim_that_names_the_workload_of_another_namespace_is_a_strangers() -
         for uid in (TRAIN, None):
             outcome = answer(of(uid, namespace="other"), NodeFacts(tenancy=here))
             is_known = here is not None and here.workload is not None and here.workload.namespace
+            assert "ml/train" not in str(outcome), "what runs in other namespaces is nobody's business here"
             assert isinstance(outcome, Plan) == (uid in welcome and (None in welcome or not is_known)), (case, uid)
         assert isinstance(answer(of(TRAIN, admin=True, namespace="other"), NodeFacts(tenancy=here)), Plan)
 
