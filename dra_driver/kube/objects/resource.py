@@ -229,8 +229,17 @@ class OpaqueDeviceConfiguration(ApiObject, frozen=True):
 
 
 def json_value(field: object) -> object:
-    """The value of a field of any JSON, which ``ReceivedClaim`` leaves as text: 10 KiB may take 250 as a value."""
-    return msgspec.json.decode(field) if isinstance(field, msgspec.Raw) else field
+    """The value of a field of any JSON, which ``ReceivedClaim`` leaves as text: 10 KiB may take 250 as a value.
+
+    The API server keeps bytes that are no text, numbers that are none here, and any number of levels: then the value is
+    that text itself, which no program has written.
+    """
+    if not isinstance(field, msgspec.Raw):
+        return field
+    try:
+        return msgspec.json.decode(field)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return bytes(field).decode(errors="replace")
 
 
 class DeviceClassConfiguration(ApiObject, frozen=True):

@@ -43,7 +43,7 @@ class TemplateRecord(ApiObject, frozen=True):
 
 
 class _Received(ApiObject, frozen=True):
-    """A ResourceClaimTemplate as it comes; what its author writes as he likes may be nested too deep to be read."""
+    """A ResourceClaimTemplate as it comes; what its author writes as he likes may be nested too deep, or no text."""
 
     metadata: ObjectMeta
     spec: msgspec.Raw = msgspec.Raw(b"{}")
@@ -89,7 +89,7 @@ def _workload_in_short(owner: OwnerReference) -> OwnerReference | None:
 def _digest_of(spec: msgspec.Raw, version: str) -> str:
     try:
         return digest_of(v1({"spec": msgspec.json.decode(spec)}, _KIND, version)["spec"])
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _UNREADABLE
 
 

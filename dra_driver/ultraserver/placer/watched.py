@@ -188,7 +188,7 @@ def _attributes(device: _Device) -> _Attributes:
     for attributes in (device.attributes, device.basic.attributes):
         try:
             there = _ATTRIBUTES.decode(attributes)
-        except (msgspec.DecodeError, RecursionError):  # null, or what no driver writes
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # null, or what no driver writes
             continue
         if there != _Attributes():
             return there

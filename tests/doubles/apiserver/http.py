@@ -51,6 +51,7 @@ CUSTOM_PATH = re.compile(
 _OF_PODS = {"/binding": bind_pod, "/eviction": evict_pod}
 CHUNK = 32
 """Texts in a chunk of a page, at least."""
+_NO_TEXT = re.compile(rb"(?<!\\)\\udc([89a-f][0-9a-f])")
 KINDS = (
     {
         "namespaces": "Namespace",
@@ -205,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, document: Any, retry_after: int | None = None, lacking: int = 0) -> None:
         """Send a response; ``lacking`` bytes are announced but never sent."""
         plain = isinstance(document, str)
-        payload = document.encode() if plain else json.dumps(document).encode()
+        payload = document.encode() if plain else encoded(document)
         payload = gzip.compress(payload, 1) if self.server.api.gzip else payload
         self.send_response(status)
         if self.server.api.gzip:
@@ -257,7 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         head = {"apiVersion": _api_version(match), "kind": f"{KINDS[kind]}List", "metadata": meta}
         self._chunk(json.dumps(head).encode()[:-1] + b', "items": [')
-        items = (json.dumps(export(item, match)).encode() for item in stored[start:last])
+        items = (encoded(export(item, match)) for item in stored[start:last])
         pending: list[bytes] = []
         for number, item in enumerate(chain(items, _of_crowds(crowds, match, start - len(stored), last - len(stored)))):
             pending += [b",", item] if number else [item]
@@ -301,12 +302,17 @@ class _Handler(BaseHTTPRequestHandler):
                     else:
                         store.changed.wait(min(end, bookmark) - now)
             for line in lines:
-                self._chunk(json.dumps(line).encode() + b"\n")
+                self._chunk(encoded(line) + b"\n")
         self._chunk(b"")
 
     def _chunk(self, *payload: bytes) -> None:
         self.wfile.writelines([b"%x\r\n" % sum(map(len, payload)), *payload, b"\r\n"])
         self.wfile.flush()
+
+
+def encoded(document: Any) -> bytes:
+    """The document as JSON. What ``surrogateescape`` makes of bytes that are no text is sent as these bytes."""
+    return _NO_TEXT.sub(lambda escape: bytes.fromhex(escape[1].decode()), json.dumps(document).encode())
 
 
 def served_path(api: ApiServer, path: str) -> re.Match[str] | None:

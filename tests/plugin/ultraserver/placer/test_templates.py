@@ -82,6 +82,27 @@ def create(server: ApiServer, name: str, **fields: Any) -> Object:
     return server.store.create("resourceclaimtemplates", {"metadata": meta, "spec": spec})
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["list", "watch"])
+def test_a_tenants_template_that_is_no_text_holds_up_no_workload(server: ApiServer, late: bool) -> None:
+    """The API server keeps what is in ``parameters`` as it came, and anybody may use the operator's label."""
+
+    def write() -> None:
+        meta = {"namespace": "b", "name": "odd", "labels": {LABEL: "x"}}
+        config = [{"opaque": {"driver": "example.com", "parameters": {"a": "\udcff"}}}]
+        spec = {"spec": {"devices": {"config": config}}}
+        server.store.create("resourceclaimtemplates", {"metadata": meta, "spec": spec})
+
+    if not late:
+        write()
+    with placing(server):
+        if late:
+            ask(server, "before", servers=1)
+            eventually(lambda: ready(server, "before")[0] == "True")
+            write()
+        ask(server, "train", servers=1)
+        eventually(lambda: ready(server, "train")[0] == "True")
+
+
 def test_a_template_selects_by_uid_and_names_mode_core_size_and_workload(server: ApiServer) -> None:
     spec = {"instanceType": KIND, "serverCount": 1, "topologySize": 2, "config": {"logicalNeuronCore": 1}}
     meta = {"namespace": "a", "name": "train", "generation": 1}

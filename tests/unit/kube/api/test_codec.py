@@ -235,6 +235,11 @@ def test_what_people_write_as_they_like_into_a_claim_is_kept_as_text_and_means_t
     assert [json_value(entry.data) for entry in claim.status.devices] == values
 
 
+@pytest.mark.parametrize("text", [b'"\xff"', b'{"a":1e400}', b"1" * 5000, b"[" * 2000 + b"]" * 2000, b'"\\ud800"'])
+def test_a_value_that_cannot_be_read_is_its_text(text: bytes) -> None:
+    assert json_value(msgspec.Raw(text)) == text.decode(errors="replace")
+
+
 @pytest.mark.parametrize("nested", ["[" + ",".join(["[]"] * 3400) + "]", "[" * 100 + "]" * 100])
 def test_text_that_is_short_takes_little_memory_whatever_it_stands_for(nested: str) -> None:
     value = msgspec.json.decode(f'{{"a": [{",".join([nested] * (10_000 // len(nested) or 1))}]}}')

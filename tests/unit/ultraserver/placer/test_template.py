@@ -80,6 +80,14 @@ def test_a_template_that_is_nested_too_deep_is_somebody_elses(depth: int) -> Non
     assert step_to(TRAIN, record, tolerations=True) == "taken"
 
 
+@pytest.mark.parametrize("value", [b'"\xff"', b'{"\xff":1}', b'"\\ud800"', b"1e400", b"1" * 5000])
+def test_a_template_that_cannot_be_read_is_somebody_elses(value: bytes) -> None:
+    """The API server keeps parameters as they came."""
+    config = b'[{"opaque":{"driver":"x","parameters":{"a":' + value + b"}}}]"
+    record = read(b'{"metadata":{"name":"t"},"spec":{"spec":{"devices":{"config":' + config + b"}}}}")
+    assert step_to(TRAIN, record, tolerations=True) == "taken"
+
+
 def test_of_many_long_owners_the_workload_is_kept() -> None:
     """In fewer bytes than two names have, however many and long they are."""
     other = OwnerReference("v1", "ConfigMap", "c", "c")
