@@ -286,7 +286,7 @@ PODS = {IDS, ALLOCATED, ALLOC_TIME, RESOURCE_TYPE, CORES, DEVICES, ALLOCATION, O
 def test_policies_name_the_service_account_and_the_annotations_that_are_written(
     workload: str, nodes: set[str], pods: set[str]
 ) -> None:
-    others = ("-own-events", "-own-objects", "-mirror-pods", "-scheduler-annotations")
+    others = ("-own-events", "-own-objects", "-own-pools", "-mirror-pods", "-scheduler-annotations")
     objects = [item for item in objects_of(workload) if not item["metadata"]["name"].endswith(others)]
     spec = of_kind(objects, "ValidatingAdmissionPolicy")["spec"]
     account = of_kind(objects, "ServiceAccount")["metadata"]
@@ -381,6 +381,32 @@ def test_the_device_plugin_reports_on_its_own_node_under_the_drivers_rules() -> 
     of_status = expressions(drivers, "-own-node")[-1].replace("variables.isUpdate && ", "")
     assert expressions(own, "-own-annotations")[-1] == of_status
     assert f"k == '{PRESENT}'" in expressions(own, "-own-annotations")[-2]
+
+
+@needs_helm
+@needs_kubectl
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (("draDriver.enabled=false", "devicePlugin.enabled=true"), "neuron-device-plugin-own-pools"),
+        (("draDriver.enabled=true", "devicePlugin.enabled=false"), "neuron-dra-driver-own-pools"),
+        (("draDriver.enabled=true", "draDriver.nodeSelector.a=b"), "neuron-dra-driver-own-pools"),
+    ],
+    ids=["plugin", "driver", "both"],
+)
+def test_no_token_of_a_node_says_that_the_driver_has_another_one(settings: tuple[str, ...], name: str) -> None:
+    """The device plugin ends where slices say so. ``tests/cluster/test_security.py`` has an API server judge by it."""
+    made = [item for item in template(*settings) if item["metadata"]["name"].endswith("-own-pools")]
+    assert of_kind(made, "ValidatingAdmissionPolicyBinding")["spec"] == {
+        "policyName": name,
+        "validationActions": ["Deny"],
+    }
+    spec = of_kind(made, "ValidatingAdmissionPolicy")["spec"]
+    drivers = [item for item in rendered(IMAGE) if item["metadata"]["name"] == "neuron-dra-driver-own-pools"]
+    expected = of_kind(drivers, "ValidatingAdmissionPolicy")["spec"]
+    if "plugin" in name:  # there is no driver, for which others would hold
+        expected["matchConditions"] = expected["matchConditions"][1:]
+    assert spec == expected
 
 
 @needs_helm

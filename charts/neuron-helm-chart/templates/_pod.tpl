@@ -376,6 +376,59 @@ spec:
 {{- end -}}
 
 {{/*
+A policy for who writes slices of the driver neuron.aws.com, with its binding: dict "root" "workload", and "isDriver",
+whether the workload is that driver, for which others hold. The device plugin needs it, too: it ends where such a slice
+says that the driver has the node.
+*/}}
+{{- define "neuron.ownPoolsPolicy" -}}
+{{- $name := printf "%s-own-pools" .workload.base -}}
+# The credentials of a kubelet can write slices of its node, too, in any pool: with a higher generation in the pool of
+# another node, or with one device more, nothing of that node would be allocated any more. kubelet itself only deletes
+# slices. Whoever is root on a node also has the tokens of all its pods, such as those of another DRA driver, which may be
+# allowed to write slices of all nodes, or those of its own node whatever the driver and the pool.
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  {{- include "neuron.metadata" (dict "root" .root "workload" .workload "name" $name) | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups: [resource.k8s.io]
+      apiVersions: [v1, v1beta2, v1beta1]
+      resources: [resourceslices]
+      operations: [CREATE, UPDATE]
+      scope: '*'
+  matchConditions:
+  {{- if .isDriver }}
+  # What holds for that is above.
+  - name: is-not-the-driver
+    expression: request.userInfo.username != "{{ include "neuron.user" .workload }}"
+  {{- end }}
+  # Who writes again what is there, as a migration of stored objects does, changes nothing.
+  - name: is-a-node-or-a-pod-of-one-with-a-slice-of-this-driver
+    expression: >-
+      object.spec.driver == 'neuron.aws.com' && (request.operation == 'CREATE' || object.spec != oldObject.spec) &&
+      ((has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups) ||
+      request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][0].orValue('') != '')
+  variables:
+  - name: userNode
+    expression: request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][0].orValue('')
+  validations:
+  - reason: Forbidden
+    expression: object.spec.pool.name.split('/')[0] == object.spec.?nodeName.orValue('')
+    message: >-
+      A node may write slices of the driver neuron.aws.com only to the pool of its own name, and to pools below it.
+  - reason: Forbidden
+    expression: variables.userNode == '' || object.spec.?nodeName.orValue('') == variables.userNode
+    messageExpression: >-
+      'A pod of node "' + variables.userNode + '" may write slices of the driver neuron.aws.com only with spec.nodeName "' +
+      variables.userNode + '".'
+---
+{{ include "neuron.policyBinding" (dict "root" .root "workload" .workload "name" $name) }}
+{{- end -}}
+
+{{/*
 A policy for mirror pods, with its binding: dict "root" "workload", "own", the labels of pods that no mirror pod may have,
 each a dict of one key, and "groups", whether neither a name nor a label of a group is allowed. A kubelet may create
 mirror pods in any namespace, with any labels. LeaderWorkerSet's affinity and all Services take them for pods like others:
