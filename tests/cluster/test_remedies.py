@@ -1,13 +1,16 @@
 """Each remedy of ``explain``: the symptom is made, ``explain`` names it, the remedy is carried out, and the pod runs.
 
-Rows of drivers that crash or are left out, of the kernel module and of chips are in ``test_on_call.py`` and
-``test_health.py``, those of PodGroups in ``test_pod_groups.py``.
+Those of claims that are refused, and of the node's driver, are in ``test_remedies_of_claims.py`` and
+``test_remedies_of_drivers.py``; those of PodGroups and workloads in ``test_pod_groups.py`` and
+``test_ultraserver_fence.py``. ``tests/unit/operations/overview/test_findings.py`` looks whether a row is in none.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from lab.cluster import Cluster
@@ -18,14 +21,13 @@ from tests.cluster.lib.installation import Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.lifecycle import wait_driver_ready, wait_gone
 from tests.cluster.lib.namespace import Namespace
-from tests.cluster.lib.objects import SLEEP, claim, config, container, neuron_config, pod, template
+from tests.cluster.lib.objects import IMAGE, SLEEP, claim, config, container, neuron_config, pod, template
 from tests.cluster.lib.objects import request as device_request
+from tests.cluster.lib.remedies import LATE, remedy_of
 
 pytestmark = pytest.mark.nightly
 
 NODE = "node-1"
-LATE = 150.0
-"""Seconds for what a controller tries again by itself, ever less often."""
 
 
 @pytest.fixture
@@ -34,18 +36,7 @@ def waiting(request: pytest.FixtureRequest, namespace: Namespace, commands: Comm
     request.getfixturevalue("lenient_driver" if "lenient_driver" in request.fixturenames else "driver")
 
     def wait(name: str, code: str) -> str:
-        def first() -> Object | None:
-            found = [item for item in commands.findings(namespace, name) if item["remedy"]]
-            return found[0] if found and found[0]["code"] == code else None
-
-        def probe() -> Object | None:
-            try:
-                return first()
-            except AssertionError:  # it is well for a moment
-                return None
-
-        found = eventually(f"{name} to be {code}", probe, 120)
-        return str(found["remedy"])
+        return remedy_of(commands, namespace, name, code)
 
     return wait
 
@@ -254,7 +245,7 @@ def test_an_image_that_is_corrected(namespace: Namespace, waiting: Waiting) -> N
         return None
 
     assert "correct the image" in (code() or "")
-    namespace.kubectl("set", "image", "pod/w", "main=public.ecr.aws/ubuntu/ubuntu:22.04")
+    namespace.kubectl("set", "image", "pod/w", f"main={IMAGE}")
     namespace.wait_ready("w", within=LATE)
     namespace.delete_pod("w")
     wait_gone(namespace, "w")
@@ -331,3 +322,217 @@ def test_a_driver_whose_pod_is_refused(
         kube.kubectl("label", "--overwrite", "namespace", INSTALLED, f"{label}=privileged")
         wait_driver_ready(driver, NODE, within=LATE)
     namespace.wait_ready("w", within=LATE)
+
+
+def test_pods_of_a_service_account_that_is_created(namespace: Namespace, waiting: Waiting) -> None:
+    made = one("s")["spec"] | {"restartPolicy": "Always", "serviceAccountName": "later"}
+    labels = {"app": "s"}
+    workload = {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": made}}
+    namespace.apply(
+        template("one", device_request()),
+        {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "s"}, "spec": workload},
+    )
+    assert "correct what the message names" in waiting("s-0", "FailedCreate")
+    namespace.kubectl("create", "serviceaccount", "later")
+    namespace.wait_ready("s-0", within=LATE)
+
+
+def test_a_policy_that_refuses_claims(namespace: Namespace, kube: Kube, waiting: Waiting) -> None:
+    name = f"refuses-{namespace.name}"
+    api = "admissionregistration.k8s.io/v1"
+    rule = {
+        "apiGroups": ["resource.k8s.io"],
+        "apiVersions": ["*"],
+        "operations": ["CREATE"],
+        "resources": ["resourceclaims"],
+    }
+    within = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}}}
+    validations = [{"expression": "false", "message": "no claims today"}]
+    spec = {"matchConstraints": {"resourceRules": [rule], **within}, "validations": validations}
+    kube.apply({"apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec})
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    kind = "ValidatingAdmissionPolicyBinding"
+    kube.apply({"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": binding})
+    try:
+        probe = json.dumps(claim("probe", device_request()))
+        command = ("-n", namespace.name, "create", "--dry-run=server", "-f", "-")
+
+        def acts() -> bool:
+            return "no claims today" in kube.access.kubectl(*command, stdin=probe, check=False).stderr
+
+        eventually("the policy to act", acts)
+        namespace.apply(template("one", device_request()), one("w"))
+        assert "correct what the message names, or the policy" in waiting("w", "PolicyRefused")
+    finally:
+        kube.kubectl("delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", name)
+    namespace.wait_ready("w", within=LATE)
+
+
+def test_a_claim_with_admin_access_in_a_namespace_that_may_not_have_it(
+    namespace: Namespace, kube: Kube, waiting: Waiting
+) -> None:
+    label = "resource.kubernetes.io/admin-access"
+    kube.kubectl("label", "namespace", namespace.name, f"{label}=true")
+    namespace.apply(template("one", device_request(admin=True)))
+    kube.kubectl("label", "namespace", namespace.name, f"{label}-")
+    namespace.apply(one("w"))
+    assert "correct what the message names" in waiting("w", "FailedResourceClaimCreation")
+    kube.kubectl("label", "namespace", namespace.name, f"{label}=true")
+    namespace.wait_ready("w", within=LATE)
+
+
+def of_config_map(**more: object) -> Object:
+    needy = one("w")
+    needy["spec"]["volumes"] = more.get("volumes", [])
+    needy["spec"]["containers"][0] |= {key: value for key, value in more.items() if key != "volumes"}
+    return needy
+
+
+@pytest.mark.parametrize(
+    ("code", "more"),
+    [
+        (
+            "FailedMount",
+            {
+                "volumes": [{"name": "later", "configMap": {"name": "later"}}],
+                "volumeMounts": [{"name": "later", "mountPath": "/later"}],
+            },
+        ),
+        ("CreateContainerConfigError", {"envFrom": [{"configMapRef": {"name": "later"}}]}),
+    ],
+)
+def test_a_configmap_that_is_created(code: str, more: Object, namespace: Namespace, waiting: Waiting) -> None:
+    namespace.apply(template("one", device_request()), of_config_map(**more))
+    assert "create what the message names" in waiting("w", code)
+    namespace.kubectl("create", "configmap", "later")
+    namespace.wait_ready("w", within=LATE)
+
+
+def test_a_container_that_gets_more_memory(namespace: Namespace, waiting: Waiting) -> None:
+    hungry = one("w")
+    hungry["spec"]["restartPolicy"] = "Always"
+    hungry["spec"]["containers"][0] |= {"command": ["sh", "-c", "text=x; while :; do text=$text$text; done"]}
+    hungry["spec"]["containers"][0]["resources"]["limits"] = {"memory": "20Mi"}
+    namespace.apply(template("one", device_request()), hungry)
+    assert "resources.limits.memory" in waiting("w", "OutOfMemory")
+    recreated(namespace, "w")
+
+
+def test_a_pod_that_has_failed(namespace: Namespace, waiting: Waiting) -> None:
+    failing = one("w")
+    failing["spec"]["containers"][0]["command"] = ["sh", "-c", "echo no such bucket; exit 3"]
+    namespace.apply(template("one", device_request()), failing)
+    remedy = waiting("w", "Failed")
+    assert "recreate the pod" in remedy
+    assert "no such bucket" in namespace.kube.kubectl(*remedy.partition("(kubectl ")[2].partition(" may ")[0].split())
+    recreated(namespace, "w")
+
+
+def test_a_pod_without_a_node_that_a_finalizer_keeps(namespace: Namespace, waiting: Waiting) -> None:
+    kept = pod("w", templates={"neurons": "many"}, node=NODE)
+    kept["metadata"]["finalizers"] = ["example.com/audit"]
+    namespace.apply(template("many", device_request(count=17)), kept)
+    namespace.wait_event("w", "cannot allocate all claims")
+    namespace.kubectl("delete", "pod", "w", "--wait=false")
+    assert "whoever has set it" in waiting("w", "Terminating")
+    namespace.kubectl("patch", "pod", "w", "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
+    wait_gone(namespace, "w")
+
+
+def test_a_group_of_which_one_does_not_run(namespace: Namespace, waiting: Waiting) -> None:
+    def member(name: str, wanted: str, worker: str) -> Object:
+        made = pod(name, templates={"neurons": wanted}, node=NODE)
+        prefix = "leaderworkerset.sigs.k8s.io/"
+        made["metadata"]["labels"] = {f"{prefix}group-key": "g", f"{prefix}name": "g", f"{prefix}worker-index": worker}
+        made["metadata"]["annotations"] = {f"{prefix}size": "2"}
+        return made
+
+    namespace.apply(template("one", device_request()), template("many", device_request(count=17)))
+    namespace.apply(member("g-0", "one", "0"), member("g-0-1", "many", "1"))
+    namespace.wait_ready("g-0")
+    remedy = waiting("g-0", "GroupIncomplete")
+    assert "explain pod/g-0-1" in remedy
+    namespace.delete_pod("g-0-1")
+    namespace.apply(member("g-0-1", "one", "1"))
+    namespace.wait_ready("g-0-1", within=LATE)
+
+
+def test_a_secret_for_images_that_does_not_exist(namespace: Namespace, commands: Commands, waiting: Waiting) -> None:
+    private = one("w")
+    private["spec"]["containers"][0] |= {"image": "registry.invalid/private:1"}
+    private["spec"]["imagePullSecrets"] = [{"name": "later"}]
+    namespace.apply(template("one", device_request()), private)
+
+    def told() -> str:
+        try:
+            found = commands.findings(namespace, "w")
+        except AssertionError:
+            return ""
+        return next((item["remedy"] for item in found if item["code"] == "FailedToRetrieveImagePullSecret"), "")
+
+    assert "create the Secret" in eventually("the Secret to be named", told, 120)
+    namespace.kubectl("create", "secret", "generic", "later")
+    # What the Secret opens cannot be had here: an image that needs none stands for it.
+    namespace.kubectl("set", "image", "pod/w", f"main={IMAGE}")
+    namespace.wait_ready("w", within=LATE)
+
+
+@contextmanager
+def edited(path: Path, old: str, new: str) -> Iterator[None]:
+    """A file in which a text is another one."""
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    try:
+        yield
+    finally:
+        path.write_text(text)
+
+
+def test_a_runtime_that_does_not_read_the_drivers_directory(
+    lab: Cluster, namespace: Namespace, waiting: Waiting
+) -> None:
+    node = lab.node(NODE)
+    try:
+        with edited(node.layout.config / "containerd.toml", '"/var/run/cdi"', '"/var/run/other"'):
+            node.restart_containerd()
+            namespace.apply(template("one", device_request()), one("w"))
+            assert "enable_cdi and cdi_spec_dirs" in waiting("w", "UnresolvableDevices")
+    finally:
+        node.restart_containerd()
+    namespace.wait_ready("w", within=LATE)
+
+
+def test_a_network_plugin_that_cannot_be_run(lab: Cluster, namespace: Namespace, waiting: Waiting) -> None:
+    network = lab.node(NODE).layout.directory / "cni-conf/10-lab.conflist"
+    with edited(network, '"type": "bridge"', '"type": "none-such"'):
+        namespace.apply(template("one", device_request()), one("w"))
+        assert "repair the container runtime or the network plugin" in waiting("w", "FailedCreatePodSandBox")
+    namespace.wait_ready("w", within=LATE)
+
+
+def test_a_node_that_lacks_something(
+    lab: Cluster, namespace: Namespace, kube: Kube, commands: Commands, waiting: Waiting
+) -> None:
+    node = lab.node(NODE)
+    settings = node.layout.config / "kubelet.json"
+    signal = "memory.available"
+    lacking = json.dumps(
+        json.loads(settings.read_text())
+        | {"evictionSoft": {signal: "99%"}, "evictionSoftGracePeriod": {signal: "1h"}}
+        | {"evictionPressureTransitionPeriod": "1s"}
+    )
+    # A pod that kubelet has taken, and whose container does not run for a reason of its own.
+    namespace.apply(template("one", device_request()), of_config_map(envFrom=[{"configMapRef": {"name": "later"}}]))
+    waiting("w", "CreateContainerConfigError")
+    try:
+        with edited(settings, settings.read_text(), lacking):
+            node.restart_kubelet()
+            assert f"kubectl describe node {NODE}" in waiting("w", "NodeUnderPressure")
+    finally:
+        node.restart_kubelet()
+    assert waiting("w", "CreateContainerConfigError")
+    namespace.kubectl("create", "configmap", "later")
+    namespace.wait_ready("w", within=LATE)
+    taints = "node.kubernetes.io/memory-pressure"
+    eventually("the taint to be gone", lambda: taints not in json.dumps((kube.get("nodes", NODE) or {})["spec"]), 60)

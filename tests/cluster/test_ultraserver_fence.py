@@ -10,11 +10,14 @@ import pytest
 
 from dra_driver.neuron.names import ADMIN_CLASS, CLASSES_POLICY, WORKLOAD_CLASS
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
+from dra_driver.neuron.topology.partitions import NODE_DEVICE
+from tests.cluster.lib.commands import Commands
 from tests.cluster.lib.groupstream import servers
 from tests.cluster.lib.installation import EMULATED_ULTRASERVER, NAMESPACE, ULTRASERVERS, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import DRIVER, claim, container, first_available, pod, request, template
+from tests.cluster.lib.remedies import LATE, allocate, remedy_of, user
 from tests.cluster.test_placer import FAILOVER_SECONDS, acting
 from tests.cluster.test_ultraserver_operator import WORKLOADS, allocations, ask, delete, settle
 
@@ -198,3 +201,16 @@ def test_a_template_of_somebody_else_stays(kube: Kube, namespace: Namespace, wor
     delete(kube, namespace, "own")
     gone = lambda: kube.get("resourceclaimtemplates", "own-template", namespace.name) is None  # noqa: E731
     eventually("the template to go with the workload", gone, 60)
+
+
+def test_a_strangers_claim_that_has_the_node_of_a_workload_gets_another_one(
+    kube: Kube, namespace: Namespace, team: tuple[str, ...], commands: Commands
+) -> None:
+    node = team[0]
+    # As if it had been scheduled before the workload got the node.
+    allocate(namespace, node, NODE_DEVICE)
+    namespace.apply(user("w", node))
+    assert "with the workload's template" in remedy_of(commands, namespace, "w", "UltraServerWorkload")
+    namespace.delete_pod("w")
+    namespace.apply(pod("w", templates={"node": "team-template"}))
+    namespace.wait_ready("w", within=LATE)

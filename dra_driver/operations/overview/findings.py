@@ -154,9 +154,10 @@ REMEDIES: Final[Mapping[str, Row]] = {
         "recreate the pod with its claim, so that it gets chips without this taint",
     ),
     "AllocatedAgain": Row(
-        Who.NOBODY,
+        Who.OWNER,
         "containers may still use the devices that the claim had before",
-        f"wait until the containers that use the former devices have ended, or delete their pod; {_KUBELET_RETRIES}",
+        "delete all pods on the node that use the claim, this one too, and make them anew: kubelet unprepares the "
+        "claim once none of them is left",
     ),
     "PodNotRead": Row(
         Who.ADMINISTRATOR, "the driver cannot read the pod", f"do what the message says; {_KUBELET_RETRIES}"
@@ -434,7 +435,12 @@ REMEDIES: Final[Mapping[str, Row]] = {
         "a volume of the pod cannot be mounted",
         "create what the message names, or correct the pod's volumes",
     ),
-    "Terminating": Row(Who.OWNER, "a pod without a node is being deleted", _READ),
+    "Terminating": Row(
+        Who.OWNER,
+        "a pod that has no node, or has ended, is being deleted",
+        "a finalizer has to be removed by whoever has set it, or by kubectl -n {namespace} edit pod {pod}; without one "
+        "the pod is gone within a minute or two",
+    ),
 }
 """By reason."""
 

@@ -268,11 +268,8 @@ def _claim(item: _Claim, _: str) -> Claim:
         for condition in conditions
         if condition.status != "True"
     )
-    meta, ends = item.metadata.identity, item.metadata.deletion_timestamp
-    if ends is not None:
-        meta = msgspec.structs.replace(meta, deletion_timestamp=ends, finalizers=item.metadata.finalizers)
     kept = Claim(
-        meta,
+        _identity(item.metadata),
         PartialResourceClaimStatus(status.allocation, status.reserved_for),
         item.spec,
         tuple(complaints),
@@ -280,6 +277,15 @@ def _claim(item: _Claim, _: str) -> Claim:
     # Of those that have devices of other drivers alone, nothing is shown but that they exist.
     foreign = status.allocation is not None and not kept.held
     return Claim(kept.metadata) if foreign else kept
+
+
+def _identity(meta: ObjectMeta) -> ObjectMeta:
+    """Which object it is and, of one that is being deleted, since when and what keeps it."""
+    if meta.deletion_timestamp is None:
+        return meta.identity
+    return msgspec.structs.replace(
+        meta.identity, deletion_timestamp=meta.deletion_timestamp, finalizers=meta.finalizers
+    )
 
 
 def _asked(request: _Request) -> str:
@@ -348,7 +354,7 @@ def _pod(item: core.ReportedPod, _: str) -> Pod:
     concerned = spec.resource_claims or extended is not None or asks or daemon is not None
     unmade = named.keys() - made.keys()
     return Pod(
-        meta.identity,
+        _identity(meta),
         state_of(item) if concerned else PodState(status.phase),
         spec.node_name,
         status.phase,

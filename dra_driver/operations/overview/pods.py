@@ -48,7 +48,7 @@ def pending(pod: Pod, around: Surroundings) -> Finding:
     """Why a pod without a node has none yet."""
     namespace = pod.metadata.namespace
     if pod.ending:
-        return finding("Terminating", "it is being deleted", namespace=namespace, pod=pod.metadata.name)
+        return _ending(pod)
     if pod.gates:
         return finding("SchedulingGated", f"scheduling gates: {first_of(pod.gates, 3)}", since=pod.created)
     if pod.templates:
@@ -73,6 +73,14 @@ def pending(pod: Pod, around: Surroundings) -> Finding:
     text = one_line(scheduled.message or scheduled.reason, REASON_BYTES)
     reason = by_pattern(ADMISSION, scheduled.message) or scheduled.reason or "Unschedulable"
     return finding(reason, text, since=scheduled.last_transition_time or "")
+
+
+def _ending(pod: Pod) -> Finding:
+    """Why a pod that runs nowhere is still there."""
+    meta = pod.metadata
+    text = "it is being deleted" + (f", and kept by {first_of(meta.finalizers, 3)}" if meta.finalizers else "")
+    since = meta.deletion_timestamp or ""
+    return finding("Terminating", text, since=since, namespace=meta.namespace, pod=meta.name)
 
 
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
@@ -156,9 +164,13 @@ def evidence(pod: Pod, around: Surroundings, row: NodeRow | None, now: float) ->
     """
     state = pod.state
     if pod.phase in ENDED:
-        text = f"{state.word} on node {pod.node}" + (f": {state.detail}" if state.detail else "")
-        why = replace(finding("Failed", text, **_names(pod)), reason=state.word)
-        return PodEvidence(text, (why,) if pod.phase == "Failed" else (), ended=True)
+        where = f" on node {pod.node}" if pod.node else ", without a node"
+        text = f"{state.word}{where}" + (f": {state.detail}" if state.detail else "")
+        failed = replace(finding("Failed", text, **_names(pod)), reason=state.word)
+        # Who deletes a pod does not ask any more why it has failed.
+        kept = pod.ending and pod.metadata.finalizers
+        why = (_ending(pod),) if kept else (failed,) if pod.phase == "Failed" else ()
+        return PodEvidence(text, why, ended=True)
     if not pod.node:
         item = pending(pod, around)
         since = f" since {item.since}" if item.since else ""
@@ -250,9 +262,9 @@ def _retry(event: PodEvent | None) -> str:
 
 _NOT_REGISTERED: Final = re.compile(r"driver (\S+) is not\b")
 _UNALLOCATED: Final = re.compile(r"not allowed to use ResourceClaim \w|ResourceClaim not created yet")
+"""kubelet asks for the claims of a pod that has a node: a scheduler that knows claims has waited for them."""
 _NOT_OWNED: Final = re.compile(r"not allowed to use ResourceClaim \w|was not created for Pod \S+ \(Pod is not owner\)")
 """kubelet knows no claims of PodGroups."""
-"""kubelet asks for the claims of a pod that has a node: a scheduler that knows claims has waited for them."""
 _NO_ANSWER: Final = re.compile(r"DeadlineExceeded|deadline exceeded|code = Unavailable|connection refused")
 
 

@@ -937,6 +937,21 @@ def test_a_reason_that_somebody_else_wrote_ends_nothing_whatever_row_it_names(re
         assert all("{" not in item.remedy for item in evidence(pod, around, None, 0.0).findings)
 
 
+@pytest.mark.parametrize("node", ["node-1", ""])
+@pytest.mark.parametrize("phase", ["Pending", "Failed", "Succeeded"])
+@pytest.mark.parametrize("finalizers", [[], ["example.com/audit"]])
+def test_a_pod_that_a_finalizer_keeps_is_told_by_that(node: str, phase: str, finalizers: list[str]) -> None:
+    meta = {"name": "p", "namespace": "ml", "uid": "u", "deletionTimestamp": "2026-11-30T12:00:00Z"}
+    spec = {"nodeName": node, "resourceClaims": [{"name": "n", "resourceClaimName": "c"}]}
+    pod = kept(PODS, {"metadata": meta | {"finalizers": finalizers}, "spec": spec, "status": {"phase": phase}})
+    held = kept(CLAIMS, claim("c", "node-1", "neuron-device-3", namespace="ml"))
+    found = evidence(pod, Surroundings.of(ClusterView(claims=[held], pods=[pod])), None, 0.0)
+    assert ("example.com/audit" in "".join(item.text for item in found.findings)) is bool(
+        finalizers and (phase != "Pending" or not node)
+    )
+    golden([found.state, *(f"{item.reason}: {item.text}; {item.remedy}" for item in found.findings)])
+
+
 def ended(code: int, **more: object) -> Object:
     """The state of a container that has ended."""
     return {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed", **more}}
