@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from dra_driver.kube.api.errors import DecodeError
-from dra_driver.kube.api.tolerance import readable
+from dra_driver.kube.api.tolerance import readable, without_nulls
 from dra_driver.kube.objects.apiextensions import CustomResourceDefinition
 from dra_driver.kube.objects.apps import DaemonSet
 from dra_driver.kube.objects.core import ClaimingPod, ConfigMap, Event, Lease, Node, PartialNode, Pod, in_short
@@ -127,14 +127,22 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def decode(body: bytes | bytearray | msgspec.Raw, kind: Any, what: str) -> Any:
-    """Decode JSON to ``kind``; ``what`` names the object in a DecodeError."""
+    """Decode JSON to ``kind``; ``what`` names the object in a DecodeError.
+
+    A field that is null counts as absent where the kind knows no null.
+    """
     decoder = _decoder(kind)
     try:
         return decoder.decode(body)
     except _UNREADABLE:
         pass
+    text = readable(memoryview(body))
     try:
-        return decoder.decode(readable(memoryview(body)))
+        return decoder.decode(text)
+    except _UNREADABLE:
+        pass
+    try:
+        return decoder.decode(without_nulls(text))
     except _UNREADABLE as error:
         raise DecodeError(f"the API server sent {what} that cannot be read: {error}") from error
 

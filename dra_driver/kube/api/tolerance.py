@@ -1,8 +1,11 @@
-"""JSON that Kubernetes serves and that msgspec does not read, not even in fields that it passes over.
+"""JSON that Kubernetes serves and that msgspec does not read, most of it not even in fields that it passes over.
 
 What tenants write where the API server keeps JSON as it came (``opaque.parameters`` of claims) may have half of a
 surrogate pair (an escape such as ``ud800`` alone), bytes that are no UTF-8, and thousands of levels: Go's decoder takes
 all of them. One such object must not make a list of all objects unreadable.
+
+Nor must null, which Go sends for an empty list or map that is not ``omitempty``, such as ``status.images[].names`` of a
+Node with an image that has neither tag nor digest (containerd issue 4771).
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ _ESCAPES: Final = re.compile(
     rb"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})" % (_OTHER, _OTHER),
     re.DOTALL,
 )
+_NULLS: Final = re.compile(rb'(?P<name>"(?:[^"\\]++|\\.)*+")(?P<null>[ \t\r\n]*+:[ \t\r\n]*+null)?', re.DOTALL)
 _BRACKETS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|(?P<begin>[\[{])|(?P<end>[\]}])', re.DOTALL)
 
 
@@ -33,6 +37,14 @@ def readable(body: bytes | bytearray | memoryview) -> bytearray:
         if escape["half"]:
             text[escape.start() : escape.end()] = b"\\ufffd"
     return _shallow(text)
+
+
+def without_nulls(text: bytearray) -> bytearray:
+    """The same document, changed in its place: a field that is null is called "", which none of Kubernetes' is."""
+    for field in _NULLS.finditer(text):
+        if field["null"]:
+            text[field.start("name") : field.end("name")] = b'""'.ljust(len(field["name"]))
+    return text
 
 
 def _utf8(body: bytes | bytearray | memoryview) -> bytearray:

@@ -114,6 +114,14 @@ def test_a_label_that_the_cloud_sets_later_becomes_an_attribute(world: World) ->
         eventually(lambda: world.attributes("networkNodeLayer1") == {"nn-1"}, what="the attribute")
 
 
+def test_slices_are_published_for_a_node_with_an_image_that_has_no_name(world: World) -> None:
+    (item,) = world.server.store.list("nodes", lambda item: item["metadata"]["name"] == NODE)[0]
+    images = [{"names": None, "sizeBytes": 1}]
+    world.server.store.update("nodes", NODE, {**item, "status": {**item["status"], "images": images}})
+    with agent(world) as running:
+        running.ready()
+
+
 def test_without_an_api_server_kubelet_is_served_and_the_first_write_is_complete(directory: Path) -> None:
     with node(directory) as world:
         labels = labelled(world, {"topology.k8s.aws/network-node-layer-1": "nn-1"})

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from dra_driver.kube.api.codec import ListPage, decode
 from dra_driver.kube.api.errors import DecodeError
-from dra_driver.kube.api.tolerance import MAX_LEVELS, readable
+from dra_driver.kube.api.tolerance import MAX_LEVELS, readable, without_nulls
+from dra_driver.kube.objects.core import Node
 from dra_driver.kube.objects.resource import PartialResourceClaim
 
 PIECES = (
@@ -86,6 +87,25 @@ def test_one_claim_does_not_make_a_list_unreadable(parameters: bytes) -> None:
     page = b'{"metadata":{},"items":[%b,%b]}' % (claim(b"one", parameters), claim(b"other", b"{}"))
     items = decode(page, ListPage, "a list").items
     assert [decode(item, PartialResourceClaim, "it").metadata.name for item in items] == ["one", "other"]
+
+
+def test_a_node_is_read_though_an_image_on_it_has_no_name() -> None:
+    images = b'{"images":[{"names":null,"sizeBytes":1},{"names" : null},{"names":["a\\"b\\":null"]}],"conditions":null}'
+    node = decode(b'{"metadata":{"name":"n","labels":null},"status":%b}' % images, Node, "it")
+    assert [image.names for image in node.status.images] == [(), (), ('a"b":null',)]
+    assert node.metadata.name == "n"
+
+
+def test_nulls_are_left_alone_where_the_kind_knows_them() -> None:
+    assert decode(b'{"a":null,"b":"\\ud800"}', Any, "it") == {"a": None, "b": "\ufffd"}
+
+
+@pytest.mark.parametrize("piece", [b'"a":null,', b'"",', b'"a":', b"null", b'"\\\\"'])
+def test_nulls_are_found_in_time_and_in_their_place(piece: bytes) -> None:
+    page = bytearray(b"{" + piece * ((8 << 20) // len(piece)))
+    size, began = len(page), time.process_time()
+    assert len(without_nulls(page)) == size
+    assert time.process_time() - began < 10.0
 
 
 def test_what_is_no_json_is_an_error() -> None:
