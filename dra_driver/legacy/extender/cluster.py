@@ -325,10 +325,10 @@ class Cluster:
             if maps != node.usage_maps:
                 yield node, (maps[0], maps[1])
 
-    def maps_not_written(self, name: str) -> None:
-        """Record that the usage maps of a node could not be written."""
+    def maps_not_written(self, name: str, pause: float = 0.0) -> None:
+        """Record that the usage maps of a node could not be written, and are not to be for so long."""
         with self.lock:
-            self._stale_maps.setdefault(name, time.monotonic())
+            self._stale_maps[name] = time.monotonic() + pause
 
     def counts(self) -> dict[str, int]:
         """Values for the metrics."""
@@ -537,7 +537,10 @@ take CPU time from scheduling."""
 LATEST_SECONDS: Final = 10.0
 """A node is written after so long at the latest."""
 PAUSE_SECONDS: Final = 10.0
-"""After a failed write, no node is written for so long."""
+"""After a failed write, no node is written for so long; after a refusal, the node that it is about."""
+OWN_REFUSALS: Final = frozenset({400, 413, 422, 500})
+"""Status codes that may be about one Node, which may write so much into itself that nobody can write more (500: where
+it gets too large for etcd)."""
 
 log = logging.getLogger(__name__)
 
@@ -574,10 +577,13 @@ class UsageMaps:
                 self._nodes.patch("", node.name, {"metadata": metadata})
                 self.last_error = ""
             except ApiError as error:
-                self._cluster.maps_not_written(node.name)
+                is_refused = error.status in OWN_REFUSALS and not error.undecided
+                self._cluster.maps_not_written(node.name, PAUSE_SECONDS if is_refused else 0.0)
                 if error.object_missing or error.status == 409:
                     continue
                 self.last_error = str(error)
-                self._not_before = now + max(PAUSE_SECONDS, error.retry_after or 0.0)
                 log.warning("the usage maps of node %s could not be written: %s", node.name, error)
+                if is_refused:
+                    continue
+                self._not_before = now + max(PAUSE_SECONDS, error.retry_after or 0.0)
                 return

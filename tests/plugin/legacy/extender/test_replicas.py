@@ -18,6 +18,7 @@ from dra_driver.util.errors import DriverError
 from tests.builders.extender import (
     FAST,
     Extender,
+    add_node,
     add_pod,
     cores_in_use,
     everything_is_accounted_for,
@@ -149,6 +150,33 @@ def test_who_leads_no_more_writes_no_usage_maps_but_does_when_it_leads_again(
         leads = True
         maps.write_due()
         assert server.count("PATCH", "/nodes/") == 1
+    finally:
+        followers.stop()
+        transport.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(400, "no"), (413, "no"), (422, "no"), (500, "etcdserver: request is too large")],
+)
+def test_a_node_that_cannot_be_written_keeps_no_other_from_its_usage_maps(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch, status: int, message: str
+) -> None:
+    monkeypatch.setattr(picture, "SETTLE_SECONDS", 0.0)
+    others = ("m", "z")
+    for name in others:
+        add_node(server, name)
+    fault = server.fail(status, times=1000, method="PATCH", path="/nodes/n$", message=message)
+    transport, cluster = server.transport(), Cluster()
+    followers = Followers(transport, cluster)
+    followers.start()
+    try:
+        eventually(lambda: cluster.listed, what="nodes and pods")
+        maps = picture.UsageMaps(transport, cluster, lambda: True)
+        for _ in range(3):
+            maps.write_due()
+        assert [server.count("PATCH", f"/nodes/{name}$") for name in others] == [1, 1]
+        assert fault.times == 999
     finally:
         followers.stop()
         transport.close()
