@@ -17,7 +17,7 @@ from tests.cluster.lib.installation import EMULATED_ULTRASERVER, NAMESPACE, ULTR
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import DRIVER, claim, container, first_available, pod, request, template
-from tests.cluster.lib.remedies import LATE, allocate, remedy_of, user
+from tests.cluster.lib.remedies import CLAIM, LATE, allocate, remedy_of, user
 from tests.cluster.test_placer import FAILOVER_SECONDS, acting
 from tests.cluster.test_ultraserver_operator import WORKLOADS, allocations, ask, delete, settle
 
@@ -212,5 +212,6 @@ def test_a_strangers_claim_that_has_the_node_of_a_workload_gets_another_one(
     namespace.apply(user("w", node))
     assert "with the workload's template" in remedy_of(commands, namespace, "w", "UltraServerWorkload")
     namespace.delete_pod("w")
+    namespace.kubectl("delete", "resourceclaim", CLAIM)  # one of a template goes with its pod
     namespace.apply(pod("w", templates={"node": "team-template"}))
     namespace.wait_ready("w", within=LATE)

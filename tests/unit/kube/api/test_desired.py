@@ -107,6 +107,23 @@ def test_trouble_with_one_object_keeps_no_other_waiting() -> None:
         assert server.texts["a1"] == "x"
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_what_was_read_before_a_write_that_goes_on_is_read_again(forgotten: bool) -> None:
+    server = Texts()
+    server.texts["a1"] = "x"
+
+    def want_the_former_text() -> None:
+        if forgotten:
+            server.writer.forget("a1")
+        server.writer.want("a1", "x", stored="x", namespace="a")
+
+    server.meanwhile = want_the_former_text
+    server.want("a1", "y")
+    server.pass_time(100.0)
+    assert server.texts["a1"] == "x"
+    assert len(server.writes) == 2
+
+
 def test_a_server_in_trouble_is_asked_once_a_pause_whatever_is_wanted() -> None:
     server = Texts()
     server.errors = {"a/": AWAY, "b/": AWAY}
