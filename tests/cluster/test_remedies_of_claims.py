@@ -250,9 +250,20 @@ def test_pods_that_the_driver_may_not_read(
 def test_a_checkpoint_that_cannot_be_written(
     driver: Installation, node_files: dict[str, NodeFiles], namespace: Namespace, commands: Commands
 ) -> None:
+    def told() -> str:
+        try:
+            found = commands.findings(namespace, "w")
+        except AssertionError:  # it is well for a moment
+            return ""
+        return next((str(item["remedy"]) for item in found if item["code"] == "NotPrepared"), "")
+
+    # The directory is there since the first claim of the node.
+    namespace.apply(claim("first", request()), user("first", NODE, "first"))
+    namespace.wait_ready("first")
     with unwritable(node_files[NODE].state / "claims"):
         namespace.apply(claim(CLAIM, request()), user("w", NODE))
-        assert "do what the message says" in remedy_of(commands, namespace, "w", "NotPrepared")
+        # After some seconds the driver is not ready either, which is told first.
+        assert "do what the message says" in eventually("the refusal", told, 120)
     wait_retried(namespace, "w")
 
 
