@@ -325,8 +325,8 @@ class Cluster:
             if maps != node.usage_maps:
                 yield node, (maps[0], maps[1])
 
-    def maps_not_written(self, name: str, pause: float = 0.0) -> None:
-        """Record that the usage maps of a node could not be written, and are not to be for so long."""
+    def postpone_maps(self, name: str, pause: float = 0.0) -> None:
+        """Have the usage maps of a node, which could not be written, written again after so many seconds."""
         with self.lock:
             self._stale_maps[name] = time.monotonic() + pause
 
@@ -569,7 +569,7 @@ class UsageMaps:
         quiet = now - self._cluster.touched_at >= SETTLE_SECONDS
         for node, maps in self._cluster.stale_maps(now - (SETTLE_SECONDS if quiet else LATEST_SECONDS)):
             if not self._may_act():
-                self._cluster.maps_not_written(node.name)
+                self._cluster.postpone_maps(node.name)
                 return
             annotations = dict(zip((DEVICE_USAGE, CORE_USAGE), maps, strict=True))
             metadata = {"uid": node.uid, "annotations": annotations}
@@ -578,7 +578,7 @@ class UsageMaps:
                 self.last_error = ""
             except ApiError as error:
                 is_refused = error.status in OWN_REFUSALS and not error.undecided
-                self._cluster.maps_not_written(node.name, PAUSE_SECONDS if is_refused else 0.0)
+                self._cluster.postpone_maps(node.name, PAUSE_SECONDS if is_refused else 0.0)
                 if error.object_missing or error.status == 409:
                     continue
                 self.last_error = str(error)

@@ -447,5 +447,5 @@ def test_usage_maps_are_due_after_changes_only(cluster: Cluster) -> None:
     assert due() == []
     choose(cluster, "p")
     assert due() == ["n"]
-    cluster.maps_not_written("n")
+    cluster.postpone_maps("n")
     assert due() == ["n"]
