@@ -15,6 +15,7 @@ from tests.cluster.lib.health import (
     SickHost,
     condition,
     has_taints,
+    healthy_host,
     node_events,
     resource_health,
     wait_taints,
@@ -25,9 +26,7 @@ from tests.cluster.lib.lifecycle import (
     SliceWatch,
     Stopwatch,
     keep_emulated_host,
-    kept_host,
     kill_driver,
-    renew_driver,
     restart_count,
     set_boot_id,
     wait_driver_ready,
@@ -63,20 +62,11 @@ def _with_metrics(daemonset: Object) -> None:
     )
 
 
-def _healthy(lab: Cluster, installation: Installation) -> SickHost:
-    """The emulated host of a driver that has just started: with all the writes of slices that health has in an hour."""
-    root = kept_host(lab, NODE, renew_driver(installation, NODE))
-    # A boot: what an earlier test did to the node's chips is forgotten.
-    set_boot_id(root, str(uuid.uuid4()))
-    wait_taints(installation.kube, NODE, {})
-    return SickHost(root)
-
-
 @pytest.fixture
 def sick_host(lab: Cluster, installation: Installation) -> SickHost:
     """The emulated host of ``NODE``, healthy before and after the test, with a driver that was started for it."""
     installation.vary("a host whose chips can fail", _with_metrics)
-    return _healthy(lab, installation)
+    return healthy_host(lab, installation, NODE)
 
 
 @pytest.mark.kubernetes("1.37", "1.36")
@@ -201,7 +191,7 @@ def test_where_an_administrator_says_so_pods_are_evicted_after_the_grace_time(
     installation.ensure("--emulate", EMULATED)  # the namespace of the table
     kube.apply(dict(POLICY))
     installation.vary("evicts", _evicting)
-    host = _healthy(lab, installation)
+    host = healthy_host(lab, installation, NODE)
     namespace.apply(
         template("one", _chip(1)),
         template("two", _chip(2)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from lab.cluster import Cluster
 
 from dra_driver.neuron.topology.partitions import device_name
 from tests.cluster.lib.commands import Commands
-from tests.cluster.lib.health import SickHost, wait_taints
+from tests.cluster.lib.health import SickHost, healthy_host, wait_taints
 from tests.cluster.lib.installation import EMULATED, EMULATED_ULTRASERVER, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
 from tests.cluster.lib.lifecycle import (
@@ -22,7 +21,6 @@ from tests.cluster.lib.lifecycle import (
     keep_emulated_host,
     kept_host,
     renew_driver,
-    set_boot_id,
     unwritable,
     wait_gone,
 )
@@ -145,10 +143,7 @@ def test_an_ultraserver_that_elects(
 def host(installation: Installation, lab: Cluster) -> Path:
     """The emulated host of ``NODE``, at a place that outlives the driver's container."""
     installation.vary("a host whose chips can fail", keep_emulated_host)
-    root = kept_host(lab, NODE, renew_driver(installation, NODE))
-    set_boot_id(root, str(uuid.uuid4()))
-    wait_taints(installation.kube, NODE, {})
-    return root
+    return healthy_host(lab, installation, NODE).root
 
 
 def test_a_chip_that_is_not_on_the_host(host: Path, namespace: Namespace, commands: Commands) -> None:

@@ -44,7 +44,7 @@ def waiting(driver: Installation, namespace: Namespace) -> Callable[[], str]:
 
 
 @contextmanager
-def template_of(driver: Installation, spec: Object) -> Iterator[None]:
+def wrong_change(driver: Installation, spec: Object) -> Iterator[None]:
     """A wrong change of the DaemonSet, and the pod of ``NODE`` deleted; undone as people undo it."""
     old = driver.pod(NODE)["metadata"]  # before the update brings another one to the node
     driver.patch(json.dumps({"spec": {"template": {"spec": spec}}}))
@@ -75,7 +75,7 @@ def test_a_change_of_the_driver_that_is_reverted(
     code: str, driver: Installation, namespace: Namespace, commands: Commands, waiting: Callable[[], str]
 ) -> None:
     spec, remedy = CHANGES[code]
-    with template_of(driver, spec):
+    with wrong_change(driver, spec):
         assert remedy in remedy_of(commands, namespace, waiting(), code)
     wait_retried(namespace, "w")
 
@@ -85,7 +85,7 @@ def test_a_pod_of_the_driver_that_does_not_start(
 ) -> None:
     volume = {"name": "more", "configMap": {"name": "none-such"}}
     mount = {"name": "more", "mountPath": "/more"}
-    with template_of(driver, {"volumes": [volume], **driver_container(volumeMounts=[mount])}):
+    with wrong_change(driver, {"volumes": [volume], **driver_container(volumeMounts=[mount])}):
         _, _, command = remedy_of(commands, namespace, waiting(), "DriverNotStarted").partition("kubectl ")
         eventually("its reason", lambda: '"none-such" not found' in kube.kubectl(*command.split()), 60)
     wait_retried(namespace, "w")

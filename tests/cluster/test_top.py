@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import tarfile
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ from lab.cluster import Cluster
 
 from dra_driver.neuron.names import VIEWER_ROLE
 from dra_driver.neuron.topology.partitions import device_name
-from tests.cluster.lib.health import SEEN_SECONDS, SickHost, wait_taints
+from tests.cluster.lib.health import SEEN_SECONDS, SickHost, healthy_host, wait_taints
 from tests.cluster.lib.installation import NAMESPACE, Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
-from tests.cluster.lib.lifecycle import keep_emulated_host, kept_host, renew_driver, set_boot_id
+from tests.cluster.lib.lifecycle import keep_emulated_host
 from tests.cluster.lib.namespace import Namespace
 from tests.cluster.lib.objects import claim, pod, request
 
@@ -51,10 +50,7 @@ def files_of(path: Path) -> dict[str, str]:
 def host(lab: Cluster, installation: Installation) -> SickHost:
     """The emulated host of ``NODE``, healthy."""
     installation.vary("a host whose chips can fail", keep_emulated_host)
-    root = kept_host(lab, NODE, renew_driver(installation, NODE))
-    set_boot_id(root, str(uuid.uuid4()))
-    wait_taints(installation.kube, NODE, {})
-    return SickHost(root)
+    return healthy_host(lab, installation, NODE)
 
 
 def holder(name: str) -> Object:

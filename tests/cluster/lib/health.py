@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lab.cluster import Cluster
+
 from dra_driver.neuron.health.faults import TAINT_DOMAIN
+from tests.cluster.lib.installation import Installation
 from tests.cluster.lib.kube import Kube, Object, eventually
+from tests.cluster.lib.lifecycle import kept_host, renew_driver, set_boot_id
 
 SEEN_SECONDS = 45.0
 """From a fault to what follows from it, on an emulated host: two scans, and the pause between two writes of slices."""
@@ -48,6 +53,18 @@ class SickHost:
         new = self.root / "faults.new"
         new.write_text("".join(f"{line}\n" for line in self._lines))
         new.rename(self.root / "faults")
+
+
+def healthy_host(lab: Cluster, installation: Installation, node: str) -> SickHost:
+    """The emulated host of a driver that has just started: with all the writes of slices that health has in an hour.
+
+    ``keep_emulated_host`` has to have kept it.
+    """
+    root = kept_host(lab, node, renew_driver(installation, node))
+    # A boot: what an earlier test did to the node's chips is forgotten.
+    set_boot_id(root, str(uuid.uuid4()))
+    wait_taints(installation.kube, node, {})
+    return SickHost(root)
 
 
 def taints(kube: Kube, node: str) -> Mapping[str, Sequence[Object]]:

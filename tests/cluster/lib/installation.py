@@ -71,7 +71,8 @@ class Installation:
 
         Applied as the installer applies, so that its next run takes everything back that the variant added.
         """
-        if self._installed == (name,):
+        variant = (name, change.__module__, change.__qualname__)  # files may use one name for changes of their own
+        if self._installed == variant:
             return
         self._installed = None
         rendered = self.run("--dry-run", "--emulate", EMULATED, self.image).stdout
@@ -82,7 +83,7 @@ class Installation:
         self.kube.apply(*objects)
         self.wait_ready(90)
         self._wait_settled()
-        self._installed = (name,)
+        self._installed = variant
 
     def changed(self) -> None:
         """Say that a test changed the installation in another way, so that ``ensure`` installs again."""
