@@ -9,6 +9,7 @@ from typing import Any
 
 from dra_driver.cli import daemon, vocabulary
 from dra_driver.legacy.device_plugin.settings import DevicePluginSettings
+from dra_driver.neuron.names import VISIBLE_DEVICES
 from dra_driver.util.errors import UsageError
 
 TABLES = (DevicePluginSettings, daemon.Emulation, daemon.Program)
@@ -44,9 +45,9 @@ def read_settings(
     """The settings, and the hardware where that is emulated; raises UsageError for an invalid value."""
     settings = daemon.read(DevicePluginSettings, given, environment)
     emulation = daemon.read(daemon.Emulation, given, environment)
-    if settings.device_numbering == "renumber" and settings.visible_cores_variable == "AWS_NEURON_VISIBLE_DEVICES":
+    if settings.device_numbering == "renumber" and settings.visible_cores_variable == VISIBLE_DEVICES:
         raise UsageError(
-            "--device-numbering renumber and --visible-cores-variable AWS_NEURON_VISIBLE_DEVICES exclude each other",
+            f"--device-numbering renumber and --visible-cores-variable {VISIBLE_DEVICES} exclude each other",
             remedy="the OCI hook uses the host's numbers; use --device-numbering host",
         )
     daemon.check_node(settings.node_name, emulation)

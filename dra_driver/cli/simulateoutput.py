@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.cli import terminal, vocabulary
-from dra_driver.neuron.names import DRIVER_NAME
+from dra_driver.neuron.names import DRIVER_NAME, ULTRASERVER_MODE, ULTRASERVER_NODE_ID, ULTRASERVER_SERVER_ID
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.util.envelope import object_list, plain
 from dra_driver.util.text import first_of, shorten
@@ -221,22 +221,21 @@ def _whole_nodes(outcomes: Sequence[Item], rows: Rows) -> list[list[Item]]:
 
 def _beside_place(plan: PlanDocument) -> tuple[str, ...]:
     """The variables of a claim's containers but for those of its place on an UltraServer."""
-    from dra_driver.driver.claims.environment import MODE, NODE_ID, SERVER_ID
-
     found = plan.environment.items()
-    return tuple(sorted(f"{name}={value}" for name, value in found if name not in (MODE, NODE_ID, SERVER_ID)))
+    of_server = (ULTRASERVER_MODE, ULTRASERVER_NODE_ID, ULTRASERVER_SERVER_ID)
+    return tuple(sorted(f"{name}={value}" for name, value in found if name not in of_server))
 
 
 def _table(outcomes: Sequence[Item], rows: Rows) -> Iterator[str]:
     """A row for each of these pods with whole nodes, and what all their containers get."""
-    from dra_driver.driver.claims.environment import MODE, NODE_ID, SERVER_ID
     from dra_driver.neuron.topology.ultraserver import Mode
 
     plans = [row.plan for outcome in outcomes for row in _claims_of(outcome, rows) if row.plan is not None]
     lines = [("POD", "NODE", "SERVER", "NODE ID", "MODE")]
     for outcome, plan in list(zip(outcomes, plans, strict=True))[:_SHOWN]:
         found = plan.environment
-        place = (found.get(SERVER_ID, "-"), found.get(NODE_ID, "-"), Mode.named(found.get(MODE, "-")))
+        server, node_id = (found.get(name, "-") for name in (ULTRASERVER_SERVER_ID, ULTRASERVER_NODE_ID))
+        place = (server, node_id, Mode.named(found.get(ULTRASERVER_MODE, "-")))
         lines.append((outcome.pod.full_name if outcome.pod is not None else "-", outcome.node or "-", *place))
     yield "whole nodes (-o wide shows each)"
     yield from (f"  {line}" for line in terminal.columns(lines).splitlines())

@@ -69,16 +69,33 @@ SERVER_MODE = "neuron.amazonaws.com/ultraserver-mode"
 PRESENT = "neuron.amazonaws.com/present"
 """Label that AWS's monitoring selects its nodes by. AWS's device plugin sets it, its DRA driver does not."""
 
+# Variables of containers. The driver's checkpoints have its own, and kubelet's those of the device plugin: who renames one
+# goes on reading the former name.
+
 LOGICAL_CORE_SIZE = "NEURON_LOGICAL_NC_CONFIG"
-"""The Neuron runtime's variable of the logical core size (aws-neuron-sdk, logical-neuroncore-config). Checkpoints have
-it: who renames it goes on reading the former name. The key of a host's file has the same name, and is AWS's
-(``host.discover``)."""
+"""The Neuron runtime's variable of the logical core size (aws-neuron-sdk, logical-neuroncore-config). The key of a
+host's file has the same name, and is AWS's (``host.discover``)."""
 LOGICAL_CORE_VARIABLES = (LOGICAL_CORE_SIZE, "NEURON_RT_VIRTUAL_CORE_SIZE")
 """The same, and its older name."""
 
 VISIBLE_CORES = "NEURON_RT_VISIBLE_CORES"
 """The Neuron runtime's variable of the logical cores to use, such as ``4-7`` or ``4,5,6,7``: numbers counted over the
 chips that the container sees, ascending and contiguous (aws-neuron-sdk, neuron-runtime/configuration-guide)."""
+NUM_CORES = "NEURON_RT_NUM_CORES"
+"""The same of how many to use, the first ones. Pods set it, and nothing here."""
+VISIBLE_DEVICES = "AWS_NEURON_VISIBLE_DEVICES"
+"""Chips by their numbers on the host, as AWS's OCI hook reads it, which makes them available by itself."""
+
+ULTRASERVER_MODE = "NEURON_RT_ULTRASERVER_MODE"
+ULTRASERVER_SERVER_ID = "NEURON_RT_ULTRASERVER_SERVER_ID"
+ULTRASERVER_NODE_ID = "NEURON_RT_ULTRASERVER_NODE_ID"
+"""The Neuron runtime's variables of the mode that a node of an UltraServer works in, the nodes that it works with, and
+its place among them (aws-neuron-sdk, ``src/k8/k8s-ultraserver-init-script.sh``)."""
+RANK = "NEURON_GLOBAL_TOPOID"
+RANK0_HOST = "NEURON_GLOBAL_TOPOID0_HOST"
+"""A node's rank in a group of several, and the host of rank 0 (aws-neuron-sdk, ``deploy/eks/ultraserver.rst``)."""
+LEADER_NODE = "NEURON_ULTRASERVER_LEADER_NODE"
+"""The name of the node of rank 0 (ours)."""
 
 VIEWER_ROLE = "neuron-viewer"
 """The ClusterRole for administrators (docs/operate/on-call.md): what the commands that read a cluster need."""

@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from dra_driver.neuron.names import LOGICAL_CORE_SIZE, VISIBLE_CORES
+from dra_driver.neuron.names import LOGICAL_CORE_SIZE, NUM_CORES, VISIBLE_CORES, VISIBLE_DEVICES
 from dra_driver.neuron.topology.instance_types import InstanceType
 from dra_driver.simulator.manifests.unasked import entries
 from dra_driver.simulator.preparation import Container
 from dra_driver.util.text import quoted
 
-_NUM_CORES: Final = "NEURON_RT_NUM_CORES"
-_VISIBLE_DEVICES: Final = "AWS_NEURON_VISIBLE_DEVICES"
 _CORES: Final = re.compile(r"[0-9]{1,6}(?:-[0-9]{1,6})?(?:,[0-9]{1,6}(?:-[0-9]{1,6})?)*", re.ASCII)
 
 
@@ -42,14 +40,14 @@ def _contradiction(entry: Mapping[str, Any], environment: Mapping[str, str], cor
     if driver_value is not None:
         text = f"{own} has no effect: the driver sets {driver_value} (CRI-O before 1.34 uses the container's own)"
         return text if value != driver_value else ""
-    if name == _VISIBLE_DEVICES:
+    if name == VISIBLE_DEVICES:
         return f"{own} is for a hook outside CDI, which adds chips of the host to those of the claim: remove it"
     if cores is None or VISIBLE_CORES in environment or not _CORES.fullmatch(str(value)):
         return ""
     has = f"it has {cores}, which count from 0"
     if name == VISIBLE_CORES and max(map(int, re.findall("[0-9]+", str(value)))) >= cores:
         return f"{own} names cores that it does not have: {has}"
-    if name == _NUM_CORES and str(value).isdigit() and int(value or 0) > cores:
+    if name == NUM_CORES and str(value).isdigit() and int(value or 0) > cores:
         return f"{own} is more than the cores that it has: {has}"
     return ""
 

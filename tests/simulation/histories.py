@@ -13,6 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from dra_driver.driver.settings import PARTITIONS_LABEL
 from dra_driver.neuron.emulation.tree import DEFAULT_SERVER_ID
 from tests.doubles.apiserver.store import Object
@@ -648,7 +650,8 @@ def live(story: Story) -> list[str]:
                 history.step(step)
             history.quiet(0)
         except BaseException as error:
-            if not isinstance(error, KeyboardInterrupt):
+            # A test's limit in time says nothing of the history.
+            if not isinstance(error, KeyboardInterrupt | pytest.fail.Exception):
                 raise BrokenRuleError(f"{type(error).__name__}: {error}") from error
             raise
         return history.happened

@@ -20,28 +20,32 @@ from dra_driver.driver.claims.sharing import ContainerUses, devices_in_use
 from dra_driver.driver.claims.situation import Situation
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
 from dra_driver.neuron.host.inventory import Membership, NodeInventory
-from dra_driver.neuron.names import DRIVER_NAME, LOGICAL_CORE_SIZE, LOGICAL_CORE_VARIABLES
+from dra_driver.neuron.names import (
+    DRIVER_NAME,
+    LOGICAL_CORE_SIZE,
+    LOGICAL_CORE_VARIABLES,
+    ULTRASERVER_MODE,
+    ULTRASERVER_NODE_ID,
+    ULTRASERVER_SERVER_ID,
+)
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.neuron.topology.ultraserver import Mode, mode_for
 
-MODE = "NEURON_RT_ULTRASERVER_MODE"
-SERVER_ID = "NEURON_RT_ULTRASERVER_SERVER_ID"
-NODE_ID = "NEURON_RT_ULTRASERVER_NODE_ID"
-
-_COMPARED = (LOGICAL_CORE_SIZE, MODE)
+_COMPARED = (LOGICAL_CORE_SIZE, ULTRASERVER_MODE)
 
 
 def with_environment(
-    plan: Plan, situation: Situation, in_force: Mapping[str, int], ranks: Mapping[str, str] | None = None
+    plan: Plan, situation: Situation, offered_sizes: Mapping[str, int], ranks: Mapping[str, str] | None = None
 ) -> Plan:
-    """The plan with the variables of now, those that all its containers have apart from those of some.
+    """The plan with the variables of now: in ``Plan.env`` what all its containers get, else with each device.
 
     Which cores containers are to use, ``cores`` says: that stays.
 
     Args:
         plan: of the claim.
         situation: the claim and the node.
-        in_force: logical core sizes that hold where none is configured, by request, instead of the node's.
+        offered_sizes: logical core sizes by request, for requests whose cores were offered at one: where none is
+            configured, they count in place of the node's.
         ranks: variables of an UltraServer workload.
 
     Raises:
@@ -50,14 +54,14 @@ def with_environment(
     claim, inventory = situation.claim, situation.inventory
     requests = list(dict.fromkeys(device.request for device in plan.devices))
     sizes: dict[str, int | None] = dict.fromkeys(requests)
-    nodes: dict[str, int | None] = dict.fromkeys(requests)
+    node_counts: dict[str, int | None] = dict.fromkeys(requests)
     if claim.config:
         from dra_driver.neuron.opaque_config import effective  # pydantic: most claims do not need it
 
         for request, value in effective(claim.config, requests, DRIVER_NAME).items():
-            sizes[request], nodes[request] = value.logical_neuron_core, value.ultraserver_mode
-    core_sizes = _core_sizes(inventory, sizes, in_force)
-    of_server = _ultraserver_variables(inventory, claim.results, nodes)
+            sizes[request], node_counts[request] = value.logical_neuron_core, value.ultraserver_mode
+    core_sizes = _core_sizes(inventory, sizes, offered_sizes)
+    of_server = _ultraserver_variables(inventory, claim.results, node_counts)
     own = {request: dict.fromkeys(LOGICAL_CORE_VARIABLES, str(size)) for request, size in core_sizes.items()}
     common: dict[str, str] = {}
     if len(set(core_sizes.values())) == 1:
@@ -113,13 +117,13 @@ def outdated_ultraserver(prepared: Plan, inventory: NodeInventory) -> str:
 
     A prepared claim keeps its variables until the node is booted, since containers may have been told them.
     """
-    number, member = prepared.env.get(MODE), inventory.ultraserver
+    number, member = prepared.env.get(ULTRASERVER_MODE), inventory.ultraserver
     if number is None or member is None or member.electing or not member.modes:
         return ""
     mode = next((mode for mode in Mode if str(mode.value) == number), None)
     if mode is None or mode not in member.modes:
         return f"mode {mode or number} is no longer offered (offered: {_mode_names(member)})"
-    former = prepared.env.get(SERVER_ID), prepared.env.get(NODE_ID)
+    former = prepared.env.get(ULTRASERVER_SERVER_ID), prepared.env.get(ULTRASERVER_NODE_ID)
     server = member.set_for(mode.nodes) if mode.nodes > 1 else None
     now = (server.server_id, str(server.node_id)) if server is not None else (None, None)
     if former == now:
@@ -135,14 +139,14 @@ def _values(plan: Plan, devices: Sequence[PlannedDevice], name: str) -> str:
 
 
 def _core_sizes(
-    inventory: NodeInventory, requested: Mapping[str, int | None], in_force: Mapping[str, int]
+    inventory: NodeInventory, requested: Mapping[str, int | None], offered_sizes: Mapping[str, int]
 ) -> dict[str, int]:
     """Physical cores in a logical one by request; empty where the hardware has no logical cores.
 
     Args:
         inventory: the node.
         requested: for each request of the claim the configured size, or None.
-        in_force: see ``with_environment``.
+        offered_sizes: see ``with_environment``.
 
     Raises:
         PrepareError: a size is configured that this hardware does not have.
@@ -166,7 +170,7 @@ def _core_sizes(
         raise PrepareError(
             f"NeuronConfig sets logicalNeuronCore {illegal[0]}, but {node} has only {legal}", reason="InvalidParameters"
         )
-    return {request: sizes.get(request, in_force.get(request, default)) for request in requested}
+    return {request: sizes.get(request, offered_sizes.get(request, default)) for request in requested}
 
 
 def _ultraserver_variables(
@@ -198,7 +202,7 @@ def _ultraserver_variables(
     member = inventory.ultraserver
     mode = _mode(inventory, member, nodes)
     if member is None or mode.nodes == 1:
-        return {MODE: str(mode.value)}
+        return {ULTRASERVER_MODE: str(mode.value)}
     server = member.set_for(nodes)
     if server is None:
         raise PrepareError(
@@ -208,7 +212,11 @@ def _ultraserver_variables(
             f"the claim's request select nodes that have the attribute ultraserverServerId{nodes}",
             reason="UltraServerMode",
         )
-    return {MODE: str(mode.value), SERVER_ID: server.server_id, NODE_ID: str(server.node_id)}
+    return {
+        ULTRASERVER_MODE: str(mode.value),
+        ULTRASERVER_SERVER_ID: server.server_id,
+        ULTRASERVER_NODE_ID: str(server.node_id),
+    }
 
 
 def _check_devices(results: Sequence[DeviceRequestAllocationResult], node_counts: Mapping[str, int]) -> None:

@@ -116,14 +116,14 @@ class Gatherer:
         inventory = self._inventory(situation.claim.chips)
         return replace(situation, inventory=inventory, facts=self._facts(), consumers=consumers, pods=pods)
 
-    def again(self, situation: FromApiServer | Unanswered) -> FromApiServer | Unanswered:
+    def with_host_anew(self, situation: FromApiServer | Unanswered) -> FromApiServer | Unanswered:
         """The situation with the node as it is now; the API server is not asked."""
         if isinstance(situation, Unanswered):
             return replace(situation, inventory=self._inventory(None))
         return replace(situation, inventory=self._inventory(situation.claim.chips), facts=self._facts())
 
-    def current(self, situation: FromApiServer | Unanswered) -> FromApiServer | Unanswered:
-        """The situation with what is known of the node at this moment; the same one if nothing has changed."""
+    def with_facts_now(self, situation: FromApiServer | Unanswered) -> FromApiServer | Unanswered:
+        """The situation with what is known of the node at this moment, unread; the same one if nothing changed."""
         if isinstance(situation, Unanswered) or (facts := self._facts()) == situation.facts:
             return situation
         return replace(situation, facts=facts)

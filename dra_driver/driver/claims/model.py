@@ -16,7 +16,7 @@ import msgspec
 from dra_driver.kube.objects.core import Pod
 from dra_driver.kube.objects.resource import DeviceAttribute, ResourceClaimConsumerReference
 from dra_driver.neuron.health.policy import Blocking
-from dra_driver.neuron.names import LOGICAL_CORE_SIZE
+from dra_driver.neuron.names import LOGICAL_CORE_SIZE, VISIBLE_CORES
 from dra_driver.neuron.topology.partitions import HardwarePart
 from dra_driver.util.errors import DriverError
 
@@ -228,6 +228,11 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     def has_cores(self) -> bool:
         """Whether it holds cores, and not only whole chips."""
         return any(device.has_cores for device in self.devices if not device.admin)
+
+    @property
+    def tells_cores(self) -> bool:
+        """Whether it says which cores its containers use: also of whole chips, if other claims have cores."""
+        return any(VISIBLE_CORES in device.env for device in self.devices)
 
     def core_size(self, device: PlannedDevice) -> int:
         """Physical NeuronCores in a logical core, by the variables of containers with the device."""

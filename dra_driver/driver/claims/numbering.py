@@ -7,8 +7,8 @@ request of several therefore sees that request's part of the claim's numbers. A 
 extended resources is different: each of its requests is one container's, so each container has numbers from 0 of its
 own (``ClaimFacts.units``). Only an init container may use requests of several, its own and those of containers
 after it.
-What a container uses together is numbered together, first what another container uses alone, so that those that last
-count from 0 where that can be.
+What a container uses together is numbered together. Chips that another container uses alone come first in it: init
+containers end, and the one that runs on then counts from 0 where that can be.
 
 Two claims of one pod may meet in one container, where the second ``/dev/neuron0`` would replace the first. kubelet asks
 for each claim alone and a number, once given, never changes (containers may be using it), so the rule is: a claim keeps
@@ -121,40 +121,40 @@ def _gaps(chips: Sequence[int], settings: PlanSettings) -> tuple[str, ...]:
 
 
 def _numbers(
-    units: Sequence[Sequence[int]], sharing: Sharing, situation: Situation, prepared: PreparedClaims, *, host: bool
+    groups: Sequence[Sequence[int]], sharing: Sharing, situation: Situation, prepared: PreparedClaims, *, host: bool
 ) -> list[dict[int, int]] | Needs:
-    """Container number of each chip, for each unit; or what has to be known first.
+    """Container number of each chip, for each group; or what has to be known first.
 
-    ``units``: chips (host ids, in the order of their numbers) that are numbered together: those of the claim, or of
+    ``groups``: chips (host ids, in the order of their numbers) that are numbered together: those of the claim, or of
     each of its containers. ``host``: whether to keep the host's numbers. The others: see ``with_numbers``.
     """
     claim, quarantined = situation.claim, prepared.quarantined
     former = quarantined[claim.uid].shown if claim.uid in quarantined else frozenset()
-    for numbers in _former_numbers(units, former):
+    for numbers in _former_numbers(groups, former):
         if _pairs(numbers) == former:
             return numbers
-    wanted = [{chip: chip for chip in unit} for unit in units] if host else _count(units, 0)
+    wanted = [{chip: chip for chip in group} for group in groups] if host else _count(groups, 0)
     taken = prepared.shown_by_quarantined(exclude=claim.uid).union(*(other.shown for other in sharing.together))
     if clashing_numbers(_pairs(wanted), taken):
-        wanted = _count(units, max(number for number, _ in taken) + 1)
+        wanted = _count(groups, max(number for number, _ in taken) + 1)
     rivals = prepared.shareable_with_other(claim.namespace, _pairs(wanted)) if claim.pods else []
     unknown = [other for other in rivals if other.uid != claim.uid and other.uid not in situation.consumers]
     return Needs(claims=tuple(unknown)) if unknown else wanted
 
 
-def _count(units: Sequence[Sequence[int]], first: int) -> list[dict[int, int]]:
-    return [{chip: first + rank for rank, chip in enumerate(unit)} for unit in units]
+def _count(groups: Sequence[Sequence[int]], first: int) -> list[dict[int, int]]:
+    return [{chip: first + rank for rank, chip in enumerate(group)} for group in groups]
 
 
-def _former_numbers(units: Sequence[Sequence[int]], shown: Shown) -> Iterator[list[dict[int, int]]]:
+def _former_numbers(groups: Sequence[Sequence[int]], shown: Shown) -> Iterator[list[dict[int, int]]]:
     """What the numbers of a claim may have been, of which a CDI spec shows all pairs."""
     if not shown:
         return
     at = {chip: number for number, chip in shown}
-    if len(units) == 1 and sorted(at) == sorted(units[0]):
+    if len(groups) == 1 and sorted(at) == sorted(groups[0]):
         yield [at]
-    yield _count(units, min(number for number, _ in shown))
+    yield _count(groups, min(number for number, _ in shown))
 
 
 def _pairs(numbers: Sequence[Mapping[int, int]]) -> Shown:
-    return frozenset((number, chip) for unit in numbers for chip, number in unit.items())
+    return frozenset((number, chip) for of_group in numbers for chip, number in of_group.items())

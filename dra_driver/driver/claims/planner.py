@@ -31,12 +31,12 @@ from dra_driver.driver.claims.numbering import with_numbers
 from dra_driver.driver.claims.ranks import rank_variables, workloads_of
 from dra_driver.driver.claims.sharing import container_uses, sharing
 from dra_driver.driver.claims.situation import ClaimFacts, Situation
-from dra_driver.driver.workload import Tenancy
+from dra_driver.driver.workload import NodeWorkload, Tenancy
 from dra_driver.kube.matching import tolerates
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
 from dra_driver.neuron.health.policy import Blocking
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.names import DRIVER_NAME, VISIBLE_CORES
+from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.topology.partitions import HardwarePart, chips_of, device_name, parts_of
 from dra_driver.util.files import is_uuid
 from dra_driver.util.text import shorten
@@ -163,8 +163,7 @@ def after_reboot(former: Plan, situation: Situation, prepared: PreparedClaims) -
     Raises:
         PrepareError: see ``plan``.
     """
-    has_cores = any(VISIBLE_CORES in device.env for device in former.devices)
-    sizes = {device.request: former.core_size(device) for device in former.devices} if has_cores else {}
+    sizes = {device.request: former.core_size(device) for device in former.devices} if former.tells_cores else {}
     current = with_environment(former, situation, sizes, rank_variables(situation, former.env))
     if len({current.core_size(device) for device in current.devices}) > 1:
         shared = sharing(current, situation, prepared)
@@ -273,46 +272,62 @@ def _check_uid(uid: str) -> None:
 
 
 def _check_workload(claim: ClaimFacts, tenancy: Tenancy | None) -> None:
-    """PrepareError if the claim is of another workload than the one that the node is allocated to.
+    """PrepareError if the claim is not of the workload that the node is allocated to.
 
-    Anybody may write that a claim is of a workload, but not in the namespace of that one. While the workload waits for
-    claims that were allocated before its schedulers heard of it, those are served.
+    While that one waits for claims that were allocated before its schedulers heard of it, claims of none are served.
     """
     if tenancy is None:
         return
-    wanted = workloads_of(claim)
-    workload = tenancy.workload
-    own = workload.uid if workload is not None else None
-    foreign = next((uid for uid in sorted(wanted - {None}, key=str) if uid != own), None)
-    at_home = workload is None or workload.namespace in ("", claim.namespace)
-    # What runs in other namespaces is not for this claim's owner to read.
-    name = workload if workload is None or at_home else f"{workload.uid} of another namespace"
-    here = f"this node is allocated to the UltraServer workload {name}" if workload is not None else ""
-    if foreign is not None and not tenancy.certain:
+    named, workload = workloads_of(claim), tenancy.workload
+    _check_named_workloads(named, claim.namespace, tenancy)
+    if workload is None or not (workload.bound and tenancy.certain):
+        return
+    # Anybody may write that a claim is of a workload, but not in the namespace of that one.
+    strange = None in named or (named and not _is_at_home(workload, claim.namespace))
+    if strange:
         raise PrepareError(
-            f"the claim is of the UltraServer workload {foreign}, and it is not known yet whose this node is",
-            consequence=NOT_PREPARED,
-            remedy="kubelet tries again; if that does not help, see the driver's log on this node",
-            reason="UltraServerWorkload",
-            for_now=True,
-        )
-    if foreign is not None:
-        raise PrepareError(
-            f"the claim is of the UltraServer workload {foreign}, and {here or 'this node is allocated to none'}",
-            consequence=NOT_PREPARED,
-            remedy="delete the pod, so that it is made with a new claim of the workload's present template, and "
-            "scheduled to one of its nodes (kubectl get neuronultraservers -A)",
-            reason="UltraServerWorkload",
-        )
-    strange = wanted & ({None} if at_home else {None, own})
-    if strange and tenancy.certain and workload is not None and workload.bound:
-        raise PrepareError(
-            f"{here}, of which the claim is not",
+            f"{_allocation_of_node(workload, claim.namespace)}, of which the claim is not",
             consequence=NOT_PREPARED,
             remedy="delete the pod, and select its devices by a class of this driver, which leaves such nodes out; to "
             "be one of the workload's pods, it has to name the ResourceClaimTemplate that the workload has",
             reason="UltraServerWorkload",
         )
+
+
+def _check_named_workloads(named: frozenset[str | None], namespace: str, tenancy: Tenancy) -> None:
+    """PrepareError if a claim of the namespace names another workload than the node's."""
+    own = tenancy.workload.uid if tenancy.workload is not None else None
+    other = next((uid for uid in sorted(named - {None}, key=str) if uid != own), None)
+    if other is None:
+        return
+    if not tenancy.certain:
+        raise PrepareError(
+            f"the claim is of the UltraServer workload {other}, and it is not known yet whose this node is",
+            consequence=NOT_PREPARED,
+            remedy="kubelet tries again; if that does not help, see the driver's log on this node",
+            reason="UltraServerWorkload",
+            for_now=True,
+        )
+    raise PrepareError(
+        f"the claim is of the UltraServer workload {other}, and {_allocation_of_node(tenancy.workload, namespace)}",
+        consequence=NOT_PREPARED,
+        remedy="delete the pod, so that it is made with a new claim of the workload's present template, and "
+        "scheduled to one of its nodes (kubectl get neuronultraservers -A)",
+        reason="UltraServerWorkload",
+    )
+
+
+def _is_at_home(workload: NodeWorkload, namespace: str) -> bool:
+    """Whether a namespace is the workload's, as far as that is known."""
+    return workload.namespace in ("", namespace)
+
+
+def _allocation_of_node(workload: NodeWorkload | None, reader: str) -> str:
+    """Whose the node is. What runs in other namespaces is not for the reader's to know."""
+    if workload is None:
+        return "this node is allocated to none"
+    name = workload if _is_at_home(workload, reader) else f"{workload.uid} of another namespace"
+    return f"this node is allocated to the UltraServer workload {name}"
 
 
 def _check_held_back(results: Sequence[DeviceRequestAllocationResult], held_back: HeldBack | None) -> None:

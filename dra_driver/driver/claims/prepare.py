@@ -2,8 +2,9 @@
 
 A claim is held by its checkpoint file before anything of it can be seen: then come the files about its devices, the CDI
 spec, the answer to kubelet, and some time later the claim's status. Unprepare goes the other way: CDI spec, files,
-checkpoint, which frees the devices. ``reconcile.Reconciler`` finishes either of them after a kill. The driver's slices
-follow the checkpoint by themselves.
+checkpoint, which frees the devices. After a kill, ``reconcile.Reconciler`` finishes a prepare; a claim that was half
+unprepared it makes whole again, and kubelet calls again. What slices offer follows from the checkpoint, too
+(``node.decide``).
 
 Both can be called again at any time, wherever the driver was killed, and end in the same place:
 
@@ -44,10 +45,10 @@ from dra_driver.util import runtime
 from dra_driver.util.errors import DriverError
 from dra_driver.util.metrics import Operations, Pauses
 
-_ROUNDS = 2
-"""Attempts of a call: other calls may have prepared claims meanwhile that its plan depends on, too."""
+_TURNS = 2
+"""How often a call takes the state lock: by then its plan may depend on claims that other calls have prepared since."""
 _QUESTIONS = 5
-"""How often a plan may need to know more before the call takes the state lock."""
+"""How often its draft may need to know more, before that."""
 PATIENCE_SECONDS: Final = 10.0
 """Seconds to wait for the end of what often ends within seconds: kubelet comes again only after a minute or more."""
 _LOOK_SECONDS = 0.5
@@ -130,7 +131,7 @@ class Preparer:
             with self._operations.measured("prepare") as pauses:
                 # First what the API server and the host say, which may take seconds: no other claim waits for it.
                 situation = self._gatherer.situation(claim, deadline)
-                for _ in range(_ROUNDS):
+                for _ in range(_TURNS):
                     # Then a plan, and what it depends on, from what is prepared by now.
                     draft = self._draft(situation, deadline)
                     # A chip whose holder is about to end is waited for here, where its end can have the lock.
@@ -140,8 +141,9 @@ class Preparer:
                     # Where other calls wait for the lock, the checkpoint file is on the disk before this one takes it,
                     # under a name that counts for nobody: they do not wait for the disk.
                     with self._checkpoint.staged(draft.plan) as staged, self._checkpoint.locked(deadline) as prepared:
-                        # Here it is decided, since nothing changes any more. Most often nothing has, since the draft.
-                        situation = self._gatherer.current(draft.situation)
+                        # Here it is decided, since no other claim changes any more. Most often nothing has, since the
+                        # draft. A chip that has vanished since the host was read is found by the next repair.
+                        situation = self._gatherer.with_facts_now(draft.situation)
                         unchanged = situation is draft.situation and prepared.revision == draft.revision
                         outcome = draft.plan if unchanged and draft.plan else self._decide(situation, prepared)
                         if isinstance(outcome, Needs):
@@ -192,7 +194,7 @@ class Preparer:
                 self._checkpoint.wait_for_change(draft.revision, min(left, _LOOK_SECONDS))
                 with self._checkpoint.locked(deadline):
                     pass  # to have read what another instance of the driver has changed
-                draft = self._draft(self._gatherer.again(draft.situation), deadline)
+                draft = self._draft(self._gatherer.with_host_anew(draft.situation), deadline)
         return not draft.refused_for_now
 
     def _draft(self, situation: FromApiServer | Unanswered, deadline: float) -> _Draft:

@@ -4,27 +4,24 @@ A node has the rank that its place in ``status.allocations`` gives it, from the 
 ranks need no init container. They follow the kernel's ids of that moment. If a later election gives the node another
 set or another place, collectives would not find each other under these ranks, and the claim is refused.
 
-``NEURON_GLOBAL_TOPOID`` is the vendor's (aws-neuron-sdk, ``deploy/eks/ultraserver.rst``). The host of rank 0,
-``NEURON_GLOBAL_TOPOID0_HOST``, is that of a pod, which nobody knows here: ``LEADER_NODE`` names its node.
+The host of rank 0 (``RANK0_HOST``) is that of a pod, which nobody knows here: ``LEADER_NODE`` names its node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from dra_driver.driver.claims.model import NOT_PREPARED, PrepareError
 from dra_driver.driver.claims.situation import ClaimFacts, Situation
 from dra_driver.driver.workload import NodeWorkload, Seat, set_of
 from dra_driver.neuron.host.inventory import Membership
-from dra_driver.neuron.names import DRIVER_NAME
-
-RANK: Final = "NEURON_GLOBAL_TOPOID"
-LEADER_NODE: Final = "NEURON_ULTRASERVER_LEADER_NODE"
+from dra_driver.neuron.names import DRIVER_NAME, LEADER_NODE, RANK
 
 
 def rank_variables(situation: Situation, former: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables that say the node's rank; none for a claim that is not of the workload that has the node.
+    """The variables that say the node's rank, for a claim of the workload that has the node.
+
+    Any other claim has none, or those that it was prepared with.
 
     Args:
         situation: the claim and the node.

@@ -1,7 +1,8 @@
 """Who sees which devices of a claim together: its containers, and other claims that these use.
 
-Device numbers and cores both depend on it: what one container sees has to fit together. The claim's requests tell
-something of it (``ClaimFacts.units``), the specs of its pods the rest; the driver asks for these only where it matters.
+Device numbers and cores both depend on it: what one container sees has to fit together. Devices that are seen together
+are a *unit* as far as the claim's requests tell (``ClaimFacts.units``), a *view* as a container of its pods uses them,
+and a *group* where the two are joined. The driver asks for the pods only where it matters.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ def sharing(plan: Plan, situation: Situation, prepared: PreparedClaims) -> Shari
         prepared: the claim itself may be among them, and does not count.
     """
     claim, cores = situation.claim, plan.has_cores
-    co_used = prepared.co_used(claim.namespace, claim.pods, situation.consumers, exclude=claim.uid)
-    possible = prepared.companions(claim.namespace, claim.pods, exclude=claim.uid, cores=cores)
-    together, companions = ([one for one in some if not _of_other_group(claim, one)] for some in (co_used, possible))
+    together = prepared.co_used(claim.namespace, claim.pods, situation.consumers, exclude=claim.uid)
+    together = [other for other in together if not _of_other_group(claim, other)]
+    companions = prepared.companions(claim.namespace, claim.pods, exclude=claim.uid, cores=cores)
+    companions = [other for other in companions if not _of_other_group(claim, other)]
     alike = not any(device.env for device in plan.devices)
     several = cores and len({device.base_request for device in plan.devices}) > 1
     containers: ContainerUses | None = None

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from dra_driver.driver.claims.environment import MODE, NODE_ID, ONE_VALUE, SERVER_ID
+from dra_driver.driver.claims.environment import ONE_VALUE
 from dra_driver.driver.claims.model import DEVICE_PATH, Plan, PlannedDevice
 from dra_driver.driver.device_health import device_health
 from dra_driver.kube.objects.meta import Condition, timestamp
@@ -24,7 +24,14 @@ from dra_driver.neuron.device_status import (
 )
 from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.host.inventory import NodeInventory
-from dra_driver.neuron.names import API_VERSIONS, DRIVER_NAME, LOGICAL_CORE_SIZE
+from dra_driver.neuron.names import (
+    API_VERSIONS,
+    DRIVER_NAME,
+    LOGICAL_CORE_SIZE,
+    ULTRASERVER_MODE,
+    ULTRASERVER_NODE_ID,
+    ULTRASERVER_SERVER_ID,
+)
 from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.util.errors import DriverError
 from dra_driver.util.text import one_line, ranges
@@ -145,9 +152,10 @@ def _data(plan: Plan, device: PlannedDevice, inventory: NodeInventory) -> dict[s
         address = chip.pci_bus_id or "" if chip is not None else ""
         chips.append(ChipStatus(node.chip, node.container_path, address, [*cores]))
     server = None
-    if MODE in variables:
-        node_id = int(variables[NODE_ID]) if NODE_ID in variables else None
-        server = UltraServerStatus(Mode.named(variables[MODE]), variables.get(SERVER_ID, ""), node_id)
+    if ULTRASERVER_MODE in variables:
+        server_id, node_id = variables.get(ULTRASERVER_SERVER_ID, ""), variables.get(ULTRASERVER_NODE_ID)
+        mode = Mode.named(variables[ULTRASERVER_MODE])
+        server = UltraServerStatus(mode, server_id, None if node_id is None else int(node_id))
     size = plan.core_size(device) if LOGICAL_CORE_SIZE in variables else None
     status = DeviceStatus(
         API_VERSIONS[0],
@@ -169,7 +177,7 @@ def _description(plan: Plan, device: PlannedDevice) -> str:
     parts = [f"chip{'s' * (len(chips) > 1)} {ranges(chips)}{cores} as {DEVICE_PATH}{ranges(numbers)}"]
     if LOGICAL_CORE_SIZE in variables:
         parts.append(f"logical core size {plan.core_size(device)}")
-    if MODE in variables:
-        parts.append(f"UltraServer mode {Mode.named(variables[MODE])}")
+    if ULTRASERVER_MODE in variables:
+        parts.append(f"UltraServer mode {Mode.named(variables[ULTRASERVER_MODE])}")
     # Without the right to read pods it is not known whether a container uses both: then the size above may not be its.
     return "; ".join([*parts, *(text for text in plan.warnings if ONE_VALUE in text)])

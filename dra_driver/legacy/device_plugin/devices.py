@@ -15,7 +15,7 @@ from dra_driver.legacy.annotations import ContainerShare
 from dra_driver.legacy.rules import MAX_CORES_PER_DEVICE, MAX_DEVICES, NeuronResource, NodeHardware, hardware
 from dra_driver.neuron.health.faults import NodeHealth
 from dra_driver.neuron.host.inventory import NeuronDevice, NodeInventory
-from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES, VISIBLE_CORES
+from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES, VISIBLE_CORES, VISIBLE_DEVICES
 from dra_driver.neuron.topology.instance_types import lookup
 
 BROKEN: Final = frozenset({"device-invalid"})
@@ -128,8 +128,6 @@ def plugin_devices(
     )
 
 
-VISIBLE_DEVICES: Final = "AWS_NEURON_VISIBLE_DEVICES"
-"""Read by the vendor's OCI hook, which makes these chips available by itself."""
 CDI_KIND: Final = "k8s.neuron.aws.com/chip"
 """CDI devices that do not change while the node runs, one for each chip."""
 _CDI_NAME: Final = re.compile(rf"{re.escape(CDI_KIND)}=neuron([0-9]{{1,3}})(?:-as-([0-9]{{1,3}}))?")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
+from dra_driver.neuron.names import VISIBLE_CORES, VISIBLE_DEVICES
 from dra_driver.neuron.node_settings import NodeSettings
 from dra_driver.util.options import Metrics, Option, Probes
 
@@ -65,8 +66,8 @@ class DevicePluginSettings(Metrics, Probes, NodeSettings):
         Option(
             "--visible-cores-variable",
             "VISIBLE_CORES_VARIABLE",
-            "NEURON_RT_VISIBLE_CORES",
-            "NEURON_RT_VISIBLE_CORES, or AWS_NEURON_VISIBLE_DEVICES to name the chips to the OCI hook as well",
+            VISIBLE_CORES,
+            f"{VISIBLE_CORES}, or {VISIBLE_DEVICES} to name the chips to the OCI hook as well",
             chart="visibleCoresVariable",
         ),
     ]

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, Literal, NamedTuple
 
 from dra_driver.neuron.health.assess import CORE_COUNTERS
+from dra_driver.neuron.names import VISIBLE_CORES
 from dra_driver.operations.verification import verdicts
 from dra_driver.operations.verification.evidence import Evidence
 from dra_driver.operations.verification.verdicts import (
@@ -390,7 +391,7 @@ TABLE: Final = (
         "without a setting, logical cores have the type's default size; chip N has the N-th run of core numbers",
         _public(f"{_LNC}; {_LS}"),
         verdicts.listed("nc_count", "logical_neuroncore_config", "neuroncore_ids"),
-        "NEURON_RT_VISIBLE_CORES of claims for cores names other cores than were allocated",
+        f"{VISIBLE_CORES} of claims for cores names other cores than were allocated",
         ("logical cores", "sharing chips"),
     ),
     Assumption(
@@ -438,7 +439,7 @@ TABLE: Final = (
         "what CDI sets replaces a variable of the pod or of the image",
         _public("containerd, internal/cri (CDI edits come last); CRI-O, cri-o#9292"),
         Check("the Node's status.nodeInfo.containerRuntimeVersion (--container-runtime)", verdicts.runtime_variables),
-        "a pod with its own NEURON_RT_VISIBLE_CORES uses cores of other pods on a shared chip",
+        f"a pod with its own {VISIBLE_CORES} uses cores of other pods on a shared chip",
         ("sharing chips",),
     ),
     Assumption(

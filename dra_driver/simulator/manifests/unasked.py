@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
-from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES, VISIBLE_CORES
+from dra_driver.neuron.names import LOGICAL_CORE_VARIABLES, NUM_CORES, VISIBLE_CORES, VISIBLE_DEVICES
 
-CHOICES: Final = (VISIBLE_CORES, "AWS_NEURON_VISIBLE_DEVICES")
+CHOICES: Final = (VISIBLE_CORES, VISIBLE_DEVICES)
 """Variables that name cores or chips of the host."""
 CHANGED: Final = frozenset({*CHOICES, *LOGICAL_CORE_VARIABLES})
 """Variables that the driver sets, or that mean another thing for the devices of a claim."""
-VARIABLES: Final = CHANGED | {"NEURON_RT_NUM_CORES"}
+VARIABLES: Final = CHANGED | {NUM_CORES}
 """Variables that only a process with Neuron devices has a use for."""
 DEVICE_FILES: Final = "/dev/neuron"
 """What the paths of the chips' device files begin with."""

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from dra_driver.neuron.names import RANK, RANK0_HOST, ULTRASERVER_MODE, ULTRASERVER_NODE_ID, ULTRASERVER_SERVER_ID
 from dra_driver.neuron.topology.ultraserver import Mode
 from dra_driver.ultraserver.rendezvous.members import MAX_GROUP_SIZE, GroupError, Member, RankTable
 from dra_driver.ultraserver.rendezvous.messages import Hello
@@ -43,7 +44,7 @@ def own_membership(environment: Mapping[str, str]) -> GroupMembership:
     """
     size = _number(environment, "LWS_GROUP_SIZE", 1, MAX_GROUP_SIZE)
     index = _number(environment, "LWS_WORKER_INDEX", 0, size - 1)
-    mode = _number(environment, "NEURON_RT_ULTRASERVER_MODE", 1, 4)
+    mode = _number(environment, ULTRASERVER_MODE, 1, 4)
     nodes: Mapping[int, Literal[1, 2, 4]] = {1: 1, 2: 2, 4: 4}
     wanted = nodes[Mode(mode).nodes]
     alone = wanted == 1
@@ -52,8 +53,8 @@ def own_membership(environment: Mapping[str, str]) -> GroupMembership:
         size=size,
         leader=_text(environment, "LWS_LEADER_ADDRESS"),
         nodes=wanted,
-        server="" if alone else _text(environment, "NEURON_RT_ULTRASERVER_SERVER_ID"),
-        node=-1 if alone else _number(environment, "NEURON_RT_ULTRASERVER_NODE_ID", -1, MAX_GROUP_SIZE - 1),
+        server="" if alone else _text(environment, ULTRASERVER_SERVER_ID),
+        node=-1 if alone else _number(environment, ULTRASERVER_NODE_ID, -1, MAX_GROUP_SIZE - 1),
     )
 
 
@@ -89,7 +90,7 @@ def hello(membership: GroupMembership, host: str) -> Hello:
 
 def variables(table: RankTable, index: int) -> dict[str, str]:
     """The variables that the member with that worker index adds to its environment."""
-    return {"NEURON_GLOBAL_TOPOID": str(table.rank(index)), "NEURON_GLOBAL_TOPOID0_HOST": table.rank0_host}
+    return {RANK: str(table.rank(index)), RANK0_HOST: table.rank0_host}
 
 
 def env_file(values: Mapping[str, str]) -> bytes:
