@@ -69,8 +69,8 @@ SERVER_MODE = "neuron.amazonaws.com/ultraserver-mode"
 PRESENT = "neuron.amazonaws.com/present"
 """Label that AWS's monitoring selects its nodes by. AWS's device plugin sets it, its DRA driver does not."""
 
-# Variables of containers. The driver's checkpoints have its own, and kubelet's those of the device plugin: who renames one
-# goes on reading the former name.
+# Variables of containers. The driver's checkpoints have its own, and kubelet's those of the device plugin: who renames
+# one goes on reading the former name.
 
 LOGICAL_CORE_SIZE = "NEURON_LOGICAL_NC_CONFIG"
 """The Neuron runtime's variable of the logical core size (aws-neuron-sdk, logical-neuroncore-config). The key of a
