@@ -132,15 +132,18 @@ def test_nothing_is_served_before_there_are_devices(kubelet: DeviceManager, root
 
 def test_registers_again_after_each_restart_of_kubelet(kubelet: DeviceManager, root: Path) -> None:
     with served(root) as plugin:
-        for count in range(1, 6):
+
+        def use(registration: int) -> None:
             kubelet.wait_for(GPU, 4)
-            # kubelet follows the devices before it answers, and a restart in between would cut the answer off.
-            eventually(lambda: plugin.registrations == len(kubelet.registrations), what="kubelet to answer")
-            assert plugin.registrations == count
+            # kubelet follows the devices before it answers. It may be asked, too, while it ends, and not answer that.
+            eventually(lambda: plugin.registrations == registration, what="kubelet to answer")
             assert len(sockets(kubelet.directory)) == 1
-            if count < 5:
-                kubelet.admit(pod(f"u{count}"))
-                kubelet.restart()
+            kubelet.admit(pod(f"u{registration}"))
+
+        use(1)
+        for registration in range(2, 5):
+            kubelet.restart()
+            use(registration)
         assert len(kubelet.allocations) == 4, "the checkpoint"
 
 
@@ -167,7 +170,7 @@ def test_a_wiped_directory_is_no_end(kubelet: DeviceManager, root: Path) -> None
         kubelet.wait_for(GPU, 4)
         for path in sockets(kubelet.directory):
             path.unlink()
-        eventually(lambda: len(kubelet.registrations) == 2, what="the registration of a new socket")
+        eventually(lambda: len(kubelet.registrations) >= 2, what="the registration of a new socket")
         (present,) = sockets(kubelet.directory)
 
         def connected() -> bool:

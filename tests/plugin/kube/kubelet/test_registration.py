@@ -257,7 +257,7 @@ def test_a_deleted_socket_is_restored_and_kubelet_registers_again(kubelet: Kubel
     with served(kubelet, driver, check_interval=0.05) as plugin:
         kubelet.wait_registered(DRIVER)
         plugin.registration_socket.unlink()
-        kubelet.wait(lambda: kubelet.registrations == 2, "registered again")
+        kubelet.wait(lambda: kubelet.registrations >= 2, "registered again")
         kubelet.wait_registered(DRIVER)
         plugin.endpoint.unlink()
         kubelet.wait(plugin.endpoint.exists, "service socket restored")
@@ -339,7 +339,7 @@ def test_a_look_at_the_own_sockets_that_fails_oddly_is_not_the_last(
         kubelet.wait_registered(DRIVER)
         kubelet.wait(lambda: not failures, "the failing look")
         plugin.registration_socket.unlink()
-        kubelet.wait(lambda: kubelet.registrations == 2, "registered again")
+        kubelet.wait(lambda: kubelet.registrations >= 2, "registered again")
 
 
 def test_an_error_that_no_thread_can_be_had_for_is_reported_once_there_is_one(
