@@ -11,18 +11,15 @@ cannot be known earlier. The variables and the choice of the mode are those of A
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from msgspec.structs import replace
 
-from dra_driver.driver.claims.model import NOT_PREPARED, Plan, PlannedDevice, PrepareError
-from dra_driver.driver.claims.sharing import ContainerUses, devices_in_use
+from dra_driver.driver.claims.model import NOT_PREPARED, Plan, PrepareError
 from dra_driver.driver.claims.situation import Situation
 from dra_driver.kube.objects.resource import DeviceRequestAllocationResult
 from dra_driver.neuron.host.inventory import Membership, NodeInventory
 from dra_driver.neuron.names import (
     DRIVER_NAME,
-    LOGICAL_CORE_SIZE,
     LOGICAL_CORE_VARIABLES,
     ULTRASERVER_MODE,
     ULTRASERVER_NODE_ID,
@@ -30,8 +27,6 @@ from dra_driver.neuron.names import (
 )
 from dra_driver.neuron.topology.partitions import NODE_DEVICE
 from dra_driver.neuron.topology.ultraserver import Mode, mode_for
-
-_COMPARED = (LOGICAL_CORE_SIZE, ULTRASERVER_MODE)
 
 
 def with_environment(
@@ -77,41 +72,6 @@ def _without_sizes(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in LOGICAL_CORE_VARIABLES}
 
 
-ONE_VALUE: Final = "a container that uses both gets only one of the values"
-"""Part of the warning about two claims of a pod with different ones."""
-
-
-def shared_pod_warnings(plan: Plan, others: Sequence[Plan]) -> tuple[str, ...]:
-    """Warnings about claims that the same pods use; one container with both gets the variables of only one."""
-    return tuple(
-        f"claim {other.reference} of the same pod has {name}={theirs}, this one {mine}; "
-        f"{ONE_VALUE}; use them in different containers"
-        for other in others
-        for name in _COMPARED
-        if (mine := _values(plan, plan.devices, name))
-        and (theirs := _values(other, other.devices, name))
-        and mine != theirs
-    )
-
-
-def check_together(plan: Plan, others: Sequence[Plan], containers: ContainerUses) -> None:
-    """PrepareError if a container would use the claim, and another one that has another value."""
-    for container, uses in containers:
-        own = [plan.devices[at] for at in devices_in_use(plan, uses)]
-        for other in others:
-            devices = [other.devices[at] for at in devices_in_use(other, uses)]
-            for name in _COMPARED:
-                mine, theirs = _values(plan, own, name), _values(other, devices, name)
-                if mine and theirs and mine != theirs:
-                    raise PrepareError(
-                        f"container {container} uses this claim, with {name}={mine}, and claim {other.reference}, with "
-                        f"{theirs}",
-                        consequence=f"it can be told only one value, so {NOT_PREPARED}",
-                        remedy="use one value in both claims, or use them in different containers",
-                        reason="InvalidParameters",
-                    )
-
-
 def outdated_ultraserver(prepared: Plan, inventory: NodeInventory) -> str:
     """What of the UltraServer has changed since the claim was prepared, for its containers to be restarted; or "".
 
@@ -130,12 +90,6 @@ def outdated_ultraserver(prepared: Plan, inventory: NodeInventory) -> str:
         return ""
     place = f"node {now[1]} of server {now[0]}" if server is not None else f"not part of a server of {mode.nodes} nodes"
     return f"its containers were given node {former[1]} of server {former[0]}, but the host is now {place}"
-
-
-def _values(plan: Plan, devices: Sequence[PlannedDevice], name: str) -> str:
-    """The values that containers get under a name with these devices of a claim."""
-    variables = [plan.env | device.env for device in devices]
-    return " and ".join(sorted({env[name] for env in variables if name in env}))
 
 
 def _core_sizes(

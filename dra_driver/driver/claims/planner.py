@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dra_driver.driver.claims.container_edits import with_names
 from dra_driver.driver.claims.cores import check_sizes, with_cores
-from dra_driver.driver.claims.environment import check_together, shared_pod_warnings, with_environment
+from dra_driver.driver.claims.environment import with_environment
 from dra_driver.driver.claims.model import (
     NOT_PREPARED,
     ChipNode,
@@ -29,7 +29,7 @@ from dra_driver.driver.claims.model import (
 )
 from dra_driver.driver.claims.numbering import with_numbers
 from dra_driver.driver.claims.ranks import rank_variables, workloads_of
-from dra_driver.driver.claims.sharing import container_uses, sharing
+from dra_driver.driver.claims.sharing import check_values, sharing
 from dra_driver.driver.claims.situation import ClaimFacts, Situation
 from dra_driver.driver.workload import NodeWorkload, Tenancy
 from dra_driver.kube.matching import tolerates
@@ -68,14 +68,7 @@ def plan(situation: Situation, prepared: PreparedClaims, settings: PlanSettings)
     numbered = with_numbers(bare, shared, situation, prepared, settings)
     if isinstance(numbered, Needs):
         return numbered
-    clashes = shared_pod_warnings(numbered, shared.together)
-    containers = container_uses(numbered, situation) if clashes else None
-    if isinstance(containers, Needs):
-        return containers
-    if containers is not None:
-        check_together(numbered, shared.together, containers)
-        clashes = ()
-    warnings = (*numbered.warnings, *clashes)
+    warnings = (*numbered.warnings, *check_values(numbered, shared))
     complete = with_cores(replace(numbered, warnings=warnings), shared, situation, prepared, settings)
     return with_names(complete)
 

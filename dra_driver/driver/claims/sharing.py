@@ -1,4 +1,4 @@
-"""Who sees which devices of a claim together: its containers, and other claims that these use.
+"""Who sees which devices of a claim together, and whether their values agree: its containers, and claims beside it.
 
 Device numbers and cores both depend on it: what one container sees has to fit together. Devices that are seen together
 are a *unit* as far as the claim's requests tell (``ClaimFacts.units``), a *view* as a container of its pods uses them,
@@ -7,12 +7,18 @@ and a *group* where the two are joined. The driver asks for the pods only where 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from dra_driver.driver.claims.model import Needs, Plan, PreparedClaims
+from dra_driver.driver.claims.model import NOT_PREPARED, Needs, Plan, PlannedDevice, PreparedClaims, PrepareError
 from dra_driver.driver.claims.situation import ClaimFacts, Situation
 from dra_driver.kube.objects.core import Pod
+from dra_driver.neuron.names import LOGICAL_CORE_SIZE, ULTRASERVER_MODE
+
+ONE_VALUE: Final = "a container that uses both gets only one of the values"
+"""Part of the warning about two claims of a pod with different ones."""
+_COMPARED: Final = (LOGICAL_CORE_SIZE, ULTRASERVER_MODE)
 
 Uses = Collection[tuple[str, str]]
 """What a container uses: names of ResourceClaims and of requests of them, "" for all of a claim."""
@@ -53,9 +59,10 @@ def sharing(plan: Plan, situation: Situation, prepared: PreparedClaims) -> Shari
     companions = [other for other in companions if not _of_other_group(claim, other)]
     alike = not any(device.env for device in plan.devices)
     several = cores and len({device.base_request for device in plan.devices}) > 1
+    clash = any(_contradictions(plan, plan.devices, other, other.devices) for other in together)
     containers: ContainerUses | None = None
     views: tuple[View, ...] | None = ()
-    if len(claim.units) > 1 or not alike or companions or several:
+    if len(claim.units) > 1 or not alike or companions or several or clash:
         needs = _pods_needed(situation, optional=alike and not cores and not companions)
         if needs is not None:
             return needs
@@ -69,13 +76,52 @@ def _of_other_group(claim: ClaimFacts, other: Plan) -> bool:
     return bool(claim.own_group and other.own_group) and claim.own_group != other.own_group
 
 
-def container_uses(plan: Plan, situation: Situation) -> ContainerUses | Needs | None:
-    """What the containers of the claim's pods use, or what has to be known first; None: that cannot be known."""
-    needs = _pods_needed(situation, optional=True)
-    if needs is not None:
-        return needs
-    containers = _uses_by_container(situation)
-    return containers if _views(plan, situation, containers) is not None else None
+def check_values(plan: Plan, sharing: Sharing) -> tuple[str, ...]:
+    """Warnings about claims of the same pods that have other values, unless it is known that no container uses both.
+
+    Raises:
+        PrepareError: one does. It gets the variables of only one of them.
+    """
+    clashes = [
+        (other, contradiction)
+        for other in sharing.together
+        for contradiction in _contradictions(plan, plan.devices, other, other.devices)
+    ]
+    if not clashes:
+        return ()
+    if sharing.containers is None or sharing.views is None:
+        return tuple(
+            f"claim {other.reference} of the same pod has {name}={theirs}, this one {mine}; {ONE_VALUE}; use them in "
+            "different containers"
+            for other, (name, mine, theirs) in clashes
+        )
+    for container, uses in sharing.containers:
+        own = [plan.devices[at] for at in devices_in_use(plan, uses)]
+        for other in sharing.together:
+            devices = [other.devices[at] for at in devices_in_use(other, uses)]
+            for name, mine, theirs in _contradictions(plan, own, other, devices):
+                raise PrepareError(
+                    f"container {container} uses this claim, with {name}={mine}, and claim {other.reference}, with "
+                    f"{theirs}",
+                    consequence=f"it can be told only one value, so {NOT_PREPARED}",
+                    remedy="use one value in both claims, or use them in different containers",
+                    reason="InvalidParameters",
+                )
+    return ()
+
+
+def _contradictions(
+    plan: Plan, devices: Sequence[PlannedDevice], other: Plan, theirs: Sequence[PlannedDevice]
+) -> list[tuple[str, str, str]]:
+    """Variables of which a container with these devices of two claims would get two values: name and both."""
+    values = ((name, _values(plan, devices, name), _values(other, theirs, name)) for name in _COMPARED)
+    return [(name, mine, others) for name, mine, others in values if mine and others and mine != others]
+
+
+def _values(plan: Plan, devices: Sequence[PlannedDevice], name: str) -> str:
+    """The values that containers get under a name with these devices of a claim."""
+    variables = [plan.env | device.env for device in devices]
+    return " and ".join(sorted({env[name] for env in variables if name in env}))
 
 
 def _pods_needed(situation: Situation, *, optional: bool) -> Needs | None:

@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from dra_driver.driver.claims.environment import ONE_VALUE
 from dra_driver.driver.claims.model import DEVICE_PATH, Plan, PlannedDevice
+from dra_driver.driver.claims.sharing import ONE_VALUE
 from dra_driver.driver.device_health import device_health
 from dra_driver.kube.objects.meta import Condition, timestamp
 from dra_driver.kube.objects.resource import AllocatedDeviceStatus, ReportedClaim, json_value

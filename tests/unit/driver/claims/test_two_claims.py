@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.driver.claims.environment import ONE_VALUE
 from dra_driver.driver.claims.model import CheckpointEntry, PreparedClaims, PrepareError
+from dra_driver.driver.claims.sharing import ONE_VALUE
 from tests.builders.claims import SETTINGS, claim, config, host, needs, neuron_config, plan, pod
 from tests.golden import golden_error
 
