@@ -30,16 +30,14 @@ _M_MMAP_THRESHOLD: Final = -3
 """Of mallopt(3), in glibc's malloc.h."""
 
 
-LOG_FORMAT: Final = Option("--log-format", "LOG_FORMAT", "text", "log format: text or json", made_of=".logFormat")
+LOG_FORMAT: Final = Option("--log-format", "log format: text or json", "text", made_of=".logFormat")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
     """What every program of a cluster takes that speaks to the API server."""
 
-    kubeconfig: Annotated[
-        str, Option("--kubeconfig", "KUBECONFIG", "", "kubeconfig file (default: the pod's service account)")
-    ]
+    kubeconfig: Annotated[str, Option("--kubeconfig", "kubeconfig file (default: the pod's service account)")]
     log_format: Annotated[Literal["text", "json"], LOG_FORMAT]
 
 
@@ -51,9 +49,8 @@ class Emulation:
         str,
         Option(
             "--emulate",
-            "NEURON_DRA_DRIVER_EMULATION_MODE",
-            "",
             "run on emulated hardware of this type, e.g. trn2.48xlarge",
+            variable="NEURON_DRA_DRIVER_EMULATION_MODE",
             made_of="emulate",
         ),
     ]
@@ -61,28 +58,17 @@ class Emulation:
     driver_version: Annotated[
         str | None,
         Option(
-            "--emulated-driver-version",
-            "EMULATED_DRIVER_VERSION",
-            "",
-            "kernel driver version of the emulated host",
-            chart="emulatedDriverVersion",
+            "--emulated-driver-version", "kernel driver version of the emulated host", chart="emulatedDriverVersion"
         ),
     ]
     root: Annotated[
         Path | None,
-        Option(
-            "--emulation-root",
-            "EMULATION_ROOT",
-            "",
-            "directory for the files of the emulated host (default: a temporary directory)",
-        ),
+        Option("--emulation-root", "directory for the files of the emulated host (default: a temporary directory)"),
     ]
     faults: Annotated[
         str,
         Option(
             "--emulated-faults",
-            "EMULATED_FAULTS",
-            "",
             "faults of emulated chips, such as 'device-lost@3 hbm-repairable@0-1'; to change them, edit `faults` there",
             chart="emulatedFaults",
         ),
@@ -92,7 +78,7 @@ class Emulation:
 def identity(variable: str) -> Option:
     """How a controller with a lease is named."""
     text = "unique name of this process in the lease (default: host name and a random suffix)"
-    return Option("--identity", variable, "", text)
+    return Option("--identity", text, variable=variable)
 
 
 def new_identity() -> str:

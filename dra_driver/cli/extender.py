@@ -29,38 +29,34 @@ class Settings(Metrics, daemon.Program):
         int,
         Option(
             "--port",
-            "PORT",
-            "12345",
             "port for the scheduler (/filter, /prioritize, /preempt, /bind) and for probes (/livez, /readyz)",
+            "12345",
             bounds=(0, 65535),
         ),
     ]
     bind_address: Annotated[
         str,
-        Option("--bind-address", "BIND_ADDRESS", "0.0.0.0", "address of that port"),  # noqa: S104 - the scheduler is another pod
+        Option("--bind-address", "address of that port", "0.0.0.0"),  # noqa: S104 - the scheduler is another pod
     ]
-    tls_cert: Annotated[
-        Path | None, Option("--tls-cert", "TLS_CERT", "", "PEM certificate, the same for all replicas; enables HTTPS")
-    ]
-    tls_key: Annotated[Path | None, Option("--tls-key", "TLS_KEY", "", "PEM key of the certificate")]
+    tls_cert: Annotated[Path | None, Option("--tls-cert", "PEM certificate, the same for all replicas; enables HTTPS")]
+    tls_key: Annotated[Path | None, Option("--tls-key", "PEM key of the certificate")]
     tls_client_ca: Annotated[
-        Path | None,
-        Option(
-            "--tls-client-ca", "TLS_CLIENT_CA", "", "PEM CA; only clients with a certificate signed by it are accepted"
-        ),
+        Path | None, Option("--tls-client-ca", "PEM CA; only clients with a certificate signed by it are accepted")
     ]
     node_address: Annotated[str, NODE_ADDRESS]
     namespace: Annotated[
-        str, Option("--namespace", "POD_NAMESPACE", "kube-system", "namespace of the lease neuron-scheduler-extender")
+        str,
+        Option(
+            "--namespace", "namespace of the lease neuron-scheduler-extender", "kube-system", variable="POD_NAMESPACE"
+        ),
     ]
     identity: Annotated[str, daemon.identity("EXTENDER_IDENTITY")]
     advertise_address: Annotated[
         str,
         Option(
             "--advertise-address",
-            "POD_IP",
-            "",
             "address of this replica, to which the others forward requests when it leads",
+            variable="POD_IP",
         ),
     ]
 

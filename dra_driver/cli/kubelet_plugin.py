@@ -22,8 +22,6 @@ class Emulation(daemon.Emulation):
         str,
         Option(
             "--emulated-ultraservers",
-            "EMULATED_ULTRASERVERS",
-            "",
             "group emulated nodes into UltraServers, such as 2x4, by the number at the end of a node's name",
             chart="emulatedUltraservers",
         ),

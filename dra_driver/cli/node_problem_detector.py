@@ -25,22 +25,15 @@ MAX_LOOKBACK_SECONDS = 365 * 86400.0
 class Settings(Metrics, Probes):
     """What an administrator sets for the detector."""
 
-    host_root: Annotated[Path, Option("--host-root", "HOST_ROOT", "/", "directory with the host's /proc")]
+    host_root: Annotated[Path, Option("--host-root", "directory with the host's /proc", "/")]
     health_hints_dir: Annotated[
         Path,
-        Option(
-            "--health-hints-dir",
-            "HEALTH_HINTS_DIR",
-            "/run/neuron-health",
-            "directory of the hints, which the node's driver reads",
-        ),
+        Option("--health-hints-dir", "directory of the hints, which the node's driver reads", "/run/neuron-health"),
     ]
     kernel_log: Annotated[
         Path | None,
         Option(
             "--kernel-log",
-            "KERNEL_LOG",
-            "",
             "for trials: a file with lines as `dmesg --raw` prints them, read in place of the kernel's log",
         ),
     ]
@@ -48,8 +41,6 @@ class Settings(Metrics, Probes):
         float | None,
         Option(
             "--lookback-seconds",
-            "LOOKBACK_SECONDS",
-            "",
             "ignore lines that are older than this at the start (default: take all of this boot)",
             bounds=(0.0, MAX_LOOKBACK_SECONDS),
             chart="lookbackSeconds",
@@ -59,9 +50,8 @@ class Settings(Metrics, Probes):
         float,
         Option(
             "--rescan-seconds",
-            "RESCAN_SECONDS",
-            "5",
             "interval between readings of the log; a hint is written once in each",
+            "5",
             bounds=(MIN_SECONDS, MAX_SECONDS),
             chart="rescanSeconds",
         ),

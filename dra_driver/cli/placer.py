@@ -18,7 +18,10 @@ class Settings(Metrics, ControllerProbes, daemon.Program):
     namespace: Annotated[
         str,
         Option(
-            "--namespace", "POD_NAMESPACE", "neuron-dra-driver", "namespace of the lease and of the placer's ConfigMap"
+            "--namespace",
+            "namespace of the lease and of the placer's ConfigMap",
+            "neuron-dra-driver",
+            variable="POD_NAMESPACE",
         ),
     ]
     identity: Annotated[str, daemon.identity("PLACER_IDENTITY")]
@@ -26,9 +29,8 @@ class Settings(Metrics, ControllerProbes, daemon.Program):
         float,
         Option(
             "--group-timeout",
-            "GROUP_TIMEOUT",
-            "300",
             "seconds after which a group that lacks nodes is recreated elsewhere; 20 if the scheduler finds no node",
+            "300",
             bounds=(1.0, 86400.0),
             made_of=".groupTimeoutSeconds",
         ),
@@ -37,9 +39,8 @@ class Settings(Metrics, ControllerProbes, daemon.Program):
         bool,
         Option(
             "--ultraserver-operator",
-            "ULTRASERVER_OPERATOR",
-            "off",
             "on or off: also serve NeuronUltraServerWorkload objects",
+            "off",
             made_of="ultraserverOperator.enabled",
         ),
     ]
@@ -47,8 +48,6 @@ class Settings(Metrics, ControllerProbes, daemon.Program):
         int | None,
         Option(
             "--max-servers-per-namespace",
-            "MAX_SERVERS_PER_NAMESPACE",
-            "",
             "UltraServers, whole or in part, that workloads of one namespace may have (default: any number)",
             bounds=(1, 5000),
             made_of="ultraserverOperator.maxServersPerNamespace",

@@ -23,16 +23,15 @@ class Settings(Metrics, ControllerProbes, daemon.Program):
     """What an administrator sets for the controller."""
 
     namespace: Annotated[
-        str, Option("--namespace", "POD_NAMESPACE", "neuron-healthcheck-system", "namespace of the lease")
+        str, Option("--namespace", "namespace of the lease", "neuron-healthcheck-system", variable="POD_NAMESPACE")
     ]
     identity: Annotated[str, daemon.identity("RECOVERY_IDENTITY")]
     policy: Annotated[
         str,
         Option(
             "--policy",
-            "RECOVERY_POLICY",
-            "",
             "file with the actions for each fault, see docs/operate/health.md",
+            variable="RECOVERY_POLICY",
             made_of=".policy",
         ),
     ]
@@ -40,9 +39,8 @@ class Settings(Metrics, ControllerProbes, daemon.Program):
         str,
         Option(
             "--hook",
-            "RECOVERY_HOOK",
-            "",
             "program that reloads drivers and reboots nodes: NODE PROVIDER_ID ACTION FAULT",
+            variable="RECOVERY_HOOK",
             made_of=".hook.key",
         ),
     ]
@@ -50,9 +48,9 @@ class Settings(Metrics, ControllerProbes, daemon.Program):
         float,
         Option(
             "--hook-timeout",
-            "RECOVERY_HOOK_TIMEOUT",
-            "60",
             "seconds that the hook may take",
+            "60",
+            variable="RECOVERY_HOOK_TIMEOUT",
             bounds=(0.1, 90.0),
             made_of=".hook.timeoutSeconds",
         ),

@@ -27,18 +27,15 @@ class DriverSettings(Metrics, Probes, NodeSettings):
     """One value for each option, checked."""
 
     pod_uid: Annotated[
-        str | None,
-        Option(
-            "--pod-uid", "POD_UID", "", "UID of this pod; gives each instance its own sockets during a rolling update"
-        ),
+        str | None, Option("--pod-uid", "UID of this pod; gives each instance its own sockets during a rolling update")
     ]
     registrar_dir: Annotated[
         Path,
         Option(
             "--registrar-dir",
-            "KUBELET_REGISTRAR_DIRECTORY_PATH",
-            "/var/lib/kubelet/plugins_registry",
             "kubelet's plugin registry",
+            "/var/lib/kubelet/plugins_registry",
+            variable="KUBELET_REGISTRAR_DIRECTORY_PATH",
             made_of="kubeletRoot",
         ),
     ]
@@ -46,9 +43,9 @@ class DriverSettings(Metrics, Probes, NodeSettings):
         Path,
         Option(
             "--plugins-dir",
-            "KUBELET_PLUGINS_DIRECTORY_PATH",
-            "/var/lib/kubelet/plugins",
             "kubelet's plugin data directory; the driver keeps its state in neuron.aws.com/ below it",
+            "/var/lib/kubelet/plugins",
+            variable="KUBELET_PLUGINS_DIRECTORY_PATH",
             made_of="kubeletRoot",
         ),
     ]
@@ -56,9 +53,8 @@ class DriverSettings(Metrics, Probes, NodeSettings):
         Literal["renumber", "host"],
         Option(
             "--device-numbering",
-            "DEVICE_NUMBERING",
-            "renumber",
             "renumber: devices in containers start at /dev/neuron0; host: host numbers",
+            "renumber",
             chart="deviceNumbering",
         ),
     ]
@@ -66,9 +62,9 @@ class DriverSettings(Metrics, Probes, NodeSettings):
         Literal["refuse", "warn", "allow"],
         Option(
             "--contiguity",
-            "CONTIGUITY_POLICY",
-            "warn",
             "refuse, warn about or allow claims whose host numbers are not contiguous",
+            "warn",
+            variable="CONTIGUITY_POLICY",
             chart="contiguity",
         ),
     ]
@@ -76,8 +72,6 @@ class DriverSettings(Metrics, Probes, NodeSettings):
         Partitions | None,
         Option(
             "--partitions",
-            "PARTITIONS",
-            "",
             "what nodes offer: some of chip, core, group, group4, node, joined by dots; the label of a Node overrides "
             "it",
             parse=Partitions.parse,
@@ -89,9 +83,8 @@ class DriverSettings(Metrics, Probes, NodeSettings):
         Literal["auto", "force"],
         Option(
             "--shared-counters",
-            "SHARED_COUNTERS",
-            "auto",
             "API servers for which overlapping devices are published; auto: Kubernetes 1.37 and later; force: 1.36 too",
+            "auto",
             chart="sharedCounters",
         ),
     ]
@@ -99,9 +92,8 @@ class DriverSettings(Metrics, Probes, NodeSettings):
         bool,
         Option(
             "--ultraserver-labels",
-            "ULTRASERVER_LABELS",
-            "on",
             "on or off: whether to label nodes of UltraServers with mode and ids",
+            "on",
             chart="ultraserverLabels",
         ),
     ]
@@ -109,8 +101,6 @@ class DriverSettings(Metrics, Probes, NodeSettings):
         str | None,
         Option(
             "--ultraserver-namespace",
-            "ULTRASERVER_NAMESPACE",
-            "",
             "namespace of the NeuronUltraServer objects, which say whose workload a node is allocated to; without it, "
             "nodes are allocated to none",
             made_of="ultraserverOperator.enabled",
@@ -121,9 +111,8 @@ class DriverSettings(Metrics, Probes, NodeSettings):
         bool,
         Option(
             "--present-label",
-            "PRESENT_LABEL",
-            "on",
             "on or off: whether to label the node neuron.amazonaws.com/present=true, for AWS's monitoring",
+            "on",
             chart="presentLabel",
         ),
     ]
@@ -131,9 +120,8 @@ class DriverSettings(Metrics, Probes, NodeSettings):
         bool,
         Option(
             "--node-status",
-            "NODE_STATUS",
-            "on",
             "on or off: whether to write labels and conditions of the node at all; off needs no right to patch nodes",
+            "on",
             chart="nodeStatus",
         ),
     ]
@@ -142,9 +130,8 @@ class DriverSettings(Metrics, Probes, NodeSettings):
         bool,
         Option(
             "--device-metadata",
-            "DEVICE_METADATA",
-            "off",
             "on or off: whether containers see files with the attributes of their devices (KEP-5304)",
+            "off",
             chart="deviceMetadata",
         ),
     ]
@@ -152,9 +139,8 @@ class DriverSettings(Metrics, Probes, NodeSettings):
         bool,
         Option(
             "--claim-status",
-            "CLAIM_STATUS",
-            "on",
             "on or off: whether to write devices and their health to the status of claims",
+            "on",
             chart="claimStatus",
         ),
     ]
@@ -162,8 +148,6 @@ class DriverSettings(Metrics, Probes, NodeSettings):
         Path | None,
         Option(
             "--health-policy",
-            "HEALTH_POLICY",
-            "",
             "health policy: what faults of chips mean for the scheduler, YAML or JSON (default: an empty table)",
             made_of=".healthPolicy",
         ),

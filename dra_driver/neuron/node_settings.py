@@ -13,22 +13,13 @@ from dra_driver.util.options import Option
 class NodeSettings:
     """What an administrator sets for an agent of a node."""
 
-    node_name: Annotated[str, Option("--node-name", "NODE_NAME", "", "name of this node's Node object (required)")]
-    host_root: Annotated[
-        Path, Option("--host-root", "HOST_ROOT", "/", "directory with the host's /sys, /proc, /dev and /opt")
-    ]
-    cdi_root: Annotated[
-        Path, Option("--cdi-root", "CDI_ROOT", "/var/run/cdi", "directory of the CDI specs", made_of="cdiRoot")
-    ]
+    node_name: Annotated[str, Option("--node-name", "name of this node's Node object (required)")]
+    host_root: Annotated[Path, Option("--host-root", "directory with the host's /sys, /proc, /dev and /opt", "/")]
+    cdi_root: Annotated[Path, Option("--cdi-root", "directory of the CDI specs", "/var/run/cdi", made_of="cdiRoot")]
     rescan_seconds: Annotated[
         float,
         Option(
-            "--rescan-seconds",
-            "RESCAN_SECONDS",
-            "10",
-            "interval between scans of the host",
-            bounds=(0.1, 3600.0),
-            chart="rescanSeconds",
+            "--rescan-seconds", "interval between scans of the host", "10", bounds=(0.1, 3600.0), chart="rescanSeconds"
         ),
     ]
     """A scan takes 2 ms of CPU."""
@@ -36,9 +27,8 @@ class NodeSettings:
         Path | None,
         Option(
             "--health-hints-dir",
-            "HEALTH_HINTS_DIR",
-            "/run/neuron-health",
             "directory in which the node problem detector writes faults from the kernel log",
+            "/run/neuron-health",
         ),
     ]
     """Where another program leaves what the kernel log says of the chips; None: nowhere."""

@@ -4,7 +4,7 @@ A table is a frozen dataclass whose fields carry an ``Option``::
 
     contiguity: Annotated[
         Literal["refuse", "warn", "allow"],
-        Option("--contiguity", "CONTIGUITY_POLICY", "warn", "what to do about gaps", chart="contiguity"),
+        Option("--contiguity", "what to do about gaps", "warn", variable="CONTIGUITY_POLICY", chart="contiguity"),
     ]
 
 The type of the field says which texts are legal: the words of a Literal, ``on`` and ``off`` for a bool, numbers within
@@ -32,11 +32,11 @@ class Option:
     """How a setting is given."""
 
     flag: str
-    variable: str
-    """The environment variable that sets it as well."""
-    default: str
-    """"": nothing is set."""
     help: str
+    default: str = ""
+    """"": nothing is set."""
+    variable: str = ""
+    """The environment variable that sets it as well; if not given, that of the flag's name: ``KEY_FILE``."""
     bounds: tuple[float, float] | None = None
     """The least and the greatest value of a number."""
     parse: Callable[[str], Any] | None = None
@@ -46,6 +46,9 @@ class Option:
     made_of: str = ""
     """The value that a template of the chart makes it of, such as ``emulate``; with a dot before it, one of the
     workload's."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "variable", self.variable or self.name.upper())
 
     @property
     def name(self) -> str:
@@ -154,18 +157,14 @@ def read_table(table: type[T], given: Mapping[str, Any], environment: Mapping[st
 
 def port(flag: str, default: str, text: str, made_of: str) -> Option:
     """A port that a negative number turns off."""
-    variable = flag.removeprefix("--").replace("-", "_").upper()
-    return Option(
-        flag, variable, default, f"{text}; a negative port disables them", bounds=(-65535, 65535), made_of=made_of
-    )
+    text = f"{text}; a negative port disables them"
+    return Option(flag, text, default, bounds=(-65535, 65535), made_of=made_of)
 
 
 HEALTH_PORT: Final = "gRPC health services `liveness` and `readiness`"
 HEALTH_ADDRESS: Final = "address of the health service"
 NODE_ADDRESS: Final = Option(
     "--node-address",
-    "NODE_ADDRESS",
-    "",
     "address of this node: connections from there, and from the pod's gateway, have places of their own, since "
     "kubelet's probes come from one of both",
 )
@@ -178,7 +177,7 @@ class Probes:
     health_port: Annotated[int, port("--healthcheck-port", "51515", HEALTH_PORT, ".healthPort")]
     health_address: Annotated[
         str,
-        Option("--healthcheck-address", "HEALTHCHECK_ADDRESS", "0.0.0.0", HEALTH_ADDRESS),  # noqa: S104
+        Option("--healthcheck-address", HEALTH_ADDRESS, "0.0.0.0"),  # noqa: S104
     ]
     node_address: Annotated[str, NODE_ADDRESS]
 
@@ -188,7 +187,7 @@ class ControllerProbes(Probes):
     """The same for a program that may run outside a cluster: off by default."""
 
     health_port: Annotated[int, port("--healthcheck-port", "-1", HEALTH_PORT, ".healthPort")]
-    health_address: Annotated[str, Option("--healthcheck-address", "HEALTHCHECK_ADDRESS", "127.0.0.1", HEALTH_ADDRESS)]
+    health_address: Annotated[str, Option("--healthcheck-address", HEALTH_ADDRESS, "127.0.0.1")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,11 +197,5 @@ class Metrics:
     metrics_port: Annotated[int, port("--metrics-port", "-1", "port of the Prometheus metrics (HTTP)", ".metricsPort")]
     metrics_address: Annotated[
         str,
-        Option(
-            "--metrics-address",
-            "METRICS_ADDRESS",
-            "127.0.0.1",
-            "address of the metrics server",
-            made_of=".metricsAddress",
-        ),
+        Option("--metrics-address", "address of the metrics server", "127.0.0.1", made_of=".metricsAddress"),
     ]

@@ -25,9 +25,8 @@ class DevicePluginSettings(Metrics, Probes, NodeSettings):
         Path,
         Option(
             "--kubelet-directory",
-            "KUBELET_DIRECTORY",
-            "/var/lib/kubelet",
             "kubelet's directory; device-plugins/ and pod-resources/ below it are used",
+            "/var/lib/kubelet",
             made_of="kubeletRoot",
         ),
     ]
@@ -35,9 +34,8 @@ class DevicePluginSettings(Metrics, Probes, NodeSettings):
         Path,
         Option(
             "--cdi-root",
-            "CDI_ROOT",
-            "/var/run/cdi",
             "directory of the CDI specs; used with --device-injection cdi",
+            "/var/run/cdi",
             made_of="cdiRoot",
         ),
     ]
@@ -45,9 +43,8 @@ class DevicePluginSettings(Metrics, Probes, NodeSettings):
         Literal["nodes", "cdi"],
         Option(
             "--device-injection",
-            "DEVICE_INJECTION",
-            "nodes",
             "nodes: give kubelet paths of device nodes; cdi: names of CDI devices (requires a runtime with CDI)",
+            "nodes",
             made_of=".deviceInjection",
         ),
     ]
@@ -55,9 +52,8 @@ class DevicePluginSettings(Metrics, Probes, NodeSettings):
         Literal["host", "renumber"],
         Option(
             "--device-numbering",
-            "DEVICE_NUMBERING",
-            "host",
             "host: host numbers; renumber: devices in containers start at /dev/neuron0",
+            "host",
             chart="deviceNumbering",
         ),
     ]
@@ -65,19 +61,15 @@ class DevicePluginSettings(Metrics, Probes, NodeSettings):
         Literal["NEURON_RT_VISIBLE_CORES", "AWS_NEURON_VISIBLE_DEVICES"],
         Option(
             "--visible-cores-variable",
-            "VISIBLE_CORES_VARIABLE",
-            VISIBLE_CORES,
             f"{VISIBLE_CORES}, or {VISIBLE_DEVICES} to name the chips to the OCI hook as well",
+            VISIBLE_CORES,
             chart="visibleCoresVariable",
         ),
     ]
     state_dir: Annotated[
         Path,
         Option(
-            "--state-dir",
-            "STATE_DIR",
-            "/var/lib/neuron-device-plugin",
-            "directory for the plugin's record of the chips' health",
+            "--state-dir", "directory for the plugin's record of the chips' health", "/var/lib/neuron-device-plugin"
         ),
     ]
     """What is remembered of the chips' health."""

@@ -24,13 +24,13 @@ TABLES = [table for name in DAEMONS for table in getattr(import_module(f"dra_dri
 class Garage(Metrics):
     """One setting of each type."""
 
-    open: Annotated[bool, Option("--open", "OPEN", "on", "")]
-    color: Annotated[Literal["red", "green"], Option("--color", "COLOR", "red", "")]
-    cars: Annotated[int, Option("--cars", "CARS", "2", "", bounds=(0, 9))]
-    height: Annotated[float | None, Option("--height", "HEIGHT", "", "", bounds=(0.5, 3.0))]
-    key: Annotated[Path | None, Option("--key-file", "KEY", "", "")]
-    parts: Annotated[Partitions | None, Option("--parts", "PARTS", "", "", parse=Partitions.parse)]
-    note: Annotated[str, Option("--note", "NOTE", "", "")]
+    open: Annotated[bool, Option("--open", "", "on")]
+    color: Annotated[Literal["red", "green"], Option("--color", "", "red")]
+    cars: Annotated[int, Option("--cars", "", "2", bounds=(0, 9))]
+    height: Annotated[float | None, Option("--height", "", bounds=(0.5, 3.0))]
+    key: Annotated[Path | None, Option("--key-file", "", variable="KEY")]
+    parts: Annotated[Partitions | None, Option("--parts", "", parse=Partitions.parse)]
+    note: Annotated[str, Option("--note", "")]
     computed: str = "by nobody"
 
 
@@ -80,7 +80,7 @@ def test_an_illegal_text_is_refused_with_the_option_the_variable_and_what_is_leg
 def test_of_a_field_that_is_given_anew_the_last_row_counts() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Shed(Probes):
-        health_port: Annotated[int, Option("--healthcheck-port", "HEALTHCHECK_PORT", "7", "", bounds=(0, 9))]
+        health_port: Annotated[int, Option("--healthcheck-port", "", "7", bounds=(0, 9))]
 
     assert read_table(Shed, {}, {}).health_port == 7
     assert len(settings_of(Shed)) == len(settings_of(Probes))
