@@ -6,6 +6,7 @@ import argparse
 import ctypes
 import faulthandler
 import gc
+import os
 import secrets
 import signal
 import socket
@@ -14,16 +15,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeVar
 
 from dra_driver.cli import vocabulary
 from dra_driver.util.errors import DriverError, UsageError
-from dra_driver.util.options import Option, T, Table, read_table, settings_of
+from dra_driver.util.options import Option, Served, T, Table, read_table, settings_of
 from dra_driver.util.watchdog import LOOK_SECONDS, Watchdog
 
 if TYPE_CHECKING:
     from dra_driver.kube.api.client import Transport
+    from dra_driver.kube.kubelet.health import Check
     from dra_driver.neuron.emulation.running import EmulatedHost
+    from dra_driver.util.metrics import Collector
 
 
 _M_MMAP_THRESHOLD: Final = -3
@@ -76,13 +79,12 @@ class Emulation:
 
 
 def identity(variable: str) -> Option:
-    """How a controller with a lease is named."""
+    """By which a replica with a lease tells itself from the others."""
     text = "unique name of this process in the lease (default: host name and a random suffix)"
-    return Option("--identity", text, variable=variable)
+    return Option("--identity", text, variable=variable, parse=lambda name: name or _new_identity())
 
 
-def new_identity() -> str:
-    """By which one replica tells itself from the others, where its option is not given."""
+def _new_identity() -> str:
     return f"{socket.gethostname()}_{secrets.token_hex(4)}"
 
 
@@ -98,6 +100,26 @@ def read(table: type[T], given: Mapping[str, Any], environment: Mapping[str, str
     """A table's values: see ``read_table``. Raises UsageError for one that is invalid, or no name."""
     settings = read_table(table, given, environment)
     vocabulary.check_names({item.option.name: getattr(settings, item.field) for item in settings_of(table)})
+    return settings
+
+
+class Logging(Table, Protocol):
+    """A table that says how the log is written."""
+
+    @property
+    def log_format(self) -> Literal["text", "json"]:
+        """How."""
+
+
+L = TypeVar("L", bound=Logging)
+
+
+def begin(table: type[L], args: argparse.Namespace) -> L:
+    """The values of a program's table, by which its log is written from now on. Raises UsageError as ``read``."""
+    from dra_driver.util.logs import configure
+
+    settings = read(table, vars(args), os.environ)
+    configure(settings.log_format, args.v)
     return settings
 
 
@@ -175,13 +197,36 @@ def emulated_host(emulation: Emulation, node_name: str, ultraservers: str = "") 
     return host
 
 
+@contextmanager
+def served(settings: Served, checks: Mapping[str, Check], collector: Collector) -> Iterator[None]:
+    """Answer probes and show metrics within the block; DriverError if a port cannot be had.
+
+    Args:
+        settings: where.
+        checks: as of ``HealthServer``.
+        collector: has the metrics.
+    """
+    from dra_driver.kube.kubelet.health import HealthServer
+    from dra_driver.util.door import Door, own_addresses
+    from dra_driver.util.metrics import serve
+
+    door = Door(own_addresses(settings.node_address))
+    try:
+        if settings.metrics_port >= 0:
+            serve(door, collector, settings.metrics_address, settings.metrics_port)
+        HealthServer(settings.health_port, settings.health_address, checks, door=door).start()
+        yield
+    finally:
+        door.stop()
+
+
 class Runnable(Protocol):
     """A service that runs until it is stopped."""
 
     def start(self) -> None:
         """Start."""
 
-    def stop(self) -> None:
+    def stop(self) -> object:
         """Stop; also after an incomplete start."""
 
 

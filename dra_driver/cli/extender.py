@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -104,10 +103,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
     from dra_driver.legacy.extender.service import ExtenderService
-    from dra_driver.util.logs import configure
 
-    settings = daemon.read(Settings, vars(args), os.environ)
-    configure(settings.log_format, args.v)
+    settings = daemon.begin(Settings, args)
     of_service = extender_settings(settings, leader_elect=args.leader_elect)
 
     def make() -> ExtenderService:
@@ -127,7 +124,7 @@ def extender_settings(settings: Settings, *, leader_elect: bool) -> ExtenderSett
         port=settings.port,
         tls=_tls(settings.tls_cert, settings.tls_key, settings.tls_client_ca),
         namespace=settings.namespace,
-        identity=settings.identity or daemon.new_identity(),
+        identity=settings.identity,
         advertise=settings.advertise_address,
         leader_elect=leader_elect,
         node_address=settings.node_address,

@@ -45,11 +45,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT (status 0), or until a fatal error (status 1)."""
-    from dra_driver.util.logs import configure
-
     settings, emulation = read_settings(vars(args), os.environ)
-    program = daemon.read(daemon.Program, vars(args), os.environ)
-    configure(program.log_format, args.v)
+    program = daemon.begin(daemon.Program, args)
     with daemon.emulated(emulation, settings.node_name, emulation.ultraservers) as root:
         return _run(settings if root is None else replace(settings, host_root=root), program)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from dra_driver.cli import daemon, vocabulary
 from dra_driver.util.errors import DriverError
-from dra_driver.util.options import Metrics, Option, Probes
+from dra_driver.util.options import Option, Served
 
 if TYPE_CHECKING:
     from dra_driver.neuron.health.detector import Detector
@@ -22,7 +21,7 @@ MAX_LOOKBACK_SECONDS = 365 * 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Metrics, Probes):
+class Settings(Served):
     """What an administrator sets for the detector."""
 
     host_root: Annotated[Path, Option("--host-root", "directory with the host's /proc", "/")]
@@ -78,13 +77,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT (status 0)."""
-    from dra_driver.util.logs import configure
+    from dra_driver.util.metrics import Collector
 
-    settings = daemon.read(Settings, vars(args), os.environ)
-    configure(settings.log_format, args.v)
-    with daemon.stopped_by_signals() as stop:
-        running = detector(settings)
-        daemon.run_until(stop, _Program(running, settings), running.not_alive)
+    settings = daemon.begin(Settings, args)
+    running = detector(settings)
+    checks = {"liveness": running.not_alive, "readiness": running.not_ready}
+    text = "Time to read the kernel log once."
+    collector = Collector(running.operations, running.samples, "kernel_log_seconds", text)
+    with daemon.stopped_by_signals() as stop, daemon.served(settings, checks, collector):
+        daemon.run_until(stop, running, running.not_alive)
     return 0
 
 
@@ -120,38 +121,3 @@ def boot_id(root: Path) -> str:
             remedy="give the host's root as --host-root",
         )
     return found
-
-
-class _Program:
-    """The detector with its health service and metrics."""
-
-    def __init__(self, running: Detector, settings: Settings) -> None:
-        from dra_driver.kube.kubelet.health import HealthServer
-        from dra_driver.util.door import Door, own_addresses
-
-        self._detector = running
-        self._metrics = settings.metrics_address, settings.metrics_port
-        self._door = Door(own_addresses(settings.node_address))
-        self._health = HealthServer(
-            settings.health_port,
-            settings.health_address,
-            {"liveness": running.not_alive, "readiness": running.not_ready},
-            door=self._door,
-        )
-
-    def start(self) -> None:
-        """Start; raises DriverError when a port cannot be had."""
-        self._health.start()
-        address, port = self._metrics
-        if port >= 0:
-            from dra_driver.util.metrics import Collector, serve
-
-            text = "Time to read the kernel log once."
-            collector = Collector(self._detector.operations, self._detector.samples, "kernel_log_seconds", text)
-            serve(self._door, collector, address, port)
-        self._detector.start()
-
-    def stop(self) -> None:
-        """Stop, in bounded time; also after an incomplete start."""
-        self._detector.stop()
-        self._door.stop()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import dataclass
 from typing import Annotated
 
 from dra_driver.cli import daemon, vocabulary
-from dra_driver.util.options import ControllerProbes, Metrics, Option
+from dra_driver.util.options import Option, ServedIfAsked
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Metrics, ControllerProbes, daemon.Program):
+class Settings(ServedIfAsked, daemon.Program):
     """What an administrator sets for the placer."""
 
     namespace: Annotated[
@@ -73,16 +72,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
-    from dra_driver.kube.kubelet.health import HealthServer
     from dra_driver.ultraserver.placer.controller import PlacerService
     from dra_driver.ultraserver.placer.values import Rules
-    from dra_driver.util.door import Door, own_addresses
-    from dra_driver.util.logs import configure
-    from dra_driver.util.metrics import Collector, serve
+    from dra_driver.util.metrics import Collector
 
-    settings = daemon.read(Settings, vars(args), os.environ)
-    configure(settings.log_format, args.v)
-    identity = settings.identity or daemon.new_identity()
+    settings = daemon.begin(Settings, args)
     rules = Rules(
         timeout=settings.group_timeout,
         avoid=settings.group_timeout,
@@ -91,19 +85,11 @@ def run(args: argparse.Namespace) -> int:
     service = PlacerService(
         daemon.transport(settings.kubeconfig),
         settings.namespace,
-        identity,
+        settings.identity,
         rules,
         operator=settings.ultraserver_operator,
     )
     checks = {"liveness": service.stuck, "readiness": service.problems}
-    door = Door(own_addresses(settings.node_address))
-    health = HealthServer(settings.health_port, settings.health_address, checks, door=door)
-    with daemon.stopped_by_signals() as stop:
-        try:
-            if settings.metrics_port >= 0:
-                serve(door, Collector(None, service.samples), settings.metrics_address, settings.metrics_port)
-            health.start()
-            daemon.run_until(stop, service, service.stuck)
-        finally:
-            door.stop()
+    with daemon.stopped_by_signals() as stop, daemon.served(settings, checks, Collector(None, service.samples)):
+        daemon.run_until(stop, service, service.stuck)
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from dra_driver.cli import daemon, vocabulary
 from dra_driver.util.errors import UsageError
-from dra_driver.util.options import ControllerProbes, Metrics, Option
+from dra_driver.util.options import Option, ServedIfAsked
 
 if TYPE_CHECKING:
     from dra_driver.operations.recovery.controller import RecoverySettings
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Metrics, ControllerProbes, daemon.Program):
+class Settings(ServedIfAsked, daemon.Program):
     """What an administrator sets for the controller."""
 
     namespace: Annotated[
@@ -83,30 +82,17 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
-    from dra_driver.kube.kubelet.health import HealthServer
     from dra_driver.operations.recovery.controller import RecoveryService
-    from dra_driver.util.door import Door, own_addresses
-    from dra_driver.util.logs import configure
-    from dra_driver.util.metrics import Collector, serve
+    from dra_driver.util.metrics import Collector
 
-    settings = daemon.read(Settings, vars(args), os.environ)
-    configure(settings.log_format, args.v)
+    settings = daemon.begin(Settings, args)
     rules = recovery_settings(settings, act=args.act, cloudwatch=args.cloudwatch)
-    identity = settings.identity or daemon.new_identity()
-    service = RecoveryService(daemon.transport(settings.kubeconfig), settings.namespace, identity, rules)
+    service = RecoveryService(daemon.transport(settings.kubeconfig), settings.namespace, settings.identity, rules)
     checks = {"liveness": service.stuck, "readiness": service.problems}
-    door = Door(own_addresses(settings.node_address))
-    health = HealthServer(settings.health_port, settings.health_address, checks, door=door)
     text = "Time of one action: a drain is one round of evictions."
     collector = Collector(service.numbers.operations, service.samples, "recovery_action_seconds", text)
-    with daemon.stopped_by_signals() as stop:
-        try:
-            if settings.metrics_port >= 0:
-                serve(door, collector, settings.metrics_address, settings.metrics_port)
-            health.start()
-            daemon.run_until(stop, service, service.stuck)
-        finally:
-            door.stop()
+    with daemon.stopped_by_signals() as stop, daemon.served(settings, checks, collector):
+        daemon.run_until(stop, service, service.stuck)
     return 0
 
 

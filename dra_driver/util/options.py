@@ -183,19 +183,23 @@ class Probes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControllerProbes(Probes):
-    """The same for a program that may run outside a cluster: off by default."""
-
-    health_port: Annotated[int, port("--healthcheck-port", "-1", HEALTH_PORT, ".healthPort")]
-    health_address: Annotated[str, Option("--healthcheck-address", HEALTH_ADDRESS, "127.0.0.1")]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Metrics:
     """Where the metrics are."""
 
     metrics_port: Annotated[int, port("--metrics-port", "-1", "port of the Prometheus metrics (HTTP)", ".metricsPort")]
     metrics_address: Annotated[
-        str,
-        Option("--metrics-address", "address of the metrics server", "127.0.0.1", made_of=".metricsAddress"),
+        str, Option("--metrics-address", "address of the metrics server", "127.0.0.1", made_of=".metricsAddress")
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served(Metrics, Probes):
+    """Both."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedIfAsked(Served):
+    """The same for a program that may run outside a cluster: off by default."""
+
+    health_port: Annotated[int, port("--healthcheck-port", "-1", HEALTH_PORT, ".healthPort")]
+    health_address: Annotated[str, Option("--healthcheck-address", HEALTH_ADDRESS, "127.0.0.1")]
